@@ -28,10 +28,10 @@ class Doctor:
 def run_doctor(command: Doctor) -> int:
     """Examine one run."""
     from rljax.cli.examination import examination, write_report  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.tracking.summary import open_run, summarise  # noqa: PLC0415  as above
+    from rljax.tracking.summary import open_run, summarize  # noqa: PLC0415  as above
 
     folder = open_run(command.run)
-    summary = summarise(folder)
+    summary = summarize(folder)
     out = command.out or (None if command.json else command.run / "report.html")
     if out is not None:
         write_report(folder, summary, out)

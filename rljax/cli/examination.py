@@ -12,7 +12,7 @@ from rljax.files import atomic_write
 from rljax.options.remedies import AppliedRemedy
 from rljax.settings.flat import flat_names
 from rljax.tracking.display_text import clock_time
-from rljax.tracking.html_report import Contents, page
+from rljax.tracking.html_report import ReportContents, page
 from rljax.tracking.phase_times import time_text
 from rljax.tracking.plots import plot_curves, plot_metrics
 from rljax.tracking.rows import Row, check_remedy, check_sample, check_start, json_safe, lines_of, parse_row
@@ -43,8 +43,8 @@ def examination(folder: RunFolder, summary: Summary) -> list[tuple[str, str]]:
         lines += [(f"  {event.text()}", "    ") for event in raised]
     else:
         lines.append(("No alarm was raised." if summary.steps else "RL has not begun.", ""))
-    if summary.lacking:
-        named = ", ".join(name.replace("_", " ") for name in summary.lacking)
+    if summary.not_measured:
+        named = ", ".join(name.replace("_", " ") for name in summary.not_measured)
         lines.append((f"Not measured in this run, so never raised: {named}.", "    "))
     return lines
 
@@ -87,7 +87,7 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
     comparison = compare(folder.read_heldout(), shown=SHOWN_ANSWERS)
     samples = rows_of(folder.samples, check_sample)
     last = [row for row in samples if row["step"] == samples[-1]["step"]] if samples else []
-    contents = Contents(
+    contents = ReportContents(
         summary=summary,
         outcome=outcome(folder, summary),
         pictures=pictures(folder),

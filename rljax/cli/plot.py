@@ -35,11 +35,11 @@ def run_plot(command: Plot) -> int:
     """Draw one run's curves, or several runs in one picture."""
     from rljax.tracking.plots import overlay, plot_curves  # noqa: PLC0415
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415
-    from rljax.tracking.seeds import group_runs, runs_in  # noqa: PLC0415
+    from rljax.tracking.seeds import group_runs, open_runs  # noqa: PLC0415
 
     if not command.runs:
         raise InputError("Name at least one run folder to plot.")
-    has_groups = any(runs_in(path) for path in command.runs if not (path / "config.json").is_file())
+    has_groups = any(open_runs(path) for path in command.runs if not (path / "config.json").is_file())
     groups = {} if not (command.group or has_groups) else group_runs(command.runs, by_settings=command.group)
     folders = [] if groups else [RunFolder.open(path) for path in command.runs]
     if groups:

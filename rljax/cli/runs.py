@@ -13,7 +13,7 @@ from rljax.cli.columns import columns_of, wrapped
 from rljax.errors import InputError
 
 if TYPE_CHECKING:
-    from rljax.tracking.summary import Evaluated, Summary
+    from rljax.tracking.summary import EvaluationPoint, Summary
 
 HEADS = ("run", "algorithm", "steps", "status", "before", "last", "best", "alarms")
 NARROWEST = 6
@@ -103,7 +103,7 @@ def run_runs(command: Runs) -> int:
         InputError: the folder does not exist, or contains no run.
     """
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  --help need not wait for JAX
-    from rljax.tracking.summary import is_of_run, summarise  # noqa: PLC0415  as above
+    from rljax.tracking.summary import is_of_run, summarize  # noqa: PLC0415  as above
 
     if not command.folder.is_dir():
         raise InputError(f"There is no folder {str(command.folder)!r}. Name the folder that contains the folders of runs.")
@@ -112,7 +112,7 @@ def run_runs(command: Runs) -> int:
         try:
             folder = RunFolder.open(path)
             if is_of_run(folder):
-                summaries.append(summarise(folder))
+                summaries.append(summarize(folder))
         except InputError as error:
             unread.append((path, str(error)))
     if not summaries and not unread:
@@ -155,6 +155,6 @@ def cells(summary: "Summary") -> tuple[str, ...]:
     return (summary.name, summary.algorithm, f"{summary.steps}/{summary.total}", summary.status, *results, str(raised))
 
 
-def percent(evaluation: "Evaluated | None") -> str:
+def percent(evaluation: "EvaluationPoint | None") -> str:
     """An accuracy as a percentage."""
     return "-" if evaluation is None or evaluation.accuracy is None else f"{evaluation.accuracy:.1%}"

@@ -13,7 +13,7 @@ from rljax.evaluation.statistics import Estimate
 from rljax.rewards.correctness import is_right
 from rljax.text import printable, shortened
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.summary import Evaluated, Summary, evaluations, rows_so_far, summarise
+from rljax.tracking.summary import EvaluationPoint, Summary, evaluations, rows_so_far, summarize
 
 PLACES = {"run", "quiet", "wandb", "mlflow", "name"}
 """Settings about where a run is and what it shows, not what it computes."""
@@ -38,7 +38,7 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
     if len(folders) > len(MARKS):
         raise InputError(f"{len(folders)} runs are too many to compare; name at most {len(MARKS)}.")
     heldout = [folder.read_heldout() for folder in folders]
-    summaries = [summarise(folder) for folder in folders]
+    summaries = [summarize(folder) for folder in folders]
     settings = [settings_of(folder) for folder in folders]
     names = [summary.name for summary in summaries]
     names = names if len(set(names)) == len(names) else [str(summary.path) for summary in summaries]
@@ -64,7 +64,7 @@ def _results(summary: Summary, heldout: Sequence[Mapping[str, Any]]) -> dict[str
     return {**place, "status": summary.status, **results, "alarms": raised}
 
 
-def _result(evaluation: Evaluated, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _result(evaluation: EvaluationPoint, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """An evaluation, with its interval if `heldout` has the answers; the best one is a maximum and has none."""
     estimate = interval_of(evaluation.accuracy, heldout)
     ends = {} if estimate is None else {"low": estimate.low, "high": estimate.high, "problems": estimate.problems}

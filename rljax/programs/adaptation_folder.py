@@ -87,7 +87,7 @@ def continues(path: Path) -> bool:
     if not (path / SERVED).is_file():
         raise InputError(f"{str(path)!r} contains a run that is not an adaptation; choose another folder with --run.")
     folder = AdaptationFolder.open(path)
-    if folder.is_held:
+    if folder.is_locked:
         raise InputError(f"another process is training in {path}; wait until it ends, or stop it.")
     if folder.has_progress or fault_of(folder.checkpoints / LAST / "0") is None:
         return True

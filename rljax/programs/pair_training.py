@@ -440,7 +440,7 @@ class PairFolder(RunFolder):
         Raises:
             InputError: another process trains in the folder, and may not have saved anything yet.
         """
-        if self.is_held:
+        if self.is_locked:
             raise InputError(f"another process is training in {self.path}; wait until it ends, or stop it.")
         is_ended = (self.path / "config.json").exists()
         return not (is_ended or self.has_saved or fault_of(self.checkpoints / LAST / "0") is None)

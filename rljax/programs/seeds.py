@@ -16,7 +16,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.seeds import SeedMean, over_seeds, seed_of
 from rljax.tracking.starts import changes_of_inputs
-from rljax.tracking.summary import summarise
+from rljax.tracking.summary import summarize
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import inputs_of
 from rljax.training.lifecycle.start import settings_of
@@ -103,7 +103,7 @@ def is_finished(config: TrainConfig) -> bool:
     folder = RunFolder.open(path)
     has_models = config.run.models == "none" or any((path / name).is_dir() for name in ("best", "last"))
     is_longer = any(change.name == "steps" for change in changes or ())
-    return summarise(folder).status == "finished" and has_models and not is_longer
+    return summarize(folder).status == "finished" and has_models and not is_longer
 
 
 def check_inputs_of(config: TrainConfig) -> None:
@@ -124,7 +124,7 @@ def check_inputs_of(config: TrainConfig) -> None:
 
 def result_of(run: RunFolder) -> SeedResult:
     """Read the results of a run."""
-    summary = summarise(run)
+    summary = summarize(run)
     if summary.after is not None:
         return SeedResult(seed_of(run), None if summary.before is None else summary.before.accuracy, summary.after.accuracy)
     values = [row["perplexity"] for row in read_metrics(run.metrics) if "perplexity" in row]
@@ -133,7 +133,7 @@ def result_of(run: RunFolder) -> SeedResult:
 
 def is_judged(runs: Sequence[RunFolder]) -> bool:
     """Return whether the runs have a held-out accuracy, and not only a perplexity."""
-    return all(summarise(run).after is not None for run in runs)
+    return all(summarize(run).after is not None for run in runs)
 
 
 def mean_of(results: Sequence[SeedResult]) -> tuple[SeedMean, SeedMean]:
@@ -178,7 +178,7 @@ def write_seeds(folder: Path, runs: Sequence[RunFolder]) -> Written:
         "runs": [{"run": run.path.name, **result._asdict()} for run, result in zip(runs, results, strict=True)],
     }
     atomic_write(folder / NUMBERS, json.dumps(content, indent=1).encode() + b"\n")
-    if not judged or any(summarise(run).algorithm == "sft" for run in runs):
+    if not judged or any(summarize(run).algorithm == "sft" for run in runs):
         return Written(folder / NUMBERS, None)
     from rljax.tracking.plots import overlay  # noqa: PLC0415  matplotlib takes a second
 

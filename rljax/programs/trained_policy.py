@@ -31,7 +31,7 @@ from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.rollout.environment import ENVIRONMENTS, environment_of, prompts_for
 from rljax.settings.checks import check_stop
 from rljax.tracking.run_folder import CONFIG, RunFolder
-from rljax.tracking.starts import ENVIRONMENT, check_inputs, digest_of_name, exam_inputs, text_inputs
+from rljax.tracking.starts import ENVIRONMENT, check_inputs, digest_of_name, evaluation_inputs, text_inputs
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.memory_plan import check_loaded
@@ -339,7 +339,7 @@ def load(
     if run is not None:
         is_own = environment is None and not (untrusted or missing or reward is not None)
         judge = digest_of_reward(config, None) if is_own else None
-        read = exam_inputs(opened.worker.prompts.problems if problems is None else None, judge)
+        read = evaluation_inputs(opened.worker.prompts.problems if problems is None else None, judge)
         if config.reward.environment and not has_named:
             read |= {ENVIRONMENT: digest_of_name(config.reward.environment, ENVIRONMENTS)}
         read |= {} if tokenizer is not None else text_inputs(vocabulary, chat=config.model.chat)

@@ -1,4 +1,4 @@
-"""Alarms: what is wrong with a run, what that means, and which setting to change. One table of pure functions of metric rows.
+"""Alarms: what is wrong with a run, what that means, and which setting to change. They are pure functions of metric rows.
 
 An alarm is raised when its crossing detects something, and cleared when the crossing has detected nothing for `QUIET` rows. So
 each problem is reported once, until it disappears and returns. Alarms depend only on the rows: a resumed run, and a report on a
@@ -23,9 +23,9 @@ from rljax.tracking.crossings import (
     both,
     fallen_to,
     groups_are_missing,
+    has_improved,
     heldout_falls,
     is_one_sided,
-    learning_shows,
     nothing_is_trained,
     reward_falls,
     reward_follows_length,
@@ -66,9 +66,9 @@ class Alarm(NamedTuple):
     remedy: Remedy
     """What to change."""
     needed: tuple[tuple[str, ...], ...] | None = None
-    """Sets of metrics, of which a run must measure at least one completely for the alarm to be raised; None: all of `metrics`."""
+    """Sets of metrics; the alarm can be raised only if a run measures every metric of at least one set. None: all of `metrics`."""
 
-    def lacking(self, measured: Collection[str]) -> tuple[str, ...]:
+    def missing_metrics(self, measured: Collection[str]) -> tuple[str, ...]:
         """Return the required metrics that a run does not measure; empty if the alarm can be raised."""
         sets = (self.metrics,) if self.needed is None else self.needed
         if any(set(names) <= set(measured) for names in sets):
@@ -88,12 +88,12 @@ ALARMS = (
     Alarm(
         "reward_constant", ("reward_variance", "reward"), spread_vanished,
         "Every response gets the same reward, or rewards that 32-bit numbers cannot tell apart, so that advantages within a "
-        "group are 0: everything is already learned, everything is too hard, or the reward does not depend " "on the response.",
+        "group are 0: everything is already learned, everything is too hard, or the reward does not depend on the response.",
         Remedy("--difficulty-window", "0.1 0.9, or other problems", "it skips problems that are always right or always wrong"),
     ),
     Alarm(
         "no_answer_stated", ("unstated_share",), above("unstated_share", 0.5),
-        "Most responses state no answer in the form that the reward reads, so they earn nothing even if they are right.",
+        "Most responses state no answer in the form that the reward reads, so they earn nothing even when they are right.",
         Remedy("--reward", "math_or_last_number, a lenient reading; or ask for the form in the prompt (`rljax explain REWARD`)",
                "a model that has not been trained for it writes `12 + 13 = 25` without a box"),
         needed=((),),
@@ -112,10 +112,10 @@ ALARMS = (
     ),
     Alarm(
         "entropy_collapse", ("entropy",), fallen_to("entropy", 0.1),
-        "The policy hardly explores any more: the responses to a prompt become equal, and the reward stops improving. Harmless "
-        "only if the reward is near its maximum.",
+        "The policy hardly explores any more: the responses to a prompt become identical, and the reward stops improving. This "
+        "is harmless only if the reward is near its maximum.",
         Remedy("--learning-rate", "a third of it, or an algorithm with a higher upper clip (--algorithm dapo)",
-               "smaller updates, and room for rare tokens, keep the policy's alternatives alive"),
+               "smaller updates, and room for rare tokens, preserve the policy's alternatives"),
     ),
     Alarm(
         "entropy_explosion", ("entropy",), risen_to("entropy", 3.0, by=0.3),
@@ -148,7 +148,8 @@ ALARMS = (
     ),
     Alarm(
         "updates_skipped", ("skipped_updates",), above("skipped_updates", 0.1, over=LONG),
-        "More than a tenth of the updates were skipped, because loss or gradient was not finite or the update far too large.",
+        "More than a tenth of the updates were skipped, because the loss or gradient was not finite, or the update was far too "
+        "large.",
         Remedy("--learning-rate", "a third of it", "parameters that are too large overflow"),
     ),
     Alarm(
@@ -187,16 +188,16 @@ ALARMS = (
         Remedy("--learning-rate", "a third of it, from the best checkpoint", "loops come from updates that damage the model"),
     ),
     Alarm(
-        "length_grows", ("response_length", "accuracy", "reward"), unless(learning_shows, risen_to("response_length", 2.0)),
-        "Responses are twice as long as at the start, are not more often right and earn no more.",
+        "length_grows", ("response_length", "accuracy", "reward"), unless(has_improved, risen_to("response_length", 2.0)),
+        "Responses are twice as long as at the start, are right no more often, and earn no more.",
         Remedy("--algorithm", "dr_grpo or dapo, which weight all tokens equally",
                "dividing by the length favors long wrong responses"),
         needed=(("response_length",),),
     ),
     Alarm(
         "length_shrinks", ("response_length", "accuracy", "reward"),
-        unless(learning_shows, fallen_to("response_length", 0.4)),
-        "Responses are less than half as long as at the start, are not more often right and earn no more: the policy no longer "
+        unless(has_improved, fallen_to("response_length", 0.4)),
+        "Responses are less than half as long as at the start, are right no more often, and earn no more: the policy no longer "
         "works out the problem.",
         Remedy("--reward", "one that does not pay for brevity; or a weaker length penalty", "a penalty outweighs the task"),
         needed=(("response_length",),),
@@ -208,7 +209,8 @@ ALARMS = (
     ),
     Alarm(
         "one_response", ("commonest_response",), above("commonest_response", 0.8),
-        "The policy gives the same response to nearly every prompt. If that response earns a high reward, the reward is hacked.",
+        "The policy gives the same response to nearly every prompt. If that response earns a high reward, the policy has "
+        "exploited the reward.",
         Remedy("--reward", "one that compares with each problem's answer", "a constant response can satisfy this reward"),
     ),
     Alarm(
@@ -245,7 +247,8 @@ ALARMS = (
     Alarm(
         "sampler_gap", ("sampler_gap", "staleness"), Either(above("sampler_gap", 0.01), above("staleness", 4.0)),
         "The policy that samples differs from the policy that learns: its weights are stale, or its numerics differ.",
-        Remedy("--correction", "capped, or a sampler with the newest weights", "it weights tokens by how much the two disagree"),
+        Remedy("--correction", "capped, or a sampler with the newest weights",
+               "it weights each token by how much the two policies disagree"),
         needed=(("sampler_gap",), ("staleness",)),
     ),
 )  # fmt: skip
@@ -263,16 +266,16 @@ LIMITS = MappingProxyType(
 
 
 class Event(NamedTuple):
-    """An alarm that is raised or cleared."""
+    """The raising or clearing of an alarm."""
 
     step: int
     """RL step."""
     alarm: Alarm
     """The alarm."""
     what: Literal["raised", "cleared"]
-    """Whether the alarm begins or ends."""
+    """Whether the alarm is raised or cleared."""
     seen: str
-    """What its crossing detected, in words; empty if it is cleared."""
+    """Description of what its crossing detected; empty if the alarm is cleared."""
 
     def text(self) -> str:
         """Format the event as a paragraph for the screen and the log."""
@@ -301,7 +304,7 @@ def advice(remedy: Remedy) -> str:
 
 
 class Watch(NamedTuple):
-    """State from which the next alarms of a run are determined."""
+    """State of the alarms after some rows of a run."""
 
     history: History = History()
     """Rows that crossings use."""
@@ -353,11 +356,11 @@ def watch_rows(rows: Iterable[Row]) -> tuple[Watch, list[Event]]:
 
 
 def not_measured(history: History, events: Sequence[Event]) -> dict[str, tuple[str, ...]]:
-    """Map alarms that cannot be raised, because the run does not measure their metrics, to the missing metrics.
+    """Return the alarms that cannot be raised because the run does not measure their metrics, with the missing metrics.
 
     Args:
         history: history of the run.
-        events: alarms that it raised and cleared; these are omitted.
+        events: events of the run; alarms that were raised are omitted.
 
     Example:
         >>> watch, events = watch_rows([{"phase": "rl", "step": 1, "entropy": 0.5}])
@@ -367,12 +370,12 @@ def not_measured(history: History, events: Sequence[Event]) -> dict[str, tuple[s
     """
     measured = {name for row in (*history.first, *history.recent, *history.heldout) for name in row}
     raised = {event.alarm.name for event in events}
-    lacking = {alarm.name: alarm.lacking(measured) for alarm in ALARMS if alarm.name not in raised}
-    return {name: metrics for name, metrics in lacking.items() if metrics}
+    missing = {alarm.name: alarm.missing_metrics(measured) for alarm in ALARMS if alarm.name not in raised}
+    return {name: metrics for name, metrics in missing.items() if metrics}
 
 
 def alarms_raised(folder: RunFolder) -> list[str]:
-    """List the alarms that were raised, and how to read about them; empty if there was none."""
+    """List the alarms that were raised, and the command that explains them; empty if none was raised."""
     _, found = watch_rows(read_metrics(folder.metrics))
     names = [f"{event.alarm.name.replace('_', ' ')} (step {event.step})" for event in found if event.what == "raised"]
     if not names:

@@ -1,4 +1,4 @@
-"""Tests for metrics of a run that are out of range: pure functions of the history of its metric rows.
+"""Crossings: functions that detect metrics out of range. They are pure functions of the history of a run's metric rows.
 
 A crossing returns a description of what it detected, or None. Values that are absent or not finite are ignored; without enough
 values, a crossing detects nothing.
@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 FIRST, RECENT = 10, 100
-"""Number of rows that a history keeps from the beginning, and from the recent past."""
+"""Number of rows that a history keeps: from the start of the run, and the most recent ones."""
 BRIEF, LONG = 5, 10
 """Number of rows whose mean is compared with a limit: for a steady metric, and for a noisy one."""
 
@@ -18,14 +18,14 @@ Row = Mapping[str, Any]
 
 
 class History(NamedTuple):
-    """The rows of RL and of evaluations that alarms use. Its size does not grow with the run."""
+    """The rows of RL and of evaluations that alarms use. Its size is bounded, however long the run is."""
 
     first: tuple[Row, ...] = ()
     """The first RL rows."""
     recent: tuple[Row, ...] = ()
-    """The last RL rows."""
+    """The most recent RL rows."""
     heldout: tuple[Row, ...] = ()
-    """The last evaluations."""
+    """The most recent evaluations."""
     steps: int = 0
     """Number of RL rows so far."""
 
@@ -62,7 +62,7 @@ def start_mean(history: History, name: str) -> float | None:
 
 
 class Limit(NamedTuple):
-    """A crossing that detects that the mean of a metric's last values is beyond a limit."""
+    """A crossing that detects when the mean of a metric's last values is beyond a limit."""
 
     name: str
     """The metric."""
@@ -86,17 +86,17 @@ class Limit(NamedTuple):
 
 
 def above(name: str, limit: float, *, over: int = BRIEF, after: int = 0) -> Limit:
-    """Detect a mean of the last `over` values above a limit, after at least `after` steps."""
+    """Detect when the mean of the last `over` values is above a limit, after at least `after` steps."""
     return Limit(name, limit, True, over, after)
 
 
 def below(name: str, limit: float, *, over: int = BRIEF, after: int = 0) -> Limit:
-    """Detect a mean of the last `over` values below a limit, after at least `after` steps."""
+    """Detect when the mean of the last `over` values is below a limit, after at least `after` steps."""
     return Limit(name, limit, False, over, after)
 
 
 def fallen_to(name: str, share: float) -> Crossing:
-    """Detect a metric below a fraction of its mean over the first steps."""
+    """Detect when a metric is below a fraction of its mean over the first steps."""
 
     def crossing(history: History) -> str | None:
         mean, start = last_mean(history, name, BRIEF), start_mean(history, name)
@@ -108,7 +108,7 @@ def fallen_to(name: str, share: float) -> Crossing:
 
 
 def risen_to(name: str, factor: float, *, by: float = 0.0) -> Crossing:
-    """Detect a metric above a multiple of its mean over the first steps, and above it by at least some amount."""
+    """Detect when a metric is above a multiple of its mean over the first steps, and has risen by more than a given amount."""
 
     def crossing(history: History) -> str | None:
         mean, start = last_mean(history, name, BRIEF), start_mean(history, name)
@@ -121,7 +121,7 @@ def risen_to(name: str, factor: float, *, by: float = 0.0) -> Crossing:
 
 
 def spiked(name: str, factor: float, *, after: int = 20) -> Crossing:
-    """Detect a mean of the last three values above a multiple of the median of the earlier ones."""
+    """Detect when the mean of the last three values is above a multiple of the median of the earlier ones."""
 
     def crossing(history: History) -> str | None:
         found, now = values(history.recent, name), last_mean(history, name, 3)
@@ -136,7 +136,7 @@ def spiked(name: str, factor: float, *, after: int = 20) -> Crossing:
 
 
 def absent(name: str, *, over: int = BRIEF) -> Crossing:
-    """Detect a metric that none of the last rows has."""
+    """Detect when none of the last rows has a metric."""
 
     def crossing(history: History) -> str | None:
         rows = history.recent[-over:]
@@ -146,7 +146,7 @@ def absent(name: str, *, over: int = BRIEF) -> Crossing:
 
 
 def spread_vanished(history: History, *, over: int = BRIEF) -> str | None:
-    """Detect rewards that are equal in each of the last rows, up to rounding, or too close for advantages to distinguish."""
+    """Detect when all rewards are equal in each of the last rows, up to rounding, or too close for advantages to distinguish."""
     found = [
         (math.sqrt(row["reward_variance"]), abs(row["reward"]))
         for row in history.recent[-over:]
@@ -189,7 +189,7 @@ def unless(excuse: Callable[[History], bool], crossing: Crossing) -> Crossing:
 
 
 def accuracy_is_up(history: History) -> bool:
-    """True if the accuracy is at least 0.05 above that in the first steps."""
+    """True if the accuracy has risen by at least 0.05 since the first steps."""
     mean, start = last_mean(history, "accuracy", BRIEF), start_mean(history, "accuracy")
     return mean is not None and start is not None and mean >= start + 0.05
 
@@ -203,19 +203,19 @@ def reward_is_up(history: History) -> bool:
     return mean > start and mean >= start + 0.2 * math.sqrt(variance)
 
 
-def learning_shows(history: History) -> bool:
-    """True if accuracy or reward has risen since the first steps."""
+def has_improved(history: History) -> bool:
+    """True if the accuracy or the reward has risen since the first steps."""
     return accuracy_is_up(history) or reward_is_up(history)
 
 
 def is_one_sided(history: History) -> bool:
-    """True if nearly all responses are right, or nearly all are wrong: outcomes that hardly vary cannot be predicted."""
+    """True if nearly all responses are right, or nearly all are wrong, so that there is hardly any variation to predict."""
     mean = last_mean(history, "accuracy", LONG)
     return mean is not None and not 0.05 <= mean <= 0.95
 
 
 def reward_falls(history: History) -> str | None:
-    """Detect a mean reward over `LONG` steps that is half a standard deviation below the best recent mean."""
+    """Detect when the mean reward over `LONG` steps is more than half a standard deviation below the best recent mean."""
     rewards, variance = values(history.recent, "reward"), last_mean(history, "reward_variance", LONG)
     if variance is None or len(rewards) < 3 * LONG:
         return None
@@ -229,7 +229,7 @@ def reward_falls(history: History) -> str | None:
 
 
 def heldout_falls(history: History) -> str | None:
-    """Detect that the last two evaluations are both 15 percentage points below the best one."""
+    """Detect when the last two evaluations are both more than 15 percentage points below the best one."""
     found = values(history.heldout, "accuracy")
     if len(found) < 3 or max(found[-2:]) >= max(found) - 0.15:
         return None
@@ -237,18 +237,18 @@ def heldout_falls(history: History) -> str | None:
 
 
 def reward_follows_length(history: History) -> str | None:
-    """Detect a reward that correlates with length while the length has changed by a factor of 1.5 in the rewarded direction."""
-    pull = last_mean(history, "reward_length_correlation", LONG)
+    """Detect when the reward correlates with length, and the length has changed by a factor of 1.5 in the rewarded direction."""
+    correlation = last_mean(history, "reward_length_correlation", LONG)
     length, start = last_mean(history, "response_length", BRIEF), start_mean(history, "response_length")
-    if pull is None or length is None or start is None or abs(pull) < 0.5:
+    if correlation is None or length is None or start is None or abs(correlation) < 0.5:
         return None
-    if not (length > 1.5 * start if pull > 0 else length < start / 1.5):
+    if not (length > 1.5 * start if correlation > 0 else length < start / 1.5):
         return None
-    return f"reward_length_correlation is {pull:.2f}, and responses have {length:.1f} tokens in place of {start:.1f}"
+    return f"reward_length_correlation is {correlation:.2f}, and responses have {length:.1f} tokens instead of {start:.1f}"
 
 
 def nothing_is_trained(history: History) -> str | None:
-    """Detect that each of the last steps had groups to train on but no update changed anything."""
+    """Detect when each of the last steps had groups to train on, but no update changed anything."""
     rows = history.recent[-BRIEF:]
     trained = [values([row], "trained_groups") for row in rows]
     is_changed = any(row.get("grad_norm") not in (None, 0.0) for row in rows)
@@ -258,7 +258,7 @@ def nothing_is_trained(history: History) -> str | None:
 
 
 def groups_are_missing(history: History) -> str | None:
-    """Detect more missing groups than found groups over the last steps."""
+    """Detect when, over the last steps, more groups were missing than found."""
     missing, found = last_mean(history, "unfilled_groups", BRIEF), last_mean(history, "trained_groups", BRIEF)
     if missing is None or found is None or missing <= found:
         return None

@@ -27,13 +27,13 @@ class Display(Protocol):
         """Restore the terminal, also after an exception."""
 
     def measuring(self, accuracy: str) -> None:
-        """Set the label of the metric `accuracy` once it is known what it measures."""
+        """Set the label of the metric `accuracy`, once what it measures is known."""
 
     def header(self, lines: Sequence[str]) -> None:
         """Show a description of the run, once."""
 
     def activity(self, name: str, *, compiles: bool = False) -> None:
-        """Show the current activity, such as "sampling"; `compiles` if JAX traces and compiles it the first time."""
+        """Show the current activity, such as "sampling"; `compiles` is true if JAX compiles something the first time."""
 
     def compiling(self, function: str | None) -> None:
         """Show that a function is being compiled; None when compilation has ended."""
@@ -54,7 +54,7 @@ class Display(Protocol):
         """Show the metrics of one finished step of the phase."""
 
     def judging(self, done: int, total: int) -> None:
-        """Show how many of the sampled responses have been judged."""
+        """Show how many sampled responses have been judged."""
 
     def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
         """Show the metrics of a held-out evaluation after `step`.
@@ -72,10 +72,10 @@ class Display(Protocol):
         """Print a line."""
 
     def warning(self, text: str) -> None:
-        """Print a line that stands out."""
+        """Print a line that is marked as a warning."""
 
     def comparison(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Show answers to the same problems before and after.
+        """Show answers to the same problems before and after training.
 
         Args:
             rows: mappings with `prompt` and `answer`; with `before`, `reward_before`, `correct_before`, and the same for
@@ -90,7 +90,7 @@ class Display(Protocol):
 
 
 class ScreenStream(io.TextIOBase):
-    """A stream to a screen that may disappear: a closed pipe or terminal, or a file on a full disk. Writing never raises.
+    """A stream to a screen that may become unavailable: a pipe or terminal is closed, or a disk is full. Writing never raises.
 
     Once a write has failed, all further output is discarded.
 
@@ -104,18 +104,18 @@ class ScreenStream(io.TextIOBase):
         self._tell: Callable[[str], None] | None = None
 
     def tell(self, tell: Callable[[str], None]) -> None:
-        """Register `tell`, which is called with one line when the screen is gone, or at once if it already is."""
+        """Register `tell`, which is called with one line when the screen becomes unavailable, or now if it already is."""
         self._tell = tell
         if self._failure is not None:
             self._say(self._failure)
 
     def write(self, text: str) -> int:
-        """Write the text, unless the screen is gone."""
+        """Write the text, unless the screen is unavailable."""
         self._attempt(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream, unless the screen is gone."""
+        """Flush the stream, unless the screen is unavailable."""
         self._attempt(self._stream.flush)
 
     def isatty(self) -> bool:
@@ -123,7 +123,7 @@ class ScreenStream(io.TextIOBase):
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """Descriptor of the stream."""
+        """File descriptor of the stream."""
         return self._stream.fileno()
 
     @property
@@ -154,7 +154,7 @@ def make_display(quiet: bool, stream: TextIO | ScreenStream) -> Display:
     """Make the display that suits the stream.
 
     Args:
-        quiet: show only phases, warnings, a line for each tenth of a phase and the last lines.
+        quiet: show only phases, warnings, a line for each tenth of a phase, and the outcome.
         stream: where to write.
 
     Returns:

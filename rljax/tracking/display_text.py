@@ -13,7 +13,7 @@ from rljax.rewards.correctness import Failures
 from rljax.tracking.run_folder import RunFolder
 
 LONGEST_PROMPT = 40
-"""Largest number of characters of a prompt shown in a command."""
+"""Maximum number of characters of a prompt that is shown in a command."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -27,7 +27,7 @@ class Metric(NamedTuple):
     unit: str
     """Unit on the display; empty if there is none."""
     form: str
-    """Format specification, as for `format`."""
+    """Format specification for `format`."""
     scale: float = 1.0
     """Factor that converts the value to the unit."""
     is_brief: bool = False
@@ -36,11 +36,11 @@ class Metric(NamedTuple):
     """Whether it counts events: it is hidden while it is 0, and summed instead of averaged."""
 
     def written(self, value: float) -> str:
-        """Format the metric in its unit, without the unit."""
+        """Format a value in the metric's unit, without the unit's name."""
         return format(float(value) * self.scale, self.form)
 
     def with_unit(self, value: float) -> str:
-        """Format the metric with its unit."""
+        """Format a value with the unit's name."""
         return f"{self.written(value)} {self.unit}".rstrip()
 
 
@@ -77,7 +77,7 @@ METRICS = (
     Metric("perplexity", "perplexity", "", ".4g", is_brief=True),
 )
 CORRECT, POSITIVE, IN_ORDER = "accuracy", "rewards above 0", "pairs in order"
-"""Labels of the metric `accuracy`: if a verifier decides what is right, if it is a share of rewards, and for pairs."""
+"""Labels of the metric `accuracy`: with a verifier, without one (then it is the share of rewards above 0), and for pairs."""
 PHASE_NAMES = {
     "warm_start": "warm start",
     "value": "value pretraining",
@@ -91,7 +91,7 @@ SAMPLE_CHARACTERS = 200
 
 
 def with_judge_share(metrics: Mapping[str, float]) -> Mapping[str, float]:
-    """Add the share of a step's time spent on judging, if that is 5 % or more.
+    """Add the share of the step's time spent on judging, if it is 5 % or more.
 
     Example:
         >>> with_judge_share({"seconds": 4.0, "judge_seconds": 1.0})
@@ -104,12 +104,12 @@ def with_judge_share(metrics: Mapping[str, float]) -> Mapping[str, float]:
 
 
 def label_of(metric: Metric, accuracy: str) -> str:
-    """Label of a metric on the display; the label of `accuracy` is passed in."""
+    """Return the label of a metric on the display; `accuracy` is the label of the metric of that name."""
     return accuracy if metric.key == "accuracy" else metric.label
 
 
 def verdict(reward: float, correct: bool | None) -> str:
-    """Describe the judgment of an answer: right or wrong if a verifier decided, else the reward.
+    """Describe the judgment of an answer: right or wrong if a verifier judged it, else its reward.
 
     Example:
         >>> verdict(1.0, True), verdict(0.2, False), verdict(0.25, None), verdict(float("nan"), None)
@@ -158,11 +158,11 @@ class Progress:
         return replace(self, step=step, at=now)
 
     def elapsed(self, now: float) -> str:
-        """Time since the phase began."""
+        """Format the time since the phase began."""
         return clock_time(now - self.started)
 
     def spent(self, now: float) -> str:
-        """Time since the phase began, and how much of it was compilation, if that is a second or more."""
+        """Format the time since the phase began, and how much of it was compilation, if that is a second or more."""
         return self.elapsed(now) + (f", {clock_time(self.compiled)} of it compiling" if self.compiled >= 1 else "")
 
     def is_tenth(self, step: int) -> bool:
@@ -170,7 +170,7 @@ class Progress:
         return step >= self.total or step * 10 // self.total > self.step * 10 // self.total
 
     def remaining(self, now: float) -> str | None:
-        """Time left, estimated from this process's steps after the first one, which compiles; None if it is unknown."""
+        """Format the time left, estimated from this process's steps after the first one, which compiles; None if it is unknown."""
         if self.first_step is None or self.step <= self.first_step:
             return None
         seconds_per_step = (self.at - self.first_at) / (self.step - self.first_step)
@@ -216,7 +216,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
     Args:
         values: numbers, oldest first.
-        width: largest number of characters; if there are more values, adjacent ones are averaged.
+        width: maximum number of characters; if there are more values, adjacent ones are averaged.
 
     Returns:
         One character per value or average; "×" if it is not finite. Equal values are drawn as the lowest bar.
@@ -242,7 +242,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
-    """Summarize events that are expected occasionally during RL; nothing for those that did not happen.
+    """Summarize events that may happen occasionally during RL, one line for each kind that did happen.
 
     Args:
         rows: the RL rows of metrics.jsonl.
@@ -286,26 +286,26 @@ def check_judged(rows: Sequence[Mapping[str, Any]]) -> None:
         rows: the RL rows of metrics.jsonl.
 
     Raises:
-        InputError: there were steps, but no reward.
+        InputError: there were steps, but none of them had a reward.
     """
     if rows and all(row.get("reward") is None for row in rows):
         raise InputError(
             f"The reward abstained on every response in {len(rows)} RL steps, so nothing was learned. Correct the reward, which "
-            "returned None each time, or the columns that it reads; then start a new run."
+            "always returned None, or the columns that it reads; then start a new run."
         )
 
 
 def next_commands(
     folder: RunFolder, problems: Sequence[Problem], *, writes_model: bool = True, needs_trust: bool = False
 ) -> list[str]:
-    """List commands that work on this run as shown: evaluate it, sample from it, export the model.
+    """List commands that can be copied for this run: evaluate it, sample from it, export the model.
 
     A run with custom parts needs them again, and a command cannot pass them; in that case only commands that work without them
     are listed.
 
     Args:
         folder: folder of the run.
-        problems: held-out problems, one of whose prompts is shown.
+        problems: held-out problems; the prompt of a short one is shown.
         writes_model: whether the policy can be written as a model folder.
         needs_trust: whether the run is judged by code that its settings name.
     """

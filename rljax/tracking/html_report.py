@@ -1,4 +1,4 @@
-"""A run as one HTML file, without network access or scripts; whatever a model wrote is included as plain text."""
+"""The report on a run as one HTML file, without network access or scripts. Text that a model wrote is escaped."""
 
 import base64
 import json
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from rljax.rewards.correctness import is_right
 from rljax.text import printable, shortened
 from rljax.tracking.alarms import BY_NAME, Event, advice
-from rljax.tracking.summary import Evaluated, Summary
+from rljax.tracking.summary import EvaluationPoint, Summary
 
 LONGEST = 600
-"""Largest number of characters shown of a text that a model wrote."""
+"""Maximum number of characters that are shown of a text that a model wrote."""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """What a browser may load: the pictures and the style in the file, and nothing else."""
 STYLE = """
@@ -32,13 +32,13 @@ img { width: 100%; } .numbers { display: flex; flex-wrap: wrap; gap: 1rem; paddi
 """
 
 
-class Contents(NamedTuple):
+class ReportContents(NamedTuple):
     """Data of a report."""
 
     summary: Summary
     """Summary of the run."""
     outcome: Sequence[str]
-    """The outcome in words."""
+    """The outcome of the run, in sentences."""
     pictures: Mapping[str, bytes]
     """Title of each picture -> PNG."""
     answers: Sequence[Mapping[str, Any]]
@@ -50,21 +50,21 @@ class Contents(NamedTuple):
     overrides: Sequence[str]
     """Names of the settings that differ from the defaults."""
     notes: Sequence[str]
-    """Why the settings are shown unchanged from `config.json`; empty if this version can read them."""
+    """Why the settings are shown as in `config.json`; empty if this version of rljax can interpret them."""
     starts: Sequence[Mapping[str, Any]]
     """Rows of `starts.jsonl`."""
     time: str
     """When the report was written."""
 
 
-def page(contents: Contents) -> str:
+def page(contents: ReportContents) -> str:
     """Render the report as HTML."""
     summary = contents.summary
     parts = [
         f"<h1>{_text(summary.name)}</h1>",
         f'<p class="path">{_text(summary.path)}: {_text(summary.algorithm)}, step {summary.steps} of {summary.total}, '
         f"{summary.status}. Written {_text(contents.time)}.</p>",
-        _numbers(summary),
+        _key_figures(summary),
         *(f"<p>{_text(line)}</p>" for line in contents.outcome),
         "<h2>Alarms</h2>",
         *_alarms(summary),
@@ -84,25 +84,25 @@ def page(contents: Contents) -> str:
 
 
 def _text(value: object) -> str:
-    """Escape any value for the page."""
+    """Escape a value for use in the page."""
     return escape(printable(value))
 
 
-def _share(value: float | None) -> str:
+def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def _at(evaluation: Evaluated | None) -> tuple[str, str]:
+def _at(evaluation: EvaluationPoint | None) -> tuple[str, str]:
     """Format the accuracy of an evaluation, and its step."""
-    return ("–", "") if evaluation is None else (_share(evaluation.accuracy), f" (step {evaluation.step})")
+    return ("–", "") if evaluation is None else (_percent(evaluation.accuracy), f" (step {evaluation.step})")
 
 
-def _numbers(summary: Summary) -> str:
-    """Render the held-out accuracy before, after and at its best, and the number of alarms."""
+def _key_figures(summary: Summary) -> str:
+    """Render the held-out accuracy (before RL, last and best) and the number of alarms."""
     cells = {"held-out before RL": _at(summary.before)[0]}
     for label, evaluation in (("held-out, last", summary.after), ("held-out, best", summary.best)):
-        value, place = _at(evaluation)
-        cells[label + place] = value
+        value, step = _at(evaluation)
+        cells[label + step] = value
     cells["alarms raised"] = str(sum(event.what == "raised" for event in summary.events))
     return f'<ul class="numbers">{"".join(f"<li><b>{_text(v)}</b>{_text(k)}</li>" for k, v in cells.items())}</ul>'
 
@@ -111,16 +111,18 @@ def _alarms(summary: Summary) -> Iterable[str]:
     """Render each raised alarm, and the alarms that could not be measured."""
     raised = [event for event in summary.events if event.what == "raised"]
     if not raised:
-        yield '<p class="good">None was raised.</p>' if summary.steps else "<p>RL has not begun.</p>"
+        yield '<p class="good">No alarm was raised.</p>' if summary.steps else "<p>RL has not begun.</p>"
     for event in raised:
         yield _alarm(event, end=_end_of(event, summary.events))
-    if summary.lacking:
-        named = ", ".join(f"{name.replace('_', ' ')} ({', '.join(metrics)})" for name, metrics in summary.lacking.items())
+    if summary.not_measured:
+        named = ", ".join(
+            f"{name.replace('_', ' ')} ({', '.join(metrics)})" for name, metrics in summary.not_measured.items()
+        )
         yield f'<p class="muted">Not measured in this run, so never raised: {_text(named)}.</p>'
 
 
 def _end_of(event: Event, events: Sequence[Event]) -> int | None:
-    """Step at which an alarm was cleared; None if it is still raised."""
+    """Return the step at which an alarm was cleared; None if it is still raised."""
     ends = (e.step for e in events if e.what == "cleared" and e.alarm.name == event.alarm.name and e.step >= event.step)
     return next(ends, None)
 
@@ -167,10 +169,10 @@ def _reward(value: float | None, correct: bool | None) -> str:
 
 
 def _samples(samples: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """The last samples of training."""
+    """Render the last samples of training."""
     if not samples:
         return
-    yield f"<h2>Samples of training at step {samples[0]['step']}</h2>"
+    yield f"<h2>Training samples at step {samples[0]['step']}</h2>"
     rows = (
         f"<tr>{_cell(row['prompt'])}{_cell(row['completion'])}{_reward(row['reward'], row.get('correct'))}"
         f"{_cell(row['answer'])}</tr>"

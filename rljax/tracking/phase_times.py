@@ -1,7 +1,7 @@
-"""Time that a run spends in each phase, and when JAX compiles: seconds per phase of each RL step, measured on the host.
+"""Time that a run spends in each phase of an RL step, measured on the host, and notification of JAX compilation.
 
-The host fetches responses, scores and metrics from the devices in any case, so a phase ends when its work ends, and measuring
-adds no synchronization.
+The host fetches responses, scores and metrics from the devices in any case, so a phase ends when its work has ended, and
+measuring adds no synchronization.
 """
 
 import threading
@@ -26,7 +26,7 @@ NOUNS = {
     "wait": "waiting for the disk",
     "rest": "the rest",
 }
-"""Phase -> its name in words, in the order of a step."""
+"""Phase -> its name on the screen, in the order of a step."""
 
 
 class PhaseSeconds(NamedTuple):
@@ -47,9 +47,9 @@ class PhaseSeconds(NamedTuple):
 
 
 class Stopwatch:
-    """Sums the seconds of phases. A nested phase interrupts the outer one, so no second counts twice.
+    """Sums the seconds of phases. A nested phase interrupts the outer one, so no time is counted twice.
 
-    It measures only the thread that created it, the thread of the training loop; phases in other threads do not count.
+    It measures only the thread that created it, which is the training loop's; phases in other threads are ignored.
 
     Args:
         clock: returns the time in seconds.
@@ -73,7 +73,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: Phase) -> Generator[None]:
-        """Count the time inside the context as time of this phase."""
+        """Count the time inside the context as part of this phase."""
         if threading.get_ident() != self._thread:
             yield
             return
@@ -100,13 +100,13 @@ class Stopwatch:
 
 
 def time_spent(rows: Sequence[Row]) -> Mapping[str, float]:
-    """Seconds of RL by phase, including held-out evaluations and the rest of each step.
+    """Sum the seconds of RL by phase, including held-out evaluations and the rest of each step.
 
     Args:
         rows: rows of `metrics.jsonl`.
 
     Returns:
-        Phase -> seconds, in the order of a step; empty if no row has the times.
+        Phase -> seconds, in the order of a step; empty if no row has these times.
 
     Example:
         >>> time_spent([{"phase": "rl", "step": 1, "seconds": 2.0, "sample_seconds": 1.5}])
@@ -123,7 +123,7 @@ def time_spent(rows: Sequence[Row]) -> Mapping[str, float]:
 
 
 def time_text(spent: Mapping[str, float]) -> str:
-    """Format the share of each phase in words, largest first.
+    """Format the share of each phase, largest first.
 
     Example:
         >>> time_text({"sample": 6.0, "update": 4.0})
@@ -138,7 +138,7 @@ def time_text(spent: Mapping[str, float]) -> str:
 
 
 BEGIN, END = "/jax/core/compile/jaxpr_to_mlir_module_duration", "/jax/core/compile/backend_compile_duration"
-"""JAX events: a function was traced and lowered, just before XLA compiles it; XLA has compiled it."""
+"""JAX events. BEGIN: a function has been traced and lowered, and XLA starts to compile it. END: XLA has compiled it."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The display of a run as plain lines, without control codes: in a pipe, under `--quiet`, or in `log.txt` of the run folder."""
+"""The display of a run as plain lines, without control codes: to a pipe, under `--quiet`, or in `log.txt` of the run folder."""
 
 import io
 import threading
@@ -24,8 +24,8 @@ from rljax.tracking.display_text import (
     with_judge_share,
 )
 
-SILENCE = 60.0
-"""Longest time without a line while steps are running, in seconds."""
+LONGEST_SILENCE = 60.0
+"""Maximum time without a line while steps are running, in seconds."""
 
 
 class PlainDisplay:
@@ -35,8 +35,8 @@ class PlainDisplay:
 
     Args:
         stream: where to write.
-        quiet: write only phases, warnings, a line for each tenth of a phase, and the last lines.
-        is_log: write every step except the warm start's, every metric, and samples.
+        quiet: write only phases, warnings, a line for each tenth of a phase, and the outcome.
+        is_log: write every step (except those of the warm start), every metric, and samples.
         clock: returns the time in seconds.
     """
 
@@ -77,7 +77,7 @@ class PlainDisplay:
         """Write nothing."""
 
     def compiling(self, function: str | None) -> None:
-        """Record the time, which the next step's line shows."""
+        """Record the compilation time, which the next step's line shows."""
         now, since = self._clock(), self._compiling_since
         if since is not None and self._progress is not None:
             self._progress = replace(self._progress, compiled=self._progress.compiled + now - since)
@@ -118,7 +118,7 @@ class PlainDisplay:
         if self._quiet:
             return False
         is_every = self._is_log and before.name != "warm_start"
-        return is_every or before.first_step is None or now - self._last_line >= SILENCE
+        return is_every or before.first_step is None or now - self._last_line >= LONGEST_SILENCE
 
     def judging(self, done: int, total: int) -> None:
         """Write nothing."""
@@ -175,7 +175,7 @@ class PlainDisplay:
 
 
 class _LogFile(io.TextIOBase):
-    """A stream that keeps its lines until the disk has room for them. It is thread-safe."""
+    """A stream to a file that buffers its lines while the disk is full. It is thread-safe."""
 
     def __init__(self, path: Path):
         self._file = AppendFile(path)
@@ -219,8 +219,8 @@ class _StampedDisplay(PlainDisplay):
 
 
 class LoggedDisplay:
-    """A display that also writes to a file. As a context manager it closes only the file: the screen's display is managed
-    elsewhere.
+    """A display that also writes to a file. As a context manager it closes only the file; the caller manages the screen's
+    display.
 
     Args:
         shown: the display on the screen.
@@ -301,7 +301,7 @@ class LoggedDisplay:
         self._shown.warning(text)
 
     def comparison(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Show and write answers before and after."""
+        """Show and write answers before and after training."""
         self._log.comparison(rows)
         self._shown.comparison(rows)
 

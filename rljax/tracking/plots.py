@@ -1,6 +1,6 @@
 """Plots: the curves of one run, and the held-out accuracy of several runs.
 
-They do not use pyplot, so they change no global state and open no window.
+The functions do not use pyplot, so they change no global state and open no windows.
 """
 
 import math
@@ -31,9 +31,9 @@ COLORS = ("#1f5fbf", "#d9480f", "#2b8a3e", "#9c36b5", "#c2255c", "#0b7285", "#5f
 OVERLAY = (*COLORS, "#e8a700", "#74b816", "#4dabf7", INK)
 """Colors of runs in one plot."""
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
-"""Line styles of runs in one plot: the next one is used after the last color."""
+"""Line styles of runs in one plot; once all colors have been used, they repeat with the next style."""
 FEW, SHORT = 6, 24
-"""Largest number of labels in a legend above a plot, and of characters in each; others are listed to its right."""
+"""Maximum number of labels in a legend above a plot, and of characters in each; a larger legend is to the plot's right."""
 PANELS = {
     "rl": {
         "reward": COLORS[2],
@@ -66,7 +66,7 @@ TITLES = {
     "episode_malformed_calls": "malformed calls per episode",
     "judge_seconds": "waiting for the environment (s)",
 }
-"""Titles of panels whose metric has another meaning in a run with an environment."""
+"""Titles of panels that differ from the metric's label, because they describe an environment."""
 STEP_LABELS = {"rl": "RL step", "value": "step of value pretraining", "warm_start": "warm-start step"}
 COLUMNS = 4
 WARM_SHARE = 0.25
@@ -74,10 +74,10 @@ DOTS_PER_INCH = 150
 SUFFIXES = (".png", ".pdf", ".svg")
 LABELS = {metric.key: metric for metric in METRICS}
 Z = 1.959964
-"""Standard deviations of a 95 % interval."""
+"""Half-width of a 95 % interval, in standard deviations."""
 
 
-class HeldOut(NamedTuple):
+class HeldOutCurve(NamedTuple):
     """Held-out accuracy over steps."""
 
     steps: np.ndarray
@@ -85,10 +85,10 @@ class HeldOut(NamedTuple):
     values: np.ndarray
     """The accuracy at each step, `[N]`."""
     judged: np.ndarray
-    """Number of answers in each mean, `[N]`; NaN if the run did not record it."""
+    """Number of judged answers behind each accuracy, `[N]`; NaN if the run did not record it."""
 
     def interval(self) -> np.ndarray:
-        """95 % Wilson interval of each accuracy, `[2, N]`; NaN if the number of answers is unknown.
+        """Return the 95 % Wilson interval of each accuracy, `[2, N]`; NaN if the number of answers is unknown.
 
         ::
 
@@ -105,7 +105,7 @@ class HeldOut(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A metric over steps; NaN if it was not finite."""
+    """A metric over steps; NaN for a value that was not finite."""
 
     steps: np.ndarray
     """Steps in rising order, `[N]`."""
@@ -116,10 +116,10 @@ class Curve(NamedTuple):
 def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, title: str) -> None:
     """Plot one run.
 
-    The top panel shows the held-out accuracy (`eval` rows) and the sampled training accuracy of RL; the warm start is shaded
-    and drawn to the left of RL step 0, in its own steps. Below it is one panel per metric, with a faint raw curve under the
-    smoothed curve. The panels show RL, or the warm start if RL has not begun; panels of value pretraining come first. A supervised
-    run that was never judged has no top panel.
+    The top panel shows the held-out accuracy (`eval` rows) and RL's training accuracy, which is that of sampled responses. A
+    warm start is shaded, to the left of RL step 0, and has its own step axis. Below are panels for single metrics: a faint
+    raw curve under a smoothed one. They show RL, or the warm start if RL has not begun; panels of value pretraining come
+    first. A supervised run without evaluations has no top panel.
 
     Args:
         metrics: a `metrics.jsonl`, or its rows.
@@ -134,11 +134,11 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
     by_phase = {phase: [row for row in rows if row["phase"] == phase] for phase in ("value", last)}
     named = {(phase, key): curve_of(trained, key) for phase, trained in by_phase.items() for key in PANELS[phase]}
     curves = {name: curve for name, curve in named.items() if _shows_something(name[1], curve)}
-    if (last, "turns") not in curves:  # without an environment, the last panel has the time of judging
+    if (last, "turns") not in curves:  # without an environment, only the panel of times shows the judging time
         curves.pop((last, "judge_seconds"), None)
     phases = phase_curves(by_phase[last])
     columns = max(1 + bool(phases), min(COLUMNS, len(curves)))
-    # The panel of times has its legend to its right, in the next cell.
+    # The legend of the panel of times is in the cell to its right.
     times_at = len(curves) + (len(curves) % columns == columns - 1)
     panels = times_at + 2 if phases else len(curves)
     lines = -(-panels // columns)
@@ -161,7 +161,7 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
 
 
 def plot_metrics(rows: Sequence[Row], names: Sequence[str], out_path: Path | str, *, title: str) -> bool:
-    """Plot RL metrics, each in a panel with its unit and the limit of its alarm; metrics without a value are omitted.
+    """Plot RL metrics, each in its own panel with its unit and the limit of its alarm; metrics without values are omitted.
 
     Returns:
         Whether there was anything to plot; otherwise no file is written.
@@ -202,7 +202,7 @@ def overlay(runs: Mapping[str, Path | str | Sequence[Path]], out_path: Path | st
 
 
 def draw_overlay(axes: Axes, runs: Mapping[str, Path | str | Sequence[Path]]) -> None:
-    """Draw what `overlay` plots."""
+    """Draw the plot of `overlay` on existing axes."""
     lines = []
     for index, paths in enumerate(runs.values()):
         several = [paths] if isinstance(paths, Path | str) else paths
@@ -223,11 +223,11 @@ def draw_overlay(axes: Axes, runs: Mapping[str, Path | str | Sequence[Path]]) ->
 def plot_ablation(
     arms: Mapping[str, Sequence[Path]], differences: Mapping[str, SeedMean], out_path: Path | str, *, title: str
 ) -> None:
-    """Plot the mean curve of each arm with its 95 % interval, and the final difference of each arm from the first one.
+    """Plot each arm's mean curve with its 95 % interval, and its final difference from the first arm.
 
     Args:
         arms: arm -> `metrics.jsonl` of its runs; the complete algorithm is the first.
-        differences: arm -> its accuracy minus that of the first one, from -1 to 1.
+        differences: arm -> its accuracy minus the first arm's accuracy, from -1 to 1.
         out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
         title: title of the plot.
 
@@ -239,7 +239,7 @@ def plot_ablation(
     draw_overlay(left, arms)
     legend = left.get_legend()
     if legend is not None:
-        legend.remove()  # the labels to the right have the colors
+        legend.remove()  # the labels of the right plot have the same colors
     colors = dict(zip(arms, OVERLAY * (1 + len(arms) // len(OVERLAY)), strict=False))
     for place, name in enumerate(arms):
         found = differences.get(name)
@@ -256,14 +256,14 @@ def plot_ablation(
     _save(figure, out_path)
 
 
-def _accuracy_of(path: Path | str) -> HeldOut:
+def _accuracy_of(path: Path | str) -> HeldOutCurve:
     held_out = held_out_accuracy(read_metrics(path), warm_scale=None)
     if not held_out.steps.size:
         raise InputError(f"{path} has no evaluation of RL with an accuracy; evaluate during the run, or omit this run.")
     return held_out
 
 
-def mean_curve(curves: Sequence[HeldOut]) -> tuple[np.ndarray, list[SeedMean]]:
+def mean_curve(curves: Sequence[HeldOutCurve]) -> tuple[np.ndarray, list[SeedMean]]:
     """Average curves over seeds at the steps that all of them have.
 
     Raises:
@@ -276,8 +276,8 @@ def mean_curve(curves: Sequence[HeldOut]) -> tuple[np.ndarray, list[SeedMean]]:
     return np.array(steps), [over_seeds([values[step] for values in by_step]) for step in steps]
 
 
-def _draw_mean(axes: Axes, curves: Sequence[HeldOut], color: str) -> list[Line2D]:
-    """Draw the mean over seeds with a band of its intervals, if there are enough seeds."""
+def _draw_mean(axes: Axes, curves: Sequence[HeldOutCurve], color: str) -> list[Line2D]:
+    """Draw the mean over seeds, with its intervals as a band if there are enough seeds."""
     steps, means = mean_curve(curves)
     axes.fill_between(steps, [m.low for m in means], [m.high for m in means], color=color, alpha=0.15, linewidth=0)
     style = {"linewidth": 2.2, "marker": "o", "markersize": 4, "markeredgecolor": "white"}
@@ -300,21 +300,21 @@ def curve_of(rows: Sequence[Row], key: str) -> Curve:
 
 
 def phase_curves(rows: Sequence[Row]) -> dict[str, Curve]:
-    """Extract the seconds of each RL phase, in the order of a step, over all steps that have any; 0 if a phase did not occur.
+    """Extract the seconds of each phase in every step that has times; 0 if a phase did not occur in a step.
 
     Args:
         rows: RL rows.
 
     Returns:
-        Phase in words -> seconds; phases that no row has are omitted.
+        Name of the phase -> seconds, in the order of a step; phases that no row has are omitted.
     """
     keys = {name: f"{name}_seconds" for name in NOUNS if any(f"{name}_seconds" in row for row in rows)}
     timed = [row | {key: row.get(key) or 0.0 for key in keys.values()} for row in rows if row.keys() & keys.values()]
     return {NOUNS[name]: curve_of(timed, key) for name, key in keys.items()}
 
 
-def smoothed(values: np.ndarray, *, span: float) -> np.ndarray:
-    """Exponential moving average without initialization bias.
+def moving_average(values: np.ndarray, *, span: float) -> np.ndarray:
+    """Compute an exponential moving average without initialization bias.
 
     ::
 
@@ -328,7 +328,7 @@ def smoothed(values: np.ndarray, *, span: float) -> np.ndarray:
         `[N]`; NaN before the first finite value.
 
     Example:
-        >>> smoothed(np.array([1.0, 4.0]), span=3).tolist()
+        >>> moving_average(np.array([1.0, 4.0]), span=3).tolist()
         [1.0, 3.0]
     """
     keep = 1.0 - 2.0 / (span + 1.0)
@@ -341,12 +341,12 @@ def smoothed(values: np.ndarray, *, span: float) -> np.ndarray:
     return np.array(result)
 
 
-def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None) -> HeldOut:
+def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None) -> HeldOutCurve:
     """Extract the accuracy of the `eval` rows.
 
     Args:
         rows: all rows of a run in file order: an `eval` row belongs to the training row before it.
-        warm_scale: width of a warm-start step on the axis, where these steps are to the left of 0; None: omit the evaluations
+        warm_scale: width of a warm-start step on the axis, in RL steps; they are to the left of 0. None: omit the evaluations
             of the warm start except the last one, which is RL step 0.
 
     Returns:
@@ -367,14 +367,14 @@ def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None) -> HeldO
                 by_step[-before_rl * warm_scale] = row
     steps = sorted(by_step)
     values, judged = (np.array([by_step[step].get(key) for step in steps], float) for key in ("accuracy", "judged"))
-    return HeldOut(np.array(steps, float), values, judged)
+    return HeldOutCurve(np.array(steps, float), values, judged)
 
 
 def _figure(width: float, height: float, title: str) -> Figure:
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08, wspace=0.03, hspace=0.03)
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
-    # A title is plain text: dollar signs in it do not start a formula.
+    # The title is plain text: a dollar sign in it does not start a formula.
     figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold", color=INK, parse_math=False)
     return figure
 
@@ -410,7 +410,7 @@ def _is_beside(labels: list[str]) -> bool:
 
 
 def _legend(axes: Axes, handles: list[Line2D], labels: list[str]) -> None:
-    # Above the plot or to its right, where it hides nothing.
+    # The legend is above the plot or to its right, where it hides nothing.
     place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2, "ncols": min(len(labels), 3)}
     if _is_beside(labels):
         place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.2, "handlelength": 3.0}
@@ -447,16 +447,16 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
         _legend(axes, handles, labels)
 
 
-def _draw_held_out(axes: Axes, held_out: HeldOut, color: str, *, band: bool = True) -> list[Line2D]:
-    """Draw the accuracies with a band of their intervals, if these are known."""
+def _draw_held_out(axes: Axes, held_out: HeldOutCurve, color: str, *, band: bool = True) -> list[Line2D]:
+    """Draw the accuracies, with their intervals as a band if they are known."""
     if band and np.isfinite(held_out.judged).any():
         axes.fill_between(held_out.steps, *held_out.interval(), color=color, alpha=0.15, linewidth=0)
     style = {"linewidth": 2.2, "marker": "o", "markersize": 5, "markeredgecolor": "white"}
-    # Not clipped, because the first and the last point are on the plot's edges.
+    # Clipping is off, because the first and the last point are on the plot's edges.
     return axes.plot(held_out.steps, held_out.values, color=color, **style, clip_on=False, zorder=3)
 
 
-def _name_last(axes: Axes, held_out: HeldOut) -> None:
+def _name_last(axes: Axes, held_out: HeldOutCurve) -> None:
     """Write the last held-out accuracy to the right of its point."""
     step, value = held_out.steps[-1], held_out.values[-1]
     if math.isfinite(value):
@@ -477,11 +477,11 @@ def _shade_warm_start(axes: Axes, warm_steps: int, warm_scale: float, rl_steps: 
     axes.set_xticks([tick - offset for tick in ticks], [f"{tick:g}" for tick in ticks])
 
 
-def readable(name: str) -> tuple[str, float]:
-    """Title of a metric's panel with its unit, and the factor of the unit; the name is the one on the screen, if there is one.
+def panel_title(name: str) -> tuple[str, float]:
+    """Return the title of a metric's panel with its unit, and the factor that converts values to that unit.
 
     Example:
-        >>> readable("clip_fraction_low"), readable("kl_to_reference"), readable("truncated_share")
+        >>> panel_title("clip_fraction_low"), panel_title("kl_to_reference"), panel_title("truncated_share")
         (('clip fraction low (%)', 100.0), ('KL to reference (nats/token)', 1.0), ('truncated (%)', 100.0))
     """
     if name in LABELS:
@@ -494,7 +494,7 @@ def readable(name: str) -> tuple[str, float]:
 
 
 def _draw_limit(axes: Axes, limit: float) -> None:
-    """Draw the limit of an alarm; if it is far above the curve, write it as text, so that the curve is not squeezed."""
+    """Draw the limit of an alarm; if it is far above the curve, write it as text, so that the curve is not flattened."""
     low, high = axes.get_ylim()
     if limit <= low + 3 * (high - low):
         axes.axhline(limit, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
@@ -505,21 +505,21 @@ def _draw_limit(axes: Axes, limit: float) -> None:
 
 
 def _shows_something(name: str, curve: Curve) -> bool:
-    """True if a metric needs a panel: it has a value; `turns` needs one only if an environment responds."""
+    """True if a metric needs a panel: it has a value, and it is not the number of turns in a run with single turns."""
     finite = curve.values[np.isfinite(curve.values)]
     return bool(finite.size) and not (name == "turns" and (finite == 1).all())
 
 
 def _draw_panel(axes: Axes, name: str, color: str, curve: Curve) -> None:
-    """Draw a metric under its name with its unit, and the limit of its alarm."""
-    title, scale = (TITLES[name], 1.0) if name in TITLES else readable(name)
+    """Draw a metric with a title, its unit, and the limit of its alarm."""
+    title, scale = (TITLES[name], 1.0) if name in TITLES else panel_title(name)
     _draw_curve(axes, Curve(curve.steps, curve.values * scale), color, title)
     if name in LIMITS:
         _draw_limit(axes, LIMITS[name] * scale)
 
 
 def _draw_phases(axes: Axes, phases: Mapping[str, Curve]) -> None:
-    """Draw the seconds of the phases on top of each other. The axis ends where steps that compile would squeeze the others."""
+    """Draw the seconds of the phases on top of each other. Slow steps, such as those that compile, may be cut off at the top."""
     steps = next(iter(phases.values())).steps
     heights = np.stack([_smooth(curve) for curve in phases.values()])
     axes.stackplot(
@@ -532,7 +532,7 @@ def _draw_phases(axes: Axes, phases: Mapping[str, Curve]) -> None:
     totals = heights.sum(axis=0)
     axes.set_ylim(0, min(totals.max(), 3 * np.median(totals)) or 1.0)
     legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, reverse=True)
-    legend.set_in_layout(False)  # the cell next to it is free
+    legend.set_in_layout(False)  # the next cell is free
 
 
 def _draw_curve(axes: Axes, curve: Curve, color: str, title: str) -> None:
@@ -541,11 +541,13 @@ def _draw_curve(axes: Axes, curve: Curve, color: str, title: str) -> None:
     axes.plot(steps, _smooth(curve), color=color, linewidth=1.9)
     _style(axes)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # no separate power of ten
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g}")
+    )  # no common factor such as 1e-3 above the axis
     axes.set_title(title, loc="left", fontsize=10.5, color=INK)
     axes.set_xlim(min(0.0, steps[0]), max(steps[-1], 1.0))
     finite = values[np.isfinite(values)]
-    # Start at zero, unless the curve would become a flat line far above it; a constant is a flat line anyway.
+    # Start at zero, unless that would flatten the curve far above it; a constant is a flat line anyway.
     if finite.size and not finite.any():
         axes.set_ylim(0, 1)  # only zeros: an axis in thousandths would look like a measurement
     elif finite.size and (0 <= finite.min() <= 0.6 * finite.max() or 0 < finite.min() == finite.max()):
@@ -554,4 +556,4 @@ def _draw_curve(axes: Axes, curve: Curve, color: str, title: str) -> None:
 
 def _smooth(curve: Curve) -> np.ndarray:
     """Smooth over a thirtieth of the run, so that short and long runs look similar."""
-    return smoothed(curve.values, span=max(1.0, curve.values.size / 30))
+    return moving_average(curve.values, span=max(1.0, curve.values.size / 30))

@@ -50,7 +50,7 @@ class RichDisplay:
         self._accuracy = POSITIVE
         self._clock = clock
         self._progress: Progress | None = None
-        # Every key has a list from the start, and lists only grow, so the display thread can read them while a step is added.
+        # Every metric has a list from the start, and lists only grow, so the display thread can read them while a step is added.
         self._history: dict[str, list[float]] = {}
         self._measured: dict[str, int] = {}
         self._heldout: list[tuple[int, float]] = []
@@ -68,7 +68,7 @@ class RichDisplay:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close the live region; the last table stays and the cursor is restored."""
+        """Close the live region; the last table stays visible, and the cursor is restored."""
         self._close()
 
     def measuring(self, accuracy: str) -> None:
@@ -94,7 +94,7 @@ class RichDisplay:
         self._compiling = None if function is None else (function, now)
 
     def stopping(self) -> None:
-        """Show that the run is stopping, when the live region is drawn next."""
+        """Show that the run is stopping, the next time that the live region is drawn."""
         self._is_stopping = True
 
     def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:
@@ -143,7 +143,7 @@ class RichDisplay:
         table.add_column("answer", ratio=1, overflow="fold")
         for row in shown:
             reward = float(row["reward"])
-            # Text, never str: rich would read "[red]" in a model's output as an instruction.
+            # Text, never str: rich would interpret "[red]" in a model's output as markup.
             texts = (printable(shortened(row[name], SAMPLE_CHARACTERS)) for name in ("prompt", "completion", "answer"))
             table.add_row(Text(f"{reward:.2f}", style="green" if reward > 0 else "red"), *map(Text, texts))
         self._console.print(Text(), table, sep="\n")
@@ -204,7 +204,7 @@ class RichDisplay:
             self._live.start(refresh=True)
 
     def _close(self) -> None:
-        """Draw the live region once more, without the status of a running step."""
+        """Draw the live region one last time, without the status of a running step, and close it."""
         self._activity = self._compiling = None
         self._is_stopping = False
         self._live.stop()
@@ -226,7 +226,7 @@ class RichDisplay:
         return Group(Text(), self._render_bar(progress), self._render_status(status), table)
 
     def _status(self) -> Text | None:
-        """Current status: stopping, compiling, or the activity."""
+        """Return the current status: stopping, compiling, or the activity."""
         activity, compiling = self._activity, self._compiling
         if self._is_stopping:
             return Text("stopping after this step; Ctrl-C again stops at once and loses this step", style="yellow")
@@ -284,7 +284,7 @@ class RichDisplay:
                 continue
             style = "bold" if math.isfinite(values[-1]) else "bold red"
             if self._measured[metric.key] != progress.step:
-                style = "dim"  # from an earlier step: this step does not have the metric
+                style = "dim"  # the value is from an earlier step: this step does not have the metric
             recent = (
                 f"sum {metric.written(sum(values))}" if metric.is_count else metric.written(finite_mean(values[-RECENT:]))
             )
@@ -294,7 +294,7 @@ class RichDisplay:
 
 
 def _colored_verdict(reward: float, correct: bool | None) -> tuple[str, str]:
-    """Return the judgment of an answer in words, and its color."""
+    """Describe the judgment of an answer, and return its color."""
     return verdict(reward, correct), "green" if is_right(reward, correct) else "red"
 
 
@@ -307,7 +307,7 @@ def _row_of(columns: int) -> Table:
 
 
 def _marked(mark: RenderableType, text: Text) -> Table:
-    """Make a line with a mark in place of the spinner, and a text next to it."""
+    """Make a line with a mark, such as the spinner, and a text next to it."""
     row = Table.grid(padding=(0, 1))
     row.add_row(mark, text)
     return row

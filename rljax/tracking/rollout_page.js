@@ -26,7 +26,7 @@ const rewardClass = entry => entry.outcomes.includes("right") ? "good" : entry.o
 const rewardText = entry => entry.reward === null ? (entry.outcomes.includes("failed") ? "failed" : "not judged") : shown(entry.reward);
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
-/* Colors: a channel of the palette, and how strong it is, from 0 to 1. */
+/* Color of a token: a color of the palette, and its strength from 0 to 1. */
 function tint(row, place, mode) {
   const value = mode === "mask" || mode === "none" ? null : row[mode][place];
   if (mode === "mask") return {t: ["high", .55], s: ["grey", .6], o: null}[row.kinds[place]];
@@ -107,7 +107,7 @@ function show() {
   options.querySelectorAll("[aria-selected=true]").forEach(item => item.setAttribute("aria-selected", "false"));
   state.token = -1;
   if (!state.shown.length) {
-    article.replaceChildren(make("p", {class: "muted", text: "No rollout meets these conditions."}));
+    article.replaceChildren(make("p", {class: "muted", text: "No rollout matches these filters."}));
     inspect();
     return;
   }
@@ -121,7 +121,7 @@ function show() {
   paint();
   inspect();
 }
-/* The part of the address after "#" has the filters, the rollout and the color, so that a view can be reloaded and linked. */
+/* The part of the address after "#" contains the filters, the rollout and the color, so a view can be reloaded and shared. */
 function remember(number) {
   const fields = new URLSearchParams({rollout: number, color: state.mode});
   for (const [name, value] of new FormData(byId("filters"))) if (value !== "" && value !== "newest") fields.set(name, value);
@@ -207,7 +207,7 @@ function legend() {
     `${shown(-scales.logp)} nats or less (p ≤ ${+Math.exp(-scales.logp).toPrecision(2)})`,
     "Log-probability of the token under the policy before the updates of this step.");
   if (state.mode === "advantage") scale(`${shown(-scales.advantage)} or less`, `linear-gradient(90deg, ${full("low")}, ${none}, ${full("high")})`,
-    `${shown(scales.advantage)} or more`, "Advantage of the token, in the unit of the algorithm. Tokens that are not trained on have none.");
+    `${shown(scales.advantage)} or more`, "Advantage of the token, as the algorithm scales it. Tokens that are not trained on have none.");
   if (state.mode === "ratio") scale(`× ${shown(1 / scales.ratio)} or less`, `linear-gradient(90deg, ${full("low")}, ${none}, ${full("high")})`,
     `× ${shown(scales.ratio)} or more`, "Probability of the token after the updates of this step, divided by its probability before them.");
   if (state.mode === "mask") box.append(make("div", {class: "swatches"}, ...Object.entries(KINDS).map(([kind, text]) => {
@@ -233,7 +233,7 @@ function turns(row) {
     head.append(make("b", {text: isPolicy ? `policy, turn ${++turn}` : span.role}), make("span", {text: tokenCount(row, span)}), ...means(row, span, isPolicy));
     const tokens = make("div", {class: "tokens"});
     for (let place = span.start; place < span.end; place++) {
-      if (row.left_out && place === row.left_out.at) tokens.append(make("p", {class: "gap", text: `… ${row.left_out.tokens} tokens left out …`}));
+      if (row.left_out && place === row.left_out.at) tokens.append(make("p", {class: "gap", text: `… ${row.left_out.tokens} tokens omitted …`}));
       tokens.append(token(row.tokens[place], place));
     }
     box.append(make("div", {class: isPolicy ? "turn" : "turn observed"}, head, tokens, ...calls(span)));
@@ -251,7 +251,7 @@ function means(row, span, isPolicy) {
 }
 function calls(span) {
   return [...(span.calls ?? []).map(call => make("div", {class: "call"}, "calls ", make("span", {class: "name", text: call.name}), " " + call.arguments)),
-    ...(span.malformed ?? []).map(text => make("div", {class: "call bad", text: "call that cannot be read: " + text}))];
+    ...(span.malformed ?? []).map(text => make("div", {class: "call bad", text: "malformed call: " + text}))];
 }
 function token(text, place) {
   const kind = text === "" ? " part" : text.includes("\n") ? " nl" : /^(<[^<>\s]+>|\[[A-Z_/]+\])$/.test(text) ? " sp" : "";
@@ -290,7 +290,7 @@ function pick(place, scrolls) {
 function inspect(place = state.token) {
   const box = byId("values");
   if (!state.shown.length || place < 0) {
-    box.replaceChildren(make("span", {class: "muted", text: "Point at a token, or choose one with the arrow keys, for its values."}));
+    box.replaceChildren(make("span", {class: "muted", text: "Point at a token, or select one with the arrow keys, to see its values."}));
     return;
   }
   const row = body(state.shown[state.at]), logp = row.logp[place];

@@ -1,7 +1,7 @@
-"""The rollouts of a run as one HTML page, which needs no network; whatever a model wrote is included as plain text.
+"""The rollouts of a run as one HTML page without network access. Text that a model wrote is escaped.
 
-The page embeds each rollout as a block of JSON, which its script parses when the rollout is shown. A browser executes only
-this script, because the page states its digest.
+The page embeds each rollout as a block of JSON, which its script parses when the rollout is shown. The page's security policy
+contains the script's digest, so a browser executes no other script.
 """
 
 import base64
@@ -27,17 +27,17 @@ from rljax.tracking.run_folder import RunFolder
 NAME = "rollouts.html"
 """Name of the page in the run's folder."""
 MOST_BYTES = 32_000_000
-"""Largest size of the embedded rollouts; a run with more shows evenly spaced steps."""
+"""Maximum size of the embedded rollouts; a larger run shows only evenly spaced steps."""
 START = 90
-"""Number of characters of a problem that the list shows."""
+"""Number of characters of a problem that are shown in the list."""
 DEEPEST_LOGP = 5.0
-"""Log-probability with the strongest color is the negative of this, in nats."""
+"""A token gets the strongest color if its log-probability is minus this, in nats, or less."""
 SMALLEST_RATIO, LARGEST_RATIO = 1.01, 2.0
-"""Range of the ratio with the strongest color."""
+"""Limits of the ratio at which a token gets the strongest color."""
 
 
 class Heading(NamedTuple):
-    """What the page says about the run."""
+    """Description of the run at the top of the page."""
 
     name: str
     """Name of the run."""
@@ -55,7 +55,7 @@ def write_page(folder: RunFolder, rollouts: Rollouts, out: Path | None = None) -
     Args:
         folder: the run.
         rollouts: its logged rollouts.
-        out: file to write; None for `rollouts.html` in the run's folder.
+        out: the file to write; None: `rollouts.html` in the run's folder.
 
     Raises:
         InputError: the file's name does not end in .html, or it cannot be written.
@@ -69,7 +69,7 @@ def write_page(folder: RunFolder, rollouts: Rollouts, out: Path | None = None) -
         out.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(out, text.encode())
     except OSError as error:
-        raise InputError(f"the page {str(out)!r} cannot be written ({error}); choose another place with --out.") from error
+        raise InputError(f"the page {str(out)!r} cannot be written ({error}); choose another path with --out.") from error
     return out
 
 
@@ -77,7 +77,7 @@ def page(heading: Heading, rollouts: Rollouts) -> str:
     """Render the rollouts as HTML.
 
     Args:
-        heading: what the page says about the run.
+        heading: description of the run.
         rollouts: the logged rollouts, at least one.
     """
     bodies = [_embedded(row) for row in rollouts.rows]
@@ -109,7 +109,9 @@ def page(heading: Heading, rollouts: Rollouts) -> str:
 
 
 def scales(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the values with the strongest color: the 90th percentile, over rollouts, of the largest advantage and ratio of each.
+    """Return the values that get the strongest color.
+
+    For advantages and ratios, this is the 90th percentile of each rollout's largest value.
 
     Example:
         >>> scales([{"advantage": [None, -2.0, 1.0], "ratio": [1.25, None, 0.8]}])
@@ -132,18 +134,18 @@ def _steps(rows: Sequence[Row]) -> str:
 
 
 def _entry(row: Row) -> dict[str, Any]:
-    """Make the entry of a rollout in the list."""
+    """Make the entry of a rollout in the page's list."""
     named = {name: row[name] for name in ("step", "problem", "reward", "length", "turns")}
     return named | {"outcomes": outcomes_of(row), "start": " ".join(row["question"].split())[:START]}
 
 
 def _embedded(value: object) -> str:
-    """Write JSON in which no text can end the script element around it, which ends only at `</script`, whatever its type."""
+    """Return JSON in which no text can end the script element around it: `<`, `>` and `&` are escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     escaped = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     return escaped.encode("utf-8", errors="surrogatepass").decode(
         "utf-8", errors="replace"
-    )  # half of a surrogate pair is not a character
+    )  # a lone surrogate is not a character
 
 
 def _resource(name: str) -> str:
@@ -151,5 +153,5 @@ def _resource(name: str) -> str:
 
 
 def _text(value: object) -> str:
-    """Escape any value for the page."""
+    """Escape a value for use in the page."""
     return escape(printable(value))

@@ -1,6 +1,6 @@
 """Rows of `rollouts.jsonl`: reading, checking and filtering them. `rljax.rollout.transcripts` writes them.
 
-A run without this file is read from its `samples.jsonl`: its responses are then single texts without turns and values per token.
+If a run does not have this file, its `samples.jsonl` is read instead; responses are then texts without turns or values per token.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,9 +15,9 @@ from rljax.tracking.run_folder import RunFolder
 VALUES = ("logp", "advantage", "ratio")
 """Values per token."""
 KINDS = "tso"
-"""Kinds of tokens: trained, sampled but not trained on, observed; see `rljax.rollout.transcripts`."""
+"""Kinds of tokens: trained on (t), sampled but not trained on (s), observed (o); see `rljax.rollout.transcripts`."""
 Outcome = Literal["right", "wrong", "unjudged", "failed", "cut_off", "tool_error"]
-"""Outcomes by which rollouts are filtered; a rollout may have several."""
+"""Outcomes of a rollout, which may have several; they can be used as filters."""
 WITHOUT_TOKENS = (
     "This run has no rollouts.jsonl (it was written with logged_rollouts=0, or by an earlier version), so its samples are shown: "
     "text without turns, log-probabilities, advantages and ratios."
@@ -30,16 +30,16 @@ class Rollouts(NamedTuple):
     rows: list[Row]
     """Rows in the order of the file."""
     note: str | None
-    """What the rows lack, for the reader; None if nothing."""
+    """A note to the reader about what the rows do not contain; None if they are complete."""
 
 
 class Filter(NamedTuple):
-    """Conditions that a rollout has to meet; None leaves a condition out."""
+    """Conditions that a rollout has to meet; a condition that is None always holds."""
 
     step: int | None = None
     """RL step."""
     reward: tuple[float, float] | None = None
-    """Smallest and largest reward; a rollout without a reward does not meet it."""
+    """Smallest and largest reward; a rollout without a reward does not meet this condition."""
     length: tuple[int, int] | None = None
     """Smallest and largest number of tokens."""
     outcome: Outcome | None = None
@@ -62,8 +62,8 @@ def _is_between(value: float | None, low: float, high: float) -> bool:
 def outcomes_of(row: Mapping[str, Any]) -> list[Outcome]:
     """Return the outcomes of a rollout.
 
-    Without a statement about correctness, a reward above 0 counts as right. A failure of the reward or of the environment is not
-    a wrong answer. A tool error is a call that failed or that could not be read.
+    If `correct` is None, a reward above 0 counts as right. A failure of the reward or of the environment is not a wrong answer.
+    A tool error is a call that failed or was malformed.
 
     Example:
         >>> outcomes_of({"reward": 0.0, "correct": None, "failure": None, "truncated": True, "metrics": {"tool_errors": 2.0}})
@@ -96,7 +96,7 @@ def read_rollouts(folder: RunFolder) -> Rollouts:
     if not samples:
         raise InputError(
             f"the run {str(folder.path)!r} has logged no rollouts yet: they are written after its first RL step, and then every "
-            "sample_every steps; 0 there, or for logged_rollouts, writes none."
+            "sample_every steps; if sample_every or logged_rollouts is 0, none are written."
         )
     return Rollouts([_from_sample(sample, number) for number, sample in enumerate(samples)], WITHOUT_TOKENS)
 
@@ -109,7 +109,7 @@ def _complete_rows(path: Path, check: Callable[[Row], str | None]) -> list[Row]:
 
 
 def _from_sample(sample: Row, number: int) -> Row:
-    """Make a rollout from a row of `samples.jsonl`: one turn, one piece of text, and no values."""
+    """Convert a row of `samples.jsonl` to a rollout with one turn, one piece of text, and no values per token."""
     answer = sample["answer"]
     return {
         "step": sample["step"],
@@ -169,7 +169,7 @@ def _token_fault(row: Row) -> str | None:
     """Describe what is wrong with the entries per token."""
     tokens, kinds = row.get("tokens"), row.get("kinds")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        return 'must have a list of texts as "tokens"'
+        return 'must have a list of strings as "tokens"'
     if not isinstance(kinds, str) or len(kinds) != len(tokens) or not set(kinds) <= set(KINDS):
         return f'must have one of the letters {", ".join(KINDS)} per token as "kinds"'
     for name in VALUES:
@@ -204,12 +204,12 @@ def _are_calls(calls: object) -> bool:
 
 
 def evenly_spaced(rows: Sequence[Row], sizes: Iterable[int], most: int) -> list[Row]:
-    """Choose the rollouts of evenly spaced steps, the last step included, so that their sizes add up to at most `most`.
+    """Choose the rollouts of evenly spaced steps, including the last step, so that their sizes add up to at most `most`.
 
     Args:
         rows: all rollouts.
-        sizes: size of each.
-        most: largest total size; at least the last step is kept.
+        sizes: size of each rollout.
+        most: maximum total size; the last step is kept even if it is larger.
 
     Example:
         >>> rows = [{"step": step} for step in range(1, 8)]

@@ -15,7 +15,7 @@ from rljax.errors import InputError
 PHASES = ("warm_start", "value", "rl", "preference", "reward_model", "eval")
 """Phases of the rows of `metrics.jsonl`."""
 LARGEST_STEP = 2**53
-"""Integers above it are not all representable as floats."""
+"""Above this, some integers cannot be represented as floats."""
 Row = dict[str, Any]
 
 
@@ -27,27 +27,27 @@ def read_metrics(path: Path | str, *, content: bytes | None = None) -> list[Row]
         content: bytes to parse instead of the full file; None: read the file.
 
     Returns:
-        The rows in file order; a number that was not finite is None.
+        The rows in file order; a value that was not finite is None.
 
     Raises:
         InputError: the file is missing or empty, or a line is not a metrics row; the message names the file and the line.
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"there is no metrics file {path}; name the folder of a run that has made at least one step.")
+        raise InputError(f"there is no metrics file {path}; name the folder of a run that has completed at least one step.")
     *lines, tail = (path.read_bytes() if content is None else content).split(b"\n")
     if tail:
         lines.append(tail)
     if not lines:
-        raise InputError(f"{path} line 1: the file is empty; name a run that has made at least one step.")
+        raise InputError(f"{path} line 1: the file is empty; name a run that has completed at least one step.")
     return [parse_row(line, path, number, _check_metrics_row) for number, line in enumerate(lines, 1)]
 
 
 def json_safe(value: Any, name: str) -> Any:
-    """Convert a value to the closest JSON value.
+    """Convert a value to a value that JSON supports.
 
     Args:
-        value: numbers, strings, None, paths, NumPy scalars, dataclasses, and mappings and sequences of those.
+        value: a number, string, None, path, NumPy scalar or dataclass, or a mapping or sequence of them.
         name: path of the value, for the error message.
 
     Returns:
@@ -55,7 +55,7 @@ def json_safe(value: Any, name: str) -> Any:
         string that `float` accepts ("inf", "-inf", "nan"), because JSON has no such numbers.
 
     Raises:
-        ValueError: anything else.
+        ValueError: the value is anything else.
 
     Example:
         >>> json_safe({"folder": Path("runs") / "a", "betas": (0.9, float("inf"))}, "config")
@@ -122,11 +122,11 @@ def check_sample(row: Row) -> str | None:
         return wrong
     for name in ("prompt", "completion"):
         if not isinstance(row.get(name), str):
-            return f'must hold text for "{name}"'
+            return f'must have a string as "{name}"'
     if "answer" not in row or isinstance(row["answer"], dict | list):  # a user's own problems may have numbers as answers
-        return 'must hold text, a number or null for "answer"'
+        return 'must have a string, a number or null as "answer"'
     if "reward" not in row or not (row["reward"] is None or is_number(row["reward"])):
-        return 'must hold a number or null for "reward"'
+        return 'must have a number or null as "reward"'
     return None
 
 
@@ -143,7 +143,7 @@ def check_start(row: Row) -> str | None:
     wrong = check_step(row)
     if wrong is not None or isinstance(row.get("command"), list):
         return wrong
-    return 'must have a list of words as "command"'
+    return 'must have a list of strings as "command"'
 
 
 def check_remedy(row: Row) -> str | None:
@@ -152,7 +152,7 @@ def check_remedy(row: Row) -> str | None:
     if wrong is not None:
         return wrong
     if not all(isinstance(row.get(name), str) for name in ("alarm", "setting")):
-        return 'must have words as "alarm" and "setting"'
+        return 'must have strings as "alarm" and "setting"'
     return (
         None
         if all(is_number(row.get(name)) for name in ("before", "after"))
@@ -162,15 +162,15 @@ def check_remedy(row: Row) -> str | None:
 
 def _check_metrics_row(row: Row) -> str | None:
     if "phase" not in row or row["phase"] not in PHASES:
-        return f'must have a "phase" among {", ".join(PHASES)}'
+        return f'must have a "phase" that is one of {", ".join(PHASES)}'
     for name, value in row.items():
         if name != "phase" and value is not None and not is_number(value):
-            return f'must hold a number or null for "{name}"'
+            return f'must have a number or null as "{name}"'
     return check_step(row)
 
 
 def past_rows(path: Path) -> list[Row]:
-    """Read the rows of a `metrics.jsonl`; empty if the run has made no step."""
+    """Read the rows of a `metrics.jsonl`; empty if the run has completed no step."""
     return read_metrics(path) if path.is_file() and path.stat().st_size else []
 
 

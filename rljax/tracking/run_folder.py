@@ -3,22 +3,22 @@
 ::
 
     runs/NAME/
-      config.json the settings, and which other arguments were passed to `train`
+      config.json      the settings, and which other arguments were passed to `train`
       starts.jsonl     one row per start: time, command line, versions, devices, settings changed on resume
       log.txt          every line of the run with its time
       best/, last/     the models of a finished run, as folders that AutoModelForCausalLM opens
-      critic/ the pretrained critic as a model folder, if the algorithm has one
-      metrics.jsonl one row per step: {"phase", "step", ...metrics}
+      critic/          the pretrained critic as a model folder, if the algorithm has one
+      metrics.jsonl    one row per step: {"phase", "step", ...metrics}
       samples.jsonl    one row per decoded response: {"step", "prompt", "completion", "answer", "reward"}
       rollouts.jsonl   one row per response with its turns and tokens, for `rljax show`; see `rljax.rollout.transcripts`
       alarms.jsonl     one row per alarm that was raised or cleared: {"step", "alarm", "event", ...}; derived from metrics.jsonl
-      remedies.jsonl   one row per setting that an alarm has changed: {"step", "alarm", "setting", "before", "after"}
+      remedies.jsonl   one row per change of a setting after an alarm: {"step", "alarm", "setting", "before", "after"}
       heldout.jsonl    greedy answers to held-out problems before and after RL, with "problem", its index
       curves.png       the plot of metrics.jsonl
-      tensorboard/ the same metrics as TensorBoard events
+      tensorboard/     the same metrics as TensorBoard events
       checkpoints/     the training states
 
-**The counters.** `step` counts from the start of the run, also after a resume. Each phase has its own counter: a `warm_start`
+**The counters.** `step` is counted from the start of the run, even after a resume. Each phase has its own counter: a `warm_start`
 row has the warm-start step, a `value` row the value-pretraining step, an `rl` row the RL step. An `eval` row has the RL step, 0
 before RL. Rows are in chronological order, so an `eval` row belongs to the training row before it. Samples have the RL step.
 """
@@ -52,7 +52,7 @@ Folder = TypeVar("Folder", bound="RunFolder")
 
 
 class Mark(NamedTuple):
-    """Length and digest of a growing file at some point in time."""
+    """Length and digest that a growing file had at some point in time."""
 
     length: int
     """Length in bytes."""
@@ -61,7 +61,7 @@ class Mark(NamedTuple):
 
 
 def mark_of(content: bytes) -> Mark:
-    """Make a mark at the end of a file's content."""
+    """Return the mark of a file with this content."""
     return Mark(len(content), hashlib.sha256(content).hexdigest())
 
 
@@ -100,14 +100,14 @@ class RunFolder:
         existing = [part.name for part in (*run.own_files, run.checkpoints, *models) if part.exists()]
         if existing:
             raise InputError(
-                f"{path} already holds a run ({', '.join(existing)}); choose another folder with --run, "
+                f"{path} already contains a run ({', '.join(existing)}); choose another folder with --run, "
                 f"or continue that run with --resume {shlex.quote(str(path))}."
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
             run._write_config()
         except OSError as error:
-            raise InputError(f"the run folder {path} cannot be made ({error}); choose another with --run.") from error
+            raise InputError(f"the run folder {path} cannot be created ({error}); choose another with --run.") from error
         return run
 
     @classmethod
@@ -135,7 +135,7 @@ class RunFolder:
         except (ValueError, RecursionError) as error:
             raise InputError(f"{run.config_file} is not valid JSON ({error}); correct or restore it.") from error
         if not isinstance(config, dict):
-            raise InputError(f"{run.config_file} must hold one JSON object, got {config!r:.80}; correct or restore it.")
+            raise InputError(f"{run.config_file} must contain one JSON object, got {config!r:.80}; correct or restore it.")
         return cls(run.path, config)
 
     @property
@@ -215,12 +215,12 @@ class RunFolder:
 
     @property
     def _service_ids(self) -> tuple[Path, ...]:
-        """Files with the ids of the run at services that it is sent to."""
+        """Files with the run's ids at the services that it is sent to."""
         return (self.path / "wandb.id", self.path / "mlflow.id")
 
     @property
     def _growing(self) -> tuple[Path, ...]:
-        """Files to which the steps append."""
+        """Files to which each step appends."""
         return (self.metrics, self.samples, self.heldout, self.rollouts)
 
     @property
@@ -260,11 +260,11 @@ class RunFolder:
                 part.unlink(missing_ok=True)
 
     @contextmanager
-    def alone(self) -> Generator[bool]:
-        """Lock the folder for this process: two processes that train in it would overwrite each other's files.
+    def lock(self) -> Generator[bool]:
+        """Lock the folder for this process, because two processes that train in it would overwrite each other's files.
 
         Yields:
-            Whether the previous process did not end normally: it was killed, or ended by `os._exit`.
+            True if the previous process did not end normally: it was killed, or called `os._exit`.
 
         Raises:
             InputError: another process has locked it.
@@ -278,15 +278,15 @@ class RunFolder:
         try:
             yield abandoned
         finally:
-            self.let_go()
+            self.mark_normal_end()
             lock.release()
 
-    def let_go(self) -> None:
-        """Record, for the next process, that this process, which has locked the folder and is about to end, ended normally."""
+    def mark_normal_end(self) -> None:
+        """Record that this process, which has locked the folder and is about to end, ended normally; see `lock`."""
         (self.path / ".lock").unlink(missing_ok=True)
 
     @property
-    def is_held(self) -> bool:
+    def is_locked(self) -> bool:
         """True if a process is training in the folder. The check writes nothing."""
         try:
             file = (self.path / ".lock").open("rb")
@@ -300,10 +300,10 @@ class RunFolder:
         return False
 
     def marks(self) -> dict[str, Mark]:
-        """Mark the ends of metrics, samples, held-out answers and rollouts, by file name. Their contents are on disk when this
-        returns.
+        """Return the marks of the files of metrics, samples, held-out answers and rollouts, by file name. Their contents are on
+        disk when this returns.
 
-        A file that does not exist yet is empty.
+        A file that does not exist yet counts as empty.
         """
         for path in filter(Path.is_file, self._growing):
             with path.open("rb") as file:
@@ -311,17 +311,17 @@ class RunFolder:
         return {path.name: mark_of(_content(path)) for path in self._growing}
 
     def rewind(self, marks: Mapping[str, Mark]) -> list[str]:
-        """Truncate metrics, samples, held-out answers and rollouts to their ends when a checkpoint was saved, so that no step
-        occurs twice.
+        """Truncate metrics, samples, held-out answers and rollouts to the lengths that they had when a checkpoint was saved, so
+        that no step occurs twice.
 
         Args:
-            marks: the result of `marks` at that time.
+            marks: the result of `self.marks()` at that time.
 
         Returns:
-            Descriptions of what is lost: a missing file starts empty.
+            Messages about files that are missing, whose earlier rows are lost.
 
         Raises:
-            InputError: a file is shorter than it was, or was changed. Nothing is truncated.
+            InputError: a file is shorter than it was, or its content was changed. In that case nothing is truncated.
         """
         contents = {name: _content(self.path / name) for name in marks}
         gone = [name for name, mark in marks.items() if mark.length and not (self.path / name).exists()]
@@ -348,11 +348,11 @@ class RunFolder:
         _append(self.rollouts, rows)
 
     def write_alarms(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Replace `alarms.jsonl` by the rows that belong to the current `metrics.jsonl`."""
+        """Replace `alarms.jsonl` with the rows that belong to the current `metrics.jsonl`."""
         atomic_write(self.alarms, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
 
     def write_remedies(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Replace `remedies.jsonl`; delete it if there are no rows."""
+        """Replace `remedies.jsonl` with these rows; delete it if there are none."""
         if rows:
             atomic_write(self.remedies, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
         else:
@@ -367,7 +367,7 @@ class RunFolder:
         """Read the rows of `heldout.jsonl`; empty if the file is missing, as in runs of older versions.
 
         Raises:
-            InputError: a row cannot be read; names the file and the line.
+            InputError: a row cannot be read; the message names the file and the line.
         """
         if not self.heldout.is_file():
             return []
@@ -384,7 +384,7 @@ def _append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def default_run_path(experiment_name: str, now: datetime) -> Path:
-    """Default folder of a run.
+    """Return the default folder of a run.
 
     Args:
         experiment_name: the experiment's name, a single folder name.

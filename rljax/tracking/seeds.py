@@ -1,4 +1,4 @@
-"""Runs that differ only in their seed: finding them, and means over seeds with their intervals."""
+"""Runs that differ only in their seeds: finding them, and averaging over seeds with intervals."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,8 +11,8 @@ from rljax.files import settings_hash
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import is_of_run
 
-FEWEST = 3
-"""Fewest seeds that get an interval: with two, the factor of the t distribution is 12.7."""
+MIN_SEEDS = 3
+"""Minimum number of seeds for an interval: with two, the factor of the t distribution is 12.7."""
 
 
 class SeedMean(NamedTuple):
@@ -21,14 +21,14 @@ class SeedMean(NamedTuple):
     value: float
     """The mean; NaN without seeds."""
     low: float
-    """Lower end of the interval; NaN with fewer than `FEWEST` seeds, and if all seeds have the same value."""
+    """Lower end of the interval; NaN with fewer than `MIN_SEEDS` seeds, and if all seeds have the same value."""
     high: float
     """Upper end of the interval; NaN as above."""
     seeds: int
     """Number of seeds."""
 
     def percent(self) -> str:
-        """Format a share; its interval ends at 0 and at 100 %.
+        """Format a share in percent; its interval is clipped to 0 and 100 %.
 
         Example:
             >>> over_seeds([0.5, 0.6, 0.7]).percent(), over_seeds([0.5]).percent(), over_seeds([]).percent()
@@ -51,7 +51,7 @@ class SeedMean(NamedTuple):
 
 
 def over_seeds(values: Iterable[float | None]) -> SeedMean:
-    """Average over seeds, with the 95 % interval of Student's t.
+    """Average over seeds, with the 95 % interval of Student's t distribution.
 
     ::
 
@@ -65,7 +65,7 @@ def over_seeds(values: Iterable[float | None]) -> SeedMean:
         [3.0, 1.04, 4.96, 5.0]
     """
     found = [float(value) for value in values if value is not None and math.isfinite(value)]
-    if len(found) < FEWEST or len(set(found)) == 1:
+    if len(found) < MIN_SEEDS or len(set(found)) == 1:
         return SeedMean(mean(found) if found else math.nan, math.nan, math.nan, len(found))
     from scipy.stats import t  # noqa: PLC0415  half a second
 
@@ -73,8 +73,8 @@ def over_seeds(values: Iterable[float | None]) -> SeedMean:
     return SeedMean(mean(found), mean(found) - half, mean(found) + half, len(found))
 
 
-def runs_in(folder: Path) -> list[RunFolder]:
-    """Open the runs in the folders inside a folder, in the order of their seeds."""
+def open_runs(folder: Path) -> list[RunFolder]:
+    """Open the runs in the subfolders of a folder, in the order of their seeds."""
     runs = [RunFolder.open(file.parent) for file in sorted(folder.glob("*/config.json"))]
     return sorted((run for run in runs if is_of_run(run)), key=seed_of)
 
@@ -85,33 +85,33 @@ def seed_of(run: RunFolder) -> int:
 
 
 def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, list[RunFolder]]:
-    """Group runs whose results are averaged.
+    """Group runs whose results are to be averaged.
 
     Args:
-        paths: folders of runs, or folders with runs, each of which is a group.
-        by_settings: whether the separate runs whose settings differ only in their seeds form a group.
+        paths: folders of runs, or folders that contain runs; each of the latter is a group.
+        by_settings: whether separate runs form a group if their settings differ only in their seeds.
 
     Returns:
-        Label -> runs of a group, in the order of the paths. A group of a folder has the folder's name, one of separate runs that
-        of the first run; the label also has the number of seeds, if there are several.
+        Label -> runs of a group, in the order of the paths. The label is the name of the folder that contains the runs, or of the
+        first of the separate runs; if there are several runs, it also has the number of seeds.
 
     Raises:
-        InputError: a folder neither is a run nor has any, the runs in a folder differ in more than their seeds, or two groups
+        InputError: a folder neither is nor contains a run, the runs in a folder differ in more than their seeds, or two groups
             have the same label.
     """
     groups: dict[Any, tuple[str, list[RunFolder]]] = {}
     for path in paths:
-        inside = [] if (path / "config.json").is_file() else runs_in(path)
+        inside = [] if (path / "config.json").is_file() else open_runs(path)
         if inside:
-            if len({settings_without_seed(run) for run in inside}) > 1:
+            if len({hash_without_seed(run) for run in inside}) > 1:
                 raise InputError(
-                    f"the runs in {str(path)!r} differ in more than their seeds, so their mean would mean nothing; name them one "
-                    "by one."
+                    f"the runs in {str(path)!r} differ in more than their seeds, so their mean would be meaningless; name them "
+                    "one by one."
                 )
             groups[path] = (path.resolve().name, inside)
             continue
         run = RunFolder.open(path)
-        groups.setdefault(settings_without_seed(run) if by_settings else path, (run.path.name, []))[1].append(run)
+        groups.setdefault(hash_without_seed(run) if by_settings else path, (run.path.name, []))[1].append(run)
     labels = [f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name for name, runs in groups.values()]
     same = next((label for label in labels if labels.count(label) > 1), None)
     if same is not None:
@@ -119,10 +119,10 @@ def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, 
     return dict(zip(labels, (runs for _, runs in groups.values()), strict=True))
 
 
-def settings_without_seed(run: RunFolder) -> str:
-    """Return a hash of the settings that the runs of a group share: all but the seed, folders, the name, and the number of steps.
+def hash_without_seed(run: RunFolder) -> str:
+    """Return a hash of the settings that the runs of a group share: all except the seed, folder, name and number of steps.
 
-    The model may be that of the same seed, as in `rljax ablate`.
+    In the model's path, the seed is replaced by a placeholder: in `rljax ablate`, each run starts from the model of its seed.
     """
     groups = {name: dict(group) for name, group in run.config.items() if isinstance(group, Mapping)}
     for group, names in {"run": ("seed", "folder", "name"), "optimization": ("steps",)}.items():

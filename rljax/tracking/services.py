@@ -14,23 +14,23 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.trackers import SAMPLE_FIELDS, Tracker, check_row, sample_lines
 
 LONGEST_PARAMETER = 6_000
-"""Number of characters of a parameter that MLflow stores."""
+"""Maximum number of characters of a parameter that MLflow stores."""
 PARAMETERS_AT_ONCE = 100
-"""Number of parameters that MLflow accepts in one request."""
+"""Maximum number of parameters that MLflow accepts in one request."""
 _log = logging.getLogger(__name__)
 
 
 def service_trackers(run: RunFolder, name: str, *, wandb: bool, mlflow: bool) -> list[Tracker]:
-    """Make the trackers of the services that a run is to be sent to; `name` is their project or experiment."""
+    """Make the trackers of the requested services; `name` is the name of their project or experiment."""
     trackers: list[Tracker] = [WandbTracker(run, project=name)] if wandb else []
     return [*trackers, MlflowTracker(run, experiment=name)] if mlflow else trackers
 
 
 class WandbTracker:
-    """Sends metrics `phase/metric` over the step of their phase to Weights & Biases, and samples as a table.
+    """Sends metrics to Weights & Biases as `phase/metric`, over the step of their phase, and samples as a table.
 
-    The run's id is kept as `wandb.id` in the folder, so that a resumed run continues its page. The rest is up to W&B's own
-    environment variables, such as WANDB_ENTITY, WANDB_RUN_GROUP and WANDB_TAGS.
+    The run's id is stored as `wandb.id` in the folder, so that a resumed run continues its page. Everything else is set by W&B's
+    own environment variables, such as WANDB_ENTITY, WANDB_RUN_GROUP and WANDB_TAGS.
 
     Args:
         run: the folder; its configuration is also sent.
@@ -41,7 +41,7 @@ class WandbTracker:
     """
 
     def __init__(self, run: RunFolder, *, project: str):
-        self._wandb = _imported("wandb", "Weights & Biases")
+        self._wandb = _import_package("wandb", "Weights & Biases")
         id_file = run.path / "wandb.id"
         resumed = {"id": id_file.read_text().strip(), "resume": "must"} if id_file.is_file() else {}
         self._run = self._wandb.init(
@@ -73,11 +73,11 @@ class WandbTracker:
 
 
 class MlflowTracker:
-    """Sends metrics `phase/metric` over the step of their phase to MLflow, and samples as text files.
+    """Sends metrics to MLflow as `phase/metric`, over the step of their phase, and samples as text files.
 
-    The server, or the folder, is the one in MLflow's environment variable MLFLOW_TRACKING_URI. The run's id is kept as `mlflow.id`
-    in the folder, so that a resumed run continues its page. Metrics are sent in the background; what the server did not take is
-    counted, and said at the end.
+    MLflow's environment variable MLFLOW_TRACKING_URI names the server or folder. The run's id is stored as `mlflow.id` in the run
+    folder, so that a resumed run continues its page. Metrics are sent in the background; rows that the server did not accept are
+    counted, and reported at the end.
 
     Args:
         run: the folder; its settings are sent as parameters.
@@ -88,7 +88,7 @@ class MlflowTracker:
     """
 
     def __init__(self, run: RunFolder, *, experiment: str):
-        self._mlflow = _imported("mlflow", "MLflow")
+        self._mlflow = _import_package("mlflow", "MLflow")
         self._client = self._mlflow.MlflowClient()
         self._sent: list[Any] = []
         id_file = run.path / "mlflow.id"
@@ -98,12 +98,12 @@ class MlflowTracker:
             return
         self._id = self._client.create_run(self._experiment(experiment), run_name=run.path.name).info.run_id
         id_file.write_text(f"{self._id}\n")
-        parameters = [self._mlflow.entities.Param(name, value) for name, value in _flat(run.config).items()]
+        parameters = [self._mlflow.entities.Param(name, value) for name, value in _flatten(run.config).items()]
         for start in range(0, len(parameters), PARAMETERS_AT_ONCE):
             self._client.log_batch(self._id, params=parameters[start : start + PARAMETERS_AT_ONCE])
 
     def _experiment(self, name: str) -> str:
-        """Return the id of an experiment, which is created if there is none of this name."""
+        """Return the id of an experiment; create the experiment if it does not exist."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", name)
         found = self._client.get_experiment_by_name(name)
         return self._client.create_experiment(name) if found is None else found.experiment_id
@@ -125,20 +125,20 @@ class MlflowTracker:
         lost = sum(not self._attempt("metrics", operation.wait) for operation in self._sent)
         self._sent.clear()
         if lost:
-            _log.warning("MLflow did not take %d rows of metrics; metrics.jsonl has them.", lost)
+            _log.warning("MLflow did not accept %d rows of metrics; metrics.jsonl has them.", lost)
         self._attempt("the end of the run", lambda: self._client.set_terminated(self._id))
 
     def _attempt(self, what: str, work: Callable[[], object]) -> bool:
-        """Send something; a server that cannot be reached must not end the run."""
+        """Send something; return whether it succeeded. A server that cannot be reached must not end the run."""
         try:
             work()
         except self._mlflow.exceptions.MlflowException as error:
-            _log.warning("MLflow did not take %s: %s", what, one_line(error))
+            _log.warning("MLflow did not accept %s: %s", what, one_line(error))
             return False
         return True
 
 
-def _imported(package: str, service: str) -> Any:
+def _import_package(package: str, service: str) -> Any:
     """Import the package of a service.
 
     Raises:
@@ -153,17 +153,17 @@ def _imported(package: str, service: str) -> Any:
         ) from error
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return nested settings as text, by their path.
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested settings as strings, by their path.
 
     Example:
-        >>> _flat({"seed": 0, "data": {"dataset": "a.jsonl"}})
+        >>> _flatten({"seed": 0, "data": {"dataset": "a.jsonl"}})
         {'seed': '0', 'data.dataset': 'a.jsonl'}
     """
     flat = {}
     for name, value in config.items():
         if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{prefix}{name}.")
+            flat |= _flatten(value, f"{prefix}{name}.")
         else:
             flat[prefix + name] = str(value)[:LONGEST_PARAMETER]
     return flat

@@ -1,8 +1,8 @@
-"""`starts.jsonl` of a run folder: a row for its first start and for each resume, with everything needed to repeat it.
+"""`starts.jsonl` of a run folder: one row for the first start and one for each resume, with what is needed to repeat it.
 
-A row has digests of everything that the run reads in addition to its settings: rows, rewards, environment, chat template,
-tokenizer. A name in the settings tells where an input is, not what it contains: a file can be edited, and another folder may
-have a file of the same name. A run that is resumed with different inputs would compute different numbers under the same name.
+A row contains digests of everything that the run reads in addition to its settings: rows, rewards, environment, chat template,
+tokenizer. The settings only say where an input is, not what it contains: a file can be edited, and another folder may have a
+file of the same name. If a run were resumed with different inputs, its results would no longer be comparable.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 TRAIN_ROWS, HELDOUT_ROWS, REWARD = "training rows", "held-out rows", "reward"
 TOKENIZER, TEMPLATE = "tokenizer", "chat template"
 ENVIRONMENT = "environment"
-EXAM = (HELDOUT_ROWS, REWARD, ENVIRONMENT, TOKENIZER, TEMPLATE)
+EVALUATION_INPUTS = (HELDOUT_ROWS, REWARD, ENVIRONMENT, TOKENIZER, TEMPLATE)
 """Inputs that determine a run's held-out accuracy."""
 MODEL = "model:"
 """Prefix of the name of a reward that is a model folder."""
@@ -104,11 +104,11 @@ def record_start(
     inputs: Inputs = NOTHING,
     input_changes: Sequence[Change] = (),
 ) -> None:
-    """Append a row for this start.
+    """Append a row about this start.
 
     Args:
         folder: the run.
-        step: RL steps done.
+        step: number of RL steps done.
         changes: settings that were changed on resume.
         inputs: digest of everything that the run reads in addition to its settings, by name.
         input_changes: inputs whose changes were accepted on resume.
@@ -136,18 +136,18 @@ def text_inputs(tokenizer: Tokenizer, *, chat: bool) -> dict[str, str | None]:
     return {TOKENIZER: digest_of(tokenizer_facts(tokenizer)), TEMPLATE: None if template is None else digest_of(template)}
 
 
-def exam_inputs(problems: Iterable[Problem] | None, reward: str | None) -> dict[str, str | None]:
+def evaluation_inputs(problems: Iterable[Problem] | None, reward: str | None) -> dict[str, str | None]:
     """Compute the digests of the inputs that determine a run's held-out accuracy.
 
     Args:
         problems: the held-out problems; None if other problems are used.
-        reward: digest of the reward; None if it has none, or something else judges.
+        reward: digest of the reward; None if it has none, or if something other than a reward judges.
     """
     return {HELDOUT_ROWS: None if problems is None else digest_of_rows(problems), REWARD: reward}
 
 
 def digest_of_parts(parts: Sequence[Callable | str], built_in: Iterable[str]) -> str | None:
-    """Compute a digest of the source code of rewards; None if all belong to rljax, whose version is recorded.
+    """Compute a digest of the source code of rewards; None if all of them belong to rljax, whose version is recorded anyway.
 
     Args:
         parts: the rewards, or their names.
@@ -159,7 +159,7 @@ def digest_of_parts(parts: Sequence[Callable | str], built_in: Iterable[str]) ->
 
 
 def changes_of_inputs(folder: RunFolder, now: Mapping[str, str | None]) -> tuple[Change, ...]:
-    """List the inputs that have changed since the run's last start, except inputs without a digest on either side."""
+    """List the inputs that have changed since the run's last start, except inputs whose digest then or now is unknown."""
     before = recorded_inputs(folder)
     pairs = [(name, before.get(name), digest) for name, digest in now.items()]
     return tuple(Change(name, old, new) for name, old, new in pairs if old is not None and new is not None and old != new)
@@ -177,14 +177,14 @@ def check_inputs(folder: RunFolder, now: Mapping[str, str | None], *, accepts: b
         The changes that were accepted.
 
     Raises:
-        InputError: inputs have changed, and that is not accepted; the message names them.
+        InputError: inputs have changed, and the user does not accept changes; the message names the inputs.
     """
     changes = changes_of_inputs(folder, now)
     if changes and not accepts:
         names = " and the ".join(change.name for change in changes)
         raise InputError(
-            f"The {names} of the run {str(folder.path)!r} changed since it was last started, so its numbers before and after "
-            "would not be comparable. Restore what it read, or add --accept-changes (accept_changes=True)."
+            f"The {names} of the run {str(folder.path)!r} changed since it was last started, so results before and after "
+            "would not be comparable. Restore what the run read, or add --accept-changes (accept_changes=True)."
         )
     return changes
 
@@ -193,16 +193,16 @@ def recorded_inputs(folder: RunFolder) -> Inputs:
     """Return the inputs of the run's last start; empty if an earlier version of rljax started it.
 
     Raises:
-        InputError: a row of `starts.jsonl` cannot be read; names the file and the line.
+        InputError: a row of `starts.jsonl` cannot be read; the message names the file and the line.
     """
     return next((row["inputs"] for row in reversed(_starts(folder)) if row.get("inputs")), {})
 
 
-def began_before_inputs(folder: RunFolder) -> bool:
+def lacks_recorded_inputs(folder: RunFolder) -> bool:
     """True if the run was started by a version of rljax that did not record inputs: 0.3.0 or earlier.
 
     Raises:
-        InputError: a row of `starts.jsonl` cannot be read; names the file and the line.
+        InputError: a row of `starts.jsonl` cannot be read; the message names the file and the line.
     """
     rows = _starts(folder)
     return bool(rows) and "inputs" not in rows[0]
@@ -216,7 +216,7 @@ def _starts(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def digest_of_rows(problems: Iterable[Problem]) -> str:
-    """Compute a digest of problems in their order, covering everything that a prompt, a demonstration or a reward reads.
+    """Compute a digest of problems and their order, covering everything that a prompt, a demonstration or a reward reads.
 
     Example:
         >>> one, two = Problem("1+1=", "2"), Problem("1+1=", "3")
@@ -276,7 +276,7 @@ def digest_of_name(name: str, built_in: Iterable[str]) -> str | None:
 
 
 def _digest_of_code(source: str) -> str | None:
-    """Compute a digest of a Python file, or of the file of a module, and of the user's files that it imports."""
+    """Compute a digest of a Python file or module, including the user's files that it imports."""
     if source.endswith(".py"):
         file = Path(source).expanduser()
     else:
@@ -308,7 +308,7 @@ def digest_of_model(model: str | None) -> str | None:
 
 
 def digest_of_object(part: Any) -> str | None:
-    """Compute a digest of the source of a function, or of another object's class; None if there is no source or no object."""
+    """Compute a digest of a function's source, or of the source of an object's class; None if there is no source or no object."""
     if isinstance(part, Weighted):
         return digest_of([digest_of_object(own) for own in part.rewards.values()])
     if isinstance(part, partial):
@@ -318,32 +318,32 @@ def digest_of_object(part: Any) -> str | None:
         return None
     try:
         return digest_of(inspect.getsource(own))
-    except (OSError, TypeError):  # typed into a console, or written in C
+    except (OSError, TypeError):  # it was typed into a console, or is written in C
         return None
 
 
 def digest_of_files(folder: Path, names: Sequence[str]) -> str:
-    """Compute a digest of some files of a folder; files may be absent."""
+    """Compute a digest of some files in a folder; files may be absent."""
     return digest_of([_digest_of_file(folder / name) for name in names])
 
 
 def accepted_changes(folder: RunFolder) -> list[str]:
-    """Return the names of the inputs that were changed after the run's first start, each once."""
+    """Return the names of the inputs whose changes were accepted after the run's first start, without duplicates."""
     changed = [change["name"] for row in _starts(folder) for change in row.get("input_changes", ())]
     return list(dict.fromkeys(changed))
 
 
-def changed_exam(names: Sequence[str]) -> list[str]:
-    """Explain that the evaluations before and after RL are not the same exam; empty if they are.
+def explain_changed_inputs(names: Sequence[str]) -> list[str]:
+    """Explain which changed inputs make the evaluations before and after a change incomparable; empty if there are none.
 
     Args:
         names: inputs that changed during the run.
 
     Example:
-        >>> changed_exam(["reward"]), changed_exam(["training rows"])
+        >>> explain_changed_inputs(["reward"]), explain_changed_inputs(["training rows"])
         (['The reward changed during the run, so held-out results before and after it are not comparable.'], [])
     """
-    changed = [name for name in names if name in EXAM]
+    changed = [name for name in names if name in EVALUATION_INPUTS]
     if not changed:
         return []
     return [

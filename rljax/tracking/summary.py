@@ -1,4 +1,4 @@
-"""Summary of a run, read from its folder: its progress, its accuracy, and the alarms that it raised."""
+"""Summary of a run, read from its folder: progress, accuracy, and the alarms that were raised."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,15 +13,15 @@ from rljax.tracking.run_folder import RunFolder
 Status = Literal["finished", "running", "stopped"]
 
 
-class Evaluated(NamedTuple):
+class EvaluationPoint(NamedTuple):
     """One held-out evaluation."""
 
     step: int
     """Number of RL steps done."""
     accuracy: float | None
-    """Share of right answers, or of rewards above 0 without a verifier; None if it is unknown for every answer."""
+    """Share of right answers, or without a verifier of rewards above 0; None if no answer was judged."""
     reward: float | None
-    """Mean reward; None if it is unknown for every answer."""
+    """Mean reward; None if no answer was judged."""
     is_best: bool = False
     """Whether its checkpoint was the best so far."""
 
@@ -32,24 +32,24 @@ class Summary(NamedTuple):
     path: Path
     """Folder of the run."""
     algorithm: str
-    """Name of the algorithm; "sft" for supervised fine-tuning, which has no RL step."""
+    """Name of the algorithm; "sft" for supervised fine-tuning, which has no RL steps."""
     steps: int
-    """Number of RL steps done, or of supervised steps."""
+    """Number of RL steps done, or of supervised steps for "sft"."""
     total: int
     """Number of these steps in the settings."""
     status: Status
-    """Whether the run is finished, a process is training in its folder, or it ended before its last step."""
-    before: Evaluated | None
-    """The evaluation before RL; None (as for the next two) if there is none yet."""
-    after: Evaluated | None
+    """Whether the run is finished, is running (a process is training in its folder), or was stopped before its last step."""
+    before: EvaluationPoint | None
+    """The evaluation before RL. Like the next two, it is None if there is none yet."""
+    after: EvaluationPoint | None
     """The last evaluation."""
-    best: Evaluated | None
-    """The evaluation during RL with the best checkpoint, or with the highest mean reward if the run did not record which."""
+    best: EvaluationPoint | None
+    """The evaluation of the best checkpoint during RL; if the run did not record it, the one with the highest mean reward."""
     events: tuple[Event, ...]
     """Alarms that were raised and cleared, in order."""
     raised: tuple[str, ...]
     """Names of the alarms that were still raised at the last step."""
-    lacking: Mapping[str, tuple[str, ...]]
+    not_measured: Mapping[str, tuple[str, ...]]
     """Alarms that could not be raised -> the metrics that the run does not measure."""
     spent: Mapping[str, float]
     """Seconds of each phase of RL; empty if the run did not measure them."""
@@ -72,7 +72,7 @@ class Summary(NamedTuple):
             "alarms": [event.to_json() for event in self.events],
             "raised": list(self.raised),
             "seconds": dict(self.spent),
-            "not_measured": {name: list(metrics) for name, metrics in self.lacking.items()},
+            "not_measured": {name: list(metrics) for name, metrics in self.not_measured.items()},
         }
 
 
@@ -105,21 +105,21 @@ def is_of_run(folder: RunFolder) -> bool:
 
 
 def rows_so_far(folder: RunFolder) -> list[Row]:
-    """Read the rows of `metrics.jsonl`; empty if the run has made no step. A row that is still being written is skipped."""
+    """Read the rows of `metrics.jsonl`; empty if the run has completed no step. A row that is still being written is skipped."""
     if not folder.metrics.is_file():
         return []
     complete, newline, _ = folder.metrics.read_bytes().rpartition(b"\n")
     return read_metrics(folder.metrics, content=complete) if newline else []
 
 
-def evaluations(rows: Sequence[Row]) -> list[Evaluated]:
-    """Return the held-out evaluations of RL, starting with the one before RL; those of the warm start are omitted."""
+def evaluations(rows: Sequence[Row]) -> list[EvaluationPoint]:
+    """Return the held-out evaluations of RL, starting with the one before RL; evaluations of the warm start are omitted."""
     last_warm = max((i for i, row in enumerate(rows) if row["phase"] == "warm_start"), default=-1)
     found = (row for row in rows[last_warm + 1 :] if row["phase"] == "eval")
-    return [Evaluated(row["step"], row.get("accuracy"), row.get("reward"), row.get("is_best") == 1) for row in found]
+    return [EvaluationPoint(row["step"], row.get("accuracy"), row.get("reward"), row.get("is_best") == 1) for row in found]
 
 
-def summarise(folder: RunFolder) -> Summary:
+def summarize(folder: RunFolder) -> Summary:
     """Summarize a run from its folder, whether it is running or has ended.
 
     Raises:
@@ -129,7 +129,7 @@ def summarise(folder: RunFolder) -> Summary:
     settings = folder.config.get("optimization")
     total = settings.get("steps") if isinstance(settings, Mapping) else None
     if not isinstance(total, int):
-        raise InputError(f"{folder.config_file} has no whole number of steps under optimization; correct or restore it.")
+        raise InputError(f"{folder.config_file} has no integer `steps` under `optimization`; correct or restore it.")
     warm_start = folder.config.get("warm_start")
     supervised = warm_start.get("steps") if isinstance(warm_start, Mapping) and not total else None
     total = supervised or total
@@ -143,7 +143,7 @@ def summarise(folder: RunFolder) -> Summary:
         algorithm="sft" if supervised else str(folder.config["algorithm"].get("name")),
         steps=steps,
         total=total,
-        status="running" if folder.is_held else "finished" if is_done else "stopped",
+        status="running" if folder.is_locked else "finished" if is_done else "stopped",
         before=found[0] if found and found[0].step == 0 else None,
         after=found[-1] if found else None,
         best=max(
@@ -153,11 +153,11 @@ def summarise(folder: RunFolder) -> Summary:
         ),
         events=tuple(events),
         raised=tuple(watch.quiet),
-        lacking=lacking(watch, events),
+        not_measured=unmeasured_alarms(watch, events),
         spent=time_spent(rows),
     )
 
 
-def lacking(watch: Watch, events: Sequence[Event]) -> Mapping[str, tuple[str, ...]]:
-    """Return the alarms whose metrics are missing; empty before the first RL step."""
+def unmeasured_alarms(watch: Watch, events: Sequence[Event]) -> Mapping[str, tuple[str, ...]]:
+    """Return the alarms whose metrics are not measured, with these metrics; empty before the first RL step."""
     return not_measured(watch.history, events) if watch.history.steps else {}

@@ -1,7 +1,7 @@
 """TensorBoard event files, written synchronously.
 
-tensorboardX makes the records. Its own writer uses a thread that dies when the disk is full, and the run would then wait for it
-forever.
+tensorboardX encodes the records. Its own writer is not used, because its thread dies when the disk is full, and the run would
+then wait for it forever.
 """
 
 import socket
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorboardX import summary
-from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  made when it is imported
+from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  created on import
 from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]  as above
 from tensorboardX.record_writer import masked_crc32c
 
@@ -30,13 +30,13 @@ class EventFile:
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
-        # Event files are named by the second: without a number, a run that is resumed at once would append to the first file.
+        # File names contain the time in seconds; without the number, a run that is resumed at once would append to the first file.
         earlier = len(list(folder.glob("events.out.tfevents.*")))
         self._file = AppendFile(folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{earlier}")
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def scalars(self, numbers: Mapping[str, float], step: int) -> None:
-        """Add the scalars of one step by tag."""
+        """Add the scalars of one step; `numbers` maps tags to values."""
         values = [summary.scalar(tag, number).value[0] for tag, number in numbers.items()]
         self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 

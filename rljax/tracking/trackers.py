@@ -1,4 +1,4 @@
-"""Trackers record the metrics of a run: as JSON lines and in TensorBoard; `rljax.tracking.services` has those of services.
+"""Trackers, which record the metrics of a run as JSON lines and in TensorBoard; `rljax.tracking.services` has trackers of services.
 
 Metrics are passed unscaled. `rljax.tracking.run_folder` explains what `step` counts.
 """
@@ -26,7 +26,7 @@ class Tracker(Protocol):
         """Record the metrics of one step.
 
         Args:
-            phase: "warm_start", "value", "rl" or "eval".
+            phase: one of `PHASES`, such as "rl" or "eval".
             step: step of that phase, from the start of the run; for "eval", the RL step.
             metrics: values by name; they need not be finite.
         """
@@ -47,7 +47,7 @@ def check_trackers(trackers: Sequence[Tracker]) -> None:
     """Refuse anything but a list of trackers.
 
     Raises:
-        InputError: the argument is something else, or a tracker lacks a method; the message names the tracker.
+        InputError: the argument is something else, or a tracker does not have a method; the message names the tracker.
     """
     if not isinstance(trackers, Sequence) or isinstance(trackers, str):
         raise InputError(f"trackers: a list of trackers is needed; got {trackers!r:.80}.")
@@ -147,7 +147,7 @@ class Trackers:
 
     Args:
         trackers: the trackers, called in this order.
-        attempt: receives the name of what is written and a function that writes it, which it may call again when there is room.
+        attempt: receives the name of the data and a function that writes it, which it may call again once a full disk has room.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ def _finite_or_none(value: float) -> float | None:
 
 
 def _as_markdown(row: Mapping[str, Any]) -> str:
-    """Format one response as indented code, which no character in it can escape."""
+    """Format one response as an indented code block, which no character of the response can end."""
     text = f"prompt:     {row['prompt']}\ncompletion: {row['completion']}\nanswer:     {row['answer']}"
     code = "\n".join(f"    {line}" for line in text.splitlines())
     return f"**reward {float(row['reward']):g}**\n\n{code}".encode("utf-8", errors="backslashreplace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""Plot of a tuning: held-out accuracy of each candidate at the ends of its rungs."""
+"""Plot of a hyperparameter search: each candidate's held-out accuracy at the end of each of its rungs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

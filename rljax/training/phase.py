@@ -163,7 +163,7 @@ def hold(folder: RunFolder, stack: ExitStack) -> bool:
         InputError: another process trains in the folder.
     """
     found: list[bool] = []
-    on_first(lambda: found.append(stack.enter_context(folder.alone())))
+    on_first(lambda: found.append(stack.enter_context(folder.lock())))
     on_first(folder.remove_unfinished)
     return any(found)
 
@@ -389,5 +389,5 @@ def save_and_close(run: Harness, checkpoint: Checkpoint) -> None:
             run.trackers.close()
         finally:
             if is_saved:
-                run.folder.let_go()
+                run.folder.mark_normal_end()
             sys.stdout.flush()

@@ -29,7 +29,7 @@ from rljax import load_config
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.rollout import Engine, Request, Response
-from rljax.tracking.summary import open_run, rows_so_far, summarise
+from rljax.tracking.summary import open_run, rows_so_far, summarize
 from rljax.training.config import TrainConfig
 from rljax.training.setup import make_setup
 
@@ -135,7 +135,7 @@ def train_case(case: Case, folder: Path) -> None:
 
 def result(folder: Path, expected: str | None) -> dict[str, Any]:
     """What a run raised, whether that was expected, and how long it took by its own rows."""
-    summary = summarise(open_run(folder))
+    summary = summarize(open_run(folder))
     raised = [{"alarm": e.alarm.name, "step": e.step, "seen": e.seen} for e in summary.events if e.what == "raised"]
     names = {row["alarm"] for row in raised}
     return {

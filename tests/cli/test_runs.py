@@ -124,16 +124,16 @@ def test_a_setting_of_another_version_does_not_stop_the_report(tmp_path, capsys)
 @pytest.mark.parametrize(
     ("file", "change", "fault"),
     [
-        ("samples", {"reward": ...}, 'a number or null for "reward"'),
-        ("samples", {"reward": "good"}, 'a number or null for "reward"'),
-        ("samples", {"reward": 10**400}, 'a number or null for "reward"'),
-        ("samples", {"completion": None}, 'text for "completion"'),
-        ("heldout", {"answer": ...}, 'text, a number or null for "answer"'),
-        ("heldout", {"reward": True}, 'a number or null for "reward"'),
+        ("samples", {"reward": ...}, 'a number or null as "reward"'),
+        ("samples", {"reward": "good"}, 'a number or null as "reward"'),
+        ("samples", {"reward": 10**400}, 'a number or null as "reward"'),
+        ("samples", {"completion": None}, 'a string as "completion"'),
+        ("heldout", {"answer": ...}, 'a string, a number or null as "answer"'),
+        ("heldout", {"reward": True}, 'a number or null as "reward"'),
         ("heldout", {"problem": [1]}, 'a whole number "problem"'),
         ("heldout", {"step": 10**30}, 'a whole number "step"'),
-        ("starts", {"command": 5}, 'a list of words as "command"'),
-        ("metrics", {"reward": 10**400}, 'a number or null for "reward"'),
+        ("starts", {"command": 5}, 'a list of strings as "command"'),
+        ("metrics", {"reward": 10**400}, 'a number or null as "reward"'),
     ],
 )
 def test_a_row_that_no_run_writes_is_named(tmp_path, capsys, file, change, fault):
@@ -142,7 +142,7 @@ def test_a_row_that_no_run_writes_is_named(tmp_path, capsys, file, change, fault
     first, *others = (json.loads(line) for line in path.read_text().splitlines())
     row = {name: value for name, value in (first | change).items() if value is not ...}
     write(path, [*others, row])
-    refused(capsys, rf"{file}.jsonl line {len(others) + 1} must h[a-z]+ {fault}", "doctor", str(folder.path))
+    refused(capsys, rf"{file}.jsonl line {len(others) + 1} must have {fault}", "doctor", str(folder.path))
     if file in ("heldout", "metrics"):
         refused(capsys, rf"{file}.jsonl line", "compare", str(folder.path), str(folder.path))
 

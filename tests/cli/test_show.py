@@ -167,7 +167,7 @@ def test_bad_folders_are_refused(tmp_path, capsys):
     [
         ({"step": -1}, 'must have a whole number "step"'),
         ({"tokens": ["a"]}, 'must have one of the letters t, s, o per token as "kinds"'),
-        ({"tokens": "abc"}, 'must have a list of texts as "tokens"'),
+        ({"tokens": "abc"}, 'must have a list of strings as "tokens"'),
         ({"logp": [0.0]}, 'must have a number or null per token as "logp"'),
         ({"ratio": ["1"] * 7}, 'must have a number or null per token as "ratio"'),
         ({"spans": [{"role": "policy", "start": 0, "end": 6}]}, 'must have turns as "spans" that divide the tokens'),
@@ -270,7 +270,7 @@ def page(tmp_path_factory):
 def test_the_page_filters(page, fragment, count):
     dom = opened(page, fragment)
     assert len(re.findall(r'role="option"', dom)) == count
-    assert ("No rollout meets these conditions." in dom.split("</article>")[0]) == (count == 0)
+    assert ("No rollout matches these filters." in dom.split("</article>")[0]) == (count == 0)
     assert f"{count} of 5 rollouts" in dom if count < 5 else "5 rollouts" in dom
 
 

@@ -324,7 +324,7 @@ def test_a_folder_that_another_command_left_is_not_touched(served, tmp_path):
     place.mkdir()
     for name, message in (
         ("config.json", "contains a run that is not an adaptation"),
-        ("metrics.jsonl", "already holds a run"),
+        ("metrics.jsonl", "already contains a run"),
     ):
         (place / name).write_text("{}")
         with pytest.raises(InputError, match=message):

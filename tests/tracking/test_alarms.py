@@ -1,4 +1,4 @@
-"""Alarms: each is raised by its own trouble and by no healthy run, is said once, clears, and names what exists."""
+"""Alarms: each is raised once by its own problem and never by a healthy run, is cleared, and names flags and metrics that exist."""
 
 import json
 import math
@@ -14,8 +14,8 @@ from rljax.training.config import TrainConfig
 STEPS = 120
 
 
-def healthy(step):
-    """A row of a run that learns, as the default one does: noise, entropy that falls by half, groups that become easy."""
+def healthy_row(step):
+    """Return a row of a run that learns, with noise, falling entropy, and groups that become easy."""
     done, noise = step / STEPS, 1 + 0.2 * math.sin(7.0 * step)
     accuracy = min(0.4 + 0.6 * done, 0.96)
     return {
@@ -48,73 +48,75 @@ def healthy(step):
     }
 
 
-def after(step, **numbers):
-    """Changes to the rows from a step on; a number may be a function of the step."""
+def change_from(step, **metrics):
+    """Return a function from steps to changes of the row; they begin at `step`, and a value may be a function of the step."""
     return lambda now: (
-        {} if now < step else {name: value(now) if callable(value) else value for name, value in numbers.items()}
+        {} if now < step else {name: value(now) if callable(value) else value for name, value in metrics.items()}
     )
 
 
-TROUBLE = {
-    "reward_absent": after(30, reward=None, accuracy=None, reward_variance=None),
-    "reward_constant": after(30, reward_variance=0.0),
-    "no_answer_stated": after(30, unstated_share=0.9),
-    "reward_falls": after(60, reward=0.3),
-    "heldout_falls": after(STEPS),  # its numbers are those of evaluations, below
-    "entropy_collapse": after(30, entropy=0.001),
-    "entropy_explosion": after(30, entropy=lambda step: 0.04 + 0.05 * (step - 30)),
-    "far_from_reference": after(30, kl_to_reference=lambda step: 0.05 + 0.01 * (step - 30)),
-    "large_steps": after(30, kl=0.5),
-    "advantage_jumps": after(60, advantage_variance=50.0),
-    "gradient_jumps": after(60, grad_norm=20.0),
-    "updates_skipped": after(30, skipped_updates=lambda step: float(step % 4 == 0)),
-    "critic_blind": after(1, explained_variance=lambda step: 0.02 * math.sin(step) - 0.01),
-    "clipped_low": after(30, clip_fraction_low=0.4),
-    "clipped_high": after(30, clip_fraction_high=0.4, up_clipped_probability=0.9),
-    "exploration_clipped": after(30, clip_fraction_high=0.1, up_clipped_probability=0.03),
-    "truncated": after(30, truncated_share=0.6),
-    "repetition": after(30, repetition=0.8),
-    "length_grows": after(
+PROBLEMS = {
+    "reward_absent": change_from(30, reward=None, accuracy=None, reward_variance=None),
+    "reward_constant": change_from(30, reward_variance=0.0),
+    "no_answer_stated": change_from(30, unstated_share=0.9),
+    "reward_falls": change_from(60, reward=0.3),
+    "heldout_falls": change_from(STEPS),  # tested below, because it needs evaluations
+    "entropy_collapse": change_from(30, entropy=0.001),
+    "entropy_explosion": change_from(30, entropy=lambda step: 0.04 + 0.05 * (step - 30)),
+    "far_from_reference": change_from(30, kl_to_reference=lambda step: 0.05 + 0.01 * (step - 30)),
+    "large_steps": change_from(30, kl=0.5),
+    "advantage_jumps": change_from(60, advantage_variance=50.0),
+    "gradient_jumps": change_from(60, grad_norm=20.0),
+    "updates_skipped": change_from(30, skipped_updates=lambda step: float(step % 4 == 0)),
+    "critic_blind": change_from(1, explained_variance=lambda step: 0.02 * math.sin(step) - 0.01),
+    "clipped_low": change_from(30, clip_fraction_low=0.4),
+    "clipped_high": change_from(30, clip_fraction_high=0.4, up_clipped_probability=0.9),
+    "exploration_clipped": change_from(30, clip_fraction_high=0.1, up_clipped_probability=0.03),
+    "truncated": change_from(30, truncated_share=0.6),
+    "repetition": change_from(30, repetition=0.8),
+    "length_grows": change_from(
         30, response_length=lambda step: 26 + 2 * (step - 30), accuracy=0.4, reward=0.4, reward_length_correlation=0.0
     ),
-    "length_shrinks": after(30, response_length=4.0, accuracy=0.4, reward=0.4),
-    "reward_follows_length": after(30, response_length=lambda step: 26 + 2 * (step - 30), reward_length_correlation=0.9),
-    "one_response": after(30, commonest_response=0.95),
-    "too_easy": after(30, groups_all_right=0.97),
-    "too_hard": after(30, groups_all_wrong=0.95),
-    "nothing_trained": after(30, grad_norm=None, correction_cut=1.0),
-    "groups_missing": after(30, unfilled_groups=24.0, trained_groups=8.0),
-    "tokens_masked": after(30, surrogate_masked=0.45),
-    "sampler_gap": after(30, sampler_gap=0.05),
+    "length_shrinks": change_from(30, response_length=4.0, accuracy=0.4, reward=0.4),
+    "reward_follows_length": change_from(
+        30, response_length=lambda step: 26 + 2 * (step - 30), reward_length_correlation=0.9
+    ),
+    "one_response": change_from(30, commonest_response=0.95),
+    "too_easy": change_from(30, groups_all_right=0.97),
+    "too_hard": change_from(30, groups_all_wrong=0.95),
+    "nothing_trained": change_from(30, grad_norm=None, correction_cut=1.0),
+    "groups_missing": change_from(30, unfilled_groups=24.0, trained_groups=8.0),
+    "tokens_masked": change_from(30, surrogate_masked=0.45),
+    "sampler_gap": change_from(30, sampler_gap=0.05),
 }
 
 
-def history(trouble=lambda step: {}, steps=STEPS):
-    """Rows of a run with some trouble; numbers that are None are absent."""
+def run_rows(problem=lambda step: {}, steps=STEPS):
+    """Yield the rows of a run with a problem; metrics that are None are absent."""
     for step in range(1, steps + 1):
-        row = healthy(step) | trouble(step)
+        row = healthy_row(step) | problem(step)
         yield {name: value for name, value in row.items() if value is not None}
 
 
-def raised(rows):
-    """Names of the alarms that are raised, with their steps."""
+def raised_alarms(rows):
+    """Return the names of the alarms that are raised, with their steps."""
     return [(event.alarm.name, event.step) for event in watch_rows(rows)[1] if event.what == "raised"]
 
 
 def test_a_run_that_learns_raises_nothing():
-    assert raised(history()) == []
+    assert raised_alarms(run_rows()) == []
 
 
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"heldout_falls"}))
-def test_each_trouble_raises_its_alarm_once_and_soon(name):
-    ((found, step),) = raised(history(TROUBLE[name]))
+def test_each_problem_raises_its_alarm_once_and_soon(name):
+    ((found, step),) = raised_alarms(run_rows(PROBLEMS[name]))
     assert found == name
-    began = next((now for now in range(1, STEPS) if TROUBLE[name](now)), 1)
+    began = next((now for now in range(1, STEPS) if PROBLEMS[name](now)), 1)
     assert began <= step <= began + 40
 
 
-def test_every_alarm_has_its_trouble():
-    assert set(TROUBLE) == set(BY_NAME)
+def test_every_alarm_has_a_problem():
+    assert set(PROBLEMS) == set(BY_NAME)
     assert len(BY_NAME) == len(ALARMS)
 
 
@@ -142,25 +144,25 @@ def evaluations(*accuracies):
 
 
 def test_held_out_accuracy_that_falls_twice_is_reported_and_noise_is_not():
-    assert raised(evaluations(0.35, 0.8, 0.75, 0.78, 0.7, 0.8)) == []
-    assert raised(evaluations(0.35, 0.8, 0.4, 0.8)) == []
-    assert raised(evaluations(0.35, 0.8, 0.4, 0.3, 0.2)) == [("heldout_falls", 30)]
+    assert raised_alarms(evaluations(0.35, 0.8, 0.75, 0.78, 0.7, 0.8)) == []
+    assert raised_alarms(evaluations(0.35, 0.8, 0.4, 0.8)) == []
+    assert raised_alarms(evaluations(0.35, 0.8, 0.4, 0.3, 0.2)) == [("heldout_falls", 30)]
 
 
-def test_an_alarm_clears_after_quiet_rows_and_comes_back():
-    def trouble(step):
+def test_an_alarm_is_cleared_after_quiet_rows_and_raised_again():
+    def truncation(step):
         return {"truncated_share": 0.9} if 20 <= step < 30 or step >= 60 else {}
 
-    events = [(event.what, event.step) for event in watch_rows(history(trouble))[1]]
-    (first, begun), (second, over), (third, again) = events
+    events = [(event.what, event.step) for event in watch_rows(run_rows(truncation))[1]]
+    (first, raised), (second, cleared), (third, raised_again) = events
     assert (first, second, third) == ("raised", "cleared", "raised")
-    assert 20 <= begun <= 24
-    assert 30 + QUIET <= over <= 34 + QUIET
-    assert 60 <= again <= 64
+    assert 20 <= raised <= 24
+    assert 30 + QUIET <= cleared <= 34 + QUIET
+    assert 60 <= raised_again <= 64
 
 
-def test_a_watch_that_continues_is_the_watch_of_all_rows():
-    rows = list(history(TROUBLE["entropy_collapse"]))
+def test_a_continued_watch_equals_the_watch_of_all_rows():
+    rows = list(run_rows(PROBLEMS["entropy_collapse"]))
     half, before = watch_rows(json.loads(json.dumps(rows[:50])))
     events = list(before)
     for row in rows[50:]:
@@ -170,19 +172,19 @@ def test_a_watch_that_continues_is_the_watch_of_all_rows():
     assert len(half.history.recent) == RECENT < half.history.steps == STEPS
 
 
-def test_numbers_that_are_not_finite_count_as_absent():
-    rows = [healthy(step) | {"entropy": math.nan, "grad_norm": math.inf, "kl": None} for step in range(1, 60)]
-    assert raised(rows) == []
+def test_metrics_that_are_not_finite_count_as_absent():
+    rows = [healthy_row(step) | {"entropy": math.nan, "grad_norm": math.inf, "kl": None} for step in range(1, 60)]
+    assert raised_alarms(rows) == []
 
 
-def test_other_phases_are_not_looked_at():
+def test_other_phases_are_ignored():
     row = {"phase": "warm_start", "step": 1, "entropy": 9.0}
     assert Watch().followed_by(row) == (Watch(), [])
     assert History().followed_by(row) == History()
 
 
 @pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm.name)
-def test_flags_and_numbers_of_an_alarm_exist(alarm):
+def test_flags_and_metrics_of_an_alarm_exist(alarm):
     flags = {f"--{name.replace('_', '-')}" for name in TrainConfig().to_flat()}
     assert alarm.remedy.flag in flags
     text = f"{alarm.meaning} {' '.join(alarm.remedy)}"
@@ -193,8 +195,8 @@ def test_flags_and_numbers_of_an_alarm_exist(alarm):
     assert not any(part.endswith(".") for part in alarm.remedy)
 
 
-def test_an_event_says_what_it_saw_what_that_means_and_what_to_do():
-    event = watch_rows(history(TROUBLE["truncated"]))[1][0]
+def test_an_event_explains_what_was_detected_what_it_means_and_what_to_do():
+    event = watch_rows(run_rows(PROBLEMS["truncated"]))[1][0]
     assert event.text().startswith(f"truncated at step {event.step}: truncated_share is ")
     assert "(limit 0.25). Many responses are truncated" in event.text()
     assert event.text().endswith("room to finish, or a reason to be brief.")
@@ -205,37 +207,37 @@ def test_an_event_says_what_it_saw_what_that_means_and_what_to_do():
     json.dumps(row, allow_nan=False)
 
 
-def test_what_a_run_does_not_measure_is_named():
-    rows = [{name: value for name, value in row.items() if name != "kl_to_reference"} for row in history(steps=20)]
-    assert lacking_of([*rows, *evaluations(0.5)]) == {"far_from_reference": ("kl_to_reference",)}
+def test_alarms_whose_metrics_are_missing_are_listed():
+    rows = [{name: value for name, value in row.items() if name != "kl_to_reference"} for row in run_rows(steps=20)]
+    assert find_unmeasured([*rows, *evaluations(0.5)]) == {"far_from_reference": ("kl_to_reference",)}
 
 
-def lacking_of(rows):
+def find_unmeasured(rows):
     watch, events = watch_rows(rows)
     return not_measured(watch.history, events)
 
 
-def test_an_alarm_that_was_raised_or_can_be_is_not_among_those_that_are_not_measured():
+def test_alarms_that_were_or_can_be_raised_are_not_listed_as_unmeasured():
     rows = [{"phase": "rl", "step": step, "response_length": 4.0, "staleness": 9.0} for step in range(1, 9)]
     watch, events = watch_rows(rows)
     assert {"reward_absent", "sampler_gap"} == {event.alarm.name for event in events}
-    lacking = not_measured(watch.history, events)
-    assert not {"reward_absent", "sampler_gap", "length_grows", "length_shrinks"} & set(lacking)
-    assert lacking["critic_blind"] == ("explained_variance",)
-    assert lacking["exploration_clipped"] == ("clip_fraction_high", "up_clipped_probability")
-    assert "reward_absent" not in lacking_of(rows[:1]), "it needs no number"
-    assert lacking_of([{"phase": "rl", "step": 1}])["sampler_gap"] == ("sampler_gap", "staleness")
+    unmeasured = not_measured(watch.history, events)
+    assert not {"reward_absent", "sampler_gap", "length_grows", "length_shrinks"} & set(unmeasured)
+    assert unmeasured["critic_blind"] == ("explained_variance",)
+    assert unmeasured["exploration_clipped"] == ("clip_fraction_high", "up_clipped_probability")
+    assert "reward_absent" not in find_unmeasured(rows[:1]), "it needs no metric"
+    assert find_unmeasured([{"phase": "rl", "step": 1}])["sampler_gap"] == ("sampler_gap", "staleness")
     for alarm in ALARMS:
         assert {name for names in alarm.needed or () for name in names} <= set(alarm.metrics)
 
 
 @pytest.mark.parametrize("name", ["length_grows", "length_shrinks"])
-def test_a_length_that_changes_while_the_reward_rises_is_no_trouble(name):
-    def better(step):
-        return TROUBLE[name](step) | {"reward": 0.4 + 0.006 * step, "accuracy": 1.0}
+def test_a_length_that_changes_while_the_reward_rises_raises_no_alarm(name):
+    def improving(step):
+        return PROBLEMS[name](step) | {"reward": 0.4 + 0.006 * step, "accuracy": 1.0}
 
-    assert raised(history(lambda step: TROUBLE[name](step) | {"accuracy": 1.0, "reward": 0.4})) != []
-    assert raised(history(better)) == []
+    assert raised_alarms(run_rows(lambda step: PROBLEMS[name](step) | {"accuracy": 1.0, "reward": 0.4})) != []
+    assert raised_alarms(run_rows(improving)) == []
 
 
 def rows_with(name, steps, values):
@@ -244,7 +246,7 @@ def rows_with(name, steps, values):
     ]
 
 
-def test_old_values_say_nothing_of_now():
+def test_old_values_do_not_keep_a_crossing_detected():
     rows = rows_with("kl", 60, dict.fromkeys(range(1, 40), 0.5))
     histories = [watch_rows(rows[:end])[0].history for end in (39, 43, 60)]
     assert [above("kl", 0.1)(each) is not None for each in histories] == [True, True, False]
@@ -254,7 +256,7 @@ def test_old_values_say_nothing_of_now():
 
 
 @pytest.mark.parametrize(("start", "limit"), [(0.04, "0.3 more than that"), (2.0, "3 times that")])
-def test_the_limit_that_was_crossed_is_the_one_that_is_shown(start, limit):
+def test_the_message_has_the_limit_that_was_crossed(start, limit):
     values = {step: start if step <= 20 else 9.0 for step in range(1, 31)}
-    words = risen_to("entropy", 3.0, by=0.3)(watch_rows(rows_with("entropy", 30, values))[0].history)
-    assert words.endswith(f"(limit {limit})")
+    message = risen_to("entropy", 3.0, by=0.3)(watch_rows(rows_with("entropy", 30, values))[0].history)
+    assert message.endswith(f"(limit {limit})")

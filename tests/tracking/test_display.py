@@ -1,4 +1,4 @@
-"""Displays: what is told is seen, nothing a model writes is obeyed, and the terminal is given back."""
+"""Displays: they show all metrics and messages, treat model output as plain text, and restore the terminal."""
 
 import errno
 import io
@@ -51,7 +51,7 @@ METRIC_VALUES = {
     "judge_seconds": 19.44,
     "unheard_of": 88.88,
 }
-WRITTEN = [
+FORMATTED = [
     ("reward", "0.823", ""),
     ("rewards above 0", "75.6", "%"),
     ("margin", "0.500", ""),
@@ -91,7 +91,7 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Clock:
-    """Seconds that pass only when told."""
+    """A clock that advances only when a test sets it."""
 
     def __init__(self):
         self.now = 100.0
@@ -101,7 +101,7 @@ class Clock:
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     encoding = "utf-8"
 
@@ -127,16 +127,17 @@ def rich_display(stream, clock, *, width=100, **settings):
 
 
 def last_screen(stream):
-    """Everything after the live region was last redrawn, without control codes."""
+    """Return everything since the live region was last redrawn, without control codes."""
     return ESCAPE.sub("", stream.getvalue().rsplit("\x1b[2K", 1)[-1])
 
 
-def seen(stream):
+def visible_text(stream):
+    """Return everything that was written, without control codes."""
     return ESCAPE.sub("", stream.getvalue())
 
 
-@pytest.mark.usefixtures("untyped")  # signatures promise floats; numbers of NumPy and JAX are taken as well
-def test_a_log_line_holds_every_known_number(clock):
+@pytest.mark.usefixtures("untyped")  # signatures promise floats; NumPy and JAX numbers are accepted too
+def test_a_log_line_has_every_known_metric(clock):
     stream = io.StringIO()
     with PlainDisplay(stream, is_log=True, clock=clock) as display:
         display.header(["one", "two"])
@@ -151,7 +152,7 @@ def test_a_log_line_holds_every_known_number(clock):
         display.message("evaluated")
         display.warning("careful")
         display.finish(["done"])
-    numbers = "  ".join(f"{label} {value} {unit}".strip() for label, value, unit in WRITTEN)
+    numbers = "  ".join(f"{label} {value} {unit}".strip() for label, value, unit in FORMATTED)
     assert stream.getvalue().splitlines() == [
         "one",
         "two",
@@ -166,7 +167,7 @@ def test_a_log_line_holds_every_known_number(clock):
     ]
 
 
-def test_plain_samples_are_one_safe_line_each():
+def test_plain_samples_are_one_escaped_line_each():
     stream = io.StringIO()
     PlainDisplay(stream, is_log=True).samples(5, SAMPLES * 3)
     lines = stream.getvalue().splitlines()
@@ -197,7 +198,7 @@ def test_plain_writes_no_control_codes_and_fits_the_encoding():
         (100, 86, [86, 90, 100]),
     ],
 )
-def test_quiet_writes_phases_tenths_warnings_and_last_lines(clock, total, first, written):
+def test_quiet_writes_phases_tenths_warnings_and_the_outcome(clock, total, first, written):
     stream = io.StringIO()
     display = PlainDisplay(stream, quiet=True, clock=clock)
     display.header(["header"])
@@ -215,13 +216,13 @@ def test_quiet_writes_phases_tenths_warnings_and_last_lines(clock, total, first,
 
 
 def steps_of(stream):
-    """Steps of the lines of a phase."""
+    """Return the steps that have a line in the output."""
     return [int(line.split("/")[0].split()[-1]) for line in stream.getvalue().splitlines()[1:]]
 
 
 @pytest.mark.parametrize("phase", ["warm_start", "rl"])
 @pytest.mark.parametrize(("seconds", "between"), [(0.1, []), (10.0, [7, 13, 19, 25, 31])])
-def test_a_pipe_gets_the_first_step_every_tenth_and_a_line_a_minute(clock, phase, seconds, between):
+def test_a_pipe_gets_the_first_step_every_tenth_and_one_line_per_minute(clock, phase, seconds, between):
     stream = io.StringIO()
     display = PlainDisplay(stream, clock=clock)
     display.phase(phase, 340)
@@ -257,7 +258,7 @@ def test_quiet_survives_a_phase_without_steps():
     assert stream.getvalue().splitlines() == ["other: 0 steps", "other 0/0 (0:00:00)"]
 
 
-def test_events_are_counted_and_hidden_while_there_are_none(terminal, clock):
+def test_events_are_summed_and_hidden_while_there_are_none(terminal, clock):
     stream = io.StringIO()
     plain = PlainDisplay(stream, clock=clock)
     with rich_display(terminal, clock) as rich:
@@ -300,7 +301,7 @@ def test_a_line_has_the_heldout_accuracy_under_its_own_name():
         assert stream.getvalue() == line
 
 
-def test_rich_shows_what_is_done_and_that_it_compiles(terminal, clock):
+def test_rich_shows_the_activity_and_that_it_compiles(terminal, clock):
     with rich_display(terminal, clock) as display:
         display.activity("loading the model")
         assert "loading the model" in last_screen(terminal)
@@ -317,7 +318,7 @@ def test_rich_shows_what_is_done_and_that_it_compiles(terminal, clock):
         assert re.search(r"^ +sampling *$", last_screen(terminal), re.MULTILINE)
         display.finish([])
     assert "sampling" not in last_screen(terminal)
-    assert "✓ RL: step 1 of 3, 0:00:20, 0:00:20 of it compiling" in seen(terminal)
+    assert "✓ RL: step 1 of 3, 0:00:20, 0:00:20 of it compiling" in visible_text(terminal)
 
 
 def test_a_resumed_phase_begins_where_it_was(terminal, clock):
@@ -341,7 +342,7 @@ def test_a_short_compilation_is_not_shown(terminal, clock):
         assert "compiling" not in last_screen(terminal)
 
 
-def test_a_line_has_the_time_of_compilation(clock):
+def test_a_line_has_the_compilation_time(clock):
     stream = io.StringIO()
     display = PlainDisplay(stream, clock=clock)
     display.compiling(None)
@@ -355,7 +356,7 @@ def test_a_line_has_the_time_of_compilation(clock):
     assert stream.getvalue().splitlines()[1:] == ["RL 1/2 (0:00:27, 0:00:25 of it compiling)"]
 
 
-def test_rich_says_that_it_will_stop(terminal, clock):
+def test_rich_shows_that_the_run_will_stop(terminal, clock):
     with rich_display(terminal, clock) as display:
         display.phase("rl", 3)
         before = terminal.getvalue()
@@ -366,7 +367,7 @@ def test_rich_says_that_it_will_stop(terminal, clock):
     assert "stopping" not in last_screen(terminal)
 
 
-def test_the_sign_of_loading_is_gone_after_an_error(terminal, clock):
+def test_the_loading_message_is_removed_after_an_error(terminal, clock):
     def fails():
         with rich_display(terminal, clock) as display:
             display.activity("loading the model")
@@ -393,7 +394,7 @@ COMPARED = [
 
 def test_answers_before_and_after_are_shown_side_by_side(terminal, clock):
     rich_display(terminal, clock).comparison(COMPARED)
-    text = seen(terminal)
+    text = visible_text(terminal)
     assert re.search(r"3\+4= +wrong +right +7", text)
     assert re.search(r"\[red\]6 +7", text)
     stream = io.StringIO()
@@ -410,18 +411,18 @@ def test_answers_before_and_after_are_shown_side_by_side(terminal, clock):
 def test_commands_are_not_wrapped(terminal, clock):
     command = f"rljax train --resume runs/{'long-name-' * 12}"
     rich_display(terminal, clock, width=80).commands("To train on:", [command])
-    assert seen(terminal) == f"To train on:\n  {command}\n"
+    assert visible_text(terminal) == f"To train on:\n  {command}\n"
     PlainDisplay(stream := io.StringIO(), quiet=True).commands("To train on:", [command])
     assert stream.getvalue() == f"To train on:\n  {command}\n"
 
 
-def test_a_number_of_an_earlier_step_is_dim(terminal, clock):
+def test_a_metric_of_an_earlier_step_is_dim(terminal, clock):
     with rich_display(terminal, clock) as display:
         display.phase("rl", 3)
         display.update(1, {"reward": 0.5, "grad_norm": 1.0})
         display.update(2, {"reward": 0.5})
-    drawn = terminal.getvalue().rsplit("\x1b[2K", 1)[-1]
-    reward, gradient = (next(line for line in drawn.splitlines() if name in line) for name in ("reward", "gradient"))
+    output = terminal.getvalue().rsplit("\x1b[2K", 1)[-1]
+    reward, gradient = (next(line for line in output.splitlines() if name in line) for name in ("reward", "gradient"))
     assert re.search(r"\x1b\[1m *0\.500", reward)
     assert re.search(r"\x1b\[2m *1\.000", gradient.split("1.000")[0] + "1.000")
 
@@ -434,7 +435,7 @@ def test_every_display_has_every_method(terminal, clock, tmp_path):
 
 
 def test_a_line_that_another_thread_writes_is_not_lost(terminal, clock, tmp_path, monkeypatch):
-    """A save warns from its own thread while the loop writes its lines."""
+    """A thread that saves may write a warning while the training loop writes its lines."""
     append, others = AppendFile.append, []
 
     def append_slowly(file, data):
@@ -482,10 +483,10 @@ def test_a_log_file_has_what_the_screen_shows(terminal, clock, tmp_path):
         "  rljax eval x",
     ]
     for words in ("done", "held-out accuracy", "rljax eval x", "right"):
-        assert words in seen(terminal)
+        assert words in visible_text(terminal)
 
 
-def test_rich_shows_every_known_number(terminal, clock):
+def test_rich_shows_every_known_metric(terminal, clock):
     with rich_display(terminal, clock) as display:
         display.header(["DAPO [bold]on sums"])
         display.phase("rl", 400)
@@ -496,18 +497,18 @@ def test_rich_shows_every_known_number(terminal, clock):
         display.update(120, METRIC_VALUES)
     table = last_screen(terminal)
     rows = {line[:20].strip(): line[20:].split() for line in table.splitlines()}
-    for label, value, unit in WRITTEN[1:]:
+    for label, value, unit in FORMATTED[1:]:
         recent = ["sum", value] if label in ("unfilled groups", "unjudged responses", "skipped updates") else [value]
         expected = [value, *([unit] if unit else []), *recent]
         assert rows[label][: len(expected)] == expected
-    # The last ten: 111 to 119 and the present one.
+    # The last ten values are those of steps 111 to 120.
     assert rows["reward"][:2] == ["0.823", f"{(sum(range(111, 120)) + 0.8234) / 10:.3f}"]
     assert rows["reward"][2] == "▇" * 10 + "█" * 9 + "▁"
     assert "120/400 0:00:40 · 0:09:20 left" in table
     assert "step 120" in table
-    assert "DAPO [bold]on sums" in seen(terminal)
-    assert "77.77" not in seen(terminal)
-    assert "88.88" not in seen(terminal)
+    assert "DAPO [bold]on sums" in visible_text(terminal)
+    assert "77.77" not in visible_text(terminal)
+    assert "88.88" not in visible_text(terminal)
 
 
 @pytest.mark.parametrize(
@@ -529,7 +530,7 @@ def test_rich_shows_how_many_responses_are_judged(terminal, clock, calls, is_sho
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.4, False), (0.5, True), (9.0, True)])
-def test_a_slow_reward_has_its_share_of_the_step(clock, seconds, shown):
+def test_a_slow_reward_s_share_of_the_step_is_shown(clock, seconds, shown):
     stream = io.StringIO()
     display = PlainDisplay(stream, clock=clock)
     display.phase("rl", 2)
@@ -537,13 +538,13 @@ def test_a_slow_reward_has_its_share_of_the_step(clock, seconds, shown):
     assert (f"time judging {seconds * 10:.0f} %" in stream.getvalue()) is shown
 
 
-def test_plain_says_nothing_of_judging(clock):
+def test_plain_shows_no_judging_progress(clock):
     stream = io.StringIO()
     PlainDisplay(stream, clock=clock).judging(1, 2)
     assert stream.getvalue() == ""
 
 
-def test_rich_marks_what_is_not_finite(terminal, clock):
+def test_rich_marks_values_that_are_not_finite(terminal, clock):
     with rich_display(terminal, clock) as display:
         display.phase("rl", 3)
         display.update(1, {"grad_norm": 1.0})
@@ -560,11 +561,11 @@ def test_rich_starts_each_phase_afresh(terminal, clock):
         display.update(4, {"loss": 2.5})
         display.phase("rl", 9)
         display.update(1, {"reward": 0.5})
-        assert "–:––:–– left" in seen(terminal)
+        assert "–:––:–– left" in visible_text(terminal)
         display.finish(["[i]last words"])
-    text = seen(terminal)
+    text = visible_text(terminal)
     assert "✓ warm start: step 4 of 5, 0:00:03" in text
-    # A phase that made no step ends without a word.
+    # A phase without steps ends without a message.
     assert text.count("✓") == 2
     assert text.endswith("✓ RL: step 1 of 9, 0:00:00\n[i]last words\n")
     assert "2.5000" not in last_screen(terminal)
@@ -573,7 +574,7 @@ def test_rich_starts_each_phase_afresh(terminal, clock):
 def test_rich_samples_escape_markup_and_control_codes(terminal, clock):
     display = rich_display(terminal, clock)
     display.samples(7, SAMPLES)
-    text = seen(terminal)
+    text = visible_text(terminal)
     assert text.startswith("\nsamples at step 7 ")
     assert r"[red]7[/red] [/] \x1b[31mred" in text
     assert "\x1b[31mred" not in terminal.getvalue()
@@ -582,18 +583,18 @@ def test_rich_samples_escape_markup_and_control_codes(terminal, clock):
     assert re.search(r"1\.00 +3\+4= .* 7 *\n", text)
     assert f"{'a' * 100}…{'a' * 96}=19" in re.sub(r"\s|None|second", "", text)
     display.samples(8, SAMPLES * 3)
-    assert "4 of 6 samples at step 8" in seen(terminal)
+    assert "4 of 6 samples at step 8" in visible_text(terminal)
 
 
 def test_rich_messages_are_text(terminal, clock):
     display = rich_display(terminal, clock)
     display.message("[bold]kept[/bold] \x07")
     display.warning("[/] too")
-    assert seen(terminal) == "[bold]kept[/bold] \\x07\nwarning: [/] too\n"
+    assert visible_text(terminal) == "[bold]kept[/bold] \\x07\nwarning: [/] too\n"
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_rich_gives_the_terminal_back(terminal, clock, error):
+def test_rich_restores_the_terminal(terminal, clock, error):
     stdout = sys.stdout
 
     def fails():
@@ -631,11 +632,11 @@ def test_make_display_chooses_rich_only_for_a_capable_terminal(terminal, monkeyp
     assert isinstance(make_display(False, io.StringIO()), PlainDisplay)
 
 
-def test_make_display_hands_quiet_on(terminal):
-    make_display(True, terminal).message("left out")
+def test_make_display_passes_quiet_on(terminal):
+    make_display(True, terminal).message("hidden")
     assert terminal.getvalue() == ""
-    make_display(False, stream := io.StringIO()).message("kept")
-    assert stream.getvalue() == "kept\n"
+    make_display(False, stream := io.StringIO()).message("shown")
+    assert stream.getvalue() == "shown\n"
 
 
 def test_sparkline():
@@ -644,7 +645,7 @@ def test_sparkline():
     assert sparkline(list(range(8)), 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([0.0, 2.0, 7.0, 7.0, 0.0], 2) == "▁█"
     assert sparkline([float("nan"), float("inf")], 2) == "××"
-    # The mean of three times 0.1 is not 0.1: a constant stays flat all the same.
+    # The mean of three values of 0.1 is not exactly 0.1, but a constant must still be flat.
     assert sparkline([0.1] * 7, 3) == "▁▁▁"
     assert sparkline([1e12, 1e12 + 1.0], 2) == "▁▁"
     assert sparkline([1e-12, 3e-12], 2) == "▁█"
@@ -656,23 +657,23 @@ def test_progress_counts_down_between_steps():
     resumed = Progress("rl", total=60, started=0.0).advanced(51, 30.0)
     assert resumed.remaining(31.0) is None
     later = resumed.advanced(53, 40.0)
-    # Two steps in 10 s, seven steps to go; the first 30 s, spent compiling, do not count.
+    # Two steps took 10 s, and seven steps are left; the first 30 s, spent compiling, do not count.
     assert [later.remaining(now) for now in (40.0, 50.0, 75.0, 76.0, 90.0)] == [
         "0:00:35", "0:00:25", "0:00:00", "0:00:00", "0:00:00",
     ]  # fmt: skip
     assert later.elapsed(90.0) == "0:01:30"
 
 
-def test_texts():
+def test_formats_and_labels():
     assert clock_time(59.999) == "0:00:59"
     assert clock_time(100 * 3600 + 61) == "100:01:01"
     assert np.isnan(finite_mean([float("inf")]))
     assert finite_mean([1.0, float("nan"), 4.0]) == 2.5
-    assert [metric.label for metric in METRICS] == [label for label, _, _ in WRITTEN]
+    assert [metric.label for metric in METRICS] == [label for label, _, _ in FORMATTED]
 
 
-def test_a_screen_that_goes_away_ends_nothing_and_is_told_once():
-    """As `rljax train | head -1`, and as a terminal that is closed."""
+def test_a_closed_pipe_does_not_end_the_run_and_is_reported_once():
+    """This happens in `rljax train | head -1`, or if a terminal is closed."""
     reading, writing = os.pipe()
     messages = []
     with os.fdopen(writing, "w") as pipe:
@@ -688,7 +689,7 @@ def test_a_screen_that_goes_away_ends_nothing_and_is_told_once():
     assert line.startswith("The screen cannot be written to ([Errno 32] Broken pipe). The run continues without it")
 
 
-def test_another_error_of_a_screen_is_told_when_it_happens():
+def test_a_full_disk_is_reported_when_it_happens():
     class FullDisk(io.StringIO):
         def write(self, text):
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -1,4 +1,4 @@
-"""The glossary: no number that a run can write is missing, none is there that no run writes, and every source exists."""
+"""The glossary: it has exactly the metrics that a run can write, and every source that it names exists."""
 
 import re
 from importlib import import_module
@@ -37,19 +37,19 @@ from rljax.training.metrics import (
 NAMES = [entry.name for entry in GLOSSARY]
 ONE = np.float32(1)
 PARTS = {"reward_{NAME}", "episode_{NAME}"}
-COUNTS = {"judged", "answers", "is_best", "unstated_share"}  # the last one of RL, the others of a held-out evaluation
-SHOWN = {"judge_share"}  # on the display alone
+COUNTS = {"judged", "answers", "is_best", "unstated_share"}  # the last one is written by RL, the others by evaluations
+SHOWN = {"judge_share"}  # only on the display
 LENGTHS = {"accuracy_to_{N}_tokens"}
 
 
-def filled(record):
-    """A record with 1 in every field; dictionaries are empty."""
+def fill_record(record):
+    """Return a record with 1 in every field, or an empty dictionary."""
     annotations = record.__annotations__
     return record(*({} if "dict" in str(annotations[name]) else 1 for name in record._fields))
 
 
 def terms():
-    """Names of the further terms of the losses, as in the source."""
+    """Read the names of the extra terms of all losses from the source code."""
     folder = Path(algorithms.__file__).parent
     found = [re.findall(r'Term\(\s*"(\w+)"', file.read_text(encoding="utf-8")) for file in folder.rglob("*.py")]
     return {name for names in found for name in names}
@@ -59,44 +59,44 @@ BY_OPTIONS = {
     *("anchor_penalty", "auxiliary_loss", "correction_cut", "teacher_kl", "kl_to_reference", "kl_coefficient"),
     *("update_scale", "clip_scale", "entropy_weight", "updates", "planned_updates", "worst_kind_weight"),
 }
-"""Metrics of the options of a run, each of which a test of its option reads from a run."""
+"""Metrics of optional parts of a run; the tests of these options check that a run writes them."""
 
 
-def written_by_rl():
-    """Every number of the rows of value pretraining and RL."""
+def rl_metrics():
+    """Return the names of all metrics in rows of value pretraining and RL."""
     losses = LossMetrics(ONE, ONE, ONE, ONE, ONE, ONE, dict.fromkeys(terms(), ONE), ONE, ONE, ONE, ONE)
-    update = filled(UpdateMetrics)._replace(loss=losses)
-    parts = {"credit": filled(CreditMetrics), "critic": filled(CriticMetrics), "policy": update}
-    learned = filled(LearnMetrics)._replace(**parts)
+    update = fill_record(UpdateMetrics)._replace(loss=losses)
+    parts = {"credit": fill_record(CreditMetrics), "critic": fill_record(CriticMetrics), "policy": update}
+    learned = fill_record(LearnMetrics)._replace(**parts)
     failures = {f"reward_{kind}" for kind in Failures._fields}
-    recorded = {*present(learned), *present(filled(RolloutMetrics)), *present(filled(PhaseSeconds))}
+    recorded = {*present(learned), *present(fill_record(RolloutMetrics)), *present(fill_record(PhaseSeconds))}
     return recorded | {*failures, *PARTS} | BY_OPTIONS
 
 
-def written_by_pairs():
-    """Every number of the rows of training on pairs."""
-    numbers = PairLogps(jnp.zeros((1, 2)), jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.zeros(()))
-    updates = [filled(PairUpdateMetrics)._replace(pairs=filled(kind)) for kind in (ScoreMetrics, DirectMetrics)]
-    direct = jax.eval_shape(lambda: judge_logps(DIRECT["dpo"](), numbers))._asdict()
+def pair_metrics():
+    """Return the names of all metrics in rows of training on pairs."""
+    logps = PairLogps(jnp.zeros((1, 2)), jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.zeros(()))
+    updates = [fill_record(PairUpdateMetrics)._replace(pairs=fill_record(kind)) for kind in (ScoreMetrics, DirectMetrics)]
+    direct = jax.eval_shape(lambda: judge_logps(DIRECT["dpo"](), logps))._asdict()
     pairs = EncodedPairs([[1]], [[2]], np.zeros(1, np.float32), 0, [1], [([], [])])
     judged = judge_pairs(lambda params, rows: np.zeros(2, np.float32), {}, pairs)
     return {*direct, *judged, *(name for update in updates for name in present(update))}
 
 
-def written_by_the_warm_start():
-    """Every number of its update."""
-    return {*present(filled(SupervisedMetrics))}
+def warm_start_metrics():
+    """Return the names of all metrics of an update of the warm start."""
+    return {*present(fill_record(SupervisedMetrics))}
 
 
-def test_the_glossary_has_every_number_and_no_other():
+def test_the_glossary_has_every_metric_and_no_other():
     assert len(set(NAMES)) == len(NAMES)
-    assert set(NAMES) == written_by_rl() | written_by_pairs() | LENGTHS | COUNTS | SHOWN | {*MEASURES}
-    assert written_by_the_warm_start() == {"loss", "entropy", "grad_norm", "skipped_updates"} <= set(NAMES)
+    assert set(NAMES) == rl_metrics() | pair_metrics() | LENGTHS | COUNTS | SHOWN | {*MEASURES}
+    assert warm_start_metrics() == {"loss", "entropy", "grad_norm", "skipped_updates"} <= set(NAMES)
 
 
 def test_a_new_field_of_a_record_would_be_noticed():
-    """`filled` really passes through every field that `present` writes."""
-    assert {"grad_norm", "lambda_90", "value_loss", "correction_cut", "unjudged", "kl", "entropy_bonus"} <= written_by_rl()
+    """Metrics from nested records are found, so `fill_record` and `present` miss no field."""
+    assert {"grad_norm", "lambda_90", "value_loss", "correction_cut", "unjudged", "kl", "entropy_bonus"} <= rl_metrics()
     assert set(ValueMetrics(*jnp.ones(6)).numbers()) == {"value_loss", "value_explained_variance"} <= set(NAMES)
 
 
@@ -110,7 +110,7 @@ def test_every_entry_is_complete_and_its_source_exists(entry):
 
 
 def flags():
-    """All settings of `rljax train`, as flags; and those of the pair commands that the glossary names."""
+    """Return the flags of `rljax train`, and those of the pair commands that the glossary names."""
     return {f"--{name.replace('_', '-')}" for name in TrainConfig().to_flat()} | {"--epochs"}
 
 
@@ -119,7 +119,7 @@ def test_flags_that_an_entry_names_exist(entry):
     assert set(re.findall(r"--[a-z-]+[a-z]", " ".join(entry))) <= flags()
 
 
-def test_numbers_on_the_screen_are_found_by_their_label():
+def test_metrics_are_found_by_their_label_on_the_screen():
     for metric in METRICS:
         assert find_entry(metric.label).name == metric.key
         assert find_entry(metric.key.upper()).name == metric.key
@@ -135,7 +135,7 @@ def test_numbers_on_the_screen_are_found_by_their_label():
         assert find_entry(name).name == found
 
 
-def test_an_unknown_number_is_refused_with_the_nearest():
+def test_an_unknown_metric_is_refused_with_a_suggestion():
     with pytest.raises(InputError, match=r"no metric 'filterd_ratio'; did you mean 'filtered_ratio'"):
         find_entry("filterd_ratio")
     with pytest.raises(InputError, match="`rljax explain` lists all"):

@@ -1,4 +1,4 @@
-"""Times of the phases: no second counts twice, and none of them is lost between a row and what is read from it."""
+"""Times of the phases: no time is counted twice, and the sums over a run's rows are complete."""
 
 import threading
 
@@ -8,7 +8,7 @@ from rljax.tracking.phase_times import NOUNS, PhaseSeconds, Stopwatch, time_spen
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that advances only when a test sets it."""
 
     def __init__(self):
         self.now = 100.0
@@ -37,7 +37,7 @@ def test_a_phase_inside_another_one_interrupts_it(clock):
     assert stopwatch.lap() == PhaseSeconds(sample_seconds=10, judge_seconds=8, update_seconds=32)
 
 
-def test_phases_of_another_thread_do_not_count(clock):
+def test_phases_of_another_thread_are_ignored(clock):
     stopwatch = Stopwatch(clock)
 
     def save():
@@ -52,7 +52,7 @@ def test_phases_of_another_thread_do_not_count(clock):
     assert stopwatch.lap() == PhaseSeconds(sample_seconds=3)
 
 
-def test_a_lap_begins_at_nothing_and_a_phase_that_fails_has_ended(clock):
+def test_a_lap_starts_at_zero_and_a_phase_ends_when_it_raises(clock):
     stopwatch = Stopwatch(clock)
 
     def reward():
@@ -68,7 +68,7 @@ def test_a_lap_begins_at_nothing_and_a_phase_that_fails_has_ended(clock):
     assert stopwatch.lap() == PhaseSeconds(), "no phase has run since"
 
 
-def test_the_times_of_a_run_are_the_sum_of_its_rows():
+def test_the_times_of_a_run_are_summed_over_its_rows():
     rows = [
         {"phase": "warm_start", "step": 1, "seconds": 100.0},
         {"phase": "eval", "step": 0, "seconds": 2.0},
@@ -79,7 +79,7 @@ def test_the_times_of_a_run_are_the_sum_of_its_rows():
     spent = time_spent(rows)
     assert spent == {"sample": 11.0, "judge": 1.0, "update": 5.0, "evaluate": 5.0, "save": 4.0, "rest": 1.0}
     assert list(spent) == [name for name in NOUNS if name in spent]
-    assert sum(spent.values()) == 10 + 8 + 4 + 5, "steps, what came between them, and evaluations"
+    assert sum(spent.values()) == 10 + 8 + 4 + 5, "steps, the saving between them, and evaluations"
     text = "sampling 41 %, updates 19 %, evaluation 19 %, saving 15 %, judging 4 %, the rest 4 %"
     assert time_text(spent) == text
     assert time_spent([{"phase": "rl", "step": 1, "seconds": 8.0}]) == {}, "a run of an earlier version"

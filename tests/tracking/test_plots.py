@@ -1,4 +1,4 @@
-"""Plots: the curves hold the file's numbers, and a picture is written from any run that has begun."""
+"""Plots: the curves show the file's values, and any run that has begun can be plotted."""
 
 import json
 import sys
@@ -11,23 +11,23 @@ from matplotlib.figure import Figure
 from rljax.errors import InputError
 from rljax.tracking import plots
 
-RL_NUMBERS = {"reward": 0.5, "response_length": 34.0, "truncated_share": 0.01, "filtered_ratio": 0.3, "entropy": 0.4,
+RL_METRICS = {"reward": 0.5, "response_length": 34.0, "truncated_share": 0.01, "filtered_ratio": 0.3, "entropy": 0.4,
               "kl": 0.01, "grad_norm": 1.0, "clip_fraction": 0.02, "accuracy": 0.4, "loss": 0.0}  # fmt: skip
 
 
-def warm(step, **numbers):
-    return {"phase": "warm_start", "step": step, "loss": 2.0, "grad_norm": 1.0, **numbers}
+def warm(step, **metrics):
+    return {"phase": "warm_start", "step": step, "loss": 2.0, "grad_norm": 1.0, **metrics}
 
 
-def rl(step, **numbers):
-    return {"phase": "rl", "step": step, **RL_NUMBERS, **numbers}
+def rl(step, **metrics):
+    return {"phase": "rl", "step": step, **RL_METRICS, **metrics}
 
 
 def held_out(step, accuracy):
     return {"phase": "eval", "step": step, "accuracy": accuracy}
 
 
-WHOLE_RUN = [
+COMPLETE_RUN = [
     held_out(0, 0.0),
     *(warm(step) for step in range(1, 5)),
     held_out(0, 0.1),
@@ -41,8 +41,8 @@ WHOLE_RUN = [
 
 
 @pytest.fixture
-def drawn(monkeypatch):
-    """The figures that are saved, kept to be looked at."""
+def saved_figures(monkeypatch):
+    """Collect the figures that are saved."""
     figures = []
     save = Figure.savefig
 
@@ -63,20 +63,20 @@ def labels(figure):
     return [axes.get_title(loc="left") for axes in figure.axes[1:]]
 
 
-def test_whole_run_is_drawn(tmp_path, drawn):
+def test_complete_run_is_plotted(tmp_path, saved_figures):
     out = tmp_path / "pictures" / "curves.png"
-    plots.plot_curves(write(tmp_path / "metrics.jsonl", WHOLE_RUN), out, title="cost $5 to $6 a_b")
+    plots.plot_curves(write(tmp_path / "metrics.jsonl", COMPLETE_RUN), out, title="cost $5 to $6 a_b")
     assert out.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     pixels = image.imread(out)
     assert pixels.shape == (1290, 1950, 4)
     assert 0.01 < (pixels[..., :3] < 0.95).any(-1).mean() < 0.5
     assert "matplotlib.pyplot" not in sys.modules
-    (figure,) = drawn
+    (figure,) = saved_figures
     assert figure.get_suptitle() == "cost $5 to $6 a_b"
     assert labels(figure) == ["reward", "response length (tokens)", "truncated (%)", "filtered groups (%)",
                               "entropy (nats/token)", "KL (nats/token)", "gradient norm", "clip fraction (%)"]  # fmt: skip
     assert [axes.get_xlabel() for axes in figure.axes] == ["RL step", *[""] * 4, *["RL step"] * 4]
-    # Eight warm-start steps in a third of the six RL steps' room: 2 units.
+    # The eight warm-start steps take a third of the width of the six RL steps, which is 2 units.
     top = figure.axes[0]
     *_, curve = top.get_lines()
     assert curve.get_xdata().tolist() == [-2.0, -1.0, 0.0, 3.0, 6.0]
@@ -90,22 +90,22 @@ def test_whole_run_is_drawn(tmp_path, drawn):
     np.testing.assert_array_equal(filtered.get_ydata(), [30.0] * 6)
 
 
-def test_run_without_warm_start_and_with_few_numbers(tmp_path, drawn):
+def test_run_without_warm_start_and_with_few_metrics(tmp_path, saved_figures):
     rows = [{"phase": "rl", "step": step, "reward": 0.1 * step} for step in (1, 2)]
     plots.plot_curves(write(tmp_path / "metrics.jsonl", rows), tmp_path / "c.svg", title="t")
-    assert labels(drawn[0]) == ["reward"]
-    assert drawn[0].axes[0].get_xlim() == (0.0, 2.0)
-    assert drawn[0].axes[0].get_legend() is None
+    assert labels(saved_figures[0]) == ["reward"]
+    assert saved_figures[0].axes[0].get_xlim() == (0.0, 2.0)
+    assert saved_figures[0].axes[0].get_legend() is None
 
 
-def test_the_times_of_a_step_are_stacked(tmp_path, drawn):
-    """A phase that a step did not have is 0 there; a step of an earlier version has no times, and no place."""
+def test_the_times_of_a_step_are_stacked(tmp_path, saved_figures):
+    """A phase that a step does not have is 0 there; a step without times (from an earlier version) is omitted."""
     times = [{}, {"sample": 2.0, "update": 1.0}, {"sample": 2.0, "update": 1.0, "save": 3.0}]
     rows = [rl(step, **{f"{name}_seconds": value for name, value in phases.items()}) for step, phases in enumerate(times)]
     plots.plot_curves(write(tmp_path / "metrics.jsonl", rows), tmp_path / "c.png", title="t")
-    assert labels(drawn[0])[-1] == "time of a step (s)"
-    assert [axes.get_xlabel() for axes in drawn[0].axes[-4:]] == ["RL step"] * 4
-    panel = drawn[0].axes[-1]
+    assert labels(saved_figures[0])[-1] == "time of a step (s)"
+    assert [axes.get_xlabel() for axes in saved_figures[0].axes[-4:]] == ["RL step"] * 4
+    panel = saved_figures[0].axes[-1]
     assert [text.get_text() for text in panel.get_legend().get_texts()] == [
         "saving",
         "updates",
@@ -120,11 +120,11 @@ def test_the_times_of_a_step_are_stacked(tmp_path, drawn):
     assert panel.get_ylim() == (0.0, 6.0)
 
 
-def test_run_in_its_warm_start(tmp_path, drawn):
-    plots.plot_curves(write(tmp_path / "metrics.jsonl", WHOLE_RUN[:6]), tmp_path / "c.png", title="t")
-    top = drawn[0].axes[0]
-    assert labels(drawn[0]) == ["loss", "gradient norm"]
-    assert [axes.get_xlabel() for axes in drawn[0].axes] == ["warm-start step"] * 3
+def test_run_in_its_warm_start(tmp_path, saved_figures):
+    plots.plot_curves(write(tmp_path / "metrics.jsonl", COMPLETE_RUN[:6]), tmp_path / "c.png", title="t")
+    top = saved_figures[0].axes[0]
+    assert labels(saved_figures[0]) == ["loss", "gradient norm"]
+    assert [axes.get_xlabel() for axes in saved_figures[0].axes] == ["warm-start step"] * 3
     assert top.get_xlim() == (-4.0, 0.0)
     assert (top.get_xticks().tolist(), [text.get_text() for text in top.get_xticklabels()]) == (
         [-4.0, -3.0, -2.0, -1.0, 0.0],
@@ -133,31 +133,31 @@ def test_run_in_its_warm_start(tmp_path, drawn):
     assert top.get_lines()[-1].get_xdata().tolist() == [-4.0, 0.0]
 
 
-def test_run_with_one_evaluation_only(tmp_path, drawn):
+def test_run_with_one_evaluation_only(tmp_path, saved_figures):
     rows = [{"phase": "eval", "step": 0, "accuracy": None}, {"phase": "eval", "step": 0, "accuracy": None}]
     plots.plot_curves(write(tmp_path / "metrics.jsonl", rows), tmp_path / "c.png", title="t")
-    assert len(drawn[0].axes) == 1
-    assert not drawn[0].axes[0].texts
+    assert len(saved_figures[0].axes) == 1
+    assert not saved_figures[0].axes[0].texts
 
 
 @pytest.mark.parametrize(
     ("values", "bottom"),
     [([1.0, 4.0], 0.0), ([0.6, 1.0], 0.0), ([0.7, 1.0], None), ([-1.0, 1.0], None)],
 )
-def test_panels_start_at_zero_when_that_flattens_nothing(tmp_path, drawn, values, bottom):
+def test_panels_start_at_zero_unless_that_flattens_the_curve(tmp_path, saved_figures, values, bottom):
     rows = [{"phase": "rl", "step": step, "reward": value} for step, value in enumerate(values)]
     plots.plot_curves(write(tmp_path / "metrics.jsonl", rows), tmp_path / "c.png", title="t")
-    assert (drawn[0].axes[1].get_ylim()[0] == 0.0) == (bottom == 0.0)
+    assert (saved_figures[0].axes[1].get_ylim()[0] == 0.0) == (bottom == 0.0)
 
 
-def test_long_warm_start_takes_a_quarter_and_a_short_one_its_own_steps(tmp_path, drawn):
+def test_a_long_warm_start_takes_a_quarter_of_the_width_and_a_short_one_its_own_steps(tmp_path, saved_figures):
     for warm_steps in (6000, 10):
         rows = [warm(warm_steps), held_out(0, 0.3), *(rl(step) for step in range(1, 61))]
         plots.plot_curves(write(tmp_path / "metrics.jsonl", rows), tmp_path / "c.png", title="t")
-    assert [figure.axes[0].get_xlim() for figure in drawn] == [(-20.0, 60.0), (-10.0, 60.0)]
+    assert [figure.axes[0].get_xlim() for figure in saved_figures] == [(-20.0, 60.0), (-10.0, 60.0)]
 
 
-def test_overlay_draws_each_run(tmp_path, drawn):
+def test_overlay_draws_each_run(tmp_path, saved_figures):
     other = [
         rl(1),
         held_out(1, 0.4),
@@ -169,9 +169,9 @@ def test_overlay_draws_each_run(tmp_path, drawn):
         held_out(4, 0.8),
         held_out(9, 0.9),
     ]
-    runs = {"_seed $0$": write(tmp_path / "a.jsonl", WHOLE_RUN), "seed 1": write(tmp_path / "b.jsonl", other)}
+    runs = {"_seed $0$": write(tmp_path / "a.jsonl", COMPLETE_RUN), "seed 1": write(tmp_path / "b.jsonl", other)}
     plots.overlay(runs, tmp_path / "o.png", title="seeds")
-    (axes,) = drawn[0].axes
+    (axes,) = saved_figures[0].axes
     assert [line.get_xdata().tolist() for line in axes.get_lines()] == [[0.0, 3.0, 6.0], [1.0, 2.0, 3.0, 4.0, 9.0]]
     assert [line.get_ydata().tolist() for line in axes.get_lines()] == [[0.2, 0.5, 0.7], [0.4, 0.6, 0.3, 0.8, 0.9]]
     assert axes.get_xlim() == (0.0, 9.0)
@@ -181,7 +181,7 @@ def test_overlay_draws_each_run(tmp_path, drawn):
     assert (tmp_path / "o.png").stat().st_size > 10_000
 
 
-def test_later_row_of_a_step_wins():
+def test_the_later_row_of_a_step_counts():
     rows = [rl(2, reward=0.1), rl(1, reward=0.2), {"phase": "rl", "step": 3}, rl(2, reward=0.3)]
     curve = plots.curve_of(rows, "reward")
     assert (curve.steps.tolist(), curve.values.tolist()) == ([1.0, 2.0], [0.2, 0.3])
@@ -190,7 +190,7 @@ def test_later_row_of_a_step_wins():
     assert (curve.steps.tolist(), curve.values.tolist()) == ([1.0], [0.2])
 
 
-def test_smoothed_matches_formula():
+def test_moving_average_matches_its_formula():
     values, span = [3.0, float("nan"), 1.0, 8.0], 4.0
     beta = 1 - 2 / (span + 1)
     expected = []
@@ -198,8 +198,8 @@ def test_smoothed_matches_formula():
         weights = [beta ** (t - s) for s in range(t + 1) if np.isfinite(values[s])]
         terms = [beta ** (t - s) * values[s] for s in range(t + 1) if np.isfinite(values[s])]
         expected.append(sum(terms) / sum(weights))
-    np.testing.assert_allclose(plots.smoothed(np.array(values), span=span), expected, rtol=1e-12)
-    np.testing.assert_array_equal(plots.smoothed(np.array([np.nan, 2.0, 5.0]), span=1.0), [np.nan, 2.0, 5.0])
+    np.testing.assert_allclose(plots.moving_average(np.array(values), span=span), expected, rtol=1e-12)
+    np.testing.assert_array_equal(plots.moving_average(np.array([np.nan, 2.0, 5.0]), span=1.0), [np.nan, 2.0, 5.0])
 
 
 @pytest.mark.parametrize("content", ["", '{"phase": "rl", "step": "one"}\n'])
@@ -212,7 +212,7 @@ def test_unusable_metrics_are_named(tmp_path, content):
     assert not (tmp_path / "c.png").exists()
 
 
-def test_refusals(tmp_path):
+def test_plots_that_cannot_be_made_are_refused(tmp_path):
     path = write(tmp_path / "metrics.jsonl", [rl(1), {"phase": "eval", "step": 1, "seconds": 1.0}])
     with pytest.raises(InputError, match=r"c\.jpeg must end in \.png, \.pdf, \.svg"):
         plots.plot_curves(path, tmp_path / "c.jpeg", title="t")
@@ -222,72 +222,72 @@ def test_refusals(tmp_path):
         plots.overlay({}, tmp_path / "c.png", title="t")
 
 
-def test_named_numbers_have_a_panel_each_and_others_none(tmp_path, drawn):
-    rows = [*WHOLE_RUN, rl(7, repetition=0.25)]
+def test_requested_metrics_have_one_panel_each_and_others_none(tmp_path, saved_figures):
+    rows = [*COMPLETE_RUN, rl(7, repetition=0.25)]
     assert plots.plot_metrics(rows, ["repetition", "kl", "sampler_gap"], tmp_path / "n.png", title="")
-    assert [axes.get_title(loc="left") for axes in drawn[0].axes] == ["repetition (%)", "KL (nats/token)"]
-    line = drawn[0].axes[0].get_lines()[0]
+    assert [axes.get_title(loc="left") for axes in saved_figures[0].axes] == ["repetition (%)", "KL (nats/token)"]
+    line = saved_figures[0].axes[0].get_lines()[0]
     assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([7.0], [25.0])
     assert not plots.plot_metrics(rows, ["sampler_gap"], tmp_path / "none.png", title="")
     assert not (tmp_path / "none.png").exists()
 
 
-def test_rows_are_drawn_as_their_file_is(tmp_path, drawn):
-    plots.plot_curves(write(tmp_path / "metrics.jsonl", WHOLE_RUN), tmp_path / "a.png", title="t")
-    plots.plot_curves(WHOLE_RUN, tmp_path / "b.png", title="t")
-    assert labels(drawn[0]) == labels(drawn[1])
+def test_rows_give_the_same_plot_as_their_file(tmp_path, saved_figures):
+    plots.plot_curves(write(tmp_path / "metrics.jsonl", COMPLETE_RUN), tmp_path / "a.png", title="t")
+    plots.plot_curves(COMPLETE_RUN, tmp_path / "b.png", title="t")
+    assert labels(saved_figures[0]) == labels(saved_figures[1])
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
-def test_limits_of_alarms_are_drawn_and_do_not_squeeze_a_curve(tmp_path, drawn):
+def test_limits_of_alarms_are_drawn_and_do_not_flatten_a_curve(tmp_path, saved_figures):
     rows = [rl(step, repetition=0.4, kl_to_reference=0.001) for step in range(1, 5)]
     assert plots.plot_metrics(rows, ["repetition", "kl_to_reference"], tmp_path / "n.png", title="")
-    repetition, kl = drawn[0].axes
+    repetition, kl = saved_figures[0].axes
     assert [set(line.get_ydata()) for line in repetition.get_lines()][-1] == {50.0}
     assert repetition.get_ylim()[1] >= 50.0
     assert [text.get_text() for text in kl.texts] == ["limit 0.1"]
     assert kl.get_ylim()[1] < 0.01
 
 
-def test_the_curves_of_a_run_have_the_limits_of_its_alarms_and_turns_if_an_environment_answers(tmp_path, drawn):
+def test_curves_have_the_limits_of_alarms_and_a_turns_panel_if_there_are_several_turns(tmp_path, saved_figures):
     one, several = ([rl(step, turns=turns, truncated_share=0.2) for step in (1, 2)] for turns in (1.0, 2.5))
     for rows in (one, several):
         plots.plot_curves(rows, tmp_path / "c.png", title="t")
-    panels = [dict(zip(labels(figure), figure.axes[1:], strict=True)) for figure in drawn]
+    panels = [dict(zip(labels(figure), figure.axes[1:], strict=True)) for figure in saved_figures]
     assert [[name for name in names if "turns" in name] for names in panels] == [[], ["turns"]]
     assert set(panels[0]["truncated (%)"].get_lines()[-1].get_ydata()) == {25.0}
     assert [text.get_text() for text in panels[0]["KL (nats/token)"].texts] == ["limit 0.1"]
 
 
-def test_a_run_with_tools_has_panels_of_calls_errors_and_the_wait(tmp_path, drawn):
+def test_a_run_with_tools_has_panels_for_calls_errors_and_waiting_times(tmp_path, saved_figures):
     tools = {"episode_tool_calls": 1.5, "episode_tool_errors": 0.25, "episode_malformed_calls": 0.0, "judge_seconds": 3.0}
     for turns in (1.0, 2.5):
         plots.plot_curves([rl(step, turns=turns, **tools) for step in (1, 2)], tmp_path / "c.png", title="t")
-    one, several = (dict(zip(labels(figure), figure.axes[1:], strict=True)) for figure in drawn)
+    one, several = (dict(zip(labels(figure), figure.axes[1:], strict=True)) for figure in saved_figures)
     calls = ["tool calls per episode", "tool errors per episode", "malformed calls per episode"]
     assert set(calls) | {"waiting for the environment (s)"} <= set(several)
     assert "waiting for the environment (s)" not in one
     assert several["tool calls per episode"].get_lines()[-1].get_ydata().tolist() == [1.5, 1.5]
 
 
-def test_zeros_and_small_numbers_have_plain_axes(tmp_path, drawn):
+def test_zeros_and_small_values_have_plain_axes(tmp_path, saved_figures):
     plots.plot_curves([rl(step, reward=0.0, kl=step * 1e-6) for step in (1, 2)], tmp_path / "c.png", title="t")
-    panels = dict(zip(labels(drawn[0]), drawn[0].axes[1:], strict=True))
+    panels = dict(zip(labels(saved_figures[0]), saved_figures[0].axes[1:], strict=True))
     assert panels["reward"].get_ylim() == (0.0, 1.0)
     kl = panels["KL (nats/token)"].yaxis
     assert kl.get_offset_text().get_text() == ""
     assert "1e-06" in [label.get_text() for label in kl.get_ticklabels()]
 
 
-def test_a_metric_without_a_finite_value_has_no_panel(tmp_path, drawn):
+def test_a_metric_without_a_finite_value_has_no_panel(tmp_path, saved_figures):
     rows = [rl(step, reward=None) for step in (1, 2)]
     plots.plot_curves(rows, tmp_path / "c.png", title="t")
-    assert "reward" not in labels(drawn[0])
-    assert "response length (tokens)" in labels(drawn[0])
+    assert "reward" not in labels(saved_figures[0])
+    assert "response length (tokens)" in labels(saved_figures[0])
     assert not plots.plot_metrics(rows, ["reward"], tmp_path / "n.png", title="")
 
 
-def test_held_out_accuracy_has_the_interval_of_the_answers_that_were_judged(tmp_path, drawn):
+def test_held_out_accuracy_has_an_interval_from_the_number_of_judged_answers(tmp_path, saved_figures):
     rows = [rl(1), {**held_out(1, 0.5), "judged": 10}, rl(2), {**held_out(2, 0.9), "judged": 40}, rl(3), held_out(3, 0.9)]
     found = plots.held_out_accuracy(rows, warm_scale=None)
     z = 1.959964
@@ -298,15 +298,15 @@ def test_held_out_accuracy_has_the_interval_of_the_answers_that_were_judged(tmp_
         np.testing.assert_allclose(found.interval()[:, at], [middle - half, middle + half], rtol=1e-6)
     assert np.isnan(found.interval()[:, 2]).all()
     plots.plot_curves(rows, tmp_path / "c.png", title="t")
-    legend = drawn[0].axes[0].get_legend()
+    legend = saved_figures[0].axes[0].get_legend()
     assert [text.get_text() for text in legend.get_texts()][-1] == "held-out, 95 % interval"
 
 
-def test_legends_hide_no_data(tmp_path, drawn):
+def test_legends_hide_no_data(tmp_path, saved_figures):
     rows = [rl(step, sample_seconds=1.0, update_seconds=1.0) for step in range(1, 9)]
-    plots.plot_curves([*WHOLE_RUN, *rows], tmp_path / "c.png", title="t")
-    plots.overlay({"a": write(tmp_path / "a.jsonl", WHOLE_RUN)}, tmp_path / "o.png", title="t")
-    for figure in drawn:
+    plots.plot_curves([*COMPLETE_RUN, *rows], tmp_path / "c.png", title="t")
+    plots.overlay({"a": write(tmp_path / "a.jsonl", COMPLETE_RUN)}, tmp_path / "o.png", title="t")
+    for figure in saved_figures:
         for axes in figure.axes:
             if axes.get_legend() is not None:
                 assert not axes.get_legend().get_window_extent().overlaps(axes.patch.get_window_extent().shrunk(0.98, 0.98))

@@ -1,4 +1,4 @@
-"""The run folder: what it writes is read back, what it must not overwrite is kept, and a rewind keeps only earlier rows."""
+"""The run folder: files can be read back, foreign files are never overwritten, and a rewind keeps only earlier rows."""
 
 import json
 from dataclasses import FrozenInstanceError, dataclass
@@ -27,11 +27,11 @@ def read_rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def metrics_row(phase, step, **numbers):
-    return {"phase": phase, "step": step, **numbers}
+def metrics_row(phase, step, **metrics):
+    return {"phase": phase, "step": step, **metrics}
 
 
-def test_a_folder_stays_where_it_is_when_the_working_directory_changes(tmp_path, monkeypatch):
+def test_a_folder_s_path_does_not_depend_on_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     folders = [RunFolder.create("run", {"seed": 0}), RunFolder.open("run")]
@@ -55,40 +55,40 @@ def test_config_round_trips_sorted_and_indented(tmp_path):
         run.path = tmp_path
 
 
-def test_config_that_json_cannot_hold_is_named(tmp_path):
+def test_a_config_value_that_json_does_not_support_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"adam\.betas\[1\] must be a value that JSON supports, got <object"):
         RunFolder.create(tmp_path / "run", {"adam": Optimizer("adam", (0.9, object()))})
     assert not (tmp_path / "run").exists()
 
 
-def test_places(tmp_path):
+def test_paths(tmp_path):
     run = RunFolder.create(tmp_path, {})
-    places = {"metrics": "metrics.jsonl", "samples": "samples.jsonl", "curves": "curves.png"}
-    places |= {"tensorboard": "tensorboard", "checkpoints": "checkpoints"}
-    assert {name: getattr(run, name) for name in places} == {name: tmp_path / place for name, place in places.items()}
+    paths = {"metrics": "metrics.jsonl", "samples": "samples.jsonl", "curves": "curves.png"}
+    paths |= {"tensorboard": "tensorboard", "checkpoints": "checkpoints"}
+    assert {name: getattr(run, name) for name in paths} == {name: tmp_path / path for name, path in paths.items()}
 
 
-@pytest.mark.parametrize("held", ["config.json", "metrics.jsonl", "checkpoints/", "best/"])
-def test_create_refuses_a_folder_that_holds_a_run(tmp_path, held):
-    part = tmp_path / held
-    if held.endswith("/"):
+@pytest.mark.parametrize("existing", ["config.json", "metrics.jsonl", "checkpoints/", "best/"])
+def test_create_refuses_a_folder_that_contains_a_run(tmp_path, existing):
+    part = tmp_path / existing
+    if existing.endswith("/"):
         part.mkdir()
     else:
         part.write_text("kept")
-    message = f"{tmp_path} already holds a run \\({part.name}\\).* --run.* --resume {tmp_path}"
+    message = f"{tmp_path} already contains a run \\({part.name}\\).* --run.* --resume {tmp_path}"
     with pytest.raises(InputError, match=message):
         RunFolder.create(tmp_path, {"seed": 0})
     assert part.is_dir() or part.read_text() == "kept"
 
 
-def test_create_accepts_a_folder_with_other_things(tmp_path):
+def test_create_accepts_a_folder_with_other_files(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     assert RunFolder.create(tmp_path, {"seed": 0}).config == {"seed": 0}
 
 
 def test_create_refuses_a_path_through_a_file(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file/run cannot be made .* choose another with --run"):
+    with pytest.raises(InputError, match=r"file/run cannot be created .* choose another with --run"):
         RunFolder.create(tmp_path / "file" / "run", {})
 
 
@@ -97,10 +97,10 @@ def test_create_refuses_a_path_through_a_file(tmp_path):
     [
         (None, "contains no run .there is no config.json"),
         ("{", "config.json is not valid JSON"),
-        ("[1]", r"config.json must hold one JSON object, got \[1\]"),
+        ("[1]", r"config.json must contain one JSON object, got \[1\]"),
     ],
 )
-def test_open_refuses_what_is_not_a_run(tmp_path, config, message):
+def test_open_refuses_a_folder_without_a_run(tmp_path, config, message):
     if config is not None:
         (tmp_path / "config.json").write_text(config)
     with pytest.raises(InputError, match=message):
@@ -115,7 +115,7 @@ def test_default_run_path():
             default_run_path(name, now)
 
 
-def test_rewind_cuts_both_files_where_they_ended(tmp_path):
+def test_rewind_truncates_the_files_to_their_marks(tmp_path):
     run = RunFolder.create(tmp_path, {})
     write_rows(run.metrics, [metrics_row("rl", 1), metrics_row("eval", 1)])
     run.samples.write_bytes('{"step": 1,  "completion": "a\u2028b\x85c é"}\n'.encode())
@@ -178,7 +178,7 @@ def test_read_metrics_returns_every_row(tmp_path):
     rows = [metrics_row("rl", 1, reward=0.5, loss=None), metrics_row("eval", 1, accuracy=1)]
     write_rows(tmp_path / "metrics.jsonl", rows)
     assert read_metrics(tmp_path / "metrics.jsonl") == rows
-    # A last row without its line end is a row if it is complete.
+    # The last row may lack its newline, if it is complete JSON.
     (tmp_path / "metrics.jsonl").write_text(json.dumps(rows[0]))
     assert read_metrics(tmp_path / "metrics.jsonl") == rows[:1]
 
@@ -189,15 +189,15 @@ def test_read_metrics_returns_every_row(tmp_path):
         ("{", "is not valid JSON"),
         ("", "is not valid JSON"),
         ("[]", "must be a JSON object"),
-        ('{"step": 1}', 'must have a "phase" among warm_start, value, rl, preference, reward_model, eval'),
-        ('{"phase": "train", "step": 1}', 'must have a "phase" among'),
+        ('{"step": 1}', 'must have a "phase" that is one of warm_start, value, rl, preference, reward_model, eval'),
+        ('{"phase": "train", "step": 1}', 'must have a "phase" that is one of'),
         ('{"phase": "rl"}', 'must have a whole number "step"'),
         ('{"phase": "rl", "step": -1}', 'must have a whole number "step"'),
         ('{"phase": "rl", "step": 1.5}', 'must have a whole number "step"'),
-        ('{"phase": "rl", "step": true}', 'must hold a number or null for "step"'),
-        ('{"phase": "rl", "step": 1, "loss": "x"}', 'must hold a number or null for "loss"'),
+        ('{"phase": "rl", "step": true}', 'must have a number or null as "step"'),
+        ('{"phase": "rl", "step": 1, "loss": "x"}', 'must have a number or null as "loss"'),
         ('{"phase": "rl", "step": 1, "loss": NaN}', "is not valid JSON .NaN is not a JSON number"),
-        ('{"phase": ["rl"], "step": 1}', 'must have a "phase" among'),
+        ('{"phase": ["rl"], "step": 1}', 'must have a "phase" that is one of'),
     ],
 )
 def test_read_metrics_names_file_and_line(tmp_path, line, message):
@@ -207,7 +207,7 @@ def test_read_metrics_names_file_and_line(tmp_path, line, message):
         read_metrics(path)
 
 
-def test_read_metrics_refuses_nothing(tmp_path):
+def test_read_metrics_refuses_missing_and_empty_files(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with pytest.raises(InputError, match=r"there is no metrics file .*metrics\.jsonl"):
         read_metrics(path)
@@ -216,7 +216,7 @@ def test_read_metrics_refuses_nothing(tmp_path):
         read_metrics(path)
 
 
-def test_a_run_without_progress_is_discarded_with_its_own_files_alone(tmp_path):
+def test_discarding_a_run_without_progress_removes_only_its_own_files(tmp_path):
     run = RunFolder.create(tmp_path / "run", {})
     (run.checkpoints / "last" / "0").mkdir(parents=True)
     (run.path / "notes.txt").write_text("mine")
@@ -237,13 +237,13 @@ def test_a_run_with_progress_is_never_discarded(tmp_path, progress):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_file_that_a_run_would_write_is_not_taken_over(tmp_path):
+def test_a_folder_with_a_file_that_a_run_would_write_is_refused(tmp_path):
     (tmp_path / "log.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"already holds a run \(log.txt\)"):
+    with pytest.raises(InputError, match=r"already contains a run \(log.txt\)"):
         RunFolder.create(tmp_path, {})
 
 
-def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+def test_unfinished_files_of_a_killed_process_are_removed(tmp_path):
     run = RunFolder.create(tmp_path, {})
     parts = [tmp_path / ".unfinished-last-1", run.checkpoints / "step-5" / ".unfinished-1"]
     for folder in (*parts, run.checkpoints / "last" / "0", run.checkpoints / "step-5" / "0"):
@@ -255,10 +255,10 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path):
     assert sorted(left) == ["checkpoints/last/0/weights", "checkpoints/step-5/0/weights", "config.json"]
 
 
-def test_two_processes_cannot_hold_a_run(tmp_path):
+def test_two_processes_cannot_lock_a_run(tmp_path):
     run = RunFolder.create(tmp_path, {})
-    with run.alone(), pytest.raises(InputError, match="another process is training in"), RunFolder.open(tmp_path).alone():
+    with run.lock(), pytest.raises(InputError, match="another process is training in"), RunFolder.open(tmp_path).lock():
         pass
-    with RunFolder.open(tmp_path).alone():
+    with RunFolder.open(tmp_path).lock():
         assert True
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]

@@ -14,14 +14,14 @@ from rljax.tracking.seeds import group_runs, over_seeds
 from rljax.training.config import TrainConfig
 
 
-def run_at(path, **settings):
-    """Make the folder of a run without steps."""
+def make_run(path, **settings):
+    """Create the folder of a run that has no steps yet."""
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(TrainConfig.flat(**settings).to_json() | {"seams": []}))
     return path
 
 
-def test_the_interval_is_that_of_a_t_test():
+def test_the_interval_matches_scipy_s_t_test():
     values = [0.2, 0.5, 0.4, 0.7]
     found = over_seeds([*values, None, math.nan])
     low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
@@ -38,18 +38,18 @@ def test_few_or_equal_seeds_have_no_interval(values):
 
 def test_runs_that_differ_only_in_their_seed_form_a_group(tmp_path):
     settings = {"a": {"seed": 0, "run": "a"}, "b": {"seed": 1, "run": "b"}, "c": {"seed": 2, "algorithm": "grpo"}}
-    paths = [run_at(tmp_path / name, **each) for name, each in settings.items()]
+    paths = [make_run(tmp_path / name, **each) for name, each in settings.items()]
     assert [(label, len(runs)) for label, runs in group_runs(paths).items()] == [("a (2 seeds)", 2), ("c", 1)]
     assert [*group_runs(paths, by_settings=False)] == ["a", "b", "c"]
 
 
 def test_a_folder_of_runs_is_a_group_in_the_order_of_the_seeds(tmp_path):
     for seed in (10, 9):
-        run_at(tmp_path / "many" / f"seed-{seed}", seed=seed)
+        make_run(tmp_path / "many" / f"seed-{seed}", seed=seed)
     (label, runs), *others = group_runs([tmp_path / "many"]).items()
     assert (label, [run.path.name for run in runs], others) == ("many (2 seeds)", ["seed-9", "seed-10"], [])
-    run_at(tmp_path / "mixed" / "a", seed=0)
-    run_at(tmp_path / "mixed" / "b", seed=1, algorithm="grpo")
+    make_run(tmp_path / "mixed" / "a", seed=0)
+    make_run(tmp_path / "mixed" / "b", seed=1, algorithm="grpo")
     with pytest.raises(InputError, match="differ in more than their seeds"):
         group_runs([tmp_path / "mixed"])
     (tmp_path / "other").mkdir()
@@ -62,7 +62,7 @@ def test_a_folder_of_runs_is_a_group_in_the_order_of_the_seeds(tmp_path):
 
 def test_the_runs_of_an_ablation_form_a_group_although_their_models_differ(tmp_path):
     for seed in (0, 1):
-        run_at(
+        make_run(
             tmp_path / "arm" / f"seed-{seed}",
             seed=seed,
             model=f"/a/warm-start/seed-{seed}/model",
@@ -72,39 +72,41 @@ def test_the_runs_of_an_ablation_form_a_group_although_their_models_differ(tmp_p
     assert [*group_runs([tmp_path / "arm"])] == ["arm (2 seeds)"]
 
 
-def written(path, accuracies):
+def write_metrics(path, accuracies):
     rows = [{"phase": "eval", "step": step, "accuracy": value} for step, value in accuracies.items()]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 @pytest.fixture
-def drawn(monkeypatch):
-    """Figures that would be saved."""
+def saved_figures(monkeypatch):
+    """Collect the figures that would be saved."""
     figures = []
     monkeypatch.setattr(plots, "_save", lambda figure, path: figures.append(figure))
     return figures
 
 
-def test_a_group_is_its_mean_at_the_common_steps_with_a_band(tmp_path, drawn):
+def test_a_group_is_plotted_as_its_mean_at_the_common_steps_with_a_band(tmp_path, saved_figures):
     curves = [{0: 0.1, 5: 0.4, 9: 0.9}, {0: 0.2, 5: 0.6}, {0: 0.3, 5: 0.2, 8: 0.1}]
-    paths = [written(tmp_path / f"{place}.jsonl", curve) for place, curve in enumerate(curves)]
+    paths = [write_metrics(tmp_path / f"{place}.jsonl", curve) for place, curve in enumerate(curves)]
     plots.overlay({"group": paths, "one": paths[0]}, tmp_path / "o.png", title="t")
-    (axes,) = drawn[0].axes
+    (axes,) = saved_figures[0].axes
     mean, one = axes.get_lines()
     np.testing.assert_allclose(mean.get_xydata(), [[0, 0.2], [5, 0.4]])
     assert len(one.get_xdata()) == 3
     edges = axes.collections[0].get_paths()[0].vertices
     assert edges[:, 1].max() == pytest.approx(over_seeds([0.4, 0.6, 0.2]).high)
-    other = written(tmp_path / "other.jsonl", {1: 0.5})
+    other = write_metrics(tmp_path / "other.jsonl", {1: 0.5})
     with pytest.raises(InputError, match="no common step"):
         plots.overlay({"group": [paths[1], other]}, tmp_path / "o.png", title="t")
 
 
-def test_thirty_six_runs_look_different_and_their_legend_hides_no_point(tmp_path, monkeypatch):
+def test_thirty_six_runs_look_different_and_their_legend_is_beside_the_plot(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(plots, "_save", lambda figure, path: saved.append(figure))
-    runs = {f"a rather long name {place}": written(tmp_path / f"{place}.jsonl", {0: 0.0, 9: 1.0}) for place in range(36)}
+    runs = {
+        f"a rather long name {place}": write_metrics(tmp_path / f"{place}.jsonl", {0: 0.0, 9: 1.0}) for place in range(36)
+    }
     plots.overlay(runs, tmp_path / "o.png", title="t")
     (figure,) = saved
     figure.canvas.draw()
@@ -117,7 +119,7 @@ def test_thirty_six_runs_look_different_and_their_legend_hides_no_point(tmp_path
 
 
 def test_twelve_colors_can_be_told_apart():
-    """Distances in CIELAB: about 2 are just noticeable."""
+    """Colors differ by more than 20 in CIELAB; a difference of about 2 is just noticeable."""
 
     def lab(color):
         channels = np.array([int(color[place : place + 2], 16) for place in (1, 3, 5)]) / 255

@@ -27,7 +27,7 @@ def run(tmp_path):
 
 
 class FakeWandb:
-    """The part of wandb that the tracker uses; it records the calls."""
+    """Implements the part of wandb that the tracker uses, and records the calls."""
 
     def __init__(self):
         self.started, self.metrics, self.logged, self.finished = [], [], [], 0
@@ -66,13 +66,13 @@ def test_wandb_receives_everything_and_resumes(run, monkeypatch):
     assert wandb.started[1] == {**start, "id": "abc123", "resume": "must"}
 
 
-def test_wandb_not_installed_says_how_to_install(run, monkeypatch):
+def test_missing_wandb_is_refused_with_the_install_command(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(InputError, match=r"wandb is not installed; run `pip install wandb`"):
         WandbTracker(run, project="sums")
 
 
-def test_the_environment_names_the_project(run, monkeypatch):
+def test_an_environment_variable_overrides_the_project(run, monkeypatch):
     wandb = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setenv("WANDB_PROJECT", "of the team")
@@ -81,11 +81,11 @@ def test_the_environment_names_the_project(run, monkeypatch):
 
 
 class ServerError(Exception):
-    """The error of MLflow's client."""
+    """Stands for the exception of MLflow's client."""
 
 
 class FakeMlflow:
-    """The part of MLflow that the tracker uses, as module and client; it records the calls."""
+    """Implements the part of MLflow that the tracker uses, both module and client, and records the calls."""
 
     def __init__(self, down=False):
         self.down, self.calls = down, []
@@ -144,7 +144,7 @@ def test_mlflow_receives_everything_and_resumes(run, monkeypatch):
     assert mlflow.calls[-1] == ("update", "abc", "RUNNING")
 
 
-def test_mlflow_takes_the_settings_in_parts_and_a_known_experiment(tmp_path, monkeypatch):
+def test_mlflow_receives_settings_in_batches_and_reuses_an_experiment(tmp_path, monkeypatch):
     mlflow = FakeMlflow()
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "known")
@@ -157,15 +157,15 @@ def test_mlflow_takes_the_settings_in_parts_and_a_known_experiment(tmp_path, mon
     assert len(sent) > PARAMETERS_AT_ONCE >= max(len(batch[3]) for batch in batches)
 
 
-def test_a_server_that_cannot_be_reached_ends_no_run(run, monkeypatch, caplog):
+def test_a_server_that_cannot_be_reached_does_not_end_the_run(run, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "mlflow", FakeMlflow(down=True))
     tracker = MlflowTracker(run, experiment="sums")
     for step in range(3):
         tracker.log("rl", step, {"reward": 0.5})
     tracker.samples(2, SAMPLES)
     tracker.close()
-    assert "MLflow did not take the samples: ServerError: no answer" in caplog.text
-    assert "MLflow did not take 3 rows of metrics; metrics.jsonl has them." in caplog.text
+    assert "MLflow did not accept the samples: ServerError: no answer" in caplog.text
+    assert "MLflow did not accept 3 rows of metrics; metrics.jsonl has them." in caplog.text
 
 
 @pytest.mark.parametrize("package", ["wandb", "mlflow"])
@@ -185,12 +185,12 @@ def test_services_are_trackers_that_refuse_bad_rows(run, monkeypatch):
             tracker.log("rl", -1, {})
 
 
-def test_a_run_is_in_a_real_mlflow_store(tmp_path, monkeypatch):
+def test_a_run_can_be_read_from_a_real_mlflow_store(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="the package mlflow-skinny is not installed")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/store")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     run = RunFolder.create(tmp_path / "addition", rljax.TrainConfig().to_json())
-    for step in (1, 2):  # the second one resumes
+    for step in (1, 2):  # the second tracker resumes the run
         tracker = MlflowTracker(run, experiment="sums")
         tracker.log("rl", step, {"reward": 0.5 * step, "loss": float("nan")})
         tracker.samples(step, SAMPLES)
@@ -210,7 +210,7 @@ def test_a_run_is_in_a_real_mlflow_store(tmp_path, monkeypatch):
     ]
 
 
-def test_a_run_is_in_a_real_wandb_folder(run, monkeypatch):
+def test_a_run_is_written_to_a_real_wandb_folder(run, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="the package wandb is not installed")
     for name, value in {"MODE": "offline", "ENTITY": "team", "RUN_GROUP": "seeds", "TAGS": "a,b"}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)

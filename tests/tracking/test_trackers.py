@@ -24,7 +24,7 @@ def run(tmp_path):
 
 
 def events(run):
-    """The summaries of all event files, read by the record format: length, its check, data, its check."""
+    """Yield the summaries in all event files; a record has a length, its checksum, the data, and their checksum."""
     for path in sorted(run.tensorboard.iterdir()):
         data = path.read_bytes()
         while data:
@@ -35,7 +35,7 @@ def events(run):
 
 
 @pytest.mark.usefixtures("untyped")  # signatures promise floats; NumPy and JAX numbers are accepted too
-def test_jsonl_rows_are_on_disk_at_once(run):
+def test_jsonl_rows_are_written_immediately(run):
     tracker = JsonlTracker(run)
     metrics = {"seconds": 1.5, "reward": jnp.float32(0.25), "loss": float("nan"), "kl": -jnp.inf, "grad_norm": np.inf}
     tracker.log("rl", np.int64(7), metrics)

@@ -132,11 +132,11 @@ def test_the_trackers_are_closed_after_the_save_and_a_failed_one_keeps_the_folde
         say_stopped=call("say"),
         saver=SimpleNamespace(wait=call("room", Interrupted)),
         trackers=SimpleNamespace(close=call("close")),
-        folder=SimpleNamespace(let_go=call("let go")),
+        folder=SimpleNamespace(mark_normal_end=call("mark normal end")),
     )
     phase.leave(run, mock.Mock(spec=Checkpoint))
     begun = {"save": ["save", "close"], "room": ["save", "room", "close"]}
-    assert calls == [*begun.get(failing, ["save", "room", "say", "close", "let go"]), code]
+    assert calls == [*begun.get(failing, ["save", "room", "say", "close", "mark normal end"]), code]
     assert ("OSError: gone" in capsys.readouterr().err) == (code == 1)
 
 

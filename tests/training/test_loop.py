@@ -102,7 +102,7 @@ def test_a_run_with_broken_parameters_ends_in_an_error(tmp_path, settings, messa
 
 def test_a_folder_that_contains_a_run_is_not_overwritten(finished):
     before = {file: file.read_bytes() for file in finished.run.glob("*.json*")}
-    with pytest.raises(InputError, match="already holds a run"):
+    with pytest.raises(InputError, match="already contains a run"):
         rljax.train(TINY.replace(run=str(finished.run)), even_length)
     assert {file: file.read_bytes() for file in finished.run.glob("*.json*")} == before
 

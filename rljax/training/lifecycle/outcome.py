@@ -15,7 +15,7 @@ from rljax.tracking.alarms import alarms_raised
 from rljax.tracking.display_text import CORRECT, POSITIVE, check_judged, events, next_commands
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.starts import accepted_changes, changed_exam
+from rljax.tracking.starts import accepted_changes, explain_changed_inputs
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, Quality, restore_params
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import schedules
@@ -70,7 +70,7 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
     run.display.finish(
         [
             *outcome(before, after, comparison, accuracy=accuracy, count=len(problems)),
-            *changed_exam(accepted_changes(folder)),
+            *explain_changed_inputs(accepted_changes(folder)),
             *describe_progress(kinds_of(answers, problems)),
             *events(rows, prompts=config.sampling.prompts),
             *alarms_raised(folder),

@@ -24,7 +24,7 @@ from rljax.tracking.starts import (
     digest_of_name,
     digest_of_object,
     digest_of_rows,
-    exam_inputs,
+    evaluation_inputs,
     text_inputs,
 )
 from rljax.training.config import TrainConfig
@@ -81,7 +81,7 @@ def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
     environment, named = setup.train.environment, config.reward.environment
     found: dict[str, str | None] = {
         "training rows": digest_of_rows(setup.train.prompts.problems),
-        **exam_inputs(
+        **evaluation_inputs(
             setup.heldout.prompts.problems, None if environment is not None else digest_of_reward(config, seams.reward)
         ),
         **text_inputs(setup.tokenizer, chat=config.model.chat),

@@ -13,7 +13,7 @@ from rljax.files import absolute_paths
 from rljax.importing import check_trusted
 from rljax.parallel import of_first, on_first, together
 from rljax.tracking.run_folder import RunFolder, default_run_path
-from rljax.tracking.starts import Change, began_before_inputs
+from rljax.tracking.starts import Change, lacks_recorded_inputs
 from rljax.training.checkpoints.checkpoint import LAST
 from rljax.training.checkpoints.manifest import fault_of
 from rljax.training.config import TrainConfig
@@ -72,7 +72,7 @@ def settings_of(
         names = own if seams.reward is None else [name for name in own if name not in code_of(saved)]
         check_trusted(existing.path, names, trust=consent.trust)
     saved = saved.replace(**absolute_paths(saved.to_flat()))
-    if together(lambda: began_before_inputs(existing)):
+    if together(lambda: lacks_recorded_inputs(existing)):
         saved, config = with_paper_lengths(saved), None if config is None else with_paper_lengths(config)
     changes = () if config is None else changes_between(saved, config)
     check_changes(changes)
@@ -106,7 +106,7 @@ def _continues(path: Path) -> bool:
     if not RunFolder(path, {}).config_file.exists():
         return False
     existing = RunFolder.open(path)
-    if existing.is_held:
+    if existing.is_locked:
         raise InputError(f"another process is training in {path}; wait until it ends, or stop it.")
     if existing.has_saved or fault_of(existing.checkpoints / LAST / "0") is None:
         return True
