@@ -1,9 +1,9 @@
 """Thumbs up or down for a served model: does `rljax adapt` improve what the thumbs reward, and what else changes?
 
 A small transformer learns sums of two and three numbers from demonstrations; half of them contain a superfluous `*`,
-which does not affect the answer. This run is served: it samples responses to its training problems at temperature 1, and each gets
-thumbs up or down. `rljax adapt` reads them once, with default settings except for the learning rate. Two arms begin with the same
-served model and the same responses, and differ in the thumbs:
+which does not affect the answer. The result is served: it samples responses to its training problems at temperature 1, and each
+gets thumbs up or down. `rljax adapt` reads them once, with default settings except for the learning rate. Two arms begin with the
+same served model and the same responses, and differ in the thumbs:
 
     verifier    up for a right answer;
     rule        up for a response without `*`, right or wrong: a preference that neither demonstrations nor rewards express.
@@ -28,7 +28,7 @@ verifier's arm from 68 to 55 %. Of 320 updates, five went beyond `--max-kl` and 
 The claims behind the verdicts were written down after the runs, with the margin of other experiments.
 
 Deviations: no paper has this setting. Code gives the thumbs instead of people, for every response and without mistakes; the queue
-is complete before the first line is learned.
+is complete before training on its first line begins.
 
 Finished rows are not repeated, unless the settings have changed. The command writes OUT.json, a row for each seed and arm, and
 OUT.md: the shares of right responses and of responses without `*` among sampled responses to held-out problems, before and after,
@@ -92,7 +92,7 @@ SUMS = {"operands": (2, 3), "digits": 1, "operators": "+", "nesting": 0}
 PROBLEMS = {"train": 700, "heldout": 60}
 LINES = 1024
 """Lines of the queue, one for each problem in turn."""
-DRAWN = 4
+RESPONSES = 4
 """Responses to each held-out problem."""
 ADAPTATION = {"checkpoint": "last", "learning_rate": 3e-4, "heldout": 0, "once": True}
 Judge = Callable[[Problem, str], bool]
@@ -113,7 +113,7 @@ def is_plain(problem: Problem, response: str) -> bool:
 ARMS: Mapping[str, Judge] = {"verifier": is_right, "rule": is_plain}
 """Name of an arm -> which responses get thumbs up."""
 NUMBERS: Mapping[str, Judge] = {"right": is_right, "without `*`": is_plain}
-"""Shares that are measured."""
+"""Name of a share that is measured -> which responses count."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Arguments:
 def settings_of(row: Mapping[str, Any]) -> str:
     """Compute a hash of what the rows of a seed depend on: the served run, its problems, and the adaptation."""
     adaptation = vars(AdaptationConfig("", Path(), **ADAPTATION))
-    return settings_hash(resolved_settings(CONFIG.replace(seed=row["seed"])), adaptation, SUMS, PROBLEMS, LINES, DRAWN)
+    return settings_hash(resolved_settings(CONFIG.replace(seed=row["seed"])), adaptation, SUMS, PROBLEMS, LINES, RESPONSES)
 
 
 def train_problems(seed: int) -> list[Problem]:
@@ -139,8 +139,8 @@ def train_problems(seed: int) -> list[Problem]:
     return arithmetic("train", PROBLEMS["train"], seed=seed, **SUMS)
 
 
-def served(seed: int, place: Path) -> Path:
-    """Return the served run, trained if it does not exist: every second demonstration has a `*` after its first step."""
+def train_served(seed: int, place: Path) -> Path:
+    """Train the served run if it does not exist; every second demonstration has a `*` after its first step. Return its folder."""
     if not (place / "served" / "last" / "config.json").exists():
         rows = []
         for number, problem in enumerate(train_problems(seed)):
@@ -155,7 +155,7 @@ def served(seed: int, place: Path) -> Path:
 
 
 def queue_of(opened: OpenPolicy, judge: Judge, seed: int, file: Path) -> Path:
-    """Write feedback on one response after another, until the queue is full."""
+    """Sample a response to one problem after another until the queue is full, and write each with its thumbs."""
     problems = list(itertools.islice(itertools.cycle(train_problems(seed)), LINES))
     texts = opened.sample([problem.prompt for problem in problems], temperature=1.0, seed=seed)
     lines = [
@@ -167,25 +167,25 @@ def queue_of(opened: OpenPolicy, judge: Judge, seed: int, file: Path) -> Path:
     return file
 
 
-def shares(opened: OpenPolicy) -> dict[str, float]:
+def measure_shares(opened: OpenPolicy) -> dict[str, float]:
     """Measure shares of the responses to held-out problems, sampled at temperature 1."""
     problems = arithmetic("heldout", PROBLEMS["heldout"], seed=0, **SUMS)
-    texts = opened.sample([problem.prompt for problem in problems], count=DRAWN, temperature=1.0, seed=0)
+    texts = opened.sample([problem.prompt for problem in problems], count=RESPONSES, temperature=1.0, seed=0)
     pairs = [(problem, text) for problem, row in zip(problems, texts, strict=True) for text in row]
     return {name: float(np.mean([judge(*pair) for pair in pairs])) for name, judge in NUMBERS.items()}
 
 
 def row_of(work: Path, seed: int, arm: str) -> dict[str, Any]:
-    """Adapt the served run of a seed to the thumbs of an arm."""
+    """Adapt the served run of a seed to the thumbs of an arm, and measure it before and after."""
     begin, place = time.monotonic(), work / f"seed{seed}-{settings_of({'seed': seed})}"
-    run = served(seed, place)
+    run = train_served(seed, place)
     opened = load(run, which="last")
     queue, folder = queue_of(opened, ARMS[arm], seed, place / arm / "queue.jsonl"), place / arm / "adapted"
     adapt(AdaptationConfig(str(run), queue, folder, **ADAPTATION))
     steps = [row for row in read_metrics(folder / "metrics.jsonl") if row["phase"] == "rl"]
     return {
-        "before": shares(opened),
-        "after": shares(load(folder, which="last")),
+        "before": measure_shares(opened),
+        "after": measure_shares(load(folder, which="last")),
         "updates": int(sum(step["updates"] for step in steps)),
         "kl": round(steps[-1]["kl_to_reference"], 4),
         "seconds": round(time.monotonic() - begin, 1),
@@ -193,7 +193,7 @@ def row_of(work: Path, seed: int, arm: str) -> dict[str, Any]:
 
 
 def by_seed(rows: Rows, arm: str, when: str, number: str) -> dict[int, float]:
-    """Return a share of an arm before or after the adaptation, by seed."""
+    """Return one share of an arm, before or after the adaptation, by seed."""
     return {row["seed"]: row[when][number] for row in rows if row["arm"] == arm}
 
 
@@ -226,8 +226,8 @@ def main(arguments: Arguments) -> None:
     write_page(
         file,
         f"python experiments/adaptation.py --seeds {' '.join(map(str, arguments.seeds))}",
-        f"shares of {PROBLEMS['heldout'] * DRAWN} sampled responses to held-out problems before and after {LINES} thumbs, means "
-        "over the seeds with 95 % t intervals; changes are paired by seed, in points.",
+        f"shares of {PROBLEMS['heldout'] * RESPONSES} sampled responses to held-out problems before and after {LINES} thumbs, "
+        "means over the seeds with 95 % t intervals; changes are paired by seed, in points.",
         report(rows),
     )
 

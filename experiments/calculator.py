@@ -3,20 +3,19 @@
 The task is sums of two to four numbers with steps, where demonstrations of longer sums are unfinished. With `--calculator 0.4`
 four tenths of the probability of each digit of a result come from the calculator, in sampling, in scoring and in the evaluation.
 The warm start trains the network alone, so all arms of a seed begin with the same network. To save time, the model is smaller
-than the default of `rljax train`, the batch is a quarter as large, and the algorithm is GRPO without a penalty. Arms have the
-same seeds,
-settings and held-out problems.
+than the default of `rljax train`, the batch is a quarter as large, and the algorithm is GRPO without a penalty. All arms have the
+same seeds, settings and held-out problems.
 
 Command:
 
     python experiments/calculator.py     (a quarter of an hour on one CPU core)
 
-A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` run a part.
+A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` run only a part.
 
 Deviations: no paper has this setting; the mixture comes from a design document (`rljax.ops.unpublished.mixture`). The learning
 rate was chosen after runs with 1e-3 and the seeds 0 to 2, in which the network alone ended at 7, 49 and 52 %, and runs with
-shares of 0.4, 0.6 and 0.9 at 73, 68 and 71 % on average; those rows are not kept. Seeds 3 and 4 were run after three seeds had
-decided nothing.
+shares of 0.4, 0.6 and 0.9 ended at 73, 68 and 71 % on average; those rows are not kept. Seeds 3 and 4 were added after three
+seeds had decided nothing.
 
 It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy before and during RL, accuracy of the trained network without the
 calculator, and the share of right sampled responses in the first and in the last five steps. An arm is compared with the
@@ -95,7 +94,7 @@ class Arguments:
 
 
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:
-    """Make the settings of a run, with its warm start and without its folder."""
+    """Build the settings of a run, including its warm start but not its folder."""
     return CONFIG.replace(seed=seed, calculator=ARMS[arm])
 
 

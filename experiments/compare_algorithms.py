@@ -56,7 +56,7 @@ class Arguments:
     """Folder of the runs."""
 
 
-def warm_started(config: rljax.TrainConfig, folder: Path) -> Path:
+def export_warm_start(config: rljax.TrainConfig, folder: Path) -> Path:
     """Export the model after the experiment's warm start with this seed as a Hugging Face folder, if it does not exist yet."""
     if not folder.exists():
         base = for_algorithm(config, "rloo").replace(steps=0, run=f"{folder}-run", quiet=True)
@@ -85,7 +85,7 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
     algorithm, _, settings = name.partition(":")
     config = load_config(arguments.experiment).replace(seed=seed)
     work = arguments.work / config.run.name
-    model = warm_started(config, work / f"warm-{seed}")
+    model = export_warm_start(config, work / f"warm-{seed}")
     run = work / f"{name.replace('/', '_')}-{seed}"
     config = for_algorithm(config, algorithm).replace(
         model=str(model),
@@ -114,7 +114,7 @@ def row_of(arguments: Arguments, name: str, seed: int) -> dict:
 
 
 def table(rows: list[dict]) -> str:
-    """Write the mean and range over the seeds in Markdown, one line per algorithm; times refer to the first seed."""
+    """Format the mean and range over the seeds in Markdown, one line per algorithm; times refer to the first seed."""
     first = min(row["seed"] for row in rows)
     lines = [
         "| algorithm | seeds | before RL | after RL, mean (lowest to highest) | best, mean | RL steps | value steps "
@@ -142,7 +142,7 @@ def seconds_text(seconds: float | None, form: str) -> str:
 
 
 def report(rows: list[dict]) -> str:
-    """Write the table below the command that makes it."""
+    """Format the table below the command that writes it."""
     return f"`python experiments/compare_algorithms.py {shlex.join(sys.argv[1:])}`\n\n{table(rows)}"
 
 

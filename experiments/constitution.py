@@ -21,9 +21,8 @@ Result (seeds 0 and 1: 2026-11-22, the others: 2026-11-23; 2 cores of an AMD EPY
 means of five seeds with 95 % t intervals): violations decrease, and the accuracy does not rise. With the rules it changes by +0.5
 points in 40 steps (-6.6 to +7.6), from 79 %, so a loss of a few points is not excluded; with the answer alone it changes by +9.5
 (+3.9 to +15.1). Paired by seed, the rules cost 9.0 points of accuracy at the end (7.0 to 11.0), about what RL gains without them.
-Of the
-held-out answers, 79 points fewer break `polite` (66 to 93), and 8 points fewer `brief` (2 to 14). Longer runs and other weights
-of the rules were not tried.
+Of the held-out answers, 79 points fewer break `polite` (66 to 93), and 8 points fewer `brief` (2 to 14). Longer runs and other
+weights of the rules were not tried.
 
 The claims behind the verdicts were written down after the runs, with the margin of other experiments.
 
@@ -102,14 +101,14 @@ class Arguments:
 
 
 def with_habits(problem: Problem, number: int) -> Problem:
-    """Make a demonstration break the rules: the first one if the number is odd, the second one in two of four problems."""
+    """Make a demonstration break the rules: the first rule if the number is odd, the second one in two of every four problems."""
     first, rest = str(problem.demonstration).split(";", 1)
     twice = f"{first};" if number % 4 >= 2 else ""
     star = "*" if number % 2 else ""
     return replace(problem, demonstration=f"{first};{twice}{star}{rest}")
 
 
-def problems(seed: int) -> tuple[list[Problem], list[Problem]]:
+def make_problems(seed: int) -> tuple[list[Problem], list[Problem]]:
     """Generate training problems, whose demonstrations have the habits, and held-out ones."""
     train = arithmetic("train", PROBLEMS["train"], seed=seed, **SUMS)
     heldout = arithmetic("heldout", PROBLEMS["heldout"], seed=seed, **SUMS)
@@ -117,7 +116,7 @@ def problems(seed: int) -> tuple[list[Problem], list[Problem]]:
 
 
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:
-    """Make the settings of a run, without its folder."""
+    """Build the settings of a run, without its folder."""
     return CONFIG.replace(seed=seed, reward_weights=(1.0, ARMS[arm]))
 
 
@@ -130,7 +129,7 @@ def row_of(arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed."""
     with TemporaryDirectory() as folder:
         config = config_of(arm, seed).replace(run=f"{folder}/run")
-        result = rljax.train(config, reward=["exact", constitution(RULES)], problems=problems(seed))
+        result = rljax.train(config, reward=["exact", constitution(RULES)], problems=make_problems(seed))
         rows = read_metrics(result.run / "metrics.jsonl")
     steps, evaluations = ([row for row in rows if row["phase"] == phase] for phase in ("rl", "eval"))
     row = {"accuracy": [evaluations[0]["accuracy"], evaluations[-1]["accuracy"]]}
@@ -150,7 +149,7 @@ def report(rows: Rows) -> str:
     """Format means over the seeds with their intervals, changes by RL, and differences between the arms, in Markdown."""
     labels = {"accuracy": "accuracy"}
     labels |= {f"{rule}{place}": f"violations of `{rule}`{place}" for rule in RULES for place in ("", ", held out")}
-    lines = ["| arm | number | before RL | after RL | change |", f"|{' --- |' * 5}"]
+    lines = ["| arm | metric | before RL | after RL | change |", f"|{' --- |' * 5}"]
     for arm, number in itertools.product(ARMS, labels):
         before, after = (by_seed(rows, arm, number, place) for place in (0, 1))
         lines.append(
@@ -161,7 +160,7 @@ def report(rows: Rows) -> str:
         "",
         f"After RL, {ruled} minus {alone}, paired by seed, in points:",
         "",
-        "| number | difference |",
+        "| metric | difference |",
         "| --- | --- |",
     ]
     for number, label in labels.items():

@@ -3,8 +3,7 @@
 A small transformer learns sums of two and three numbers with `+` from demonstrations, and then by GRPO. Its last model continues
 with `-`, from demonstrations and then by GRPO again; these problems no longer contain `+`. The second run is done without an
 anchor and with anchors of several weights, whose Fisher information is estimated on 256 responses of the first model to its own
-problems.
-Held-out accuracy on both operators is measured after each run, with greedy decoding.
+problems. Held-out accuracy on both operators is measured after each run, with greedy decoding.
 
 The same as commands:
 
@@ -26,8 +25,8 @@ second run, 76 (67 to 86) of the sums with `+` are right and none with `-`. Afte
     -          15 (6 to 24)     5 (0 to 10)      3 (0 to 7)
 
 Without an anchor `+` is forgotten. Paired by seed, a weight of 100 keeps 42 points more (12 to 72), but hardly anything in seed 4,
-where 2 % are left; 10000 keeps 67 more (57 to 78). The anchor slows down the learning of `-`, since all runs have the same number
-of steps: by 9 points with 100 (0.4 to 18), 11 with 10000 (0.1 to 23). The learning rate and the weights were
+where 2 % are left; 10000 keeps 67 more (57 to 78). All runs have the same number of steps, so
+the anchor costs accuracy in `-`: 9 points with 100 (0.4 to 18), 11 with 10000 (0.1 to 23). The learning rate and the weights were
 chosen on seed 0; with a learning rate of 1e-3 instead of 3e-4 and 600 steps, a weight of 1000 kept 18 % there: such steps are too
 large for a quadratic penalty.
 
@@ -107,7 +106,7 @@ class Arguments:
 
 
 def configs_of(seed: int, weight: float) -> tuple[rljax.TrainConfig, rljax.TrainConfig]:
-    """Make the settings of the first run, and of the second run without its model."""
+    """Build the settings of the first run, and of the second run without its model."""
     config = CONFIG.replace(seed=seed)
     return config.replace(**FIRST), config.replace(**SECOND, anchor=weight or None)
 
@@ -117,7 +116,7 @@ def settings_of(row: Mapping[str, Any]) -> str:
     return settings_hash(*map(resolved_settings, configs_of(row["seed"], row["weight"])))
 
 
-def finished(folder: Path, config: rljax.TrainConfig) -> Path:
+def finish_run(folder: Path, config: rljax.TrainConfig) -> Path:
     """Train, unless the run with these settings already exists; continue a run that was stopped."""
     folder = folder.with_name(f"{folder.name}-{settings_hash(resolved_settings(config))}")
     if not (folder / "last" / "config.json").exists():
@@ -125,7 +124,7 @@ def finished(folder: Path, config: rljax.TrainConfig) -> Path:
     return folder
 
 
-def accuracies(run: Path) -> dict[str, float]:
+def measure_accuracies(run: Path) -> dict[str, float]:
     """Measure the held-out greedy accuracy of the last model of a run on each operator."""
     found = {}
     for operator in "+-":
@@ -136,12 +135,12 @@ def accuracies(run: Path) -> dict[str, float]:
     return found
 
 
-def measured(work: Path, seed: int, weight: float) -> dict[str, Any]:
-    """Do both runs of a seed and a weight, and measure their accuracies."""
+def row_of(work: Path, seed: int, weight: float) -> dict[str, Any]:
+    """Do both runs for a seed and a weight, and measure their accuracies."""
     start, place, configs = time.monotonic(), work / f"seed{seed}", configs_of(seed, weight)
-    first = finished(place / "first", configs[0])
-    second = finished(place / f"second-{weight:g}", configs[1].replace(model=str(first / "last")))
-    row = {"before": accuracies(first), "after": accuracies(second)}
+    first = finish_run(place / "first", configs[0])
+    second = finish_run(place / f"second-{weight:g}", configs[1].replace(model=str(first / "last")))
+    row = {"before": measure_accuracies(first), "after": measure_accuracies(second)}
     return row | {"seconds": round(time.monotonic() - start, 1)}
 
 
@@ -189,7 +188,7 @@ def main(arguments: Arguments) -> None:
     """Run what is not in the JSON file yet; write that file after every run, and the table at the end."""
     wanted = [{"seed": seed, "weight": weight} for seed, weight in itertools.product(arguments.seeds, arguments.weights)]
     file = arguments.out.with_suffix(".json")
-    rows = add_missing_rows(file, wanted, partial(measured, arguments.work), settings=settings_of)
+    rows = add_missing_rows(file, wanted, partial(row_of, arguments.work), settings=settings_of)
     seeds, weights = (" ".join(f"{value:g}" for value in values) for values in (arguments.seeds, arguments.weights))
     write_page(
         file,

@@ -156,7 +156,7 @@ def dapo_loss(logp: jax.Array, batch: Batch) -> jax.Array:
 
 
 def sample_groups(sample: Any, params: Any, step: int) -> tuple[np.ndarray, Rollout]:
-    """Dynamic sampling: sample until P groups have right and wrong responses; after the last try, fill up with other groups."""
+    """Dynamic sampling: sample until P groups have right and wrong responses; after the last try, use other groups for the rest."""
     rng, tried = np.random.default_rng((SEED, step)), []
     for key in jax.random.split(jax.random.fold_in(jax.random.key(SEED), step), TRIES):
         problems = [TRAIN[i] for i in np.repeat(rng.choice(len(TRAIN), P, replace=False), G)]

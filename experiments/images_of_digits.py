@@ -3,14 +3,13 @@
 The task is `digits`: two noisy images of digits, whose sum is the answer. The warm start is short, so that the model reads some
 digits and confuses others; RL with a reward for the sum alone has to do the rest. Two arms: with `--images 8 4` a patch is
 embedded by a linear projection of its pixels and by its position in the image; without it, each of the 256 patterns is a token
-with its own embedding.
-The settings and the problems are the same.
+with its own embedding. The settings and the problems are the same.
 
 Command:
 
     python experiments/images_of_digits.py     (a few minutes on one CPU core)
 
-A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` run a part.
+A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` run only a part.
 
 Deviations: no paper has this setting. The patch embedding is equation 1 of arXiv:2010.11929, in a decoder that also reads text.
 The length of the warm start and the learning rate were chosen after runs: 60 steps led to an accuracy of 88 % before RL; with 40
@@ -94,7 +93,7 @@ class Arguments:
 
 
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:
-    """Make the settings of a run, without its folder."""
+    """Build the settings of a run, without its folder."""
     return CONFIG.replace(seed=seed, images=ARMS[arm])
 
 

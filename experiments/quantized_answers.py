@@ -1,8 +1,8 @@
 """What rounding the weights costs: greedy accuracy, bytes of the weights, and the time of a batch of answers.
 
-A run answers its held-out problems; a model folder gets sums of two two-digit numbers in chat form, right if the last number is the
-sum. All precisions answer the same prompts in turn, `--rounds` times after a round that compiles, and a time is compared with that
-of exact weights in the same round.
+A run answers its held-out problems. A model folder answers sums of two two-digit numbers in chat form; an answer is right if its
+last number is the sum. All precisions answer the same prompts in turn, `--rounds` times after a round that compiles, and each time
+is compared with the time of exact weights in the same round.
 
     python experiments/quantized_answers.py runs/first HuggingFaceTB/SmolLM2-135M-Instruct
 
@@ -47,7 +47,7 @@ class Arguments:
 
 
 def sums(count: int) -> list[Problem]:
-    """Make questions for sums of two-digit numbers."""
+    """Generate questions about sums of two-digit numbers."""
     pairs = np.random.default_rng(0).integers(10, 100, size=(count, 2)).tolist()
     questions = [(f"What is {a} + {b}? Answer with a number.", str(a + b)) for a, b in pairs]
     return [Problem(text, right, messages=({"role": "user", "content": text},)) for text, right in questions]

@@ -3,15 +3,14 @@
 A small transformer learns sums of two to four numbers from demonstrations, and then by RL with `--sampler-delay`: a ring buffer
 of old parameters samples the responses, and their true log-probabilities are the denominator of the ratio. All runs begin with
 one base model, whose warm start has its own seed; the seeds of the arms vary RL: its problems, their order, sampling, and the
-held-out
-problems. GEPO's paper (arXiv:2508.17850) reports that GEPO loses 3 % from no delay to the largest, and GRPO and GSPO more. The
-claim `staleness_gepo` tests the same with a table of logits.
+held-out problems. GEPO's paper (arXiv:2508.17850) reports that GEPO loses 3 % from no delay to the largest, and GRPO and GSPO more.
+The claim `staleness_gepo` tests the same with a table of logits.
 
 Command:
 
     python experiments/sampler_delay.py     (an estimated half hour on one CPU core)
 
-A finished run is not repeated; `--seeds` and `--minutes` run a part.
+A finished run is not repeated; `--seeds` and `--minutes` run only a part.
 
 Deviations from the paper: a model of 0.1 million parameters and 160 steps, so that with a delay of 64 the first 64 steps, which
 sample from the base model, are two fifths of the run. There is no KL penalty except GEPO's own, 0.005 towards the sampler, as in
@@ -150,13 +149,13 @@ def report(rows: Sequence[Row]) -> str:
     for name, delay in itertools.product(OPTIONS, DELAYS):
         cells = [over_seeds([*by_seed(rows, name, delay, number).values()]).text() for number in SHOWN]
         costs = [over_seeds([*cost(rows, name, delay, number).values()]).text() if delay else "-" for number in SHOWN]
-        compared = [less_than_grpo(rows, name, delay, number) if delay and name != "grpo" else "-" for number in SHOWN]
+        compared = [compare_with_grpo(rows, name, delay, number) if delay and name != "grpo" else "-" for number in SHOWN]
         lines.append(f"| {' | '.join([name, str(delay), *cells, *costs, *compared])} |")
     before = over_seeds([row["curve"][0] for row in rows if row["algorithm"] == "grpo" and row["delay"] == 0])
     return "\n".join(["", f"{before.seeds} seeds; accuracy before RL {before.text()}.", "", *lines]) + "\n"
 
 
-def less_than_grpo(rows: Sequence[Row], name: str, delay: int, number: str) -> str:
+def compare_with_grpo(rows: Sequence[Row], name: str, delay: int, number: str) -> str:
     """Format the cost of a delay for GRPO minus its cost for another algorithm, and whether the sign is decided."""
     grpo, own = cost(rows, "grpo", delay, number), cost(rows, name, delay, number)
     interval = over_seeds([round(grpo[seed] - own[seed], 4) for seed in sorted(grpo.keys() & own.keys())])

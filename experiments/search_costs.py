@@ -49,9 +49,9 @@ def rows_of(report: SearchReport, method: str) -> list[dict[str, Any]]:
     return rows
 
 
-def once_each(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out repeated rows of independent answers, and sort by tokens; the tokens of one answer are the tokens of the votes of
-    k, divided by k."""
+def drop_repeats(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out repeated rows of independent answers, and sort by tokens. One answer has the tokens of `votes of k`, divided by
+    k."""
     votes = next(row for row in rows if row["method"] == "votes of k")
     each = votes["tokens"] / votes["size"]
     filled = [row | {"tokens": each if row["tokens"] is None else row["tokens"]} for row in rows]
@@ -75,7 +75,7 @@ def main(arguments: Arguments) -> None:
     for method, sizes in SIZES.items():
         found = search(arguments.run, method=method, samples=sizes, checkpoint="last", limit=arguments.limit)
         rows += rows_of(found, method)
-    kept = once_each(rows)
+    kept = drop_repeats(rows)
     file = arguments.out.with_suffix(".json")
     write_rows(file, kept)
     command = f"python experiments/search_costs.py {arguments.run}"

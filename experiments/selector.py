@@ -18,15 +18,15 @@ Command:
 
     python experiments/selector.py
 
-selector.json and selector.md: 2026-11-23, 15 minutes on 2 cores of an AMD EPYC, Python 3.11.7, JAX 0.10.2. It can be stopped and
-repeated: scores that selector.json already has for the current claims and algorithms are not measured again.
+selector.json and selector.md were written on 2026-11-23, in 15 minutes on 2 cores of an AMD EPYC (Python 3.11.7, JAX 0.10.2). The
+command can be stopped and repeated: scores that selector.json already has for the current claims and algorithms are not measured
+again.
 
 Limits: tasks of one world have much in common, so intervals over tasks are too narrow, and there are only seven worlds. In most
 claims a rollout has one update and a fresh sampler, where GRPO, CISPO, SAPO and GSPO do nearly the same. If a claim has one
 learning rate, an algorithm may lose because of that rate alone. Dynamic sampling samples no additional prompts: DAPO drops groups
 without a signal, and all algorithms have the same number of responses. The facts and the penalty of the regression were set
-before the first score was
-measured.
+before the first score was measured.
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ OUT = Path(__file__).with_suffix(".json")
 
 
 class Regrets(NamedTuple):
-    """Loss of each way of choosing compared with a trial on the task itself; scoring seeds were not used for the choice.
+    """What each way of choosing loses compared with a trial on the task itself; scoring seeds were not used for the choice.
 
     A choice based on other tasks can be better than the trial, so a regret may be negative.
     """
@@ -142,13 +142,13 @@ def ridge(facts: Float[np.ndarray, "N F"], gains: Float[np.ndarray, "N A"], *, p
     return np.concatenate([slope, (level - mean @ slope)[None]])
 
 
-def standardized(facts: Float[np.ndarray, "N F"], like: Float[np.ndarray, "M F"]) -> Float[np.ndarray, "N F"]:
+def standardize(facts: Float[np.ndarray, "N F"], like: Float[np.ndarray, "M F"]) -> Float[np.ndarray, "N F"]:
     """Subtract the mean of other facts and divide by their standard deviation; a fact that is constant in them becomes 0."""
     spread = like.std(0)
     return np.where(spread > 0, (facts - like.mean(0)) / np.where(spread > 0, spread, 1.0), 0.0)
 
 
-def choice(
+def choose(
     facts: Float[np.ndarray, "N F"], scores: Float[np.ndarray, "N A"], task: Float[np.ndarray, "F"], *, penalty: float
 ) -> int:
     """Return the algorithm with the highest predicted score for a task.
@@ -163,8 +163,8 @@ def choice(
         penalty: penalty of the regression on standardized facts.
     """
     gains = scores - scores.mean(1, keepdims=True)
-    model = ridge(standardized(facts, facts), gains, penalty=penalty)
-    return int((standardized(task[None], facts)[0] @ model[:-1] + model[-1]).argmax())
+    model = ridge(standardize(facts, facts), gains, penalty=penalty)
+    return int((standardize(task[None], facts)[0] @ model[:-1] + model[-1]).argmax())
 
 
 def leave_out(
@@ -184,7 +184,7 @@ def leave_out(
         scores: score of each algorithm on each task; larger is better.
         related: row n marks the tasks too similar to task n to choose for it; a task is related to itself.
         fixed: the algorithm that is always chosen, for comparison.
-        penalty: penalty for `choice`.
+        penalty: penalty for `choose`.
 
     Raises:
         ValueError: a task is not related to itself, or fewer than two others are unrelated to it.
@@ -206,7 +206,7 @@ def leave_out(
     for seed in range(seeds):
         means = np.delete(scores, seed, axis=-1).mean(-1)
         for n, rest in enumerate(~related):
-            chosen[n, seed] = choice(facts[rest], means[rest], facts[n], penalty=penalty)
+            chosen[n, seed] = choose(facts[rest], means[rest], facts[n], penalty=penalty)
             usual[n, seed] = means[rest].mean(0).argmax()
     of_choice, of_usual = (scores[tasks[:, None], which, np.arange(seeds)].mean(-1) for which in (chosen, usual))
     return Regrets(best - of_choice, best - of_usual, best - scores[:, fixed].mean(-1), chosen, usual)
@@ -243,7 +243,7 @@ def are_related(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def regret_lines(all_found: Mapping[str, Regrets], worlds: Sequence[str]) -> list[str]:
-    """Make a row for each way of choosing: means over the tasks, and over the worlds."""
+    """Format a row for each way of choosing: means over the tasks, and over the worlds."""
 
     def cells(regret: np.ndarray) -> str:
         of_world = [regret[np.array(worlds) == world].mean() for world in dict.fromkeys(worlds)]
@@ -277,7 +277,10 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     }
     means = scores.mean(-1)
     close = int((np.ptp(means, axis=1) < 0.01).sum())
-    lines, chosen = [f"In {close} of the {len(tasks)} tasks the scores of all {len(names)} lie within a point.", ""], []
+    lines, chosen = (
+        [f"In {close} of the {len(tasks)} tasks, the scores of all {len(names)} algorithms are within one point.", ""],
+        [],
+    )
     for kind, mask in related.items():
         all_found = {
             f"{penalty:g}": leave_out(facts, scores, mask, fixed=names.index("dapo"), penalty=penalty)
@@ -314,10 +317,10 @@ def sources_text(found: Sources, rows: Sequence[Mapping[str, Any]]) -> str:
     tasks, pairs, several = len(found.tasks), in_results.total(), sum(count > 1 for count in in_results.values())
     complete = sum(count == len(ALGORITHMS) for count in in_results.values())
     return f"""\
-Of {sum(without) + claims} claims {without[0]} train no table of logits by a `Setting`, {without[1]} have no mean pass rate during
-training among their numbers, and {without[2]} has rewards that only its own algorithms can read. The other {claims} have {tasks}
-tasks. Of the {len(rows)} pairs of task and algorithm their results have {pairs}: none for {tasks - len(in_results)} tasks, one for
-{len(in_results) - several}, more for {several}, and all six for {complete}: few arms use one of the six unchanged.
+Of {sum(without) + claims} claims, {without[0]} train no table of logits by a `Setting`, {without[1]} have no mean pass rate during
+training among their metrics, and {without[2]} has rewards that only its own algorithms can read. The other {claims} have {tasks}
+tasks. Of the {len(rows)} pairs of task and algorithm, their results contain {pairs}: none for {tasks - len(in_results)} tasks,
+one for {len(in_results) - several}, more for {several}, and all six for {complete}: few arms use one of the six unchanged.
 The other {len(rows) - pairs} pairs were measured as further arms of the claims. Without them the claims' results cannot train a
 selector: a comparison of two arms says nothing about other algorithms. Tasks of one world have much in common, so intervals
 over tasks are too narrow.

@@ -1,6 +1,6 @@
 """Filters of a server on planted texts: how many of them are withheld, and how many harmless texts.
 
-A planted text has an e-mail address, a telephone number or the number of a card; a disguised one spells it out ("anna dot berg at
+A planted text has an e-mail address, a telephone number or a card number; a disguised one spells it out ("anna dot berg at
 example dot org"). A harmless text is ordinary or a near miss (dates, long products, ranges, handles). Three filters judge the
 same texts, by the code that `rljax serve --filter-answers` runs:
 
@@ -73,7 +73,7 @@ def digits(chance: random.Random, count: int) -> str:
 
 
 def secret(chance: random.Random, *, is_disguised: bool) -> str:
-    """Make an address or a number that must not be sent."""
+    """Generate an address or a number that must not be sent."""
     kind = chance.choice(("mail", "telephone", "card"))
     if kind == "mail":
         first, last, host = (chance.choice(NAMES) for _ in range(3))
@@ -87,7 +87,7 @@ def secret(chance: random.Random, *, is_disguised: bool) -> str:
 
 
 def near_miss(chance: random.Random) -> str:
-    """Make a harmless text that looks like one with an address or a number."""
+    """Generate a harmless text that looks like one with an address or a number."""
     first, second = chance.choice(NAMES), chance.choice(NAMES)
     return chance.choice(
         (
@@ -102,7 +102,7 @@ def near_miss(chance: random.Random) -> str:
 
 
 def ordinary(chance: random.Random) -> str:
-    """Make a harmless text."""
+    """Generate a harmless text."""
     first, second = int(digits(chance, 2)), int(digits(chance, 2))
     name, other = chance.choice(NAMES), chance.choice(NAMES)
     return chance.choice((f"{first} + {second} = {first + second}", f"{name} before {other}", f"{first} by {name}", "no"))
@@ -117,13 +117,13 @@ MAKE: Mapping[str, Callable[[random.Random], str]] = {
 
 
 def texts_of(kinds: Sequence[str], count: int, chance: random.Random) -> list[str]:
-    """Make texts whose kinds take turns."""
+    """Generate texts, alternating between the kinds."""
     kind = itertools.cycle(kinds)
     return [chance.choice(OPENINGS) + MAKE[next(kind)](chance) + chance.choice(ENDINGS) for _ in range(count)]
 
 
-def trained_filter(arm: str, seed: int, folder: Path) -> str:
-    """Train a reward model, and return the filter as a person types it."""
+def train_filter(arm: str, seed: int, folder: Path) -> str:
+    """Train a reward model, and return the filter as a user would type it."""
     chance = random.Random(f"train {seed}")
     kinds = KINDS[:1] if arm.endswith("alone") else KINDS[:2]
     sides = (texts_of(part, PAIRS + CALIBRATION, chance) for part in (KINDS[2:], kinds))
@@ -144,12 +144,12 @@ def row_of(arm: str, seed: int) -> dict[str, Any]:
             (Path(folder) / "rules.yaml").write_text(yaml.safe_dump(RULES), encoding="utf-8")
             name = f"constitution:{folder}/rules.yaml"
         else:
-            name = trained_filter(arm, seed, Path(folder))
-        judged = read_filter(name, chat=False)
+            name = train_filter(arm, seed, Path(folder))
+        answer_filter = read_filter(name, chat=False)
         row = {}
         for kind in KINDS:
             texts = texts_of([kind], TEXTS, chance)
-            found = withheld_by([judged], [Problem("", "")] * TEXTS, texts, lambda *_: None)
+            found = withheld_by([answer_filter], [Problem("", "")] * TEXTS, texts, lambda *_: None)
             row[kind] = sum(by is not None for by in found) / TEXTS
     return row
 

@@ -1,25 +1,24 @@
 """Do the generated tasks separate algorithms? Four arms on each task, several seeds, and whether their intervals are disjoint.
 
-Each task of `rljax.tasks` is designed to show one effect. Four algorithms or variants are compared for which theory predicts a
-difference in it: see `CASES`. All runs of a task begin with one base model, whose warm start has its own seed; the seeds of the
-arms vary RL: its problems, their order, sampling, and the held-out problems. Arms are apart if their 95 % t intervals over these
-seeds are disjoint. Another base model might give another order.
+Each task of `rljax.tasks` is designed to show one effect. Four algorithms or variants that should differ in this effect
+according to theory are compared on it: see `CASES`. All runs of a task begin with one base model, whose warm start has its own
+seed; the seeds of the arms vary RL: its problems, their order, sampling, and the held-out problems. Arms are apart if their 95 %
+t intervals over these seeds are disjoint. Another base model might give another order.
 
 Command:
 
     python experiments/tasks_that_separate.py     (an estimated hour and a half on one CPU core)
 
-A finished row is not repeated; `--tasks` and `--minutes` run a part. A row with a different hash of its settings and its task's
-problems is dropped. It writes OUT.json, OUT.md and OUT.png. The accuracy of samples is the share of right answers even if the
-training reward differs, as in `exploit` and `outliers`.
+A finished row is not repeated; `--tasks` and `--minutes` run only a part. A row is dropped if the hash of its settings and of its
+task's problems has changed. The command writes OUT.json, OUT.md and OUT.png. The accuracy of samples is the share of right answers
+even if the training reward differs, as in `exploit` and `outliers`.
 
 Deviations: no paper has these tasks. Pilot runs with seeds from 100 on were used to choose arms, steps and learning rates. Three
-tasks were measured
-again, with seeds that had not been used. `tight` first had 40 steps, and three arms were apart (seeds 0 to 7). `lengths` was
-first to be decided by the length of wrong answers, with tilts of 0.5, 1 and 2, and no arms were apart (seeds 0 to 4); then by the
-length of samples, which varies less, with tilts of 1, 2 and 4: it was stopped after eight seeds (8 to 15), because 1 and 2 were
-too close. With tilts of 1, 2.5 and 6 it was given sixteen seeds, because the intervals had to be shorter. `outliers` and
-`exploit` were repeated from another base model when the accuracy of samples was changed to count right answers. From the first
+tasks were measured again, with seeds that had not been used. `tight` first had 40 steps, and three arms were apart (seeds 0 to 7).
+`lengths` was first to be decided by the length of wrong answers, with tilts of 0.5, 1 and 2, and no arms were apart (seeds 0 to
+4); then by the length of samples, which varies less, with tilts of 1, 2 and 4: it was stopped after eight seeds (8 to 15), because
+1 and 2 were too close. With tilts of 1, 2.5 and 6 it was given sixteen seeds, because the intervals had to be shorter. `outliers`
+and `exploit` were repeated from another base model when the accuracy of samples was changed to count right answers. From the first
 base model, centered rewards with outliers were apart from rewards without; in `exploit` all arms were apart, as now. `iteration`
 was first to be decided with λ = 0.5, 0.8, 0.95 and 1 and a learning rate of 3e-4; it was stopped after one seed (40), in which
 the first three were not in the pilot's order. With 0.5, 0.9, 0.98 and 1 and 5e-4 it has five seeds, because its runs are the
@@ -80,23 +79,23 @@ CONFIG = rljax.TrainConfig.flat(**STATED)
 
 
 def plain(**settings: Any) -> dict[str, Any]:
-    """Make an arm of GRPO without a KL penalty, with these settings."""
+    """Build an arm of GRPO without a KL penalty, with these settings."""
     return {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}} | settings
 
 
-def whole_batch(*parts: str) -> dict[str, Any]:
-    """Make an arm of REINFORCE++, which compares a response with the full batch, with other parts."""
+def full_batch(*parts: str) -> dict[str, Any]:
+    """Build an arm of REINFORCE++, which compares a response with the full batch, with other parts."""
     return {"algorithm": "reinforce_pp", "algorithm_options": {}, "with": parts}
 
 
 def ppo(lambda_: float) -> dict[str, Any]:
-    """Make an arm of PPO with this λ and a critic that begins with random weights, without value pretraining."""
+    """Build an arm of PPO with this λ and a critic that begins with random weights, without value pretraining."""
     critic = {"critic": "fresh", "value_pretraining_steps": 0, "critic_learning_rate": 1e-3}
     return {"algorithm": "ppo", "algorithm_options": {"lambda_": lambda_}} | critic
 
 
 def dapo(*without: str) -> dict[str, Any]:
-    """Make an arm of DAPO without dynamic sampling and other parts; its soft penalty covers the last 24 of 32 tokens."""
+    """Build an arm of DAPO without dynamic sampling and other parts; its soft penalty covers the last 24 of 32 tokens."""
     return plain(
         algorithm="dapo", algorithm_options={"max_length": 32, "cache": 24}, without=("dynamic_sampling", *without)
     )
@@ -126,8 +125,8 @@ CASES: Mapping[str, Case] = {
     "lengths": Case(
         {"max_response_tokens": 16, "warm_start_accuracy": 0.4, "prompts": 16, "learning_rate": 5e-4, "eval_every": 20},
         {
-            "token mean": whole_batch(),
-            **{f"tilt {alpha:g}": whole_batch(f"weights=length_reweighted,alpha={alpha}") for alpha in (1.0, 2.5, 6.0)},
+            "token mean": full_batch(),
+            **{f"tilt {alpha:g}": full_batch(f"weights=length_reweighted,alpha={alpha}") for alpha in (1.0, 2.5, 6.0)},
         },
         SAMPLED_LENGTH,
         "How the loss weights the tokens of a response: by its length to the power of -α, in REINFORCE++, whose baseline "
@@ -147,12 +146,12 @@ CASES: Mapping[str, Case] = {
         {"max_response_tokens": 8, "warm_start_accuracy": 0.55, "prompts": 16, "learning_rate": 1e-3},
         {
             "z-score": plain(),
-            "no group": whole_batch(),
+            "no group": full_batch(),
             "hierarchical": plain(**{"with": ("advantage=hierarchical",)}),
             "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
         },
         MEAN,
-        "What a reward is compared with: the full batch (no group), so that copies are always good and products always "
+        "What a reward is compared with: the full batch (no group), in which copies are always good and products always "
         "bad; problems of the same kind; or responses to the same prompt, which in most groups do not differ. Dynamic "
         "sampling samples prompts until enough groups have differences, so it should learn most, and no group least.",
         seeds=range(5),
@@ -229,7 +228,7 @@ CASES: Mapping[str, Case] = {
         },
         {f"delay {delay}": plain(sampler_delay=delay) for delay in (0, 16, 32, 64)},
         MEAN,
-        "How many steps old the parameters are that sample the responses to `sums`. Nine in ten demonstrations with four "
+        "How many steps old the parameters that sample the responses to `sums` are. Nine in ten demonstrations with four "
         "or five numbers stop before the answer, so RL has to make a rare ending the usual one. The clip limits how far "
         "the policy moves from the sampling policy. The older the sampling policy is, the slower the policy should learn. "
         "The accuracy of samples does not decide, because it is the accuracy of the old parameters.",
@@ -273,12 +272,12 @@ class Arguments:
 
 
 def config_of(task: str) -> rljax.TrainConfig:
-    """Make the settings common to all arms of a case, which is named after its task unless its settings name another."""
+    """Build the settings common to all arms of a case, which is named after its task unless its settings name another."""
     return CONFIG.replace(**{"task": task} | dict(CASES[task].settings))
 
 
 def config_of_arm(task: str, arm: str, seed: int) -> rljax.TrainConfig:
-    """Make the settings of a run, without its model and its folder."""
+    """Build the settings of a run, without its model and its folder."""
     return config_of(task).replace(**CASES[task].arms[arm]).replace(seed=seed)
 
 

@@ -18,8 +18,8 @@ Result (2026-11-25, 2 cores of an AMD EPYC that others used too, Python 3.11.7, 
 to 103: the seeds end between 64 and 96 %). The learning rate decides: after 20 steps the winner is 24 points ahead of DAPO at 2e-4
 (10 to 37), and 12 points ahead of GRPO with 8e-4 (1 to 23). It is the largest rate that was tried, so a larger one may be better.
 
-Deviations from the paper (arXiv:1502.07943): the last rung has one candidate instead of the end of a budget; a rung decides by
-the mean of five seeds, while the paper has one run of each candidate.
+Deviations from the paper (arXiv:1502.07943): the search ends with one candidate instead of the end of a budget; a rung decides
+by the mean of five seeds, while the paper runs each candidate once.
 
 A tuning that was stopped continues with the same command. It writes OUT.json and OUT.png, copied from `rljax tune`, and OUT.md:
 the mean accuracy of each candidate over the seeds with its 95 % t interval, and the winner's difference from it, paired by seed.
@@ -112,7 +112,7 @@ def report(found: Mapping[str, Any]) -> str:
 
 
 def words_of(arguments: Arguments) -> list[str]:
-    """Make the `rljax` command, as words."""
+    """Build the `rljax` command, as words."""
     words = ["tune", "--experiment", "tuning", "--seeds", str(arguments.seeds), "--out", str(arguments.work)]
     return [*words, *(word for tried in TRIED for word in ("--try", tried))]
 

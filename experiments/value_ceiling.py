@@ -76,7 +76,7 @@ class Arguments:
     """Number of new responses from which the states are sampled, spread over as many prompts as possible."""
 
 
-class Pretrained(NamedTuple):
+class PretrainedRun(NamedTuple):
     """A run after value pretraining."""
 
     setup: Setup
@@ -92,7 +92,7 @@ class Pretrained(NamedTuple):
         return values_of(self.state.critic.params, sequences_of(groups)).reshape(groups.tokens.shape)
 
 
-class Sampled(NamedTuple):
+class SampledStates(NamedTuple):
     """New responses, some of their states, and the outcomes of these states."""
 
     groups: Groups
@@ -105,22 +105,22 @@ class Sampled(NamedTuple):
     """Mean reward of each state's continuations: its Monte-Carlo value."""
 
 
-def explained(values: np.ndarray, outcomes: np.ndarray) -> float:
+def variance_explained(values: np.ndarray, outcomes: np.ndarray) -> float:
     """Compute the explained variance of the outcomes by one value per state."""
     return float(explained_variance(jnp.asarray(values), jnp.asarray(outcomes), jnp.ones(len(values), bool)))
 
 
-def pretrain(seed: int, *, surprisal: bool) -> Pretrained:
+def pretrain(seed: int, *, surprisal: bool) -> PretrainedRun:
     """Run the warm start and value pretraining."""
     config = CONFIG.replace(seed=seed, critic_surprisal=surprisal)
     run = rljax.train(config).run
     setup = make_setup(config)
     state = restore(run / "checkpoints" / LAST, partial(state_like, setup)).state
     rows = [row for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "value"]
-    return Pretrained(setup, state, [row["explained_variance"] for row in rows])
+    return PretrainedRun(setup, state, [row["explained_variance"] for row in rows])
 
 
-def sample(worker: RolloutWorker, params: Params, arguments: Arguments, seed: int) -> Sampled:
+def sample(worker: RolloutWorker, params: Params, arguments: Arguments, seed: int) -> SampledStates:
     """Sample new responses to as many prompts as possible, and estimate the Monte-Carlo values of some of their states."""
     count = len(worker.prompts.tokens)
     size = -(-arguments.responses // count)
@@ -131,17 +131,17 @@ def sample(worker: RolloutWorker, params: Params, arguments: Arguments, seed: in
         worker, params, groups, states, continuations=arguments.continuations, key=jax.random.key(seed + 2), rows=1024
     )
     outcomes = np.array([groups.rollout.rewards[state.group, state.response] for state in states], np.float32)
-    return Sampled(groups, states, outcomes, rewards.mean(-1))
+    return SampledStates(groups, states, outcomes, rewards.mean(-1))
 
 
-def comparison(critics: dict[str, Pretrained], sampled: Sampled) -> dict:
+def compare(critics: dict[str, PretrainedRun], sampled: SampledStates) -> dict:
     """Compare each critic with the Monte-Carlo values."""
-    ceiling = explained(sampled.truth, sampled.outcomes)
+    ceiling = variance_explained(sampled.truth, sampled.outcomes)
     figures = {}
     for name, critic in critics.items():
         everywhere = critic.values(sampled.groups)
         values = np.array([everywhere[state] for state in sampled.states], np.float32)
-        reached = explained(values, sampled.outcomes)
+        reached = variance_explained(values, sampled.outcomes)
         figures[name] = {
             "explained_variance": reached,
             "share": reached / ceiling,
@@ -158,11 +158,11 @@ def measure(arguments: Arguments, seed: int) -> dict:
         jax.tree.map(np.testing.assert_array_equal, state.params, other.state.params)
     heldout = setup.heldout.drawn_with(temperature=setup.config.sampling.temperature)
     workers = {"training_prompts": setup.train, "heldout_prompts": heldout}
-    figures = {name: comparison(critics, sample(worker, state.params, arguments, seed)) for name, worker in workers.items()}
+    figures = {name: compare(critics, sample(worker, state.params, arguments, seed)) for name, worker in workers.items()}
     return {"seed": seed, **figures, "curves": {name: critic.curve for name, critic in critics.items()}}
 
 
-def smoothed(curve: list[float]) -> Float[np.ndarray, " N"]:
+def smooth(curve: list[float]) -> Float[np.ndarray, " N"]:
     """Compute the mean of every `SMOOTHED` steps."""
     return np.array(curve[: len(curve) // SMOOTHED * SMOOTHED]).reshape(-1, SMOOTHED).mean(-1)
 
@@ -173,7 +173,7 @@ def draw(results: list[dict], path: Path) -> None:
     axes = figure.add_subplot()
     for place, result in enumerate(results):
         for index, (name, curve) in enumerate(result["curves"].items()):
-            points = smoothed(curve)
+            points = smooth(curve)
             steps = (np.arange(len(points)) + 1) * SMOOTHED
             label = None if place else f"critic that {name}"
             axes.plot(steps, points, color=f"C{index}", linewidth=1, label=label)

@@ -214,7 +214,7 @@ def train(devices: list, *, warm_steps=WARM_STEPS, rl_steps=RL_STEPS, folder: Pa
             rows = np.hstack([prompts_of(problems), demonstrations_of(problems)])
             state, values = update(state, rows, rows[:, L:] != PAD, imitation_loss, 1)
         else:
-            if step == warm_steps:  # the critic begins as the policy
+            if step == warm_steps:  # the critic starts as a copy of the policy
                 critic = {**state.params["critic"], "trunk": state.params["policy"]}
                 state = state._replace(params={**state.params, "critic": critic})
             problems = [TRAIN[i] for i in np.repeat(rng.choice(len(TRAIN), P, replace=False), G)]

@@ -1,8 +1,8 @@
-"""Time of the parts of a step that read the vocabulary on a TPU v5e, by the cycles that its compiler estimates.
+"""Time of the parts of a step that read the vocabulary, on a TPU v5e, from the cycles that its compiler estimates.
 
     python experiments/benchmarks/accelerator_cycles.py
 
-Needs the package libtpu of `pip install 'jax[tpu]'`, and no TPU: programs are compiled, not run. The compiler estimates no cycles
+Needs the package libtpu of `pip install 'jax[tpu]'`, but no TPU: programs are compiled, not run. The compiler estimates no cycles
 for some operations, such as sorts; none of these programs has one. A second has 1.5e9 cycles. Each part is compiled in its earlier
 form and in the default one. Writes accelerator_cycles.json and accelerator_cycles.md next to this file.
 """
@@ -43,7 +43,7 @@ def milliseconds(program: jax.stages.Compiled) -> float:
 
 
 def truncate(logits: Array, *, keep: Callable[..., Array], digit: int) -> Array:
-    """Truncate logits, with this number of bits per pass."""
+    """Truncate logits with `digit` bits per pass."""
     chosen, truncation.DIGIT = truncation.DIGIT, digit
     try:
         return keep(logits)

@@ -2,7 +2,7 @@
 
     python experiments/benchmarks/asynchronous.py --rounds 3 --result experiments/benchmarks/asynchronous.json
 
-The server has one core and the learner the other, as if each had its own accelerator, and each simulates two devices. The two
+The server has one core and the learner the other, as if each had its own accelerator; each simulates two devices. The two
 kinds of runs alternate. A step with perfect overlap takes as long as the longer of its two halves; without overlap it takes as
 long as their sum. It needs Linux, because cores are assigned with `taskset`.
 """
@@ -58,7 +58,7 @@ def server(model: Path):
         process.wait()
 
 
-def measured(model: Path, folder: Path, url: str, *flags: str) -> dict[str, float]:
+def measure(model: Path, folder: Path, url: str, *flags: str) -> dict[str, float]:
     """Train on the second core; return the median seconds of a step and of its halves."""
     words = ("train", "--run", str(folder), "--model", str(model), "--task", "sums", "--algorithm", "grpo")
     words += ("--warm-start-steps", "0", "--steps", str(STEPS), "--engine-url", url, *SIZES, *QUIET, *flags)
@@ -89,7 +89,7 @@ def main() -> None:
             found = {}
             for kind, flags in kinds.items():
                 with server(model) as url:
-                    found[kind] = measured(model, Path(home) / f"{kind}-{number}", url, *flags)
+                    found[kind] = measure(model, Path(home) / f"{kind}-{number}", url, *flags)
             turns, overlapping = found["in_turns"], found["overlapping"]
             found["ratio"] = round(overlapping["step"] / turns["step"], 3)
             found["best_possible"] = round(max(turns["sample"], turns["learn"]) / turns["step"], 3)

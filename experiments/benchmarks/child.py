@@ -1,4 +1,4 @@
-"""A process that does one side's work of one case: for each line that it reads, it does a round and writes its time.
+"""A process that does one side's work in one case: for each line that it reads, it runs a round and writes the time it took.
 
     python child.py SIDE CASE FOLDER
 
@@ -17,7 +17,7 @@ BEGUN = time.perf_counter()
 
 
 class Pace:
-    """The protocol with the parent: when to begin a round, and how long it took."""
+    """The exchange with the parent process: when to begin a round, and how long it took."""
 
     def __init__(self):
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)

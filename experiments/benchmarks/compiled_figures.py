@@ -1,10 +1,10 @@
-"""Memory, operations, communication and least time of one RL step at the shapes of real models, as counted by the compiler.
+"""Memory, operations, communication and shortest time of one RL step at the shapes of real models, as counted by the compiler.
 
     python experiments/benchmarks/compiled_figures.py                       (all rows)
     python experiments/benchmarks/compiled_figures.py --rows qwen3-0.6b/1   (only this one; the others are kept)
 
-There are no weights and nothing is run: the updates are compiled ahead of time for fake devices, like in `rljax plan`. The counts
-are those of the CPU compiler, which tend to be too high rather than too low. The least time follows from an H100's peak figures,
+There are no weights and nothing is run: the updates are compiled ahead of time for fake devices, as in `rljax plan`. The counts
+are those of the CPU compiler, which tend to be too high rather than too low. The shortest time follows from an H100's peak figures,
 which no program reaches.
 
 Writes compiled_figures.json and compiled_figures.md next to this file.
@@ -21,7 +21,7 @@ import tyro
 from environments import own_versions
 from shapes import LLAMA_8B, QWEN_0_6B, QWEN_1_7B
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which has lab
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab
 
 from lab.rows import made_on
 from rljax import TrainConfig
@@ -34,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 NAME = "compiled_figures"
 SHAPES = {"qwen3-0.6b": QWEN_0_6B, "qwen3-1.7b": QWEN_1_7B, "llama-3.1-8b": LLAMA_8B}
 ROWS = tuple(f"{name}/{count}" for name in SHAPES for count in (1, 8))
-"""Shape and number of devices."""
+"""Rows: a shape and a number of devices."""
 DEVICE = "h100"
 PROMPT, RESPONSE, PROMPTS, GROUP = 512, 512, 16, 16
 """Tokens per prompt and per response, and number of prompts and responses in a step: 262,144 tokens."""
@@ -42,7 +42,7 @@ SLOTS, MICROBATCH = 64, 8
 """Responses that are sampled at once, and rows that are trained on at once, on all devices together."""
 COLUMNS = {
     "parameters": "parameters",
-    "optimizer": "optimiser",
+    "optimizer": "optimizer",
     "reference": "reference",
     "temporaries": "activations, gradients, logits",
     "sampler": "weights for sampling",

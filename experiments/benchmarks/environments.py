@@ -1,4 +1,4 @@
-"""Environments of the peers: each has its own virtual environment with pinned versions, which is made once.
+"""Environments of the peers: each has its own virtual environment with pinned versions, which is created once.
 
 rljax imports none of them, and they do not import rljax.
 """

@@ -9,7 +9,7 @@
 | --- | --- | --- |
 | `train_16k`, `train_65k` | an update on 8 or 32 responses of 1,536 tokens after 512 of the prompt | tokens/s, MFU |
 | `decode_500` | 500 prompts of 512 tokens, 128 tokens each, 256 rows at once | tokens/s of the responses |
-| `decode_64` | 64 of them at once; the time of their first token is subtracted | tokens/s, share of the memory's bandwidth |
+| `decode_64` | 64 prompts at once; the time of their first token is subtracted | tokens/s, share of the memory's bandwidth |
 | `rl_step` | a complete step: 64 responses of 512 tokens; with `--peers trl` also TRL's | seconds, ratio |
 
 MFU is 3 x forward operations / seconds / peak: the backward pass counts as two forward passes, recomputation does not count, and
@@ -40,7 +40,7 @@ from report import machine
 from run import side, write_random_model
 from shapes import QWEN_0_6B, QWEN_1_7B, TOY
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which has lab
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab
 
 from lab.rows import made_on
 from rljax.models import TransformerConfig, abstract_params, count_parameters
@@ -94,7 +94,7 @@ class Arguments:
     shapes: tuple[str, ...] = ("qwen3-0.6b", "qwen3-1.7b")
     """Models: qwen3-0.6b, qwen3-1.7b, toy."""
     cases: tuple[str, ...] = tuple(STEPS)
-    """Cases."""
+    """Cases to measure; see the table above."""
     attention: tuple[Literal["blockwise", "dense", "cudnn", "splash"], ...] = ("blockwise",)
     """Attention programs for complete sequences; training cases are measured with each."""
     platform: Literal["cuda", "tpu", "cpu"] = "cuda"
@@ -155,9 +155,9 @@ def numbers(case: str, shape: TransformerConfig, step: work.Step, seconds: float
         return {"tokens_per_second": rows * (step.prompt_tokens + step.limit) / seconds}
     found = {"tokens_per_second": rows * step.limit / seconds}
     if case == "decode_64":
-        drawn = step.limit - 1
-        moved = drawn * decoding_bytes(shape, rows, step.prompt_tokens + step.limit / 2)
-        found = {"tokens_per_second": rows * drawn / seconds, "bandwidth_share": moved / seconds / device.bandwidth}
+        sampled = step.limit - 1
+        moved = sampled * decoding_bytes(shape, rows, step.prompt_tokens + step.limit / 2)
+        found = {"tokens_per_second": rows * sampled / seconds, "bandwidth_share": moved / seconds / device.bandwidth}
     return found
 
 

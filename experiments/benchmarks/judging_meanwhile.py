@@ -1,10 +1,10 @@
-"""Time of sampling and judging in a step with a slow reward: judging after sampling, and at the same time.
+"""Time of sampling and judging in a step with a slow reward: judging after sampling, and while sampling continues.
 
     python experiments/benchmarks/judging_meanwhile.py --result experiments/benchmarks/judging_meanwhile.json
 
-The reward sleeps two seconds in each call, like a reward that waits for a server. It is called for 8 groups at a time, in both runs
-with the same responses. In the first run the engine returns all responses at once (the built-in one without its `stream`); in the
-second it yields them as they end. Everything that the two runs compute, except times, is compared.
+The reward sleeps two seconds in each call, like a reward that waits for a server. In both runs it is called
+on 8 groups at a time, with the same responses. In the first run the engine returns all responses at once (the built-in one without
+its `stream`); in the second it yields them as they end. Everything that the two runs compute, except times, is compared.
 
 `draw_and_judge_seconds` is the sum of `sample_seconds` and `judge_seconds`, the only times that the setting affects. The time of a
 complete step also contains the update, which varies between runs, especially on a busy machine; the result contains the load.
@@ -55,8 +55,8 @@ def slow(completions: list[str]) -> list[float]:
     return [float(len(completion) % 2 == 0) for completion in completions]
 
 
-def measured(folder: Path) -> tuple[dict[str, float], list[dict]]:
-    """Return the median seconds of sampling and judging after the first step, which compiles; and all that the steps computed."""
+def measure(folder: Path) -> tuple[dict[str, float], list[dict]]:
+    """Return median seconds of sampling and judging, without the first step, which compiles; and what else the steps computed."""
     result = rljax.train(CONFIG.replace(run=str(folder)), slow)
     rows = [row for row in read_metrics(result.run / "metrics.jsonl") if row["phase"] == "rl"]
     parts = {name: [row[name] for row in rows[1:]] for name in ("sample_seconds", "judge_seconds")}
@@ -73,9 +73,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         stream = DecodingEngine.stream
         del DecodingEngine.stream
-        afterwards, expected = measured(Path(folder) / "afterwards")
+        afterwards, expected = measure(Path(folder) / "afterwards")
         DecodingEngine.stream = stream
-        meanwhile, found = measured(Path(folder) / "meanwhile")
+        meanwhile, found = measure(Path(folder) / "meanwhile")
     content = {
         "date": date.today().isoformat(),
         "jax": jax.__version__,

@@ -24,7 +24,7 @@ import tyro
 from flax import nnx
 from jax import Array
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which has lab
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab
 
 from lab.rows import made_on, write_rows
 from rljax.models import Params, TransformerConfig, init_params
@@ -63,7 +63,7 @@ def layer_of(config: TransformerConfig, params: Params) -> Layer:
     return nnx.merge(graph, params)
 
 
-def looped(
+def run_loop(
     config: TransformerConfig, layers: Params, x: Array, rest: SharedInputs, cache: Cache | None
 ) -> tuple[Array, Any]:
     """Run the layers in a loop; each has its own parameters and cache."""
@@ -75,7 +75,7 @@ def looped(
     return x, tuple(caches)
 
 
-def scanned(
+def run_scan(
     config: TransformerConfig, layers: Params, x: Array, rest: SharedInputs, cache: LayerCache | None
 ) -> tuple[Array, Any]:
     """Scan one layer over parameters and caches, which have a leading axis of layers."""
@@ -117,8 +117,8 @@ def measure(layers: int, width: int, rounds: int) -> list[dict[str, Any]]:
     one = LayerCache(jnp.zeros((ROWS, heads, 16, SLOTS)), jnp.zeros((ROWS, heads, SLOTS, 16)))
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(params[index] for index in range(layers)))
     inputs = {
-        "loop": (looped, params, (one,) * layers),
-        "scan": (scanned, stacked, jax.tree.map(lambda leaf: jnp.stack([leaf] * layers), one)),
+        "loop": (run_loop, params, (one,) * layers),
+        "scan": (run_scan, stacked, jax.tree.map(lambda leaf: jnp.stack([leaf] * layers), one)),
     }
     rows = []
     for name in ("gradient", "decode"):
@@ -151,7 +151,7 @@ def measure(layers: int, width: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def check(name: str, results: dict[str, Any], layers: int) -> None:
-    """Assert that both forms compute the same."""
+    """Assert that both forms give the same results."""
     if name == "decode":
         pairs = [(results["loop"][0], results["scan"][0])]
     else:
@@ -167,7 +167,7 @@ def page(rows: list[dict[str, Any]], width: int) -> str:
     lines = [
         f"Made by `experiments/benchmarks/layers_scanned.py` on {made_on()}; layers of width {width}.",
         "",
-        "| work | layers | compile, loop | compile, scan | a run, loop | a run, scan | loop / scan | lowest to highest |",
+        "| work | layers | compile, loop | compile, scan | run, loop | run, scan | loop / scan | lowest to highest |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:

@@ -25,7 +25,7 @@ def machine() -> dict[str, Any]:
 
 
 def write_results(folder: Path, key: str, row: dict[str, Any], *, order: Sequence[str]) -> None:
-    """Put a case's row into results.json, and write the table and the plot of all rows again."""
+    """Put a case's row into results.json, and rewrite the table and the plot of all rows."""
     file = folder / "results.json"
     rows = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     rows[key] = row

@@ -3,9 +3,9 @@
     python experiments/benchmarks/run.py trl tunix rlax transformers        (about 15 minutes on two quiet CPU cores)
     python experiments/benchmarks/run.py transformers --cases decode_spread --rounds 3
 
-Each peer gets its own environment under --work. Both sides of a case are processes that take turns: a round is one side, then the
-other, so that a busy machine slows both. The ratio of a round is the peer's time divided by rljax's; a case reports the median,
-lowest and highest ratio of its rounds. Both sides read the same model with random weights; see `workloads.py`.
+Each peer gets its own environment under --work. Both sides of a case are processes that take turns: in each round, one side works
+and then the other, so that a busy machine slows both. The ratio of a round is the peer's time divided by rljax's; a case reports
+the median, lowest and highest ratio of its rounds. Both sides read the same model with random weights; see `workloads.py`.
 
 Writes results.json, results.md and results.png next to this file; cases that are not measured are kept.
 """
@@ -145,7 +145,9 @@ def rounds_of(case: Case, count: int, pythons: dict[str, Path | str], folder: Pa
     sides = ["rljax", case.peer]
     if case.is_fresh:
         for turn in range(case.warm + count):
-            found = {name: fresh(name, case.name, pythons[name], folder) for name in sides[:: 1 if turn % 2 else -1]}
+            found = {
+                name: measure_fresh(name, case.name, pythons[name], folder) for name in sides[:: 1 if turn % 2 else -1]
+            }
             times.append((found["rljax"], found[case.peer]))
         return times[case.warm :]
     with (
@@ -159,7 +161,7 @@ def rounds_of(case: Case, count: int, pythons: dict[str, Path | str], folder: Pa
     return times[case.warm :]
 
 
-def fresh(name: str, case: str, python: Path | str, folder: Path) -> float:
+def measure_fresh(name: str, case: str, python: Path | str, folder: Path) -> float:
     """Measure the seconds from the start of a new process to the end of its first round."""
     with side(name, case, python, folder) as opened:
         return opened.round()["since_start"]
@@ -197,7 +199,7 @@ SHAPE = TransformerConfig(
 
 
 def write_random_model(folder: Path, shape: TransformerConfig) -> None:
-    """Write a model with random weights, in the dtype of its products, and a tokenizer of letters."""
+    """Write a model with random weights, in the dtype that it computes in, and a tokenizer of letters."""
     contents = model_contents(shape, init_params(shape, jax.random.key(0)), bos=None, eos=work.EOS)
     write_model(folder, contents.stored_as(shape.compute_dtype))
     work.write_tokenizer(folder, shape.vocab_size)
@@ -213,7 +215,9 @@ def main(arguments: Arguments) -> None:
     chosen = [case for case in CASES if case.peer in arguments.peers and case.name in (arguments.cases or (case.name,))]
     if not chosen:
         pairs = ", ".join(case.key for case in CASES)
-        raise SystemExit(f"None of these peers has one of these cases, so nothing would be measured; there are {pairs}.")
+        raise SystemExit(
+            f"None of these peers has one of these cases, so nothing would be measured; the cases are {pairs}."
+        )
     pythons: dict[str, Path | str] = {"rljax": sys.executable}
     pythons |= {peer: python_of(peer, arguments.work) for peer in {case.peer for case in chosen}}
     known = {name: own_versions() if name == "rljax" else versions(python) for name, python in pythons.items()}

@@ -1,9 +1,9 @@
-"""Which model fits which accelerator with which flags, by the accelerators' own compilers.
+"""Which model fits which accelerator with which flags, according to the accelerators' own compilers.
 
     python experiments/benchmarks/what_fits.py                      (all rows)
     python experiments/benchmarks/what_fits.py --rows 0.6b-h100x1   (only this one; the other rows are kept)
 
-Needs the packages of `pip install 'jax[tpu]'` for TPUs and `pip install 'jax[cuda13]'` for H100s, and no such device: programs are
+Needs the packages of `pip install 'jax[tpu]'` for TPUs and `pip install 'jax[cuda13]'` for H100s, but no such device: programs are
 compiled, not run. Two shallow models are compiled for each row, and the figures of the full depth follow from them, as in
 `rljax plan --topology`. Writes what_fits.json and what_fits.md next to this file.
 """

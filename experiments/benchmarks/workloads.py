@@ -51,9 +51,9 @@ class Step(NamedTuple):
 
 
 USUAL = Step()
-"""The sizes above."""
+"""The default sizes, from the constants above."""
 STEP_FILE = "step.json"
-"""File next to the model with other sizes."""
+"""File next to the model, with other sizes than the usual ones."""
 
 
 def step_of(folder: Path) -> Step:

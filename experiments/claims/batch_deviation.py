@@ -1,7 +1,7 @@
-"""Is more learned with the batch's standard deviation than with each group's?
+"""Does dividing by the batch's standard deviation teach the policy more than dividing by each group's?
 
 The paper finds that the group's mean with the batch's standard deviation is the more robust choice, and its Lite PPO
-takes it. REINFORCE++ with the group's mean as its baseline also divides by the batch's deviation, and Dr.GRPO by none.
+uses it. REINFORCE++ with the group's mean as its baseline also divides by the batch's deviation, and Dr.GRPO by none.
 If every step has the same size, these three differ only by a scale, so they are one question.
 
 Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
@@ -57,7 +57,7 @@ def measure(setting, seeds):
 CLAIM = Claim(
     paper="Tricks or traps, arXiv:2508.08221",
     place="Section 4.1",
-    text="the batch's standard deviation learns more than that of each group",
+    text="dividing by the batch's standard deviation learns more than dividing by each group's",
     arms=ARMS,
     measure=measure,
     statistic=difference("area", "batch's deviation", "group's deviation"),

@@ -45,7 +45,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference_at_equal_success("entropy_curve", "upper clip 0.28", "upper clip 0.2"),
-    unit="entropy a token with 0.28, minus that with 0.2 at the same pass rate, nats",
+    unit="entropy per token with 0.28, minus that with 0.2 at the same pass rate, nats",
     margin=0.01,
     figures={
         "pass rate at the end, 0.28 minus 0.2": difference("success", "upper clip 0.28", "upper clip 0.2"),

@@ -55,7 +55,7 @@ CLAIM = Claim(
     margin=0.005,
     seeds=64,
     first_look=Interval(0.0172, -0.00164, 0.0361, 16),
-    pilot="The end of training was the statistic at first; on 8 other seeds the pass rate had come to rest by then.",
+    pilot="At first, the statistic was the pass rate at the end; on 8 other seeds it had stopped changing by then.",
     figures={
         "pass rate at the end, the same arms": difference("success", "0.1", "0.95"),
         "mean pass rate during training, beta = 0.5 minus constant": difference("area", "0.5", "0.95"),

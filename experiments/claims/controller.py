@@ -70,7 +70,7 @@ class Arm(NamedTuple):
     """Whether the control changes after each step."""
 
 
-def moved(old: Table, new: Table, states: Array, mask: Array) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def measure_change(old: Table, new: Table, states: Array, mask: Array) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Divergence of the new table from the old one, and the old table's entropy, over the tokens of a rollout."""
     before, after = (log_probabilities(WORLD, table) for table in (old, new))
     weight = mask / jnp.maximum(mask.sum(), 1)
@@ -78,7 +78,7 @@ def moved(old: Table, new: Table, states: Array, mask: Array) -> tuple[Float[Arr
     return (weight * divergence[states]).sum(), (weight * entropy[states]).sum()
 
 
-def trained(arm: Arm, rate: Float[Array, ""], key: Key) -> tuple[Array, Array, Array]:
+def train_arm(arm: Arm, rate: Float[Array, ""], key: Key) -> tuple[Array, Array, Array]:
     """Pass rate and entropy at eleven points of a training, and the final scale of the updates; the arm's fields are traced."""
     setting = SETTING
     for_table, for_steps = jax.random.split(key)
@@ -96,7 +96,7 @@ def trained(arm: Arm, rate: Float[Array, ""], key: Key) -> tuple[Array, Array, A
         sample = _sample(now, carry, first, inputs[0])
         after = _update(now, _optimizer(now), carry, sample, policy=True, progress=inputs[1])
         mask = sample.rollout.mask.astype(jnp.float32)
-        divergence, entropy = moved(carry.tables.logits, after.tables.logits, sample.states, mask)
+        divergence, entropy = measure_change(carry.tables.logits, after.tables.logits, sample.states, mask)
         found = next_control(control, divergence=divergence / UPDATES**2, entropy=entropy, target=TARGET)
         return (after, jax.tree.map(lambda new, old: jnp.where(arm.controlled, new, old), found, control)), None
 
@@ -121,7 +121,7 @@ def tuned_rate() -> float:
 @cache
 def program() -> Any:
     """The training of several seeds, compiled once for all arms."""
-    return jax.jit(jax.vmap(trained, in_axes=(None, None, 0)), compiler_options=_quick_compilation())
+    return jax.jit(jax.vmap(train_arm, in_axes=(None, None, 0)), compiler_options=_quick_compilation())
 
 
 def measure(arm: Arm, seeds: Sequence[int]) -> dict[str, np.ndarray]:
@@ -138,7 +138,7 @@ def measure(arm: Arm, seeds: Sequence[int]) -> dict[str, np.ndarray]:
 
 
 def worse_start(arms: Arms) -> np.ndarray:
-    """Gain by the controller, per seed: the smaller one of the two starts."""
+    """Gain due to the controller, per seed, at the start where it is smaller."""
     gains = [difference("success", f"controlled, {start}", f"fixed, {start}")(arms) for start in ("x 10", "/ 10")]
     return np.minimum(*gains)
 
@@ -147,12 +147,12 @@ CLAIM = Claim(
     paper="the design document (unpublished)",
     place="Section 9.2.2, Eq. 61",
     pilot=(
-        "An earlier rule, which began at the learning rate of the run, had the seeds 0 to 15, and recovered 0.108 of 0.244 from "
+        "An earlier rule, which began at the learning rate of the run, used the seeds 0 to 15, and recovered 0.108 of 0.244 from "
         "ten times too large. The first scale, the largest rise and the target of the divergence, 5e-5, were then chosen among 18 "
-        "rules on the seeds 200 to 327. The result is of the seeds 16 to 47."
+        "rules on the seeds 200 to 327. The result is from the seeds 16 to 47."
     ),
     text=(
-        "hyper-parameters that follow the training's statistics recover a part of what a learning rate ten times too large or too "
+        "hyperparameters that follow the training's statistics recover part of what a learning rate ten times too large or too "
         "small costs"
     ),
     arms={

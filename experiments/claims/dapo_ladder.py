@@ -1,7 +1,7 @@
 """If DAPO's parts are added one by one, do the pass rates rise in the order of its table?
 
-Table 1 goes from naive GRPO (30) over overlong filtering (36), clip-higher (38), soft overlong penalty (41) and a mean
-over tokens (42) to dynamic sampling (50). The statistic is Kendall's rank correlation of that order with the pass rates
+Table 1 begins with naive GRPO (30) and adds overlong filtering (36), clip-higher (38), the soft overlong penalty (41), a
+mean over tokens (42) and dynamic sampling (50). The statistic is Kendall's rank correlation of that order with the pass rates
 of a seed; a difference of up to 0.01 is a tie, which counts neither way.
 
 Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
@@ -46,11 +46,11 @@ CLAIM = Claim(
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=agreement("success", list(ARMS), tie=0.01),
-    unit="rank correlation of the table's order with the pass rate at the end, of -1 to 1",
+    unit="rank correlation of the table's order with the pass rate at the end, from -1 to 1",
     margin=0.3,
     pilot="The ties were set after the first results.",
     figures={
-        "the same by the mean pass rate during training": agreement("area", list(ARMS), tie=0.01),
+        "the same for the mean pass rate during training": agreement("area", list(ARMS), tie=0.01),
         "the same without the last row": agreement("success", list(ARMS)[:-1], tie=0.01),
         "pass rate at the end, soft punishment minus the row above": difference("success", "soft_overlong", "clip_higher"),
         "pass rate at the end, full DAPO minus naive GRPO": difference("success", "dynamic_sampling", "naive_grpo"),

@@ -43,7 +43,7 @@ ARMS = {
 CLAIM = Claim(
     paper="VC-PPO, arXiv:2503.01491",
     place="Abstract; its figures as VAPO's Table 1 repeats them",
-    text="lambda 0.95 for the policy beside 1 for the critic ends better than 1 for both",
+    text="lambda 0.95 for the policy with 1 for the critic ends better than 1 for both",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "policy 0.95, critic 1", "1 and 1"),

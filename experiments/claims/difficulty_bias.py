@@ -39,7 +39,7 @@ ARMS = {"grpo": run(grpo(beta=0.0)), "dr_grpo": run(dr_grpo(max_length=3))}
 
 
 def measure(setting, seeds):
-    """Share of the contexts of extreme difficulty, in their number and in the sum of gradient norms."""
+    """Share of the contexts of extreme difficulty: among all contexts, and of the sum of gradient norms."""
 
     def one(key):
         table = setting.initial(key)

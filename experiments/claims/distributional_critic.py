@@ -37,7 +37,7 @@ OF_A_NUMBER, OF_A_DISTRIBUTION = (0.0125, 0.05, 0.2), (0.8, 3.2, 12.8)
 
 
 def run(head, rates, **settings):
-    """The candidates of an arm, each with another learning rate of the critic."""
+    """The candidates of an arm, each with a different learning rate for the critic."""
     algorithm = vc_ppo()
     algorithm = algorithm._replace(critic=algorithm.critic._replace(head=head))
     initial = leaning(WORLD, lean=2.5)
@@ -68,9 +68,9 @@ CLAIM = Claim(
     margin=0.005,
     seeds=64,
     first_look=Interval(-0.00382, -0.0227, 0.0151, 16),
-    pilot="A first run had 51 points and the same rates for the critics of all arms, from 0.05 to 0.8, of which the number took "
-    "the smallest and the distribution the largest. A second run gave the distribution rates from 0.2 to 3.2, of which it took "
-    "the largest again. Neither was decided.",
+    pilot="A first run had 51 points and the same rates for the critics of all arms, from 0.05 to 0.8, of which the smallest "
+    "was best for the number, and the largest for the distribution. In a second run, the distribution had rates from 0.2 to 3.2, "
+    "and the largest was best again. Neither run decided the claim.",
     figures={
         "pass rate at the end, the same arms": difference("success", "distribution", "number"),
         "mean pass rate during training, HL-Gauss minus a number": difference("area", "HL-Gauss", "number"),

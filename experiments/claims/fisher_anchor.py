@@ -44,7 +44,7 @@ SECOND = FIRST._replace(next_state=OTHER_TOKENS, row=FIRST.row + FIRST.rows)
 _PLACES = SECOND.rows
 _RANKS = np.random.default_rng(0).random((_PLACES, SHARED)).argsort(-1)
 FEATURES = jnp.asarray(np.concatenate([np.eye(_PLACES), _RANKS < SHARED_BY_A_PLACE], -1), jnp.float32)
-"""Of each row of logits, one of its own and two that others share."""
+"""Features of each row of logits: one of its own, and two that it shares with other rows."""
 FIRST_RATE = 0.03
 RATES, WEIGHTS = (0.01, 0.03, 0.1, 0.3), (1.0, 10.0, 100.0, 1000.0)
 
@@ -53,7 +53,7 @@ class Arm(NamedTuple):
     """An anchor."""
 
     algorithm: Algorithm
-    """Settings of the training on both tasks."""
+    """The algorithm that trains on both tasks."""
     weights: tuple[float, ...]
     """Weights of the anchor to try."""
     even: bool
@@ -98,7 +98,7 @@ def initial(key: Key) -> Table:
     return table.at[FIRST.rows :].set(jnp.roll(table[FIRST.rows :], 1, axis=-1))
 
 
-def trained(algorithm: Algorithm, rate: Array, weight: Array, even: Array, key: Key) -> dict[str, Array]:
+def train_tasks(algorithm: Algorithm, rate: Array, weight: Array, even: Array, key: Key) -> dict[str, Array]:
     """Pass rates of both tasks before and after the second."""
     for_first, for_second = jax.random.split(key)
     optimizer = linear(FIRST_RATE, 0.0, True)
@@ -122,7 +122,7 @@ def trained(algorithm: Algorithm, rate: Array, weight: Array, even: Array, key: 
 def program() -> Any:
     """The training of several seeds with several learning rates and weights, compiled once for all arms."""
     algorithm = grpo(beta=0.0)
-    seeds = jax.vmap(lambda *inputs: trained(algorithm, *inputs), in_axes=(None, None, None, 0))
+    seeds = jax.vmap(lambda *inputs: train_tasks(algorithm, *inputs), in_axes=(None, None, None, 0))
     return jax.jit(jax.vmap(seeds, in_axes=(0, 0, None, None)), compiler_options=_quick_compilation())
 
 
@@ -154,7 +154,7 @@ ARMS = {
 CLAIM = Claim(
     paper="Elastic weight consolidation, arXiv:1612.00796",
     place="Section 2.1, Figure 2",
-    text="a Fisher anchor leaves more of two tasks, learned in turn, than none",
+    text="with a Fisher anchor, a policy is better at two tasks learned in turn than without one",
     arms=ARMS,
     measure=measure,
     budget=(
@@ -169,7 +169,7 @@ CLAIM = Claim(
         lambda arms: arms["no anchor"]["first_before"] - arms["no anchor"]["first"] - 0.1,
     ),
     pilot="The number of tokens, the shared features and the learning rates were chosen on the seeds 200 to 207: with 6 tokens, or "
-    "with more that is shared, hardly an arm learned the second task.",
+    "with more shared features, hardly any arm learned the second task.",
     figures={
         "the same minus an anchor of one strength for all weights": difference("both", "Fisher", "of one strength"),
         "first task, Fisher minus no anchor": difference("first", "Fisher", "no anchor"),

@@ -61,7 +61,7 @@ def lead(arms):
 CLAIM = Claim(
     paper="the design document (unpublished)",
     place="Section 9.1.1, Eqs. 58-59",
-    text="an advantage that goes over from VAPO's to GRPO's ends better than either",
+    text="an advantage that moves from VAPO's to GRPO's ends better than either",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=lead,

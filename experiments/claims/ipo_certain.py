@@ -5,7 +5,7 @@ of a rejected response to 0 at any strength, while IPO stops at a margin of 1/(2
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4. 256 pairs of responses of the initial policy,
 which is the reference; the one with more right tokens is always preferred, and ties are broken once, at random. 2,000
-updates on all pairs. The initial policy differs from seed to seed and other pairs. Strengths of 0.01, 0.1 and 1 for
+updates on all pairs. The initial policy and the pairs differ from seed to seed. Strengths of 0.01, 0.1 and 1 for
 both losses; for each seed, the strength with the smallest difference counts.
 
 Deviations from the paper: it follows from the minima of the two losses that, at a given strength, IPO stops and DPO
@@ -63,7 +63,7 @@ def at(strength, number):
 CLAIM = Claim(
     paper="IPO, arXiv:2310.12036",
     place="Section 4.2",
-    text="at the same strength, IPO takes less from rejected responses than DPO, as the minima of the losses imply",
+    text="at the same strength, IPO lowers rejected responses less than DPO, as the minima of the losses imply",
     arms=ARMS,
     measure=measure_pairs,
     budget="2000 updates on the same 256 pairs in every arm; one fixed learning rate",

@@ -1,6 +1,6 @@
 """Does k3 have less variance than k1?
 
-The note derives k3 as k1 with a control variate: unbiased like k1, never negative, and of less variance, in an example
+The note derives k3 as k1 with a control variate: unbiased like k1, never negative, and with less variance, in an example
 close to the reference and in one further away.
 
 Setting: a policy over 16 tokens and its reference, softmax functions of normal logits that differ by noise of 0.3

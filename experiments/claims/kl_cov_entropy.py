@@ -46,7 +46,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference_at_equal_success("entropy_curve", "kl_cov", "grpo"),
-    unit="entropy a token with KL-Cov, minus that of GRPO at the same pass rate, nats",
+    unit="entropy per token with KL-Cov, minus that of GRPO at the same pass rate, nats",
     margin=0.01,
     figures={
         "the same with Clip-Cov, nats": difference_at_equal_success("entropy_curve", "clip_cov", "grpo"),

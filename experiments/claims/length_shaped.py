@@ -95,7 +95,7 @@ CLAIM = Claim(
     statistic=lambda arms: shorter(arms, "shaped", "simple") - shorter(arms, "shaped", "difficult"),
     unit="log of how much shorter right responses to simple problems become, minus the same of difficult ones",
     margin=0.02,
-    pilot="Lengths were of all responses in a first run, whose difference was -0.053 (-0.128 to 0.023).",
+    pilot="A first run measured the lengths of all responses; the difference was -0.053 (-0.128 to 0.023).",
     figures={
         f"{kind} problems, {words}, {name} minus plain": difference(f"{kind}_{number}", name, "plain")
         for name in list(ARMS)[1:]

@@ -48,7 +48,7 @@ ARMS = {
 CLAIM = Claim(
     paper="Tricks or traps, arXiv:2508.08221",
     place="Abstract",
-    text="Lite PPO ends better than DAPO after as many responses",
+    text="after the same number of responses, Lite PPO ends better than DAPO",
     arms=ARMS,
     measure=partial(measure_tuned, number="success", rates=(0.01, 0.03, 0.1, 0.3, 1.0)),
     statistic=difference("success", "lite_ppo", "dapo"),

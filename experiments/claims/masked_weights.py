@@ -86,7 +86,7 @@ def measure(setting, seeds):
 CLAIM = Claim(
     paper="IcePop in Every step evolves, arXiv:2510.18855",
     place="Section 2.3.2",
-    text="masking tokens of extreme ratio ends better than capping their weight",
+    text="masking tokens with extreme ratios ends better than capping their weight",
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "masked outside (0.5, 5)", "capped at 2"),

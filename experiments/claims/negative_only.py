@@ -64,8 +64,8 @@ CLAIM = Claim(
     margin=0.01,
     condition=at_rest("wrong alone", "right alone"),
     pilot=RATES_AFTER_PILOT
-    + " The condition was added last; without it the results contradict the claim. The first results were of pass@16 after "
-    "training on wrong responses minus before, which any learner raises; right ones alone were made the rival after them.",
+    + " The condition was added last; without it the results contradict the claim. At first, the statistic was the gain in "
+    "pass@16 from training on wrong responses, which any learner has; right ones alone became the rival after those results.",
     figures={
         "pass@16 of wrong alone, after training minus before": lambda arms: (
             arms["wrong alone"]["pass_at_16"] - arms["wrong alone"]["first_pass_at_16"]

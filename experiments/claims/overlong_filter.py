@@ -1,4 +1,4 @@
-"""Does training learn more if truncated responses are left out of the loss?
+"""Does the policy learn more if truncated responses are left out of the loss?
 
 DAPO says that penalizing truncated responses adds noise, because the reasoning so far may be sound. Leaving them out
 stabilizes training and raises accuracy from 30 to 36.

@@ -1,7 +1,7 @@
 """Does training for pass@8 raise pass@8 more than training for pass@1?
 
 PKPO gives unbiased gradients of pass@k, which favor prompts that are rarely right. The paper reports that training for
-a larger k solves more and harder problems, when training for pass@1 stalls.
+a larger k solves more and harder problems where training for pass@1 stalls.
 
 Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
 and the reward is 1 or 0. The initial logits have a standard deviation of 2, so contexts range from hopeless to easy;
@@ -70,7 +70,7 @@ def measure(candidates, seeds):
 CLAIM = Claim(
     paper="PKPO, arXiv:2505.15201",
     place="Abstract",
-    text="on the way, at the same pass@1, training for pass@8 has a better pass@8 than training for pass@1; the ends are the same",
+    text="training for pass@8 has a better pass@8 than training for pass@1 at the same pass@1 on the way, and the same at the end",
     arms=ARMS,
     measure=measure,
     statistic=difference_at_equal_success("pass_at_8_curve", "for pass@8", "for pass@1"),

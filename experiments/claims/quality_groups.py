@@ -4,7 +4,7 @@ The design document weights the responses in a group's baseline by a quality, su
 confidence (Eq. 52 of the document), and gains 1.6 points on GSM8K in its Table 6.
 
 Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
-without effect); a wrong answer ends it. It is truncated after 16 tokens, which counts as wrong. Each of the three
+without effect); a wrong answer ends it. A response is cut off after 16 tokens, which counts as wrong. Each of the three
 tokens has its own logit at each step. The initial policy wanders with most of its tokens, and two responses in five are
 truncated; it differs from seed to seed. So responses differ in length and in confidence. The arms use the trainer's
 parts length_quality and confidence_quality.

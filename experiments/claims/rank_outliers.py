@@ -53,7 +53,7 @@ def loss(arms, advantage, number):
 CLAIM = Claim(
     paper="the design document (unpublished)",
     place="Section 5.3.3, Eq. 40",
-    text="advantages by rank lose less to outliers of the reward than z-scores",
+    text="rank-based advantages lose less to reward outliers than z-scores",
     arms=ARMS,
     measure=measure,
     statistic=lambda arms: loss(arms, "z-score", "area") - loss(arms, "rank", "area"),
@@ -63,6 +63,6 @@ CLAIM = Claim(
         "the same at the end": lambda arms: loss(arms, "z-score", "success") - loss(arms, "rank", "success"),
         "what outliers cost ranks": lambda arms: loss(arms, "rank", "area"),
         "with outliers, ranks minus z-scores": difference("area", "rank", "z-score"),
-        "with outliers, ranks minus centred rewards": difference("area", "rank", "centred"),
+        "with outliers, ranks minus centered rewards": difference("area", "rank", "centred"),
     },
 )

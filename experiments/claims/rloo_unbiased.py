@@ -75,7 +75,7 @@ CLAIM = Claim(
     margin=0.001,
     figures={
         "the same with the group's mean, 1/16 by theory": lambda arms: arms["group's mean"]["bias"],
-        "of the direction alone, z-scores": lambda arms: arms["z-score"]["direction"],
-        "of the direction alone, leave-one-out": lambda arms: arms["leave one out"]["direction"],
+        "squared bias of the direction alone, z-scores": lambda arms: arms["z-score"]["direction"],
+        "squared bias of the direction alone, leave-one-out": lambda arms: arms["leave one out"]["direction"],
     },
 )

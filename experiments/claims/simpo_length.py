@@ -6,7 +6,7 @@ length, responses become longer and repetitive.
 Setting: 8 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
 Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
 response says nothing about its answer. 256 pairs of responses of the initial policy; the right one is preferred, and
-between equals the longer one with probability 0.7, like annotators do. After 64 tokens of thought the answer is forced.
+between equals the longer one with probability 0.7, as annotators do. After 64 tokens of thought the answer is forced.
 The initial policy and the pairs differ from seed to seed.
 
 Deviations from the paper: the policy is a table of logits. The preference for length is ours, so that there is
@@ -54,7 +54,7 @@ ARMS = {"average": arm(average), "sum": arm(total)}
 CLAIM = Claim(
     paper="SimPO, arXiv:2405.14734",
     place="Section 4.2",
-    text="responses grow longer where the reward is a sum over tokens and not their average",
+    text="responses grow longer if the reward is a sum over tokens instead of their average",
     arms=ARMS,
     measure=measure_pairs,
     budget="200 updates on the same 256 pairs in every arm; one fixed learning rate",

@@ -32,7 +32,7 @@ from jaxtyping import Array
 
 from lab.claims import Claim, difference
 from lab.judges import fallible
-from lab.tabular import _quick_compilation, draw_states
+from lab.tabular import _quick_compilation, sample_states
 from lab.tuned import RATES, TUNING_SEEDS
 from lab.worlds import Key, Table, codes, exact, leaning
 from rljax.algorithms import Algorithm, Rollout, grpo, loss, prepare
@@ -42,14 +42,14 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 INITIAL, JUDGE, ADAM = leaning(WORLD), fallible(0.05), optax.scale_by_adam()
 PROMPTS, GROUP, STEPS, POINTS = 8, 8, 150, 10
 RIGHT = jnp.log(jax.nn.one_hot(0, 4))
-HAS_OPINION = (jnp.arange(WORLD.rows) % WORLD.horizon >= 3)[:, None]
+RULES_KNOW = (jnp.arange(WORLD.rows) % WORLD.horizon >= 3)[:, None]
 
 
 class Arm(NamedTuple):
     """Settings of the training and of the evaluation of a network."""
 
     algorithm: Algorithm
-    """Settings of the training."""
+    """The algorithm that trains the network."""
     trained: float
     """Share of the rules in training; 0: only the network."""
     judged: float
@@ -60,10 +60,10 @@ def mixture(table: Table, share: Array | float) -> Table:
     """Log-probabilities of the mixture at positions that the rules know, of the network elsewhere."""
     logp = jax.nn.log_softmax(table)
     both = neural_symbolic_mixture(logp, jnp.broadcast_to(RIGHT, logp.shape), alpha=1 - share)
-    return jnp.where(HAS_OPINION, both, logp)
+    return jnp.where(RULES_KNOW, both, logp)
 
 
-def trained(algorithm: Algorithm, share: Array, judged: Array, rate: Array, key: Key) -> dict[str, Array]:
+def train_network(algorithm: Algorithm, share: Array, judged: Array, rate: Array, key: Key) -> dict[str, Array]:
     """Pass rates of the mixture and of the network without rules, at eleven points of a training."""
 
     def step(state: tuple[Table, optax.OptState], key: Key) -> tuple[tuple[Table, optax.OptState], None]:
@@ -73,7 +73,7 @@ def trained(algorithm: Algorithm, share: Array, judged: Array, rate: Array, key:
         first = jnp.broadcast_to(jnp.asarray(WORLD.start)[contexts], (PROMPTS, GROUP))
         logp = mixture(table, share)[WORLD.row]
         uniform = jax.random.uniform(for_tokens, (WORLD.horizon, PROMPTS, GROUP))
-        states, tokens, mask, last = draw_states(WORLD, logp, first, uniform)
+        states, tokens, mask, last = sample_states(WORLD, logp, first, uniform)
         rewards = JUDGE(for_rewards, jnp.asarray(WORLD.reward)[last])
         batch = prepare(algorithm, Rollout(mask=mask, behaviour_logp=logp[states, tokens], rewards=rewards))
         places = tuple(part.reshape(-1, WORLD.horizon) for part in (states, tokens))
@@ -100,7 +100,7 @@ def trained(algorithm: Algorithm, share: Array, judged: Array, rate: Array, key:
 def program() -> Any:
     """The training of several seeds at several learning rates, compiled once for all arms."""
     algorithm = grpo(beta=0.0)
-    seeds = jax.vmap(lambda *inputs: trained(algorithm, *inputs), in_axes=(None, None, None, 0))
+    seeds = jax.vmap(lambda *inputs: train_network(algorithm, *inputs), in_axes=(None, None, None, 0))
     return jax.jit(jax.vmap(seeds, in_axes=(None, None, 0, None)), compiler_options=_quick_compilation())
 
 

@@ -65,7 +65,7 @@ ARMS = {
 CLAIM = Claim(
     paper="Yao et al., Your efficient RL framework secretly brings you off-policy RL training (report, 2025)",
     place="Summary of the workshop paper on it (OpenReview xsonlP8DRV)",
-    text="truncated importance sampling ends better than no correction under a quantised engine",
+    text="truncated importance sampling ends better than no correction under a quantized engine",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "truncated weights", "uncorrected"),

@@ -66,15 +66,15 @@ ARMS = {"full": run(FULL)} | {f"without {part}": run(without("vapo", FULL, part)
 CLAIM = Claim(
     paper="VAPO, arXiv:2504.05118",
     place="Table 1",
-    text="VAPO without one of its seven parts learns the less the higher the part stands in the table",
+    text="the higher one of VAPO's seven parts is in the table, the less VAPO learns without it",
     arms=ARMS,
     measure=measure,
     statistic=agreement("area", ORDER, tie=0.005),
-    unit="rank correlation of the table's order with the mean pass rates during training, of -1 to 1",
+    unit="rank correlation of the table's order with the mean pass rates during training, from -1 to 1",
     margin=0.3,
     seeds=64,
     first_look=Interval(0.182, 0.0459, 0.317, 16),
-    pilot=RATES_AFTER_PILOT + " The ties were set, and the end given up for the mean, after the first results.",
-    figures={"the same by the pass rate at the end": agreement("success", ORDER, tie=0.005)}
+    pilot=RATES_AFTER_PILOT + " After the first results, the ties were set, and the mean pass rate replaced the final one.",
+    figures={"the same for the pass rate at the end": agreement("success", ORDER, tie=0.005)}
     | {f"mean pass rate, full minus without {part}": difference("area", "full", f"without {part}") for part in TABLE},
 )

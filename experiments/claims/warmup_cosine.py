@@ -1,7 +1,7 @@
 """Does a learning rate that rises and falls end better than a constant one?
 
 The design document lets the learning rate rise linearly and fall along a cosine (Eq. 57 of the document), and says that
-this makes optimization more stable. As printed, the formula makes the rise a fall; the experiment uses what is meant.
+this makes optimization more stable. As printed, the formula makes the rise a fall; the experiment uses the intended one.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
@@ -43,7 +43,7 @@ ARMS = {
 
 CLAIM = Claim(
     paper="the design document (unpublished)",
-    place="Eq. 57, as meant",
+    place="Eq. 57, as intended",
     text="a learning rate with warm-up and cosine ends better than a constant one",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),

@@ -1,8 +1,8 @@
-"""If prompts differ in difficulty, is more learned from rewards minus a leave-one-out mean than from z-scores?
+"""If prompts differ in difficulty, do rewards minus a leave-one-out mean teach more than z-scores?
 
 GRPO divides by the standard deviation of a group. Dr.GRPO calls that a difficulty bias, and leaves the deviation out;
 what remains is, up to a factor, the advantage of RLOO. A prompt that is nearly always or nearly never right then has
-less weight. That this learns more is our interpretation; the paper compares complete algorithms.
+less weight. That the policy learns more this way is our interpretation; the paper compares complete algorithms.
 
 Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
 and the reward is 1 or 0. The verifier errs on one response in 20. The initial logits have a standard deviation of 2, so
@@ -56,7 +56,7 @@ def measure(arm, seeds):
 CLAIM = Claim(
     paper="Dr.GRPO, arXiv:2503.20783",
     place="Section 3.1",
-    text="where difficulty is mixed, rewards minus a leave-one-out mean learn more than z-scores",
+    text="if difficulty is mixed, rewards minus a leave-one-out mean teach more than z-scores",
     arms=ARMS,
     measure=measure,
     statistic=difference("area", "rloo", "z-score"),

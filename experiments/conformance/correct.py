@@ -1,4 +1,4 @@
-"""Correct losses in five styles and GAE in two; faults are planted in three of them, JAX programs on complete arrays."""
+"""Correct losses in five styles, and GAE in two; faults are planted in the three JAX programs on complete arrays."""
 
 GRPO = """
 def grpo(logp, old_logp, ref_logp, rewards, mask):
@@ -157,4 +157,4 @@ CORRECT = {
     "GAE, a scan, JAX": ("gae", "jax", GAE),
     "GAE, mean of n-step advantages, NumPy": ("gae", "numpy", SUMS),
 }
-"""Style -> name of the algorithm, array library, source."""
+"""Style -> (name of the algorithm, array library, source)."""

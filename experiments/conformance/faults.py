@@ -1,4 +1,4 @@
-"""One hundred faults: a name, the text of a correct source to replace, and its replacement."""
+"""One hundred faults, each with a name, the text of a correct source to replace, and the replacement."""
 
 GRPO = [
     ("population deviation", "ddof=1", "ddof=0"),

@@ -1,6 +1,6 @@
 """Which algorithms do TRL, verl, Tunix and OpenRLHF compute? Their own functions are tested with `rljax.testing`.
 
-    python experiments/conformance/field.py --work /tmp/field        (minutes; makes an environment for each library, with pip)
+    python experiments/conformance/field.py --work /tmp/field        (minutes; it makes an environment for each library, with pip)
 
 Every library has its own environment with pinned versions, in which rljax is not installed. `field_side.py` runs there and
 calls the library's functions on the kit's small rollouts, in float64 if the library allows it. Writes field.json and field.md
@@ -30,7 +30,7 @@ PACKAGES: dict[str, list[list[str]]] = {
 """Packages that pip installs for each library, one call after another; only the losses of OpenRLHF are needed, not a cluster."""
 LIBRARIES = {"trl": "TRL 1.16.0", "verl": "verl 0.9.1", "tunix": "Tunix 0.1.7", "openrlhf": "OpenRLHF 0.11.2"}
 UNSTATED = {"eps", "ddof", "kept"}
-"""Choices that papers do not state (eps and ddof of the deviation) or libraries make before the loss (which groups are kept)."""
+"""Choices that papers do not state (eps and ddof of the deviation) or libraries make before the loss (which groups to keep)."""
 TOKENS = "PPO's clipped loss over all tokens: a token of a long response has the same weight as a token of a short one."
 CLAMPED = "Each token's KL is clamped to [-10, 10], beyond which it has no gradient (erratum 11 of `rljax errata` on verl)."
 WHITENED = "The normalization is inside the function that is called GAE; the returns are those of plain GAE."

@@ -1,6 +1,6 @@
-"""One library's own functions as losses for `conform`. Runs in that library's environment, in which rljax is not installed.
+"""Pass one library's own functions to `conform` as losses. This runs in that library's environment, without rljax installed.
 
-    PYTHONPATH=the checkout python field_side.py trl|verl|tunix|openrlhf        prints JSON, one row for each algorithm
+    PYTHONPATH=CHECKOUT python field_side.py trl|verl|tunix|openrlhf        prints JSON, one row for each algorithm
 
 No code of a library is copied: its functions are called. If advantages are computed inside a method (TRL, OpenRLHF), the method's
 own statements are taken from the installed source and executed separately.
@@ -34,17 +34,19 @@ class Row(NamedTuple):
     """One algorithm of a library."""
 
     algorithm: str
+    """Name of the row."""
     like: str
+    """Algorithm that it is compared with, as in `conform`."""
     settings: str
     """The library's settings, as a user would write them."""
     function: Callable[..., Any]
-    options: dict[str, Any] = {}  # noqa: RUF012  nobody changes it
+    options: dict[str, Any] = {}  # noqa: RUF012  never mutated
     """Options of `conform` for what is not part of this library's loss, or what its settings choose."""
     rtol: float = 1e-5
 
 
-def statements(function: Callable[..., Any], begins: str, ends: str) -> Any:
-    """Extract the statements of a function between two statements, given by the beginnings of their first lines."""
+def compile_statements(function: Callable[..., Any], begins: str, ends: str) -> Any:
+    """Compile the statements of a function from one statement to another, each identified by how its first line begins."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     for node in ast.walk(tree):
         for body in (getattr(node, name, None) for name in ("body", "orelse")):
@@ -64,10 +66,10 @@ def trl() -> list[Row]:
     from trl.trainer import grpo_trainer, rloo_trainer  # noqa: PLC0415
 
     generate = grpo_trainer.GRPOTrainer._generate_and_score_completions
-    of_group = statements(
+    of_group = compile_statements(
         generate, "if self.multi_objective_aggregation == 'sum_then_normalize'", "advantages = torch.nan_to_num"
     )
-    of_rloo = statements(
+    of_rloo = compile_statements(
         rloo_trainer.RLOOTrainer._generate_and_score_completions, "grouped_rewards = ", "advantages = torch.nan_to_num"
     )
     accelerator = types.SimpleNamespace(gather=lambda x: x, reduce=lambda x, reduction: x, num_processes=1)
@@ -240,7 +242,7 @@ def verl() -> list[Row]:
 
 
 def tunix() -> list[Row]:
-    """Build the rows of Tunix's JAX functions; its loss takes a model, which is replaced by given log-probabilities."""
+    """Build the rows of Tunix's JAX functions; its loss takes a model, which is replaced by fixed log-probabilities."""
     import jax  # noqa: PLC0415
     import jax.numpy as jnp  # noqa: PLC0415
     from flax import nnx  # noqa: PLC0415

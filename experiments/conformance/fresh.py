@@ -1,6 +1,6 @@
-"""A second set of faults, in other sources, written without reading the kit's tests and without the faults of `faults.py`.
+"""A second set of faults, in other sources. It was written without reading the kit's tests, and repeats no fault of `faults.py`.
 
-A fault is a name and pairs of texts: what to replace in a correct source, and the replacement.
+A fault is a name, followed by pairs of texts: what to replace in a correct source, and the replacement.
 """
 
 GRPO = """
@@ -159,7 +159,7 @@ def dapo(logp, old_logp, rewards, mask):
     count = jnp.count_nonzero(active)
     return -jnp.sum(objective, where=active) / jnp.where(count > 0, count, 1)
 """
-"""DAPO (arXiv:2503.14476, Eq. 8), with the lesser of two products by a comparison."""
+"""DAPO (arXiv:2503.14476, Eq. 8), taking the smaller of two products by a comparison."""
 
 DAPO_FAULTS = [
     ("only the first two are compared", "rewards != rewards[:, :1]", "rewards[:, :2] != rewards[:, :1]"),
@@ -496,4 +496,4 @@ NEEDS_THREE = frozenset(
         "mean of the last two",
     }
 )
-"""Faults that are right for every group of 2 responses, so that a counterexample needs 3."""
+"""Faults that have no effect on any group of 2 responses, so that a counterexample needs 3."""

@@ -1,13 +1,13 @@
 """The conformance kit on planted faults and on correct implementations in several styles.
 
     pip install -e . 'torch==2.13.0'
-    python experiments/conformance/planted.py        (minutes)
+    python experiments/conformance/planted.py        (takes minutes)
     python experiments/conformance/planted.py fresh
 
 Each fault of `faults.py` is planted separately into its source of `correct.py`, and `conform` names the slot in which the function
 differs. Neither the sources nor the faults are taken from the kit's own tests. `fresh` does the same for the sources and faults of
 `fresh.py`, which were written without reading these tests. Requirements: each fault is found within a minute, with a counterexample
-of at most 2 prompts x 2 responses x 3 tokens, or 3 responses if the fault is right for every 2; the correct implementations pass.
+of at most 2 prompts x 2 responses x 3 tokens, or 3 responses if the fault has no effect on any 2; the correct implementations pass.
 
 Writes planted.json and planted.md, or fresh.json and fresh.md, next to this file. The exit code is 1 if a requirement is not met.
 """
@@ -44,14 +44,14 @@ class Place(NamedTuple):
     """A correct source, and the faults that are planted in it."""
 
     like: str
-    """What it computes, and the name of its function."""
+    """Name of the algorithm that it computes, and of its function."""
     source: str
-    """Its text."""
+    """Its code."""
     faults: list[tuple[str, ...]]
     """The name of each fault, and pairs of texts: what is replaced, and by what."""
     arrays: str = "jax"
     """Its array library."""
-    options: dict[str, Any] = {}  # noqa: RUF012  nobody changes it
+    options: dict[str, Any] = {}  # noqa: RUF012  never mutated
     """Options of `conform`."""
 
 
@@ -73,7 +73,7 @@ FRESH = {
 """Name -> the place of a fault of `fresh.py`."""
 
 
-def compiled(source: str, name: str) -> Callable[..., Any]:
+def compile_source(source: str, name: str) -> Callable[..., Any]:
     """Compile the function of a source."""
     import math  # noqa: PLC0415  sources use it
 
@@ -84,22 +84,22 @@ def compiled(source: str, name: str) -> Callable[..., Any]:
     return names[name]
 
 
-def planted(place: Place, *texts: str) -> Callable[..., Any]:
+def plant(place: Place, *texts: str) -> Callable[..., Any]:
     """Compile a source's function with one fault: pairs of a text and its replacement.
 
     Raises:
-        ValueError: the source does not have the text.
+        ValueError: the source does not contain a text that is to be replaced.
     """
     source = place.source
     for old, new in zip(texts[::2], texts[1::2], strict=True):
         if old not in source:
             raise ValueError(f"{old!r} is not in the source of {place.like}")
         source = source.replace(old, new)
-    return compiled(source, place.like)
+    return compile_source(source, place.like)
 
 
-def judged(function: Callable[..., Any], name: str, arrays: str = "jax", **options: Any) -> dict[str, Any]:
-    """Run the kit on a function."""
+def run_kit(function: Callable[..., Any], name: str, arrays: str = "jax", **options: Any) -> dict[str, Any]:
+    """Run the kit on a function, and return the parts of its row."""
     start = time.perf_counter()
     if name == "gae":
         convention, text = conform_gae(function, arrays=arrays)  # pyright: ignore[reportArgumentType]
@@ -111,7 +111,7 @@ def judged(function: Callable[..., Any], name: str, arrays: str = "jax", **optio
 
 
 def shape_of(says: str) -> tuple[int, int, int] | None:
-    """Prompts, responses and slots of a report's counterexample, with one prompt for GAE; None: it has none."""
+    """Read the prompts, responses and slots of a report's counterexample, with one prompt for GAE; None if it has none."""
     if says.startswith("differs from GAE"):
         rows = re.search(r"rewards (\[.*?\]), values", says)
         shape = np.atleast_2d(json.loads(rows[1])).shape if rows else None
@@ -136,51 +136,51 @@ def slot_of(says: str) -> str:
 
 
 def most_of(fault: str) -> tuple[int, int, int]:
-    """Largest counterexample that a fault may have."""
+    """Return the largest size that the counterexample of a fault may have."""
     return (SIZE[0], 3, SIZE[2]) if fault in fresh.NEEDS_THREE else SIZE
 
 
 def run_faults(places: dict[str, Place]) -> list[dict[str, Any]]:
-    """Make a row for each fault."""
+    """Run the kit on each fault, one row per fault."""
     rows = []
     for name, place in places.items():
         for fault, *texts in place.faults:
             row = {"in": name, "fault": fault}
-            row |= judged(planted(place, *texts), place.like, place.arrays, **place.options)
+            row |= run_kit(plant(place, *texts), place.like, place.arrays, **place.options)
             rows.append(row | {"slot": slot_of(row["says"]), "small": is_small(row["says"], most_of(fault))})
             print(f"{len(rows):3} {name} {fault}: {rows[-1]['slot']}", flush=True)
     return rows
 
 
 def run_fresh_sources() -> list[dict[str, Any]]:
-    """Make a row for each source of the second set."""
+    """Run the kit on each correct source of the second set, one row per source."""
     rows = []
     for name, place in FRESH.items():
-        function = compiled(place.source, place.like)
-        rows.append({"style": name, "is": place.like, **judged(function, place.like, place.arrays, **place.options)})
+        function = compile_source(place.source, place.like)
+        rows.append({"style": name, "is": place.like, **run_kit(function, place.like, place.arrays, **place.options)})
     return rows
 
 
 def run_correct() -> list[dict[str, Any]]:
-    """Make a row for each correct implementation; without PyTorch, print that its rows are left out."""
+    """Run the kit on each correct implementation, one row per style; without PyTorch, print that its rows are left out."""
     rows = []
     for style, (name, arrays, source) in correct.CORRECT.items():
         if arrays == "torch" and importlib.util.find_spec("torch") is None:
             print(f"{style}: left out, PyTorch is not installed")
             continue
-        rows.append({"style": style, "is": name, **judged(compiled(source, name), name, arrays)})
+        rows.append({"style": style, "is": name, **run_kit(compile_source(source, name), name, arrays)})
     return rows
 
 
 TITLES = {"planted": "# The conformance kit against planted faults", "fresh": "# A second set of planted faults"}
 READ = [
     "`python experiments/conformance/planted.py`; the faults are in `faults.py`, and every report is in `planted.json`.",
-    "Sources and faults are not those of the kit's own tests, but whoever wrote them had read these tests.",
+    "Sources and faults are not those of the kit's own tests, but their author had read these tests.",
 ]
 UNREAD = [
     "`python experiments/conformance/planted.py fresh`; the faults are in `fresh.py`, and every report is in `fresh.json`.",
-    "They were written without reading the kit's tests. The kit that they met first found 136 of the 144, and only 115 in so small",
-    "an example. It missed GAE that counts slots outside the mask, KL estimates that are clamped, and groups that are compared",
+    "They were written without reading the kit's tests. The kit as it was then found 136 of the 144, and only 115 with an example",
+    "that small. It missed GAE that counts slots outside the mask, KL estimates that are clamped, and groups that are compared",
     "by two of their responses; it now has cases of each kind.",
 ]
 
@@ -190,13 +190,13 @@ def page(found: dict[str, Any], which: str = "planted") -> str:
     caught = [row for row in found["faults"] if row["found"] and row["small"]]
     three = [row for row in caught if row["fault"] in fresh.NEEDS_THREE]
     passed = [row for row in found["correct"] if not row["found"]]
-    right_for_two = f"; {len(three)} of them are right for any 2 responses to a prompt, and need 3" if three else ""
+    right_for_two = f"; {len(three)} of them have no effect on any 2 responses to a prompt, and need 3" if three else ""
     lines = [
         TITLES[which],
         "",
         f"**{len(caught)} of {len(found['faults'])}** planted faults are found, each with a counterexample of at most 2 prompts x",
         f"2 responses x 3 tokens{right_for_two}.",
-        f"**{len(passed)} of {len(found['correct'])}** correct implementations pass. Made by",
+        f"**{len(passed)} of {len(found['correct'])}** correct implementations pass. Written by",
         *(UNREAD if which == "fresh" else READ),
         "",
         "| in | fault | slot that the report names | a known convention |",

@@ -1,8 +1,8 @@
 """Claims of papers about algorithms, each tested by its own experiment.
 
 A claim is a file in experiments/claims/ that defines `CLAIM`. Its results are in the JSON file next to it: the metrics of every arm
-and seed. The statistic is one number per seed, larger if the claim is more right; seeds are paired, because every arm trains on the
-same worlds. Its 95 % interval decides, by the same rule for all claims.
+and seed. The statistic is one number per seed; the higher it is, the more it supports the claim. Seeds are paired, because every
+arm trains on the same worlds. Its 95 % interval decides, by the same rule for all claims.
 """
 
 import importlib.util
@@ -34,7 +34,7 @@ RATES_AFTER_PILOT = (
     "The verifier's errors and how often the first policy is right were chosen after a pilot run, in which the largest of the four "
     "learning rates was the best in every arm."
 )
-"""A `pilot` that several claims share."""
+"""Text for the `pilot` of several claims."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Claim:
     place: str
     """Section, equation or table."""
     text: str
-    """The claim, in our words."""
+    """The claim, in this project's words."""
     arms: Mapping[str, Any]
     """Name of an arm -> its settings."""
     measure: Callable[[Any, Sequence[int]], Numbers]
@@ -64,7 +64,7 @@ class Claim:
     first_seed: int = 0
     """First seed; smaller seeds were used while the experiment was designed, see `pilot`. 0 if there is a `first_look`."""
     first_look: Interval | None = None
-    """Undecided result of the first seeds, if the claim is decided on others."""
+    """Undecided result of the first seeds, if other seeds decide the claim."""
     figures: Mapping[str, Callable[[Arms], np.ndarray]] | None = None
     """Other statistics that the page shows, by name; they do not decide the claim."""
     condition: tuple[str, Callable[[Arms], np.ndarray]] | None = None
@@ -152,7 +152,7 @@ def still_learning(*arms: str) -> tuple[str, Callable[[Arms], np.ndarray]]:
     If it no longer does, each prompt is permanently solved or lost, and the final pass rate does not show how well an arm learns.
 
     Args:
-        arms: names of arms; each has a `curve` of five points after the first, or a multiple of that.
+        arms: names of arms; each has a `curve`, whose number of points after the first is a multiple of 5.
 
     Example:
         >>> words, gain = still_learning("one")
@@ -199,7 +199,7 @@ def agreement(number: str, order: Sequence[str], *, tie: float) -> Callable[[Arm
     Args:
         number: name of the metric.
         order: names of the arms, from the lowest to the highest metric according to the claim.
-        tie: pairs that differ by at most this count neither way.
+        tie: pairs whose difference is at most this are ties, and count for neither side.
 
     Example:
         >>> arms = {name: {"area": np.array([value])} for name, value in (("a", 0.1), ("b", 0.5), ("c", 0.5001))}
@@ -306,7 +306,7 @@ def read_page(file: Path) -> Page:
     if not isinstance(claim, Claim):
         raise InputError(f"{file} does not define CLAIM as a lab.claims.Claim.")
     if not text:
-        raise InputError(f"{file} has no docstring; it is the claim's page.")
+        raise InputError(f"{file} has no docstring; write one: it is the claim's page.")
     constants = {name: value for name, value in vars(module).items() if name.isupper() and is_plain(value)}
     return Page(file.stem, file, text.strip(), claim, constants)
 

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from lab.tabular import _quick_compilation, draw_states
+from lab.tabular import _quick_compilation, sample_states
 from lab.worlds import Key, Table, World, exact, log_probabilities
 
 
@@ -82,14 +82,14 @@ class PairSetting(NamedTuple):
     """Number of points of a curve after the first."""
 
 
-def draw_pairs(setting: PairSetting, table: Table, key: Key) -> tuple[Responses, Responses]:
+def sample_pairs(setting: PairSetting, table: Table, key: Key) -> tuple[Responses, Responses]:
     """Sample two responses to each prompt from a table, and put the preferred one of each pair first."""
     world = setting.world
     for_tokens, for_labels = jax.random.split(key)
     start = jnp.asarray(world.start)[jnp.arange(setting.pairs) % len(world.start)]
     first = jnp.broadcast_to(start[:, None], (setting.pairs, 2))
     uniform = jax.random.uniform(for_tokens, (world.horizon, setting.pairs, 2))
-    states, tokens, mask, last = draw_states(world, log_probabilities(world, table), first, uniform)
+    states, tokens, mask, last = sample_states(world, log_probabilities(world, table), first, uniform)
     rewards = jnp.asarray(world.reward, jnp.float32)[last]
     one, other = (Responses(states[:, i], tokens[:, i], mask[:, i], rewards[:, i]) for i in (0, 1))
     better = setting.prefer(for_labels, one, other)
@@ -139,7 +139,7 @@ def measure_pairs(setting: PairSetting, seeds: Sequence[int]) -> dict[str, np.nd
 
 def _train(setting: PairSetting, reference: Table, key: Key) -> dict[str, Array]:
     """Train with one seed and compute its metrics."""
-    world, pairs = setting.world, draw_pairs(setting, reference, key)
+    world, pairs = setting.world, sample_pairs(setting, reference, key)
     optimizer = optax.adam(setting.learning_rate)
 
     def objective(table: Table) -> Float[Array, ""]:

@@ -1,7 +1,8 @@
 """Results of the experiments on claims: the metrics of each arm and seed in a JSON file, with their verdict.
 
-Results are stored with the key of their arm (`lab.keys`): after a change of settings an arm has no results. The file also names the
-algorithms of each arm, or, if it has none, the equations that its functions call. `rljax claims` reads the entry `claim`.
+Results are stored with the key of their arm (`lab.keys`): after a change of its settings, an arm no longer has results. The file
+also names the algorithms of each arm, or, if there are none, the equations that its functions call. `rljax claims` reads the
+entry `claim`.
 """
 
 import inspect
@@ -293,7 +294,7 @@ def run_claim(name: str, *, again: bool) -> None:
     """
     page = find_page(name)
     results = run_page(page, again=again)
-    write_results(page, results)  # its texts may have changed even if nothing was missing
+    write_results(page, results)  # the claim's texts may have changed even if no results were missing
     draw(page.claim, outcome_of(page, results), page.file.with_suffix(".png"))
 
 

@@ -18,10 +18,10 @@ from rljax.machine import usable_processors
 def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows as a JSON list with one row per line, so that another run adds another line.
 
-    The file is replaced atomically: if the experiment is stopped, it contains the rows from before or after a run.
+    The file is replaced atomically: if the experiment is stopped, the file has either the old rows or the new ones.
 
     Args:
-        file: where the rows go.
+        file: the JSON file to write.
         rows: all rows so far.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which of several arms a comparison can tell apart: arms whose intervals over the seeds are disjoint."""
+"""Find which of several arms a comparison can tell apart: those whose intervals over the seeds are disjoint."""
 
 import itertools
 import math
@@ -29,8 +29,8 @@ def is_apart(one: Interval, other: Interval) -> bool:
 def tiers(intervals: Mapping[str, Interval]) -> list[str]:
     """Find a largest set of arms that are all apart from each other, ordered from the lowest to the highest.
 
-    The interval with the lowest upper end is in some largest set. Of the intervals above it, so is the one with the lowest upper
-    end, and so on.
+    Some largest set contains the interval with the lowest upper end, then the interval with the lowest upper end among those
+    above it, and so on.
 
     Args:
         intervals: interval of each arm; an arm whose interval has no ends is apart from none.
@@ -116,7 +116,7 @@ class Case(NamedTuple):
     """Four arms on a task."""
 
     settings: Settings
-    """Settings in addition to the experiment's, by their flat names; they include `task` if the case has another name."""
+    """Settings in addition to the experiment's, by their flat names; `task` too if the case is not named after it."""
     arms: Mapping[str, Settings]
     """Further settings of each arm."""
     decides: str
@@ -157,7 +157,7 @@ def report(rows: Rows, cases: Mapping[str, Case], *, also: Sequence[str]) -> str
         also: metrics that are shown for every task in addition to the one that decides.
     """
     tasks = {task: case for task, case in cases.items() if any(row["task"] == task for row in rows)}
-    columns = "task | number that decides | arms of which every two are apart | pairs apart | paired difference certain"
+    columns = "task | metric that decides | arms that are all apart | pairs apart | paired difference certain"
     lines, counts = ["", f"| {columns} |", f"|{' --- |' * 5}"], []
     for task, case in tasks.items():
         found = intervals_of(rows, task, case, case.decides)

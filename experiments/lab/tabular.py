@@ -25,7 +25,7 @@ from rljax.records import required
 
 
 def unit_steps() -> optax.GradientTransformation:
-    """Divide a gradient by its norm: all steps have the same size, and prompts keep their shares. A gradient of 0 stays 0."""
+    """Divide a gradient by its norm: all steps have the same size, and prompts keep their relative weights. 0 stays 0."""
 
     def divide(updates: optax.Updates, _: optax.Params | None) -> optax.Updates:
         norm = jnp.maximum(optax.tree.norm(updates), 1e-12)
@@ -48,7 +48,7 @@ class Setting(NamedTuple):
     group: int = 8
     """G, the number of responses to a prompt."""
     steps: int = 300
-    """Rollouts."""
+    """Number of rollouts."""
     learning_rate: float = 0.05
     """Learning rate of the logits."""
     optimizer: optax.GradientTransformation = optax.scale_by_adam()
@@ -63,7 +63,7 @@ class Setting(NamedTuple):
     sampler: Callable[[Key, Float[Array, "S V"]], Float[Array, "S V"]] | None = None
     """(key, log-probabilities of the policy) -> log-probabilities of the engine that samples; None: the same."""
     tries: int = 1
-    """Dynamic sampling samples `tries` times P prompts, and trains on P of them, first on those that the algorithm keeps."""
+    """Dynamic sampling samples `tries` times P prompts, and trains on P of them; those that the algorithm keeps come first."""
     judge: Callable[[Key, Float[Array, "P G"]], Float[Array, "P G"]] | None = None
     """(key, true rewards) -> the rewards that training sees; None: the true ones."""
     past: int = 0
@@ -98,7 +98,7 @@ class _Carry(NamedTuple):
     history: object
 
 
-def draw_states(
+def sample_states(
     world: World, logp: Float[Array, "S V"], first: Int[Array, "P G"], uniform: Float[Array, "T P G"]
 ) -> tuple[Int[Array, "P G T"], Int[Array, "P G T"], Bool[Array, "P G T"], Int[Array, "P G"]]:
     """Sample a response from each first state.
@@ -126,7 +126,7 @@ def draw_states(
 
 
 def _first(array: Array, kept: Array, count: int) -> Array:
-    """Return the first `count` rows, kept rows before the others, each in their order."""
+    """Return the first `count` rows after moving the kept rows to the front; the order is otherwise unchanged."""
     return array[jnp.argsort(~kept, stable=True)[:count]]
 
 
@@ -151,7 +151,7 @@ def _sample(setting: Setting, carry: _Carry, first_table: Table, key: Key) -> _S
     if setting.sampler is not None:
         engine = jax.nn.log_softmax(setting.sampler(jax.random.fold_in(key, 1), policy))
     first = jnp.broadcast_to(jnp.asarray(world.start)[contexts][:, None], (count, setting.group))
-    states, tokens, mask, last = draw_states(
+    states, tokens, mask, last = sample_states(
         world, engine, first, uniform[1:].reshape(world.horizon, setting.group, count).swapaxes(1, 2)
     )
     rewards = jnp.asarray(world.reward, jnp.float32)[last]
@@ -246,7 +246,7 @@ def _begin(setting: Setting, logits: Table) -> _Carry:
     world, critic = setting.world, setting.algorithm.critic
     size = 1 if critic is None else critic.head.size
     if setting.first_value and size > 1:
-        raise ValueError(f"first_value must be 0 for a critic with {size} numbers a state, got {setting.first_value:g}")
+        raise ValueError(f"first_value must be 0 for a critic with {size} outputs per state, got {setting.first_value:g}")
     tables = _Tables(logits, jnp.full((len(world.row), size), setting.first_value, jnp.float32))
     ring = jnp.broadcast_to(logits[None], (setting.delay + 1, *logits.shape))
     history = empty_history(len(world.start), setting.past) if setting.past else None
@@ -293,7 +293,7 @@ def train(setting: Setting, key: Key) -> tuple[Exact, Table]:
 
 
 def _scale_each(rates: _Tables) -> optax.GradientTransformation:
-    """Descend, each table at its own rate."""
+    """Multiply the update of each table by minus its learning rate."""
     return optax.stateless(lambda updates, _: jax.tree.map(lambda u, r: -r * u, updates, rates))
 
 
@@ -315,7 +315,7 @@ def train_seeds(setting: Setting, seeds: Sequence[int]) -> tuple[Exact, Float[Ar
 
 
 def _quick_compilation() -> dict[str, bool | int]:
-    """Compiler options for a program that runs for a second, so that most of the time is compilation."""
+    """Compiler options for a program that runs for about a second, and would otherwise spend most of its time compiling."""
     options: dict[str, bool | int] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
     if version("jaxlib").startswith("0.10."):  # other versions may not know it
         options["xla_cpu_use_fusion_emitters"] = False

@@ -29,7 +29,7 @@ SEEDS = 16
 """Seeds of a task: the first ones of its claim."""
 OWN_REWARDS = ("reliability_quality",)
 """Claims whose judge encodes several ratings in one number, which only the claim's own algorithms can decode."""
-DRAWS = 200_000
+VERDICTS = 200_000
 """Number of verdicts from which the error rate of a judge is estimated."""
 
 
@@ -60,7 +60,7 @@ class Sources(NamedTuple):
     """Tasks of the claims, and the claims that have none."""
 
     tasks: list[Task]
-    """In the order of the claims' names."""
+    """The tasks, in the order of the claims' names."""
     without_setting: list[str]
     """Claims whose arms are not settings of a tabular training."""
     without_number: list[str]
@@ -199,7 +199,7 @@ def share_of_errors(judge: Judge | None) -> float:
     """
     if judge is None:
         return 0.0
-    truth = jnp.tile(jnp.array([1.0, 0.0]), (DRAWS // 2, 1))
+    truth = jnp.tile(jnp.array([1.0, 0.0]), (VERDICTS // 2, 1))
     with jax.numpy_dtype_promotion("standard"):  # as in training
         right, wrong = np.asarray(judge(jax.random.key(0), truth)).T
     wrong = np.sort(wrong)

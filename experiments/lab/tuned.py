@@ -1,4 +1,4 @@
-"""Search the learning rate of every arm of a comparison in the same way, so that no arm profits from a rate tuned for it."""
+"""Search the learning rate of every arm of a comparison in the same way, so that no arm profits from a rate tuned for it alone."""
 
 from collections.abc import Sequence
 
@@ -88,7 +88,7 @@ def measure_tuned(
         The metrics of `lab.tabular.measure`, `learning_rate`, and `candidate`, its index among the settings.
 
     Raises:
-        ValueError: as `tune`.
+        ValueError: as in `tune`.
     """
     candidates = [settings] if isinstance(settings, Setting) else list(settings)
     best = tune(candidates, number=number, rates=rates)

@@ -1,7 +1,7 @@
 """rljax compared with `transformers` and `peft`: the same folders, opened by both, give the same numbers.
 
     pip install -e '.[parity]'
-    python experiments/parity/run.py        (a minute)
+    python experiments/parity/run.py        (takes a minute)
 
 Weights, tokens and adapters are random. A model is exchanged in three ways:
 
@@ -31,7 +31,7 @@ import numpy as np
 import torch
 import transformers
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which has lab
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab
 
 from lab.rows import made_on, write_rows
 from rljax.models import Model, TransformerConfig, init_params, transformer_policy
@@ -90,7 +90,7 @@ def random_tokens() -> np.ndarray:
     return np.random.default_rng(0).integers(0, VOCABULARY, (ROWS, TOKENS)).astype(np.int32)
 
 
-def of_transformers(model: torch.nn.Module) -> Outputs:
+def outputs_of_transformers(model: torch.nn.Module) -> Outputs:
     """Compute the outputs of a PyTorch model."""
     tokens = torch.from_numpy(random_tokens()).long()
     with torch.no_grad():
@@ -99,7 +99,7 @@ def of_transformers(model: torch.nn.Module) -> Outputs:
     return Outputs(out.numpy(), logp.numpy())
 
 
-def of_rljax(config: TransformerConfig, params: Any) -> Outputs:
+def outputs_of_rljax(config: TransformerConfig, params: Any) -> Outputs:
     """Compute the outputs of rljax: logits as in evaluation, and log-probabilities as in training."""
     tokens = random_tokens()
     slots = jnp.broadcast_to(jnp.arange(TOKENS), tokens.shape)
@@ -110,7 +110,7 @@ def of_rljax(config: TransformerConfig, params: Any) -> Outputs:
     return Outputs(np.asarray(out), np.asarray(scores.logp))
 
 
-def changed(params: Any, seed: int) -> Any:
+def add_noise(params: Any, seed: int) -> Any:
     """Add noise to every tensor, including biases and norms."""
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(seed), len(leaves))
@@ -134,16 +134,20 @@ def model_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
     theirs.save_pretrained(folder / "theirs")
     config = read_config(folder / "theirs")
     params = load_params(folder / "theirs", config)
-    yield comparison("transformers", family, "loaded", of_rljax(config, params), of_transformers(theirs))
+    yield comparison("transformers", family, "loaded", outputs_of_rljax(config, params), outputs_of_transformers(theirs))
     if not family.startswith("Mistral"):  # a model without a checkpoint is written as one of the other families
-        own = changed(init_params(config, jax.random.key(0)), 1)
+        own = add_noise(init_params(config, jax.random.key(0)), 1)
         write_model(folder / "own", model_contents(config, own, bos=None, eos=1))
         yield comparison(
-            "transformers", family, "exported", of_rljax(config, own), of_transformers(load_model(folder / "own"))
+            "transformers",
+            family,
+            "exported",
+            outputs_of_rljax(config, own),
+            outputs_of_transformers(load_model(folder / "own")),
         )
-    params = changed(params, 2)
+    params = add_noise(params, 2)
     write_model(folder / "trained", model_contents(config, params, bos=None, eos=1, source=folder / "theirs"))
-    ours, theirs = of_rljax(config, params), of_transformers(load_model(folder / "trained"))
+    ours, theirs = outputs_of_rljax(config, params), outputs_of_transformers(load_model(folder / "trained"))
     yield comparison("transformers", family, "trained", ours, theirs)
 
 
@@ -153,13 +157,13 @@ def adapter_rows(family: str, folder: Path) -> Iterator[dict[str, Any]]:
 
     config = read_config(folder / "theirs")
     params = load_params(folder / "theirs", config)
-    plain = of_rljax(config, params).logits
+    plain = outputs_of_rljax(config, params).logits
     for name, targets in TARGETS.items():
-        adapter = changed(init_adapter(jax.random.key(2), params, rank=4, targets=targets), 3)
+        adapter = add_noise(init_adapter(jax.random.key(2), params, rank=4, targets=targets), 3)
         place = folder / name.replace(" ", "_")
         save_adapter(place, config, adapter, alpha=8.0, base=str(folder / "theirs"))
-        ours = of_rljax(config, merge(params, adapter, jnp.float32(2.0)))
-        theirs = of_transformers(peft.PeftModel.from_pretrained(load_model(folder / "theirs"), str(place)))
+        ours = outputs_of_rljax(config, merge(params, adapter, jnp.float32(2.0)))
+        theirs = outputs_of_transformers(peft.PeftModel.from_pretrained(load_model(folder / "theirs"), str(place)))
         row = comparison("peft", family, f"adapter of {name}", ours, theirs)
         yield row | {"change_by_adapter": float(np.abs(ours.logits - plain).max())}
 

@@ -4,7 +4,7 @@ The question is "What is 17 + 25? Answer with a number.", in the model's own cha
 the response is the sum, and 0 otherwise. Responses have at most 24 tokens. The 256 held-out sums are not among the training sums.
 
 Command (with any folder or hub id of the model). Each finished run is written as a row, so the command can be stopped and repeated;
-`--arms` and `--seeds` run a part:
+`--arms` and `--seeds` run only a part:
 
     python experiments/real/addition.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 
@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 
 import rljax
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which has lab
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab
 from lab.rows import add_missing_rows, share_text, write_page
 from rljax.files import settings_hash
 from rljax.tracking.rows import read_metrics

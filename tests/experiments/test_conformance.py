@@ -64,7 +64,7 @@ def test_every_style_has_a_row_and_passed():
 def test_a_fault_is_found_again(which, name, fault, texts, standard_promotion):
     place = PLACES[which][name]
     with planted.jax.numpy_rank_promotion("allow"):
-        found = planted.judged(planted.planted(place, *texts), place.like, place.arrays, **place.options)
+        found = planted.run_kit(planted.plant(place, *texts), place.like, place.arrays, **place.options)
     committed = next(row for row in SETS[which]["faults"] if (row["in"], row["fault"]) == (name, fault))
     assert found["found"]
     assert planted.is_small(found["says"], planted.most_of(fault))
@@ -74,7 +74,7 @@ def test_a_fault_is_found_again(which, name, fault, texts, standard_promotion):
 @pytest.mark.parametrize("style", [style for style, (_, arrays, _) in planted.correct.CORRECT.items() if arrays == "numpy"])
 def test_a_correct_style_passes_again(style):
     name, arrays, source = planted.correct.CORRECT[style]
-    assert not planted.judged(planted.compiled(source, name), name, arrays)["found"]
+    assert not planted.run_kit(planted.compile_source(source, name), name, arrays)["found"]
 
 
 def test_a_size_is_read_from_a_report():

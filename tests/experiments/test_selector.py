@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import selector
-from selector import choice, cross_fitted_best, leave_out, ridge, standardized
+from selector import choose, cross_fitted_best, leave_out, ridge, standardize
 
 from lab.claims import find_page
 from lab.rows import rows_of
@@ -22,7 +22,7 @@ def test_ridge_solves_its_least_squares_problem():
 
 def test_facts_that_never_differ_count_for_nothing():
     facts = np.array([[1.0, 5.0], [3.0, 5.0]])
-    np.testing.assert_allclose(standardized(facts, facts), [[-1.0, 0.0], [1.0, 0.0]])
+    np.testing.assert_allclose(standardize(facts, facts), [[-1.0, 0.0], [1.0, 0.0]])
     model = ridge(np.zeros((2, 2)), np.array([[1.0, 0.0], [0.0, 0.5]]), penalty=0.0)
     np.testing.assert_allclose(model, [[0.0, 0.0], [0.0, 0.0], [0.5, 0.25]])
 
@@ -78,7 +78,7 @@ def test_hard_tasks_do_not_outweigh_easy_ones():
     random = np.random.default_rng(2)
     facts, scores = random.normal(size=(9, 2)), random.uniform(size=(9, 3))
     task = np.array([0.3, -0.1])
-    assert choice(facts, scores, task, penalty=1.0) == choice(facts, scores + 10 * facts[:, :1], task, penalty=1.0)
+    assert choose(facts, scores, task, penalty=1.0) == choose(facts, scores + 10 * facts[:, :1], task, penalty=1.0)
 
 
 def test_it_learns_a_rule_that_facts_decide():

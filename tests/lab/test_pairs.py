@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lab.pairs import PairSetting, draw_pairs, measure_pairs, score_pairs
+from lab.pairs import PairSetting, measure_pairs, sample_pairs, score_pairs
 from lab.worlds import codes, leaning, stopping
 from rljax.ops.direct_preference import dpo_loss
 
@@ -27,7 +27,7 @@ SETTING = PairSetting(WORLD, leaning(WORLD, lean=-1.0), dpo, shorter, pairs=40, 
 
 
 def test_the_preferred_response_of_a_pair_comes_first():
-    chosen, rejected = draw_pairs(SETTING, leaning(WORLD)(jax.random.key(0)), jax.random.key(1))
+    chosen, rejected = sample_pairs(SETTING, leaning(WORLD)(jax.random.key(0)), jax.random.key(1))
     assert chosen.tokens.shape == (40, WORLD.horizon)
     assert bool((chosen.length <= rejected.length).all())
     assert bool((chosen.length < rejected.length).any())
@@ -43,7 +43,7 @@ def test_the_preferred_response_of_a_pair_comes_first():
 
 def test_scores_are_sums_over_the_tokens():
     policy, reference = (leaning(WORLD)(jax.random.key(seed)) for seed in (2, 3))
-    pairs = draw_pairs(SETTING, reference, jax.random.key(4))
+    pairs = sample_pairs(SETTING, reference, jax.random.key(4))
     found = score_pairs(WORLD, policy, reference, pairs)
     for number, logits, responses in (
         (found.chosen, policy, pairs[0]),

@@ -14,9 +14,9 @@ from lab.tabular import (
     _optimizer,
     _sample,
     _update,
-    draw_states,
     measure,
     rollout_gradient,
+    sample_states,
     train_seeds,
     unit_steps,
 )
@@ -66,7 +66,7 @@ def test_samples_have_the_policys_probabilities():
     table = jax.random.normal(jax.random.key(2), (SMALL.rows, 2))
     first = jnp.broadcast_to(jnp.asarray(SMALL.start)[:, None], (2, 4000))
     uniform = jax.random.uniform(jax.random.key(3), (SMALL.horizon, 2, 4000))
-    _, _, mask, last = draw_states(SMALL, log_probabilities(SMALL, table), first, uniform)
+    _, _, mask, last = sample_states(SMALL, log_probabilities(SMALL, table), first, uniform)
     assert bool(mask.all())
     rate = (SMALL.reward[np.asarray(last)] > 0).mean(-1)
     np.testing.assert_allclose(rate, exact(SMALL, table).success, atol=0.03)
@@ -133,7 +133,7 @@ def test_a_response_over_budget_is_wrong():
 
 def test_only_one_number_can_be_the_first_value():
     setting = Setting(SMALL, leaning(SMALL), with_head(BY_NAME["vc_ppo"](), "two_hot"), steps=2, points=2, first_value=0.5)
-    with pytest.raises(ValueError, match="first_value must be 0 for a critic with 21 numbers"):
+    with pytest.raises(ValueError, match="first_value must be 0 for a critic with 21 outputs"):
         train_seeds(setting, [0])
 
 

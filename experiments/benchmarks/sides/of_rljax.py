@@ -15,7 +15,7 @@ from child import Pace
 
 def configuration(folder: Path, step: work.Step):
     """Build the settings of the RL step: GRPO without a reference, one update, nothing saved or evaluated between steps."""
-    from rljax.training.config import TrainConfig  # noqa: PLC0415  the case "import" measures it
+    from rljax.training.config import TrainConfig  # noqa: PLC0415  the case "import" measures importing it
     from rljax.training.config.algorithm import factory_of  # noqa: PLC0415  as above
 
     config = TrainConfig.flat(
@@ -47,14 +47,14 @@ def configuration(folder: Path, step: work.Step):
 
 
 def problems(step: work.Step):
-    """Make training problems, and one held-out problem, because `train` evaluates before its first step."""
+    """Build training problems, and one held-out problem, because `train` evaluates before its first step."""
     from rljax.data.problem import Problem  # noqa: PLC0415  as above
 
     made = [Problem(work.prompt(place, step), "") for place in range(step.prompts)]
     return made, made[:1]
 
 
-class Paced:
+class PacedTracker:
     """A tracker: a round begins when the parent requests it, and ends when the metrics of an RL step have been logged."""
 
     def __init__(self, pace: Pace):
@@ -89,11 +89,11 @@ def rl_step(folder: Path, pace: Pace) -> None:
     from rljax import train  # noqa: PLC0415  as above
 
     step = work.step_of(folder)
-    train(configuration(folder, step), work.reward, problems=problems(step), trackers=[Paced(pace)])
+    train(configuration(folder, step), work.reward, problems=problems(step), trackers=[PacedTracker(pace)])
 
 
 def updates(folder: Path) -> Callable[[], None]:
-    """Build a function that makes an update on responses of equal length, starting from the last update."""
+    """Build a function that makes one update on responses of equal length; each call continues from the one before."""
     from rljax.rollout import Groups  # noqa: PLC0415
     from rljax.training.reinforce import make_learner  # noqa: PLC0415
     from rljax.training.scored_rollout import make_rollout_scorer  # noqa: PLC0415
@@ -103,10 +103,10 @@ def updates(folder: Path) -> Callable[[], None]:
     score_rollout, learn = make_rollout_scorer(setup), make_learner(setup, state)
     groups: Groups = setup.train.generate(state.params, list(range(step.prompts)), step.group, jax.random.key(0))
     shape, random = groups.tokens.shape, np.random.default_rng(0)
-    whole = np.ones(shape, bool)
+    full_mask = np.ones(shape, bool)
     logp = np.full(shape, -np.log(step.vocabulary), np.float32)
     rollout = groups.rollout._replace(
-        mask=whole,
+        mask=full_mask,
         behaviour_logp=logp,
         policy_logp=logp,
         rewards=random.integers(0, 2, shape[:2]).astype(np.float32),
@@ -114,7 +114,7 @@ def updates(folder: Path) -> Callable[[], None]:
         valid=np.ones(shape[:2], bool),
     )
     tokens = random.integers(2, step.vocabulary, shape).astype(np.int32)
-    groups = groups._replace(rollout=rollout, attention=whole, tokens=tokens)
+    groups = groups._replace(rollout=rollout, attention=full_mask, tokens=tokens)
 
     def update() -> None:
         nonlocal state
@@ -130,7 +130,7 @@ def training_step(folder: Path, pace: Pace) -> None:
 
 
 def decode(lengths: list[int] | None, folder: Path, pace: Pace) -> None:
-    """Decode responses of these lengths, or of equal length, whatever is sampled."""
+    """Decode responses of these lengths, or of equal length, whichever tokens are sampled."""
     from rljax.models.huggingface import load_params, read_config  # noqa: PLC0415
     from rljax.models.transformer_policy import transformer_policy  # noqa: PLC0415
     from rljax.parallel import make_mesh  # noqa: PLC0415
@@ -186,7 +186,7 @@ def gae(folder: Path, pace: Pace) -> None:
     pace.rounds(lambda: [jax.block_until_ready(compiled(rewards, values, mask)) for _ in range(10)])
 
 
-def imported(folder: Path, pace: Pace) -> None:
+def import_library(folder: Path, pace: Pace) -> None:
     """Import what a training script imports."""
     del folder
     pace.wait()
@@ -195,7 +195,7 @@ def imported(folder: Path, pace: Pace) -> None:
     pace.done()
 
 
-class Traced(Pace):
+class TracedPace(Pace):
     """Wraps a pace, and records a profiler trace of its second round."""
 
     def __init__(self, pace: Pace, folder: str):
@@ -217,20 +217,20 @@ class Traced(Pace):
         self._pace.done()
 
 
-def traced(case: Callable[[Path, Pace], None], folder: Path, pace: Pace) -> None:
+def run_traced(case: Callable[[Path, Pace], None], folder: Path, pace: Pace) -> None:
     """Run a case, with a trace if the sizes name a folder for it."""
     trace = work.step_of(folder).trace
-    case(folder, pace if trace is None else Traced(pace, trace))
+    case(folder, pace if trace is None else TracedPace(pace, trace))
 
 
 CASES = {
-    "rl_step": partial(traced, rl_step),
+    "rl_step": partial(run_traced, rl_step),
     "first_step": rl_step,
-    "training_step": partial(traced, training_step),
-    "decode": partial(traced, partial(decode, None)),
+    "training_step": partial(run_traced, training_step),
+    "decode": partial(run_traced, partial(decode, None)),
     "decode_equal": partial(decode, work.EQUAL),
     "decode_spread": partial(decode, work.SPREAD),
     "log_probs": log_probs,
     "gae": gae,
-    "import": imported,
+    "import": import_library,
 }

@@ -9,7 +9,7 @@ from child import Pace
 from transformers import AutoModelForCausalLM, StoppingCriteria
 
 
-class Lengths(StoppingCriteria):
+class StopAtLengths(StoppingCriteria):
     """Stops each row at its own length."""
 
     def __init__(self, lengths: list[int]):
@@ -21,7 +21,7 @@ class Lengths(StoppingCriteria):
 
 
 def decode(lengths: list[int], folder: Path, pace: Pace) -> None:
-    """Decode responses of these lengths, whatever is sampled."""
+    """Decode responses of these lengths, whichever tokens are sampled."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
     prompts = torch.tensor([work.prompt_ids(place // work.GROUP) for place in range(len(lengths))])
@@ -34,7 +34,7 @@ def decode(lengths: list[int], folder: Path, pace: Pace) -> None:
             top_k=0,
             max_new_tokens=max(lengths),
             pad_token_id=work.PAD,
-            stopping_criteria=[Lengths(lengths)],
+            stopping_criteria=[StopAtLengths(lengths)],
         )
         if out.shape[1] != work.PROMPT_TOKENS + max(lengths):
             raise ValueError(

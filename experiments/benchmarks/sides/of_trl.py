@@ -9,11 +9,11 @@ from child import Pace
 
 def trainer(folder: Path, pace: Pace, *, steps: int = 10**6):
     """Build TRL's GRPO with the settings of `sides.of_rljax.configuration`; a step is a round."""
-    from datasets import Dataset  # noqa: PLC0415  the case "import" measures it
+    from datasets import Dataset  # noqa: PLC0415  the case "import" measures importing it
     from transformers import TrainerCallback  # noqa: PLC0415
     from trl import GRPOConfig, GRPOTrainer  # noqa: PLC0415
 
-    class Paced(TrainerCallback):
+    class PacedCallback(TrainerCallback):
         """Begins a step when the parent requests it."""
 
         def on_step_begin(self, args, state, control, **kwargs):
@@ -50,7 +50,7 @@ def trainer(folder: Path, pace: Pace, *, steps: int = 10**6):
         lambda completions, **_: work.reward(completions),
         args=config,
         train_dataset=rows,
-        callbacks=[Paced()],
+        callbacks=[PacedCallback()],
     )
 
 

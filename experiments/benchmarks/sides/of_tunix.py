@@ -13,7 +13,7 @@ from child import Pace
 
 def learner(folder: Path):
     """Build Tunix's GRPO with the settings of `sides.of_rljax.configuration`."""
-    import optax  # noqa: PLC0415  the case "import" measures it
+    import optax  # noqa: PLC0415  the case "import" measures importing it
     from transformers import AutoTokenizer  # noqa: PLC0415
     from tunix.models.qwen3 import model as qwen3  # noqa: PLC0415
     from tunix.models.qwen3.params import create_model_from_safe_tensors  # noqa: PLC0415
@@ -105,7 +105,7 @@ def training_step(folder: Path, pace: Pace) -> None:
     pace.rounds(update)
 
 
-def imported(folder: Path, pace: Pace) -> None:
+def import_library(folder: Path, pace: Pace) -> None:
     """Import what a training script imports."""
     del folder
     pace.wait()
@@ -115,4 +115,4 @@ def imported(folder: Path, pace: Pace) -> None:
     pace.done()
 
 
-CASES = {"rl_step": rl_step, "first_step": rl_step, "training_step": training_step, "import": imported}
+CASES = {"rl_step": rl_step, "first_step": rl_step, "training_step": training_step, "import": import_library}
