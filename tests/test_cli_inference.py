@@ -40,7 +40,7 @@ def judge(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(judge, tmp_path_factory):
-    """A run with a critic that reads log-probabilities; it makes no step."""
+    """A run with a critic that reads log-probabilities, before its first step."""
     path = tmp_path_factory.mktemp("runs") / "critic"
     chosen = {"algorithm": "ppo", "critic_surprisal": True, "tokenizer": "bytes", "reward": judge}
     sizes = {"steps": 0, "max_prompt_tokens": 12, "train_problems": 20, "heldout_problems": HELDOUT}
@@ -109,7 +109,7 @@ def test_accuracy_of_each_chooser_is_reported_per_number_of_answers(run, tmp_pat
             ("eval", "RUN", "--trust", "--samples", "2", "--choose", "critics"),
             "no value 'critics'; choose 'critic', or 'model:FOLDER'",
         ),
-        (("eval", "RUN", "RUN"), "Several runs are evaluated together with --vote"),
+        (("eval", "RUN", "RUN"), "Several runs can be evaluated together only with --vote"),
         (("eval", "RUN", "--vote"), "give at least two"),
         (("eval", "RUN", "RUN", "--vote", "--perturb", "case"), "give one of them"),
         (("eval", "RUN", "--trust", "--perturb", "typos"), "changes no prompt"),
@@ -253,7 +253,7 @@ def test_a_right_answer_with_a_false_step_is_not_kept_as_a_demonstration(run, tm
     monkeypatch.setattr(synthetic_data, "reward_columns", lambda problems: {"answer": ["12"] * len(problems)})
     words = ("--trust", "--samples", "4", "--limit", "1", "--similarity", "1", "--most", "9")
     output = printed(capsys, "generate", str(run), str(tmp_path / "steps.jsonl"), *words)
-    assert "1 responses with a right answer left out: a step of theirs is false." in output
+    assert "1 responses with a right answer left out: one of their steps is false." in output
     assert [row.demonstration for row in load_problems(tmp_path / "steps.jsonl")] == ["7+5=12;#12", "#12"]
     printed(capsys, "generate", str(run), str(tmp_path / "all.jsonl"), *words, "--step-reward", "none")
     assert [row.demonstration for row in load_problems(tmp_path / "all.jsonl")] == [*texts[:3]]

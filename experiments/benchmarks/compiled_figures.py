@@ -25,7 +25,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which
 
 from lab.rows import made_on
 from rljax import TrainConfig
-from rljax.cli.plan import pretend_devices
+from rljax.cli.plan import simulate_devices
 from rljax.parallel import make_mesh
 from rljax.programs.plan import make_plan
 from rljax.programs.roofline import device_of, speed_of
@@ -145,7 +145,7 @@ def main(arguments: Arguments) -> None:
     unknown = {*arguments.rows} - {*ROWS}
     if unknown:
         raise SystemExit(f"There is no {', '.join(sorted(unknown))}; rows: {', '.join(ROWS)}.")
-    pretend_devices(os.environ, max(int(row.partition("/")[2]) for row in ROWS))
+    simulate_devices(os.environ, max(int(row.partition("/")[2]) for row in ROWS))
     file, known = arguments.out / f"{NAME}.json", own_versions()
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     rows = content["rows"] if content.get("versions") == known else {}

@@ -52,7 +52,7 @@ from rljax.cli.runs import Runs, Show, run_runs, run_show
 from rljax.cli.search import SearchSteps, run_search
 from rljax.cli.starting import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.train import (
-    OF_A_TEXT,
+    PRETRAIN_DEFAULTS,
     PRETRAIN_FLAGS,
     SFT_FLAGS,
     Pretrain,
@@ -85,8 +85,8 @@ rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --reward exact
 rljax sft --dataset FILE_OR_HUB_ID  fine-tune on demonstrations (SFT)
 rljax pretrain FILES --steps 500  learn plain text: next-token training
 rljax config [FLAGS]              print the settings in force, for --config
-rljax plan [FLAGS]                memory and work of a run, before it starts
-rljax tune --try NAME=VALUE,VALUE the best of several settings
+rljax plan [FLAGS]                memory and compute that a run would need
+rljax tune --try NAME=VALUE,VALUE find the best of several settings
 rljax ablate dapo --seeds 5       what each part of an algorithm contributes
 rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4="  continue a prompt
@@ -94,7 +94,7 @@ rljax chat RUN_OR_MODEL           talk to a model in the terminal
 rljax serve RUN_OR_MODEL          a server for clients of OpenAI's interface
 rljax search RUN                  beam or tree search over reasoning steps
 rljax generate RUN OUT.jsonl      training data written by the model
-rljax runs [FOLDER]               the runs in a folder: how far, and how well
+rljax runs [FOLDER]               the runs in a folder: progress and accuracy
 rljax show RUN                    its rollouts, token by token (HTML)
 rljax doctor RUN                  what is wrong with a run, as a report (HTML)
 rljax compare RUN RUN [RUN ...]   settings, accuracy and answers side by side
@@ -123,14 +123,14 @@ rljax --version                   versions and devices, for a bug report
 `rljax COMMAND --help` explains a command."""
 
 LONGEST_NAME = 200
-"""Longest name of a file in a message, in characters."""
+"""Maximum length of a file name in a message, in characters."""
 CRASHED = 1
 """Exit code for a fault in rljax."""
 UNREAD = 141
-"""Exit code when the reader of the pipe has closed it, as after SIGPIPE (128 + 13)."""
+"""Exit code if the program that reads the output has closed the pipe, as after SIGPIPE (128 + 13)."""
 YOUNG_OBJECTS = 50_000
-"""New objects after which Python looks for garbage. Tracing makes many objects and little garbage; with Python's own limit, 700,
-looking for it takes a tenth of the time until a run's first step."""
+"""Number of new objects after which Python's garbage collector runs. Tracing makes many objects and little garbage: with Python's
+own limit, 700, collection takes a tenth of the time until a run's first step."""
 
 
 def run_completion(command: Completion) -> int:
@@ -179,7 +179,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
 )
 """Name of a command -> the record that Tyro parses, and the function that runs the command.
 
-The functions of commands that change settings (`Settings`) also take the settings before the flags, and the flags.
+If the record is a `Settings`, the function also takes the settings before the flags, and the flags.
 """
 
 __all__ = ["COMMANDS", "DEFAULT_EXPERIMENT", "main", "parse", "starting_config"]
@@ -188,7 +188,7 @@ __getattr__, __dir__ = lazy_names(__name__)
 
 
 def _union(defaults: dict[str, Any]) -> Any:
-    """All commands as one type for Tyro; a command without a default value takes none."""
+    """Join all commands into one type for Tyro; `defaults` has the default record of each command that has one."""
     commands: list[Any] = [
         Annotated[record, tyro.conf.subcommand(name, prefix_name=False, default=defaults.get(name, tyro.MISSING_NONPROP))]
         for name, (record, _) in COMMANDS.items()
@@ -204,7 +204,7 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
         start: settings before the flags; None finds them.
 
     Raises:
-        InputError: `train` cannot start from these settings, or a flag of it does not exist.
+        InputError: the command cannot start from these settings, or a flag does not exist.
         SystemExit: raised by Tyro for `--help` and for arguments that it cannot parse.
     """
     record, _ = COMMANDS[arguments[0]]
@@ -225,7 +225,7 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
                 if isinstance(path, Path):
                     check_local(path, name)
         return command
-    printed = _Terminal()
+    printed = _HelpBuffer()
     try:
         with contextlib.redirect_stdout(printed):
             return tyro.cli(_union(defaults), prog="rljax", args=words)
@@ -239,12 +239,12 @@ def _start(arguments: Sequence[str]) -> Start:
     if command == "ablate":
         words = as_train(words)
     if command == "pretrain":
-        return start_of_sft(words, OF_A_TEXT)
+        return start_of_sft(words, PRETRAIN_DEFAULTS)
     return start_of_sft(words) if command == "sft" else start_from_flags(words)
 
 
-def _shown_on(stream: TextIO, text: str) -> str:
-    """Format a refusal: wrapped for a terminal, but a single line for files and other programs, which search it."""
+def _format_error(text: str, stream: TextIO) -> str:
+    """Format an error message: wrapped for a terminal, but a single line for files and for programs that search it."""
     return wrapped(text, columns_of(stream), indent="rljax: ", hang=" " * 4) if stream.isatty() else f"rljax: {text}"
 
 
@@ -253,8 +253,8 @@ def _plain_types(text: str) -> str:
     return re.sub(r"\{None\}\|(\S+)( *)", lambda found: found[1] + found[2] + " " * 7 * bool(found[2]), text)
 
 
-class _Terminal(io.StringIO):
-    """A buffer that takes text colored as for this process's terminal."""
+class _HelpBuffer(io.StringIO):
+    """A buffer that counts as a terminal if stdout is one, so that Tyro writes its help in color."""
 
     def isatty(self) -> bool:
         return sys.__stdout__ is not None and sys.__stdout__.isatty()
@@ -272,31 +272,31 @@ def run(arguments: list[str]) -> int:
         return function(parse(arguments))
     arguments = [name, *sft_words(name, arguments[1:])] if issubclass(record, Sft) else arguments
     helps = {"sft": (sft_help, SFT_FLAGS), "pretrain": (pretrain_help, PRETRAIN_FLAGS)}
-    asks = name in helps and bool({"-h", "--help", "--help-all"} & set(arguments))
-    start = _start([*arguments, *(["--dataset", TEXT] if asks and name == "pretrain" else [])])
+    wants_help = name in helps and bool({"-h", "--help", "--help-all"} & set(arguments))
+    start = _start([*arguments, *(["--dataset", TEXT] if wants_help and name == "pretrain" else [])])
     if name == "train" and {"-h", "--help"} & set(arguments):
         print(short_help(start.config))
         return 0
-    if asks:
+    if wants_help:
         shown, flags = helps[name]
         print(shown(start.config, flags))
         return 0
     return function(parse(arguments, start), start, arguments[1:])
 
 
-def answer_to(error: Exception) -> str | None:
-    """Explain what to correct so that a command does not end with this error; None if it is a fault in rljax."""
+def explain_error(error: Exception) -> str | None:
+    """Tell the user what to correct after this error; None if the error is a fault in rljax."""
     # An error while the run's files are closed must not hide why the run ended.
-    answer = next((cause for cause in causes(error) if isinstance(cause, InputError)), None)
-    if answer is not None:
-        return str(answer)
+    refusal = next((cause for cause in causes(error) if isinstance(cause, InputError)), None)
+    if refusal is not None:
+        return str(refusal)
     if no_room(error) is not None:
-        return f"nothing can be written ({one_line(error)}); make room on that disk, or choose another."
+        return f"nothing can be written ({one_line(error)}); free space on that disk, or choose another."
     if (limit := limit_reached(error)) is not None:
         return f"{limit}."
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        small = "Take a smaller model, fewer or shorter responses, or a smaller --microbatch-rows."
-        return f"there is not enough memory ({one_line(error)[:LONGEST_NAME]}). {small}"
+        advice = "Use a smaller model, fewer or shorter responses, or a smaller --microbatch-rows."
+        return f"there is not enough memory ({one_line(error)[:LONGEST_NAME]}). {advice}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"the file {str(error.filename)[:LONGEST_NAME]!r} cannot be used: {error.strerror}."
     return None
@@ -305,9 +305,10 @@ def answer_to(error: Exception) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    The code is 0 for success, 1 if an example of `errata` fails or `plan` a run that does not fit, 2 for an input to
-    correct, 130 after Ctrl-C, and 141 if the reader of the pipe has gone. Without `arguments` it is the command of this process,
-    which then ends: a thread that the user's code has left behind does not keep it running.
+    The code is 0 for success; 1 if an example of `errata` fails, if a run that `plan` examines does not fit, or if `conform` finds
+    a difference; 2 for an input to correct; 75 if another host or the sampling server was lost; 130 after Ctrl-C; and 141 if the
+    reader of the pipe has closed it. Without `arguments`, the command is the one of this process, which then ends even if the
+    user's code has left a thread running.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if arguments is not None:
@@ -344,10 +345,10 @@ def _run_main(words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer cannot be written any more
         return UNREAD
     except (OSError, ValueError, MemoryError, RuntimeError) as error:
-        text = answer_to(error)
+        text = explain_error(error)
         if text is None:
             raise
-        print(_shown_on(sys.stderr, one_paragraph(text)), file=sys.stderr)
+        print(_format_error(one_paragraph(text), sys.stderr), file=sys.stderr)
         return error.exit_code if isinstance(error, InputError) else InputError.exit_code
     except KeyboardInterrupt:
         print("rljax: interrupted.", file=sys.stderr)

@@ -17,7 +17,7 @@ from rljax.training.interrupt import INTERRUPTED
 OWN = ("--seeds", "--out")
 """Flags that `rljax train` does not have, or has with another meaning."""
 REFUSED = ("--algorithm", "--run", "--resume", "--without", "--smoke")
-"""Flags of `rljax train` that cannot apply to an ablation."""
+"""Flags of `rljax train` that `rljax ablate` refuses."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,21 @@ class Ablate(Settings):
     """Train an algorithm, and the algorithm without each of its parts, on the same seeds.
 
     One table and one picture show held-out accuracy and the difference that each part makes, with 95 % intervals over seeds. The
-    warm start, if there is one, is made once per seed, and all arms begin from it. The same command continues an ablation that was
-    stopped. All other flags are those of `rljax train`: your model, dataset and reward.
+    warm start, if there is one, runs once per seed, and all arms start from it. To continue an ablation that was stopped, repeat
+    the same command. All other flags are those of `rljax train`: your model, dataset and reward.
     """
 
     whole: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ALGORITHM")] = ""
-    """Algorithm with a list of parts (`rljax algorithms NAME` shows them): dapo, vapo or vc_ppo. It comes first."""
+    """Algorithm whose parts are removed, one at a time (`rljax algorithms NAME` lists them): dapo, vapo or vc_ppo. Write it
+    first."""
     seeds: int = 3
-    """Number of seeds of each arm, from --seed on."""
+    """Number of seeds per arm, starting at --seed."""
     out: Path | None = None
     """Folder of the runs, the table (ablation.json) and the picture (ablation.png); by default runs/ablation-ALGORITHM."""
 
 
 def as_train(arguments: Sequence[str]) -> list[str]:
-    """Replace the name of the algorithm by a flag of `rljax train`, and leave out the flags that only `rljax ablate` has.
+    """Replace the name of the algorithm with a flag of `rljax train`, and leave out the flags that only `rljax ablate` has.
 
     Example:
         >>> as_train(["dapo", "--seeds", "5", "--steps", "8", "--out=runs/a"])
@@ -63,7 +64,9 @@ def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
     flags = set(flags_in(arguments))
     refused = next((flag for flag in REFUSED if flag in flags), None)
     if refused is not None:
-        raise InputError(f"{refused} cannot apply to an ablation: it sets {refused} itself; leave it out.")
+        raise InputError(
+            f"{refused} cannot be used with `rljax ablate`, which chooses the arms and their folders itself; leave it out."
+        )
     if not command.whole or arguments[0] != command.whole:
         raise InputError("write the algorithm first: `rljax ablate dapo --seeds 5`.")
     if command.seeds < 1:
@@ -93,5 +96,5 @@ def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
         return INTERRUPTED
     numbers, picture = ablation.write_ablation(folder, found, title=f"Ablation of {command.whole}")
     print(ablation.ablation_text(found))
-    print(f"Numbers: {numbers}\nPicture: {picture}")
+    print(f"Results: {numbers}\nPicture: {picture}")
     return 0

@@ -13,13 +13,14 @@ from rljax.training.interrupt import INTERRUPTED
 
 @dataclass(frozen=True)
 class Adapt:
-    """Adapt a run's model to feedback that others write into a queue, a batch of lines at a time.
+    """Adapt a run's model to feedback that users write into a queue, one batch of lines at a time.
 
     A line is a JSON object with "prompt" (text or chat), "response" (text or token ids), and "reward" (a number) or "thumbs" (true
-    or false); "id" keeps a line from being learned twice, "logp" has the log-probability of each token under the model that drew
-    it, and "finished" is false for a response that was cut off. A reward is compared with the mean of the others, the ratio to the
-    model that drew the response is clipped, and the policy is kept close to the served model. After each batch a checkpoint is
-    written, with the place in the queue: the same command continues there. Bad lines are named and kept in rejects.jsonl.
+    or false). "id" keeps a line from being learned twice, "logp" has the log-probability of each token under the model that
+    sampled it, and "finished" is false for a response that was cut off. Each reward is compared with the mean of the other rewards,
+    the probability ratio to the model that sampled the response is clipped, and the policy is kept close to the served model.
+    After each batch a checkpoint is saved with the position in the queue, and the same command continues from there. Bad lines are
+    reported and kept in rejects.jsonl.
     """
 
     config: tyro.conf.OmitArgPrefixes[AdaptationConfig]
@@ -32,12 +33,12 @@ def run_adapt(command: Adapt) -> int:
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
 
     try:
-        adapt(command.config, say)
+        adapt(command.config, print_now)
     except Interrupted:
         return INTERRUPTED
     return 0
 
 
-def say(line: str) -> None:
-    """Print a line at once, also into a file."""
+def print_now(line: str) -> None:
+    """Print a line immediately, even if stdout is a file."""
     note(line, sys.stdout)

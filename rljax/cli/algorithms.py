@@ -16,11 +16,11 @@ class Algorithms:
     names: tyro.conf.Positional[tuple[str, ...]] = field(default=())
     """Names of the algorithms to show with their formulas, slots and equations; by default all are listed."""
     parts: bool = False
-    """List the parts that `rljax train --with` puts into an algorithm."""
+    """List the parts that `rljax train --with` can put into an algorithm."""
     table: bool = False
     """Print the table of all algorithms and their slots, in Markdown."""
     genealogy: Path | None = None
-    """Draw which algorithm changed which slot of which older one, into this `.png` or `.svg` file."""
+    """File (.png or .svg) for a picture of the genealogy: which algorithm changed which slot of which earlier one."""
     json: bool = False
     """Print JSON."""
 
@@ -29,11 +29,13 @@ def run_algorithms(command: Algorithms) -> int:
     """Print the list, the named algorithms, the parts or the table, or draw the genealogy.
 
     Raises:
-        InputError: more than one of them is wanted, a name is unknown, or the picture's suffix is.
+        InputError: more than one of these is requested, a name is unknown, or the picture's suffix is unknown.
     """
     wanted = [command.parts, command.table, command.genealogy is not None, command.json]
     if sum(wanted) > 1 or (command.names and any(wanted[:3])):
-        raise InputError("--parts, --table, --genealogy and --json exclude each other; names go with --json alone.")
+        raise InputError(
+            "--parts, --table, --genealogy and --json exclude each other; names can be combined only with --json."
+        )
     if command.parts:
         from rljax.cli.algorithms_text import show_parts  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Text about the algorithms: the list with their options, one of them slot by slot, and the corrections."""
+"""Text of `rljax algorithms`: the list of algorithms and corrections, one algorithm slot by slot, and the parts."""
 
 import inspect
 import json
@@ -12,13 +12,13 @@ from rljax.book.equations import read_algorithm
 from rljax.book.genealogy import Descent, genealogy
 from rljax.book.slots import fillings
 from rljax.book.uses import Use, ops_in, slots, uses
-from rljax.cli.columns import columns_of, formula_lines, labelled, wrapped
+from rljax.cli.columns import columns_of, formula_lines, with_label, wrapped
 from rljax.records import required
 from rljax.training.config.algorithm import option_names
 
 
 def show_algorithms(names: Sequence[str], stream: TextIO) -> None:
-    """Print the named algorithms slot by slot; without names, a short list of all of them and the corrections.
+    """Print the named algorithms slot by slot; without names, a short list of all algorithms and corrections.
 
     Raises:
         InputError: a name is unknown.
@@ -42,15 +42,15 @@ def algorithm_text(name: str, descents: Sequence[Descent], columns: int) -> str:
     """
     options = _options(name)
     entry, record = read_algorithm(name, BY_NAME[name]), BY_NAME[name]()
-    held, filled = fillings(record), slots(record)
-    lines = [f"{slot}: {what.text()}{_named(ops_in(filled[slot]))}" for slot, what in held.items()]
+    described, filled = fillings(record), slots(record)
+    lines = [f"{slot}: {what.text()}{_named(ops_in(filled[slot]))}" for slot, what in described.items()]
     lines += [_optional(use) for use in uses(name) if use.option]
     rows = {"source": entry.source, "options": options, "--without": " ".join(ABLATIONS.get(name, ())), "test": entry.test}
     (own,) = (descent for descent in descents if descent.name == name)
     rows["nearest"] = (
-        f"{own.parent}, the earlier algorithm with the most equal slots; computed, not history" if own.parent else ""
+        f"{own.parent}, the earlier algorithm with the most equal slots (computed, not historical)" if own.parent else ""
     )
-    rows["nearest of"] = ", ".join(descent.name for descent in descents if descent.parent == name)
+    rows["nearest to"] = ", ".join(descent.name for descent in descents if descent.parent == name)
     below = {"slots": lines}
     if own.parent:
         below[f"changes to {own.parent}"] = [change.text() for change in own.changes]
@@ -60,7 +60,7 @@ def algorithm_text(name: str, descents: Sequence[Descent], columns: int) -> str:
             "",
             *formula_lines(entry.equation, columns),
             "",
-            *(labelled(label, text, columns) for label, text in rows.items() if text),
+            *(with_label(label, text, columns) for label, text in rows.items() if text),
             *(
                 "\n".join([f"    {title}", *(wrapped(line, columns, indent=" " * 8, hang=" " * 12) for line in block)])
                 for title, block in below.items()
@@ -112,8 +112,8 @@ def show_parts(stream: TextIO) -> None:
     """Print the parts of algorithms with their numbers and equations."""
     columns = columns_of(stream)
     hint = (
-        "`rljax train --with SLOT=PART,NUMBER=VALUE` puts parts into an algorithm in place of its own, and adds a term=PART to its "
-        "loss; `rljax equations NAME` explains one."
+        "`rljax train --with SLOT=PART,NUMBER=VALUE` puts a part into a slot of an algorithm, in place of the algorithm's own, and "
+        "`--with term=PART` adds a term to its loss; `rljax equations NAME` explains an equation."
     )
     stream.write("\n".join([*(_part(part, columns) for part in PARTS), "", wrapped(hint, columns)]) + "\n")
 

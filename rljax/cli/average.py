@@ -11,19 +11,19 @@ from rljax.errors import InputError
 
 @dataclass(frozen=True)
 class Average:
-    """Average the models of runs that began with the same weights, each trained on its own data (federated averaging).
+    """Average the models of runs that started from the same weights, each trained on its own data (federated averaging).
 
     `rljax average RUN RUN [RUN ...] FOLDER` writes a model folder that `rljax eval`, `rljax train --model` and
     AutoModelForCausalLM open.
     """
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of two runs or more (or of checkpoints, RUN/checkpoints/last), and then the folder to write, which must not exist
+    """Folders of two or more runs (or of their checkpoints, RUN/checkpoints/last), then the folder to write, which must not exist
     yet."""
     weights: tuple[float, ...] | None = None
     """Weight of each run, such as the number of problems that it was trained on; by default 1."""
     checkpoint: Literal["best", "last"] = "best"
-    """Checkpoint of each run."""
+    """Which checkpoint of each run to use."""
 
 
 def run_average(command: Average) -> int:
@@ -35,7 +35,7 @@ def run_average(command: Average) -> int:
     from rljax.programs.averaging import average  # noqa: PLC0415  --help need not wait for JAX
 
     if not command.folders:
-        raise InputError("give the folders of two runs or more, and then the folder to write.")
+        raise InputError("give the folders of two or more runs, then the folder to write.")
     *runs, folder = command.folders
     print(f"Model: {average(runs, folder, weights=command.weights, which=command.checkpoint)}")
     return 0

@@ -12,12 +12,12 @@ from rljax.cli.restarting import note
 from rljax.programs.answer_settings import Quantization
 
 END, RESET = "/exit", "/reset"
-"""Lines that end the conversation, and that begin a new one."""
+"""What the user types to end the conversation, and to begin a new one."""
 
 
 @dataclass(frozen=True)
 class Chat:
-    """Talk to a trained model, turn by turn, in its tokenizer's chat template.
+    """Talk to a trained model, turn by turn, with its tokenizer's chat template.
 
     Each line of the input is your turn; the reply appears as it is sampled. `/reset` begins a new conversation, and `/exit` or
     the end of the input (Ctrl-D) ends the program. Messages can be piped in, one per line.
@@ -40,15 +40,15 @@ class Chat:
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
-    """Checkpoint of the run."""
+    """Which checkpoint of the run to use."""
     quantize: Quantization = None
     """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4)."""
     seed: int = 0
-    """Random seed of the sampling."""
+    """Random seed for sampling."""
 
 
 def turns_of(lines: Iterable[str]) -> Iterator[str]:
-    """The turns among the lines that a person types: those that are not blank, up to the end.
+    """The user's turns: the typed lines that are not blank, up to `/exit`.
 
     Example:
         >>> list(turns_of(["hello\\n", "\\n", "/exit\\n", "more\\n"]))
@@ -63,7 +63,7 @@ def turns_of(lines: Iterable[str]) -> Iterator[str]:
 
 
 def typed_lines() -> Iterator[str]:
-    """Lines of the input, with a prompt before each if a person sits at a terminal."""
+    """Lines of stdin; if stdin is a terminal, each line is prompted for."""
     while True:
         if sys.stdin.isatty():
             print("\n> ", end="", flush=True)
@@ -113,11 +113,11 @@ def run_chat(command: Chat) -> int:
 
 @dataclass(frozen=True)
 class Serve:
-    """Serve a trained model over HTTP, in the form of OpenAI's interface.
+    """Serve a trained model over HTTP, with OpenAI's interface.
 
-    `/v1/chat/completions`, `/v1/completions`, `/v1/models`, `/health`, `/metrics` for Prometheus, and `POST /weights` to replace
-    the weights. Requests are sampled together; every program is compiled at the start. SIGTERM or Ctrl-C completes the running
-    responses and ends the server. Needs the extra `serve`.
+    The paths are `/v1/chat/completions`, `/v1/completions`, `/v1/models`, `/health`, `/metrics` for Prometheus, and `POST /weights`
+    to replace the weights. Requests are sampled together, and every program is compiled at the start. After SIGTERM or Ctrl-C the
+    server completes the running responses and then ends. The command needs the extra `serve`.
     """
 
     target: tyro.conf.Positional[str]
@@ -129,45 +129,46 @@ class Serve:
     name: str | None = None
     """Name of the model in requests; by default the name of its folder."""
     api_key_file: Path | None = None
-    """File with the key that requests must carry; by default they need none."""
+    """File that contains the API key that requests must send; by default they need none."""
     rows: int = 32
-    """Responses that are sampled at once; each needs memory for `--context` tokens."""
+    """Number of responses that are sampled at once; each needs memory for `--context` tokens."""
     context: int = 2048
     """Maximum number of tokens of a prompt and its response."""
     max_response_tokens: int = 512
     """Maximum number of tokens of a response."""
     queue: int = 256
-    """Responses that may wait; further requests are answered with status 429."""
+    """Number of responses that may wait; further requests are answered with status 429."""
     max_body_bytes: int = 1 << 20
-    """Maximum size of a request."""
+    """Maximum size of a request, in bytes."""
     checkpoint: Literal["best", "last"] = "best"
-    """Checkpoint of the run."""
+    """Which checkpoint of the run to use."""
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: a folder or a hub id."""
     quantize: Quantization = None
     """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4)."""
     version: int = 0
-    """Version of the weights; those that replace them need a higher one."""
+    """Version of the weights; weights that replace them need a higher version."""
     log: Path | None = None
     """Folder for a log of answers, and of the feedback that `POST /feedback` takes, which `rljax adapt` reads."""
     best_of: int | None = None
     """Sample this many answers to each prompt, and send the one with the highest score."""
     choose_by: str = "confidence"
-    """Score of `--best-of`: confidence (mean log-probability), model:FOLDER (a reward model), or a reward without reference."""
+    """Score for `--best-of`: confidence (mean log-probability), model:FOLDER (a reward model), or a reward that needs no reference
+    answer."""
     majority: int | None = None
-    """Sample this many answers to each prompt, and send one with the result that most of them state."""
+    """Sample this many answers to each prompt, and send one that states the most frequent result."""
     filter_prompts: tuple[str, ...] = ()
-    """Refuse prompts that constitution:FILE, model:FOLDER,least=SCORE or REWARD,least=SCORE judges too low."""
+    """Refuse prompts that score too low with constitution:FILE, model:FOLDER,least=SCORE or REWARD,least=SCORE."""
     filter_answers: tuple[str, ...] = ()
-    """Withhold answers that such a filter judges too low."""
+    """Withhold answers that score too low with such a filter."""
     drift: float | None = None
     """Warn if answers at this temperature differ from those to the run's held-out problems in length or log-probability."""
     grace_seconds: float = 30.0
-    """Time that running responses have after SIGTERM."""
+    """Seconds after SIGTERM within which running responses may finish."""
 
 
 def run_serve(command: Serve) -> int:
-    """Serve until a signal."""
+    """Serve until a signal arrives."""
     from rljax.cli.loading import loading  # noqa: PLC0415  --help need not wait for JAX
 
     with loading(quiet=False):

@@ -13,7 +13,7 @@ import tyro
 from rljax.book.claims import VERDICTS, ClaimResult, claim_names, read_claim
 from rljax.book.claims_summary import key, summary_lines
 from rljax.book.trainer_experiments import TrainerExperiment, read_trainer_experiment, trainer_experiments
-from rljax.cli.columns import columns_of, fitted, labelled, wrapped
+from rljax.cli.columns import columns_of, fitted, with_label, wrapped
 from rljax.errors import InputError
 from rljax.files import experiments_folder
 
@@ -23,11 +23,11 @@ class Claims:
     """Show which claims of papers hold in small experiments, and with what numbers."""
 
     name: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Claims whose pages to print, or experiments of the trainer; none: a table of all."""
+    """Claims, or experiments with the trainer, whose pages to print; by default, all are listed."""
     rerun: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
-    """Claims whose experiments to run again, from the first seed on."""
+    """Claims whose experiments to run again, starting with the first seed."""
     finish: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
-    """Claims of whose experiments to run what has no result yet, such as after Ctrl-C."""
+    """Claims whose experiments to complete, for example after Ctrl-C: only what has no result yet is run."""
     json: bool = False
     """Print JSON."""
 
@@ -47,29 +47,29 @@ def _entry(claim: ClaimResult, width: int) -> str:
     run = f"{claim.statistic.seeds} seeds, {claim.minutes:.1f} minutes, {claim.date}"
     lines = [
         claim.name,
-        labelled("claim", claim.text, width),
-        labelled("source", f"{claim.paper}, {claim.place}", width),
-        labelled("statistic", f"{claim.statistic.text()}: {claim.unit}", width),
+        with_label("claim", claim.text, width),
+        with_label("source", f"{claim.paper}, {claim.place}", width),
+        with_label("statistic", f"{claim.statistic.text()}: {claim.unit}", width),
     ]
     if claim.condition_statistic is not None:
         words = f"{claim.condition_statistic.text()} is above 0: {claim.condition}"
-        lines.append(labelled("a test if", words, width))
-    lines += [labelled("budget", claim.budget, width)] if claim.budget else []
+        lines.append(with_label("valid if", words, width))
+    lines += [with_label("budget", claim.budget, width)] if claim.budget else []
     again = f"`{claim.command}` runs experiments/claims/{claim.name}.py"
-    return "\n".join([*lines, labelled("run", run, width), labelled("again", again, width)])
+    return "\n".join([*lines, with_label("run", run, width), with_label("rerun", again, width)])
 
 
 def page_text(claim: ClaimResult, *, width: int) -> str:
-    """Page of a claim: its experiment in words, its rule, and its numbers."""
+    """Page of a claim: its experiment in words, its decision rule, and its numbers."""
     rule = {
         "above": f"it holds here if the 95 % interval is above {claim.margin:g}, is contradicted if it is below "
         f"{-claim.margin:g}, and is not seen if none of it is above {claim.margin:g}",
         "equal": f"it holds here if the 95 % interval is within {claim.margin:g} of 0, and is contradicted if it is outside",
     }[claim.kind]
-    lines = [_entry(claim, width), labelled("verdict", f"{claim.verdict}; {rule}", width)]
-    lines += [labelled("first look", claim.first_look, width)] if claim.first_look else []
-    lines += [labelled("pilot", claim.pilot, width)] if claim.pilot else []
-    lines += [labelled("also", f"{found.text()}: {name}", width) for name, found in claim.figures.items()]
+    lines = [_entry(claim, width), with_label("verdict", f"{claim.verdict}; {rule}", width)]
+    lines += [with_label("first look", claim.first_look, width)] if claim.first_look else []
+    lines += [with_label("pilot", claim.pilot, width)] if claim.pilot else []
+    lines += [with_label("also", f"{found.text()}: {name}", width) for name, found in claim.figures.items()]
     arms = [f"{arm}: {_means(numbers)}" for arm, numbers in claim.means.items()]
     lines += (
         ["", "Means over the seeds:", *(wrapped(arm, width, indent="    ", hang=" " * 8) for arm in arms)] if arms else []
@@ -82,15 +82,15 @@ def _means(numbers: Mapping[str, float]) -> str:
 
 
 def trainer_text(experiments: Sequence[TrainerExperiment], *, width: int) -> str:
-    """The experiments of the trainer, with their questions and where their results are."""
-    title = f"in the trainer, decided by the same rule ({len(experiments)}; long)"
+    """The experiments with the trainer: their questions, and where their results are."""
+    title = f"with the trainer, decided by the same rule ({len(experiments)} long experiments)"
     blocks = [
         "\n".join(
             [
                 each.name,
-                labelled("question", each.question, width),
-                labelled("result", f"`rljax claims {each.name}` prints experiments/{each.name}.md", width),
-                labelled("again", each.command, width),
+                with_label("question", each.question, width),
+                with_label("result", f"`rljax claims {each.name}` prints experiments/{each.name}.md", width),
+                with_label("rerun", each.command, width),
             ]
         )
         for each in experiments
@@ -129,23 +129,23 @@ def run_experiments(names: Sequence[str], *, again: bool) -> None:
     if not names:
         return
     sys.path.insert(0, str(experiments_folder()))
-    laboratory = importlib.import_module("lab.results")
+    lab_results = importlib.import_module("lab.results")
     for name in names:
         print(f"running {name} ...", file=sys.stderr)
-        laboratory.run_claim(name, again=again)
+        lab_results.run_claim(name, again=again)
 
 
 def run_claims(command: Claims) -> int:
     """Run experiments if requested, then print the table or pages.
 
     Raises:
-        InputError: there is no such claim, or both pages and runs are asked for.
+        InputError: there is no such claim, or both pages and runs are requested.
     """
     runs, files = (*command.rerun, *command.finish), trainer_experiments()
     if command.name and runs:
         raise InputError("Give names of claims to print, or --rerun or --finish with names to run, not both.")
     for name in files.keys() & {*runs}:
-        raise InputError(f"{name} is an experiment of the trainer; run {read_trainer_experiment(files[name]).command}.")
+        raise InputError(f"{name} is an experiment with the trainer; run {read_trainer_experiment(files[name]).command}.")
     run_experiments(command.rerun, again=True)
     run_experiments(command.finish, again=False)
     named = [read_trainer_experiment(files[name]) for name in command.name if name in files]
@@ -172,6 +172,6 @@ def total(claims: Sequence[ClaimResult]) -> str:
     counted = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
     minutes = sum(claim.minutes for claim in claims)
     return (
-        f"{len(claims)} claims: {counted}. All experiments together took {minutes:.0f} minutes. The worlds are small: a verdict "
-        "is about them. `rljax claims NAME` prints the experiment of a claim."
+        f"{len(claims)} claims: {counted}. All experiments together took {minutes:.0f} minutes. The worlds are small, "
+        "and a verdict is only about them. `rljax claims NAME` prints the experiment of a claim."
     )

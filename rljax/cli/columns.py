@@ -34,8 +34,8 @@ def wrapped(text: str, columns: int, *, indent: str = "", hang: str = "") -> str
     )
 
 
-def labelled(label: str, text: str, columns: int) -> str:
-    """A label in its own column, with a paragraph next to it."""
+def with_label(label: str, text: str, columns: int) -> str:
+    """A paragraph, with a label in a column to its left."""
     return wrapped(text, columns, indent=f"    {label:<{LABEL}}", hang=" " * (LABEL + 4))
 
 
@@ -43,7 +43,7 @@ def formula_lines(formula: str, columns: int) -> list[str]:
     """Lines of a formula, indented by 4; a line that is too long is broken first at wide gaps, then at spaces.
 
     Args:
-        formula: lines in which equations next to each other are separated by four spaces or more.
+        formula: lines; equations on the same line are separated by four spaces or more.
         columns: columns to fill.
     """
     fitted: list[str] = []
@@ -56,7 +56,7 @@ def formula_lines(formula: str, columns: int) -> list[str]:
 
 
 def fitted(text: str, columns: int) -> str:
-    """Wrap the lines of a text that are too long; tables and frames stay unchanged.
+    """Wrap the lines of a text that are too long; framed lines stay unchanged.
 
     Example:
         >>> print(fitted("one two three\\n│ a frame of │", 8))
@@ -71,5 +71,5 @@ def fitted(text: str, columns: int) -> str:
 
 
 def with_paragraphs(rows: Sequence[tuple[str, str]], columns: int) -> str:
-    """Names with a paragraph under each."""
+    """Names, with a paragraph under each."""
     return "\n".join(f"  {name}\n{wrapped(text, columns, indent='      ', hang='      ')}" for name, text in rows)

@@ -11,11 +11,12 @@ from rljax.machine import processor
 DIRECTORY, FOLDER = "JAX_COMPILATION_CACHE_DIR", "jax_compilation_cache_dir"
 SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 MOST_BYTES = 4 * 2**30
-"""Size above which the oldest programs are removed. JAX's own limit takes a lock at every read, which a kill can leave locked."""
+"""Size in bytes above which the oldest programs are removed. JAX's own size limit takes a lock at every read, and a process that
+is killed can leave it locked."""
 
 
 def cache_folder(environment: MutableMapping[str, str]) -> Path:
-    """The folder of compiled programs: JAX's own variable if it is set, else rljax's part of the user's cache folder.
+    """The folder of compiled programs: the one in JAX's own variable if that is set, else one in the user's cache folder.
 
     Each kind of processor has its own folder, because CPU programs contain its instructions, and machines may share a home folder.
 
@@ -60,7 +61,7 @@ def use_compilation_cache() -> Path | None:
     If JAX already has a folder (`JAX_COMPILATION_CACHE_DIR` or `jax_compilation_cache_dir`), that one is used.
 
     Returns:
-        The folder; None if there is none: the variable is set and empty, or the user's cache folder cannot be written.
+        The folder; None if there is none, because the variable is set but empty or the user's cache folder is not writable.
     """
     import jax  # noqa: PLC0415  the commands set the variables before they import JAX
 
@@ -79,7 +80,7 @@ def use_compilation_cache() -> Path | None:
 def remove_oldest(folder: Path, most_bytes: int) -> None:
     """Remove the oldest files of a folder until the rest is within a size limit; another process may do the same."""
     room = most_bytes
-    with suppress(OSError):  # a file that another process has removed
+    with suppress(OSError):  # another process may have removed a file
         files = [(path, path.stat()) for path in folder.iterdir() if path.is_file()]
         for path, status in sorted(files, key=lambda file: file[1].st_mtime, reverse=True):
             room -= status.st_size
@@ -88,7 +89,7 @@ def remove_oldest(folder: Path, most_bytes: int) -> None:
 
 
 def cache_text(environment: MutableMapping[str, str]) -> str:
-    """A line that tells where compiled programs are kept, or why they are not."""
+    """A line that reports where compiled programs are kept, or why they are not."""
     if environment.get("JAX_ENABLE_COMPILATION_CACHE", "").lower() in ("0", "false", "off", "no"):
         return "compiled programs: not kept (JAX_ENABLE_COMPILATION_CACHE)"
     if environment.get(DIRECTORY) == "":

@@ -21,7 +21,7 @@ class Config(Settings):
     """
 
     changed: bool = False
-    """Leave out the settings that have their default."""
+    """Leave out the settings that have their default values."""
     json: bool = False
     """Print JSON: a value and an origin for each setting."""
 
@@ -39,7 +39,7 @@ def origins_in_force(start: Start, config: TrainConfig, arguments: list[str]) ->
 
 
 def groups_of(config: TrainConfig) -> dict[str, dict[str, Any]]:
-    """Settings by group and flat name; the task's name leads the settings of the task."""
+    """Settings by group and flat name; the task's name is the first of the task's settings."""
     flat = config.to_flat()
     groups: dict[str, dict[str, Any]] = {}
     for entry in fields(config):
@@ -60,7 +60,7 @@ def run_config(command: Config, start: Start, arguments: list[str]) -> int:
         for group, settings in groups_of(config).items()
     }
     if command.json:
-        rows = {name: {"value": value, "from": origins[name]} for part in groups.values() for name, value in part.items()}
+        rows = {name: {"value": value, "from": origins[name]} for group in groups.values() for name, value in group.items()}
         print(json.dumps(rows, indent=2))
     else:
         print(as_yaml(groups, origins))

@@ -11,14 +11,14 @@ from rljax.errors import InputError
 
 @dataclass(frozen=True)
 class Conform:
-    """Compare a loss, or GAE, with the papers, in value and gradient. The report names the convention that it equals, or the slot
-    in which it differs (advantage, groups, weights, ratio, clip, KL, overlong, gaps between tokens, gradient, value), with one
-    small counterexample."""
+    """Compare your loss or GAE function with the papers, in value and gradient. The report names the convention that it follows, or
+    the slot in which it differs (advantage, groups, weights, ratio, clip, KL, overlong, gaps between tokens, gradient, value), with
+    one small counterexample."""
 
     function: tyro.conf.Positional[str]
-    """`file.py:function` or `module:function`. A loss takes some of logp, old_logp, ref_logp and mask `[prompts, responses,
-    tokens]` and rewards `[prompts, responses]`, by these names, and returns a number to be minimized. GAE takes rewards, values
-    and mask `[rows, tokens]`, gamma, lambda_ and bootstrap `[rows]`, and returns the advantages."""
+    """`file.py:function` or `module:function`. A loss has some of the parameters logp, old_logp, ref_logp and mask `[prompts,
+    responses, tokens]` and rewards `[prompts, responses]`, and returns a number to be minimized. GAE has the parameters rewards,
+    values and mask `[rows, tokens]`, gamma, lambda_ and bootstrap `[rows]`, and returns the advantages."""
     like: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "lite_ppo", "rloo", "gae"]
     """The algorithm that it should compute."""
     arrays: Literal["numpy", "jax", "torch"] = "jax"
@@ -31,7 +31,7 @@ class Conform:
     batch; kept=all or mixed (the groups that are trained on); mean=batch, prompt, sequence, sequence_sum or constant; ratio=token,
     sequence or response; surrogate=clipped, cispo or reinforce; clip=ratio, log_ratio or none; low; high; dual_clip; kl=none, k1,
     k2, k3 or k3+ (the value of k3, the gradient of k2); beta; kl_place=loss or reward; kl_cap (10 in verl and OpenRLHF, which
-    clamp a token's KL to [-10, 10]); max_length and cache (of the overlong punishment; 0: none)."""
+    clamp a token's KL to [-10, 10]); max_length and cache (of the overlong penalty; 0: none)."""
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -45,7 +45,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def run_conform(command: Conform) -> int:
-    """Print the report; 0 if the function conforms, else 1.
+    """Print the report, and return 0 if the function conforms, else 1.
 
     Raises:
         InputError: the function cannot be imported, has an unknown parameter, or a convention does not exist.

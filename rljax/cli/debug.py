@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from rljax.cli.columns import columns_of, labelled, wrapped
+from rljax.cli.columns import columns_of, with_label, wrapped
 from rljax.text import printable, shortened
 
 if TYPE_CHECKING:
@@ -17,42 +17,42 @@ if TYPE_CHECKING:
 
 CAUSES: Mapping[str, str] = {
     "reward": "The reward function returned this number. Make it return finite numbers, or None to abstain.",
-    "behaviour_logp": "The sampler stored this log-probability, so the parameters that sampled were broken already.",
-    "policy_logp": "The sampler stored this log-probability, so the parameters that sampled were broken already.",
-    "ref_logp": "The reference model computes this: its parameters, or the model's dtype, overflow.",
-    "teacher_logp": "The teacher computes this: its parameters, or the model's dtype, overflow.",
+    "behaviour_logp": "The sampler stored this log-probability, so the parameters that it sampled with were already broken.",
+    "policy_logp": "The sampler stored this log-probability, so the parameters that it sampled with were already broken.",
+    "ref_logp": "The reference model computes this: its parameters are broken, or its dtype overflows.",
+    "teacher_logp": "The teacher computes this: its parameters are broken, or its dtype overflows.",
     "values": "The critic computes this: its parameters are broken. Start with a lower --critic-learning-rate.",
     "advantage": "The rewards or values before it are finite, so their differences or their scale overflow: look for very large "
     "rewards.",
     "logp": "The policy computes this: its parameters are broken, or its dtype overflows. Start with a lower --learning-rate, or "
     "--dtype float32.",
-    "ratio": "The policy now and the one that sampled disagree by more than a number can hold. Lower --learning-rate, or use a "
-    "--correction.",
-    "surrogate": "The ratio or the advantage is finite, and the objective is not: look at both in this row.",
-    "value_loss": "Value and target are finite, and their difference overflows: look for very large rewards.",
-    "gradient": "Every part of the loss is finite, and its derivative is not: a square root or a logarithm at 0, in an algorithm "
-    "or a model of your own.",
-    "update": "The gradient is finite, and the update far too large for the parameters: lower the learning rate.",
+    "ratio": "The current policy and the one that sampled differ so much that their ratio overflows. Lower --learning-rate, or use "
+    "a --correction.",
+    "surrogate": "The ratio and the advantage are finite, but the objective is not: look at both in this row.",
+    "value_loss": "The value and its target are finite, but their difference overflows: look for very large rewards.",
+    "gradient": "Every part of the loss is finite, but its derivative is not: look for a square root or a logarithm at 0, in an "
+    "algorithm or a model of your own.",
+    "update": "The gradient is finite, but the update is far too large for the parameters: lower the learning rate.",
 }
-"""First word of a term -> what it means that it is the first one that is not sound."""
+"""First word of a term's name -> the explanation that is printed if that term is the first that is not finite or is too large."""
 LONGEST = 300
-"""Longest prompt or response shown, in characters."""
+"""Maximum length of a prompt or response shown, in characters."""
 
 
 @dataclass(frozen=True)
 class Debug:
-    """Replay the batch that stopped a run because loss or gradient was not finite, or an update far too large.
+    """Replay the batch that stopped a run because the loss or gradient was not finite, or an update was far too large.
 
-    Rewards, scores and values are those that the batch was learned with; every later term is computed again with the parameters of
-    the last checkpoint: log-probabilities, advantage, ratio, surrogate, KL, value loss, and gradient and update of each parameter.
-    The first one that is not finite is named, with its row and token.
+    Rewards, scores and values are stored with the batch. Every later term is computed again with the parameters of the last
+    checkpoint: log-probabilities, advantage, ratio, surrogate, KL, value loss, and the gradient and update of each parameter. The
+    report names the first term that is not finite, with its row and token.
     """
 
     batch: tyro.conf.Positional[Path]
     """Folder of the run, or the file stopped_batch.safetensors in it."""
     trust: bool = False
-    """Execute the algorithm and the step reward that the run's config.json names, if they are code: file.py:function or
-    module:function."""
+    """Execute the algorithm and the step reward that the run's config.json names, if they are code (file.py:function or
+    module:function)."""
     json: bool = False
     """Print JSON."""
 
@@ -86,10 +86,10 @@ def text(found: "Diagnosis", columns: int) -> str:
     lines = [
         wrapped(
             f"Step {found.kept.step}, {rows} responses, parameters of checkpoint {found.kept.checkpoint}. The update's norm is "
-            f"{found.update_norm:.3g}; the guard lets {found.bound:.3g} pass.",
+            f"{found.update_norm:.3g}; the guard allows at most {found.bound:.3g}.",
             columns,
         ),
-        *_of_the_critic(found, columns),
+        *_critic_note(found, columns),
         "",
         f"  {'not finite':>17}  {'largest':>10}  term",
         *(_row(term) for term in found.terms if not term.name.startswith(("gradient", "update"))),
@@ -113,15 +113,16 @@ def text(found: "Diagnosis", columns: int) -> str:
         wrapped(f"Cause: {cause.name}, {fault}.{_place(cause)} {CAUSES.get(cause.name.split()[0], '')}".rstrip(), columns)
     )
     for label, value in location_of(found, cause).items():
-        lines.append(labelled(label, printable(shortened(value, LONGEST)).replace("\n", " "), columns))
+        lines.append(with_label(label, printable(shortened(value, LONGEST)).replace("\n", " "), columns))
     return "\n".join(lines)
 
 
-def _of_the_critic(found: "Diagnosis", columns: int) -> list[str]:
-    """Name the terms of a critic that may have learned from the batch; nothing without a critic."""
+def _critic_note(found: "Diagnosis", columns: int) -> list[str]:
+    """Explain which critic computed the values; nothing without a critic."""
     if not any(term.name == "value now" for term in found.terms):
         return []
-    return [wrapped("value now and value_loss are of the critic after this batch: it may have learned from it.", columns)]
+    text = "value now and value_loss are computed by the critic after this batch, from which it may have learned."
+    return [wrapped(text, columns)]
 
 
 def _row(term: "Term") -> str:
@@ -130,7 +131,7 @@ def _row(term: "Term") -> str:
 
 
 def _worst(found: "Diagnosis", what: str) -> list[str]:
-    """The non-finite leaves of a gradient or an update, at most three; if there are none, the leaf with the largest number."""
+    """At most three leaves of a gradient or an update that are not finite; if all are finite, the one with the largest number."""
     leaves = [term for term in found.terms if term.name.startswith(what)]
     unsound = [term for term in leaves if term.unsound]
     shown = unsound[:3] or sorted(leaves, key=lambda term: -term.largest)[:1]
@@ -139,7 +140,7 @@ def _worst(found: "Diagnosis", what: str) -> list[str]:
 
 
 def _place(term: "Term") -> str:
-    """Position of the first such number, in words."""
+    """Position of the first number that is not finite, or else of the largest, in words."""
     if term.kind == "numbers":
         return f" The {'first' if term.unsound else 'largest'} is at {list(term.place)}." if term.place else ""
     names = zip(("row", "token"), term.place, strict=False)

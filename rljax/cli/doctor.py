@@ -1,4 +1,4 @@
-"""`rljax doctor`: what is wrong with a run, on the screen and as one HTML file."""
+"""`rljax doctor`: a report on what is wrong with a run, on the screen and as one HTML file."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Names of settings in TRL, verl, Tunix and verifiers with ours, for error messages and notebooks/coming_from.md."""
+"""Names of settings in TRL, verl, Tunix and verifiers, and ours for them, for error messages and notebooks/coming_from.md."""
 
 import json
 import re
@@ -12,8 +12,8 @@ from rljax.files import read_toml
 LIBRARIES = ("TRL", "verl", "Tunix", "verifiers")
 
 
-class Elsewhere(NamedTuple):
-    """One setting under its names in other libraries; an empty name means that a library has none."""
+class SettingNames(NamedTuple):
+    """Our name of a setting, and its names in other libraries; an empty name means that a library has none."""
 
     ours: str
     """What to type: a flag, a command, or a call in Python."""
@@ -32,14 +32,14 @@ class Elsewhere(NamedTuple):
 class Tables(NamedTuple):
     """The tables of `elsewhere.toml`."""
 
-    settings: tuple[Elsewhere, ...]
-    """Settings of training, in the order of a first run."""
+    settings: tuple[SettingNames, ...]
+    """Settings of training, in the order in which a first run needs them."""
     short: Mapping[str, str]
     """Additional names in common use."""
     by_command: Mapping[str, Mapping[str, str]]
     """Names under which people look for the options of the other commands."""
     absent: tuple[tuple[str, str, str], ...]
-    """Pattern in a setting without a counterpart, what to know, and the page in notebooks/ with more."""
+    """Pattern in the name of a setting without a counterpart, the reason, and the page in notebooks/ that explains more."""
 
 
 @cache
@@ -47,10 +47,10 @@ def tables() -> Tables:
     """Read the tables."""
     read = read_toml("rljax.cli", "elsewhere.toml")
     absent = tuple((row["pattern"], row["reason"], row["page"]) for row in read["absent"])
-    return Tables(tuple(Elsewhere(**row) for row in read["setting"]), read["short"], read["command"], absent)
+    return Tables(tuple(SettingNames(**row) for row in read["setting"]), read["short"], read["command"], absent)
 
 
-def foreign_names(row: Elsewhere) -> Iterator[tuple[str, str]]:
+def foreign_names(row: SettingNames) -> Iterator[tuple[str, str]]:
     """Library and name, for each name of a row."""
     for library, name in zip(LIBRARIES, (row.trl, row.verl, row.tunix, row.verifiers), strict=True):
         if name:
@@ -103,7 +103,7 @@ def absent(flag: str) -> str | None:
         return None
     _, reason, page = next(
         (row for row in tables().absent if re.search(row[0].replace(".", "[-.]"), wanted)),
-        ("", "the names that have a counterpart are there", "coming_from.md"),
+        ("", "a table lists the settings that have a counterpart", "coming_from.md"),
     )
     have = "has" if len(libraries) == 1 else "have"
     return f"{' and '.join(libraries)} {have} it; rljax has no such setting: {reason}; see notebooks/{page}."

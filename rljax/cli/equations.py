@@ -1,4 +1,4 @@
-"""`rljax equations`: the index of equations, searched."""
+"""`rljax equations`: list or search the index of equations."""
 
 import sys
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ class Equations:
     """List every equation with its source, or search them: the best matches are printed with formula, source and links."""
 
     query: tyro.conf.Positional[tuple[str, ...]] = ()
-    """A name, words, an arXiv id, a symbol or a question, e.g. `clip higher`, `2503.14476`, `λ`, `what bounds the ratio?`. They are
-    looked up in names, ideas, summaries, sources and formulas, in this order of weight. A full name prints only that equation."""
+    """A name, words, an arXiv id, a symbol or a question, e.g. `clip higher`, `2503.14476`, `λ`, `what bounds the ratio?`. Names,
+    ideas, summaries, sources and formulas are searched; earlier ones in this list weigh more. A full name prints only that
+    equation."""
     limit: int = 10
     """Maximum number of entries to show; the first three are printed in full."""
     bibtex: bool = False
-    """Print BibTeX of the sources: all, or those of the entries that the query finds."""
+    """Print BibTeX of the sources: all of them, or those of the entries that the query finds."""
     json: bool = False
     """Print JSON: all entries, or all that the query finds."""
 
@@ -27,7 +28,7 @@ def run_equations(command: Equations) -> int:
     """Print the index, the query's matches, or BibTeX.
 
     Raises:
-        InputError: the query finds nothing, or BibTeX and JSON are both wanted.
+        InputError: the query finds nothing, or BibTeX and JSON are both requested.
     """
     from rljax.cli.equations_text import show_bibtex, show_equations, show_equations_json  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Text of the book of equations: the index, the results of a query, and an entry with everything that belongs to it."""
+"""Text of `rljax equations`: the index, the results of a query, and an entry with its formula, source and links."""
 
 import difflib
 import itertools
@@ -12,12 +12,12 @@ from rljax.book.equations import Equation, by_role, equations
 from rljax.book.references import cited, references
 from rljax.book.text_search import IDEAS, Match, content_words, search
 from rljax.book.uses import calls_of_ops, calls_of_records, ops_in, users, uses
-from rljax.cli.columns import columns_of, formula_lines, labelled, with_paragraphs, wrapped
+from rljax.cli.columns import columns_of, formula_lines, with_label, with_paragraphs, wrapped
 from rljax.errors import InputError
 from rljax.preference.direct_losses import BY_NAME as DIRECT_LOSSES
 
-WHOLE = 3
-"""Entries of a result that are printed in full; the others take one line each."""
+MOST_IN_FULL = 3
+"""Maximum number of matches that are printed in full; the others take one line each."""
 
 
 def links() -> dict[str, dict[str, tuple[str, ...]]]:
@@ -33,7 +33,7 @@ def links() -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 def entry_text(entry: Equation, linked: Mapping[str, tuple[str, ...]], columns: int) -> str:
-    """Name, summary, formula, source, place and links of an entry."""
+    """Name, summary, formula, source, function, test and links of an entry."""
     head = wrapped(f"{entry.name}: {entry.summary}", columns, hang="    ")
     rows = {"source": entry.source, "function": f"{entry.module}.{entry.function}", "test": entry.test}
     if entry.name in BY_NAME:
@@ -45,7 +45,7 @@ def entry_text(entry: Equation, linked: Mapping[str, tuple[str, ...]], columns: 
     else:
         rows |= {label: ", ".join(names) for label, names in linked.items() if names}
         below = []
-    shown = [labelled(label, text, columns) for label, text in rows.items()]
+    shown = [with_label(label, text, columns) for label, text in rows.items()]
     return "\n".join([head, "", *formula_lines(entry.equation, columns), "", *shown, *below])
 
 
@@ -61,38 +61,38 @@ def most_used() -> list[tuple[Equation, int]]:
 
 
 def index_text(entries: Sequence[Equation], columns: int) -> str:
-    """The most used equations; then every entry by its role and module: its name, its summary and its source."""
+    """The most used equations; then every entry, by role and module, with its name, summary and source."""
     first = [(entry.name, f"{entry.summary} [{count} algorithms]") for entry, count in most_used()]
     parts = [f"The {len(first)} most used\n{with_paragraphs(first, columns)}"]
     for role, group in by_role(entries).items():
         parts.append(f"{role}\n{'=' * len(role)}")
-        for (module, test), own in itertools.groupby(group, key=lambda entry: (_shelf(entry), entry.test)):
+        for (module, test), own in itertools.groupby(group, key=lambda entry: (_module_of(entry), entry.test)):
             rows = [(entry.name, f"{entry.summary} [{entry.source}]") for entry in own]
             parts.append(f"{wrapped(f'{module}, {test}', columns)}\n{with_paragraphs(rows, columns)}")
     return "\n\n".join(parts)
 
 
-def _shelf(entry: Equation) -> str:
+def _module_of(entry: Equation) -> str:
     return "rljax.algorithms" if entry.name in BY_NAME else entry.module
 
 
 def matches_text(matches: Sequence[Match], query: str, columns: int, *, limit: int) -> str:
-    """The best matches in full, the next ones in one line each, and the number of matches."""
+    """The best matches in full, the next ones in one line each, and notes on words and entries that are missing."""
     linked = links()
-    blocks = [entry_text(match.entry, linked[match.entry.name], columns) for match in matches[: min(WHOLE, limit)]]
-    others = [(match.entry.name, match.entry.summary) for match in matches[WHOLE:limit]]
+    blocks = [entry_text(match.entry, linked[match.entry.name], columns) for match in matches[: min(MOST_IN_FULL, limit)]]
+    others = [(match.entry.name, match.entry.summary) for match in matches[MOST_IN_FULL:limit]]
     if others:
         blocks.append(f"also\n{with_paragraphs(others, columns)}")
     words = content_words(query)
     notes = []
     if matches[0].found < len(words) and len(matches) > 1:
-        notes.append(f"No entry has all of these words: {', '.join(words)}. These have the most.")
+        notes.append(f"No entry has all of these words: {', '.join(words)}. These entries have the most of them.")
     if len(matches) > limit:
         notes.append(f"{limit} of {len(matches)} entries, the best first; --limit {len(matches)} shows all.")
     return "\n\n".join([*blocks, *(wrapped(note, columns) for note in notes)])
 
 
-def found_matches(query: str) -> tuple[Match, ...]:
+def find_matches(query: str) -> tuple[Match, ...]:
     """Search, and refuse a query that matches nothing.
 
     Raises:
@@ -120,7 +120,7 @@ def show_equations(query: str, stream: TextIO, *, limit: int = 10) -> None:
         raise InputError(f"--limit must be at least 1, got {limit}.")
     columns = columns_of(stream)
     if query.strip():
-        text = matches_text(found_matches(query), query, columns, limit=limit)
+        text = matches_text(find_matches(query), query, columns, limit=limit)
     else:
         entries = equations()
         hint = "Add a name, a word, a paper or a question (gae, dapo, 2504.05118, what bounds the ratio?) to see formulas."
@@ -135,7 +135,7 @@ def show_equations_json(query: str, stream: TextIO) -> None:
         InputError: the query finds nothing.
     """
     linked = links()
-    matches = found_matches(query) if query.strip() else [Match(entry, 0, 0.0) for entry in equations()]
+    matches = find_matches(query) if query.strip() else [Match(entry, 0, 0.0) for entry in equations()]
     rows = [
         asdict(match.entry)
         | {"ideas": IDEAS[match.entry.name].split("; "), "links": linked[match.entry.name]}
@@ -147,14 +147,14 @@ def show_equations_json(query: str, stream: TextIO) -> None:
 
 
 def show_bibtex(query: str, stream: TextIO) -> None:
-    """Print BibTeX of every document that the book cites, or of those that the sources of a query's entries cite.
+    """Print BibTeX of every document that the book cites, or of those that the entries found by a query cite.
 
     Raises:
         InputError: the query finds nothing, or nothing with a published source.
     """
     entries = references()
     if query.strip():
-        sources = [match.entry.source for match in found_matches(query)]
+        sources = [match.entry.source for match in find_matches(query)]
         entries = tuple(entry for entry in entries if any(entry in cited(source) for source in sources))
         if not entries:
             raise InputError(f"No entry for {query!r} has a source with BibTeX: they are conventions or unpublished.")

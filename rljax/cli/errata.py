@@ -1,4 +1,4 @@
-"""`rljax errata`: errors and ambiguities of papers and libraries, with the results of their counterexamples."""
+"""`rljax errata`: errors and ambiguities in papers and libraries, with the results of their counterexamples."""
 
 import json
 import sys
@@ -41,17 +41,17 @@ def _erratum_text(entry: "Erratum", evidence: "Evidence | None", width: int) -> 
     return "\n".join([wrapped(f"{entry.number}. {entry.where}", width, hang=" " * 4), *shown])
 
 
-SHOWN = {
+VERDICTS = {
     "ambiguity": ("The readings differ.", "They do NOT differ."),
     "difference": ("They differ.", "They do NOT differ."),
 }
-"""Kind of an entry -> what its numbers show if they confirm it, and if they do not; for other kinds a claim is refuted."""
+"""Kind of an entry -> verdict if its numbers confirm it, and verdict if they do not. Entries of other kinds refute a claim."""
 
 
 def _verdict(entry: "Erratum", evidence: "Evidence | None") -> str:
     if evidence is None:
         return "nothing to compute; compare with the source"
-    yes, no = SHOWN.get(entry.kind, ("Refuted.", "NOT refuted."))
+    yes, no = VERDICTS.get(entry.kind, ("Refuted.", "NOT refuted."))
     return f"{evidence.numbers}. {yes if evidence.holds else no}"
 
 
@@ -79,7 +79,7 @@ def run_errata(command: Errata) -> int:
         print(json.dumps(errata_rows(results), indent=2, ensure_ascii=False))
     else:
         width = columns_of(sys.stdout)
-        refuted = f"{len(computed) - failed} of {len(computed)} examples show what their entries say"
-        total = f"{len(results)} errata: {refuted}; {len(results) - len(computed)} entries have only a source."
+        confirmed = f"{len(computed) - failed} of {len(computed)} examples confirm their entries"
+        total = f"{len(results)} errata: {confirmed}; {len(results) - len(computed)} entries have only a source."
         print(errata_text(results, width=width), wrapped(total, width), sep="\n\n")
     return 1 if failed else 0

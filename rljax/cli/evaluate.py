@@ -25,15 +25,15 @@ class Eval(EvalSettings):
     target: tyro.conf.Positional[str]
     """Folder of a run, Hugging Face folder, or hub id."""
     others: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Further runs, with --vote."""
+    """With --vote: further runs."""
     also: tuple[str, ...] = ()
     """Further datasets to answer after --dataset, each with its own report: --dataset math.jsonl --also aime.jsonl gsm8k.jsonl.
-    With --out, each dataset has a folder of its name, or its name in the file's name."""
+    With --out, each dataset gets a folder with its name, or a file with its name in the file's name."""
     vote: bool = False
-    """Evaluate the vote over the answers of several runs: whether the most frequent of all answers is right."""
+    """Evaluate a vote over the answers of several runs: whether the most frequent of all answers is right."""
     perturb: Literal["spaces", "case", "typos", "order"] | None = None
-    """Answer the same problems with changed prompts too, and report the paired difference: more spaces, words in upper case,
-    exchanged letters, or summands in another order."""
+    """Also answer the problems with changed prompts (more spaces, words in upper case, swapped letters, or summands in another
+    order), and report the paired difference."""
 
 
 def run_eval(command: Eval) -> int:
@@ -45,15 +45,15 @@ def run_eval(command: Eval) -> int:
     _check_several(command)
     if command.vote or command.perturb is not None:
         return _run_several(command)
-    for name, one in parts_of(command).items():
+    for name, one in split_by_dataset(command).items():
         if command.also:
             print(f"{name}:")
         _run_one(one)
     return 0
 
 
-def parts_of(command: Eval) -> dict[str, Eval]:
-    """Return the evaluation of each dataset by the dataset's name: one for `--dataset`, and one for each of `--also`.
+def split_by_dataset(command: Eval) -> dict[str, Eval]:
+    """Return one evaluation per dataset, by the dataset's name: one for `--dataset`, and one for each of `--also`.
 
     Raises:
         InputError: two datasets have the same name.
@@ -79,7 +79,7 @@ def _named(out: Path, name: str) -> Path:
 
 def _check_several(command: Eval) -> None:
     if command.others and not command.vote:
-        raise InputError("Several runs are evaluated together with --vote; without it give one.")
+        raise InputError("Several runs can be evaluated together only with --vote; add it, or name one run.")
     if command.vote and command.perturb is not None:
         raise InputError("--vote and --perturb cannot be combined; give one of them.")
     several = "--vote" if command.vote else "--perturb" if command.perturb is not None else None
@@ -96,7 +96,7 @@ def _check_several(command: Eval) -> None:
 
 
 def _run_several(command: Eval) -> int:
-    """Print the joint result of several evaluations; `--out` contains it as JSON."""
+    """Print the joint result of several evaluations, and write it to `--out` as JSON."""
     from rljax.data.prepared_folder import progress_bar  # noqa: PLC0415  --help need not wait for JAX
     from rljax.files import atomic_write  # noqa: PLC0415
     from rljax.programs.combined_evaluation import ensemble, robustness  # noqa: PLC0415
@@ -113,7 +113,7 @@ def _run_several(command: Eval) -> int:
         print(line)
     if out is not None:
         atomic_write(out, json.dumps(found.to_json(), ensure_ascii=False, indent=2).encode() + b"\n")
-        print(f"Numbers: {out}")
+        print(f"Results: {out}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The output of `rljax doctor`: paragraphs for the screen, and the contents of the HTML report."""
+"""Output of `rljax doctor`: paragraphs for the screen, and the contents of the HTML report."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -32,7 +32,7 @@ SHOWN_ANSWERS, SHOWN_SAMPLES = 8, 8
 
 
 def examination(folder: RunFolder, summary: Summary) -> list[tuple[str, str]]:
-    """Paragraphs for the screen, each with the indentation of its second line."""
+    """Paragraphs for the screen, each with the indentation of its second and later lines."""
     raised = [event for event in summary.events if event.what == "raised"]
     lines = [(f"{summary.path}: {summary.algorithm}, step {summary.steps} of {summary.total}, {summary.status}", "    ")]
     lines += [(line, "    ") for line in outcome(folder, summary)]
@@ -50,7 +50,7 @@ def examination(folder: RunFolder, summary: Summary) -> list[tuple[str, str]]:
 
 
 def outcome(folder: RunFolder, summary: Summary) -> list[str]:
-    """The held-out evaluations in words, with their intervals (only the share if `heldout.jsonl` has none), and the time."""
+    """The held-out evaluations in words, with their intervals if `heldout.jsonl` has them, and the time spent."""
     rows = folder.read_heldout()
     parts = []
     for name, evaluation in (("before RL", summary.before), ("last", summary.after)):
@@ -79,10 +79,10 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
     """Write the HTML file.
 
     Raises:
-        InputError: its name or location cannot be used.
+        InputError: the file's name or location cannot be used.
     """
     if out.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"the report {str(out)!r} must end in .html; choose another name.")
+        raise InputError(f"the name of the report, {str(out)!r}, must end in .html; choose another name.")
     settings = settings_of(folder)
     comparison = compare(folder.read_heldout(), shown=SHOWN_ANSWERS)
     samples = rows_of(folder.samples, check_sample)
@@ -108,24 +108,24 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
         ) from error
 
 
-class Settings(NamedTuple):
-    """Settings of a run, as shown to a person."""
+class ShownSettings(NamedTuple):
+    """Settings of a run, as shown in a report."""
 
     flat: Mapping[str, Any]
     """Settings by flag."""
     overrides: list[str]
     """Names of the settings that differ from the defaults."""
     notes: tuple[str, ...]
-    """Why they are shown as in `config.json`, if this version cannot read all of them; and which of them alarms have changed."""
+    """Why the settings are shown as in `config.json`, if this version cannot read all of them, and which ones alarms changed."""
 
 
-def settings_of(folder: RunFolder) -> Settings:
+def settings_of(folder: RunFolder) -> ShownSettings:
     """Settings of a run; those of another version are shown unchanged from its `config.json`."""
     defaults = json_safe(TrainConfig().to_flat(), "settings")
     try:
         config, own_parts = read_saved_settings(folder.config)
     except InputError as error:
-        flat, notes = raw_settings(folder.config), (f"Settings are shown as config.json has them. {error}",)
+        flat, notes = raw_settings(folder.config), (f"Settings are shown as they are in config.json. {error}",)
     else:
         flat, notes = json_safe(config.to_flat(), "settings"), ()
         flat |= {"own parts": list(own_parts)} if own_parts else {}
@@ -134,7 +134,7 @@ def settings_of(folder: RunFolder) -> Settings:
         f"{AppliedRemedy(*(row[name] for name in AppliedRemedy._fields))}."
         for row in rows_of(folder.remedies, check_remedy)
     )
-    return Settings(flat, overrides, (*notes, *changes))
+    return ShownSettings(flat, overrides, (*notes, *changes))
 
 
 def raw_settings(raw: Mapping[str, Any]) -> dict[str, Any]:

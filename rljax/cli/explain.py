@@ -1,4 +1,4 @@
-"""`rljax explain`: what the metrics of a run mean, and what form of answer a reward reads."""
+"""`rljax explain`: what the metrics of a run mean, and which form of answer a reward reads."""
 
 import inspect
 import json
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from rljax.cli.columns import columns_of, labelled, wrapped
+from rljax.cli.columns import columns_of, with_label, wrapped
 from rljax.rewards import BY_NAME
 from rljax.rewards.correctness import form_of
 from rljax.tracking.glossary import GLOSSARY, GROUPS, LABELS, Entry, find_entry
@@ -37,7 +37,7 @@ def entry_text(entry: Entry, columns: int) -> str:
         "if not": entry.act,
     }
     head = wrapped(f"{entry.name}: {entry.meaning}", columns, hang="    ")
-    return "\n".join([head, *(labelled(label, text, columns) for label, text in rows.items())])
+    return "\n".join([head, *(with_label(label, text, columns) for label, text in rows.items())])
 
 
 def list_text(columns: int) -> str:
@@ -54,11 +54,11 @@ def list_text(columns: int) -> str:
 
 
 def reward_text(name: str, columns: int) -> str:
-    """What a reward returns, and what form of answer it reads."""
+    """What a reward returns, and which form of answer it reads."""
     reward = BY_NAME[name]
     summary = (inspect.getdoc(reward) or "").partition("\n\n")[0]
     head = wrapped(f"{name}: {summary}", columns, hang="    ")
-    return "\n".join([head, labelled("reads", f"{form_of(reward)}", columns)])
+    return "\n".join([head, with_label("reads", f"{form_of(reward)}", columns)])
 
 
 def run_explain(command: Explain) -> int:

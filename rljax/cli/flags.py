@@ -1,4 +1,4 @@
-"""Flags of the commands: which ones exist, and the answer to those that do not."""
+"""Flags of the commands: which ones exist, and the error messages for those that do not."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,17 +18,17 @@ from rljax.text import did_you_mean, nearest_first
 from rljax.training.config import TrainConfig
 
 FURTHER = ("--help", "--help-all", "--data")
-"""Flags that are not a record's fields; `--data` is another name for `--replicas`."""
-SAME: Mapping[str, str] = MappingProxyType(
+"""Flags that are not fields of a record; `--data` is another name for `--replicas`."""
+EQUIVALENT: Mapping[str, str] = MappingProxyType(
     {"bf16": "bfloat16", "fp32": "float32", "flash": "blockwise", "flash_attention_2": "blockwise", "sdpa": "blockwise"}
 )
-"""Values used in other libraries, and ours."""
+"""Value in another library -> our value for it."""
 
 
 def known_flags(record: type, config: TrainConfig) -> set[str]:
     """Flags of a command that changes these settings."""
     own = get_type_hints(record)
-    names = dict(_bare_names(record, own))
+    names = dict(_own_names(record, own))
     for name, group in config.groups().items():
         if name != "task" or config.task is not None:
             names |= hints_of(type(group))
@@ -37,8 +37,8 @@ def known_flags(record: type, config: TrainConfig) -> set[str]:
     return flags | negated | set(FURTHER)
 
 
-def _bare_names(record: type, hints: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Flag and type of each field of a command's record, without the settings of the run."""
+def _own_names(record: type, hints: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Name and type of each flag that a command has in addition to the settings of the run."""
     flat = flat_names(record)
     for entry in fields(record):
         if entry.name != "config":
@@ -46,7 +46,7 @@ def _bare_names(record: type, hints: dict[str, Any]) -> Iterator[tuple[str, Any]
 
 
 def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> None:
-    """Refuse flags that do not exist, with the flag to use instead.
+    """Refuse flags that do not exist, and name the flag to use instead.
 
     Args:
         arguments: name of the command, and its flags.
@@ -54,25 +54,25 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
         config: the settings before the flags.
 
     Raises:
-        InputError: a flag does not exist; the message names the first one. Or the command takes flags only, and begins otherwise.
+        InputError: a flag does not exist (the message names the first such flag), or a command that takes only flags gets a word.
     """
     command, *arguments = arguments
     takes_words = any(
-        tyro.conf.Positional in _parts(hint)[1] for hint in get_type_hints(record, include_extras=True).values()
+        tyro.conf.Positional in _type_and_markers(hint)[1] for hint in get_type_hints(record, include_extras=True).values()
     )
     if arguments and not arguments[0].startswith("-") and not takes_words:
         word = arguments[0]
         raise InputError(
-            f"`rljax {command}` takes flags only, not {word!r}; for a dataset, write --dataset {shlex.quote(word)}."
+            f"`rljax {command}` takes only flags, not {word!r}; for a dataset, write --dataset {shlex.quote(word)}."
         )
     known = known_flags(record, config)
     own = tables().by_command.get(command, {})
     for flag in flags_in(arguments):
         if flag not in known:
             ours = own.get(plain(flag.removeprefix("--")))
-            answer = None if ours is None else f"There is no option {flag}; {'use ' * ours.startswith('--')}{ours}."
-            raise InputError(_answer(flag, known, config) if answer is None else answer)
-    hints = dict(_bare_names(record, get_type_hints(record)))
+            message = None if ours is None else f"There is no option {flag}; {'use ' * ours.startswith('--')}{ours}."
+            raise InputError(_explain_unknown(flag, known, config) if message is None else message)
+    hints = dict(_own_names(record, get_type_hints(record)))
     for group in config.groups().values():
         hints |= hints_of(type(group))
     check_choices(arguments, hints)
@@ -83,7 +83,7 @@ def flags_of(record: type) -> set[str]:
     hints = get_type_hints(record, include_extras=True)
     flags = {"--help", "--help-all"}
     for name, flag in flat_names(record).items():
-        kind, markers = _parts(hints[name])
+        kind, markers = _type_and_markers(hints[name])
         if isinstance(kind, type) and is_dataclass(kind):
             flags |= flags_of(kind)
         elif tyro.conf.Positional not in markers:
@@ -102,10 +102,10 @@ def with_values(arguments: Sequence[str], record: type) -> list[str]:
 
 
 def check_own_flags(command: str, arguments: Sequence[str], record: type) -> None:
-    """Refuse flags that a command without run settings does not have, with the flag to use instead.
+    """Refuse flags that a command without run settings does not have, and name the flag to use instead.
 
     Raises:
-        InputError: a flag does not exist; the message names the first one.
+        InputError: a flag does not exist; the message names the first such flag.
     """
     known = flags_of(record)
     for flag in flags_in(arguments):
@@ -133,36 +133,37 @@ def check_choices(arguments: Sequence[str], hints: Mapping[str, Any]) -> None:
         hints: type of each setting by its flat name.
 
     Raises:
-        InputError: a value is not a choice; the message names the first one.
+        InputError: a value is not a choice; the message names the first such value.
     """
     for name, hint in hints.items():
-        words = _words(hint)
+        words = _choices(hint)
         flag = f"--{name.replace('_', '-')}"
         value = value_of(flag, arguments)
         if words and value is not None and not value.startswith("--") and value not in words:
             advice = f"choose one of {', '.join(words)}."
-            raise InputError(f"{flag} is {value!r}{nearest_first(SAME.get(value, value), words, advice)}")
+            raise InputError(f"{flag} is {value!r}{nearest_first(EQUIVALENT.get(value, value), words, advice)}")
 
 
-def _words(hint: Any) -> tuple[str, ...]:
-    """The choices of a setting; empty if it accepts anything else, too."""
+def _choices(hint: Any) -> tuple[str, ...]:
+    """The choices of a setting; empty if it also accepts other values."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _words(arguments[0])
+        return _choices(arguments[0])
     if origin is Literal:
         return tuple(map(str, arguments))
     if origin in (Union, UnionType):
-        parts = [("None",) if part is NoneType else _words(part) for part in arguments]
+        parts = [("None",) if part is NoneType else _choices(part) for part in arguments]
         return tuple(word for part in parts for word in part) if all(parts) else ()
     return ()
 
 
-def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Type and markers in an annotation."""
+def _type_and_markers(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The type and the markers of an annotation."""
     return getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", ())
 
 
-def _answer(flag: str, known: set[str], config: TrainConfig) -> str:
+def _explain_unknown(flag: str, known: set[str], config: TrainConfig) -> str:
+    """The message for a flag of a run's settings that does not exist."""
     name = flag.removeprefix("--")
     owners = [task for task, settings in TASKS.items() if name.replace("-", "_") in flat_names(settings).values()]
     if owners:
@@ -170,8 +171,9 @@ def _answer(flag: str, known: set[str], config: TrainConfig) -> str:
             f"{flag} is a setting of the task {' or '.join(owners)}, which this run does not have; add --task "
             f"{full_name(owners[0])}, without a dataset."
         )
-    if name.replace("-", "_") in config.to_flat():
-        return f"{flag} takes no `no-`; see `rljax train --help-all`."
+    positive = name.removeprefix("no-")
+    if positive != name and f"--{positive}" in known:
+        return f"There is no option {flag}: --{positive} takes a value. `rljax train --help-all` lists all options."
     ours = ours_for(name)
     if ours is not None:
         return f"There is no option {flag}; use {ours}."

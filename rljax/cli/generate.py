@@ -1,4 +1,4 @@
-"""`rljax generate`: training data that a model writes itself, and demonstrations cleaned by its votes."""
+"""`rljax generate`: training data that a model writes itself, and demonstrations that its votes clean."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -11,18 +11,18 @@ from rljax.programs.answer_settings import GenerateSettings
 
 @dataclass(frozen=True)
 class Generate(GenerateSettings):
-    """Write training data with a model: its own good and different responses, or, with --clean, demonstrations that it confirms.
+    """Write training data with a model: distinct, accepted responses of its own or, with --clean, demonstrations that it confirms.
 
     The rows have the columns prompt, answer and demonstration, and `rljax train --dataset OUT` learns from them in its warm start.
-    Two responses count as duplicates when the Jaccard similarity of their runs of three words or signs is above --similarity.
+    Two responses count as duplicates if the Jaccard similarity of their sequences of three words or symbols is above --similarity.
     """
 
     target: tyro.conf.Positional[str]
     """Folder of a run, Hugging Face folder, or hub id."""
     out: tyro.conf.Positional[Path]
-    """JSON-lines file to write; it must not exist yet, but its folder must."""
+    """JSONL file to write; it must not exist yet, but its folder must."""
     clean: str | None = None
-    """Demonstrations (file or hub id) to clean: a row whose answer is not the one that the model's answers agree on is dropped."""
+    """Demonstrations (file or hub id) to clean: a row is dropped or replaced if the model's answers agree on another answer."""
 
 
 def run_generate(command: Generate) -> int:
@@ -46,17 +46,17 @@ def _generated(command: Generate) -> list[str]:
     kept = generate(command.target, command.out, command, watch=watch)
     lines = [
         f"{len(kept.rows)} of {kept.responses} responses kept, for {kept.solved} of {kept.problems} problems; "
-        f"{kept.accepted} were accepted, the others of which are alike or too many."
+        f"{kept.accepted} were accepted, of which some were too similar or more than needed."
     ]
     if kept.false_steps:
-        lines.append(f"{kept.false_steps} responses with a right answer left out: a step of theirs is false.")
+        lines.append(f"{kept.false_steps} responses with a right answer left out: one of their steps is false.")
     if kept.dropped:
         lines.append(f"{kept.dropped} problems left out: their prompts have too many tokens.")
     return lines if kept.right is None else [*lines, verdict(kept.right, kept.judged, len(kept.rows))]
 
 
 def verdict(right: int, judged: int, rows: int) -> str:
-    """Share of rows that a verifier finds right, among those that it could judge, in words.
+    """State the share of rows that a verifier finds correct, among those that it can judge.
 
     Example:
         >>> verdict(3, 4, 4), verdict(3, 4, 20)

@@ -1,4 +1,4 @@
-"""The flags with which a command runs on several hosts."""
+"""Joining the hosts of a command that runs on several."""
 
 from rljax.errors import InputError
 
@@ -9,8 +9,8 @@ def join_hosts(coordinator: str | None, hosts: int | None, host: int | None, *, 
     Args:
         coordinator: address of the first host, "auto", or None for a command on one host.
         hosts: number of hosts.
-        host: index of this one.
-        limit: seconds without a sign of life after which a host is given up.
+        host: index of this host.
+        limit: seconds of silence after which a host counts as lost.
 
     Raises:
         InputError: `hosts` or `host` without a coordinator, or the hosts cannot be joined.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def loading(*, quiet: bool) -> Generator[None]:
-    """Show a spinner while the body imports JAX; nothing if the output is a pipe or `quiet` is set."""
+    """Show a spinner while the body imports JAX; show nothing if the output is not a terminal or `quiet` is set."""
     if quiet or not sys.stdout.isatty():
         yield
         return

@@ -33,31 +33,31 @@ class Sample:
     stop: tuple[str, ...] | None = None
     """Texts that end a continuation, which keeps them; by default those of the run."""
     stop_ids: tuple[int, ...] = ()
-    """Ids of tokens that end a continuation, besides those of the model and of the run."""
+    """Ids of tokens that end a continuation, in addition to those of the model and of the run."""
     max_response_tokens: int | None = None
     """Maximum number of tokens of a continuation; by default the run's."""
     least_tokens: int | None = None
     """Continue an answer that ends before this many tokens (budget forcing): --continuation replaces its end token."""
     continuation: str = "Wait"
-    """With --least-tokens: the text in place of the end token."""
+    """With --least-tokens: the text that replaces the end token."""
     environment: str | None = None
-    """Environment that answers the model's turns, as for `rljax train`; by default the run's."""
+    """Environment that responds to the model's turns, as for `rljax train`; by default the run's."""
     environment_options: str | None = None
     """Arguments of the environment's class, as a JSON object."""
     trust: bool = False
-    """Execute the environment that the run's config.json names, if that is code: file.py:Class or module:Class."""
+    """Execute the environment that the run's config.json names, if it is code (file.py:Class or module:Class)."""
     accept_changes: bool = False
     """Open a run although its chat template or tokenizer has changed since its last start."""
     chat: ChatSwitch = None
-    """Make each prompt the user's turn in the tokenizer's chat template, or do not; by default as in the run."""
+    """Whether to make each prompt the user's turn in the tokenizer's chat template; by default as in the run."""
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: 'bytes', 'characters', 'ids' (ids as text), a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
-    """Checkpoint of the run."""
+    """Which checkpoint of the run to use."""
     quantize: Quantization = None
     """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4)."""
     seed: int = 0
-    """Random seed of the sampling."""
+    """Random seed for sampling."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,16 @@ class Export:
     folder: tyro.conf.Positional[Path]
     """Folder to write; it must not exist yet."""
     checkpoint: Literal["best", "last"] = "best"
-    """Checkpoint of the run."""
+    """Which checkpoint of the run to use."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Type of the weights; by default that of the checkpoint that the run started from, or float32."""
+    """Type of the weights; by default the type in the checkpoint that the run started from, or float32."""
     max_shard_size: str = "50GB"
-    """Largest file of weights, such as 5GB; more weights are divided among files with an index."""
+    """Maximum size of a file of weights, such as 5GB; larger models are split into several files with an index."""
     quantize: Literal["int8", "int4"] | None = None
     """Store the matrices of the layers as integers; transformers with the package compressed-tensors, vLLM and rljax open them."""
     adapter: bool = False
-    """Write the low-rank adapter of a run with --lora-rank alone, as a folder that `peft` opens; otherwise it is merged in."""
+    """For a run with --lora-rank: write only the low-rank adapter, as a folder that `peft` opens; otherwise the adapter is merged
+    into the model."""
     push: str | None = None
     """Repository on the Hugging Face hub, OWNER/NAME, to upload the folder to; needs `hf auth login`."""
     private: bool = False
@@ -130,18 +131,21 @@ def run_sample(command: Sample) -> int:
         )
     opened.say_unused(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
     names = ("count", "temperature", "top_k", "top_p", "stop", "stop_ids", "seed")
-    drawn = {name: getattr(command, name) for name in names}
-    for prompt, texts in zip(command.prompt, opened.sample(command.prompt, **drawn) if command.prompt else [], strict=True):
+    options = {name: getattr(command, name) for name in names}
+    sampled = opened.sample(command.prompt, **options) if command.prompt else []
+    for prompt, texts in zip(command.prompt, sampled, strict=True):
         for text in texts:
             print(f"{prompt}\n{text}" if opened.config.model.chat else f"{prompt}{text}")
     if command.prompt_ids:
-        drawn_ids = opened.sample_ids([command.prompt_ids], **drawn)[0]
+        continuations = opened.sample_ids([command.prompt_ids], **options)[0]
         if ids_alone:
-            print(f"note: {command.target} has no tokenizer, so ids are printed; --tokenizer gives one.", file=sys.stderr)
+            print(
+                f"note: {command.target} has no tokenizer, so ids are printed; name one with --tokenizer.", file=sys.stderr
+            )
         is_text = not isinstance(opened.tokenizer, IdTokenizer)
-        for ids in drawn_ids:
-            whole = [*command.prompt_ids, *ids]
-            print(opened.tokenizer.decode(whole) if is_text else " ".join(map(str, whole)))
+        for continuation in continuations:
+            ids = [*command.prompt_ids, *continuation]
+            print(opened.tokenizer.decode(ids) if is_text else " ".join(map(str, ids)))
     return 0
 
 

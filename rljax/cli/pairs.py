@@ -12,9 +12,9 @@ from rljax.programs.answer_settings import PairSettings
 class Pairs(PairSettings):
     """Sample responses of a policy, judge them, and write pairs of a right and a wrong one.
 
-    A reward model that learns from them knows what the policy does now, with what an older reward model overrated:
+    A reward model trained on these pairs knows what the policy does now, including what an older reward model overrated:
     `rljax pairs RUN new.jsonl --reward exact`, then `rljax reward-model new.jsonl` and `rljax train --model RUN/last --reward
-    model:FOLDER`. `rljax preference` reads them too.
+    model:FOLDER`. `rljax preference` also reads them.
     """
 
     target: tyro.conf.Positional[str]
@@ -24,13 +24,13 @@ class Pairs(PairSettings):
 
 
 def run_pairs(command: Pairs) -> int:
-    """Write the pairs, and say how many there are."""
+    """Write the pairs, and print how many there are."""
     from rljax.programs.labelled_pairs import label_responses  # noqa: PLC0415  --help need not wait for JAX
 
     found = label_responses(command.target, command.out, command)
     print(f"Responses that are right: {found.right:.1%}.")
     if found.demonstrated:
-        print(f"Prompts without a right response, whose demonstration is chosen: {found.demonstrated}.")
+        print(f"Prompts without a right response, for which the demonstration is the chosen one: {found.demonstrated}.")
     if found.without:
         print(f"Prompts without a pair: {found.without}.")
     print(f"Pairs: {found.pairs} in {command.out}")

@@ -21,31 +21,32 @@ CPU = "cpu"
 class Plan(Settings):
     """Estimate what `rljax train` with the same flags would need per device, before it starts.
 
-    Of the model only config.json is read, and the devices may be absent. The programs are compiled, not run. With --device-memory
-    or --device the command ends with the code 1 if the run does not fit, and names flags with which it would. With --device it also
-    prints the least time of each phase of a step; with --device cpu, it counts the process and the programs instead.
+    The model's weights are not read, only its config.json, and the devices need not be present: programs are compiled, but not run.
+    With --device-memory or --device the exit code is 1 if the run does not fit, and the command names flags with which it would.
+    With --device it also prints the shortest possible time of each phase of a step; with --device cpu it instead adds the memory of
+    the process and of its programs.
 
-    With --topology the compiler of the devices themselves counts, on any machine. Otherwise the compiler for CPUs does: programs
-    that only accelerators have (`--attention cudnn`, `splash`) then count as blockwise attention, with the mask that cuDNN reads,
-    and memory and messages are larger than an accelerator's.
+    With --topology, the estimate comes from the devices' own compiler, on any machine. Otherwise it comes from the compiler for
+    CPUs: programs that only accelerators have (`--attention cudnn`, `splash`) then count as blockwise attention, with the mask that
+    cuDNN reads, and the estimates of memory and communication are larger than on an accelerator.
     """
 
     topology: str | None = None
-    """Absent devices whose own compiler counts: TPUs such as v5e:2x2, v5p:2x2x2 or v6e:2x4 (package libtpu), or H100s such as
-    h100x8 (package jax-cuda13-plugin). It replaces --device and --device-count."""
+    """Devices whose own compiler makes the estimate, although they are absent: TPUs such as v5e:2x2, v5p:2x2x2 or v6e:2x4 (package
+    libtpu), or H100s such as h100x8 (package jax-cuda13-plugin). It replaces --device and --device-count."""
     device_count: int = 1
     """Number of devices of the run."""
     device_memory: str | None = None
-    """Memory of one device, such as 80GB; by default that of --device."""
+    """Memory of one device, such as 80GB; by default the memory of --device."""
     device: str | None = None
-    """Kind of the devices, whose peak figures give the least time of a step: a100, h100, h200, b200, v5e, v5p or v6e;
-    or cpu, whose memory is that of this machine."""
+    """Kind of the devices: a100, h100, h200, b200, v5e, v5p or v6e, whose peak figures give the shortest time of a step; or cpu,
+    with the memory of this machine."""
     prompt_length: int | None = None
-    """Tokens of the longest prompt; by default --max-prompt-tokens."""
+    """Number of tokens of the longest prompt; by default --max-prompt-tokens."""
 
 
-def pretend_devices(environment: MutableMapping[str, str], count: int) -> None:
-    """Make JAX simulate several devices on a CPU; it reads the environment at its first computation."""
+def simulate_devices(environment: MutableMapping[str, str], count: int) -> None:
+    """Make JAX simulate several devices on a CPU; JAX reads the environment at its first computation."""
     environment["JAX_PLATFORMS"] = "cpu"
     flags = environment.get("XLA_FLAGS", "")
     environment["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
@@ -58,7 +59,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
         raise InputError(f"--device-count is {command.device_count}; it must be at least 1.")
     if command.topology is not None and (command.device, command.device_count) != (None, 1):
         raise InputError("--topology names the devices and their number: leave out --device and --device-count.")
-    pretend_devices(os.environ, command.device_count)
+    simulate_devices(os.environ, command.device_count)
     import jax  # noqa: PLC0415
 
     # Reading the folder of --model has imported JAX before its environment was set.
@@ -75,7 +76,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     copy = config.devices.fsdp * config.devices.tensor
     if copy > count:
         more = f"plan with --device-count {copy}" if topology is None else f"{command.topology} has {count}"
-        raise InputError(f"The parameters are cut over {copy} devices (--fsdp, --tensor); {more}.")
+        raise InputError(f"The parameters are sharded over {copy} devices (--fsdp, --tensor); {more}.")
     on_cpu = command.device == CPU
     device = None if command.device is None or on_cpu else device_of(command.device)
     memory = command.device_memory
@@ -94,15 +95,16 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
         print(f"Compiled by {topology.compiler} for {topology.devices[0].device_kind}.")
     elif device is not None:
         print(
-            f"Compiled for CPUs, which need more memory and send more bytes than {command.device}; --topology asks its compiler."
+            f"Compiled for CPUs, which need more memory and send more bytes than {command.device}; for an estimate by the device's "
+            "own compiler, use --topology."
         )
     if room is None:
         return 0
     if plan.peak <= room:
         print(f"It fits {memory}.")
         return 0
-    print(f"It does not fit {memory}, of which a plan may fill nine tenths.")
-    print(_way_out(config, count, room, lambda changed: plan_with(changed).peak))
+    print(f"It does not fit {memory}, of which a run may use nine tenths.")
+    print(_advice(config, count, room, lambda changed: plan_with(changed).peak))
     return 1
 
 
@@ -140,7 +142,7 @@ def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
 
 
 def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> list[str]:
-    """The work of each phase of a step as table rows, with its shortest possible time if the kind of device is known.
+    """The work in each phase of a step as table rows, with its shortest possible time if the kind of device is known.
 
     Args:
         plan: a `rljax.programs.plan.Plan`.
@@ -162,13 +164,13 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
     return lines if device is None else [*lines, f"  {'sum':<60}{total:>10.2f}"]
 
 
-def _way_out(config: TrainConfig, count: int, room: int, needs: Callable[[TrainConfig], int]) -> str:
-    """The first flags, tried one after the other, with which the run fits."""
+def _advice(config: TrainConfig, count: int, room: int, needs: Callable[[TrainConfig], int]) -> str:
+    """Name the first flags with which the run fits; one change after the other is tried."""
     from rljax.training.memory_plan import changes_to_try, try_changes  # noqa: PLC0415  --help need not wait for JAX
 
     changes = changes_to_try(config, count)
-    out = try_changes(config, changes, needs, room)
-    if out.fits:
-        return f"With {' '.join(out.flags)} it would: {out.needed / 1e9:.3f} GB."
-    tried = f" with {' '.join(out.flags)}: {out.needed / 1e9:.3f} GB" if out.flags else ""
+    trial = try_changes(config, changes, needs, room)
+    if trial.fits:
+        return f"With {' '.join(trial.flags)} it would: {trial.needed / 1e9:.3f} GB."
+    tried = f" with {' '.join(trial.flags)}: {trial.needed / 1e9:.3f} GB" if trial.flags else ""
     return f"Nor does it{tried}. Use more devices or shorter responses."

@@ -14,15 +14,16 @@ from rljax.errors import InputError
 class Plot:
     """Plot the curves of a run again, or the held-out accuracy of several runs in one figure.
 
-    A folder with runs, as `rljax train --seeds` writes it, is one curve: the mean over the runs, with its 95 % interval.
+    A folder that contains runs, such as `rljax train --seeds` writes, gives one curve: the mean over the runs, with its 95 %
+    interval.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs, or folders with runs."""
+    """Folders of runs, or folders that contain runs."""
     group: bool = False
     """Also average the named runs that differ only in their seeds."""
     out: Path | None = None
-    """PNG file to write; by default curves.png in the run's folder, or overlay.png in this folder for several runs."""
+    """PNG file to write; by default curves.png in the run's folder, or overlay.png in the current folder for several runs."""
 
 
 def title_of(config: Mapping[str, Any]) -> str:
@@ -32,7 +33,7 @@ def title_of(config: Mapping[str, Any]) -> str:
 
 
 def run_plot(command: Plot) -> int:
-    """Draw one run's curves, or several runs in one picture."""
+    """Plot the curves of one run, or the held-out accuracy of several runs in one figure."""
     from rljax.tracking.plots import overlay, plot_curves  # noqa: PLC0415
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415
     from rljax.tracking.seeds import group_runs, open_runs  # noqa: PLC0415

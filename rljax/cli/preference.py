@@ -13,10 +13,10 @@ from rljax.training.interrupt import INTERRUPTED
 class Preference:
     """Train a language model on preference pairs directly, without a reward model (DPO, IPO, KTO, SimPO, ORPO).
 
-    A row of the dataset has a prompt, a chosen and a rejected response, as text or as chat messages; without a prompt column the
-    beginning that both share is the prompt. The reference of DPO, IPO and KTO is the model before training; its log-probabilities
-    are computed once. What is written is a Hugging Face folder: `rljax sample FOLDER`, `rljax eval FOLDER` and `rljax train --model
-    FOLDER` open it.
+    A row of the dataset has a prompt, a chosen and a rejected response, as text or as chat messages. Without a prompt column, the
+    beginning that both responses share is the prompt. The reference of DPO, IPO and KTO is the model before training; its
+    log-probabilities are computed once. The command writes a Hugging Face folder, which `rljax sample FOLDER`, `rljax eval FOLDER`
+    and `rljax train --model FOLDER` open.
     """
 
     config: tyro.conf.OmitArgPrefixes[PreferenceConfig]
@@ -25,7 +25,7 @@ class Preference:
 
 
 def run_preference(command: Preference) -> int:
-    """Train, and write the folder."""
+    """Train the model, and write its folder."""
     with loading(quiet=command.config.quiet):
         from rljax.programs.preference import train_preference  # noqa: PLC0415
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  --help need not wait for JAX

@@ -25,7 +25,7 @@ from rljax.book.choosing import (
 )
 from rljax.book.claims import VERDICTS, read_claim
 from rljax.book.trainer_experiments import read_trainer_experiment, trainer_experiments
-from rljax.cli.columns import columns_of, labelled, wrapped
+from rljax.cli.columns import columns_of, with_label, wrapped
 from rljax.errors import InputError
 
 
@@ -33,20 +33,20 @@ from rljax.errors import InputError
 class Recommend:
     """Recommend an algorithm, its parts and flags for a task, and print the command.
 
-    There are no questions: a fact without a flag has its default, which is printed. Each reason is followed by the experiments of
-    `rljax claims` that bear on it, and with what they say.
+    The command asks nothing: a fact that no flag sets has its default, which is printed. Each reason is followed by the experiments
+    of `rljax claims` that bear on it, and by their verdicts.
     """
 
     facts: tyro.conf.OmitArgPrefixes[Facts] = field(default_factory=Facts)
     """Facts of the task."""
     table: bool = False
-    """Print all rules as a table in Markdown; no fact applies."""
+    """Print all rules as a table in Markdown; facts cannot be combined with it."""
     json: bool = False
     """Print JSON."""
 
 
 def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
-    """Evidence of the experiments on each rule's claims; case -> one entry for each claim."""
+    """Evidence from the experiments on each rule's claims: case -> one entry per claim."""
     of_trainer = trainer_experiments()
     found: dict[str, list[Evidence]] = {}
     for rule in rules:
@@ -76,7 +76,7 @@ def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> Evidence:
 
 
 CONTRADICTED = (
-    "the paper advises it, and a small experiment here speaks against it; compare runs with and without it (`rljax tune`) before "
+    "the paper advises it, but a small experiment here speaks against it; compare runs with and without it (`rljax tune`) before "
     "you rely on it"
 )
 """Advice if an experiment contradicts a recommendation."""
@@ -84,13 +84,13 @@ CONTRADICTED = (
 
 def _reason(rule: Rule, evidence: Mapping[str, list[Evidence]], width: int) -> list[str]:
     lines = [
-        labelled("case", rule.case, width),
-        labelled("because", rule.because, width),
-        labelled("advice of", rule.source, width),
+        with_label("case", rule.case, width),
+        with_label("because", rule.because, width),
+        with_label("advice of", rule.source, width),
     ]
-    lines += [labelled(each.says, f"{each.claim}: {each.text}", width) for each in evidence[rule.case]]
+    lines += [with_label(each.says, f"{each.claim}: {each.text}", width) for each in evidence[rule.case]]
     if any(each.says == "contradicts" for each in evidence[rule.case]):
-        lines.append(labelled("so", CONTRADICTED, width))
+        lines.append(with_label("so", CONTRADICTED, width))
     return lines
 
 
@@ -98,23 +98,23 @@ def recommendation_text(found: Recommendation, evidence: Mapping[str, list[Evide
     """The recommendation as plain text."""
     default = asdict(Facts())
     facts = [
-        labelled(name.replace("_", "-"), f"{value}{' (default)' * (value == default[name])}", width)
+        with_label(name.replace("_", "-"), f"{value}{' (default)' * (value == default[name])}", width)
         for name, value in asdict(found.facts).items()
     ]
     blocks = [["Facts of the task, each a flag of this command", *facts]]
     blocks.append([f"Algorithm: {found.chosen.choice}", *_reason(found.chosen, evidence, width)])
     blocks += [[f"Part: {rule.choice}", *_reason(rule, evidence, width)] for rule in found.parts]
     if found.also:
-        others = [labelled(rule.choice, f"{rule.case}: {rule.because}", width) for rule in found.also]
+        others = [with_label(rule.choice, f"{rule.case}: {rule.because}", width) for rule in found.also]
         blocks.append(["Other algorithms that these facts allow", *others])
     if found.idle:
-        idle = [labelled(name.replace("_", "-"), why, width) for name, why in found.idle.items()]
+        idle = [with_label(name.replace("_", "-"), why, width) for name, why in found.idle.items()]
         blocks.append(["Facts without effect here, and why", *idle])
-    blocks.append(["Command, with names of files to replace by yours", _typed(found.words, width)])
+    blocks.append(["Command; replace its file names with your own", _wrap_command(found.words, width)])
     return "\n\n".join("\n".join(lines) for lines in blocks)
 
 
-def _typed(words: Sequence[str], width: int) -> str:
+def _wrap_command(words: Sequence[str], width: int) -> str:
     """Break a command over several lines, never between a flag and its values."""
     units = shlex.join(words).replace(" ", "\0").replace("\0--", " --")
     lines = wrapped(units, width - 2, indent=" " * 4, hang=" " * 8)

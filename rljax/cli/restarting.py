@@ -12,12 +12,12 @@ from rljax.errors import InputError
 from rljax.training.interrupt import NOTICES, URGENT
 
 FINAL = (0, 2, 130, 141)
-"""Exit codes after which a restart would do the same: done, an input to correct, stopped on request, output closed."""
+"""Exit codes after which a restart would not help: done, an input to correct, stopped on request, output closed."""
 FLAG = "--restarts"
 
 
 def note(text: str, stream: TextIO | None = None) -> None:
-    """Print a line to stderr, or to another stream. Once that fails, as on a closed pipe or a full disk, output is discarded."""
+    """Print a line to stderr, or to another stream. If that fails, as on a closed pipe or a full disk, later output is dropped."""
     screen: TextIO = sys.stderr if stream is None else stream
     try:
         print(text, file=screen, flush=True)
@@ -38,7 +38,7 @@ class Process(Protocol):
 
 
 def start_process(words: Sequence[str]) -> Process:
-    """Start `rljax` with these words in its own session: otherwise a terminal would also send it the signals that are passed on."""
+    """Start `rljax` with these words, in its own session: otherwise a terminal would also send it the signals passed on to it."""
     return subprocess.Popen([sys.executable, "-m", "rljax", *words], start_new_session=True)
 
 
@@ -73,16 +73,18 @@ def run_with_restarts(
     signals: list[int] = []
     code = 0
     for left in range(restarts, -1, -1):
-        code = _one([program, *flags], start, signals)
+        code = _run_process([program, *flags], start, signals)
         if code in FINAL or signals or not left:
             break
-        again = f"it is started again from its last checkpoint, {left - 1} more times at most"
-        note(f"note: the run crashed (exit code {code}); {again}.")
+        note(
+            f"note: the run crashed (exit code {code}); restarting it from its last checkpoint (restarts left after this one: "
+            f"{left - 1})."
+        )
     return code if code >= 0 else 128 - code
 
 
 def without_restarts(arguments: Sequence[str]) -> list[str]:
-    """The flags without `--restarts` and its number.
+    """The flags without `--restarts` and its value.
 
     Example:
         >>> without_restarts(["--restarts", "3", "--steps", "5", "--restarts=2"])
@@ -96,8 +98,8 @@ def without_restarts(arguments: Sequence[str]) -> list[str]:
     return flags
 
 
-def _one(words: Sequence[str], start: Callable[[Sequence[str]], Process], signals: list[int]) -> int:
-    """Run one process; stop signals are passed on and remembered."""
+def _run_process(words: Sequence[str], start: Callable[[Sequence[str]], Process], signals: list[int]) -> int:
+    """Run one process; stop signals are passed on to it and recorded in `signals`."""
     process: list[Process] = []
 
     def pass_on(number: int, frame: object) -> None:

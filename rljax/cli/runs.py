@@ -22,7 +22,7 @@ NARROWEST = 6
 
 @dataclass(frozen=True)
 class Runs:
-    """List the runs in a folder: how far each is, its held-out accuracy before RL, at last and at best, and its alarms."""
+    """List the runs in a folder: how far each is, its held-out accuracy (before RL, last and best), and its alarms."""
 
     folder: tyro.conf.Positional[Path] = field(default=Path("runs"))
     """Folder that contains the folders of runs."""
@@ -34,7 +34,7 @@ class Runs:
 class Show:
     """Show logged rollouts of a run: turns, tool calls, observations, and the values of each token.
 
-    All rollouts go into one HTML page that needs no network, with filters. The terminal gets a list of those that meet the
+    All rollouts go into one HTML page with filters, which needs no network. The terminal shows a list of those that meet the
     conditions, and the transcript of one of them.
     """
 
@@ -43,10 +43,10 @@ class Show:
     out: Path | None = None
     """HTML file to write; by default rollouts.html in the run's folder."""
     rollout: int | None = None
-    """Number of the rollout whose transcript is printed, from the list; by default the last one."""
+    """Number in the list of the rollout whose transcript is printed; by default the last one."""
     color: Literal["logp", "advantage", "ratio", "mask"] = "logp"
-    """Value that colors the tokens: log-probability before the step's updates, advantage, probability after them divided by the
-    one before, or what is trained on."""
+    """Value that colors the tokens: log-probability before the step's updates, advantage, ratio of the probabilities after and
+    before the updates, or whether the token is trained on."""
     step: int | None = None
     """Only rollouts of this RL step."""
     reward: tuple[float, float] | None = None
@@ -77,12 +77,12 @@ def run_show(command: Show) -> int:
     if not rows:
         steps = sorted({row["step"] for row in rollouts.rows})
         raise InputError(
-            f"none of the {len(rollouts.rows)} rollouts meets these conditions; they are of the steps "
+            f"none of the {len(rollouts.rows)} rollouts meets these conditions; they are from the steps "
             f"{', '.join(map(str, steps[:10]))}{' ...' if len(steps) > 10 else ''}."
         )
     number = len(rows) if command.rollout is None else command.rollout
     if not 1 <= number <= len(rows):
-        raise InputError(f"--rollout is {number}, and the list has the rollouts 1 to {len(rows)}.")
+        raise InputError(f"--rollout is {number}, but the list has the rollouts 1 to {len(rows)}.")
     out = write_page(folder, rollouts, command.out)
     columns = min(columns_of(sys.stdout), 80)
     if rollouts.note is not None:

@@ -15,16 +15,16 @@ class SearchSteps(SearchSettings):
     """Search over reasoning steps with the critic of a run, and compare with best-of-N and voting at the same number of tokens.
 
     The beam samples N steps for a problem at each step of reasoning, and keeps the prefixes with the highest values. --method tree
-    samples N steps in all, one at a time, where mean value and uncertainty are high (UCT). The table has the accuracy of the
-    search and its tokens. For as many independent responses as cost no more tokens (one at least, the largest of --samples at
-    most), it has the accuracy of the one with the highest value, of the most frequent answer, and the probability that any is
-    right.
+    samples N steps in total, one at a time, where mean value and uncertainty are high (UCT). The table has the accuracy of the
+    search and its tokens. It compares them with as many independent responses as cost no more tokens (at least one, at most the
+    largest of --samples): the accuracy of the response with the highest value, the accuracy of the most frequent answer, and the
+    probability that any response is right.
     """
 
     target: tyro.conf.Positional[str]
     """Folder of a run with a critic; with --value model:FOLDER any run, Hugging Face folder or hub id."""
     out: Path | None = None
-    """File for the numbers as JSON; it must not exist yet."""
+    """File for the results as JSON; it must not exist yet."""
 
 
 def run_search(command: SearchSteps) -> int:
@@ -45,5 +45,5 @@ def run_search(command: SearchSteps) -> int:
         print(line)
     if command.out is not None:
         atomic_write(command.out, json.dumps(report.to_json(), indent=2).encode() + b"\n")
-        print(f"Numbers: {command.out}")
+        print(f"Results: {command.out}")
     return 0

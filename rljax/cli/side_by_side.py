@@ -1,11 +1,11 @@
-"""The output of `rljax compare`: several runs as one record that fits JSON, and that record as text."""
+"""Output of `rljax compare`: several runs as one record for JSON, and that record as text."""
 
 import math
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rljax.cli.columns import labelled, wrapped
+from rljax.cli.columns import with_label, wrapped
 from rljax.cli.examination import settings_of
 from rljax.errors import InputError
 from rljax.evaluation.comparison import interval_of, last_answers, paired_difference
@@ -16,9 +16,9 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import EvaluationPoint, Summary, evaluations, rows_so_far, summarize
 
 PLACES = {"run", "quiet", "wandb", "mlflow", "name"}
-"""Settings about where a run is and what it shows, not what it computes."""
+"""Settings of where a run is and what it shows, which do not change what it computes."""
 LONGEST = 200
-"""Longest answer shown, in characters."""
+"""Maximum length of an answer shown, in characters."""
 MARKS = string.ascii_uppercase
 """Short names of the runs."""
 CURVE_ROWS = 12
@@ -26,7 +26,7 @@ CURVE_ROWS = 12
 
 
 def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, Any]:
-    """Compare runs, the later ones with the first.
+    """Compare the first run with each of the others.
 
     Args:
         folders: at least two, and no more than there are letters.
@@ -55,7 +55,7 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
 
 
 def _results(summary: Summary, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Accuracies of a run with their intervals, and its other facts."""
+    """Accuracies of a run with their intervals, and its path, algorithm, steps, status and alarms."""
     results: dict[str, dict[str, Any] | None] = {}
     for name, evaluation in (("before", summary.before), ("last", summary.after), ("best", summary.best)):
         results[name] = None if evaluation is None else _result(evaluation, [] if name == "best" else heldout)
@@ -86,7 +86,7 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def curves(folders: Sequence[RunFolder]) -> dict[int, list[float | None]]:
-    """Held-out accuracy by RL step; None where a run was not evaluated."""
+    """Held-out accuracy of each run by RL step; None if a run was not evaluated at that step."""
     by_step = [
         {evaluation.step: evaluation.accuracy for evaluation in evaluations(rows_so_far(folder))} for folder in folders
     ]
@@ -200,5 +200,5 @@ def _answers_text(answers: Sequence[Mapping[str, Any]], marks: Sequence[str], co
         for mark, completion, reward in zip(marks, row["completions"], row["rewards"], strict=True):
             shown = printable(shortened(completion, LONGEST)).replace("\n", " ")
             judged = "not judged" if reward is None else f"{reward:g}"
-            lines.append(labelled(f"{mark} {judged}", shown, columns))
+            lines.append(with_label(f"{mark} {judged}", shown, columns))
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The settings that the flags of `rljax train` and `rljax config` change, and where each setting in force comes from."""
+"""The settings that the flags of `rljax train` and similar commands change, and where each setting comes from."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ class Settings:
     """Read settings from a file: YAML or JSON with the names of the flags, the config.json of a run, or a Python file that defines
     CONFIG. Flags take precedence over the file."""
     task: str | None = None
-    """Task that is generated if there is no dataset: 'sums', 'iteration' for long chains, 'countdown' for a sparse search;
-    'lengths', 'outliers', 'tight', 'mixed', 'drift', 'brackets', 'exploit' and 'digits' (images) for one difficulty each; or
-    'reasoning_gym:NAME' for one of the hundred generators of the package reasoning-gym, e.g. reasoning_gym:countdown, which nearly
-    all need a trained model."""
+    """Task to generate if there is no dataset: 'sums', 'iteration' (long chains) or 'countdown' (a search with sparse rewards);
+    'lengths', 'outliers', 'tight', 'mixed', 'drift', 'brackets', 'exploit' or 'digits' (images), each with one difficulty; or
+    'reasoning_gym:NAME', one of the hundred generators of the package reasoning-gym, such as reasoning_gym:countdown, nearly all of
+    which need a trained model."""
     experiment: str | None = None
     """Start from the settings of an experiment: its name in experiments/, or a Python file that defines CONFIG."""
     smoke: bool = False
-    """A test of about a minute: every part of the run is made small, and the run passes through all its phases."""
+    """Run a test of about a minute: every part of the run is made small, and the run passes through all its phases."""
     trust: bool = False
-    """Execute the reward, environment, step reward and algorithm that the config.json of a run names, with --config or --resume
-    FOLDER, if that is code: file.py:function or module:function."""
+    """With --config or --resume FOLDER: execute the reward, environment, step reward and algorithm that the run's config.json
+    names, if they are code (file.py:function or module:function)."""
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
@@ -94,7 +94,7 @@ def start_from_flags(arguments: Sequence[str]) -> Start:
 def start_from_run(folder: str, flags: Collection[str]) -> Start:
     """Settings of a resumed run.
 
-    Code that they name is executed with `--trust`, or if the command also names it: `--reward` allows only the run's reward, and
+    Code that they name is executed with `--trust`, or if the command also names it: `--reward` permits only the run's reward, and
     `--environment` only its environment.
     """
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  as above

@@ -31,12 +31,12 @@ class Train(Settings):
     """
 
     resume: Path | None = None
-    """Continue the run in this folder with the settings in its config.json. Flags may change settings that no computed number
-    depends on, such as --steps; any other is refused. `--resume auto` continues the run in the folder that --run names, and begins
-    it if there is none: the same command can be started again after whatever has ended it."""
+    """Continue the run in this folder with the settings in its config.json. Flags may change only settings that no computed number
+    depends on, such as --steps. `--resume auto` continues the run in the folder that --run names, or begins it if there is none, so
+    the same command can be repeated after any interruption."""
     accept_changes: bool = False
     """With --resume: continue although the rows, rewards, chat template or tokenizer have changed since the last start, which is
-    refused otherwise. starts.jsonl of the run records the change."""
+    otherwise refused. The run's starts.jsonl records the change."""
     coordinator: str | None = None
     """Run on several hosts, with the same command on each: ADDRESS:PORT of the first host, or `auto` on TPU pods, under Slurm
     or Open MPI, where JAX finds the hosts itself. All hosts must be able to reach the run folder."""
@@ -60,19 +60,19 @@ class Sft(Train):
     """
 
     epochs: int | None = None
-    """Passes over the training rows, in place of --steps; rows that are too long count as well."""
+    """Number of passes over the training rows, instead of --steps; rows that are too long also count."""
 
 
 @dataclass(frozen=True)
 class Pretrain(Sft):
-    """Train a language model on plain text: to predict the next token (pretraining).
+    """Train a language model to predict the next token of plain text (pretraining).
 
-    The files are joined to one stream of tokens and cut into blocks of --block tokens; the last tenth of each file is held out and
-    measures perplexity. Without --model the model is a small transformer with random weights.
+    The files are joined into one stream of tokens and cut into blocks of --block tokens; the last tenth of each file is held out
+    and measures perplexity. Without --model the model is a small transformer with random weights.
     """
 
     files: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="FILES")] = ()
-    """Text files in UTF-8, one document each. They come first."""
+    """Text files in UTF-8, one document each. Write them first."""
 
 
 SFT_FLAGS: Mapping[str, str] = MappingProxyType(
@@ -90,11 +90,11 @@ PRETRAIN_FLAGS: Mapping[str, str] = MappingProxyType(
     {**SFT_FLAGS, "--block": "--max-response-tokens", "--heldout-blocks": "--heldout-problems"}
 )
 """Flag of `rljax pretrain` -> flag of `rljax train`."""
-OF_A_TEXT: Mapping[str, object] = MappingProxyType(
+PRETRAIN_DEFAULTS: Mapping[str, object] = MappingProxyType(
     {"name": "pretrain", "warm_start_steps": 500, "warm_start_batch": 32, "max_response_tokens": 128}
 )
 """Defaults of `rljax pretrain`."""
-OF_A_MODEL: Mapping[str, float] = MappingProxyType(
+SFT_MODEL_DEFAULTS: Mapping[str, float] = MappingProxyType(
     {
         "warm_start_batch": 16,
         "warm_start_learning_rate": 2e-5,
@@ -102,13 +102,13 @@ OF_A_MODEL: Mapping[str, float] = MappingProxyType(
         "max_response_tokens": 512,
     }
 )
-"""Defaults of `rljax sft` for a model that is not made from random weights."""
+"""Defaults of `rljax sft` for a model that does not start from random weights."""
 ADAPTER_RATE = 2e-4
-"""Its default learning rate for an adapter."""
+"""Default learning rate of `rljax sft` for an adapter."""
 
 
 def full_names(arguments: Sequence[str], names: Mapping[str, str] = SFT_FLAGS) -> list[str]:
-    """Replace the flags of `rljax sft`, or of another command with such `names`, by those of `rljax train`.
+    """Replace the flags of `rljax sft`, or of another command with its own `names`, with those of `rljax train`.
 
     Example:
         >>> full_names(["--steps", "8", "--learning_rate=1e-5", "--warm-start-batch", "4"])
@@ -119,7 +119,7 @@ def full_names(arguments: Sequence[str], names: Mapping[str, str] = SFT_FLAGS) -
 
 
 def as_sft(arguments: Sequence[str]) -> list[str]:
-    """Replace the files of `rljax pretrain`, which come first, by their dataset, and its flags by those of `rljax train`.
+    """Replace the files of `rljax pretrain`, which come first, with a dataset, and its flags with those of `rljax train`.
 
     Raises:
         InputError: a dataset is named as well.
@@ -133,7 +133,7 @@ def as_sft(arguments: Sequence[str]) -> list[str]:
     refused = next((flag for flag in ("--dataset", "--heldout-dataset", "--epochs") if flag in set(flags_in(words))), None)
     if files and refused is not None:
         raise InputError(
-            f"{refused} cannot apply to `rljax pretrain FILES`, which learns its files for --steps; leave it out."
+            f"{refused} cannot apply to `rljax pretrain FILES`, which trains on its files for --steps updates; leave it out."
         )
     if not files:
         return words
@@ -147,10 +147,10 @@ def sft_words(command: str, arguments: Sequence[str]) -> list[str]:
 
 
 def start_of_sft(arguments: Sequence[str], own: Mapping[str, object] = MappingProxyType({})) -> Start:
-    """Find the settings of `rljax sft` before its flags, which are those of `full_names`.
+    """Find the settings of `rljax sft` before its flags; `arguments` have the flags of `rljax train`, as from `full_names`.
 
-    Without a reward on the command line or in a file, a dataset gets the reward "none", so that nothing is sampled. A generated
-    task has its own reward. A resumed run keeps its settings. `own` are further defaults, which take precedence.
+    If neither the command line nor a file sets a reward, a dataset gets the reward "none", so that nothing is sampled. A generated
+    task has its own reward. A resumed run keeps its settings. `own` has further defaults, which take precedence.
     """
     begun, flags = start_from_flags(arguments), set(flags_in(arguments))
     config = begun.config
@@ -159,7 +159,7 @@ def start_of_sft(arguments: Sequence[str], own: Mapping[str, object] = MappingPr
     if has_dataset and "--environment" not in flags and config.reward.environment is None:
         wanted["reward"] = "none"
     if value_of("--model", arguments) is not None or config.model.path is not None:
-        wanted |= OF_A_MODEL
+        wanted |= SFT_MODEL_DEFAULTS
         if "--lora-rank" in flags or config.adapter.rank is not None:
             wanted["warm_start_learning_rate"] = ADAPTER_RATE
     wanted |= own
@@ -177,7 +177,7 @@ def run_sft(command: Sft, start: Start, arguments: list[str]) -> int:
 
 
 def run_pretrain(command: Pretrain, start: Start, arguments: list[str]) -> int:
-    """Learn the files, or resume a run; the exit codes are those of `run_train`.
+    """Train on the files, or resume a run; the exit codes are those of `run_train`.
 
     Raises:
         InputError: there is no file, or one comes after a flag.
@@ -192,8 +192,8 @@ def run_pretrain(command: Pretrain, start: Start, arguments: list[str]) -> int:
 def run_train(command: Train, start: Start, arguments: list[str]) -> int:
     """Train, or resume a run.
 
-    The exit code is 0 if the run is done, 130 if a signal (Ctrl-C, SIGTERM, SIGHUP ...) stopped it and everything is saved. It is
-    75 if another host was lost, or the server that samples.
+    The exit code is 0 if the run is done, and 130 if a signal (Ctrl-C, SIGTERM, SIGHUP ...) stopped it and everything is saved. It
+    is 75 if another host or the sampling server was lost.
     """
     return _run("train", command, start, arguments)
 
@@ -219,9 +219,8 @@ def _run(program: str, command: Train, start: Start, arguments: list[str], **opt
         if command.seeds:
             return train_seeds(program, command, train, **options)
         resume = None if command.resume is None else str(command.resume)
-        trust = command.trust and (
-            resume is not None or command.file is None
-        )  # that of a file was asked for when it was read
+        # Trust in a settings file was checked when the file was read.
+        trust = command.trust and (resume is not None or command.file is None)
         train(command.config, resume=resume, trust=trust, accept_changes=command.accept_changes, **options)
     except Interrupted:
         return INTERRUPTED
@@ -252,7 +251,7 @@ def train_seeds(program: str, command: Train, train: Callable, **options: object
 
     Raises:
         InputError: a run failed, or the folder has runs with other settings.
-        Interrupted: a signal; the runs so far are saved.
+        Interrupted: a signal arrived; the runs so far are saved.
     """
     from datetime import datetime  # noqa: PLC0415
 
@@ -262,12 +261,12 @@ def train_seeds(program: str, command: Train, train: Callable, **options: object
     config = command.config
     folder = Path(config.run.folder or default_run_path(config.run.name, datetime.now()))
     if config.run.folder is None:
-        note(f"The runs are in {folder}; to continue after a stop: the same command with --run {folder}.")
+        note(f"The runs are in {folder}; to continue after an interruption, repeat the command with --run {folder}.")
     arm = Arm(config.run.name, config, folder)
     runs = run_arm(arm, command.seeds, lambda config: train(config, resume="auto", **options), tell=note)
     files = write_seeds(folder, runs)
     print(seeds_text(runs))
-    print(f"Numbers: {files.numbers}")
+    print(f"Results: {files.numbers}")
     if files.picture is not None:
         print(f"Curves: {files.picture}")
     return 0

@@ -43,7 +43,7 @@ SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("run", "folder; by default runs/NAME-DATE-TIME"),
             ("seed", "random seed of the run"),
             ("eval_every", "RL steps between evaluations"),
-            ("quiet", "a few plain lines"),
+            ("quiet", "print only a few plain lines"),
         ),
     ),
 )
@@ -51,7 +51,7 @@ SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 
 USAGE = """usage: rljax train [FLAGS]
 
-Train a language model with reinforcement learning. Without flags a small
+Train a language model with reinforcement learning. Without flags, a small
 transformer learns arithmetic from random weights
 (experiments/arithmetic_dapo.py).
 
@@ -80,10 +80,10 @@ SFT_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "learning",
         (
             ("epochs", "passes over the rows; 1 by default"),
-            ("warm_start_steps", "updates, in place of epochs"),
+            ("warm_start_steps", "updates, instead of epochs"),
             ("warm_start_batch", "demonstrations per update"),
             ("warm_start_learning_rate", "peak; then a cosine to a tenth"),
-            ("learning_rate_warmup", "updates, a tenth of all at most"),
+            ("learning_rate_warmup", "updates, at most a tenth of all"),
             ("lora_rank", "train an adapter"),
             ("dtype", "float32 or bfloat16"),
         ),
@@ -96,7 +96,7 @@ SFT_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("warm_start_eval_every", "updates between held-out measurements"),
             ("checkpoint_every", "updates between checkpoints"),
             ("resume", "continue the run in this folder"),
-            ("quiet", "a few plain lines"),
+            ("quiet", "print only a few plain lines"),
         ),
     ),
 )
@@ -123,7 +123,7 @@ PRETRAIN_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("width", "of its residual stream"),
             ("tokenizer", "bytes, or a folder or hub id"),
             ("max_response_tokens", "tokens that a block predicts"),
-            ("heldout_problems", "blocks that measure perplexity, at most"),
+            ("heldout_problems", "at most this many held-out blocks"),
         ),
     ),
     (
@@ -141,7 +141,7 @@ PRETRAIN_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 
 PRETRAIN_USAGE = """usage: rljax pretrain FILES [FLAGS]
 
-Train a language model on plain text: to predict the next token.
+Train a language model to predict the next token of plain text.
 The last tenth of each file is held out, and measures perplexity.
 
   rljax pretrain book.txt --steps 500
@@ -189,7 +189,7 @@ def short_help(config: TrainConfig) -> str:
 def _settings(
     shown: Sequence[tuple[str, Sequence[tuple[str, str]]]], flat: Mapping[str, Any], names: Mapping[str, str]
 ) -> Iterator[str]:
-    """Lines with the flags of some settings, their values and their meaning; `names` contains flags that have another name."""
+    """Lines with the flags of some settings, their values and their meaning; `names` maps settings to their shorter flags."""
     for title, settings in shown:
         yield title
         for name, text in settings:
@@ -198,7 +198,7 @@ def _settings(
 
 
 def _written(value: Any) -> str:
-    """A value as it is typed after its flag; nothing for an absent one and for a switch."""
+    """A value as it is typed after its flag; empty for None and for a switch."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Rollouts of a run as text for a terminal, at most 80 columns wide; the tokens have the color of one of their values."""
+"""Rollouts of a run as text for a terminal, at most 80 columns wide; one value of each token determines its color."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from rljax.tracking.rows import Row
 
 COLUMNS = 80
 MOST_LISTED = 20
-"""Rollouts in the list."""
+"""Maximum number of rollouts in the list."""
 MOST_PROMPT = 600
-"""Characters of a prompt."""
+"""Maximum number of characters of a prompt."""
 MOST_TOKENS = 1200
-"""Tokens of a transcript."""
+"""Maximum number of tokens of a transcript."""
 Color = Literal["logp", "advantage", "ratio", "mask"]
 LOW, HIGH, GREY = (217, 72, 15), (31, 95, 191), (107, 114, 128)
 LEGENDS: Mapping[Color, str] = {
@@ -54,17 +54,17 @@ def print_rollouts(rows: Sequence[Row], chosen: int, color: Color, *, columns: i
 
 
 def table(rows: Sequence[Row], first: int) -> Table:
-    """List rollouts from the one with index `first` on."""
-    made = Table(box=None, pad_edge=False, expand=True, header_style="dim")
+    """List rollouts, starting with index `first`."""
+    listing = Table(box=None, pad_edge=False, expand=True, header_style="dim")
     for name in ("no.", "step", "reward", "outcome", "tokens", "turns"):
-        made.add_column(name, justify="left" if name == "outcome" else "right", no_wrap=True)
-    made.add_column("problem", no_wrap=True, overflow="ellipsis", ratio=1)
+        listing.add_column(name, justify="left" if name == "outcome" else "right", no_wrap=True)
+    listing.add_column("problem", no_wrap=True, overflow="ellipsis", ratio=1)
     for number, row in enumerate(rows[first : first + MOST_LISTED], first + 1):
         outcome = ", ".join(NAMES.get(name, name) for name in outcomes_of(row))
         length = "" if row["length"] is None else str(row["length"])
         cells = (str(number), str(row["step"]), number_text(row["reward"]), outcome, length, str(row["turns"]))
-        made.add_row(*cells, Text(one_paragraph(row["question"])))
-    return made
+        listing.add_row(*cells, Text(one_paragraph(row["question"])))
+    return listing
 
 
 def number_text(value: float | None) -> str:
@@ -78,7 +78,7 @@ def number_text(value: float | None) -> str:
 
 
 def transcript(row: Row, number: int, color: Color, scale: Mapping[str, float]) -> list[Text]:
-    """Format a rollout: its facts, the prompt, and its turns with their tool calls."""
+    """Format a rollout: its reward and metrics, the prompt, and its turns with their tool calls."""
     place = "" if row["problem"] is None else f", problem {row['problem']}, response {row['member']}"
     outcome = ", ".join(NAMES.get(name, name) for name in outcomes_of(row))
     lines = [
@@ -122,7 +122,7 @@ def _tokens(row: Row, start: int, end: int, color: Color, scale: Mapping[str, fl
 
 
 def style_of(row: Row, place: int, color: Color, scale: Mapping[str, float]) -> Style | None:
-    """Return the style of a token; None without a value."""
+    """Return the style of a token; None if the token has no value."""
     if color == "mask":
         shade = {"t": HIGH, "s": GREY}.get(row["kinds"][place])
         return None if shade is None else _background(shade, 0.8)
@@ -136,7 +136,7 @@ def style_of(row: Row, place: int, color: Color, scale: Mapping[str, float]) -> 
 
 
 def _background(color: Sequence[int], strength: float) -> Style | None:
-    """Return white text on a shade of a color; None for a shade that nobody sees."""
+    """Return white text on a shade of a color; None if the shade would be invisible."""
     strength = min(strength, 1.0)
     if strength < 0.08:
         return None

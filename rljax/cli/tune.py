@@ -39,18 +39,18 @@ FIXED = (
 class Tune(Settings):
     """Find the best values of some settings by successive halving.
 
-    All candidates, every combination of the values, train on the same seeds for a part of --steps; the best continue, without
-    repeating a step, and so on until all steps are made. What decides is held-out accuracy, the mean over the seeds. The same
-    command continues a tuning that was stopped. All other flags are those of `rljax train`.
+    The candidates are all combinations of the values. All of them train on the same seeds for a part of --steps; the best continue
+    from where they are, and so on until --steps is reached. Candidates are ranked by held-out accuracy, the mean over the seeds. To
+    continue a tuning that was stopped, repeat the same command. All other flags are those of `rljax train`.
     """
 
     tried: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="try", metavar="NAME=VALUE,VALUE")] = ()
     """A setting and its values, separated by commas, or by semicolons if a value contains a comma: --try learning_rate=1e-4,2e-4
     --try algorithm=grpo,dapo."""
     cut: int = 2
-    """One in this many candidates of a rung continues, with this many times as many steps."""
+    """One in this many candidates of a rung (a round of training) continues, for this many times as many steps."""
     seeds: int = 1
-    """Number of seeds of each candidate, from --seed on."""
+    """Number of seeds per candidate, starting at --seed."""
     out: Path = Path("runs/tuning")
     """Folder of the runs, the results (tuning.json) and the picture (tuning.png)."""
     drop_failed: bool = False
@@ -63,7 +63,7 @@ def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str,
     """Values of each setting to try.
 
     Raises:
-        InputError: a setting does not exist or cannot be tried, is there twice, or has no values.
+        InputError: a setting does not exist, cannot be tried, is named twice, or has no values.
 
     Example:
         >>> values_of(["learning_rate=1e-4,2e-4"], TrainConfig())
@@ -129,10 +129,10 @@ def words_of(names: Sequence[str], values: Sequence[str]) -> list[str]:
 
 
 def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str]]:
-    """Candidate in words -> the command-line words of its `rljax train`.
+    """Arguments of `rljax train` for each candidate, by the candidate's name.
 
     Raises:
-        InputError: a setting is tried and set as well, or cannot be tried.
+        InputError: a setting is both tried and set, or cannot be tried.
     """
     tried = values_of(command.tried, command.config)
     base = without_own(arguments)
@@ -178,7 +178,7 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
             rungs=rungs,
             folder=command.out,
             train=train_candidate,
-            tell=tell,
+            tell=report_trial,
             drop_failed=command.drop_failed,
         )
     except Interrupted:
@@ -206,7 +206,7 @@ def train_candidate(config: TrainConfig) -> tuple[float, float]:
     return result.accuracy_before, result.accuracy_after
 
 
-def tell(trial: "Trial") -> None:
+def report_trial(trial: "Trial") -> None:
     """Print the outcome of a run."""
     outcome = f"failed: {trial.error}" if trial.accuracy is None else f"{trial.accuracy:.1%}"
     note(
@@ -230,10 +230,10 @@ def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *,
         blocks.append("\n".join([f"Rung {number + 1}: held-out accuracy after {rung.steps} RL steps", *rows]))
     seconds = sum(trial.seconds for trial in trials)
     made = sum(trial.steps - _steps_before(trial, rungs) for trial in trials)
-    whole = rungs[-1].steps * len(scores(trials, 0)) * len({trial.seed for trial in trials})
+    full = rungs[-1].steps * len(scores(trials, 0)) * len({trial.seed for trial in trials})
     about = (
-        f"{made} RL steps in {seconds / 60:.1f} minutes; all candidates to the end would have made {whole}. The winner was chosen "
-        "on the held-out problems, so its accuracy is that of the luckiest of several: expect a little less on others."
+        f"{made} RL steps in {seconds / 60:.1f} minutes; all candidates to the end would have needed {full}. The winner was chosen "
+        "on the held-out problems, so its accuracy is optimistic: expect a little less on other problems."
     )
     return "\n\n".join([*blocks, wrapped(about, width)])
 

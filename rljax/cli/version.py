@@ -17,7 +17,7 @@ def check_jax(installed: str) -> None:
     """Refuse a version of JAX that is too old.
 
     Raises:
-        InputError: JAX is too old; the message has the command to type.
+        InputError: JAX is too old; the message contains the command to type.
 
     Example:
         >>> check_jax("0.10.2"), check_jax("1.0.0rc1")

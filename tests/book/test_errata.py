@@ -100,6 +100,6 @@ def test_the_command_says_of_an_ambiguity_that_readings_differ(evidence, capsys,
     assert "They differ." in words
     assert "Refuted." in words
     assert "NOT" not in words
-    assert f"{len(ENTRIES)} errata: {len(ENTRIES)} of {len(ENTRIES)} examples show what their entries say" in words
+    assert f"{len(ENTRIES)} errata: {len(ENTRIES)} of {len(ENTRIES)} examples confirm their entries" in words
     assert main(["errata", "--json"]) == 0
     assert [row["number"] for row in json.loads(capsys.readouterr().out)] == list(ENTRIES)

@@ -53,15 +53,15 @@ def closing_fails():
         raise OSError(errno.EBADF, "Bad file descriptor")
 
 
-def full():
+def disk_is_full():
     raise OSError(errno.ENOSPC, "No space left on device", "/disk/file")
 
 
-def too_large():
+def out_of_memory():
     raise MemoryError("Unable to allocate 29.1 TiB")
 
 
-def too_long():
+def name_is_too_long():
     raise OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000)
 
 
@@ -70,11 +70,14 @@ def too_long():
     [
         (closing_fails, "rljax: the reward is wrong\n"),
         (
-            full,
-            "rljax: nothing can be written (OSError: [Errno 28] No space left on device: '/disk/file'); make room on that",
+            disk_is_full,
+            "rljax: nothing can be written (OSError: [Errno 28] No space left on device: '/disk/file'); free space on that",
         ),
-        (too_large, "rljax: there is not enough memory (MemoryError: Unable to allocate 29.1 TiB). Take a smaller model"),
-        (too_long, f"rljax: the file {'x' * 200!r} cannot be used: File name too long.\n"),
+        (
+            out_of_memory,
+            "rljax: there is not enough memory (MemoryError: Unable to allocate 29.1 TiB). Use a smaller model",
+        ),
+        (name_is_too_long, f"rljax: the file {'x' * 200!r} cannot be used: File name too long.\n"),
     ],
 )
 def test_an_error_of_a_file_or_of_memory_is_one_paragraph(fails, message, monkeypatch, capsys):

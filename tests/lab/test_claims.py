@@ -437,7 +437,7 @@ def test_the_table_lists_the_experiments_of_the_trainer_and_a_page_has_the_commi
     assert "sampler_delay" in names
     assert main(["claims"]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert f"decided by the same rule ({len(names)}; long)" in words
+    assert f"decided by the same rule ({len(names)} long experiments)" in words
     assert all(f"`python experiments/{name}.py" in words for name in names)
     assert main(["claims", "sampler_delay"]) == 0
     table = (claims_folder().parent / "sampler_delay.md").read_text(encoding="utf-8").strip()

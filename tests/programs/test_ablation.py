@@ -132,8 +132,8 @@ def test_differences_are_paired_by_seed(tmp_path):
         ("grpo", "'grpo' has no parts to remove; choose one of dapo, vapo, vc_ppo"),
         ("--seeds 5 dapo", "write the algorithm first"),
         ("dapo --seeds 0", "seeds is 0; it must be at least 1"),
-        ("dapo --run x", "--run cannot apply to an ablation"),
-        ("dapo --without clip_higher", "--without cannot apply to an ablation"),
+        ("dapo --run x", "--run cannot be used with `rljax ablate`"),
+        ("dapo --without clip_higher", "--without cannot be used with `rljax ablate`"),
     ],
 )
 def test_what_cannot_be_ablated_is_refused(words, message, tmp_path, capsys):

@@ -182,7 +182,7 @@ def test_a_model_without_a_tokenizer_samples_ids(exported, tmp_path, capsys):
     lines = out.splitlines()
     assert [line.split()[:2] for line in lines] == [["5", "6"]] * 2
     assert all(word.isdecimal() for word in out.split())
-    assert "has no tokenizer, so ids are printed; --tokenizer gives one." in err
+    assert "has no tokenizer, so ids are printed; name one with --tokenizer." in err
     known = rljax.load(folder, problems=[rljax.data.problem.Problem("", "")], max_response_tokens=3)
     assert known.sample_ids([[5, 6]]) == [[[int(word) for word in lines[0].split()[2:]]]]
     assert printed(capsys, *command, "--tokenizer", "ids", "--prompt", "5 6 ").split()[:2] == ["5", "6"]

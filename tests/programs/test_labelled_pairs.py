@@ -47,7 +47,7 @@ def test_where_no_response_is_right_the_demonstration_is_chosen(finished, tmp_pa
     options = ["--reward", "exact", "--prompts", "4", "--samples", "2", "--temperature", "3"]
     text = printed(capsys, "pairs", str(finished.run), str(out), *options)
     assert "Responses that are right: 0.0%." in text
-    assert "whose demonstration is chosen: 4." in text
+    assert "for which the demonstration is the chosen one: 4." in text
     demonstrations = {p.prompt: p.demonstration for p in make_problems(load(finished.run, reward="exact").config).train}
     pairs = read_preferences(out).preferences
     assert len({pair.prompt for pair in pairs}) == 4

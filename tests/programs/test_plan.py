@@ -15,7 +15,7 @@ from small_cli import refused
 from small_runs import SMALL, even_length
 
 from rljax.cli import main, parse
-from rljax.cli.plan import pretend_devices
+from rljax.cli.plan import simulate_devices
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, abstract_params, count_parameters, transformer_policy
 from rljax.parallel import make_mesh
@@ -422,7 +422,7 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     mask = 4 * 1000**2 * 2  # two rows of 1,000 slots
     assert re.search(rf"^  in an update: cuDNN's mask +{mask / 1e9:.3f}$", capsys.readouterr().out, re.MULTILINE)
     refused(capsys, "--device-count is 0", *flags, "--device-count", "0")
-    refused(capsys, "cut over 8 devices .*; plan with --device-count 8", *flags, "--fsdp", "4", "--tensor", "2")
+    refused(capsys, "sharded over 8 devices .*; plan with --device-count 8", *flags, "--fsdp", "4", "--tensor", "2")
     refused(capsys, r"this process has 8 devices and the plan is for 99; .*device_count=99", *flags, "--device-count", "99")
 
 
@@ -454,7 +454,7 @@ def test_the_memory_of_a_run_on_a_cpu_is_that_of_its_plan(tmp_path):
 
 def test_devices_are_pretended_before_jax_looks():
     environment = {"XLA_FLAGS": "--other"}
-    pretend_devices(environment, 16)
+    simulate_devices(environment, 16)
     assert environment == {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--other --xla_force_host_platform_device_count=16"}
 
 
