@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Box(NamedTuple):
-    r"""One `\boxed{...}` of a text: where it starts, and its content."""
+    r"""One `\boxed{...}` in a text: where it starts, and its content."""
 
     start: int
     """Position of the command's backslash."""
@@ -41,7 +41,7 @@ def last_box(text: str) -> Box | None:
         text: LaTeX, or text with LaTeX in it.
 
     Returns:
-        The box; None if there is none. Only its own content is copied, however deep boxes are nested.
+        The box; None if there is none. Only its own content is copied, however deeply boxes are nested.
 
     Example:
         >>> last_box(r"\boxed{1}, or \boxed{\boxed{2}}, or \boxed{3")

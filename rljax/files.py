@@ -21,7 +21,7 @@ LIMITS = {
     errno.EMFILE: "this process may not open more files; raise the limit, for example with `ulimit -n 4096`",
     errno.EFBIG: "this process may not write so large a file; raise the limit, for example with `ulimit -f unlimited`",
 }
-"""Error number of a process limit -> what to type."""
+"""Error number of a process limit -> message, with what to type."""
 FOLDERS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "dataset", "heldout_dataset", "critic")
 """Settings that may be the path of a folder or of a file."""
 CODE = ("reward", "step_reward", "algorithm", "environment")
@@ -224,11 +224,11 @@ def _absolute_source(name: str) -> str:
 
 
 def settings_hash(*settings: Any) -> str:
-    """Compute a hash of the settings that a row of results depends on. The row stores it; rows with another hash are computed
-    again.
+    """Compute a hash of the settings that a row of results depends on.
 
-    The order of named settings does not matter. A setting that is off (None, False or empty) counts as absent, so a new setting
-    that is off does not change the hash of earlier rows; a change from one of these values to another is not noticed either.
+    The row stores the hash, and is computed again if the hash differs. The order of named settings does not matter. A setting that
+    is off (None, False or empty) counts as absent, so a new setting that is off does not change the hash of earlier rows; a change
+    from one of these values to another is not noticed either.
 
     Args:
         settings: what the row depends on; a value that is not valid JSON counts as its text.
@@ -260,17 +260,17 @@ def experiments_folder() -> Path:
     for folder in (package / "experiments", package.parent / "experiments"):
         if folder.is_dir():
             return folder
-    raise InputError("This installation of rljax has no folder experiments.")
+    raise InputError("This installation of rljax has no experiments folder; install rljax again, or use a checkout.")
 
 
 def check_file_size(size: int) -> None:
     """Refuse work that would end in a file larger than this process may write.
 
     Args:
-        size: bytes of a state to save; Orbax writes one of more than 2 GB in several files.
+        size: size in bytes of the state to save; Orbax writes a state of more than 2 GB to several files.
 
     Raises:
-        InputError: the process may only write smaller files.
+        InputError: the process may write only smaller files.
 
     Example:
         >>> check_file_size(1)

@@ -18,7 +18,7 @@ from rljax.text import one_line
 
 
 def is_own(name: str) -> bool:
-    """True if a name leads to a function of the user: it has a source and a function's name, with a colon between them.
+    """True if a name refers to a function of the user: it has a source and a function's name, with a colon between them.
 
     Example:
         >>> is_own("mine.py:reward"), is_own("exact")
@@ -47,7 +47,7 @@ def import_function(name: str, role: str) -> Callable[..., Any]:
     module = _import_file(Path(source).expanduser(), own) if source.endswith(".py") else _import_module(source, own)
     function = vars(module).get(function_name)
     if not callable(function):
-        state = "has no" if function is None else "holds no function"
+        state = "has no" if function is None else "has no function"
         functions = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise InputError(f"{own}: {source} {state} {function_name!r}; it has {functions if functions else 'none'}.")
     return function
@@ -57,9 +57,9 @@ def check_trusted(folder: Path, names: Sequence[str], *, trust: bool) -> None:
     """Refuse to execute code that only the config.json of a run names.
 
     Args:
-        folder: of the run.
-        names: its parts that are code.
-        trust: whether the user trusts them.
+        folder: the run's folder.
+        names: the run's parts that are code.
+        trust: whether the user trusts the code.
 
     Raises:
         InputError: there is code, and it is not trusted.
@@ -102,7 +102,7 @@ def _imports(file: Path) -> Iterator[tuple[str, int]]:
 
 
 def _own_files(importer: Path, name: str, level: int) -> Iterator[Path]:
-    """Yield the user's files that `import name` executes in a file: the module, its packages, or the module that has the name."""
+    """Yield the user's files that `import name` executes: the module, its packages, or the module that defines the name."""
     parts = name.split(".")
     if not level and (parts[0] in sys.stdlib_module_names or parts[0] == __name__.partition(".")[0]):
         return
@@ -122,11 +122,11 @@ def check_optional(package: str, distribution: str) -> None:
     """Raise if a package that only some runs need is missing; it is not imported.
 
     Args:
-        package: its import name.
+        package: the import name of the package.
         distribution: its name on the package index.
 
     Raises:
-        InputError: it is not installed; the message has the command that installs it.
+        InputError: the package is not installed; the message contains the command that installs it.
     """
     if importlib.util.find_spec(package) is None:
         raise InputError(f"The package {distribution} is not installed; run `pip install {distribution}`.")
@@ -136,14 +136,14 @@ def import_optional(package: str, distribution: str) -> Any:
     """Import a package that only some runs need.
 
     Args:
-        package: its import name.
+        package: the import name of the package.
         distribution: its name on the package index.
 
     Returns:
         The module.
 
     Raises:
-        InputError: it is not installed; the message has the command that installs it.
+        InputError: the package is not installed; the message contains the command that installs it.
 
     Example:
         >>> import_optional("json", "json").loads("[1]")

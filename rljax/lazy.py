@@ -1,4 +1,4 @@
-"""Names and tables of a package that are imported when they are first used, and listed before that."""
+"""Names and tables of a package that can be listed without importing anything, and are imported when they are first used."""
 
 import importlib
 import sys
@@ -21,7 +21,7 @@ class LazyTable(Mapping[str, Value_co]):
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        """Keep the place of each object, as `module:name`; nothing is imported."""
+        """Store where each object is, as `module:name`; nothing is imported."""
         self.sources = MappingProxyType(dict(sources))
 
     def __getitem__(self, name: str) -> Value_co:
@@ -57,20 +57,20 @@ class _FunctionsFirst(ModuleType):
 
 @overload
 def lazy_names(package: str) -> tuple[Callable[[str], ModuleType], Callable[[], list[str]]]:
-    """Of a package whose modules alone are imported on first use."""
+    """For a package that has modules only."""
     ...
 
 
 @overload
 def lazy_names(package: str, sources: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Of a package with further names."""
+    """For a package that also has further names."""
     ...
 
 
 def lazy_names(
     package: str, sources: Mapping[str, str] = NO_SOURCES
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Make `__getattr__` and `__dir__` of a package, with which each of its modules is imported on first use.
+    """Make `__getattr__` and `__dir__` for a package, so that each of its modules is imported on first use.
 
     A package binds both: `__getattr__, __dir__ = lazy_names(__name__)`. Neither function imports anything until a name is used.
 
@@ -101,12 +101,12 @@ def lazy_names(
             try:
                 return importlib.import_module(module)
             except ModuleNotFoundError as error:
-                if error.name != module:  # the module exists, and lacks something itself
+                if error.name != module:  # the module exists, but something that it imports does not
                     raise
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:
-        import pkgutil  # noqa: PLC0415  `import rljax` does without it
+        import pkgutil  # noqa: PLC0415  `import rljax` does not need it
 
         own = vars(sys.modules[package])
         public = own.get("__all__", [name for name in own if name[0] != "_"])

@@ -10,10 +10,10 @@ from rljax.errors import InputError
 
 
 def processor(listed: Path = Path("/proc/cpuinfo")) -> str:
-    """Name of this kind of processor: its architecture, and a checksum of the instructions that it knows.
+    """Name of this kind of processor: its architecture, and a checksum of the instructions that it supports.
 
     Args:
-        listed: file in which Linux lists them; without it, the checksum is that of the processor's name.
+        listed: file in which Linux lists the instructions; if there is none, the processor's name is hashed instead.
     """
     lines = listed.read_text(errors="replace").splitlines() if listed.is_file() else [platform.processor()]
     known = next((line for line in lines if line.lower().startswith(("flags", "features"))), lines[0] if lines else "")
@@ -31,7 +31,7 @@ def usable_processors() -> int:
 
 
 def allow_open_files(*, least: int = 64, enough: int = 4096) -> None:
-    """Raise this process's limit of open files where the system allows it: a checkpoint is written in many files at once.
+    """Raise this process's limit of open files if the system allows it: a checkpoint is written to many files at once.
 
     Args:
         least: number of files below which a run cannot work.
@@ -46,4 +46,6 @@ def allow_open_files(*, least: int = 64, enough: int = 4096) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         soft = most
     if soft != resource.RLIM_INFINITY and soft < least:
-        raise InputError(f"this process may open {soft} files only; raise the limit, such as with `ulimit -n {enough}`.")
+        raise InputError(
+            f"this process may open only {soft} files; raise the limit, for example with `ulimit -n {enough}`."
+        )

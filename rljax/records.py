@@ -1,4 +1,4 @@
-"""Helpers of records: type checks of generic ones, and optional fields that must be there."""
+"""Helpers for records: type checks of generic records, and optional fields that must be present."""
 
 from typing import NamedTuple, TypeVar
 
@@ -7,7 +7,7 @@ Value = TypeVar("Value")
 
 
 def generic(record: Record) -> Record:
-    """Let beartype check arguments that are generic NamedTuples: of the two bases as written, it supports only `Generic`.
+    """Let beartype check arguments that are generic NamedTuples: of their two bases, it supports only `Generic`.
 
     Args:
         record: a class that was written as `class Name(NamedTuple, Generic[...])`.

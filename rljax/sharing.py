@@ -1,4 +1,4 @@
-"""Share functions between the runs of a process: equal settings give the same function, so JAX traces and compiles it once."""
+"""Share functions between runs in the same process: equal settings give the same function, so JAX compiles it once."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial, wraps
@@ -9,11 +9,11 @@ Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 
 KEPT = 8
-"""How many results of each builder are kept: the most recently used ones, enough for two or three runs."""
+"""Number of results that are kept for each builder: the most recently used ones, enough for two or three runs."""
 
 
 def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
-    """Cache a builder's results, so that a run that is resumed or repeated in a process does not compile anything again.
+    """Cache a builder's results, so that a run that is resumed or repeated in the same process compiles nothing again.
 
     JAX knows a function by its identity, so a closure that is created again is traced and compiled again.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 SHINGLE_WORDS = 3
-"""Number of words or signs in a shingle."""
+"""Number of words or symbols in a shingle."""
 
 
 def one_line(error: BaseException) -> str:
@@ -76,7 +76,7 @@ def did_you_mean(name: str, known: Iterable[str], *, nearest: bool = False, cuto
         name: the unknown name.
         known: names that exist.
         nearest: if no name is near, list the three nearest anyway, those that contain the unknown name first.
-        cutoff: least similarity of a near name, from 0 to 1.
+        cutoff: minimum similarity of a near name, from 0 to 1.
 
     Returns:
         `; did you mean 'a' or 'b'?` with at most three names; if none is near, a full stop, or `; the nearest are 'a'.`
@@ -126,12 +126,13 @@ def nearest_first(name: str, known: Iterable[str], advice: str) -> str:
 
 
 def listed(names: Iterable[str], command: str, *, most: int = 40) -> str:
-    """List the names that exist, for a message about one that does not; a long list is cut, and names the command that prints all.
+    """List the names that exist, for a message about one that does not. A long list is cut, and followed by the command that
+    prints all names.
 
     Args:
         names: names that exist, in the order to list them.
         command: the command that prints all of them.
-        most: largest number of names in the list.
+        most: maximum number of names in the list.
 
     Example:
         >>> listed(["dapo", "grpo", "ppo"], "rljax algorithms")
@@ -145,7 +146,7 @@ def listed(names: Iterable[str], command: str, *, most: int = 40) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words and signs of a text, in lower case.
+    """Return the words and symbols of a text, in lower case.
 
     Example:
         >>> words_of("Two and two, then")
@@ -155,7 +156,7 @@ def words_of(text: str) -> list[str]:
 
 
 def shingles_of(text: str) -> frozenset[str]:
-    """The runs of three words or signs of a text, in lower case; a shorter text is one run.
+    """Return the sequences of three words or symbols in a text, in lower case; a shorter text is one sequence.
 
     Example:
         >>> sorted(shingles_of("Two and two, then"))

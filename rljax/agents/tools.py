@@ -1,7 +1,7 @@
 """Environments in which the policy calls tools, and a calculator as a tool.
 
-A turn with tool calls is answered with the results; a turn without any is the final answer, which a reward judges. A call that
-cannot be read, of a tool that does not exist, or that fails is answered with an error message, and counted.
+A turn with tool calls is answered with the results; a turn without any is the final answer, which a reward judges. If a call
+cannot be read, names a tool that does not exist, or fails, it is answered with an error message, and counted.
 """
 
 import ast
@@ -24,7 +24,7 @@ from rljax.rollout.environment import Step
 from rljax.text import one_line
 
 MOST_CHARACTERS = 4000
-"""Characters of a tool's result that the policy sees; the rest is cut off."""
+"""Maximum number of characters of a tool's result that the policy sees; the rest is cut off."""
 
 
 class ToolState(NamedTuple):
@@ -37,18 +37,18 @@ class ToolState(NamedTuple):
 
 
 class ToolEnvironment:
-    """A dialogue with tools: derive from it, and set `tools`.
+    """A dialogue with tools: write a subclass that sets `tools`.
 
     Args:
-        reward: judges the final answer: a name as of `--reward`, or a function.
-        max_turns: largest number of turns of an episode.
+        reward: function that judges the final answer, or its name, as for `--reward`.
+        max_turns: maximum number of turns of an episode.
 
     Attributes:
         tools: Python functions with types and a docstring with `Args:`, from which the JSON schemas are made. A function may be
-            `async def`. It gets the arguments by name, and what it returns is shown to the policy, as text or as JSON.
+            `async def`. It gets its arguments by name, and the policy sees what it returns, as text or as JSON.
 
     Raises:
-        InputError: there is no tool, a tool has no schema, two have one name, or the reward does not exist.
+        InputError: there is no tool, a tool has no schema, two tools have the same name, or the reward does not exist.
 
     Example:
         >>> environment = Calculator(reward="exact")
@@ -79,7 +79,7 @@ class ToolEnvironment:
             The step; if a tool is `async def`, a coroutine that returns it.
 
         Raises:
-            InputError: a plain function returned what has to be awaited.
+            InputError: a plain function returned an awaitable.
         """
         answering = self._answer(state, completion)
         if self.awaits:
@@ -90,7 +90,7 @@ class ToolEnvironment:
             return ended.value
         answering.close()
         names = ", ".join(call.name for call in completion.calls)
-        raise InputError(f"environment.tools: one of {names} returned what has to be awaited; write it as `async def`.")
+        raise InputError(f"environment.tools: one of {names} returned an awaitable; write it as `async def`.")
 
     async def _answer(self, state: ToolState, completion: Turn) -> Step:
         state = state._replace(turns=state.turns + 1)
@@ -114,7 +114,7 @@ class ToolEnvironment:
         """Judge the final answer; override it for rewards of your own.
 
         Raises:
-            RuntimeError: the reward failed, and so the episode has.
+            RuntimeError: the reward failed, so the episode fails as well.
         """
         problem = state.problem
         scores = judge(self.reward, [problem.prompt], [answer], reward_columns([problem]), max_failure_share=1.0)
@@ -125,11 +125,11 @@ class ToolEnvironment:
         return Step(state, reward=float(scores.total[0]) if scores.valid[0] else None, correct=correct, metrics=zeros)
 
     async def _result(self, call: ToolCall) -> str:
-        """Text of what a tool returns, or of its error, cut after `MOST_CHARACTERS`."""
+        """What a tool returns, or its error, as text of at most `MOST_CHARACTERS` characters."""
         tool = self.by_name.get(call.name)
         if tool is None:
             return f"Error: there is no tool {call.name!r}; the tools are {', '.join(self.by_name)}."
-        fault = _misfit(call.arguments, self.parameters[call.name])
+        fault = _fault_in_names(call.arguments, self.parameters[call.name])
         if fault is not None:
             return f"Error: {call.name}: {fault}."
         try:
@@ -143,7 +143,7 @@ class ToolEnvironment:
         return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}… (cut)"
 
 
-def _misfit(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
+def _fault_in_names(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
     """What is wrong with the names of a call's arguments; None if nothing is."""
     known = parameters.get("properties", {})
     missing = [name for name in parameters.get("required", ()) if name not in arguments]

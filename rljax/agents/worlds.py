@@ -1,4 +1,4 @@
-"""Small worlds that need several turns. The answer of a problem decides what is hidden in them, so every row is a world."""
+"""Small worlds that need several turns. A problem's answer determines what is hidden, so each problem is a world of its own."""
 
 import random
 import re
@@ -17,7 +17,7 @@ class GuessingGame:
 
     Args:
         largest: the largest number.
-        max_turns: number of guesses.
+        max_turns: maximum number of guesses.
 
     Raises:
         InputError: an argument is not a positive whole number.
@@ -34,13 +34,13 @@ class GuessingGame:
         self.largest, self.max_turns = largest, max_turns
 
     def first_messages(self, problem: Problem) -> list[dict[str, str]]:
-        """The rules."""
+        """Return the rules, as one message."""
         del problem
         rules = f"Guess my number from 1 to {self.largest}. You have {self.max_turns} guesses; answer with one number each time."
         return [{"role": "user", "content": rules}]
 
     def reset(self, problem: Problem) -> tuple[int, int]:
-        """The number, and the turns so far.
+        """Begin an episode; the state is the number, and the number of turns so far.
 
         Raises:
             InputError: the problem's answer is not a number of the game.
@@ -52,7 +52,7 @@ class GuessingGame:
         return int(problem.answer), 0
 
     def step(self, state: tuple[int, int], completion: str) -> Step:
-        """Answer a guess: the last number of the turn."""
+        """Answer the guess, which is the last number in the turn."""
         (number, turns), guesses = state, re.findall(r"\d+", completion)
         state = (number, turns + 1)
         if guesses and int(guesses[-1][:20]) == number:
@@ -72,9 +72,9 @@ class MazeState(NamedTuple):
     exits: Mapping[tuple[int, int], frozenset[str]]
     """Directions in which each cell can be left."""
     place: tuple[int, int]
-    """Cell of the policy."""
+    """Cell in which the policy is."""
     turns: int = 0
-    """Turns so far."""
+    """Number of turns so far."""
 
 
 class Maze:
@@ -83,8 +83,8 @@ class Maze:
     The problem's answer is the seed of the maze. The reward is 1 at the exit, and 0 otherwise.
 
     Args:
-        size: cells on a side, at least 2.
-        max_turns: number of steps.
+        size: number of cells on each side, at least 2.
+        max_turns: maximum number of steps.
 
     Example:
         >>> maze = Maze(size=2, max_turns=4)
@@ -98,7 +98,7 @@ class Maze:
         self.size, self.max_turns = size, max_turns
 
     def first_messages(self, problem: Problem) -> list[dict[str, str]]:
-        """The rules and the first view."""
+        """Return the rules and the first view, as one message."""
         rules = (
             f"You are in the north-west corner of a maze of {self.size} x {self.size} rooms, and the exit is in the south-east "
             f"corner. Answer with one direction in each turn; you have {self.max_turns} turns."
@@ -106,7 +106,7 @@ class Maze:
         return [{"role": "user", "content": f"{rules} {self._view(self.reset(problem))}"}]
 
     def reset(self, problem: Problem) -> MazeState:
-        """The maze."""
+        """Begin an episode in the first cell of the maze."""
         return MazeState(self._exits(problem.answer), (0, 0))
 
     def step(self, state: MazeState, completion: str) -> Step:
@@ -128,7 +128,7 @@ class Maze:
         return f"You can go {' or '.join(open_ways)}."
 
     def _exits(self, seed: str) -> Mapping[tuple[int, int], frozenset[str]]:
-        """A maze in which exactly one way leads from each cell to each other one: a random depth-first walk."""
+        """Generate a maze by a random depth-first walk: exactly one path leads from each cell to each other cell."""
         generator = random.Random(f"maze {self.size} {seed}")
         opposite = {"north": "south", "south": "north", "west": "east", "east": "west"}
         exits: dict[tuple[int, int], set[str]] = {(0, 0): set()}

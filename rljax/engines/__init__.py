@@ -1,4 +1,4 @@
-"""Layer 5: engines outside the process, for which a server samples with the weights of each step.
+"""Layer 5: engines outside the process. A server samples responses with the weights of each step.
 
 `server_engine` publishes weights and collects responses, `dialects` writes requests for `rljax serve`, vLLM and SGLang, `http`
 sends them, and `build` makes the engine from the settings.

@@ -1,4 +1,4 @@
-"""Build the engine that samples on a server, from the settings."""
+"""Build an engine that samples on a server, from the settings."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from rljax.settings.shared_groups import EngineConfig
 KEY = "RLJAX_ENGINE_KEY"
 """Environment variable with the API key of the server."""
 PATIENCE = 120.0
-"""Seconds for which a server that does not answer is asked again, if the settings do not say."""
+"""Seconds for which requests to a server that does not answer are repeated, unless the settings give another time."""
 
 
 def server_engine(
@@ -23,7 +23,7 @@ def server_engine(
         settings: the other settings of the server.
         save: writes a model folder.
         sampling: how responses are sampled.
-        prompt_length: tokens of the longest prompt.
+        prompt_length: number of tokens of the longest prompt.
         vocabulary: number of token ids of the model.
 
     Raises:

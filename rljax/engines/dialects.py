@@ -1,4 +1,4 @@
-"""How servers are asked for responses: the paths and JSON of `rljax serve`, vLLM and SGLang, as records of functions."""
+"""How to request responses from a server: the paths and JSON of `rljax serve`, vLLM and SGLang, as records of functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -9,22 +9,22 @@ from rljax.rollout.request import Request, Sampling
 
 Server = Literal["rljax", "vllm", "sglang"]
 SEED_BITS = 63
-"""Bits of a seed that vLLM and SGLang take."""
+"""Number of bits of a seed in vLLM and SGLang."""
 
 
 class Status(NamedTuple):
-    """Information that a server gives about itself."""
+    """What a server reports about itself."""
 
     model: str
-    """Name under which it serves its model."""
+    """Name under which the server serves its model."""
     context: int | None
-    """Most tokens of a prompt and its response; None if it does not say."""
+    """Maximum number of tokens of a prompt and its response; None if not reported."""
     most_tokens: int | None
-    """Most tokens of a response; None if it does not say."""
+    """Maximum number of tokens of a response; None if not reported."""
     version: int | None
-    """Version of its weights; None if it does not count them."""
+    """Version of the weights; None if not reported."""
     most_rows: int | None = None
-    """Most responses per request; None if it does not say."""
+    """Maximum number of responses per request; None if not reported."""
 
 
 class Reply(NamedTuple):
@@ -37,24 +37,24 @@ class Reply(NamedTuple):
     policy_logp: list[float]
     """Log-probability of each token before top-k and top-p."""
     finish: str
-    """Why it ended: "stop" or "length"."""
+    """Why the response ended: "stop" or "length"."""
     version: int | None
-    """Version of the weights; None if the server does not say."""
+    """Version of the weights; None if not reported."""
 
 
 class Dialect(NamedTuple):
     """How to talk to one kind of server."""
 
     name: Server
-    """Its name."""
+    """Name of the kind of server."""
     path: str
-    """Path that samples."""
+    """Path of the requests that sample."""
     samples_groups: bool
     """Whether one request can ask for all responses to a prompt, each with its own seed."""
     counts_versions: bool
-    """Whether each response tells the version of its weights."""
+    """Whether each response reports the version of its weights."""
     status: Callable[[Http], Status]
-    """Asks the server about itself."""
+    """Requests the server's status."""
     body: Callable[[str, Sequence[Request]], dict[str, Any]]
     """(name of the model, requests with one prompt) -> JSON to send."""
     replies: Callable[[Any], list[Reply]]
@@ -69,7 +69,7 @@ def dialect_of(name: str) -> Dialect:
     """Return the dialect of a kind of server.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: there is no dialect with this name.
     """
     if name not in DIALECTS:
         raise InputError(f"engine_server={name!r} is unknown; choose one of {', '.join(DIALECTS)}.")
@@ -77,7 +77,7 @@ def dialect_of(name: str) -> Dialect:
 
 
 def _openai_status(http: Http) -> Status:
-    """Read `/v1/models`, which must have one model."""
+    """Read the first model of `/v1/models`."""
     models = _field(http.get("/v1/models"), "data")
     if not isinstance(models, list) or not models:
         raise InputError(f"the server {http.url} lists no model.")
@@ -87,7 +87,7 @@ def _openai_status(http: Http) -> Status:
 
 
 def _completion_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
-    """Return what `/v1/completions` needs in both kinds of servers that have it."""
+    """Return what a request to `/v1/completions` needs both for `rljax serve` and for vLLM."""
     sampling = requests[0].sampling
     body: dict[str, Any] = {
         "model": model,
@@ -144,12 +144,12 @@ def _vllm_publish(http: Http, folder: str, version: int) -> None:
     http.post("/reset_prefix_cache", {})
 
 
-def _whole_distribution(sampling: Sampling) -> str | None:
-    """Refuse truncation, because one log-probability per token cannot tell the two distributions apart."""
+def _single_logp_limits(sampling: Sampling) -> str | None:
+    """Refuse truncation: with one log-probability per token, there is none for the distribution before truncation."""
     if sampling.top_k is not None or sampling.top_p is not None or sampling.kept is not None:
         return "it reports one log-probability per token, so top_k, top_p and sampling_mask must be left out"
     if sampling.stop:
-        return "a stop string need not end at a token's end there; use stop_ids"
+        return "there a stop string need not end where a token ends; use stop_ids"
     return None
 
 
@@ -160,7 +160,7 @@ def _sglang_status(http: Http) -> Status:
 
 
 def _sglang_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
-    del model  # SGLang's own path has no name
+    del model  # requests to SGLang's own path do not name the model
     sampling = requests[0].sampling
     settings = {
         "max_new_tokens": sampling.max_tokens,
@@ -212,7 +212,7 @@ DIALECTS: Mapping[str, Dialect] = {
         _vllm_body,
         _vllm_replies,
         _vllm_publish,
-        _whole_distribution,
+        _single_logp_limits,
     ),
     "sglang": Dialect(
         "sglang",
@@ -223,7 +223,7 @@ DIALECTS: Mapping[str, Dialect] = {
         _sglang_body,
         _sglang_replies,
         _sglang_publish,
-        _whole_distribution,
+        _single_logp_limits,
     ),
 }
 """Kind of server -> its dialect."""

@@ -24,7 +24,7 @@ class Http:
         url: address of the server, such as `http://127.0.0.1:8000`.
         key: API key, or None.
         patience: seconds for which a failing request is retried.
-        connections: most connections at once.
+        connections: maximum number of connections at once.
     """
 
     def __init__(self, url: str, *, key: str | None, patience: float, connections: int) -> None:
@@ -38,7 +38,7 @@ class Http:
         weakref.finalize(self, self._client.close)
         self._lock, self._is_lost = threading.Lock(), False
         self.losses = 0
-        """How often the server stopped answering; it may have restarted each time, and lost its weights."""
+        """How often the server stopped answering; each time it may have restarted and lost its weights."""
 
     def get(self, path: str) -> Any:
         """Return the JSON at a path; see `post`."""
@@ -62,7 +62,7 @@ class Http:
                 fault = f"{type(error).__name__}: {error}"
             else:
                 if answer.status_code not in TEMPORARY:
-                    self._say(is_lost=False)
+                    self._report(is_lost=False)
                     return self._read(answer, path)
                 fault = _reason(answer)
                 if answer.status_code == 429:  # a full queue is not a failure: it empties as responses finish
@@ -72,7 +72,7 @@ class Http:
                     f"the server {self.url} did not answer {path} for {self.patience:g} seconds ({fault})."
                 )
             if not fault.startswith("429"):
-                self._say(is_lost=True, fault=fault)
+                self._report(is_lost=True, fault=fault)
             time.sleep(min(MOST_SECONDS, 0.1 * 2**tries) * random.uniform(0.5, 1.0))
             tries += 1
 
@@ -82,10 +82,12 @@ class Http:
         try:
             return answer.json()
         except ValueError as error:
-            raise InputError(f"the server {self.url} answered {path} without JSON: {answer.text[:80]!r}.") from error
+            raise InputError(
+                f"the server {self.url} answered {path} with something other than JSON: {answer.text[:80]!r}."
+            ) from error
 
-    def _say(self, *, is_lost: bool, fault: str = "") -> None:
-        """Report once that the server is lost, and once that it is back."""
+    def _report(self, *, is_lost: bool, fault: str = "") -> None:
+        """Report once that the server is lost, and once that it answers again."""
         with self._lock:
             if self._is_lost == is_lost:
                 return

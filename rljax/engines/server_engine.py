@@ -1,7 +1,7 @@
-"""An engine that is a server in another process: it receives the weights of each step, and samples the responses.
+"""An engine that samples on a server in another process, with the weights of each step.
 
-The weights travel as a model folder on a disk that both see. They are published only if they have changed, so a step that
-samples several times publishes once.
+The weights are passed as a model folder on a disk that both processes can read. They are published only if they have changed, so
+a step that samples several times publishes once.
 """
 
 import shutil
@@ -23,9 +23,9 @@ from rljax.parallel import is_first, of_first, on_first
 from rljax.rollout.request import Request, Response, Sampling
 
 CONNECTIONS = 16
-"""Requests that are sent at once."""
+"""Maximum number of requests that are sent at once."""
 RESPONSES = 16
-"""Most responses per request."""
+"""Maximum number of responses per request."""
 PUBLISHED_AGAIN = 5
 """How often one call may publish the weights again to a server that has lost them; after that, the run ends."""
 
@@ -37,13 +37,13 @@ class Published(NamedTuple):
     """The weights that the server has."""
 
     leaves: tuple["weakref.ref[jax.Array]", ...]
-    """Their arrays; weak references, so that nothing is kept in memory."""
+    """The arrays of the weights, as weak references, so that nothing is kept in memory."""
     folder: Path
-    """Folder that they are written to."""
+    """Folder to which the weights were written."""
     version: int
-    """Their version on the server."""
+    """Version of the weights on the server."""
     losses: int
-    """How often the server had been lost before it received them."""
+    """How often the server had been lost before it received the weights."""
 
 
 class ServerEngine:
@@ -54,7 +54,7 @@ class ServerEngine:
         server: kind of the server: rljax, vllm or sglang.
         save: writes a model folder.
         folder: where the weights are written; None for a temporary folder on this machine.
-        needed: tokens of the longest prompt and response together.
+        needed: number of tokens of the longest prompt and response together.
         sampling: how training responses are sampled.
         vocabulary: number of token ids of the model.
         key: API key of the server.
@@ -91,15 +91,15 @@ class ServerEngine:
         status, url = self._status, self.http.url
         reason = self.dialect.limits(sampling)
         if reason is not None:
-            raise InputError(f"the server {url} cannot sample as this run asks: {reason}.")
+            raise InputError(f"the server {url} cannot sample as this run requires: {reason}.")
         if status.context is not None and status.context < needed:
             raise InputError(
-                f"the server {url} has room for {status.context} tokens, and a prompt with its response may have {needed}; start "
+                f"the server {url} has room for {status.context} tokens, but a prompt with its response may have {needed}; start "
                 f"it with a context of at least {needed}."
             )
         if status.most_tokens is not None and status.most_tokens < sampling.max_tokens:
             raise InputError(
-                f"the server {url} allows responses of {status.most_tokens} tokens, and max_response_tokens={sampling.max_tokens}; "
+                f"the server {url} allows responses of {status.most_tokens} tokens, but max_response_tokens={sampling.max_tokens}; "
                 "start it with a higher limit, or set a lower one here."
             )
 
@@ -128,7 +128,7 @@ class ServerEngine:
             yield {place: response}
 
     def _sample(self, requests: Sequence[Request]) -> Iterator[tuple[int, Response]]:
-        """Yield responses by the index of their request; a response from other weights is sampled again."""
+        """Yield each response with the index of its request; responses from other weights are sampled again."""
         waiting = list(range(len(requests)))
         for _ in range(PUBLISHED_AGAIN):
             again: list[int] = []
@@ -181,13 +181,13 @@ class ServerEngine:
         newer = [version for version in versions if version is not None and version > published.version]
         if newer:
             raise InputError(
-                f"the server {self.http.url} has weights of version {max(newer)}, and this run published {published.version}: "
-                "something else publishes to it as well. Use one server per run."
+                f"the server {self.http.url} has weights of version {max(newer)}, but this run published {published.version}: "
+                "something else also publishes to it. Use one server per run."
             )
         return versions == {published.version}
 
     def _response(self, request: Request, reply: Reply) -> Response:
-        """Return a response as the trainer reads it."""
+        """Check a reply, and convert it to a response."""
         tokens, behaviour = np.asarray(reply.tokens, np.int32), np.asarray(reply.behaviour_logp, np.float32)
         policy = np.asarray(reply.policy_logp, np.float32)
         if not tokens.size or not tokens.shape == behaviour.shape == policy.shape:
@@ -197,8 +197,8 @@ class ServerEngine:
             )
         if tokens.max() >= self._vocabulary or tokens.min() < 0:
             raise InputError(
-                f"the server {self.http.url} returned the token {tokens.max()}, and the model has only {self._vocabulary}: "
-                "the server has another model."
+                f"the server {self.http.url} returned the token id {tokens.max()}, but the model has only {self._vocabulary} "
+                "token ids: the server has another model."
             )
         if reply.finish not in ("stop", "length"):
             raise InputError(
@@ -217,7 +217,7 @@ class ServerEngine:
             return
         known = self._status.version if before is None else before.version
         version = (0 if known is None else known) + 1
-        folder = self._root() / f"version-{version}"
+        folder = self._weights_folder() / f"version-{version}"
         if is_first():
             shutil.rmtree(folder, ignore_errors=True)
         self._save(folder, params)
@@ -235,8 +235,8 @@ class ServerEngine:
             self.dialect.publish(self.http, str(published.folder), published.version)
             self._published = published._replace(losses=losses)
 
-    def _root(self) -> Path:
-        """Return the folder of the weights; a temporary one is removed with the engine."""
+    def _weights_folder(self) -> Path:
+        """Return the folder to which weights are written; a temporary one is removed together with the engine."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="rljax-weights-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)

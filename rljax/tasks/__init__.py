@@ -21,8 +21,7 @@ TASKS: LazyTable[type[TaskConfig]] = LazyTable(
         "reasoning_gym": "rljax.tasks.puzzles:ReasoningGymConfig",
     }
 )
-"""Map of a generated task's name, as in `--task NAME`, to the class of its settings. The part of a name after a colon is a
-setting."""
+"""Name of a generated task, as in `--task NAME`, -> the class of its settings. The part of a name after a colon is a setting."""
 
 __getattr__, __dir__ = lazy_names(__name__)
 

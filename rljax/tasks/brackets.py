@@ -18,7 +18,7 @@ from rljax.settings.checks import check_at_least, check_share
 from rljax.tasks.task import TaskConfig
 
 DEEPEST = 20
-"""Deepest nesting that is parsed, because responses may be nested arbitrarily deep."""
+"""Maximum depth of nesting that is parsed, because responses may be nested arbitrarily deeply."""
 
 
 def prefix_of(text: str) -> str | None:
@@ -56,7 +56,7 @@ def same_formula(prompts: Sequence[str], completions: Sequence[str], **columns: 
 
     Args:
         prompts: the prompts, such as `*+342=`.
-        completions: the responses; each must be a formula in full.
+        completions: the responses; each must be a formula and nothing else.
         columns: unused.
 
     Returns:
@@ -75,7 +75,7 @@ def same_formula(prompts: Sequence[str], completions: Sequence[str], **columns: 
 
 @dataclass(frozen=True)
 class BracketsConfig(TaskConfig):
-    """The task `brackets`: formulas from prefix notation to nested brackets; a malformed text has reward 0."""
+    """The task `brackets`: rewrite formulas in prefix notation with nested brackets; a malformed text has reward 0."""
 
     reward: ClassVar[str] = "rljax.tasks.brackets:same_formula"
 

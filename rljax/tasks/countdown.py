@@ -4,7 +4,7 @@ A problem is `13;723=`. Its demonstration is a short written search, which lists
 the solution: `2+3+7=12;2*3+7=13;#2*3+7`. Products bind tighter than sums; there are no parentheses. Every target can be
 reached. The column `solutions` counts the expressions that reach it, `expressions` counts all expressions, and `reachable`
 counts the targets from 1 to 99 that these digits can reach. Three digits make up to 54 expressions and can reach 9 targets on
-average, and one expression in twelve is right: a guess is seldom right, and a partly right expression has no reward.
+average, and one expression in twelve is right: a guess is seldom right, and an expression that is only partly right has no reward.
 """
 
 import itertools

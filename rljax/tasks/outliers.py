@@ -3,8 +3,7 @@
 A problem is `47+38=` and its answer `#5`, the last digit of the sum. In training, some responses have an outlier added to their
 reward, positive or negative with equal probability, so that the mean reward over all responses is still the fraction of right
 answers. The mislabeling is fixed: a response has the same outlier in every epoch, so a policy that sees a problem often can
-learn its outliers. Held-out answers
-are judged without outliers.
+learn its outliers. Held-out answers are judged without outliers.
 """
 
 from collections import Counter

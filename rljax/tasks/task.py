@@ -1,4 +1,4 @@
-"""Generated tasks: the record of everything that a run needs from a task."""
+"""Generated tasks: everything that a run needs from a task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class TaskConfig:
 
     @property
     def variant(self) -> str:
-        """The part of the task's name that is a setting, with its colon; empty for most tasks."""
+        """The part of the task's name that is a setting, including the colon; empty for most tasks."""
         return ""
 
     def problems(self, heldout: int, *, seed: int) -> Parts:

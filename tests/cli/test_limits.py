@@ -1,4 +1,4 @@
-"""Limits of the process, and streams that are closed or know ASCII alone: a paragraph, and never a traceback."""
+"""Limits of the process, and streams that are closed or only ASCII: one paragraph is printed, never a traceback."""
 
 import json
 import os
@@ -17,11 +17,11 @@ FLAGS = (
 )
 
 
-def typed(line, folder, **environment):
-    """What a shell runs: its exit code, and all that it shows.
+def run_in_shell(line, folder, **environment):
+    """Run a line in a shell; return its exit code, and everything that it prints.
 
-    Python before 3.14 keeps bytecode that a limit on the size of files has cut, and every later process fails on it: the command
-    writes none.
+    Python before 3.14 keeps bytecode files that a limit on file sizes has cut short, and every later process fails on them, so
+    the command writes none.
     """
     environment |= {"PYTHONDONTWRITEBYTECODE": "1"}
     words = ["bash", "-c", line.replace("rljax", f"{sys.executable} -m rljax", 1)]
@@ -30,11 +30,11 @@ def typed(line, folder, **environment):
 
 
 @pytest.mark.parametrize(
-    ("limit", "message"), [("ulimit -f 20", "ulimit -f unlimited"), ("ulimit -n 24", "may open 24 files only")]
+    ("limit", "message"), [("ulimit -f 20", "ulimit -f unlimited"), ("ulimit -n 24", "may open only 24 files")]
 )
-def test_a_limit_is_answered_by_what_to_type(limit, message, tmp_path):
+def test_an_exceeded_limit_is_reported_with_what_to_type(limit, message, tmp_path):
     cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
-    code, text = typed(f"{limit}; rljax train {FLAGS} --heldout-problems 2 --run run --quiet", tmp_path, **cache)
+    code, text = run_in_shell(f"{limit}; rljax train {FLAGS} --heldout-problems 2 --run run --quiet", tmp_path, **cache)
     assert (code, "Traceback" in text) == (2, False), text
     assert message in text.splitlines()[-1]
 
@@ -42,7 +42,7 @@ def test_a_limit_is_answered_by_what_to_type(limit, message, tmp_path):
 def test_a_checkpoint_that_would_be_too_large_is_refused_before_training(tmp_path):
     """Orbax's other writes, which continue after the first failure, print tracebacks of their own."""
     cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
-    code, text = typed(
+    code, text = run_in_shell(
         f"ulimit -f 100; rljax train {FLAGS} --width 64 --heldout-problems 2 --run run --quiet", tmp_path, **cache
     )
     assert (code, "warm start" in text, "Traceback" in text) == (2, False, False), text
@@ -54,30 +54,30 @@ def test_a_checkpoint_of_pair_training_that_would_be_too_large_is_refused(tmp_pa
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     shape = "--layers 1 --width 64 --heads 2 --kv-heads 1 --hidden 64 --steps 1"
     cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
-    code, text = typed(f"ulimit -f 100; rljax preference pairs.jsonl {shape} --output model", tmp_path, **cache)
+    code, text = run_in_shell(f"ulimit -f 100; rljax preference pairs.jsonl {shape} --output model", tmp_path, **cache)
     assert (code, "Traceback" in text) == (2, False), text
     assert "may write files of at most 102,400 bytes" in text.splitlines()[-1]
 
 
 @pytest.mark.parametrize("line", ["rljax explain >&-", "rljax algorithms 2>&- >&-", "rljax errata >/dev/full"])
-def test_a_closed_or_full_stream_is_no_traceback(line, tmp_path):
-    code, text = typed(line, tmp_path)
+def test_a_closed_or_full_stream_gives_no_traceback(line, tmp_path):
+    code, text = run_in_shell(line, tmp_path)
     assert code in (0, 2)
     assert "Traceback" not in text
 
 
-def test_a_report_on_a_terminal_of_ascii(tmp_path):
+def test_a_report_on_an_ascii_terminal(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps(SMALL.to_json() | {"seams": []}))
     (tmp_path / "run" / "metrics.jsonl").write_text('{"phase": "rl", "step": 1, "loss": 1.5, "seconds": 0.1}\n')
-    code, text = typed("rljax doctor run", tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
+    code, text = run_in_shell("rljax doctor run", tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
     assert code in (0, 2)
     assert "Traceback" not in text
 
 
 @pytest.mark.parametrize("line", ["rljax explain kl", "rljax algorithms grpo"])
-def test_text_on_a_terminal_of_ascii_has_escapes(line, tmp_path):
-    code, text = typed(line, tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
+def test_text_on_an_ascii_terminal_has_escapes(line, tmp_path):
+    code, text = run_in_shell(line, tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
     assert (code, "Traceback" in text) == (0, False), text
     assert "\\u" in text or "\\x" in text
 
@@ -94,5 +94,5 @@ def test_a_limit_of_threads_is_named():
 
 
 def test_a_process_that_may_open_few_files_is_refused():
-    with pytest.raises(InputError, match=r"may open \d+ files only; raise the limit, such as with `ulimit -n 4096`"):
+    with pytest.raises(InputError, match=r"may open only \d+ files; raise the limit, for example with `ulimit -n 4096`"):
         allow_open_files(least=2**40)

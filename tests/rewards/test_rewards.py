@@ -122,7 +122,7 @@ def mine(completions):
             "rljax.rewards.format:nope",
             r"rljax\.rewards\.format has no .nope.; it has .*, has_final_answer, .*\.",
         ),
-        ("math:pi", "math holds no function 'pi'"),
+        ("math:pi", "math has no function 'pi'"),
         ("./nope.py:f", "the file 'nope.py' does not exist"),
     ],
 )
