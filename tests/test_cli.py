@@ -150,8 +150,8 @@ def test_plot_plots_a_run_again_and_overlays_two_runs(run, tmp_path, capsys):
 def test_export_writes_a_model_that_can_be_trained_further(run, tmp_path, capsys):
     folder = tmp_path / "model"
     assert main(["export", str(run), str(folder)]) == 0
-    weights, beside = ("config.json", "model.safetensors"), ("tokenizer.json", "tokenizer_config.json")
-    assert {file.name for file in folder.iterdir()} == {*weights, *beside, "generation_config.json"}
+    weights, tokenizer = ("config.json", "model.safetensors"), ("tokenizer.json", "tokenizer_config.json")
+    assert {file.name for file in folder.iterdir()} == {*weights, *tokenizer, "generation_config.json"}
     assert "already exists" in refused(capsys, "export", str(run), str(folder))
     data = tmp_path / "sums.jsonl"
     data.write_text("".join(json.dumps({"question": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(1, 30)))
@@ -274,6 +274,7 @@ def test_help_names_every_command(capsys):
         ),
         (("train", "--stepz", "3"), "no option --stepz; did you mean '--steps'"),
         (("train", "--lr", "3"), "no option --lr; use --learning-rate"),
+        (("train", "--no-steps"), "no option --no-steps: --steps takes a value"),
         (("train", "--kl-coef", "0.1"), "no option --kl-coef; use --algorithm-options beta=0.04"),
         (("train", "--num-generations", "8"), r"no option --num-generations; use --group-size .num_generations in TRL"),
         (("train", "--actor_rollout_ref.rollout.n=8"), "use --group-size .actor_rollout_ref.rollout.n in verl"),
@@ -333,13 +334,13 @@ def test_a_model_or_dataset_flag_starts_from_the_general_settings():
     assert starting_config(["--dataset=x"]) == TrainConfig()
 
 
-def test_another_algorithm_keeps_the_experiment_and_the_options_it_shares():
+def test_another_algorithm_keeps_the_experiment_and_the_options_that_it_also_has():
     default = load_config(DEFAULT_EXPERIMENT)
     shared = {"max_length": default.algorithm.options["max_length"]}
     assert starting_config(["--algorithm", "dr_grpo"]) == default.replace(algorithm_options=shared)
 
 
-def test_train_takes_real_weights_and_real_data(shared_data, tmp_path, capsys):
+def test_train_accepts_real_weights_and_real_data(shared_data, tmp_path, capsys):
     own = ["--model", str(shared_data / "stories260k"), "--tokenizer", "bytes", "--algorithm", "grpo", "--steps", "3"]
     data = ["--dataset", str(shared_data / "gsm8k_train.jsonl"), "--heldout-problems", "8"]
     small = ["--prompts", "2", "--group-size", "4", "--max-response-tokens", "16", "--replicas", "1", "--quiet"]
@@ -350,9 +351,16 @@ def test_train_takes_real_weights_and_real_data(shared_data, tmp_path, capsys):
 
 
 def test_experiments_are_found_and_document_their_command():
-    of_no_run = {"dapo_on_a_page", "quantized_answers", "search_costs", "selector", "serving_filters", "vapo_on_a_page"}
+    without_a_config = {
+        "dapo_on_a_page",
+        "quantized_answers",
+        "search_costs",
+        "selector",
+        "serving_filters",
+        "vapo_on_a_page",
+    }
     folder = Path(__file__).resolve().parents[1] / "experiments"
-    assert {file.stem for file in folder.glob("*.py")} - {file.stem for file in experiment_files()} == of_no_run
+    assert {file.stem for file in folder.glob("*.py")} - {file.stem for file in experiment_files()} == without_a_config
     for file in experiment_files():
         assert isinstance(load_config(file.stem), TrainConfig)
         assert "Command:" in file.read_text()

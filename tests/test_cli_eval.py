@@ -400,7 +400,7 @@ def test_chat_without_a_chat_template_is_refused(run):
         run_eval(arguments)
 
 
-def test_evaluate_takes_the_same_settings_in_python(run):
+def test_evaluate_accepts_the_same_settings_in_python(run):
     by_name = evaluate_in_code(run, samples=2, temperature=1.5, limit=3)
     as_record = evaluate_in_code(run, EvalSettings(samples=2, temperature=1.5, limit=3))
     assert by_name.to_json() == as_record.to_json()

@@ -33,9 +33,9 @@ def test_preference_trains_a_model_that_other_commands_open(pairs, tmp_path, cap
     assert {"config.json", "model.safetensors", "settings.json", "metrics.jsonl"} <= {file.name for file in first.iterdir()}
     assert main(["sample", str(first), "--prompt", "3=", "--max-response-tokens", "4"]) == 0
     assert capsys.readouterr().out.startswith("3=")
-    on = ["--model", str(first), "--batch", "4", "--steps", "1", "--max-tokens", "16", "--replicas", "1", "--quiet"]
+    further = ["--model", str(first), "--batch", "4", "--steps", "1", "--max-tokens", "16", "--replicas", "1", "--quiet"]
     options = ["--loss", "simpo", "--loss-options", "beta=2.5", "margin=0.5"]
-    assert main(["preference", str(pairs), *options, *on, "--output", str(second)]) == 0
+    assert main(["preference", str(pairs), *options, *further, "--output", str(second)]) == 0
     assert json.loads((second / "settings.json").read_text())["loss_options"] == {"beta": 2.5, "margin": 0.5}
     evaluated = ["--dataset", str(tmp_path / "problems.jsonl"), "--max-response-tokens", "4"]
     (tmp_path / "problems.jsonl").write_text(json.dumps({"prompt": "3=", "answer": "2"}) + "\n")

@@ -1,4 +1,4 @@
-"""An environment of a file: trained, resumed, evaluated and sampled by commands alone."""
+"""An environment in a file: trained with, resumed, evaluated and sampled from, by commands alone."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from rljax import Step
 
 
 class Letters:
-    """Two turns; a letter of each is paid for."""
+    """Two turns; the reward of each is the share of one letter in it."""
 
     max_turns = 2
 
@@ -67,7 +67,7 @@ def train(folder, run, *more):
     return ("train", "--dataset", f"{folder}/rows.jsonl", "--environment", game, "--run", f"{folder}/{run}", *SMALL, *more)
 
 
-def numbers(folder, run):
+def metrics_of(folder, run):
     """Metrics of the RL steps, without times."""
     rows = [row for row in read_metrics(folder / run / "metrics.jsonl") if row["phase"] == "rl"]
     return [
@@ -77,7 +77,7 @@ def numbers(folder, run):
 
 def test_a_file_trains_resumes_evaluates_and_samples(folder, capsys):
     printed(capsys, *train(folder, "whole", "--steps", "4"))
-    rows = numbers(folder, "whole")
+    rows = metrics_of(folder, "whole")
     assert rows[0]["turns"] > 1
     assert {"reward_letters", "episode_letters", "episode_overflow"} <= set(rows[0])
     np.testing.assert_allclose(rows[0]["reward_letters"], rows[0]["reward"], rtol=1e-6)
@@ -85,7 +85,7 @@ def test_a_file_trains_resumes_evaluates_and_samples(folder, capsys):
     resume = ("train", "--resume", f"{folder}/half", "--steps", "4")
     refused(capsys, r"executes .*game\.py:Letters, which is code that its config.json names; read it, then add", *resume)
     printed(capsys, *resume, "--trust")
-    assert numbers(folder, "half") == rows, "bit for bit"
+    assert metrics_of(folder, "half") == rows, "bit for bit"
     run = f"{folder}/whole"
     refused(capsys, r"is judged by .*game\.py:Letters", "eval", run)
     assert "accuracy" in printed(capsys, "eval", run, "--trust")
@@ -95,7 +95,7 @@ def test_a_file_trains_resumes_evaluates_and_samples(folder, capsys):
     assert main(["sample", run, "--prompt", "ab"]) == 0
     assert re.search(r"environment .*game\.py:Letters is code .* a prompt gets one turn", capsys.readouterr().err)
     refused(capsys, r"is judged by .*game\.py:Letters", "eval", run, "--reward", "exact")
-    (folder / "game.py").write_text(GAME + "\n# another one\n")
+    (folder / "game.py").write_text(GAME + "\n# changed\n")
     refused(capsys, "The environment of the run .* changed", *resume, "--trust")
     (folder / "game.py").write_text(GAME)
 
@@ -108,6 +108,6 @@ def test_a_file_trains_resumes_evaluates_and_samples(folder, capsys):
         (["--environment", "gessing"], "there is no environment 'gessing'.* guessing"),
     ],
 )
-def test_what_cannot_work_is_one_paragraph_and_writes_nothing(folder, capsys, flags, message):
+def test_settings_that_cannot_work_give_one_paragraph_and_write_nothing(folder, capsys, flags, message):
     refused(capsys, message, *train(folder, "refused", *flags))
     assert not (folder / "refused").exists()

@@ -1,4 +1,4 @@
-"""Environments with tools, and the worlds: every call is answered, and every wrong one is counted and told to the model."""
+"""Environments with tools, and the worlds: every call is answered, and every faulty call is counted and reported to the model."""
 
 import asyncio
 
@@ -52,7 +52,7 @@ def call(name, **arguments):
     return f'<tool_call>{{"name": "{name}", "arguments": {{{written}}}}}</tool_call>'
 
 
-def answered(text, environment=None):
+def answer_turn(text, environment=None):
     environment = environment or Tools()
     step = environment.step(environment.reset(PROBLEM), parse_turn(text))
     check_step(environment, step)
@@ -61,7 +61,7 @@ def answered(text, environment=None):
 
 def test_a_call_is_answered_and_the_final_answer_is_judged():
     environment = Tools()
-    step = answered(call("multiply", a=2, b=3), environment)
+    step = answer_turn(call("multiply", a=2, b=3), environment)
     assert step.observation == [{"role": "tool", "name": "multiply", "tool_call_id": "call00000", "content": "6"}]
     assert (step.done, step.reward, step.correct) == (False, 0.0, None)
     assert step.metrics == {"tool_calls": 1, "tool_errors": 0, "malformed_calls": 0}
@@ -79,30 +79,30 @@ def test_a_call_is_answered_and_the_final_answer_is_judged():
         (call("fail", text="down"), "Error: fail: SystemError: down."),
     ],
 )
-def test_a_call_that_fails_is_an_error_message_and_counted(text, message):
-    step = answered(text)
+def test_a_call_that_fails_is_answered_with_an_error_message_and_counted(text, message):
+    step = answer_turn(text)
     assert [reply["content"] for reply in step.observation] == [message]
     assert step.metrics == {"tool_calls": 1, "tool_errors": 1, "malformed_calls": 0}
     assert not step.done
 
 
-def test_a_malformed_call_is_an_error_message_and_counted():
-    (reply,) = answered('<tool_call>{"name": </tool_call>').observation
+def test_a_malformed_call_is_answered_with_an_error_message_and_counted():
+    (reply,) = answer_turn('<tool_call>{"name": </tool_call>').observation
     assert reply["role"] == "user"
     assert reply["content"].startswith("Error: the tool call ")
-    step = answered(call("multiply", a=2, b=3) + "<tool_call>[3]</tool_call>")
+    step = answer_turn(call("multiply", a=2, b=3) + "<tool_call>[3]</tool_call>")
     assert [reply["role"] for reply in step.observation] == ["tool", "tool"]
     assert step.metrics == {"tool_calls": 1, "tool_errors": 0, "malformed_calls": 1}
 
 
-def test_a_long_result_is_cut_at_a_stated_place():
-    (reply,) = answered(call("repeat", text="ab")).observation
+def test_a_long_result_is_cut_and_marked_as_cut():
+    (reply,) = answer_turn(call("repeat", text="ab")).observation
     assert len(reply["content"]) == MOST_CHARACTERS + len("… (cut)")
     assert reply["content"].endswith("… (cut)")
 
 
 def test_the_last_turn_is_judged_even_if_it_calls_a_tool():
-    step = answered(call("multiply", a=2, b=3), Tools(max_turns=1))
+    step = answer_turn(call("multiply", a=2, b=3), Tools(max_turns=1))
     assert (step.done, step.reward, step.metrics["tool_calls"]) == (True, 0.0, 1)
 
 
@@ -117,7 +117,7 @@ async def wait(text: str) -> str:
 
 
 def hide(text: str) -> str:
-    """Wait, which the signature does not show.
+    """Return a coroutine, which the signature does not show.
 
     Args:
         text: what is returned.
@@ -125,7 +125,15 @@ def hide(text: str) -> str:
     return wait(text)
 
 
-def test_a_tool_may_be_a_coroutine_function_and_says_so():
+def test_a_plain_tool_that_returns_an_awaitable_is_refused():
+    environment = type("Hiding", (ToolEnvironment,), {"tools": (hide,)})()
+    with pytest.raises(
+        InputError, match=r"^environment\.tools: one of hide returned an awaitable; write it as `async def`"
+    ):
+        environment.step(environment.reset(PROBLEM), parse_turn(call("hide", text="later")))
+
+
+def test_a_tool_may_be_a_coroutine_function():
     environment = type("Waiting", (ToolEnvironment,), {"tools": (wait,)})()
     step = asyncio.run(environment.step(environment.reset(PROBLEM), parse_turn(call("wait", text="later"))))
     assert step.observation[0]["content"] == "later"
@@ -151,15 +159,15 @@ def test_tools_that_cannot_be_offered_are_refused(tools, message):
 @pytest.mark.parametrize(("text", "value"), [("2 + 3 * 4", 14), ("-(2 ** 10) / 4", -256.0), ("7 // 2 % 2", 1)])
 def test_the_calculator_calculates(text, value):
     assert calculate(text) == value
-    step = answered(call("calculate", expression=text), Calculator())
+    step = answer_turn(call("calculate", expression=text), Calculator())
     assert step.observation[0]["content"] == str(value)
 
 
 @pytest.mark.parametrize(
     "text", ["2 **", "__import__('os')", "9 ** 9 ** 9", "1 / 0", "1" * 2000, "a + 1", "10.0 ** 400", "True"]
 )
-def test_the_calculator_refuses_all_else(text):
-    (reply,) = answered(
+def test_the_calculator_refuses_everything_else(text):
+    (reply,) = answer_turn(
         f'<tool_call>{{"name": "calculate", "arguments": {{"expression": "{text}"}}}}</tool_call>', Calculator()
     ).observation
     assert reply["content"].startswith("Error: calculate: ")
@@ -183,7 +191,7 @@ def test_the_guessing_game_is_won_by_halving():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_maze_has_a_way_out_and_says_where_its_walls_are(seed):
+def test_every_maze_has_a_path_to_the_exit_and_reports_its_walls(seed):
     maze = Maze(size=4, max_turns=200)
     state, opposite = (
         maze.reset(Problem("", str(seed))),
@@ -220,7 +228,7 @@ def test_every_maze_has_a_way_out_and_says_where_its_walls_are(seed):
         ("absent.py:Game", None, "the file 'absent.py' does not exist"),
     ],
 )
-def test_a_name_or_options_that_lead_nowhere_are_refused(name, options, message):
+def test_a_name_or_options_that_make_no_environment_are_refused(name, options, message):
     with pytest.raises(InputError, match=message) as caught:
         make_environment(name, options)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""`rljax algorithms`, `rljax equations` and `rljax errata`: what they print fits a terminal, and nothing is cut."""
+"""`rljax algorithms`, `equations`, `errata` and `claims`: what they print fits a terminal, and nothing is cut off."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from rljax.book.errata import ERRATA, Evidence
 from rljax.book.slots import table
 from rljax.book.text_search import search
 from rljax.cli import main
-from rljax.cli.columns import columns_of, formula_lines, labelled, wrapped
+from rljax.cli.columns import columns_of, formula_lines, with_label, wrapped
 from rljax.cli.equations_text import links, show_equations
 from rljax.errors import InputError
 
@@ -118,7 +118,7 @@ def test_a_question_is_answered_best_first(capsys):
     assert f"10 of {found} entries, the best first; --limit {found} shows all." in " ".join(text.split())
 
 
-def test_a_limit_below_the_whole_entries_is_kept(capsys):
+def test_a_limit_below_the_number_of_full_entries_applies(capsys):
     text = printed(capsys, "equations", "--limit", "1", "clip", "higher")
     assert text.startswith("surrogate.clipped: ")
     assert "\ndapo: " not in text
@@ -126,12 +126,12 @@ def test_a_limit_below_the_whole_entries_is_kept(capsys):
     assert "--limit must be at least 1, got 0" in refused(capsys, "equations", "--limit", "0", "clip")
 
 
-def test_words_that_no_entry_has_together_are_named(capsys):
+def test_words_that_no_single_entry_has_are_named(capsys):
     text = " ".join(printed(capsys, "equations", "sigmoid", "percentiles").split())
     assert "No entry has all of these words: sigmoid, percentiles." in text
 
 
-def test_what_finds_nothing_is_refused(capsys):
+def test_a_query_that_finds_nothing_is_refused(capsys):
     error = refused(capsys, "equations", "clippedd")
     assert "; did you mean clipped or dual_clipped? Without a query, all of them are listed." in error
     assert "all of them are listed" in refused(capsys, "equations", "qqqqqqqqqqqq")
@@ -219,7 +219,7 @@ def test_table_and_picture(capsys, tmp_path):
         ("equations", "--json", "--bibtex"),
     ],
 )
-def test_what_cannot_be_printed_together_is_refused(arguments, capsys, tmp_path, monkeypatch):
+def test_options_that_exclude_each_other_are_refused(arguments, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "exclude each other" in refused(capsys, *arguments)
     assert not list(tmp_path.iterdir())
@@ -234,7 +234,7 @@ def test_errata_and_their_exit_code(holds, capsys, monkeypatch):
     assert main(["errata"]) == code
     text = " ".join(capsys.readouterr().out.split())
     assert f"1 + 1 = 2. {'The readings differ' if holds else 'They do NOT differ'}." in text
-    assert f"2 errata: {int(holds)} of 1 examples show what their entries say; 1 entries have only a source." in text
+    assert f"2 errata: {int(holds)} of 1 examples confirm their entries; 1 entries have only a source." in text
     assert main(["errata", "--json"]) == code
     rows = json.loads(capsys.readouterr().out)
     assert [(row["computed"], row["refuted"]) for row in rows] == [("1 + 1 = 2", holds), (None, None)]
@@ -253,7 +253,7 @@ def test_names_are_never_broken():
     long = "x" * 40
     assert long in wrapped(f"a {long} b", 20)
     assert "well-known-name" in wrapped("aaaa well-known-name", 10)
-    assert labelled("source", "one two", 80) == "    source      one two"
+    assert with_label("source", "one two", 80) == "    source      one two"
 
 
 class Terminal(io.StringIO):
@@ -262,7 +262,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("width", "columns"), [(40, 60), (100, 100), (300, 120)])
-def test_a_terminal_is_filled_within_reason(width, columns, monkeypatch):
+def test_lines_are_as_wide_as_the_terminal_within_limits(width, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     assert columns_of(Terminal()) == columns
     assert columns_of(io.StringIO()) == 80

@@ -1,4 +1,4 @@
-"""`rljax chat`: turns go through the template, replies are those of the model, and what cannot be done is refused."""
+"""`rljax chat`: turns go through the template, replies come from the model, and what is impossible is refused."""
 
 import io
 import json
@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
     return save_chat_model(tmp_path_factory.mktemp("models") / "chatty")
 
 
-def typed(monkeypatch, *lines):
+def type_lines(monkeypatch, *lines):
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
 
 
@@ -30,7 +30,7 @@ def replies(folder, *conversations, seed=0, budget=12):
 
 
 def test_every_turn_sees_those_before_it(folder, monkeypatch, capsys):
-    typed(monkeypatch, "hello", "", "and now", "/reset", "hello", "/exit", "never read")
+    type_lines(monkeypatch, "hello", "", "and now", "/reset", "hello", "/exit", "never read")
     output = printed(capsys, "chat", str(folder), "--temperature", "0", "--max-response-tokens", "12")
     (first,) = replies(folder, [{"role": "user", "content": "hello"}])
     turns = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": first}]
@@ -39,14 +39,14 @@ def test_every_turn_sees_those_before_it(folder, monkeypatch, capsys):
     assert output == f"{first}\n{second}\n{first}\n"
 
 
-def test_a_reply_is_what_sample_says(folder, monkeypatch, capsys):
+def test_a_reply_is_the_one_that_sample_prints(folder, monkeypatch, capsys):
     (reply,) = replies(folder, [{"role": "user", "content": "hello"}])
     arguments = ("--prompt", "hello", "--chat", "--max-response-tokens", "12")
     assert printed(capsys, "sample", str(folder), *arguments) == f"hello\n{reply}\n"
 
 
 def test_the_system_message_comes_first(folder, monkeypatch, capsys):
-    typed(monkeypatch, "hello")
+    type_lines(monkeypatch, "hello")
     arguments = ("--system", "be brief", "--temperature", "0", "--max-response-tokens", "12")
     output = printed(capsys, "chat", str(folder), *arguments)
     messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
@@ -58,19 +58,19 @@ def test_a_conversation_beyond_the_context_is_refused(folder, tmp_path, monkeypa
         (tmp_path / file.name).write_bytes(file.read_bytes())
     raw = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 32}
     (tmp_path / "config.json").write_text(json.dumps(raw))
-    typed(monkeypatch, "x" * 18)  # the template adds three tokens
+    type_lines(monkeypatch, "x" * 18)  # the template adds three tokens
     assert printed(capsys, "chat", str(tmp_path), "--max-response-tokens", "11")
-    typed(monkeypatch, "x" * 19)
+    type_lines(monkeypatch, "x" * 19)
     refused(capsys, "up to 33 tokens, and the model has 32 positions", "chat", str(tmp_path), "--max-response-tokens", "11")
 
 
 def test_a_model_without_a_template_is_refused(folder, tmp_path, monkeypatch, capsys):
-    typed(monkeypatch, "hello")
+    type_lines(monkeypatch, "hello")
     for file in folder.iterdir():
         if file.name != "chat_template.jinja":
             (tmp_path / file.name).write_bytes(file.read_bytes())
     refused(capsys, "no chat template", "chat", str(tmp_path))
 
 
-def test_its_settings_have_their_words():
+def test_the_default_temperature():
     assert Chat("model").temperature == 0.7

@@ -1,4 +1,4 @@
-"""Compiled programs are kept between commands, and a person's own settings of JAX are left alone."""
+"""Compiled programs are kept between commands, and the user's own settings of JAX are left alone."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def test_the_cache_is_in_the_users_cache_folder(tmp_path):
     assert cache_text(environment) == f"compiled programs: {environment[DIRECTORY]}"
 
 
-def test_processors_with_other_instructions_have_other_names(tmp_path):
+def test_processors_with_different_instructions_have_different_names(tmp_path):
     def name(text):
         (tmp_path / "cpuinfo").write_text(text)
         return processor(tmp_path / "cpuinfo")
@@ -97,7 +97,7 @@ print(jax.config.jax_compilation_cache_dir)
     ],
     ids=["nothing is set", "variable", "empty variable", "configuration"],
 )
-def test_a_program_keeps_its_programs_where_the_commands_do_unless_jax_has_a_folder(tmp_path, before, variable, folder):
+def test_a_script_shares_the_folder_of_the_commands_unless_jax_has_another(tmp_path, before, variable, folder):
     places = {"home": tmp_path, "processor": processor()}
     own = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XDG_"))}
     own |= {"HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}

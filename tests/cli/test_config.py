@@ -1,4 +1,4 @@
-"""Settings by file: what a file may hold, what is in force, and where each value comes from."""
+"""Settings in a file: what a file may contain, which settings are in force, and where each value comes from."""
 
 import inspect
 import json
@@ -48,8 +48,8 @@ def test_what_config_prints_is_a_file_of_the_same_settings(tmp_path, capsys, fla
     path = file(tmp_path, printed(capsys, "config", "--algorithm", "vapo", "--difficulty-window", "0.1", "0.9", *flags))
     first = printed(capsys, "config", "--config", str(path), "--json")
     again = {name: row["value"] for name, row in json.loads(first).items()}
-    whole = printed(capsys, "config", "--algorithm", "vapo", "--difficulty-window", "0.1", "0.9", *flags, "--json")
-    assert again == {name: row["value"] for name, row in json.loads(whole).items()}
+    by_flags = printed(capsys, "config", "--algorithm", "vapo", "--difficulty-window", "0.1", "0.9", *flags, "--json")
+    assert again == {name: row["value"] for name, row in json.loads(by_flags).items()}
 
 
 def test_config_can_leave_out_the_defaults(capsys):
@@ -57,7 +57,7 @@ def test_config_can_leave_out_the_defaults(capsys):
     assert shown.splitlines() == ["# data", "dataset: x.jsonl  # flag --dataset"]
 
 
-def test_the_settings_of_a_run_start_another_one_without_its_folder(tmp_path):
+def test_the_settings_of_a_run_start_another_run_in_a_new_folder(tmp_path):
     config = TrainConfig.flat(run="runs/first", operands=(2, 4), steps=7, name="first")
     for task in (None, SumsConfig((2, 3))):
         saved = config.to_json() | {"seams": []} | {"task": None if task is None else config.to_json()["task"]}
@@ -69,7 +69,7 @@ def test_the_settings_of_a_run_start_another_one_without_its_folder(tmp_path):
         load_config(seams)
 
 
-def test_a_python_experiment_is_a_file_too(tmp_path, capsys):
+def test_a_python_experiment_is_also_a_settings_file(tmp_path, capsys):
     path = file(tmp_path, "import rljax\n\nCONFIG = rljax.TrainConfig.flat(\n    steps=3,\n    prompts=8,\n)\n", "mine.py")
     shown = json.loads(printed(capsys, "config", "--config", str(path), "--json"))
     assert (shown["prompts"], shown["steps"]["from"]) == ({"value": 8, "from": f"{path}:5"}, f"{path}:4")
@@ -106,7 +106,7 @@ def test_a_python_experiment_is_a_file_too(tmp_path, capsys):
         ("dataset: x.jsonl\noperands: [2, 3]\n", r"settings.yaml:1: Both a dataset \('x.jsonl'\) and a generated task"),
     ],
 )
-def test_what_a_file_must_not_hold_is_named_with_its_line(tmp_path, capsys, text, message):
+def test_an_error_in_a_settings_file_is_reported_with_its_line(tmp_path, capsys, text, message):
     refused(capsys, message, "config", "--config", str(file(tmp_path, text)))
 
 
@@ -126,7 +126,7 @@ def test_a_file_that_contains_no_settings(tmp_path, capsys):
     assert load_config(file(tmp_path, "")) == starting_config([])
 
 
-def test_an_own_algorithm_is_named_like_a_reward(tmp_path, capsys):
+def test_an_algorithm_of_your_own_is_named_like_a_reward(tmp_path, capsys):
     source = (
         "import rljax\n\ndef mine(*, clip=0.3):\n    return rljax.algorithms.dapo(clip_high=clip)\n\ndef bare(clip): ...\n"
     )
@@ -137,9 +137,9 @@ def test_an_own_algorithm_is_named_like_a_reward(tmp_path, capsys):
     refused(capsys, "the algorithm .*has no 'other'; it has mine, bare", "config", "--algorithm", f"{path}:other")
 
 
-def test_a_trial_cuts_the_warm_start_and_says_so():
-    whole = starting_config([])
-    assert (whole.optimization.steps, whole.warm_start.steps) == (100, 480)
+def test_a_trial_run_shortens_the_warm_start_and_reports_it():
+    default = starting_config([])
+    assert (default.optimization.steps, default.warm_start.steps) == (100, 480)
     assert starting_config(["--steps", "20"]).warm_start.steps == 480
     assert starting_config(["--steps", "3"]).warm_start.steps == 15
     assert starting_config(["--steps", "0"]).warm_start.steps == 1
@@ -147,14 +147,14 @@ def test_a_trial_cuts_the_warm_start_and_says_so():
     assert not start_from_flags(["--steps", "3", "--warm-start-steps", "9"]).notes
 
 
-def test_a_trial_keeps_the_warm_start_that_the_user_sets(tmp_path):
+def test_a_trial_run_keeps_the_warm_start_that_the_user_sets(tmp_path):
     assert (
         starting_config(["--config", str(file(tmp_path, "warm_start_steps: 50\n")), "--steps", "3"]).warm_start.steps == 50
     )
     assert load_config(file(tmp_path, "steps: 3\n")).warm_start.steps == 480, "a file does not make a trial run"
 
 
-def test_smoke_makes_every_part_small_and_flags_come_on_top(capsys):
+def test_smoke_makes_every_part_small_and_flags_take_precedence(capsys):
     shown = json.loads(printed(capsys, "config", "--smoke", "--prompts", "6", "--json"))
     assert {name: shown[name]["value"] for name in ("steps", "group_size", "warm_start_steps", "prompts", "name")} == {
         "steps": 2,

@@ -1,4 +1,4 @@
-"""Setting names of other libraries: each exists in its library, our counterparts in the table exist, and page and table agree."""
+"""Names of settings in other libraries: each exists there, our counterparts exist here, and page and table agree."""
 
 import inspect
 import re
@@ -22,7 +22,7 @@ FLAGS = known_flags(COMMANDS["train"][0], TrainConfig())
 
 
 def refusal(capsys) -> str:
-    """What a refused command said, on one line."""
+    """The error message of a refused command, on one line."""
     return " ".join(capsys.readouterr().err.split())
 
 
@@ -104,7 +104,7 @@ def test_page_and_table_are_equal():
 
 
 @pytest.mark.parametrize("command", [name for name, (record, _) in COMMANDS.items() if not issubclass(record, Settings)])
-def test_every_flag_of_a_command_is_known_and_no_other(command, capsys):
+def test_the_known_flags_of_a_command_are_those_of_its_help(command, capsys):
     record = COMMANDS[command][0]
     with pytest.raises(SystemExit):
         main([command, "--help"])

@@ -1,4 +1,4 @@
-"""`--restarts` starts a run again after a crash, but not if it ends by itself or is asked to stop."""
+"""`--restarts` restarts a run after a crash, but not if the run ends normally or is told to stop."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from rljax.cli.restarting import note, run_with_restarts
 
 
 class Crashing:
-    """A fake for the processes that are started: each ends with the next exit code."""
+    """Stands in for the processes that are started: each ends with the next exit code."""
 
     def __init__(self, codes, at_wait=lambda: None):
         self.codes, self.at_wait, self.words, self.signals = list(codes), at_wait, [], []

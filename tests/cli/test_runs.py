@@ -1,4 +1,4 @@
-"""`rljax runs`, `doctor` and `compare` as a person types them, on folders that runs have left."""
+"""`rljax runs`, `doctor` and `compare` as a person types them, on the folders of recorded runs."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def runs(tmp_path_factory):
     return folder
 
 
-def test_runs_lists_how_far_and_how_well(runs, capsys):
+def test_runs_lists_progress_and_accuracy(runs, capsys):
     text = printed(capsys, "runs", str(runs))
     assert max(map(len, text.splitlines())) <= 80
     rows = [line.split() for line in text.splitlines()]
@@ -65,7 +65,7 @@ def test_folders_without_a_run_are_refused(runs, tmp_path, capsys):
     refused(capsys, "too many to compare", "compare", *[str(runs / "good")] * 27)
 
 
-def test_doctor_says_the_alarm_and_the_remedy(runs, tmp_path, capsys):
+def test_doctor_names_the_alarm_and_the_remedy(runs, tmp_path, capsys):
     text = printed(capsys, "doctor", str(runs / "bad"), "--out", str(tmp_path / "r.html"))
     assert max(len(line.replace(str(runs), "runs").replace(str(tmp_path), "runs")) for line in text.splitlines()) <= 80
     words = " ".join(text.split())
@@ -87,7 +87,7 @@ def test_the_best_evaluation_is_a_maximum_and_has_no_interval(runs, tmp_path, ca
     assert found["runs"][0]["best"] == {"step": 30, "accuracy": 0.75}
 
 
-def test_accuracies_are_shown_where_the_answers_are_gone(tmp_path, capsys):
+def test_accuracies_are_shown_without_intervals_if_the_answers_are_gone(tmp_path, capsys):
     folder = write_run(tmp_path / "a")
     folder.heldout.unlink()
     words = " ".join(printed(capsys, "doctor", str(folder.path)).split())
@@ -110,11 +110,11 @@ def test_a_setting_of_another_version_does_not_stop_the_report(tmp_path, capsys)
     config = json.loads(folder.config_file.read_text())
     config["optimization"] |= {"momentum_of_old": 0.5, "learning_rate": 0.25}
     folder.config_file.write_text(json.dumps(config))
-    note = "Settings are shown as config.json has them. The run's config.json has settings unknown to this version"
+    note = "Settings are shown as they are in config.json. The run's config.json has settings unknown to this version"
     assert note in " ".join(printed(capsys, "doctor", str(folder.path)).split())
     report = (folder.path / "report.html").read_text(encoding="utf-8")
     assert "optimization.momentum_of_old" in report
-    assert "Settings are shown as config.json has them." in report
+    assert "Settings are shown as they are in config.json." in report
     words = " ".join(printed(capsys, "compare", str(folder.path), str(other.path)).split())
     assert note in words
     assert "learning_rate: A 0.25" in words
@@ -136,7 +136,7 @@ def test_a_setting_of_another_version_does_not_stop_the_report(tmp_path, capsys)
         ("metrics", {"reward": 10**400}, 'a number or null as "reward"'),
     ],
 )
-def test_a_row_that_no_run_writes_is_named(tmp_path, capsys, file, change, fault):
+def test_an_invalid_row_is_named_with_its_line(tmp_path, capsys, file, change, fault):
     folder = write_run(tmp_path / "a")
     path = folder.path / f"{file}.jsonl"
     first, *others = (json.loads(line) for line in path.read_text().splitlines())
@@ -199,7 +199,7 @@ def report(runs, tmp_path_factory):
     return out
 
 
-def test_the_report_is_whole_offline_and_safe(report):
+def test_the_report_is_complete_offline_and_safe(report):
     page = Page(report.read_text(encoding="utf-8"))
     assert page.open == []
     assert not {"script", "link", "iframe", "object"} & set(page.tags)
@@ -243,7 +243,7 @@ def test_a_browser_shows_the_report(report, tmp_path):
     assert shown.count("<img") == 2
 
 
-def test_compare_sets_runs_side_by_side(runs, tmp_path, capsys):
+def test_compare_shows_runs_side_by_side(runs, tmp_path, capsys):
     out = tmp_path / "curves.png"
     text = printed(capsys, "compare", str(runs / "good"), str(runs / "bad"), "--out", str(out))
     assert out.is_file()

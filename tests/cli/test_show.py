@@ -19,10 +19,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 
 def row(step=1, reward=1.0, tokens=("4", "+", "<eos>", "\n", "<b>", "?", "\x1b[31m"), **changes):
-    """A row: a turn of three tokens, an observation of one, and a turn of the rest."""
+    """A row: a turn of three tokens, an observation of one token, and a turn with the remaining tokens."""
     count = len(tokens)
     kinds = "".join("o" if place == 3 else "t" for place in range(count))
-    made = {
+    default = {
         "step": step,
         "problem": 7,
         "member": 0,
@@ -51,7 +51,7 @@ def row(step=1, reward=1.0, tokens=("4", "+", "<eos>", "\n", "<b>", "?", "\x1b[3
         "advantage": [None if kind == "o" else 1.5 for kind in kinds],
         "ratio": [None if kind == "o" else 1.25 for kind in kinds],
     }
-    return made | changes
+    return default | changes
 
 
 ROWS = [
@@ -63,13 +63,13 @@ ROWS = [
 ]
 
 
-def logged(path, rows=ROWS):
+def log_rollouts(path, rows=ROWS):
     folder = write_run(path, steps=3)
     write(folder.rollouts, rows)
     return folder
 
 
-def opened(page, fragment="", size="1280,1300"):
+def render(page, fragment="", size="1280,1300"):
     """The page as Chromium renders it."""
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed, and the page's script runs in a browser")
@@ -79,7 +79,7 @@ def opened(page, fragment="", size="1280,1300"):
 
 
 def test_the_terminal_has_a_list_and_a_transcript_of_at_most_80_columns(tmp_path, capsys):
-    logged(tmp_path / "run")
+    log_rollouts(tmp_path / "run")
     text = printed(capsys, "show", str(tmp_path / "run"))
     page = tmp_path / "run" / "rollouts.html"
     assert max(len(line) for line in text.replace(str(page), "").splitlines()) <= 80
@@ -103,7 +103,7 @@ def test_the_terminal_has_a_list_and_a_transcript_of_at_most_80_columns(tmp_path
 
 
 def test_rollouts_are_chosen_by_step_reward_length_and_outcome(tmp_path, capsys):
-    run = str(logged(tmp_path / "run").path)
+    run = str(log_rollouts(tmp_path / "run").path)
     text = printed(capsys, "show", run, "--outcome", "failed")
     assert "Rollout 1: step 20, problem 7, response 0; reward -, failed" in text
     assert "timed out; form 0.5" in text
@@ -111,14 +111,14 @@ def test_rollouts_are_chosen_by_step_reward_length_and_outcome(tmp_path, capsys)
     assert "reward 0, wrong, cut off" in printed(capsys, "show", run, "--step", "1", "--rollout", "2", "--color", "ratio")
     refused(
         capsys,
-        r"none of the 5 rollouts meets these conditions; they are of the steps 1, 20, 40",
+        r"none of the 5 rollouts meets these conditions; they are from the steps 1, 20, 40",
         "show",
         run,
         "--step",
         "2",
     )
     refused(capsys, "none of the 5 rollouts", "show", run, "--length", "8", "9")
-    refused(capsys, "--rollout is 6, and the list has the rollouts 1 to 5", "show", run, "--rollout", "6")
+    refused(capsys, "--rollout is 6, but the list has the rollouts 1 to 5", "show", run, "--rollout", "6")
     refused(capsys, "must end in .html", "show", run, "--out", str(tmp_path / "page.txt"))
 
 
@@ -142,7 +142,7 @@ def test_filters(conditions, numbers):
     assert [number for number, one in enumerate(ROWS) if conditions.accepts(one)] == numbers
 
 
-def test_a_run_without_the_file_shows_its_samples_and_says_what_they_lack(tmp_path, capsys):
+def test_a_run_without_the_file_shows_its_samples_and_reports_what_they_lack(tmp_path, capsys):
     write_run(tmp_path / "old", steps=3)
     text = printed(capsys, "show", str(tmp_path / "old"))
     assert "This run has no rollouts.jsonl" in text
@@ -184,12 +184,12 @@ def test_bad_folders_are_refused(tmp_path, capsys):
     ],
 )
 def test_a_damaged_row_is_named_with_its_line(tmp_path, capsys, change, message):
-    folder = logged(tmp_path / "run", [row(), row() | change])
+    folder = log_rollouts(tmp_path / "run", [row(), row() | change])
     refused(capsys, rf"rollouts\.jsonl line 2 {re.escape(message)}", "show", str(folder.path))
 
 
-def test_a_row_that_is_being_written_is_skipped_and_one_that_is_no_json_is_named(tmp_path, capsys):
-    folder = logged(tmp_path / "run", [row()])
+def test_a_row_that_is_being_written_is_skipped_and_one_that_is_not_json_is_named(tmp_path, capsys):
+    folder = log_rollouts(tmp_path / "run", [row()])
     with folder.rollouts.open("a") as file:
         file.write('{"step": 2, "tok')
     assert len(read_rollouts(folder).rows) == 1
@@ -216,13 +216,13 @@ def evil_rows():
     return [row(tokens=tokens, spans=[span], remark=EVIL, parts={EVIL: 1.0}, **texts)]
 
 
-def test_what_a_model_wrote_stays_text(tmp_path, capsys):
-    folder = logged(tmp_path / "run", evil_rows())
+def test_what_a_model_writes_stays_text(tmp_path, capsys):
+    folder = log_rollouts(tmp_path / "run", evil_rows())
     assert check_rollout(evil_rows()[0]) is None
     printed(capsys, "show", str(folder.path))
     page = (folder.path / "rollouts.html").read_text()
     plain = (
-        printed(capsys, "show", str(logged(tmp_path / "plain").path)),
+        printed(capsys, "show", str(log_rollouts(tmp_path / "plain").path)),
         (tmp_path / "plain" / "rollouts.html").read_text(),
     )[1]
     scripts = [attrs for tag, attrs in Elements(page).found if tag == "script"]
@@ -238,11 +238,11 @@ def test_what_a_model_wrote_stays_text(tmp_path, capsys):
     assert json.loads(body)["tokens"][-2] == "\ufffd" * 3, "half a surrogate pair is not a character"
 
 
-def test_the_browser_runs_nothing_of_it(tmp_path, capsys):
-    folder = logged(tmp_path / "run", evil_rows())
+def test_the_browser_executes_nothing_that_a_model_writes(tmp_path, capsys):
+    folder = log_rollouts(tmp_path / "run", evil_rows())
     printed(capsys, "show", str(folder.path))
     for color in ("logp", "mask"):
-        dom = opened(folder.path / "rollouts.html", f"#color={color}")
+        dom = render(folder.path / "rollouts.html", f"#color={color}")
         assert "<title>run: rollouts</title>" in dom
         assert "onerror=&quot;" not in dom.replace("&lt;img", "").split("<article")[0]
         assert "&lt;/script&gt;&lt;script&gt;" in dom.split("<article")[1]
@@ -251,7 +251,7 @@ def test_the_browser_runs_nothing_of_it(tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    folder = logged(tmp_path_factory.mktemp("page") / "run")
+    folder = log_rollouts(tmp_path_factory.mktemp("page") / "run")
     return rollout_page.write_page(folder, read_rollouts(folder))
 
 
@@ -268,14 +268,14 @@ def page(tmp_path_factory):
     ],
 )
 def test_the_page_filters(page, fragment, count):
-    dom = opened(page, fragment)
+    dom = render(page, fragment)
     assert len(re.findall(r'role="option"', dom)) == count
     assert ("No rollout matches these filters." in dom.split("</article>")[0]) == (count == 0)
     assert f"{count} of 5 rollouts" in dom if count < 5 else "5 rollouts" in dom
 
 
 def test_the_page_shows_turns_calls_and_values(page):
-    article = opened(page, "#rollout=4&color=advantage").split("<article")[1]
+    article = render(page, "#rollout=4&color=advantage").split("<article")[1]
     assert "Step 40, problem 7, response 0" in article
     assert re.findall(r"<b>(.*?)</b>", article) == ["policy, turn 1", "tool", "policy, turn 2"]
     assert re.search(r'calls <span class="name">add</span> \{"a": 1\}', article)
@@ -292,7 +292,7 @@ def test_a_page_that_would_be_too_large_has_evenly_spaced_steps(tmp_path, monkey
     assert [one["step"] for one in evenly_spaced(rows, [10] * 7, 1)] == [7]
     monkeypatch.setattr(rollout_page, "MOST_BYTES", 3 * len(rollout_page._embedded(rows[0])))
     text = rollout_page.page(
-        rollout_page.Heading("run", "runs/run", "dapo", "now"), read_rollouts(logged(tmp_path / "r", rows))
+        rollout_page.Heading("run", "runs/run", "dapo", "now"), read_rollouts(log_rollouts(tmp_path / "r", rows))
     )
     assert "The page has 3 of the 7 logged steps" in text
 
@@ -309,7 +309,7 @@ def test_colors_of_the_terminal():
     assert transcript_text.style_of(one, 3, "mask", scale) is None
 
 
-def test_a_failure_is_no_wrong_answer():
+def test_a_failure_is_not_a_wrong_answer():
     assert outcomes_of(row(reward=None, failure="raised")) == ["failed"]
     assert outcomes_of(row(reward=0.5, correct=False)) == ["wrong"]
     assert outcomes_of(row(reward=-1.0, correct=True, metrics={"malformed_calls": 1.0})) == ["right", "tool_error"]
@@ -331,11 +331,11 @@ setTimeout(() => { for (const key of KEYS) press(key); }, 200);
     ],
 )
 def test_keys_move_between_rollouts_and_tokens(page, tmp_path, keys, title, token, color):
-    """The page with a script that presses keys, which its own policy would not let run."""
+    """A script presses keys in the page; the page's security policy, which would block the script, is removed."""
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
     driven = tmp_path / "driven.html"
     driven.write_text(text.replace("</body>", f"<script>const KEYS = {json.dumps(keys)};{KEYS}</script></body>"))
-    dom = opened(driven)
+    dom = render(driven)
     article = dom.split("<article")[1].split("</article>")[0]
     assert title in article
     assert re.findall(r'class="t[^"]* at" data-place="(\d+)"', article) == ([] if token is None else [token])

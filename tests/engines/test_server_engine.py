@@ -93,7 +93,7 @@ def even_length(completions):
 @pytest.mark.parametrize(
     "settings", [{}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 20}, {"top_p": 0.8, "stop": ("a",)}]
 )
-def test_its_responses_are_those_of_the_built_in_engine(server, opened, folder, settings):
+def test_responses_equal_those_of_the_built_in_engine(server, opened, folder, settings):
     sampling = sampling_of(opened)._replace(**settings)
     engine, requests = engine_at(server[0], opened, folder, sampling=sampling), requests_of(sampling)
     found = engine.generate(opened.params, requests)
@@ -196,9 +196,9 @@ def test_the_key_is_sent(folder, opened, monkeypatch, tmp_path):
 
 
 def test_a_server_that_cannot_sample_what_is_needed_is_refused(server, folder, opened, tmp_path_factory):
-    with pytest.raises(InputError, match="has room for 192 tokens, and a prompt with its response may have 500"):
+    with pytest.raises(InputError, match="has room for 192 tokens, but a prompt with its response may have 500"):
         engine_at(server[0], opened, folder, needed=500)
-    with pytest.raises(InputError, match="allows responses of 64 tokens, and max_response_tokens=65"):
+    with pytest.raises(InputError, match="allows responses of 64 tokens, but max_response_tokens=65"):
         engine_at(server[0], opened, folder, sampling=sampling_of(opened)._replace(max_tokens=65))
     with pytest.raises(InputError, match="leave sampling_mask out"):
         engine_at(server[0], opened, folder, sampling=sampling_of(opened, top_k=3, kept=3))
@@ -208,7 +208,7 @@ def test_a_server_that_cannot_sample_what_is_needed_is_refused(server, folder, o
         engine_at(server[0], wide, other).generate(wide.params, requests_of(sampling_of(wide), prompts=1))
 
 
-def test_a_server_that_is_not_there_is_named(folder, tmp_path, capsys):
+def test_a_server_that_does_not_run_is_named(folder, tmp_path, capsys):
     with serving(folder) as (url, _):
         pass
     data = tmp_path / "rows.jsonl"
@@ -220,7 +220,7 @@ def test_a_server_that_is_not_there_is_named(folder, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_server_that_dies_within_a_run_is_named_with_the_way_to_go_on(folder, tmp_path):
+def test_a_server_that_dies_during_a_run_is_reported_with_how_to_continue(folder, tmp_path):
     calls = []
     with serving(folder) as (url, served):
 
@@ -317,17 +317,17 @@ def test_a_restarted_server_without_versions_gets_its_weights_again(opened, fold
         engine = engine_at(url, opened, folder, server="vllm", patience=20.0)
         engine.generate(opened.params, requests)
     with running(vllm(simulated), port=int(url.rsplit(":", 1)[1])):
-        engine.http.losses += 1  # it was not asked while it was away
+        engine.http.losses += 1  # no request was sent while the server was down, so nothing else counts the loss
         assert len(engine.generate(opened.params, requests)) == len(requests)
     assert len(simulated.folders) == 2
     assert simulated.folders[0] == simulated.folders[1]
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
-def test_truncation_is_refused_where_one_log_probability_is_reported(name):
-    whole = Sampling(4, (1,))
-    assert dialect_of(name).limits(whole) is None
-    for sampling in (whole._replace(top_k=3), whole._replace(top_p=0.5), whole._replace(stop=("a",))):
+def test_truncation_is_refused_if_only_one_log_probability_is_reported(name):
+    untruncated = Sampling(4, (1,))
+    assert dialect_of(name).limits(untruncated) is None
+    for sampling in (untruncated._replace(top_k=3), untruncated._replace(top_p=0.5), untruncated._replace(stop=("a",))):
         assert dialect_of(name).limits(sampling)
     with pytest.raises(InputError, match="choose one of rljax, vllm, sglang"):
         dialect_of("trl")

@@ -1,4 +1,4 @@
-"""What every generated task keeps to: a seed decides its problems, its parts share no prompt, its demonstrations are right."""
+"""Every generated task: a seed determines its problems, its two parts share no prompt, and its demonstrations are right."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_every_new_task_is_tested_here():
 
 
 @pytest.mark.parametrize("task", SMALL, ids=task_name)
-def test_a_seed_decides_the_problems_and_no_seed_moves_a_prompt_to_the_other_part(task):
+def test_a_seed_determines_the_problems_and_no_seed_moves_a_prompt_to_the_other_part(task):
     train, heldout = task.problems(20, seed=0)
     assert (train, heldout) == task.problems(20, seed=0)
     other = task.problems(20, seed=1)
@@ -83,7 +83,7 @@ def test_settings_survive_a_file_and_the_reward_follows(name):
     assert resolve(config.reward.name) is not None
 
 
-def test_settings_are_flags_with_their_task_alone(capsys):
+def test_settings_of_a_task_are_flags_only_with_that_task(capsys):
     assert parse(["train", "--task", "countdown", "--numbers", "4"]).config.task.numbers == 4
     for words in (["--numbers", "4"], ["--task", "tight", "--numbers", "4"]):
         assert main(["train", *words]) == 2
@@ -115,11 +115,11 @@ def test_what_cannot_be_generated_is_refused(record, settings, message):
         record(**settings)
 
 
-def test_too_many_problems_are_refused_with_what_there_is():
-    def draw(random):
+def test_too_many_problems_are_refused_with_the_available_number():
+    def generate(random):
         return Problem(f"{random.randrange(40)}=", "")
 
     with pytest.raises(InputError, match=r"train_problems is 50, but .* only \d+ different training problems"):
-        sample_parts(draw, train=50, heldout=1, seed=0)
+        sample_parts(generate, train=50, heldout=1, seed=0)
     with pytest.raises(InputError, match=r"heldout_problems is 30, but .* only \d+ different held-out problems"):
-        sample_parts(draw, train=1, heldout=30, seed=0)
+        sample_parts(generate, train=1, heldout=30, seed=0)
