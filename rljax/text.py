@@ -51,7 +51,7 @@ def one_paragraph(text: object) -> str:
     return " ".join(printable(text).split("\n"))
 
 
-def shortened(text: object, length: int) -> str:
+def shorten(text: object, length: int) -> str:
     """Shorten a long text to its two ends, which usually contain the question and the answer.
 
     Args:
@@ -62,7 +62,7 @@ def shortened(text: object, length: int) -> str:
         The text, or its first and last `length / 2` characters with " … " between.
 
     Example:
-        >>> shortened("1+2+3+4=10", 6)
+        >>> shorten("1+2+3+4=10", 6)
         '1+2 … =10'
     """
     shown = str(text).strip("\n")
@@ -125,7 +125,7 @@ def nearest_first(name: str, known: Iterable[str], advice: str) -> str:
     return f"; {advice}" if near == "." else f"{near} {advice[0].upper()}{advice[1:]}"
 
 
-def listed(names: Iterable[str], command: str, *, most: int = 40) -> str:
+def list_names(names: Iterable[str], command: str, *, most: int = 40) -> str:
     """List the names that exist, for a message about one that does not. A long list is cut, and followed by the command that
     prints all names.
 
@@ -135,9 +135,9 @@ def listed(names: Iterable[str], command: str, *, most: int = 40) -> str:
         most: maximum number of names in the list.
 
     Example:
-        >>> listed(["dapo", "grpo", "ppo"], "rljax algorithms")
+        >>> list_names(["dapo", "grpo", "ppo"], "rljax algorithms")
         'dapo, grpo, ppo'
-        >>> listed(["dapo", "grpo", "ppo"], "rljax algorithms", most=2)
+        >>> list_names(["dapo", "grpo", "ppo"], "rljax algorithms", most=2)
         'dapo, grpo and 1 more (`rljax algorithms` prints them all)'
     """
     known = list(names)

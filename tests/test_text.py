@@ -1,6 +1,6 @@
 """Pure functions on strings."""
 
-from rljax.text import listed, one_line, printable, shortened
+from rljax.text import list_names, one_line, printable, shorten
 
 
 def test_one_line_joins_the_lines_of_a_message():
@@ -15,12 +15,12 @@ def test_control_characters_are_escaped_and_line_ends_kept():
 
 
 def test_a_long_text_keeps_both_ends():
-    assert shortened("\nabcdef\n", 6) == "abcdef"
-    assert shortened("abcdefg", 4) == "ab … fg"
-    assert shortened(12345678, 2) == "1 … 8"
+    assert shorten("\nabcdef\n", 6) == "abcdef"
+    assert shorten("abcdefg", 4) == "ab … fg"
+    assert shorten(12345678, 2) == "1 … 8"
 
 
 def test_a_list_of_names_is_complete_up_to_forty():
     names = [f"name_{number}" for number in range(41)]
-    assert listed(names[:40], "rljax x") == ", ".join(names[:40])
-    assert listed(names, "rljax x") == f"{', '.join(names[:40])} and 1 more (`rljax x` prints them all)"
+    assert list_names(names[:40], "rljax x") == ", ".join(names[:40])
+    assert list_names(names, "rljax x") == f"{', '.join(names[:40])} and 1 more (`rljax x` prints them all)"

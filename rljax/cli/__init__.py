@@ -25,7 +25,7 @@ from rljax.cli.algorithms import Algorithms, run_algorithms
 from rljax.cli.average import Average, run_average
 from rljax.cli.chat import Chat, Serve, run_chat, run_serve
 from rljax.cli.claims import Claims, run_claims
-from rljax.cli.columns import columns_of, fitted, wrapped
+from rljax.cli.columns import columns_of, fit_lines, wrap
 from rljax.cli.compare import Compare, run_compare
 from rljax.cli.compilation_cache import keep_compiled_programs
 from rljax.cli.completion import Completion
@@ -230,7 +230,7 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
         with contextlib.redirect_stdout(printed):
             return tyro.cli(_union(defaults), prog="rljax", args=words)
     finally:
-        print(fitted(_plain_types(printed.getvalue()), columns_of(sys.stdout)), end="")
+        print(fit_lines(_plain_types(printed.getvalue()), columns_of(sys.stdout)), end="")
 
 
 def _start(arguments: Sequence[str]) -> Start:
@@ -245,7 +245,7 @@ def _start(arguments: Sequence[str]) -> Start:
 
 def _format_error(text: str, stream: TextIO) -> str:
     """Format an error message: wrapped for a terminal, but a single line for files and for programs that search it."""
-    return wrapped(text, columns_of(stream), indent="rljax: ", hang=" " * 4) if stream.isatty() else f"rljax: {text}"
+    return wrap(text, columns_of(stream), indent="rljax: ", hang=" " * 4) if stream.isatty() else f"rljax: {text}"
 
 
 def _plain_types(text: str) -> str:

@@ -12,7 +12,7 @@ from rljax.book.equations import read_algorithm
 from rljax.book.genealogy import Descent, genealogy
 from rljax.book.slots import fillings
 from rljax.book.uses import Use, ops_in, slots, uses
-from rljax.cli.columns import columns_of, formula_lines, with_label, wrapped
+from rljax.cli.columns import columns_of, formula_lines, with_label, wrap
 from rljax.records import required
 from rljax.training.config.algorithm import option_names
 
@@ -31,7 +31,7 @@ def show_algorithms(names: Sequence[str], stream: TextIO) -> None:
     blocks = [_short(name, columns) for name in sorted(BY_NAME)]
     blocks += [_correction(name, correction, columns) for name, correction in CORRECTIONS.items()]
     hint = "`rljax algorithms NAME` prints its formula, its slots with their equations, and the nearest earlier algorithm."
-    stream.write("\n".join([*blocks, "", wrapped(hint, columns)]) + "\n")
+    stream.write("\n".join([*blocks, "", wrap(hint, columns)]) + "\n")
 
 
 def algorithm_text(name: str, descents: Sequence[Descent], columns: int) -> str:
@@ -56,13 +56,13 @@ def algorithm_text(name: str, descents: Sequence[Descent], columns: int) -> str:
         below[f"changes to {own.parent}"] = [change.text() for change in own.changes]
     return "\n".join(
         [
-            wrapped(f"{name}: {entry.summary}", columns, hang="    "),
+            wrap(f"{name}: {entry.summary}", columns, hang="    "),
             "",
             *formula_lines(entry.equation, columns),
             "",
             *(with_label(label, text, columns) for label, text in rows.items() if text),
             *(
-                "\n".join([f"    {title}", *(wrapped(line, columns, indent=" " * 8, hang=" " * 12) for line in block)])
+                "\n".join([f"    {title}", *(wrap(line, columns, indent=" " * 8, hang=" " * 12) for line in block)])
                 for title, block in below.items()
             ),
         ]
@@ -84,7 +84,7 @@ def _options(name: str) -> str:
 def _short(name: str, columns: int) -> str:
     summary = required(inspect.getdoc(BY_NAME[name]), name).splitlines()[0]
     lines = [summary, _options(name), f"--without {' '.join(ABLATIONS[name])}" if name in ABLATIONS else ""]
-    return "\n".join([name, *(wrapped(line, columns, indent="    ", hang=" " * 8) for line in lines if line)])
+    return "\n".join([name, *(wrap(line, columns, indent="    ", hang=" " * 8) for line in lines if line)])
 
 
 def _bounds(correction: Callable[..., Any]) -> dict[str, float | None]:
@@ -99,13 +99,13 @@ def _correction(name: str, correction: Callable[..., Any], columns: int) -> str:
         for bound, default in _bounds(correction).items()
     )
     lines = [required(inspect.getdoc(correction), name).splitlines()[0], bounds]
-    return "\n".join([f"--correction {name}", *(wrapped(line, columns, indent="    ", hang=" " * 8) for line in lines)])
+    return "\n".join([f"--correction {name}", *(wrap(line, columns, indent="    ", hang=" " * 8) for line in lines)])
 
 
 def _part(part: Part, columns: int) -> str:
     numbers = " ".join(f"{name}={number:g}" for name, number in part.numbers.items())
     lines = [f"{part.summary}{_named(ops_in(part.function))}", numbers]
-    return "\n".join([part.word, *(wrapped(line, columns, indent="    ", hang=" " * 8) for line in lines if line)])
+    return "\n".join([part.word, *(wrap(line, columns, indent="    ", hang=" " * 8) for line in lines if line)])
 
 
 def show_parts(stream: TextIO) -> None:
@@ -115,7 +115,7 @@ def show_parts(stream: TextIO) -> None:
         "`rljax train --with SLOT=PART,NUMBER=VALUE` puts a part into a slot of an algorithm, in place of the algorithm's own, and "
         "`--with term=PART` adds a term to its loss; `rljax equations NAME` explains an equation."
     )
-    stream.write("\n".join([*(_part(part, columns) for part in PARTS), "", wrapped(hint, columns)]) + "\n")
+    stream.write("\n".join([*(_part(part, columns) for part in PARTS), "", wrap(hint, columns)]) + "\n")
 
 
 def show_algorithms_json(names: Sequence[str], stream: TextIO) -> None:

@@ -13,7 +13,7 @@ import tyro
 from rljax.book.claims import VERDICTS, ClaimResult, claim_names, read_claim
 from rljax.book.claims_summary import key, summary_lines
 from rljax.book.trainer_experiments import TrainerExperiment, read_trainer_experiment, trainer_experiments
-from rljax.cli.columns import columns_of, fitted, with_label, wrapped
+from rljax.cli.columns import columns_of, fit_lines, with_label, wrap
 from rljax.errors import InputError
 from rljax.files import experiments_folder
 
@@ -71,10 +71,8 @@ def page_text(claim: ClaimResult, *, width: int) -> str:
     lines += [with_label("pilot", claim.pilot, width)] if claim.pilot else []
     lines += [with_label("also", f"{found.text()}: {name}", width) for name, found in claim.figures.items()]
     arms = [f"{arm}: {_means(numbers)}" for arm, numbers in claim.means.items()]
-    lines += (
-        ["", "Means over the seeds:", *(wrapped(arm, width, indent="    ", hang=" " * 8) for arm in arms)] if arms else []
-    )
-    return "\n".join([*lines, "", fitted(claim.page, width)])
+    lines += ["", "Means over the seeds:", *(wrap(arm, width, indent="    ", hang=" " * 8) for arm in arms)] if arms else []
+    return "\n".join([*lines, "", fit_lines(claim.page, width)])
 
 
 def _means(numbers: Mapping[str, float]) -> str:
@@ -161,7 +159,7 @@ def run_claims(command: Claims) -> int:
     else:
         trained = trainer_text([read_trainer_experiment(file) for file in files.values()], width=width)
         lines = summary_lines({claim.name: claim.verdict for claim in claims})
-        first = "\n".join([*lines, "", key(), "", wrapped(total(claims), width)])
+        first = "\n".join([*lines, "", key(), "", wrap(total(claims), width)])
         print("\n\n\n".join([first, claims_text(claims, width=width), trained]))
     return 0
 

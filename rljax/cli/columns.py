@@ -20,7 +20,7 @@ def columns_of(stream: TextIO) -> int:
     return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
 
 
-def wrapped(text: str, columns: int, *, indent: str = "", hang: str = "") -> str:
+def wrap(text: str, columns: int, *, indent: str = "", hang: str = "") -> str:
     """Wrap a paragraph; no word is broken.
 
     Args:
@@ -36,7 +36,7 @@ def wrapped(text: str, columns: int, *, indent: str = "", hang: str = "") -> str
 
 def with_label(label: str, text: str, columns: int) -> str:
     """A paragraph, with a label in a column to its left."""
-    return wrapped(text, columns, indent=f"    {label:<{LABEL}}", hang=" " * (LABEL + 4))
+    return wrap(text, columns, indent=f"    {label:<{LABEL}}", hang=" " * (LABEL + 4))
 
 
 def formula_lines(formula: str, columns: int) -> list[str]:
@@ -51,25 +51,23 @@ def formula_lines(formula: str, columns: int) -> list[str]:
         parts = [line] if len(line) + 4 <= columns else re.split(r" {4,}", line.strip())
         for part in parts:
             fits = len(part) + 4 <= columns
-            fitted += [f"    {part}".rstrip()] if fits else wrapped(part, columns, indent="    ", hang=" " * 8).splitlines()
+            fitted += [f"    {part}".rstrip()] if fits else wrap(part, columns, indent="    ", hang=" " * 8).splitlines()
     return fitted
 
 
-def fitted(text: str, columns: int) -> str:
+def fit_lines(text: str, columns: int) -> str:
     """Wrap the lines of a text that are too long; framed lines stay unchanged.
 
     Example:
-        >>> print(fitted("one two three\\n│ a frame of │", 8))
+        >>> print(fit_lines("one two three\\n│ a frame of │", 8))
         one two
         three
         │ a frame of │
     """
-    lines = [
-        line if len(line) <= columns or set(line) & set(FRAME) else wrapped(line, columns) for line in text.split("\n")
-    ]
+    lines = [line if len(line) <= columns or set(line) & set(FRAME) else wrap(line, columns) for line in text.split("\n")]
     return "\n".join(lines)
 
 
 def with_paragraphs(rows: Sequence[tuple[str, str]], columns: int) -> str:
     """Names, with a paragraph under each."""
-    return "\n".join(f"  {name}\n{wrapped(text, columns, indent='      ', hang='      ')}" for name, text in rows)
+    return "\n".join(f"  {name}\n{wrap(text, columns, indent='      ', hang='      ')}" for name, text in rows)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from rljax.cli.columns import columns_of, with_label, wrapped
-from rljax.text import printable, shortened
+from rljax.cli.columns import columns_of, with_label, wrap
+from rljax.text import printable, shorten
 
 if TYPE_CHECKING:
     from rljax.programs.debugging import Diagnosis, Term
@@ -84,7 +84,7 @@ def text(found: "Diagnosis", columns: int) -> str:
     """The diagnosis, formatted for a terminal."""
     rows, cause = found.kept.scored_rollout.groups.rollout.rewards.size, found.cause
     lines = [
-        wrapped(
+        wrap(
             f"Step {found.kept.step}, {rows} responses, parameters of checkpoint {found.kept.checkpoint}. The update's norm is "
             f"{found.update_norm:.3g}; the guard allows at most {found.bound:.3g}.",
             columns,
@@ -101,7 +101,7 @@ def text(found: "Diagnosis", columns: int) -> str:
         return "\n".join(
             [
                 *lines,
-                wrapped("Every term is finite and the update is small enough: the fault is not in this batch.", columns),
+                wrap("Every term is finite and the update is small enough: the fault is not in this batch.", columns),
             ]
         )
     fault = (
@@ -110,10 +110,10 @@ def text(found: "Diagnosis", columns: int) -> str:
         else f"up to {cause.largest:.3g}"
     )
     lines.append(
-        wrapped(f"Cause: {cause.name}, {fault}.{_place(cause)} {CAUSES.get(cause.name.split()[0], '')}".rstrip(), columns)
+        wrap(f"Cause: {cause.name}, {fault}.{_place(cause)} {CAUSES.get(cause.name.split()[0], '')}".rstrip(), columns)
     )
     for label, value in location_of(found, cause).items():
-        lines.append(with_label(label, printable(shortened(value, LONGEST)).replace("\n", " "), columns))
+        lines.append(with_label(label, printable(shorten(value, LONGEST)).replace("\n", " "), columns))
     return "\n".join(lines)
 
 
@@ -122,7 +122,7 @@ def _critic_note(found: "Diagnosis", columns: int) -> list[str]:
     if not any(term.name == "value now" for term in found.terms):
         return []
     text = "value now and value_loss are computed by the critic after this batch, from which it may have learned."
-    return [wrapped(text, columns)]
+    return [wrap(text, columns)]
 
 
 def _row(term: "Term") -> str:

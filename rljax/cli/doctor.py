@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from rljax.cli.columns import columns_of, wrapped
+from rljax.cli.columns import columns_of, wrap
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,6 @@ def run_doctor(command: Doctor) -> int:
         print(json.dumps(summary.to_json(), indent=2, ensure_ascii=False))
         return 0
     columns = columns_of(sys.stdout)
-    print("\n".join(wrapped(line, columns, hang=hang) for line, hang in examination(folder, summary)))
+    print("\n".join(wrap(line, columns, hang=hang) for line, hang in examination(folder, summary)))
     print(f"\nReport: {out}")
     return 0

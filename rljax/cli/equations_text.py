@@ -12,7 +12,7 @@ from rljax.book.equations import Equation, by_role, equations
 from rljax.book.references import cited, references
 from rljax.book.text_search import IDEAS, Match, content_words, search
 from rljax.book.uses import calls_of_ops, calls_of_records, ops_in, users, uses
-from rljax.cli.columns import columns_of, formula_lines, with_label, with_paragraphs, wrapped
+from rljax.cli.columns import columns_of, formula_lines, with_label, with_paragraphs, wrap
 from rljax.errors import InputError
 from rljax.preference.direct_losses import BY_NAME as DIRECT_LOSSES
 
@@ -34,13 +34,11 @@ def links() -> dict[str, dict[str, tuple[str, ...]]]:
 
 def entry_text(entry: Equation, linked: Mapping[str, tuple[str, ...]], columns: int) -> str:
     """Name, summary, formula, source, function, test and links of an entry."""
-    head = wrapped(f"{entry.name}: {entry.summary}", columns, hang="    ")
+    head = wrap(f"{entry.name}: {entry.summary}", columns, hang="    ")
     rows = {"source": entry.source, "function": f"{entry.module}.{entry.function}", "test": entry.test}
     if entry.name in BY_NAME:
         rows["options"] = f"rljax algorithms {entry.name}"
-        lines = [
-            wrapped(f"{slot}: {', '.join(ops)}", columns, indent=" " * 8, hang=" " * 12) for slot, ops in linked.items()
-        ]
+        lines = [wrap(f"{slot}: {', '.join(ops)}", columns, indent=" " * 8, hang=" " * 12) for slot, ops in linked.items()]
         below = ["    slots", *lines]
     else:
         rows |= {label: ", ".join(names) for label, names in linked.items() if names}
@@ -68,7 +66,7 @@ def index_text(entries: Sequence[Equation], columns: int) -> str:
         parts.append(f"{role}\n{'=' * len(role)}")
         for (module, test), own in itertools.groupby(group, key=lambda entry: (_module_of(entry), entry.test)):
             rows = [(entry.name, f"{entry.summary} [{entry.source}]") for entry in own]
-            parts.append(f"{wrapped(f'{module}, {test}', columns)}\n{with_paragraphs(rows, columns)}")
+            parts.append(f"{wrap(f'{module}, {test}', columns)}\n{with_paragraphs(rows, columns)}")
     return "\n\n".join(parts)
 
 
@@ -89,7 +87,7 @@ def matches_text(matches: Sequence[Match], query: str, columns: int, *, limit: i
         notes.append(f"No entry has all of these words: {', '.join(words)}. These entries have the most of them.")
     if len(matches) > limit:
         notes.append(f"{limit} of {len(matches)} entries, the best first; --limit {len(matches)} shows all.")
-    return "\n\n".join([*blocks, *(wrapped(note, columns) for note in notes)])
+    return "\n\n".join([*blocks, *(wrap(note, columns) for note in notes)])
 
 
 def find_matches(query: str) -> tuple[Match, ...]:
@@ -124,7 +122,7 @@ def show_equations(query: str, stream: TextIO, *, limit: int = 10) -> None:
     else:
         entries = equations()
         hint = "Add a name, a word, a paper or a question (gae, dapo, 2504.05118, what bounds the ratio?) to see formulas."
-        text = "\n\n".join((index_text(entries, columns), wrapped(f"{len(entries)} equations. {hint}", columns)))
+        text = "\n\n".join((index_text(entries, columns), wrap(f"{len(entries)} equations. {hint}", columns)))
     stream.write(f"{text}\n")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rljax.cli.columns import columns_of, wrapped
+from rljax.cli.columns import columns_of, wrap
 
 if TYPE_CHECKING:
     from rljax.book.errata import Erratum, Evidence
@@ -26,7 +26,7 @@ def errata_text(results: "Sequence[tuple[Erratum, Evidence | None]]", *, width: 
     parts = []
     for document in documents:
         blocks = [_erratum_text(entry, evidence, width) for entry, evidence in results if entry.document == document]
-        title = wrapped(document, width)
+        title = wrap(document, width)
         parts.append("\n\n".join([f"{title}\n{'=' * max(map(len, title.splitlines()))}", *blocks]))
     return "\n\n\n".join(parts)
 
@@ -37,8 +37,8 @@ def _erratum_text(entry: "Erratum", evidence: "Evidence | None", width: int) -> 
         "correction": f"{entry.correction} ({entry.source})",
         "computed": _verdict(entry, evidence),
     }
-    shown = [wrapped(f"{label + ':':<12}{text}", width, indent=" " * 4, hang=" " * 16) for label, text in lines.items()]
-    return "\n".join([wrapped(f"{entry.number}. {entry.where}", width, hang=" " * 4), *shown])
+    shown = [wrap(f"{label + ':':<12}{text}", width, indent=" " * 4, hang=" " * 16) for label, text in lines.items()]
+    return "\n".join([wrap(f"{entry.number}. {entry.where}", width, hang=" " * 4), *shown])
 
 
 VERDICTS = {
@@ -81,5 +81,5 @@ def run_errata(command: Errata) -> int:
         width = columns_of(sys.stdout)
         confirmed = f"{len(computed) - failed} of {len(computed)} examples confirm their entries"
         total = f"{len(results)} errata: {confirmed}; {len(results) - len(computed)} entries have only a source."
-        print(errata_text(results, width=width), wrapped(total, width), sep="\n\n")
+        print(errata_text(results, width=width), wrap(total, width), sep="\n\n")
     return 1 if failed else 0

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from rljax.cli.columns import columns_of, with_label, wrapped
+from rljax.cli.columns import columns_of, with_label, wrap
 from rljax.rewards import BY_NAME
 from rljax.rewards.correctness import form_of
 from rljax.tracking.glossary import GLOSSARY, GROUPS, LABELS, Entry, find_entry
@@ -36,7 +36,7 @@ def entry_text(entry: Entry, columns: int) -> str:
         "expect": entry.expect,
         "if not": entry.act,
     }
-    head = wrapped(f"{entry.name}: {entry.meaning}", columns, hang="    ")
+    head = wrap(f"{entry.name}: {entry.meaning}", columns, hang="    ")
     return "\n".join([head, *(with_label(label, text, columns) for label, text in rows.items())])
 
 
@@ -47,17 +47,17 @@ def list_text(columns: int) -> str:
         lines = [f"{group}\n{'=' * len(group)}"]
         for entry in entries:
             sentence = entry.meaning.split(". ")[0].rstrip(".")
-            lines.append(f"{entry.name}\n{wrapped(sentence, columns, indent='    ', hang='    ')}")
+            lines.append(f"{entry.name}\n{wrap(sentence, columns, indent='    ', hang='    ')}")
         parts.append("\n".join(lines))
     hint = "`rljax explain METRIC` prints its formula, its unit, what to expect and what to do."
-    return "\n\n".join([*parts, wrapped(hint, columns)])
+    return "\n\n".join([*parts, wrap(hint, columns)])
 
 
 def reward_text(name: str, columns: int) -> str:
     """What a reward returns, and which form of answer it reads."""
     reward = BY_NAME[name]
     summary = (inspect.getdoc(reward) or "").partition("\n\n")[0]
-    head = wrapped(f"{name}: {summary}", columns, hang="    ")
+    head = wrap(f"{name}: {summary}", columns, hang="    ")
     return "\n".join([head, with_label("reads", f"{form_of(reward)}", columns)])
 
 

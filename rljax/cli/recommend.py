@@ -25,7 +25,7 @@ from rljax.book.choosing import (
 )
 from rljax.book.claims import VERDICTS, read_claim
 from rljax.book.trainer_experiments import read_trainer_experiment, trainer_experiments
-from rljax.cli.columns import columns_of, with_label, wrapped
+from rljax.cli.columns import columns_of, with_label, wrap
 from rljax.errors import InputError
 
 
@@ -117,7 +117,7 @@ def recommendation_text(found: Recommendation, evidence: Mapping[str, list[Evide
 def _wrap_command(words: Sequence[str], width: int) -> str:
     """Break a command over several lines, never between a flag and its values."""
     units = shlex.join(words).replace(" ", "\0").replace("\0--", " --")
-    lines = wrapped(units, width - 2, indent=" " * 4, hang=" " * 8)
+    lines = wrap(units, width - 2, indent=" " * 4, hang=" " * 8)
     return lines.replace("\n", " \\\n").replace("\0", " ")
 
 

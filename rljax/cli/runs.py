@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from rljax.cli.columns import columns_of, wrapped
+from rljax.cli.columns import columns_of, wrap
 from rljax.errors import InputError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def run_show(command: Show) -> int:
     out = write_page(folder, rollouts, command.out)
     columns = min(columns_of(sys.stdout), 80)
     if rollouts.note is not None:
-        print(f"{wrapped(rollouts.note, columns)}\n")
+        print(f"{wrap(rollouts.note, columns)}\n")
     print_rollouts(rows, number, command.color, columns=columns)
     print(f"\nPage: {out}")
     if command.browser:
@@ -128,7 +128,7 @@ def run_runs(command: Runs) -> int:
     columns = columns_of(sys.stdout)
     print(table(summaries, columns))
     for _, error in unread:
-        print(wrapped(error, columns, hang="    "))
+        print(wrap(error, columns, hang="    "))
     return 0
 
 

@@ -5,13 +5,13 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rljax.cli.columns import with_label, wrapped
+from rljax.cli.columns import with_label, wrap
 from rljax.cli.examination import settings_of
 from rljax.errors import InputError
 from rljax.evaluation.comparison import interval_of, last_answers, paired_difference
 from rljax.evaluation.statistics import Estimate
 from rljax.rewards.correctness import is_right
-from rljax.text import printable, shortened
+from rljax.text import printable, shorten
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import EvaluationPoint, Summary, evaluations, rows_so_far, summarize
 
@@ -130,8 +130,8 @@ def _runs_text(runs: Sequence[Mapping[str, Any]], columns: int) -> str:
     for row in runs:
         alarms = f"; alarms: {', '.join(name.replace('_', ' ') for name in row['alarms'])}" if row["alarms"] else ""
         line = f"{row['mark']}  {row['name']}: {row['algorithm']}, step {row['steps']} of {row['total']}, {row['status']}{alarms}"
-        lines.append(wrapped(line, columns, hang="   "))
-        lines += [wrapped(f"   {note}", columns, hang="   ") for note in row["notes"]]
+        lines.append(wrap(line, columns, hang="   "))
+        lines += [wrap(f"   {note}", columns, hang="   ") for note in row["notes"]]
     return "\n".join(lines)
 
 
@@ -148,7 +148,7 @@ def _accuracy_text(runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapp
                 f"  {row['mark']} - {runs[0]['mark']}, last: {100 * difference['value']:+.1f} points{ends} on the same "
                 f"{difference['problems']} problems"
             )
-            lines.append(wrapped(line, columns, hang="     "))
+            lines.append(wrap(line, columns, hang="     "))
     return "\n".join(lines)
 
 
@@ -171,7 +171,7 @@ def _settings_text(settings: Mapping[str, Sequence[Any]], marks: Sequence[str], 
     lines = ["Settings that differ"]
     for name, values in settings.items():
         shown = "   ".join(f"{mark} {_value(value)}" for mark, value in zip(marks, values, strict=True))
-        lines.append(wrapped(f"  {name}: {shown}", columns, hang="      "))
+        lines.append(wrap(f"  {name}: {shown}", columns, hang="      "))
     return "\n".join(lines)
 
 
@@ -195,10 +195,10 @@ def _answers_text(answers: Sequence[Mapping[str, Any]], marks: Sequence[str], co
         return "No problem was answered by all runs at their last step."
     lines = ["Last answers to the same problems"]
     for row in answers:
-        prompt, answer = (printable(shortened(row[name], LONGEST)).replace("\n", " ") for name in ("prompt", "answer"))
-        lines.append(wrapped(f"  {prompt}   (answer {answer})", columns, hang="      "))
+        prompt, answer = (printable(shorten(row[name], LONGEST)).replace("\n", " ") for name in ("prompt", "answer"))
+        lines.append(wrap(f"  {prompt}   (answer {answer})", columns, hang="      "))
         for mark, completion, reward in zip(marks, row["completions"], row["rewards"], strict=True):
-            shown = printable(shortened(completion, LONGEST)).replace("\n", " ")
+            shown = printable(shorten(completion, LONGEST)).replace("\n", " ")
             judged = "not judged" if reward is None else f"{reward:g}"
             lines.append(with_label(f"{mark} {judged}", shown, columns))
     return "\n".join(lines)

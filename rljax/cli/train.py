@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from rljax.cli.columns import columns_of, wrapped
+from rljax.cli.columns import columns_of, wrap
 from rljax.cli.hosts import join_hosts
 from rljax.cli.loading import loading
 from rljax.cli.restarting import note, run_with_restarts
@@ -226,7 +226,7 @@ def _run(program: str, command: Train, start: Start, arguments: list[str], **opt
         return INTERRUPTED
     if command.smoke:
         text = "The smoke test has passed: every phase of this run works on this machine. Its accuracy means nothing."
-        print(wrapped(text, columns_of(sys.stdout)))
+        print(wrap(text, columns_of(sys.stdout)))
     return 0
 
 

@@ -9,7 +9,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from rljax.text import one_paragraph, printable, shortened
+from rljax.text import one_paragraph, printable, shorten
 from rljax.tracking.rollout_page import scales
 from rljax.tracking.rollout_rows import outcomes_of
 from rljax.tracking.rows import Row
@@ -90,9 +90,9 @@ def transcript(row: Row, number: int, color: Color, scale: Mapping[str, float]) 
     lines += [Text("; ".join(facts), style="dim")] if facts else []
     if row["length"] is not None:
         lines.append(Text(LEGENDS[color].format(**scale), style="dim"))
-    lines += [Text(), Text("prompt", style="bold"), Text(printable(shortened(row["prompt"], MOST_PROMPT)))]
+    lines += [Text(), Text("prompt", style="bold"), Text(printable(shorten(row["prompt"], MOST_PROMPT)))]
     if row["answer"]:
-        lines.append(Text(f"Reference answer: {one_paragraph(shortened(row['answer'], MOST_PROMPT))}", style="dim"))
+        lines.append(Text(f"Reference answer: {one_paragraph(shorten(row['answer'], MOST_PROMPT))}", style="dim"))
     turn, left = 0, MOST_TOKENS
     for span in row["spans"]:
         turn += span["role"] == "policy"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rljax.cli.columns import columns_of, wrapped
+from rljax.cli.columns import columns_of, wrap
 from rljax.cli.flags import known_flags
 from rljax.cli.loading import loading
 from rljax.cli.restarting import note
@@ -235,7 +235,7 @@ def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *,
         f"{made} RL steps in {seconds / 60:.1f} minutes; all candidates to the end would have needed {full}. The winner was chosen "
         "on the held-out problems, so its accuracy is optimistic: expect a little less on other problems."
     )
-    return "\n\n".join([*blocks, wrapped(about, width)])
+    return "\n\n".join([*blocks, wrap(about, width)])
 
 
 def _steps_before(trial: "Trial", rungs: "Sequence[Rung]") -> int:

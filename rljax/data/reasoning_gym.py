@@ -20,7 +20,7 @@ import numpy as np
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.importing import check_optional, import_optional
-from rljax.text import did_you_mean, listed, nearest_first, one_line
+from rljax.text import did_you_mean, list_names, nearest_first, one_line
 
 PACKAGE = "reasoning_gym"
 COLUMN = "reasoning_gym"
@@ -121,7 +121,8 @@ def _generator(name: str) -> tuple[type, type]:
     known: Mapping[str, tuple[type, type]] = import_optional(f"{PACKAGE}.factory", "reasoning-gym").DATASETS
     if name not in known:
         raise InputError(
-            f"reasoning-gym has no generator {name!r}{did_you_mean(name, known)} It has {listed(sorted(known), LIST_GENERATORS)}."
+            f"reasoning-gym has no generator {name!r}{did_you_mean(name, known)} "
+            f"It has {list_names(sorted(known), LIST_GENERATORS)}."
         )
     return known[name]
 

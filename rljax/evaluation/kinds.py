@@ -11,7 +11,7 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.comparison import Row, judged_pairs, row_is_right
 from rljax.evaluation.statistics import Estimate, paired_share_difference
-from rljax.text import printable, shortened
+from rljax.text import printable, shorten
 
 MOST_KINDS = 12
 """A column with more values than this has too many kinds to list."""
@@ -74,7 +74,7 @@ def labels_of(problems: Sequence[Problem], column: str) -> list[str]:
 
 
 def _label(value: object) -> str:
-    return "-" if value is None else shortened(printable(str(value)), _LABEL)
+    return "-" if value is None else shorten(printable(str(value)), _LABEL)
 
 
 def by_value(label: str) -> tuple[int, float, str]:

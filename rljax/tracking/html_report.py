@@ -7,7 +7,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from rljax.rewards.correctness import is_right
-from rljax.text import printable, shortened
+from rljax.text import printable, shorten
 from rljax.tracking.alarms import BY_NAME, Event, advice
 from rljax.tracking.summary import EvaluationPoint, Summary
 
@@ -146,7 +146,7 @@ def _table(heads: Sequence[str], rows: Iterable[str]) -> str:
 
 
 def _cell(value: object, *, kind: str = "text") -> str:
-    return f'<td class="{kind}">{_text(shortened(value, LONGEST))}</td>'
+    return f'<td class="{kind}">{_text(shorten(value, LONGEST))}</td>'
 
 
 def _answers(answers: Sequence[Mapping[str, Any]]) -> Iterable[str]:

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, TextIO, cast
 
 from rljax.files import AppendFile, no_room
-from rljax.text import printable, shortened
+from rljax.text import printable, shorten
 from rljax.tracking.display import Display
 from rljax.tracking.display_text import (
     METRICS,
@@ -132,16 +132,16 @@ class PlainDisplay:
         if not self._is_log:
             return
         for row in rows[:SHOWN_SAMPLES]:
-            texts = [f"{name} {shortened(row[name], SAMPLE_CHARACTERS)!r}" for name in ("prompt", "completion", "answer")]
+            texts = [f"{name} {shorten(row[name], SAMPLE_CHARACTERS)!r}" for name in ("prompt", "completion", "answer")]
             self._write([f"sample at step {step}: reward {float(row['reward']):g} | {' | '.join(texts)}"])
 
     def comparison(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write three lines per problem, unless quiet."""
         for row in () if self._quiet else rows:
-            prompt, answer = (shortened(row[name], SAMPLE_CHARACTERS) for name in ("prompt", "answer"))
+            prompt, answer = (shorten(row[name], SAMPLE_CHARACTERS) for name in ("prompt", "answer"))
             sides = (
                 f"  {side}, {verdict(row[f'reward_{side}'], row[f'correct_{side}'])}: "
-                f"{shortened(row[side], SAMPLE_CHARACTERS)!r}"
+                f"{shorten(row[side], SAMPLE_CHARACTERS)!r}"
                 for side in ("before", "after")
             )
             self._write([f"held-out prompt {prompt!r}, answer {answer!r}", *sides])

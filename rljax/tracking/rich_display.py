@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljax.rewards.correctness import is_right
-from rljax.text import printable, shortened
+from rljax.text import printable, shorten
 from rljax.tracking.display_text import (
     METRICS,
     POSITIVE,
@@ -144,7 +144,7 @@ class RichDisplay:
         for row in shown:
             reward = float(row["reward"])
             # Text, never str: rich would interpret "[red]" in a model's output as markup.
-            texts = (printable(shortened(row[name], SAMPLE_CHARACTERS)) for name in ("prompt", "completion", "answer"))
+            texts = (printable(shorten(row[name], SAMPLE_CHARACTERS)) for name in ("prompt", "completion", "answer"))
             table.add_row(Text(f"{reward:.2f}", style="green" if reward > 0 else "red"), *map(Text, texts))
         self._console.print(Text(), table, sep="\n")
 
@@ -171,12 +171,12 @@ class RichDisplay:
         for title, ratio in (("prompt", 2), ("before", 3), ("after", 3), ("answer", 1)):
             table.add_column(title, ratio=ratio, overflow="fold")
         for row in rows:
-            prompt, answer = (Text(printable(shortened(row[name], SAMPLE_CHARACTERS))) for name in ("prompt", "answer"))
+            prompt, answer = (Text(printable(shorten(row[name], SAMPLE_CHARACTERS))) for name in ("prompt", "answer"))
             sides = (
                 Text.assemble(
                     _colored_verdict(row[f"reward_{side}"], row[f"correct_{side}"]),
                     "\n",
-                    printable(shortened(row[side], SAMPLE_CHARACTERS)),
+                    printable(shorten(row[side], SAMPLE_CHARACTERS)),
                 )
                 for side in ("before", "after")
             )

@@ -15,7 +15,7 @@ from rljax.book.errata import ERRATA, Evidence
 from rljax.book.slots import table
 from rljax.book.text_search import search
 from rljax.cli import main
-from rljax.cli.columns import columns_of, formula_lines, with_label, wrapped
+from rljax.cli.columns import columns_of, formula_lines, with_label, wrap
 from rljax.cli.equations_text import links, show_equations
 from rljax.errors import InputError
 
@@ -251,8 +251,8 @@ def test_long_formulas_are_broken_at_their_gaps():
 
 def test_names_are_never_broken():
     long = "x" * 40
-    assert long in wrapped(f"a {long} b", 20)
-    assert "well-known-name" in wrapped("aaaa well-known-name", 10)
+    assert long in wrap(f"a {long} b", 20)
+    assert "well-known-name" in wrap("aaaa well-known-name", 10)
     assert with_label("source", "one two", 80) == "    source      one two"
 
 

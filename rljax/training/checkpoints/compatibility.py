@@ -12,7 +12,7 @@ from orbax.checkpoint.tree import serialize_tree
 
 from rljax.errors import InputError
 from rljax.parallel.mesh import path_names
-from rljax.text import shortened
+from rljax.text import shorten
 from rljax.training.state import TrainState
 
 SEAMS = MappingProxyType({"opt_state": "optimizer", "params": "policy"})
@@ -153,7 +153,7 @@ def _brief(node: object) -> str:
     """Describe a structure briefly, such as `[None, {count: array}]`; a long one is cut, and its number of entries is added."""
     text = _text(node)
     count = f" ({len(_entries(node) or ())} entries)" if len(text) > LONGEST_STRUCTURE else ""
-    return shortened(text, LONGEST_STRUCTURE) + count
+    return shorten(text, LONGEST_STRUCTURE) + count
 
 
 def _text(node: object) -> str:

@@ -11,7 +11,7 @@ from rljax.errors import InputError
 from rljax.importing import import_function, is_own
 from rljax.settings.checks import check_at_least, check_positive, check_share
 from rljax.settings.options import Options
-from rljax.text import listed, nearest_first
+from rljax.text import list_names, nearest_first
 
 if TYPE_CHECKING:
     from rljax.algorithms import Algorithm
@@ -188,7 +188,7 @@ def factory_of(algorithm: str) -> Callable[..., "Algorithm"]:
     if is_own(algorithm):
         return import_function(algorithm, "algorithm")
     if algorithm not in BY_NAME:
-        names = listed(sorted(BY_NAME), "rljax algorithms")
+        names = list_names(sorted(BY_NAME), "rljax algorithms")
         advice = f"choose one of {names}, or name your own as `module:function` or `path.py:function`."
         raise InputError(f"The algorithm {algorithm!r} is unknown{nearest_first(algorithm, BY_NAME, advice)}")
     return BY_NAME[algorithm]
