@@ -110,7 +110,7 @@ def recommendation_text(found: Recommendation, evidence: Mapping[str, list[Evide
     if found.idle:
         idle = [with_label(name.replace("_", "-"), why, width) for name, why in found.idle.items()]
         blocks.append(["Facts without effect here, and why", *idle])
-    blocks.append(["Command; replace its file names with your own", _wrap_command(found.words, width)])
+    blocks.append(["Command, with file names to replace with your own", _wrap_command(found.words, width)])
     return "\n\n".join("\n".join(lines) for lines in blocks)
 
 
