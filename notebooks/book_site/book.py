@@ -10,7 +10,7 @@ from pathlib import Path
 
 import document_errata
 
-from book_site.docstrings import escaped, header, label, markdown, source, table
+from book_site.docstrings import escape_text, header, label, markdown, source, table
 from book_site.extension import RESULTS
 from rljax.algorithms import BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
@@ -34,7 +34,7 @@ def anchors() -> Mapping[str, str]:
 
 
 def link(name: str) -> str:
-    """An equation's or an algorithm's name, linked where it has a page."""
+    """An equation's or an algorithm's name, linked if it has a page."""
     return f"[`{name}`](#{anchors()[name]})" if name in anchors() else f"`{name}`"
 
 
@@ -78,20 +78,20 @@ def _by_module() -> Mapping[str, Mapping[str, str]]:
 
 
 def _siblings(entry: Equation) -> Mapping[str, str]:
-    """Names of the same module, which docstrings write without it."""
+    """Names of functions in the same module, which docstrings write without the module."""
     return _by_module()[entry.module]
 
 
 def _equation_index(entries: list[Equation], pages: list[str]) -> str:
     first = [
-        (f"[`{entry.name}`](#{label(entry.name)})", escaped(entry.summary), str(count)) for entry, count in most_used()
+        (f"[`{entry.name}`](#{label(entry.name)})", escape_text(entry.summary), str(count)) for entry, count in most_used()
     ]
     parts = ["## The most used", table(("function", "what it computes", "algorithms"), first)]
     for role, own in by_role(entries).items():
         parts.append(f"## {role}")
         for module, group in itertools.groupby(own, key=lambda entry: entry.module):
             rows = [
-                (f"[`{entry.function}`](#{label(entry.name)})", escaped(entry.summary), escaped(entry.source))
+                (f"[`{entry.function}`](#{label(entry.name)})", escape_text(entry.summary), escape_text(entry.source))
                 for entry in group
             ]
             parts += [f"### {module.removeprefix('rljax.ops.')}", table(("function", "what it computes", "source"), rows)]
@@ -112,7 +112,7 @@ def _equation_index(entries: list[Equation], pages: list[str]) -> str:
     return f"""(page-equations)=
 # Equations
 
-{len(entries)} functions, each the size of its formula: arrays in, arrays out, and nothing imported but JAX, NumPy and jaxtyping.
+{len(entries)} functions, each the size of its formula: arrays in, arrays out, and no imports except JAX, NumPy and jaxtyping.
 Tokens are on the last axis, the responses of a prompt on the last axis of rewards. Each function is tested against a slow loop
 written from the formula.
 `rljax equations WORDS` searches them in a terminal; [`rljax conform`](../../conformance.md) tests a loss of your own against them.
@@ -128,8 +128,8 @@ def algorithm_pages() -> dict[str, str]:
     descents = {descent.name: descent for descent in genealogy()}
     entries = {entry.name: entry for entry in equations() if entry.name in BY_NAME}
     pages = {f"algorithms/{name}": _algorithm(entry, descents) for name, entry in entries.items()}
-    rows = [(link(name), escaped(entry.summary), _grew(descents[name])) for name, entry in entries.items()]
-    corrections = [(f"`{name}`", escaped(inspect.getdoc(make) or "")) for name, make in CORRECTIONS.items()]
+    rows = [(link(name), escape_text(entry.summary), _parent_link(descents[name])) for name, entry in entries.items()]
+    corrections = [(f"`{name}`", escape_text(inspect.getdoc(make) or "")) for name, make in CORRECTIONS.items()]
     _, _, slots_of_all = slots_table().partition("\n\n")
     index = f"""(page-algorithms)=
 # Algorithms
@@ -145,14 +145,15 @@ An algorithm is a record of functions, one slot for each idea of its paper; `rlj
 
 ## What each changed
 
-Each algorithm is below the nearest earlier one: the older record with the same function in the most slots. That is
-computed, and is no history. A line shows the slots that differ: before → after, + a new slot, - a slot left empty.
+Each algorithm is below the nearest earlier one: the older record with the same function in the most slots. This is
+computed from the records; it is not a history. A line shows the slots that differ: before → after, + a new slot, - a slot left
+empty.
 
 {_tree(descents, None)}
 
 ## Corrections
 
-`--correction NAME` weighs tokens to which sampler and learner give different probabilities.
+`--correction NAME` reweights tokens to which sampler and learner give different probabilities.
 
 {table(("correction", "what it does"), corrections)}
 
@@ -176,7 +177,7 @@ def _tree(descents: Mapping[str, Descent], parent: str | None, depth: int = 0) -
     return "\n".join(lines)
 
 
-def _grew(descent: Descent) -> str:
+def _parent_link(descent: Descent) -> str:
     return link(descent.parent) if descent.parent else ""
 
 
@@ -184,10 +185,12 @@ def _algorithm(entry: Equation, descents: Mapping[str, Descent]) -> str:
     factory, own = BY_NAME[entry.name], descents[entry.name]
     record = factory()
     filled = slots(record)
-    rows = [(f"`{slot}`", escaped(what.text()), _links(ops_in(filled[slot]))) for slot, what in fillings(record).items()]
+    rows = [
+        (f"`{slot}`", escape_text(what.text()), _links(ops_in(filled[slot]))) for slot, what in fillings(record).items()
+    ]
     children = [name for name, descent in descents.items() if descent.parent == entry.name]
     relations = [f"nearest earlier algorithm: {link(own.parent)}"] if own.parent else []
-    relations += [f"nearest to it, later: {_links(children)}"] if children else []
+    relations += [f"later algorithms nearest to it: {_links(children)}"] if children else []
     text = [
         f"({label(entry.name)})=\n# {entry.name}",
         f"```python\n{header(factory)}\n```",
@@ -211,7 +214,7 @@ def papers_page() -> str:
     for reference in references():
         fields = reference.fields
         where = fields.get("eprint")
-        title = escaped(fields["title"].replace("{", "").replace("}", ""))
+        title = escape_text(fields["title"].replace("{", "").replace("}", ""))
         source = f"[arXiv:{where}](https://arxiv.org/abs/{where})" if where else ""
         names = _links(found.get(reference.key, []))
         blocks.append(
@@ -250,20 +253,20 @@ def document_errata_page() -> str:
 
 
 def _errata_text(title: str, introduction: str, entries: Sequence[Erratum]) -> str:
-    with ThreadPoolExecutor() as pool:  # each spends its time in JAX's compiler, which lets others run
+    with ThreadPoolExecutor() as pool:  # most of the time is spent in JAX's compiler, which runs in parallel
         results = list(zip(entries, pool.map(lambda entry: entry.check and entry.check(), entries), strict=True))
     text = [title, f"{len(results)} {introduction}"]
     for document in dict.fromkeys(entry.document for entry in entries):
-        text.append(f"## {escaped(document)}")
+        text.append(f"## {escape_text(document)}")
         for entry, found in results:
             if entry.document != document:
                 continue
-            computed = "nothing to compute; compare with the source" if found is None else escaped(found.numbers)
+            computed = "nothing to compute; compare with the source" if found is None else escape_text(found.numbers)
             text += [
-                f"### {entry.number}. {escaped(entry.where)}",
-                f"**Claim**: {escaped(entry.claim)}",
-                f"**{'Also' if entry.kind == 'ambiguity' else 'Correction'}**: {escaped(entry.correction, anchors())} "
-                f"({escaped(entry.source)})",
+                f"### {entry.number}. {escape_text(entry.where)}",
+                f"**Claim**: {escape_text(entry.claim)}",
+                f"**{'Also' if entry.kind == 'ambiguity' else 'Correction'}**: {escape_text(entry.correction, anchors())} "
+                f"({escape_text(entry.source)})",
                 f"**Computed**: {computed}",
             ]
     return "\n\n".join(text)

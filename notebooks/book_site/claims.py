@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from book_site.book import HIDDEN
-from book_site.docstrings import escaped, table
+from book_site.docstrings import escape_text, table
 from book_site.extension import RESULTS
 from lab.pictures import draw_all
 from rljax.book.claims import VERDICTS, ClaimResult, Verdict, claim_names, read_claim
@@ -33,13 +33,13 @@ Effects of a network do not appear: features that prompts share, a large vocabul
 :alt: the statistic of every claim with its interval, under the verdicts
 ```
 
-Each statistic is divided by the smallest size that would matter, which bounds the grey band; beyond it the axis is logarithmic.
+Each statistic is divided by the smallest size that would matter, which bounds the gray band; beyond it the axis is logarithmic.
 Squares are claims that two things are equal.
 
 ## How they are decided
 
-Each arm has the best learning rate of a search on other seeds, unless the row says *one fixed rate*: another rate
-may decide otherwise there.
+Each arm has the best learning rate of a search on other seeds, unless the row says *one fixed rate*: there,
+another rate may change the verdict.
 
 A claim's statistic is one number per seed, with Student's t interval over the seeds; `rljax claims NAME` prints the rule, which is
 the same for all claims. About one interval in twenty misses its true value by chance. What was chosen after results had been seen
@@ -81,7 +81,7 @@ def summary(verdicts: Mapping[str, Verdict]) -> str:
     for question, claims in SUMMARY.items():
         parts = []
         for verdict in VERDICTS:
-            here = [f"{escaped(words)} ({_link(name)})" for name, words in claims.items() if verdicts[name] == verdict]
+            here = [f"{escape_text(words)} ({_link(name)})" for name, words in claims.items() if verdicts[name] == verdict]
             parts += [f"*{verdict}:* {', '.join(here)}"] if here else []
         lines.append(f"- **{question}.** {'; '.join(parts)}.")
     return "\n".join(lines)
@@ -100,33 +100,33 @@ def _statistic(claim: ClaimResult) -> str:
     statistic = f"{claim.statistic.text()}: {claim.unit} ({claim.statistic.seeds} seeds)"
     if claim.condition_statistic is not None:
         statistic += f"; the experiment is a test only if {claim.condition_statistic.text()} is above 0: {claim.condition}"
-    return escaped(statistic)
+    return escape_text(statistic)
 
 
 def _row(claim: ClaimResult) -> tuple[str, ...]:
     mark = ", one fixed rate" if claim.has_one_rate else ""
-    return escaped(claim.text), claim.statistic.text() + mark, _link(claim.name)
+    return escape_text(claim.text), claim.statistic.text() + mark, _link(claim.name)
 
 
 def _page(claim: ClaimResult) -> str:
-    """The experiment of a claim: numbers, picture and words."""
+    """The page of a claim: its results, plot and text."""
     rows = [
-        ("claim", escaped(claim.text)),
-        ("source", escaped(f"{claim.paper}, {claim.place}")),
+        ("claim", escape_text(claim.text)),
+        ("source", escape_text(f"{claim.paper}, {claim.place}")),
         ("verdict", claim.verdict),
         ("statistic", _statistic(claim)),
-        ("budget", escaped(claim.budget)),
+        ("budget", escape_text(claim.budget)),
         ("run", f"{claim.date}, {claim.minutes:.1f} minutes"),
         ("files", f"`experiments/claims/{claim.name}.py` and `.json`"),
     ]
-    rows += [("first look", escaped(claim.first_look))] if claim.first_look else []
-    rows += [("pilot", escaped(claim.pilot))] if claim.pilot else []
-    figures = [(escaped(name), found.text()) for name, found in claim.figures.items()]
+    rows += [("first look", escape_text(claim.first_look))] if claim.first_look else []
+    rows += [("pilot", escape_text(claim.pilot))] if claim.pilot else []
+    figures = [(escape_text(name), found.text()) for name, found in claim.figures.items()]
     parts = [
         f"({claim_label(claim.name)})=\n# `{claim.name}`",
         table(("", ""), rows),
         f"```{{image}} /../experiments/claims/{claim.name}.png\n:alt: curves of the arms, and the statistic of every seed\n```",
-        *(escaped(part) for part in claim.page.split("\n\n")),
+        *(escape_text(part) for part in claim.page.split("\n\n")),
         *([f"## Further figures\n\n{table(('figure', 'mean (95 % interval)'), figures)}"] if figures else []),
     ]
     return "\n\n".join(parts)

@@ -23,7 +23,7 @@ def label(name: str) -> str:
     return f"book-{re.sub(r'[^a-z0-9]+', '-', name.lower())}"
 
 
-def escaped(text: str, anchors: Mapping[str, str] | None = None) -> str:
+def escape_text(text: str, anchors: Mapping[str, str] | None = None) -> str:
     """Plain text with code in backticks, as Markdown on one line; arXiv ids, and code that names an anchor, become links.
 
     Args:
@@ -31,9 +31,9 @@ def escaped(text: str, anchors: Mapping[str, str] | None = None) -> str:
         anchors: name in backticks -> anchor.
 
     Example:
-        >>> escaped("A_i of `gae`, arXiv:1506.02438", {"gae": "book-gae-gae"})
+        >>> escape_text("A_i of `gae`, arXiv:1506.02438", {"gae": "book-gae-gae"})
         'A\\\\_i of [`gae`](#book-gae-gae), [arXiv:1506.02438](https://arxiv.org/abs/1506.02438)'
-        >>> escaped("2 * 3, *not* 5, to be **maximized**")
+        >>> escape_text("2 * 3, *not* 5, to be **maximized**")
         '2 \\\\* 3, *not* 5, to be **maximized**'
     """
     parts = CODE.split(" ".join(text.split()))
@@ -85,7 +85,7 @@ def table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def maths(equation: str) -> str:
+def display_formula(equation: str) -> str:
     """The formula of a docstring as displayed mathematics, one line each."""
     return "\n\n".join(f"$$\n{line}\n$$" for line in tex_lines(equation))
 
@@ -150,25 +150,25 @@ def _prose(text: str, anchors: Mapping[str, str]) -> Iterator[str]:
     equation = formula(text)
     for block in re.split(r"\n\s*\n(?! )", text):
         if block.lstrip().startswith("::"):
-            yield maths(equation or "")
+            yield display_formula(equation or "")
         elif ">>>" in block:
-            yield fenced(textwrap.dedent(block))
+            yield fence_dialogue(textwrap.dedent(block))
         elif block.strip():
-            yield escaped(block, anchors)
+            yield escape_text(block, anchors)
 
 
-def fenced(text: str) -> str:
-    """A dialogue with Python."""
+def fence_dialogue(text: str) -> str:
+    """An interactive Python session as a block of code."""
     return f"```pycon\n{text}\n```"
 
 
 def _section(title: str, text: str, anchors: Mapping[str, str]) -> Iterator[str]:
     if title == "Example":
-        yield f"**Example**\n\n{fenced(text)}"
+        yield f"**Example**\n\n{fence_dialogue(text)}"
         return
     entries = ENTRY.findall(text) if title in ("Attributes", "Args", "Raises") else []
     if entries:
-        items = "\n".join(f"- `{name}`: {escaped(words, anchors)}" for name, words in entries)
+        items = "\n".join(f"- `{name}`: {escape_text(words, anchors)}" for name, words in entries)
         yield f"**{title}**\n\n{items}"
     else:
-        yield f"**{title}**: {escaped(text, anchors)}"
+        yield f"**{title}**: {escape_text(text, anchors)}"

@@ -1,4 +1,4 @@
-"""Sphinx's part of the generated pages: have them written before the sources are looked for, and lead links to them."""
+"""Sphinx hooks: write the generated pages before Sphinx looks for sources, and redirect links to them."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ RESULTS = (
 
 
 def write(app: "Sphinx") -> None:
-    """Write the pages in a process of their own: JAX's threads and Sphinx's forks do not go together."""
+    """Write the pages in a separate process: a process with JAX's threads must not be forked, which Sphinx does."""
     source = Path(app.srcdir)
     folders = (str(source), str(source.parent / "experiments"), os.environ.get("PYTHONPATH"))
     path = os.pathsep.join(filter(None, folders))
@@ -39,8 +39,8 @@ def write(app: "Sphinx") -> None:
     subprocess.run([sys.executable, "-m", "book_site.generated", source / "generated"], env=environment, check=True)
 
 
-def at_home(app: "Sphinx", name: str, source: list[str]) -> None:
-    """Lead links to the tables of experiments/, which are right in the repository, to the pages that they have here."""
+def redirect_links(app: "Sphinx", name: str, source: list[str]) -> None:
+    """Redirect links to tables in experiments/, which are right in the repository, to the pages of these tables on the site."""
     text = source[0].replace("../experiments/algorithms_slots.md", "#page-algorithms")
     for table in RESULTS:
         text = text.replace(f"../experiments/{table}.md", f"#page-{table.replace('_', '-')}")
@@ -48,7 +48,7 @@ def at_home(app: "Sphinx", name: str, source: list[str]) -> None:
 
 
 def setup(app: "Sphinx") -> dict[str, bool]:
-    """Connect both."""
+    """Connect both hooks."""
     app.connect("builder-inited", write)
-    app.connect("source-read", at_home)
+    app.connect("source-read", redirect_links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from book_site.docstrings import escaped, table
+from book_site.docstrings import escape_text, table
 from rljax.models.families import FAMILIES, USUAL
 from rljax.models.families import Family as Record
 
@@ -13,14 +13,14 @@ RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "parity" / "resu
 
 
 class Family(NamedTuple):
-    """What a reader of a family's page wants to know."""
+    """Contents of a family's page, as phrases in Markdown."""
 
     models: str
     """Models of the family by name, for those who search for one."""
     example: str
     """A hub id for the command."""
     layers: str
-    """What its layers have that others lack."""
+    """How its layers differ from those of other families."""
     refused: str
     """Entries of config.json that are refused, because `transformers` would compute something else."""
     weights: str = "none yet; its layers have been compared with random weights, below"
@@ -28,9 +28,9 @@ class Family(NamedTuple):
 
 
 EXPERTS = (
-    "Every token passes through the experts that its router finds most probable. The mesh axis `tensor` shares the experts, so it "
-    "must divide their number. Low-rank adapters reach the attention (`--lora-targets attention`), `--quantize` is refused, and no "
-    "loss that balances the experts is added: `transformers` does not add it by default either."
+    "Every token passes through the experts that its router finds most probable. The mesh axis `tensor` splits the experts, so it "
+    "must divide their number. Low-rank adapters apply to the attention (`--lora-targets attention`), `--quantize` is refused, and "
+    "no loss that balances the experts is added: `transformers` does not add it by default either."
 )
 PAGES: Mapping[str, Family] = MappingProxyType(
     {
@@ -68,34 +68,34 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             "google/gemma-2b-it",
             "As Llama, with norms whose scales are stored minus 1, GELU in place of SiLU, and embeddings times the root of the "
             "width.",
-            "another activation function than GELU with the tanh approximation",
+            "activation functions other than GELU with the tanh approximation",
         ),
         "gemma2": Family(
             "Gemma 2 2B, 9B and 27B",
             "google/gemma-2-2b-it",
-            "As Gemma, with norms before and after attention and feed-forward layer, a window in every other layer, and bounds of "
+            "As Gemma, with norms before and after attention and feed-forward layer, a window in every other layer, and bounds on "
             "attention scores and logits (`attn_logit_softcapping`, `final_logit_softcapping`), which the programs `blockwise`, "
             "`dense` and `splash` compute.",
-            "attention in both directions, and `--attention cudnn`, which has no bound of scores",
+            "attention in both directions, and `--attention cudnn`, which cannot bound scores",
         ),
         "gemma3_text": Family(
             "Gemma 3 270M and 1B (text)",
             "google/gemma-3-270m-it",
             "Norms before and after attention and feed-forward layer, whose scales are stored minus 1; GELU in place of SiLU; five "
             "layers with a window and a rotary base of their own to each layer without; embeddings times the root of the width.",
-            "the models that read images (`gemma3`), and a bound of attention scores, which `transformers` ignores",
+            "the models that read images (`gemma3`), and a bound on attention scores, which `transformers` ignores",
             weights="Gemma 3 270M: its greedy tokens are those of `transformers`, and it has not been trained",
         ),
         "olmo2": Family(
             "OLMo 2 1B to 32B",
             "allenai/OLMo-2-0425-1B-Instruct",
-            "Norms after attention and feed-forward layer in place of before; queries and keys are normalized over all heads.",
+            "Norms after attention and feed-forward layer instead of before them; queries and keys are normalized over all heads.",
             "a sliding window",
         ),
         "olmo3": Family(
             "OLMo 3 7B and 32B",
             "allenai/Olmo-3-7B-Instruct",
-            "As OLMo 2, with a window in three layers of four; YaRN, if it is set, stretches the others alone.",
+            "As OLMo 2, with a window in three layers of four; YaRN, if it is set, stretches only the others.",
             "stretched rotary positions in layers with a window",
         ),
         "smollm3": Family(
@@ -107,7 +107,7 @@ PAGES: Mapping[str, Family] = MappingProxyType(
         "granite": Family(
             "Granite 3.0 to 3.3 (dense)",
             "ibm-granite/granite-3.3-2b-instruct",
-            "As Llama, with factors of embeddings, scores, logits, and of what each layer adds.",
+            "As Llama, with factors for embeddings, scores, logits, and what each layer adds.",
             "the mixture-of-experts and hybrid models, which are other families",
         ),
         "phi3": Family(
@@ -117,7 +117,7 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             "token sees that many tokens, in all layers. Its low-rank adapters are exported merged, not as a folder for peft. "
             "Rotary positions of type `longrope` have the factors for sequences up to `original_max_position_embeddings` "
             "(4,096 tokens).",
-            "with `longrope`, prompt and response that are longer together than that, because `transformers` then takes other "
+            "with `longrope`, a prompt and a response that together are longer than that, because `transformers` then uses other "
             "factors for all of their tokens",
         ),
         "qwen3_moe": Family(
@@ -206,7 +206,7 @@ A folder or hub id whose `config.json` has `"model_type": "{family}"` loads, wit
 
 **Trained here with published weights**: {page.weights}.
 
-**Written.** `rljax export` writes the checkpoint's own `config.json`, tokenizer and tensor types, so `transformers` opens it as
+**Export.** `rljax export` writes the checkpoint's own `config.json`, tokenizer and tensor types, so `transformers` opens it as
 it opens the original{adapter}.
 
 ## Entries that config.json may leave out
@@ -227,9 +227,9 @@ def _parity(name: str) -> str:
     head, own = rows[0], [row for row in rows if row[1].partition(",")[0] == name]
     if not own:
         return (
-            "Small models with random weights have the logits and the gradients of `transformers` to 2e-5, in float32, and decode "
-            "with a cache as without one: `tests/models/test_families.py`."
+            "Small models with random weights match the logits and the gradients of `transformers` to 2e-5 in float32, and decode "
+            "the same with a cache as without one: `tests/models/test_families.py`."
         )
     columns = [head.index(title) for title in ("library", "family", "way", "difference of logits", "equal")]
     titles = ("compared with", "model", "way", "largest difference of logits", "equal")
-    return f"{escaped(how)}\n\n{table(titles, [tuple(row[at] for at in columns) for row in own])}"
+    return f"{escape_text(how)}\n\n{table(titles, [tuple(row[at] for at in columns) for row in own])}"

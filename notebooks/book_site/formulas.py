@@ -38,9 +38,9 @@ SIGNS = {
 ACCENTS = {"\u0302": "hat", "\u0304": "bar", "\u0303": "tilde"}
 OPERATORS = frozenset({"log", "exp", "min", "max"})
 INDICES = frozenset({"pit"})
-"""Subscripts of three letters that are three indices, and no word."""
+"""Subscripts of three letters that are three indices, not a word."""
 GAP = " {3,}"
-"""Between two formulas of a line."""
+"""Spaces between two formulas on a line."""
 LONGEST_LINE = 70
 """Characters up to which the formulas of a line stay side by side."""
 BRACES = "⎧⎨⎩"
@@ -55,11 +55,11 @@ SUBSCRIPT = re.compile(r"<?[^\W²]+(?:,<\w+)?")
 SIZE = re.compile(r"\|(?! )((?:[^()|]|\([^()|]*\))+)(?<! )\|")
 """A size or an absolute value; the bar of a condition, as in π(y | x), is alone in its brackets."""
 SIGNS_BEFORE, SIGNS_AFTER = frozenset("=+-·<>≤≥≈∈←→/|([{"), frozenset("=+-·<>≤≥≈∈←→/|)]},;:")
-"""Signs before and after a space that bring their own, or need none."""
+"""Signs before and after a space that have their own spacing in TeX, or need none."""
 
 
 def tex_lines(formula: str) -> list[str]:
-    """TeX of each line of a formula; where a line is long, of each formula on it.
+    """TeX of each line of a formula; if a line is long, TeX of each formula on it.
 
     Args:
         formula: the block of a docstring, as `rljax.book.equations.formula` returns it.
@@ -135,7 +135,7 @@ def _word(found: re.Match[str]) -> bool:
 
 
 def _is_text(text: str, at: int, before: str) -> bool:
-    """Whether a space that ends at an index separates a word from what is no sign with a space of its own."""
+    """Whether a space that ends at an index must be visible: next to a word, and not before a sign with its own spacing."""
     ahead = TOKEN.match(text, at)
     return ahead is not None and ahead[0] not in SIGNS_AFTER and (before == "text" or _word(ahead))
 
@@ -204,14 +204,14 @@ def _closing(text: str, at: int) -> int:
 
 
 def _fraction(text: str, at: int) -> tuple[str, str, int] | None:
-    """Numerator, denominator and end of `(a/b)` at an index; None where there is no such fraction."""
+    """Numerator, denominator and end of `(a/b)` at an index; None if there is no such fraction."""
     if text[at] != "(" or (at and text[at - 1].isalnum()):
         return None
     end = _closing(text, at)
     above, slash, below = text[at + 1 : end].partition("/")
-    whole = bool(below) and below[0] == "(" and _closing(below, 0) == len(below) - 1
-    bare = below[1:-1] if whole else below
+    in_brackets = bool(below) and below[0] == "(" and _closing(below, 0) == len(below) - 1
+    bare = below[1:-1] if in_brackets else below
     outer = re.sub(r"\([^()]*\)|\{[^{}]*\}", "", below)
-    if not slash or not re.fullmatch(r"\w+", above) or not (whole or not re.search(r"[ +\-/]", outer)):
+    if not slash or not re.fullmatch(r"\w+", above) or not (in_brackets or not re.search(r"[ +\-/]", outer)):
         return None
     return above, bare, end + 1

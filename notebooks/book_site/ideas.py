@@ -26,7 +26,7 @@ STATES = MappingProxyType(
     {
         "works": "has a command or flag, and a test that runs it",
         "in part": "has a command, and the row says what is missing",
-        "missing": "has none; the row names the nearest thing there is",
+        "missing": "has no command; the row names the closest thing that exists",
         "outside": "is not a feature of the library, or is refuted; the row says why",
     }
 )
@@ -65,7 +65,7 @@ def read_idea(row: dict[str, Any]) -> Idea:
     """Read a row; its state follows from its keys.
 
     Raises:
-        ValueError: a key is unknown or lacking, or there are reasons for two states.
+        ValueError: a key is unknown or missing, or there are reasons for two states.
 
     Example:
         >>> read_idea({"idea": "sound", "where": "design 9.4.3", "missing": "text only"}).state
@@ -133,18 +133,18 @@ def _row(idea: Idea) -> str:
     label = "test" if len(idea.tests) == 1 else "tests"
     middle = (
         "<br>".join(f"`{command}`" for command in idea.commands),
-        _on_the_site(idea.reason),
+        _redirect_links(idea.reason),
         f"<details><summary>{label}</summary>{tests}</details>" if tests else "",
     )
     cells = (
         f"{idea.name}<br><small>{escape(idea.where)}</small>",
         f'<span class="idea-state" data-state="{idea.state}">{idea.state}</span>',
         "<br>".join(filter(None, middle)),
-        _on_the_site(idea.result),
+        _redirect_links(idea.result),
     )
     return f"| {' | '.join(cells)} |"
 
 
-def _on_the_site(text: str) -> str:
-    """Links to pages of the folder above, where the handwritten pages are."""
+def _redirect_links(text: str) -> str:
+    """Redirect links to the handwritten pages, which are in the folder above."""
     return re.sub(r"\]\((\w+\.md)\)", r"](../\1)", text)

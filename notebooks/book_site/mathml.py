@@ -13,7 +13,7 @@ def inline(translator: HTML5Translator, node: nodes.math) -> None:
 
 
 def display(translator: HTML5Translator, node: nodes.math_block) -> None:
-    """Write mathematics on lines of its own, which scroll where the screen is narrow."""
+    """Write displayed mathematics, which scrolls if the screen is narrow."""
     translator.body.append(f'<div class="formula">{convert(node.astext(), display="block")}</div>')
     raise nodes.SkipNode
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 import rljax
 from book_site.book import anchors
-from book_site.docstrings import escaped, field_texts, header, label, markdown, sections, table
+from book_site.docstrings import escape_text, field_texts, header, label, markdown, sections, table
 from rljax.cli import COMMANDS, PROGRAM, parse
 from rljax.cli.starting import Settings
 from rljax.rewards import BY_NAME as REWARDS
@@ -44,10 +44,10 @@ def settings_page() -> str:
         found = sections(inspect.getdoc(record) or "")
         texts = field_texts(record)
         rows = [
-            (f"`--{flag.replace('_', '-')}`", f"`{getattr(values, name)!r}`", escaped(texts[name]))
+            (f"`--{flag.replace('_', '-')}`", f"`{getattr(values, name)!r}`", escape_text(texts[name]))
             for name, flag in flat_names(record).items()
         ]
-        parts += [f"## {group}", escaped(found[""]), table(("flag", "default", "what it does"), rows)]
+        parts += [f"## {group}", escape_text(found[""]), table(("flag", "default", "what it does"), rows)]
     return "\n\n".join(parts)
 
 
@@ -56,7 +56,7 @@ def rewards_page() -> str:
     rows = [
         (
             f"[`{name}`](#reward-{name.replace('_', '-')})",
-            escaped(sections(inspect.getdoc(function) or "")[""].split("\n\n")[0]),
+            escape_text(sections(inspect.getdoc(function) or "")[""].split("\n\n")[0]),
         )
         for name, function in REWARDS.items()
     ]
@@ -102,15 +102,15 @@ def metrics_page() -> str:
 def _metric(entry: Entry) -> list[str]:
     """Section of a metric."""
     rows = {
-        "on screen": escaped(LABELS.get(entry.name, "not shown")),
-        "unit": escaped(entry.unit or "none"),
+        "on screen": escape_text(LABELS.get(entry.name, "not shown")),
+        "unit": escape_text(entry.unit or "none"),
         "formula": f"`{entry.formula}`",
-        "in rows of": escaped(entry.phases.replace(" ", ", ")),
-        "expect": escaped(entry.expect),
-        "if not": escaped(entry.act),
+        "in rows of": escape_text(entry.phases.replace(" ", ", ")),
+        "expect": escape_text(entry.expect),
+        "if not": escape_text(entry.act),
     }
     items = "\n".join(f"- **{title}**: {text}" for title, text in rows.items())
-    return [f"### {escaped(entry.name)}", escaped(entry.meaning), items]
+    return [f"### {escape_text(entry.name)}", escape_text(entry.meaning), items]
 
 
 def interface_page() -> str:
@@ -137,7 +137,7 @@ def _class(name: str, record: type) -> list[str]:
     names = [field.name for field in fields(record)] if is_dataclass(record) else getattr(record, "_fields", ())
     texts = field_texts(record) if names else {}
     if texts:
-        rows = [(f"`{field}`", escaped(texts[field])) for field in names if field in texts]
+        rows = [(f"`{field}`", escape_text(texts[field])) for field in names if field in texts]
         parts.append(table(("field", "what it contains"), rows))
     elif not names:
         methods = [value for key, value in vars(record).items() if inspect.isfunction(value) and not key.startswith("_")]

@@ -1,4 +1,4 @@
-"""Which reward reads what: the answers of small models to "What is 12 + 13?", and which of them each reading pays.
+"""Which reward reads what: the answers of small models to "What is 12 + 13?", and which of them each reward accepts.
 
     python notebooks/book_site/which_reward_reads_what.py            # prints the table of notebooks/which_reward_reads_what.md
     python notebooks/book_site/which_reward_reads_what.py --write    # writes it there
@@ -92,22 +92,22 @@ WRONG = [
 
 
 def readings() -> Mapping[str, Callable[[list[str]], list[bool]]]:
-    """Name of each reading -> which responses it pays."""
+    """Name of each reward -> function that returns which responses it accepts."""
 
-    def paid_by(name: str) -> Callable[[list[str]], list[bool]]:
+    def accepted_by(name: str) -> Callable[[list[str]], list[bool]]:
         reward = BY_NAME[name]
         return lambda texts: [
             value == 1.0 for value in reward(prompts=["?"] * len(texts), completions=texts, answer=[REFERENCE] * len(texts))
         ]
 
     gold = parse(REFERENCE)
-    return {name: paid_by(name) for name in NAMES} | {
+    return {name: accepted_by(name) for name in NAMES} | {
         "Math-Verify": lambda texts: [bool(verify(gold, parse(text))) for text in texts]
     }
 
 
 def table() -> str:
-    """The table in Markdown: a row for each response, a column for each reading, and the totals."""
+    """The table in Markdown: a row for each response, a column for each reward, and the totals."""
     judges = readings()
     lines = [f"| response | {' | '.join(judges)} |", f"| :--- |{' :---: |' * len(judges)}"]
     for title, texts in (("right", RIGHT), ("wrong", WRONG)):

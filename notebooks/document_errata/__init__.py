@@ -1,6 +1,6 @@
 """Errors in the documents from which this library started, with counterexamples that run.
 
-None of them is a published paper: `rljax errata` has those on papers and libraries.
+None of them is a published paper: `rljax errata` lists the errata of papers and libraries.
 """
 
 from string import ascii_lowercase

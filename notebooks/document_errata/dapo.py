@@ -77,7 +77,7 @@ def useless_groups(keep: Callable[[jax.Array], jax.Array] = keep_everything) -> 
     return Evidence(numbers, holds=is_kept and largest == 0)
 
 
-def stated(claimed: float, primary: float, quantity: str) -> Evidence:
+def compare_numbers(claimed: float, primary: float, quantity: str) -> Evidence:
     """Compare a number in the document with the paper's."""
     return Evidence(f"{quantity}: {claimed:g} in the document, {primary:g} in the paper", holds=claimed != primary)
 
@@ -172,14 +172,14 @@ ERRATA = (
         claim="DAPO learns at 3e-6",
         correction="1e-6",
         source=f"{DAPO}, Section 4.1",
-        check=lambda: stated(3e-6, 1e-6, "learning rate"),
+        check=lambda: compare_numbers(3e-6, 1e-6, "learning rate"),
         kind="documentary",
     ),
     Erratum(
         number="10c",
         document=DESIGN,
         where="Algorithm 3",
-        claim="Dynamic sampling draws prompts by length bins and keeps all of them",
+        claim="Dynamic sampling samples prompts by length bins and keeps all of them",
         correction="It drops groups that are right throughout or wrong throughout, whose advantage is 0, and refills the batch",
         source=f"{DAPO}, Eq. 11",
         check=useless_groups,
@@ -209,7 +209,7 @@ ERRATA = (
         claim="DAPO scores 52.1",
         correction="50",
         source=f"{DAPO}, Table 1",
-        check=lambda: stated(52.1, 50.0, "AIME 2024"),
+        check=lambda: compare_numbers(52.1, 50.0, "AIME 2024"),
         kind="documentary",
     ),
     Erratum(

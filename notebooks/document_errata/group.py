@@ -27,7 +27,7 @@ def outcomes(size: int) -> jax.Array:
 
 
 def exact_variance(size: int) -> float:
-    """Variance of a response's centred reward over all groups of fair 0/1 rewards (sigma^2 = 1/4)."""
+    """Variance of a response's centered reward over all groups of fair 0/1 rewards (sigma^2 = 1/4)."""
     advantages = jax.jit(group_centered)(outcomes(size))
     return float(np.square(advantages[:, 0]).mean())
 
@@ -55,7 +55,7 @@ def variance_falls(variance: Callable[[int], float] = exact_variance) -> Evidenc
 TABLE_15 = {2: 0.50, 4: 0.75, 8: 0.88, 16: 0.94, 32: 0.97}
 
 
-def relabelled(measured: dict[int, float] | None = None) -> Evidence:
+def relabeled(measured: dict[int, float] | None = None) -> Evidence:
     """Compute how far the entries are from 1 - 1/K, at the precision printed."""
     column = TABLE_15 if measured is None else measured
     distance = max(abs(value - (1 - 1 / size)) for size, value in column.items())
@@ -149,7 +149,7 @@ ERRATA = (
         claim="The column is a measured reduction of variance",
         correction="It is 1 - 1/K: the share of the variance that is left, not the share that is removed",
         source="arithmetic",
-        check=relabelled,
+        check=relabeled,
     ),
     Erratum(
         number="5",
@@ -163,7 +163,7 @@ ERRATA = (
     Erratum(
         number="11a",
         document=DESIGN,
-        where="Eq. 37, normalisation",
+        where="Eq. 37, normalization",
         claim="GRPO sums over tokens and divides by the number of responses",
         correction="Each response is divided by its length: (1/G) sum_i (1/|o_i|) sum_t",
         source=f"{GRPO}, Eq. 3",
@@ -181,7 +181,7 @@ ERRATA = (
     Erratum(
         number="11c",
         document=DESIGN,
-        where="Eq. 37, regularisation",
+        where="Eq. 37, regularization",
         claim="The objective has no KL term",
         correction="- beta k3 to the reference policy, beta 0.04, inside the token sum",
         source=f"{GRPO}, Eqs. 3-4",
@@ -192,7 +192,7 @@ ERRATA = (
         document=DESIGN,
         where="Eq. 53",
         claim="The squared gradient norm is at most 2 (J(theta_0) - J*) / (eta sqrt K) + ...",
-        correction="J* - J(theta_0); because J is maximised, the printed bound is negative",
+        correction="J* - J(theta_0); because J is maximized, the printed bound is negative",
         source="arithmetic",
         check=stationarity_bound,
     ),

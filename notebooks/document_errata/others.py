@@ -33,7 +33,7 @@ def response_weights(weights: Callable[[jax.Array], jax.Array]) -> tuple[float, 
 
 
 def sample_level(weights: Callable[[jax.Array], jax.Array] = sequence_mean) -> Evidence:
-    """Compare the normalisation of the printed loss with DAPO's."""
+    """Compare the normalization of the printed loss with DAPO's."""
     ours, paper = response_weights(weights), response_weights(token_mean)
     numbers = "responses of 1 and 3 tokens weigh {:.2f} and {:.2f}; in DAPO {:.2f} and {:.2f}".format(*ours, *paper)
     return Evidence(numbers, holds=abs(ours[1] - paper[1]) > 1e-6)
@@ -104,10 +104,10 @@ def penalty_start(start: int = 20480) -> Evidence:
     return Evidence(numbers, holds=first is not None and start != first)
 
 
-def favours_short(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
+def favors_short(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
     """Compare the weights of a long response under a mean over all tokens and under a mean over responses."""
     ours, per_response = response_weights(weights), response_weights(sequence_mean)
-    numbers = f"of a response of 3 tokens beside one of 1: {ours[1]:.2f}; with a mean per response {per_response[1]:.2f}"
+    numbers = f"of a response of 3 tokens next to one of 1: {ours[1]:.2f}; with a mean per response {per_response[1]:.2f}"
     return Evidence(f"weight {numbers}", holds=ours[1] > per_response[1])
 
 
@@ -190,11 +190,11 @@ def review_advantage(advantage: Callable[[jax.Array], jax.Array] = group_centere
 
 
 def gpg_divides(advantage: Callable[[jax.Array], jax.Array] = group_normalized) -> Evidence:
-    """Compare rewards that are normalised in the group with GPG's default advantage."""
+    """Compare rewards that are normalized in the group with GPG's default advantage."""
     rewards = jnp.array([[1.0, 0.0, 0.0, 0.0]])
     default = required(BY_NAME["gpg"]().advantage, "gpg.advantage")
     ours, paper = (float(jax.jit(function)(rewards)[0, 0]) for function in (advantage, default))
-    numbers = f"rewards 1, 0, 0, 0: normalised {ours:.3f}, GPG {paper:.3f}"
+    numbers = f"rewards 1, 0, 0, 0: normalized {ours:.3f}, GPG {paper:.3f}"
     return Evidence(numbers, holds=abs(ours - paper) > 1e-3)
 
 
@@ -211,7 +211,7 @@ ERRATA = (
     Erratum(
         number="12b",
         document=UNDERSTANDING,
-        where="Mathematical Formulation of DAPO, normalisation",
+        where="Mathematical Formulation of DAPO, normalization",
         claim="The loss averages over the tokens of a response, then over responses",
         correction="DAPO averages over all tokens of the group",
         source=f"{DAPO}, Eq. 12",
@@ -269,7 +269,7 @@ ERRATA = (
         claim="A mean over all tokens keeps long sequences from dominating",
         correction="It gives a long response more weight than a mean over responses does, in proportion to its length",
         source=f"{DAPO}, Section 3.3",
-        check=favours_short,
+        check=favors_short,
     ),
     Erratum(
         number="13d",
@@ -349,7 +349,7 @@ ERRATA = (
         number="15b",
         document=TABLE,
         where="row of GPG",
-        claim="GPG keeps stability by normalising rewards in the group",
+        claim="GPG keeps stability by normalizing rewards in the group",
         correction="Its default divides by 1: it only subtracts the group mean",
         source="GPG, arXiv:2504.02546",
         check=gpg_divides,

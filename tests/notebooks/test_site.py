@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from book_site import book, changes, claims, docstrings, drawings, families, formulas, trainer
-from book_site.docstrings import escaped, header, label, markdown, sections
+from book_site.docstrings import escape_text, header, label, markdown, sections
 from book_site.formulas import ACCENTS, GREEK, SIGNS, tex, tex_lines
 
 from rljax.algorithms import BY_NAME
@@ -103,8 +103,8 @@ def test_formulas_of_a_long_line_get_lines_of_their_own():
 
 
 def test_prose_is_escaped_and_linked():
-    assert escaped("r_t < *next one* [`a|b`]") == r"r\_t \< *next one* \[`a|b`\]"
-    assert escaped("`gae`, arXiv:1506.02438", {"gae": "there"}) == (
+    assert escape_text("r_t < *next one* [`a|b`]") == r"r\_t \< *next one* \[`a|b`\]"
+    assert escape_text("`gae`, arXiv:1506.02438", {"gae": "there"}) == (
         "[`gae`](#there), [arXiv:1506.02438](https://arxiv.org/abs/1506.02438)"
     )
     assert label("pass_at_k.x") == "book-pass-at-k-x"
@@ -148,7 +148,7 @@ def test_settings_rewards_and_interface_are_complete():
 
 def test_every_number_of_a_run_is_explained():
     page = trainer.metrics_page()
-    assert [entry.name for entry in GLOSSARY if f"### {escaped(entry.name)}\n" not in page] == []
+    assert [entry.name for entry in GLOSSARY if f"### {escape_text(entry.name)}\n" not in page] == []
 
 
 def test_commands_are_shown_with_their_help():
@@ -167,7 +167,7 @@ def test_the_summary_of_claims_has_ten_lines_about_existing_ones():
     assert len(lines) == 10
     for line, here in zip(lines, SUMMARY.values(), strict=True):
         for name, words in here.items():
-            group = line[: line.index(escaped(words))].rsplit("*", 2)[1]
+            group = line[: line.index(escape_text(words))].rsplit("*", 2)[1]
             assert group == f"{verdicts[name]}:"
             assert f"(#{claims.claim_label(name)})" in line
 
