@@ -1,4 +1,4 @@
-"""The distribution that holds this package, and the links in its metadata."""
+"""The distribution that contains this package, and the links in its metadata."""
 
 from importlib.metadata import PackageNotFoundError, metadata
 

@@ -25,7 +25,7 @@ class Ablate(Settings):
     """Train an algorithm, and the algorithm without each of its parts, on the same seeds.
 
     One table and one picture show held-out accuracy and the difference that each part makes, with 95 % intervals over seeds. The
-    warm start, if there is one, runs once per seed, and all arms start from it. To continue an ablation that was stopped, repeat
+    warm start, if there is one, runs once per seed, and all variants start from it. To continue an ablation that was stopped, repeat
     the same command. All other flags are those of `rljax train`: your model, dataset and reward.
     """
 
@@ -33,7 +33,7 @@ class Ablate(Settings):
     """Algorithm whose parts are removed, one at a time (`rljax algorithms NAME` lists them): dapo, vapo or vc_ppo. Write it
     first."""
     seeds: int = 3
-    """Number of seeds per arm, starting at --seed."""
+    """Number of seeds per variant, starting at --seed."""
     out: Path | None = None
     """Folder of the runs, the table (ablation.json) and the picture (ablation.png); by default runs/ablation-ALGORITHM."""
 
@@ -65,7 +65,7 @@ def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
     refused = next((flag for flag in REFUSED if flag in flags), None)
     if refused is not None:
         raise InputError(
-            f"{refused} cannot be used with `rljax ablate`, which chooses the arms and their folders itself; leave it out."
+            f"{refused} cannot be used with `rljax ablate`, which chooses the variants and their folders itself; leave it out."
         )
     if not command.whole or arguments[0] != command.whole:
         raise InputError("write the algorithm first: `rljax ablate dapo --seeds 5`.")

@@ -162,7 +162,7 @@ class Serve:
     filter_answers: tuple[str, ...] = ()
     """Withhold answers that score too low with such a filter."""
     drift: float | None = None
-    """Warn if answers at this temperature differ from those to the run's held-out problems in length or log-probability."""
+    """Warn if answers at this temperature differ in length or log-probability from answers to the run's held-out problems."""
     grace_seconds: float = 30.0
     """Seconds after SIGTERM within which running responses may finish."""
 

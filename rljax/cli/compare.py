@@ -31,7 +31,7 @@ def run_compare(command: Compare) -> int:
     Raises:
         InputError: there are fewer than two runs, one of them is not a run folder, or the picture cannot be plotted.
     """
-    from rljax.cli.side_by_side import comparison_of, text  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.cli.side_by_side import comparison_of, comparison_text  # noqa: PLC0415  --help need not wait for JAX
     from rljax.tracking.plots import overlay  # noqa: PLC0415  as above
     from rljax.tracking.summary import open_run  # noqa: PLC0415  as above
 
@@ -48,7 +48,7 @@ def run_compare(command: Compare) -> int:
     if command.json:
         print(json.dumps(comparison, indent=2, ensure_ascii=False))
         return 0
-    print(text(comparison, columns_of(sys.stdout)))
+    print(comparison_text(comparison, columns_of(sys.stdout)))
     if command.out is not None:
         print(f"\nCurves: {command.out}")
     return 0

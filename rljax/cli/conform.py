@@ -11,7 +11,7 @@ from rljax.errors import InputError
 
 @dataclass(frozen=True)
 class Conform:
-    """Compare your loss or GAE function with the papers, in value and gradient. The report names the convention that it follows, or
+    """Compare your loss or GAE function with a paper's, in value and gradient. The report names the convention that it follows, or
     the slot in which it differs (advantage, groups, weights, ratio, clip, KL, overlong, gaps between tokens, gradient, value), with
     one small counterexample."""
 

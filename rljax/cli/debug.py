@@ -68,7 +68,7 @@ def run_debug(command: Debug) -> int:
         row |= {"bound": found.bound, "cause": None if cause is None else cause.to_json() | location_of(found, cause)}
         print(json.dumps(row | {"terms": [term.to_json() for term in found.terms]}, indent=2, ensure_ascii=False))
         return 0
-    print(text(found, columns_of(sys.stdout)))
+    print(diagnosis_text(found, columns_of(sys.stdout)))
     return 0
 
 
@@ -80,7 +80,7 @@ def location_of(found: "Diagnosis", term: "Term") -> dict[str, str]:
     return found.texts(row, token[0] if token else None)
 
 
-def text(found: "Diagnosis", columns: int) -> str:
+def diagnosis_text(found: "Diagnosis", columns: int) -> str:
     """The diagnosis, formatted for a terminal."""
     rows, cause = found.kept.scored_rollout.groups.rollout.rewards.size, found.cause
     lines = [

@@ -57,17 +57,17 @@ def foreign_names(row: SettingNames) -> Iterator[tuple[str, str]]:
             yield library, name
 
 
-def ours_for(flag: str) -> str | None:
+def find_counterpart(flag: str) -> str | None:
     """Find what to type instead of another library's flag; None if no table has it.
 
     Args:
         flag: without the two hyphens; hyphens, underscores and dots are equivalent, and the last part of a dotted key is enough.
 
     Example:
-        >>> ours_for("num_generations"), ours_for("actor_rollout_ref.rollout.n"), ours_for("stepz")
+        >>> find_counterpart("num_generations"), find_counterpart("actor_rollout_ref.rollout.n"), find_counterpart("stepz")
         ('--group-size (num_generations in TRL and Tunix)', '--group-size (actor_rollout_ref.rollout.n in verl)', None)
     """
-    wanted = plain(flag)
+    wanted = normalize_name(flag)
     for shortened in (False, True):
         for row in tables().settings:
             hits = [(library, name) for library, name in foreign_names(row) if _is_name(wanted, name, shortened=shortened)]
@@ -79,25 +79,25 @@ def ours_for(flag: str) -> str | None:
 
 def _is_name(wanted: str, name: str, *, shortened: bool) -> bool:
     """True if a plain name is this name, or its last part."""
-    return wanted == plain(name.rpartition(".")[2] if shortened else name)
+    return wanted == normalize_name(name.rpartition(".")[2] if shortened else name)
 
 
 @cache
 def peer_settings() -> Mapping[str, frozenset[str]]:
     """All settings of the other libraries by their plain names; tests/cli/make_peer_settings.py writes the file."""
     text = files("rljax.cli").joinpath("peer_settings.json").read_text(encoding="utf-8")
-    return {library: frozenset(map(plain, names)) for library, names in json.loads(text).items()}
+    return {library: frozenset(map(normalize_name, names)) for library, names in json.loads(text).items()}
 
 
-def absent(flag: str) -> str | None:
+def explain_missing(flag: str) -> str | None:
     """Explain another library's setting that has no counterpart; None if no library has it.
 
     Example:
-        >>> absent("vllm_mode")
+        >>> explain_missing("vllm_mode")
         'TRL has it; rljax has no such setting: the built-in engine shares the mesh; another engine is a server with its own settings; see notebooks/your_sampler.md.'
-        >>> absent("stepz")
+        >>> explain_missing("stepz")
     """  # noqa: E501
-    wanted = plain(flag)
+    wanted = normalize_name(flag)
     libraries = [name for name, known in peer_settings().items() if wanted in known]
     if not libraries:
         return None
@@ -109,7 +109,7 @@ def absent(flag: str) -> str | None:
     return f"{' and '.join(libraries)} {have} it; rljax has no such setting: {reason}; see notebooks/{page}."
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A name in lower case, with hyphens only."""
     return name.replace("_", "-").replace(".", "-").lower()
 

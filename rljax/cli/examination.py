@@ -120,7 +120,7 @@ class ShownSettings(NamedTuple):
 
 
 def settings_of(folder: RunFolder) -> ShownSettings:
-    """Settings of a run; those of another version are shown unchanged from its `config.json`."""
+    """Settings of a run; if this version cannot read them, they are shown unchanged from its `config.json`."""
     defaults = json_safe(TrainConfig().to_flat(), "settings")
     try:
         config, own_parts = read_saved_settings(folder.config)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import tyro
 
-from rljax.cli.elsewhere import absent, ours_for, plain, tables
+from rljax.cli.elsewhere import explain_missing, find_counterpart, normalize_name, tables
 from rljax.cli.starting import flags_in, value_of
 from rljax.errors import InputError
 from rljax.settings.checks import hints_of
@@ -69,7 +69,7 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
     own = tables().by_command.get(command, {})
     for flag in flags_in(arguments):
         if flag not in known:
-            ours = own.get(plain(flag.removeprefix("--")))
+            ours = own.get(normalize_name(flag.removeprefix("--")))
             message = None if ours is None else f"There is no option {flag}; {'use ' * ours.startswith('--')}{ours}."
             raise InputError(_explain_unknown(flag, known, config) if message is None else message)
     hints = dict(_own_names(record, get_type_hints(record)))
@@ -110,7 +110,7 @@ def check_own_flags(command: str, arguments: Sequence[str], record: type) -> Non
     known = flags_of(record)
     for flag in flags_in(arguments):
         if flag not in known:
-            ours = tables().by_command.get(command, {}).get(plain(flag.removeprefix("--")))
+            ours = tables().by_command.get(command, {}).get(normalize_name(flag.removeprefix("--")))
             advice = did_you_mean(flag, known) if ours is None else f"; {'use ' * ours.startswith('--')}{ours}."
             raise InputError(f"`rljax {command}` has no option {flag}{advice} `rljax {command} --help` lists all options.")
     check_choices(arguments, _all_hints(record))
@@ -174,10 +174,10 @@ def _explain_unknown(flag: str, known: set[str], config: TrainConfig) -> str:
     positive = name.removeprefix("no-")
     if positive != name and f"--{positive}" in known:
         return f"There is no option {flag}: --{positive} takes a value. `rljax train --help-all` lists all options."
-    ours = ours_for(name)
+    ours = find_counterpart(name)
     if ours is not None:
         return f"There is no option {flag}; use {ours}."
-    reason = absent(name)
+    reason = explain_missing(name)
     if reason is not None:
         return f"There is no option {flag}. {reason}"
     return f"There is no option {flag}{did_you_mean(flag, known)} `rljax train --help-all` lists all options."

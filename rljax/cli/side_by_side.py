@@ -48,7 +48,7 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
             for mark, name, summary, rows, each in zip(MARKS, names, summaries, heldout, settings, strict=False)
         ],
         "differences": [None, *(_plain(paired_difference(heldout[0], rows)) for rows in heldout[1:])],
-        "settings": differing([each.flat for each in settings]),
+        "settings": settings_that_differ([each.flat for each in settings]),
         "curves": curves(folders),
         "answers": answers(heldout, samples),
     }
@@ -78,7 +78,7 @@ def _plain(estimate: Estimate | None) -> dict[str, Any] | None:
     return {name: None if math.isnan(value) else value for name, value in estimate._asdict().items()}
 
 
-def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Settings that differ between the runs, each with its values in the runs' order; None for a missing one."""
     names = sorted({name for flat in settings for name in flat} - PLACES)
     rows = {name: [flat.get(name) for flat in settings] for name in names}
@@ -115,7 +115,7 @@ def answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[
     ]
 
 
-def text(comparison: Mapping[str, Any], columns: int) -> str:
+def comparison_text(comparison: Mapping[str, Any], columns: int) -> str:
     """The comparison, formatted for a terminal."""
     runs = comparison["runs"]
     marks = [row["mark"] for row in runs]

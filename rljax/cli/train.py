@@ -108,7 +108,7 @@ ADAPTER_RATE = 2e-4
 
 
 def full_names(arguments: Sequence[str], names: Mapping[str, str] = SFT_FLAGS) -> list[str]:
-    """Replace the flags of `rljax sft`, or of another command with its own `names`, with those of `rljax train`.
+    """Replace the flags of `rljax sft`, or of another command with its own `names`, with flags of `rljax train`.
 
     Example:
         >>> full_names(["--steps", "8", "--learning_rate=1e-5", "--warm-start-batch", "4"])
@@ -119,7 +119,7 @@ def full_names(arguments: Sequence[str], names: Mapping[str, str] = SFT_FLAGS) -
 
 
 def as_sft(arguments: Sequence[str]) -> list[str]:
-    """Replace the files of `rljax pretrain`, which come first, with a dataset, and its flags with those of `rljax train`.
+    """Replace the files of `rljax pretrain`, which come first, with a dataset, and its flags with flags of `rljax train`.
 
     Raises:
         InputError: a dataset is named as well.
@@ -152,8 +152,8 @@ def start_of_sft(arguments: Sequence[str], own: Mapping[str, object] = MappingPr
     If neither the command line nor a file sets a reward, a dataset gets the reward "none", so that nothing is sampled. A generated
     task has its own reward. A resumed run keeps its settings. `own` has further defaults, which take precedence.
     """
-    begun, flags = start_from_flags(arguments), set(flags_in(arguments))
-    config = begun.config
+    start, flags = start_from_flags(arguments), set(flags_in(arguments))
+    config = start.config
     wanted: dict[str, object] = {"steps": 0, "models": "last", "name": "sft"}
     has_dataset = value_of("--dataset", arguments) is not None or config.data.dataset is not None
     if has_dataset and "--environment" not in flags and config.reward.environment is None:
@@ -166,9 +166,9 @@ def start_of_sft(arguments: Sequence[str], own: Mapping[str, object] = MappingPr
     settings = {
         name: Setting(value, "rljax sft")
         for name, value in wanted.items()
-        if begun.origin(name) == DEFAULT or (name == "steps" and "--resume" not in flags)
+        if start.origin(name) == DEFAULT or (name == "steps" and "--resume" not in flags)
     }
-    return begun.changed(settings) if settings else begun
+    return start.changed(settings) if settings else start
 
 
 def run_sft(command: Sft, start: Start, arguments: list[str]) -> int:

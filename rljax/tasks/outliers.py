@@ -19,7 +19,7 @@ from rljax.settings.checks import check_at_least, check_share
 from rljax.tasks.task import TaskConfig
 
 
-def noisy(
+def noisy_reward(
     prompts: Sequence[str],
     completions: Sequence[str],
     answer: Sequence[str],
@@ -45,9 +45,9 @@ def noisy(
         A reward for each completion.
 
     Example:
-        >>> noisy(["1+1="] * 4, ["#2"] * 4, ["2"] * 4, [0.5] * 4, [100.0] * 4)
+        >>> noisy_reward(["1+1="] * 4, ["#2"] * 4, ["2"] * 4, [0.5] * 4, [100.0] * 4)
         [101.0, -99.0, -99.0, 1.0]
-        >>> noisy(["1+1="] * 2, ["#2", "#3"], ["2"] * 2, [0.0] * 2, [100.0] * 2)
+        >>> noisy_reward(["1+1="] * 2, ["#2", "#3"], ["2"] * 2, [0.0] * 2, [100.0] * 2)
         [1.0, 0.0]
     """
     rewards = [reward or 0.0 for reward in exact(prompts, completions, answer, **columns)]

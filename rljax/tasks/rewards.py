@@ -5,10 +5,10 @@ The verifier has weight 0: it does not change the reward, and it alone decides t
 
 from rljax.rewards.exact import exact
 from rljax.rewards.protocol import Weighted
-from rljax.tasks.exploit import judged
-from rljax.tasks.outliers import noisy
+from rljax.tasks.exploit import exploitable_reward
+from rljax.tasks.outliers import noisy_reward
 
-EXPLOIT = Weighted({"learned": judged, "exact": exact}, {"learned": 1.0, "exact": 0.0}, name="exploit")
-"""Reward of the task `exploit`: `judged`, with `exact` as the verifier."""
-OUTLIERS = Weighted({"noisy": noisy, "exact": exact}, {"noisy": 1.0, "exact": 0.0}, name="outliers")
-"""Reward of the task `outliers`: `noisy`, with `exact` as the verifier."""
+EXPLOIT = Weighted({"learned": exploitable_reward, "exact": exact}, {"learned": 1.0, "exact": 0.0}, name="exploit")
+"""Reward of the task `exploit`: `exploitable_reward`, with `exact` as the verifier."""
+OUTLIERS = Weighted({"noisy": noisy_reward, "exact": exact}, {"noisy": 1.0, "exact": 0.0}, name="outliers")
+"""Reward of the task `outliers`: `noisy_reward`, with `exact` as the verifier."""

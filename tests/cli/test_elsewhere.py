@@ -10,7 +10,15 @@ import rljax
 from rljax.algorithms import BY_NAME
 from rljax.algorithms.parts import find_part
 from rljax.cli import COMMANDS, main
-from rljax.cli.elsewhere import absent, as_markdown, foreign_names, ours_for, peer_settings, plain, tables
+from rljax.cli.elsewhere import (
+    as_markdown,
+    explain_missing,
+    find_counterpart,
+    foreign_names,
+    normalize_name,
+    peer_settings,
+    tables,
+)
 from rljax.cli.flags import flags_of, known_flags
 from rljax.cli.starting import Settings
 from rljax.training.config import TrainConfig
@@ -46,22 +54,22 @@ def test_what_the_table_answers_can_be_typed(ours):
 @pytest.mark.parametrize("row", TABLES.settings, ids=lambda row: row.ours)
 def test_every_name_of_another_library_exists_there_and_is_answered(row):
     for library, name in foreign_names(row):
-        assert plain(name) in peer_settings()[library]
-        assert ours_for(name) is not None
-        assert ours_for(name.replace("_", "-")) == ours_for(name)
+        assert normalize_name(name) in peer_settings()[library]
+        assert find_counterpart(name) is not None
+        assert find_counterpart(name.replace("_", "-")) == find_counterpart(name)
 
 
 def test_a_setting_of_another_library_that_has_no_counterpart_is_explained():
     """Every setting of the other libraries is answered with ours, or with a reason; a page that the reason names exists."""
     for library, names in peer_settings().items():
         for name in names:
-            answer = ours_for(name) or absent(name)
+            answer = find_counterpart(name) or explain_missing(name)
             assert answer is not None, name
             page = re.search(r"see notebooks/(\w+\.md)\.$", answer)
-            assert name in map(plain, TABLES.short) or library in answer or page is None
+            assert name in map(normalize_name, TABLES.short) or library in answer or page is None
             assert page is None or (PAGE.parent / page[1]).is_file()
     assert len(set().union(*peer_settings().values())) > 900
-    assert absent("no-such-setting") is None
+    assert explain_missing("no-such-setting") is None
 
 
 @pytest.mark.parametrize(
@@ -109,10 +117,10 @@ def test_the_known_flags_of_a_command_are_those_of_its_help(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])
     words = capsys.readouterr().out.replace(",", " ").replace("|", " ").split()
-    printed = {word for word in words if word.startswith("--") and plain(word) == word}
+    printed = {word for word in words if word.startswith("--") and normalize_name(word) == word}
     assert printed >= flags_of(record) - {"--help-all"}
     for name, ours in TABLES.by_command.get(command, {}).items():
-        assert name == plain(name)
+        assert name == normalize_name(name)
         assert f"--{name}" not in flags_of(record)
         assert not ours.startswith("--") or ours.split()[0] in flags_of(record)
 

@@ -14,10 +14,10 @@ from rljax.rewards.protocol import judge
 from rljax.tasks.brackets import DEEPEST, BracketsConfig, prefix_of, same_formula
 from rljax.tasks.countdown import CountdownConfig, solved, value_of
 from rljax.tasks.drift import DriftConfig
-from rljax.tasks.exploit import ExploitConfig, coefficients, judged
+from rljax.tasks.exploit import ExploitConfig, coefficients, exploitable_reward
 from rljax.tasks.lengths import LengthsConfig
 from rljax.tasks.mixed import MixedConfig
-from rljax.tasks.outliers import OutliersConfig, noisy
+from rljax.tasks.outliers import OutliersConfig, noisy_reward
 from rljax.tasks.rewards import EXPLOIT, OUTLIERS
 from rljax.tasks.tight import TightConfig, long_way, short_way
 from rljax.training.config import TrainConfig
@@ -76,20 +76,20 @@ def test_outliers_have_the_configured_share_and_mean_zero_and_are_reproducible()
     many = 4_000
     arguments = {"answer": ["2"] * many, "outlier_share": [0.02] * many, "outlier_size": [100.0] * many}
     completions = [f"#{place % 10}" for place in range(many)]
-    rewards = np.array(noisy(["1+1="] * many, completions, **arguments))
+    rewards = np.array(noisy_reward(["1+1="] * many, completions, **arguments))
     right = np.array(exact(["1+1="] * many, completions, ["2"] * many))
     noise = rewards - right
     assert set(noise) == {0.0, 100.0, -100.0}
     assert abs((noise != 0).mean() - 0.02) < 0.008
     assert abs(noise.mean()) < 4 * 100 * np.sqrt(0.02 / many)
-    assert noisy(["1+1="] * many, completions, **arguments) == rewards.tolist()
+    assert noisy_reward(["1+1="] * many, completions, **arguments) == rewards.tolist()
 
 
 def test_a_response_has_the_same_outlier_in_every_call():
     """Which other responses are in the call makes no difference: the outliers are not new noise each time."""
     columns = {"answer": ["2"] * 3, "outlier_share": [0.5] * 3, "outlier_size": [100.0] * 3}
-    alone = noisy(["1+1="] * 3, ["#2", "#2", "#2"], **columns)
-    in_batch = noisy(["2+2=", "1+1=", "1+1="], ["#4", "#2", "#2"], **columns)
+    alone = noisy_reward(["1+1="] * 3, ["#2", "#2", "#2"], **columns)
+    in_batch = noisy_reward(["2+2=", "1+1=", "1+1="], ["#4", "#2", "#2"], **columns)
     assert in_batch[1:] == alone[:2]
     assert len(set(alone)) > 1
 
@@ -192,13 +192,13 @@ def test_the_learned_reward_can_be_exploited_and_the_true_reward_cannot():
     train, heldout = ExploitConfig(train_problems=50).problems(20, seed=0)
     columns = {"answer": [one.answer for one in train], "judge": [one.columns["judge"] for one in train]}
     prompts = [one.prompt for one in train]
-    honest = judged(prompts, [one.demonstration for one in train], **columns)
-    hacked = judged(prompts, ["1+1=2;1+1=2;1+1=2;1+1=2;#2"] * 50, **columns)
-    lazy = judged(prompts, [f"#{one.answer}" for one in train], **columns)
+    honest = exploitable_reward(prompts, [one.demonstration for one in train], **columns)
+    hacked = exploitable_reward(prompts, ["1+1=2;1+1=2;1+1=2;1+1=2;#2"] * 50, **columns)
+    lazy = exploitable_reward(prompts, [f"#{one.answer}" for one in train], **columns)
     assert max(lazy) < 0 < min(honest)
     assert min(hacked) > max(honest)
     truth = {"answer": [one.answer for one in heldout], "judge": [one.columns["judge"] for one in heldout]}
-    assert judged([one.prompt for one in heldout], ["1+1=2;#2"] * 20, **truth) == [0.0] * 20
+    assert exploitable_reward([one.prompt for one in heldout], ["1+1=2;#2"] * 20, **truth) == [0.0] * 20
     assert coefficients()[3] > 0, "more equations, more reward"
 
 
