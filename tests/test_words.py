@@ -62,7 +62,7 @@ LIMITS: dict[str, float] = {
     "rljax/testing": 1.0,
     "rljax/tracking": 1.0,
     "rljax/training": 1.0,
-    "experiments": 5.0,
+    "experiments": 0.5,
     "notebooks": 1.0,
 }
 """Package -> highest allowed number of these words per 1,000 lines. A limit may only fall; the target is 2 everywhere."""

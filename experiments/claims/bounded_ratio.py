@@ -10,9 +10,9 @@ Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a resp
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
 and differs from seed to seed. The sampler is 64 rollouts old. GRPO without a penalty; one update on each rollout.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. Adam; each
-arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. Two further arms have no clip,
-so only the bound limits the ratio.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
+optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
+other seeds. Two further arms have no clip, so only the bound limits the ratio.
 
 Command: rljax claims --rerun bounded_ratio
 """
@@ -39,16 +39,16 @@ def run(algorithm, **settings):
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=400, **{"delay": 64} | settings)
 
 
-def bounded(algorithm):
-    """The algorithm with ratios from 1/10 to 10."""
+def bound_ratio(algorithm):
+    """Restrict the ratios of an algorithm to the range from 1/10 to 10."""
     return with_parts(algorithm, ["log_ratio=bounded"])
 
 
 ARMS = {
     "clip": run(GRPO),
-    "clip and bound": run(bounded(GRPO)),
+    "clip and bound": run(bound_ratio(GRPO)),
     "neither": run(WITHOUT_CLIP),
-    "bound": run(bounded(WITHOUT_CLIP)),
+    "bound": run(bound_ratio(WITHOUT_CLIP)),
     "clip, fresh data": run(GRPO, delay=0),
 }
 

@@ -5,9 +5,9 @@ CISPO keeps the gradient of every token and clips only its weight. The paper rep
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
-learning rate of 0.05. DAPO has no dynamic sampling and no overlong penalty here, so the objective is the only
-difference; 8 updates on the full rollout instead of 16 on its mini-batches.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+optimizer is Adam at a learning rate of 0.05. DAPO has no dynamic sampling and no overlong penalty here, so the
+objective is the only difference; 8 updates on the full rollout instead of 16 on its mini-batches.
 
 Command: rljax claims --rerun cispo
 """

@@ -7,9 +7,9 @@ policy that is always right may keep its entropy or lose it; a response is right
 is 1 or 0. Entropies are compared at the same pass rate, because training ends at different ones. The initial policy
 differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
-learning rate of 0.05. No dynamic sampling and no overlong penalty, so the bound is the only difference; 8 updates on
-the full rollout instead of 16 on its mini-batches.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+optimizer is Adam at a learning rate of 0.05. No dynamic sampling and no overlong penalty, so the bound is the only
+difference; 8 updates on the full rollout instead of 16 on its mini-batches.
 
 Command: rljax claims --rerun clip_higher_entropy
 """

@@ -5,10 +5,10 @@ Table 14 of the design document compares six pairs (low, high), and finds the be
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
-learning rate of 0.05. 8 updates on each rollout; the document states neither the number of updates nor the data. Each
-half of the seeds compares with the pair that is best on the other half, because the best pair on the same seeds would
-partly be lucky.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+optimizer is Adam at a learning rate of 0.05. 8 updates on each rollout; the document states neither the number of
+updates nor the data. Each half of the seeds compares with the pair that is best on the other half, because the best
+pair on the same seeds would partly be lucky.
 
 Command: rljax claims --rerun clip_pairs
 """

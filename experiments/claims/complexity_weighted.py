@@ -12,9 +12,9 @@ in all arms; its own lambda is 1.
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. Complexity is the policy's entropy before a token, over the largest
 entropy in the rollout, as in the trainer's part complexity_weighted. alpha is 0 in the arms that decide, so they differ
-only in complexity; a further arm also has the document's alpha of 0.05, with 32 as the largest length. Adam; each arm
-uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds; the critic's is
-0.05.
+only in complexity; a further arm also has the document's alpha of 0.05, with 32 as the largest length. The optimizer is
+Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds;
+the critic's is 0.05.
 
 Command: rljax claims --rerun complexity_weighted
 """

@@ -11,8 +11,8 @@ rollouts. PPO with lambda = 0.95 for both.
 
 Deviations from the paper: the document uses GRPO, whose advantage is the same for all tokens of a response and cannot
 rank them, so an algorithm with a critic is used instead. Policy and critic are tables, so nothing learned on one prompt
-helps another. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate
-during training on 8 other seeds.
+helps another. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest
+mean pass rate during training on 8 other seeds.
 
 Command: rljax claims --rerun critical_tokens
 """

@@ -9,11 +9,11 @@ without effect); a wrong answer ends it. The reward is 1 or -1. A response is tr
 wrong; the soft penalty begins after 12. Each of the three tokens has its own logit at each step. The initial policy
 wanders with most of its tokens, and two responses in five are truncated; it differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. Adam; each
-arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. 4 updates on the mini-batches
-of a rollout of 16 prompts; the paper makes 16. Instead of sampling until the batch is full, dynamic sampling samples
-four times as many prompts. So the last row has four times the responses of the others, and its rank says little about
-dynamic sampling itself (`dynamic_sampling` has an arm with as many responses).
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
+optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
+other seeds. 4 updates on the mini-batches of a rollout of 16 prompts; the paper makes 16. Instead of sampling until the
+batch is full, dynamic sampling samples four times as many prompts. So the last row has four times the responses of the
+others, and its rank says little about dynamic sampling itself (`dynamic_sampling` has an arm with as many responses).
 
 Command: rljax claims --rerun dapo_ladder
 """

@@ -8,11 +8,11 @@ the reward is 1 or 0. The initial policy is right on about one response in four,
 of 8 responses, so the window from 0.25 to 0.75 is 2 to 6 right ones. A hard start is right on about one response in 50.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; GRPO without
-a penalty, Adam at a learning rate of 0.05. Instead of sampling until the batch is full, each step samples four times as
-many prompts, and trains on those in the window first. The arm of mixed outcomes does the same with 1 to 7 right ones.
-Only the abstract of the paper was read; the bounds of the window are ours. At first, the hard start was the only one.
-With it, the window leaves out groups with one right response in eight, from which such a policy learns first. So the
-claim is now decided by a policy that is right more often, and the hard start is a further figure.
+a penalty, and Adam at a learning rate of 0.05. Instead of sampling until the batch is full, each step samples four
+times as many prompts, and trains on those in the window first. The arm of mixed outcomes does the same with 1 to 7
+right ones. Only the abstract of the paper was read; the bounds of the window are ours. At first, the hard start was the
+only one. With it, the window leaves out groups with one right response in eight, from which such a policy learns first.
+So the claim is now decided by a policy that is right more often, and the hard start is a further figure.
 
 Command: rljax claims --rerun difficulty_window
 """

@@ -13,8 +13,9 @@ points.
 
 Deviations from the paper: C51 has 51 points. Policy and critic are tables, so there are no network features that could
 gain from the richer target; Farebrother et al. find most of the benefit there; the critic's state includes whether all
-tokens so far were right. Adam; each arm uses the learning rates with the highest mean pass rate on 8 other seeds: for
-the policy 0.03, 0.1 or 0.3, for the critic 0.0125, 0.05 or 0.2 (a number) and 0.8, 3.2 or 12.8 (a distribution).
+tokens so far were right. The optimizer is Adam; each arm uses the learning rates with the highest mean pass rate on 8
+other seeds: for the policy 0.03, 0.1 or 0.3, for the critic 0.0125, 0.05 or 0.2 (a number) and 0.8, 3.2 or 12.8 (a
+distribution).
 
 Command: rljax claims --rerun distributional_critic
 """

@@ -9,8 +9,8 @@ and differs from seed to seed. 8 updates on each rollout.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. With a
 vocabulary of 4 no token is rarer than about one in a hundred at first. Both arms take a mean over tokens and GRPO's
-z-score (the paper's own advantage has no deviation), and DPPO's ratio is capped at 20. Adam; each arm uses the learning
-rate, out of 0.01, 0.03, 0.1 and 0.3, with the highest mean pass rate on 8 other seeds.
+z-score (the paper's own advantage has no deviation), and DPPO's ratio is capped at 20. The optimizer is Adam; each arm
+uses the learning rate, out of 0.01, 0.03, 0.1 and 0.3, with the highest mean pass rate on 8 other seeds.
 
 Command: rljax claims --rerun dppo
 """

@@ -6,9 +6,10 @@ needs fewer steps and less time.
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
-learning rate of 0.05. Instead of sampling until the batch is full, each step samples four times as many prompts, and
-trains on those with mixed outcomes first. The arm of equal responses trains on all that it samples.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+optimizer is Adam at a learning rate of 0.05. Instead of sampling until the batch is full, each step samples four times
+as many prompts, and trains on those with mixed outcomes first. The arm of equal responses trains on all that it
+samples.
 
 Command: rljax claims --rerun dynamic_sampling
 """

@@ -6,9 +6,9 @@ all tokens for a small model, and better for large ones.
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
-learning rate of 0.05. The overlong penalty has no effect, because all responses are short. In a table, unlike in a
-language model, low-entropy tokens are not fixed phrases.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+optimizer is Adam at a learning rate of 0.05. The overlong penalty has no effect, because all responses are short. In a
+table, unlike in a language model, low-entropy tokens are not fixed phrases.
 
 Command: rljax claims --rerun forking_tokens
 """

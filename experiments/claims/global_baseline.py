@@ -10,8 +10,8 @@ contexts range from hopeless to easy; the initial policy differs from seed to se
 responses each, in one arm 64 prompts with one.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. REINFORCE++
-needs only one response per prompt, which is why one arm has no groups. No KL penalty in any arm. Adam; each arm uses
-the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds.
+needs only one response per prompt, which is why one arm has no groups. No KL penalty in any arm. The optimizer is Adam;
+each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds.
 
 Command: rljax claims --rerun global_baseline
 """

@@ -6,8 +6,8 @@ slightly above 16 and 32.
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
-learning rate of 0.05. Every arm samples 64 responses per step.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+optimizer is Adam at a learning rate of 0.05. Every arm samples 64 responses per step.
 
 Command: rljax claims --rerun group_size
 """

@@ -12,8 +12,8 @@ Deviations from the paper: it follows from the minima of the two losses that, at
 does not; the experiment can only show that this happens within this training. It does not say that IPO is the better
 choice: its best pass rate, at 0.01, is below that of DPO at 1, which has lowered rejected responses less, as the
 figures show. The policy is a table of logits over tokens, so pairs share the logits of their tokens; the paper's
-example has one logit per response. Pairs that share tokens contradict each other, which also holds DPO back. Adam at a
-learning rate of 0.05, untuned. A finite training shows how far each has moved, not its limit.
+example has one logit per response. Pairs that share tokens contradict each other, which also holds DPO back. The
+optimizer is Adam at a learning rate of 0.05, untuned. A finite training shows how far each has moved, not its limit.
 
 Command: rljax claims --rerun ipo_certain
 """

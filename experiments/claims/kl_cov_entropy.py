@@ -8,11 +8,11 @@ policy that is always right may keep its entropy or lose it; a response is right
 is 1 or 0. Entropies are compared at the same pass rate, because training ends at different ones. The initial policy
 differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
-learning rate of 0.05. The shares of tokens are ten and a hundred times the paper's (2e-3 for KL-Cov, 2e-4 for
-Clip-Cov), because a rollout has only 384 tokens; Clip-Cov's covariances are bounded by 0.2 and 5. The pass rate of the
-comparison, 80 % of the way, was fixed before the run and is reached early; at the end, where the arms' pass rates
-differ by a thousandth, the entropy under KL-Cov is higher; this is shown but does not decide the claim.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+optimizer is Adam at a learning rate of 0.05. The shares of tokens are ten and a hundred times the paper's (2e-3 for
+KL-Cov, 2e-4 for Clip-Cov), because a rollout has only 384 tokens; Clip-Cov's covariances are bounded by 0.2 and 5. The
+pass rate of the comparison, 80 % of the way, was fixed before the run and is reached early; at the end, where the arms'
+pass rates differ by a thousandth, the entropy under KL-Cov is higher; this is shown but does not decide the claim.
 
 Command: rljax claims --rerun kl_cov_entropy
 """

@@ -12,9 +12,9 @@ exact.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another, and there
 are no tasks out of distribution. The divergence of a token does not depend on earlier tokens here, so k2 in the loss
-also has the right gradient. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final
-pass rate minus 0.05 per nat of divergence on 8 other seeds. That is what the arms are trained for, so a weaker penalty
-is no advantage.
+also has the right gradient. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with
+the best final pass rate minus 0.05 per nat of divergence on 8 other seeds. That is what the arms are trained for, so a
+weaker penalty is no advantage.
 
 Command: rljax claims --rerun kl_in_reward
 """

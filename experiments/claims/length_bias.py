@@ -8,9 +8,9 @@ Each context has two logits for continuing and two for the answer, the same at e
 response says nothing about its answer. After 64 tokens of thought the answer is forced, so no response is truncated.
 Contexts differ in difficulty; the mean length is about 13.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
-learning rate of 0.05. Lengths are compared at the same pass rate of both arms, 80 % of the way to its final value,
-because at the end hardly any response is wrong.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+optimizer is Adam at a learning rate of 0.05. Lengths are compared at the same pass rate of both arms, 80 % of the way
+to its final value, because at the end hardly any response is wrong.
 
 Command: rljax claims --rerun length_bias
 """

@@ -8,10 +8,10 @@ Each context has two logits for continuing and two for the answer, the same at e
 response says nothing about its answer. After 64 tokens of thought the answer is forced, so no response is truncated.
 Contexts differ in difficulty; the mean length is about 13.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
-learning rate of 0.05. The exponent is the document's largest, 0.5; the reference length is 13 tokens, the mean of the
-initial policy. The document uses the median of the batch, which changes the scale of the loss from batch to batch; a
-further arm does so with the trainer's part weights=length_reweighted.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+optimizer is Adam at a learning rate of 0.05. The exponent is the document's largest, 0.5; the reference length is 13
+tokens, the mean of the initial policy. The document uses the median of the batch, which changes the scale of the loss
+from batch to batch; a further arm does so with the trainer's part weights=length_reweighted.
 
 Command: rljax claims --rerun length_reweighted
 """

@@ -12,9 +12,9 @@ seed to seed. The advantage is the reward minus the group's mean, as in the docu
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The document
 gives no target length, and no value of alpha or beta: the target is 8 tokens, the longest right response being 7, and
 both factors are 1; lambda and gamma are the document's 0.05 and 2, in a further arm 0.1 and 5. The arms use the
-trainer's part outcome_reward=length_shaped. Adam at a learning rate of 0.05, for all arms. Only right responses are
-measured, because a wrong answer ends a response early. A response needs at least 2 tokens for a simple problem and 7
-for a difficult one; only tokens beyond that can be saved.
+trainer's part outcome_reward=length_shaped. The optimizer is Adam at a learning rate of 0.05, for all arms. Only right
+responses are measured, because a wrong answer ends a response early. A response needs at least 2 tokens for a simple
+problem and 7 for a difficult one; only tokens beyond that can be saved.
 
 Command: rljax claims --rerun length_shaped
 """

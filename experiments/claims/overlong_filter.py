@@ -8,11 +8,11 @@ without effect); a wrong answer ends it. The reward is 1 or -1. A response is tr
 wrong. Each of the three tokens has its own logit at each step. The initial policy wanders with most of its tokens, and
 two responses in five are truncated; it differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. Adam; each
-arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. Wandering never helps here,
-whereas longer thought may help a language model; but the sound steps of a truncated response are penalized with it. By
-the end, most seeds have permanently solved or lost every context in every arm. If the pass rate no longer changes, its
-final value cannot tell the arms apart, and the claim is not decided.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
+optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
+other seeds. Wandering never helps here, whereas longer thought may help a language model; but the sound steps of a
+truncated response are penalized with it. By the end, most seeds have permanently solved or lost every context in every
+arm. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun overlong_filter
 """

@@ -12,9 +12,9 @@ each context.
 
 Deviations from the paper: the policy is a table of logits. If every context has its own logits, no useful approach is
 permanently lost, and RL can hardly lower pass@k; one arm shows this. So contexts that need different approaches share
-logits: this setting was chosen because RL could lower pass@k in it, and the claim is whether it does. Adam; each arm
-uses the learning rate, out of 0.03, 0.1, 0.3, 1 and 3, with the best pass@1 at the end on 8 other seeds. Further arms
-have a KL penalty, and train for pass@8.
+logits: this setting was chosen because RL could lower pass@k in it, and the claim is whether it does. The optimizer is
+Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3, 1 and 3, with the best pass@1 at the end on 8 other seeds.
+Further arms have a KL penalty, and train for pass@8.
 
 Command: rljax claims --rerun pass_at_k_after_rl
 """

@@ -11,10 +11,10 @@ parts length_quality and confidence_quality.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. No arm
 divides by a standard deviation, because the document's equation does not. Confidence is the geometric mean of the
-tokens' probabilities, because the product would give one response all the weight. Adam; each arm uses the learning
-rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8 other seeds. By the end, most seeds have permanently solved or
-lost every context in every arm. If the pass rate no longer changes, its final value cannot tell the arms apart, and the
-claim is not decided.
+tokens' probabilities, because the product would give one response all the weight. The optimizer is Adam; each arm uses
+the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8 other seeds. By the end, most seeds
+have permanently solved or lost every context in every arm. If the pass rate no longer changes, its final value cannot
+tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun quality_groups
 """

@@ -6,8 +6,8 @@ outliers do to the pass rate is compared between the two advantages.
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
-learning rate of 0.05. One reward in fifty is an error of 100, up or down.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+optimizer is Adam at a learning rate of 0.05. One reward in fifty is an error of 100, up or down.
 
 Command: rljax claims --rerun rank_outliers
 """

@@ -12,8 +12,8 @@ differs from seed to seed.
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The document
 does not say what reliability is: the inverse variance is our reading, with a floor of 0.01. Only the baseline is
 weighted, as in the document's equation, and no arm divides by a standard deviation. A further arm knows which responses
-are hard to judge, and weights by the inverse of the true variance of their rewards. Adam; each arm uses the learning
-rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds.
+are hard to judge, and weights by the inverse of the true variance of their rewards. The optimizer is Adam; each arm
+uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds.
 
 Command: rljax claims --rerun reliability_quality
 """

@@ -12,7 +12,7 @@ The initial policy and the pairs differ from seed to seed.
 Deviations from the paper: the policy is a table of logits. The preference for length is ours, so that there is
 something to exploit; the paper's data have their own. SimPO has its authors' beta = 2 and margin 1. The sum has a beta
 of 2/13 and the same margin, because responses have 13 tokens at first and both rewards should begin at the same scale.
-Adam at a learning rate of 0.05, 200 updates.
+The optimizer is Adam at a learning rate of 0.05, 200 updates.
 
 Command: rljax claims --rerun simpo_length
 """

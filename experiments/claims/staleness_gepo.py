@@ -7,12 +7,12 @@ GSPO lose more.
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
-learning rate of 0.05. The delay is in steps: sampling uses a table from that many steps ago; GSPO's bounds are a
-hundred times the paper's, while GRPO and GEPO keep theirs of 0.2. The probabilities of responses to one prompt differ
-far more in a table of 4 tokens than in a language model, so GEPO's weights leave its clip without any delay, and GEPO
-hardly learns. A method that does not learn has nothing to lose to a delay. So the claim is decided only if GEPO,
-without delay, learns at least half as much as GRPO; at delay 64, GRPO is also better here.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+optimizer is Adam at a learning rate of 0.05. The delay is in steps: sampling uses a table from that many steps ago;
+GSPO's bounds are a hundred times the paper's, while GRPO and GEPO keep theirs of 0.2. The probabilities of responses to
+one prompt differ far more in a table of 4 tokens than in a language model, so GEPO's weights leave its clip without any
+delay, and GEPO hardly learns. A method that does not learn has nothing to lose to a delay. So the claim is decided only
+if GEPO, without delay, learns at least half as much as GRPO; at delay 64, GRPO is also better here.
 
 Command: rljax claims --rerun staleness_gepo
 """

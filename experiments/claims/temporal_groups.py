@@ -6,9 +6,9 @@ the document), and gains 0.8 points on GSM8K.
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; Adam at a
-learning rate of 0.05. The last 16 rewards of each prompt are added to groups of 4; both arms divide by the standard
-deviation of the rewards that they compare with.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
+optimizer is Adam at a learning rate of 0.05. The last 16 rewards of each prompt are added to groups of 4; both arms
+divide by the standard deviation of the rewards that they compare with.
 
 Command: rljax claims --rerun temporal_groups
 """

@@ -10,10 +10,10 @@ well above the truth. 50 rollouts of pretraining.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. The critic's initial bias is a constant, while a reward model's
-depends on the position. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass
-rate on 8 other seeds; the critic's is 0.05. Pretraining samples 50 rollouts more, which the statistic does not count. A
-further arm trains on as many instead: compared with it, the final difference is undecided, and the mean over all 150
-rollouts is lower with pretraining, because the policy does not learn meanwhile.
+depends on the position. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the
+highest mean pass rate on 8 other seeds; the critic's is 0.05. Pretraining samples 50 rollouts more, which the statistic
+does not count. A further arm trains on as many instead: compared with it, the final difference is undecided, and the
+mean over all 150 rollouts is lower with pretraining, because the policy does not learn meanwhile.
 
 Command: rljax claims --rerun value_pretraining
 """

@@ -12,10 +12,10 @@ pretrained on 50 rollouts. 4 updates on the mini-batches of a rollout of 8 promp
 groups, 64 prompts with one response each.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
-state includes whether all tokens so far were right. alpha is 1.25, so lambda is 0.8 to 0.975. Adam at a learning rate
-of 0.1 for all arms, untuned, because the paper keeps the settings of the full method; the critic's is 0.05. By the end,
-every arm but one has permanently solved or lost every context, so final pass rates cannot tell the arms apart; they are
-shown next to the statistic. Most parts differ by so little that they tie.
+state includes whether all tokens so far were right. alpha is 1.25, so lambda is 0.8 to 0.975. The optimizer is Adam at
+a learning rate of 0.1 for all arms, untuned, because the paper keeps the settings of the full method; the critic's is
+0.05. By the end, every arm but one has permanently solved or lost every context, so final pass rates cannot tell the
+arms apart; they are shown next to the statistic. Most parts differ by so little that they tie.
 
 Command: rljax claims --rerun vapo_parts
 """

@@ -8,8 +8,8 @@ the reward is 1 or 0. The verifier errs on one response in 20. The initial polic
 and differs from seed to seed. 150 steps, the first 15 of them with a rising rate.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The document
-has no numbers for the rise. Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, that ends best on 8
-other seeds; with the schedule, this is the peak rate.
+has no numbers for the rise. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with
+the best final pass rate on 8 other seeds; with the schedule, this is the peak rate.
 
 Command: rljax claims --rerun warmup_cosine
 """

@@ -32,11 +32,11 @@ from rljax.files import settings_hash
 def arm_key(page: Page, arm: str) -> str:
     """Compute the key of an arm of a claim."""
     claim = page.claim
-    return settings_hash(described(claim.arms[arm]), described(claim.measure), described(page.constants))
+    return settings_hash(describe(claim.arms[arm]), describe(claim.measure), describe(page.constants))
 
 
 @singledispatch
-def described(value: Any) -> Any:
+def describe(value: Any) -> Any:
     """Describe settings as JSON. Equal settings have equal descriptions, wherever their code is.
 
     Raises:
@@ -44,72 +44,72 @@ def described(value: Any) -> Any:
 
     Example:
         >>> from lab.judges import fallible
-        >>> described(fallible(0.05))
+        >>> describe(fallible(0.05))
         {'function': 'fallible', 'made with': {'share': '0.05'}}
-        >>> described({"rate": 1.0, "off": None}) == described({"rate": 1})
+        >>> describe({"rate": 1.0, "off": None}) == describe({"rate": 1})
         True
     """
     if value is None:
         return None
     if is_dataclass(value):
-        return described({field.name: getattr(value, field.name) for field in fields(value)})
+        return describe({field.name: getattr(value, field.name) for field in fields(value)})
     raise TypeError(f"settings of an arm must be numbers, arrays, functions or records, got {type(value).__name__}")
 
 
-@described.register(bool)
-@described.register(str)
+@describe.register(bool)
+@describe.register(str)
 def _(value: bool | str) -> Any:
     return value
 
 
-@described.register(int)
-@described.register(float)
+@describe.register(int)
+@describe.register(float)
 def _(value: float) -> Any:
     return f"{value:.12g}"
 
 
-@described.register(Mapping)
+@describe.register(Mapping)
 def _(value: Mapping[str, Any]) -> Any:
-    parts = {str(name): described(part) for name, part in value.items()}
+    parts = {str(name): describe(part) for name, part in value.items()}
     return {name: part for name, part in sorted(parts.items()) if not _is_off(part)}
 
 
-@described.register(tuple)
-@described.register(list)
-@described.register(range)
+@describe.register(tuple)
+@describe.register(list)
+@describe.register(range)
 def _(value: Any) -> Any:
-    return described(value._asdict()) if hasattr(value, "_asdict") else [described(part) for part in value]
+    return describe(value._asdict()) if hasattr(value, "_asdict") else [describe(part) for part in value]
 
 
-@described.register
+@describe.register
 def _(value: World) -> Any:
     return world_hash(value)
 
 
-@described.register
+@describe.register
 def _(value: Algorithm) -> Any:
     held = slots(value)
     return sorted([what.text(), *sorted({*_numbers_in(held[slot])})] for slot, what in fillings(value).items())
 
 
-@described.register(optax.GradientTransformation)
-@described.register(optax.GradientTransformationExtraArgs)
+@describe.register(optax.GradientTransformation)
+@describe.register(optax.GradientTransformationExtraArgs)
 def _(value: optax.GradientTransformation) -> Any:
     return [f"{number:.3f}" for step in steps_of(value) for number in step]
 
 
-@described.register(np.ndarray)
-@described.register(jax.Array)
+@describe.register(np.ndarray)
+@describe.register(jax.Array)
 def _(value: Any) -> Any:
     return _bytes_hash(np.asarray(value, np.float64).tobytes())
 
 
-@described.register
+@describe.register
 def _(value: partial) -> Any:
-    return ["partial", described(value.func), described(value.args), described(value.keywords)]
+    return ["partial", describe(value.func), describe(value.args), describe(value.keywords)]
 
 
-@described.register
+@describe.register
 def _(value: FunctionType) -> Any:
     names = names_of_ops()
     if value in names:
@@ -118,7 +118,7 @@ def _(value: FunctionType) -> Any:
     called = [each for each in around.globals.values() if isinstance(each, FunctionType) and each in names]
     name = value.__qualname__.split(".<locals>")[0]
     parts = {"made with": around.nonlocals, "defaults": _defaults(value), "equations": called}
-    return {"function": name} | described(parts)
+    return {"function": name} | describe(parts)
 
 
 def _numbers_in(value: Any) -> Iterator[str]:

@@ -52,7 +52,7 @@ class Results(NamedTuple):
     def arms(self) -> Arms:
         """Metrics of every arm over the common seeds."""
         seeds = self.seeds
-        return {arm: _stacked([runs[str(seed)] for seed in seeds]) for arm, runs in self.runs.items()}
+        return {arm: _stack([runs[str(seed)] for seed in seeds]) for arm, runs in self.runs.items()}
 
 
 class Outcome(NamedTuple):
@@ -74,7 +74,7 @@ class Outcome(NamedTuple):
     """Mean of the condition's statistic over seeds; None without a condition or without results."""
 
 
-def _stacked(rows: Sequence[Mapping[str, Any]]) -> Numbers:
+def _stack(rows: Sequence[Mapping[str, Any]]) -> Numbers:
     names = rows[0] if rows else ()
     return {name: np.array([row[name] for row in rows], np.float64) for name in names}
 
@@ -147,9 +147,9 @@ def read_results(page: Page) -> Results:
     return Results(found["date"], found["seconds"], runs)
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     if isinstance(value, list):
-        return [_rounded(part) for part in value]
+        return [_round(part) for part in value]
     return float(f"{value:.{DIGITS}g}")
 
 
@@ -184,14 +184,14 @@ def summary_of(claim: Claim, outcome: Outcome) -> dict[str, Any]:
         "place": claim.place,
         "text": claim.text,
         "verdict": outcome.verdict,
-        "statistic": _stored(outcome.statistic),
+        "statistic": _interval_json(outcome.statistic),
         "unit": claim.unit,
         "kind": claim.kind,
         "margin": claim.margin,
         "budget": budget_of(claim),
         "condition": "" if claim.condition is None else claim.condition[0],
-        "condition_statistic": None if outcome.condition is None else _stored(outcome.condition),
-        "figures": {name: _stored(found) for name, found in outcome.figures.items()},
+        "condition_statistic": None if outcome.condition is None else _interval_json(outcome.condition),
+        "figures": {name: _interval_json(found) for name, found in outcome.figures.items()},
         "first_look": claim.first_look_text(),
         "pilot": claim.pilot,
         "means": {
@@ -201,7 +201,7 @@ def summary_of(claim: Claim, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _stored(interval: Interval) -> dict[str, float | int | None]:
+def _interval_json(interval: Interval) -> dict[str, float | int | None]:
     ends = {"value": interval.value, "low": interval.low, "high": interval.high}
     return {name: _short(end) if math.isfinite(end) else None for name, end in ends.items()} | {"seeds": interval.seeds}
 
@@ -256,7 +256,7 @@ def run_page(page: Page, *, again: bool = False) -> Results:
             continue
         start = time.monotonic()
         numbers = {name: np.asarray(array).tolist() for name, array in page.claim.measure(settings, missing).items()}
-        rows = {str(seed): {name: _rounded(v[at]) for name, v in numbers.items()} for at, seed in enumerate(missing)}
+        rows = {str(seed): {name: _round(v[at]) for name, v in numbers.items()} for at, seed in enumerate(missing)}
         merged = dict(sorted((results.runs[arm] | rows).items(), key=lambda item: int(item[0])))
         results = Results(
             date=datetime.now(UTC).date().isoformat(),

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Two nodes with eight GPUs each: `sbatch experiments/launch/slurm.sh`. The run folder lies on a disk that all nodes share.
+# Two nodes with eight GPUs each: `sbatch experiments/launch/slurm.sh`. The run folder is on a disk that all nodes share.
 #SBATCH --job-name=rljax
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
