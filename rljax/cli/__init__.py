@@ -25,7 +25,7 @@ from rljax.cli.algorithms import Algorithms, run_algorithms
 from rljax.cli.average import Average, run_average
 from rljax.cli.chat import Chat, Serve, run_chat, run_serve
 from rljax.cli.claims import Claims, run_claims
-from rljax.cli.columns import columns_of, fit_lines, wrap
+from rljax.cli.columns import columns_of, fit_lines, rewrap_descriptions, wrap
 from rljax.cli.compare import Compare, run_compare
 from rljax.cli.compilation_cache import keep_compiled_programs
 from rljax.cli.completion import Completion
@@ -230,7 +230,8 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
         with contextlib.redirect_stdout(printed):
             return tyro.cli(_union(defaults), prog="rljax", args=words)
     finally:
-        print(fit_lines(_plain_types(printed.getvalue()), columns_of(sys.stdout)), end="")
+        columns = columns_of(sys.stdout)
+        print(fit_lines(rewrap_descriptions(_plain_types(printed.getvalue()), columns), columns), end="")
 
 
 def _start(arguments: Sequence[str]) -> Start:

@@ -25,8 +25,8 @@ class Ablate(Settings):
     """Train an algorithm, and the algorithm without each of its parts, on the same seeds.
 
     One table and one picture show held-out accuracy and the difference that each part makes, with 95 % intervals over seeds. The
-    warm start, if there is one, runs once per seed, and all variants start from it. To continue an ablation that was stopped, repeat
-    the same command. All other flags are those of `rljax train`: your model, dataset and reward.
+    warm start, if there is one, runs once per seed, and all variants start from it. To continue an ablation that was stopped,
+    repeat the same command. All other flags are those of `rljax train`: your model, dataset and reward.
     """
 
     whole: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ALGORITHM")] = ""

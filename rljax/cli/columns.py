@@ -4,6 +4,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TextIO
 
 COLUMNS_IN_A_PIPE = 80
@@ -11,6 +12,9 @@ NARROWEST, WIDEST = 60, 120
 LABEL = 12
 FRAME = "│╭╰├┃"
 """Characters that mark a line as part of a frame."""
+LEAST_INDENT = 8
+"""Minimum indentation of the descriptions of flags in Tyro's help."""
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def columns_of(stream: TextIO) -> int:
@@ -66,6 +70,57 @@ def fit_lines(text: str, columns: int) -> str:
     """
     lines = [line if len(line) <= columns or set(line) & set(FRAME) else wrap(line, columns) for line in text.split("\n")]
     return "\n".join(lines)
+
+
+def rewrap_descriptions(text: str, columns: int) -> str:
+    """Rewrap the descriptions of flags in Tyro's help, which breaks lines wherever their docstrings do.
+
+    A description is a column of text to the right of a flag, or below it. One without such line breaks stays unchanged.
+
+    Example:
+        >>> print(rewrap_descriptions("  --steps INT  A short\\n               line, and more", 30))
+          --steps INT  A short line,
+                       and more
+    """
+    lines, done = text.split("\n"), []
+    while lines:
+        first = _visible(lines[0])
+        indent = _indent(lines[1]) if len(lines) > 1 else 0
+        rows = [lines.pop(0)]
+        if indent >= LEAST_INDENT and first[indent - 2 : indent].isspace() and first[indent : indent + 1].strip():
+            while lines and _indent(lines[0]) == indent:
+                rows.append(lines.pop(0))
+        done += _rewrapped(rows, indent, columns) if len(rows) > 1 else rows
+    return "\n".join(done)
+
+
+def _rewrapped(rows: Sequence[str], indent: int, columns: int) -> Sequence[str]:
+    """Rewrap a description if the first word of a line fits into the line before it."""
+    shown = [_visible(row) for row in rows]
+    if all(len(above) + 1 + len(below.split()[0]) > columns for above, below in pairwise(shown)):
+        return rows
+    start = next(place for place in range(len(rows[0])) if len(_COLOR.sub("", rows[0][:place])) == indent)
+    wrapped, gap = [rows[0][:start]], ""
+    for word in " ".join([rows[0][start:], *rows[1:]]).split():
+        if not _visible(word):  # colors alone
+            wrapped[-1] += word
+        elif len(_visible(f"{wrapped[-1]}{gap}{word}")) > columns:
+            wrapped.append(" " * indent + word)
+        else:
+            wrapped[-1] += gap + word
+        gap = " " if _visible(word) else gap
+    return wrapped
+
+
+def _visible(line: str) -> str:
+    """A line without colors and without spaces at its end."""
+    return _COLOR.sub("", line).rstrip()
+
+
+def _indent(line: str) -> int:
+    """Number of spaces before the text of a line; 0 for an empty line."""
+    shown = _visible(line)
+    return len(shown) - len(shown.lstrip(" "))
 
 
 def with_paragraphs(rows: Sequence[tuple[str, str]], columns: int) -> str:

@@ -15,7 +15,7 @@ from rljax.book.errata import ERRATA, Evidence
 from rljax.book.slots import table
 from rljax.book.text_search import search
 from rljax.cli import main
-from rljax.cli.columns import columns_of, formula_lines, with_label, wrap
+from rljax.cli.columns import columns_of, formula_lines, rewrap_descriptions, with_label, wrap
 from rljax.cli.equations_text import links, show_equations
 from rljax.errors import InputError
 
@@ -286,3 +286,15 @@ def test_claims_begin_with_ten_lines_and_a_key(capsys):
     verdicts = {row["name"]: row["verdict"] for row in json.loads(printed(capsys, "claims", "--json"))}
     for line, claims in zip(first, SUMMARY.values(), strict=True):
         assert line.split()[1:] == [f"{SIGNS[verdicts[name]]}{name}" for name in claims]
+
+
+@pytest.mark.parametrize("dim", ["", "\x1b[2m"], ids=["plain", "color"])
+def test_descriptions_of_flags_are_rewrapped_if_a_line_ends_too_early(dim):
+    end = "\x1b[0m" if dim else ""
+    rows = ["  --flag INT   One two", "               three four", "  --other      Nothing to do", ""]
+    colored = [f"{row[:15]}{dim}{row[15:]} {end}" for row in rows[:3]] + rows[3:]
+    shown = rewrap_descriptions("\n".join(colored), 30)
+    plain = [line.rstrip() for line in shown.replace(dim or "\0", "").replace(end or "\0", "").split("\n")]
+    assert plain == ["  --flag INT   One two three", "               four", "  --other      Nothing to do", ""]
+    assert rewrap_descriptions(shown, 30) == shown
+    assert rewrap_descriptions("\n".join(colored), 25) == "\n".join(colored), "no word fits into the line before it"
