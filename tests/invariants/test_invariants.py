@@ -1,4 +1,4 @@
-"""One table: every algorithm satisfies every invariant, in value and gradient, for the policy's and the critic's loss."""
+"""Every algorithm satisfies every invariant, in value and gradient, for the policy's and the critic's loss."""
 
 from functools import partial
 from typing import NamedTuple
@@ -25,12 +25,12 @@ from rljax.algorithms.terms import importance_weighted_kl
 from rljax.ops.weights import overlong_filter
 
 P, G, T = 4, 4, 8
-LONGEST = 5  # tokens of a response, so that there is room for observations between them
-NARROW = 6  # slots that hold them all: the same rollout without its padding
+LONGEST = 5  # tokens of the longest response, which leaves room for observations between them
+NARROW = 6  # slots of the same rollout with less padding; they still hold every response
 PROGRESS = 0.25
-EMPTY = (1, 2)  # a response without a token, which has a reward and is compared with the others
+EMPTY = (1, 2)  # a response without tokens, which has a reward and is compared with the others
 
-# Options under which every slot of the algorithm is at work on responses this short.
+# Options under which every slot of an algorithm has an effect, even on responses this short.
 OPTIONS = {
     "clip_cov": {"share": 0.4, "lower": -0.1},
     "dapo": {"max_length": 6, "cache": 4},
@@ -72,18 +72,18 @@ OFF_POLICY = "vc_ppo, masked off-policy"
 CASES |= CORRECTED
 CASES[OFF_POLICY] = CASES["vc_ppo"]._replace(surrogate_mask=off_policy_mask(0.05), terms=importance_weighted_kl(0.5))
 
-# Their statistics are of the rollout, not of a mini-batch.
+# Algorithms whose statistics are computed over the rollout, not over a mini-batch.
 BATCH_GLOBAL = {
-    "clip_cov": "covariances are those of the rollout",
-    "dapo_grpo": "the bonus is centred over the rollout",
-    "forking_tokens": "the threshold of the entropy is the rollout's",
-    "gdpo": "the sum of the rewards is normalised over the rollout",
-    "kl_cov": "covariances are those of the rollout",
-    "lite_ppo": "the standard deviation is the rollout's",
-    "open_reasoner_zero": "advantages are normalised over the rollout",
-    "reinforce_pp": "advantages are normalised over the rollout",
-    "reinforce_pp_baseline": "advantages are normalised over the rollout",
-    "scale_rl": "the standard deviation is the rollout's",
+    "clip_cov": "the covariances are over the rollout",
+    "dapo_grpo": "the bonus is centered over the rollout",
+    "forking_tokens": "the entropy threshold is over the rollout",
+    "gdpo": "the sum of the rewards is normalized over the rollout",
+    "kl_cov": "the covariances are over the rollout",
+    "lite_ppo": "the standard deviation is over the rollout",
+    "open_reasoner_zero": "advantages are normalized over the rollout",
+    "reinforce_pp": "advantages are normalized over the rollout",
+    "reinforce_pp_baseline": "advantages are normalized over the rollout",
+    "scale_rl": "the standard deviation is over the rollout",
     "t1": "the KL's mean is over the rollout",
 }
 
@@ -115,31 +115,36 @@ def make_data() -> Data:
     lengths[EMPTY] = 0
     mask = np.arange(T) < lengths[..., None]
 
-    def draw(*shape):
+    def sample_normal(*shape):
         return rng.normal(size=shape or (P, G, T)).astype(np.float32)
 
     rewards = np.array([[1, 0, 0, 1], [1, 1, 1, 0], [0, 0, 0, 0], [1, 0, 1, 1]], np.float32)
-    policy_logp = -np.abs(draw()) - 0.1
+    policy_logp = -np.abs(sample_normal()) - 0.1
     rollout = Rollout(
         mask=mask,
-        behaviour_logp=policy_logp + 0.1 * draw(),
+        behaviour_logp=policy_logp + 0.1 * sample_normal(),
         rewards=rewards,
         policy_logp=policy_logp,
-        ref_logp=policy_logp + 0.3 * draw(),
+        ref_logp=policy_logp + 0.3 * sample_normal(),
         truncated=rng.random((P, G)) < 0.2,
         valid=np.arange(P * G).reshape(P, G) != 5,
-        values=draw(),
-        bootstrap=np.where(rng.random((P, G)) < 0.2, draw(P, G), 0),
-        step_rewards=draw(),
+        values=sample_normal(),
+        bootstrap=np.where(rng.random((P, G)) < 0.2, sample_normal(P, G), 0),
+        step_rewards=sample_normal(),
         step_end=mask & (rng.random((P, G, T)) < 0.5),
-        behaviour_entropy=np.abs(draw()),
+        behaviour_entropy=np.abs(sample_normal()),
         teacher_logp=policy_logp + 0.3 * np.random.default_rng(8).normal(size=(P, G, T)).astype(np.float32),
         square_sum=np.random.default_rng(9).uniform(0.1, 1, (P, G, T)).astype(np.float32),
         greedy_rewards=np.array([1, 0, 1, 0.5], np.float32),
         correct=np.array([[1, 0, 0, 1], [1, 0, 1, 0], [0, 0, np.nan, 0], [1, 0, 1, 1]], np.float32),
         reward_parts={"answer": rewards, "form": np.random.default_rng(10).random((P, G)).astype(np.float32)},
     )
-    outputs = Outputs(policy_logp + 0.3 * draw(), np.abs(draw()), rollout.values + 0.3 * draw(), np.abs(draw()))
+    outputs = Outputs(
+        policy_logp + 0.3 * sample_normal(),
+        np.abs(sample_normal()),
+        rollout.values + 0.3 * sample_normal(),
+        np.abs(sample_normal()),
+    )
     return Data(rollout, outputs)
 
 
@@ -162,9 +167,9 @@ class Program:
 
     def losses_traced(self, batch: Batch, outputs: Outputs):
         self.traces += 1
-        return self.both_losses(batch, outputs)
+        return self.metrics_and_gradients(batch, outputs)
 
-    def both_losses(self, batch: Batch, outputs: Outputs):
+    def metrics_and_gradients(self, batch: Batch, outputs: Outputs):
         def policy(logp, entropy, divergence):
             return loss(self.algorithm, logp, batch, entropy=entropy, teacher_divergence=divergence)
 
@@ -251,9 +256,9 @@ def test_a_mask_of_the_surrogate_leaves_out_some_tokens(case):
     assert share is None or 0 < share < 0.9
 
 
-def test_a_response_without_tokens_trains_nothing(case):
+def test_a_response_without_tokens_has_no_gradient(case):
     assert not MASK[EMPTY].any()
-    assert MASK.any(-1).sum() == P * G - 2, "the other one has no verdict"
+    assert MASK.any(-1).sum() == P * G - 2, "the other response without tokens is not valid"
     for by_output in case.result.gradient:
         np.testing.assert_array_equal(by_output[EMPTY], 0)
 
@@ -263,24 +268,24 @@ def test_neither_padding_nor_compilation_changes_anything(case):
     with jax.enable_x64(True):
         data = on_tokens(lambda x: x[..., :NARROW], jax.tree.map(jnp.asarray, cast(DATA, np.float64)))
         batch = prepare(case.program.algorithm, data.rollout, progress=PROGRESS)
-        metrics, gradient = jax.device_get(case.program.both_losses(batch, as_rows(data.outputs)))
+        metrics, gradient = jax.device_get(case.program.metrics_and_gradients(batch, as_rows(data.outputs)))
     wide = jax.tree.map(lambda x: np.pad(x, ((0, 0), (0, T - NARROW))).reshape(P, G, T), gradient)
     assert_same(Result(metrics, wide), case.result)
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_nothing_outside_the_mask_is_read(case, poison):
-    def spoil(x, counts):
+    def corrupt(x, counts):
         return np.where(counts, x, poison).astype(x.dtype) if np.issubdtype(x.dtype, np.floating) else x
 
-    spoilt = on_tokens(lambda x: spoil(x, MASK), DATA)
-    rollout = spoilt.rollout._replace(
-        rewards=spoil(DATA.rollout.rewards, DATA.rollout.valid),
-        reward_parts={name: spoil(part, DATA.rollout.valid) for name, part in DATA.rollout.reward_parts.items()},
-        bootstrap=spoil(DATA.rollout.bootstrap, DATA.rollout.valid),
-        step_rewards=spoil(DATA.rollout.step_rewards, DATA.rollout.step_end & MASK),
+    corrupted = on_tokens(lambda x: corrupt(x, MASK), DATA)
+    rollout = corrupted.rollout._replace(
+        rewards=corrupt(DATA.rollout.rewards, DATA.rollout.valid),
+        reward_parts={name: corrupt(part, DATA.rollout.valid) for name, part in DATA.rollout.reward_parts.items()},
+        bootstrap=corrupt(DATA.rollout.bootstrap, DATA.rollout.valid),
+        step_rewards=corrupt(DATA.rollout.step_rewards, DATA.rollout.step_end & MASK),
     )
-    assert_same(case.program.run(spoilt._replace(rollout=rollout)), case.result, rtol=1e-14)
+    assert_same(case.program.run(corrupted._replace(rollout=rollout)), case.result, rtol=1e-14)
 
 
 def test_the_order_of_prompts_does_not_matter(case):
@@ -312,7 +317,7 @@ def test_micro_batches_add_up(case, rows):
 
 def test_observations_between_the_tokens_are_not_time_steps(case):
     rng = np.random.default_rng(1)
-    # Slot `place[p, i, t]` is where token t goes; the entries of the tokens ascend, the rest are the other slots.
+    # Token t moves to slot `place[p, i, t]`: the slots of the tokens ascend, and the remaining entries are the other slots.
     place = np.empty((P, G, T), int)
     for row in np.ndindex(P, G):
         order = rng.permutation(T)
@@ -342,7 +347,7 @@ def test_new_values_compile_nothing(case):
     assert case.program.traces == before
 
 
-def test_mini_batches_are_rollouts_of_their_own(case):
+def test_mini_batches_are_prepared_like_separate_rollouts(case):
     halves = [
         case.program.batch(jax.tree.map(lambda x, part=part: x[part], DATA.rollout)) for part in np.split(np.arange(P), 2)
     ]
@@ -363,7 +368,7 @@ def test_mini_batches_are_rollouts_of_their_own(case):
 
 
 @pytest.mark.parametrize("name", BATCH_GLOBAL)
-def test_global_statistics_still_weigh_each_mini_batch_by_itself(name):
+def test_weights_are_still_per_mini_batch_if_statistics_are_global(name):
     program = Program(CASES[name])
     batch = program.batch(DATA.rollout, minibatches=2)
     for part in np.split(batch.token_share, 2):

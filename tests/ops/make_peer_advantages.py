@@ -1,15 +1,15 @@
-"""Writes peer_advantages.json: advantages of other people's own functions, in float64. Not run by the tests.
+"""Writes peer_advantages.json: advantages computed by other projects' functions, in float64. The tests do not run it.
 
-Made on 2026-11-22 with torch 2.13.0, verl 0.9.1 as installed, and two public repositories at the commits below:
+Generated on 2026-11-22 with torch 2.13.0, verl 0.9.1 as installed, and two public repositories at the commits below:
 
     pip install torch==2.13.0 numpy
     pip install --no-deps --target peers verl==0.9.1
     python tests/ops/make_peer_advantages.py peers MAXRL PKPO
 
-    MAXRL  github.com/tajwarfahim/maxrl at c0698ebb4, of the paper's authors: verl/trainer/ppo/core_algos.py
-    PKPO   github.com/kpahwa16/pass-k-policy-optimization at 1b0928e6e, of another hand, in NumPy: pkpo_core.py
+    MAXRL  github.com/tajwarfahim/maxrl at c0698ebb4, by the paper's authors: verl/trainer/ppo/core_algos.py
+    PKPO   github.com/kpahwa16/pass-k-policy-optimization at 1b0928e6e, by another author, in NumPy: pkpo_core.py
 
-Each function is taken out of its file and called unchanged. TRL's GDPO is a part of a long method, which cannot be called alone.
+Each function is extracted from its file and called unchanged. TRL's GDPO is part of a long method and cannot be called alone.
 """
 
 import json
@@ -26,16 +26,16 @@ FIRST = [[1, 0, 0, 1, 0, 0], [0.5, 0, 1, 0.25, 0.125, 0.75], [0, 0, 0, 0, 0, 0],
 SECOND = [[0, 1, 0, 2, 0.5, 0], [3, 1, 1, 0, 0.25, 2], [0, 1, 0, 1, 1, 0], [0.5, -1, 0, -0.5, 2, 1]]
 
 
-def of_verl(folder, torch):
-    """GDPO of responses of one token, because it normalizes the sum over tokens, and a response counts as often as it has any."""
-    from make_peer_corrections import functions  # next to this file, which the tests import from elsewhere
+def run_verl(folder, torch):
+    """verl's GDPO. Responses have one token each, because it normalizes over tokens: one of n tokens would count n times."""
+    from make_peer_corrections import extract_functions  # next to this file, which the tests import from elsewhere
 
     wide = SimpleNamespace(**vars(np) | {"float32": np.float64})
     basic = {"torch": torch, "np": wide, "defaultdict": defaultdict, "Optional": Optional, "AlgoConfig": dict}
     names = ("masked_sum", "masked_mean", "masked_var", "masked_whiten")
-    basic["verl_F"] = functions(folder / "verl/utils/torch_functional.py", names, {"torch": torch, "Any": Any})
+    basic["verl_F"] = extract_functions(folder / "verl/utils/torch_functional.py", names, {"torch": torch, "Any": Any})
     names = ("compute_grpo_outcome_advantage", "compute_gdpo_outcome_advantage")
-    verl = functions(folder / "verl/trainer/ppo/core_algos.py", names, basic)
+    verl = extract_functions(folder / "verl/trainer/ppo/core_algos.py", names, basic)
     parts = {"first": np.ravel(FIRST), "second": np.ravel(SECOND)}
     rows = len(parts["first"])
     one, groups = torch.ones(rows, 1, dtype=torch.float64), np.arange(rows) // GROUPS
@@ -50,20 +50,20 @@ def of_verl(folder, torch):
     return found.reshape(-1, GROUPS).tolist()
 
 
-def of_maxrl(folder, torch):
-    """MaxRL of its authors, with their 1e-6."""
-    from make_peer_corrections import functions  # next to this file, which the tests import from elsewhere
+def run_maxrl(folder, torch):
+    """The authors' MaxRL, with their epsilon of 1e-6."""
+    from make_peer_corrections import extract_functions  # next to this file, which the tests import from elsewhere
 
     names = ("compute_maxrl_outcome_advantage",)
     space = {"torch": torch, "np": np, "defaultdict": defaultdict}
-    authors = functions(folder / "verl/trainer/ppo/core_algos.py", names, space)
+    authors = extract_functions(folder / "verl/trainer/ppo/core_algos.py", names, space)
     rewards = torch.tensor(FIRST, dtype=torch.float64).reshape(-1, 1)
     found = authors.compute_maxrl_outcome_advantage(rewards, torch.ones_like(rewards), np.arange(len(rewards)) // GROUPS)
     return found[0].reshape(-1, GROUPS).tolist()
 
 
-def of_pkpo(folder):
-    """The three estimators of PKPO, which are sums over the responses."""
+def run_pkpo(folder):
+    """PKPO's three estimators, each of which is a sum over the responses."""
     space: dict[str, Any] = {"__name__": "pkpo_core"}
     exec((folder / "pkpo_core.py").read_text(), space)
     peer = SimpleNamespace(**space)
@@ -77,7 +77,7 @@ def main(peers, maxrl, pkpo):
 
     torch.set_default_dtype(torch.float64)
     torch.float32 = torch.float64
-    outputs = {"gdpo": of_verl(peers, torch), "max_rl": of_maxrl(maxrl, torch), "pkpo": of_pkpo(pkpo)}
+    outputs = {"gdpo": run_verl(peers, torch), "max_rl": run_maxrl(maxrl, torch), "pkpo": run_pkpo(pkpo)}
     written = {"inputs": {"first": FIRST, "second": SECOND, "weights": WEIGHTS}, "outputs": outputs}
     Path(__file__).with_name("peer_advantages.json").write_text(json.dumps(written, indent=1) + "\n")
 

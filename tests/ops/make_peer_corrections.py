@@ -1,13 +1,13 @@
-"""Writes peer_corrections.json: numbers of verl's and TRL's own functions, in float64 with PyTorch. Not run by the tests.
+"""Writes peer_corrections.json: outputs of verl's and TRL's own functions, in float64 with PyTorch. The tests do not run it.
 
-Made on 2026-11-22 with torch 2.13.0, verl 0.9.1 and TRL 1.16.0 as installed:
+Generated on 2026-11-22 with torch 2.13.0, verl 0.9.1 and TRL 1.16.0 as installed:
 
     pip install torch==2.13.0 numpy
     pip install --no-deps --target peers verl==0.9.1 trl==1.16.0
     python tests/ops/make_peer_corrections.py peers
 
-Each function is taken out of its installed file and called unchanged, so that nothing else of the libraries is needed: in verl
-`verl/trainer/ppo/core_algos.py`, `rollout_corr_helper.py` next to it and `verl/utils/torch_functional.py`; in TRL
+Each function is extracted from its installed file and called unchanged, so that no other part of the libraries is needed. In verl:
+`verl/trainer/ppo/core_algos.py`, `rollout_corr_helper.py` next to it and `verl/utils/torch_functional.py`. In TRL:
 `trl/trainer/grpo_trainer.py`.
 """
 
@@ -37,14 +37,14 @@ SETTINGS = {
 
 
 class Settings(SimpleNamespace):
-    """As much of verl's ActorConfig as its losses read."""
+    """The part of verl's ActorConfig that its losses read."""
 
     def get(self, name, default=None):
         return getattr(self, name, default)
 
 
-def functions(file, names, space):
-    """Functions and methods of a file, without their decorators, in one namespace."""
+def extract_functions(file, names, space):
+    """Execute some functions and methods of a file, without their decorators, and return them in one namespace."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.FunctionDef) and node.name in names:
             node.decorator_list = []
@@ -52,8 +52,8 @@ def functions(file, names, space):
     return SimpleNamespace(**{name: space[name] for name in names})
 
 
-def constants(file, names):
-    """Upper-case assignments of a file."""
+def extract_constants(file, names):
+    """Execute some assignments to constants in a file, and return their values."""
     space = {}
     for node in ast.parse(file.read_text()).body:
         target = getattr(node, "target", None) or (getattr(node, "targets", None) or [None])[0]
@@ -62,8 +62,8 @@ def constants(file, names):
     return {name: space[name] for name in names}
 
 
-def drawn():
-    """Two prompts of three responses, five slots; the two longest responses of a prompt are of one length."""
+def sample_inputs():
+    """Two prompts with three responses each, in five slots; a prompt's two longest responses have equal length."""
     rng = np.random.default_rng(0)
     lengths = np.array([5, 5, 2, 4, 3, 4])
     mask = np.arange(5) < lengths[:, None]
@@ -81,18 +81,22 @@ def drawn():
     }
 
 
-def of_verl(folder, tensor, torch):
-    """Weights, masks, advantages, and losses with their gradient."""
+def run_verl(folder, tensor, torch):
+    """verl's weights, masks, advantages, and losses with their gradients."""
     ppo = folder / "verl/trainer/ppo"
     basic = {"torch": torch, "math": math, "Optional": Optional, "Any": Any, "defaultdict": defaultdict, "np": np}
     basic |= dict.fromkeys(("ActorConfig", "AlgoConfig", "DictConfig"), Settings)
     names = ("masked_sum", "masked_mean")
-    basic["verl_F"] = functions(folder / "verl/utils/torch_functional.py", names, dict(basic))
+    basic["verl_F"] = extract_functions(folder / "verl/utils/torch_functional.py", names, dict(basic))
     helper = ppo / "rollout_corr_helper.py"
     rules = ("SAFETY_BOUND", "SUPPORTED_ROLLOUT_RS_OPTIONS", "TOKEN_LEVEL_ROLLOUT_RS_OPTIONS")
     names = ("_parse_rollout_is_threshold", "_parse_rollout_rs_thresholds", "compute_rollout_correction_weights")
-    space = basic | constants(helper, rules) | {"compute_is_metrics": lambda **_: {}, "compute_rs_metrics": lambda **_: {}}
-    correct = functions(helper, (*names, "compute_rollout_rejection_mask"), space)
+    space = (
+        basic
+        | extract_constants(helper, rules)
+        | {"compute_is_metrics": lambda **_: {}, "compute_rs_metrics": lambda **_: {}}
+    )
+    correct = extract_functions(helper, (*names, "compute_rollout_rejection_mask"), space)
     log_ratio, mask = (tensor["logp"] - tensor["old"]).detach(), tensor["mask"]
     low, high = BOUNDS
     found = {}
@@ -105,7 +109,7 @@ def of_verl(folder, tensor, torch):
     names = ("compute_opo_outcome_advantage", "compute_remax_outcome_advantage", "compute_optimal_token_baseline_advantage")
     losses = ("dppo_tv", "dppo_kl", "gspo", "sapo", "clip_cov", "kl_cov")
     names += ("agg_loss", *(f"compute_policy_loss_{name}" for name in losses))
-    verl = functions(ppo / "core_algos.py", names, {**basic, "AlgoConfig": type("AlgoConfig", (), {})})
+    verl = extract_functions(ppo / "core_algos.py", names, {**basic, "AlgoConfig": type("AlgoConfig", (), {})})
     groups = np.repeat(["p", "q"], 3)
     rewards = tensor["token_rewards"]
     found["opo"] = verl.compute_opo_outcome_advantage(rewards.clone(), mask, groups)[0]
@@ -124,10 +128,10 @@ def of_verl(folder, tensor, torch):
     return found
 
 
-def of_trl(folder, tensor, torch):
-    """Masks and weights of its GRPO trainer."""
+def run_trl(folder, tensor, torch):
+    """Masks and weights of TRL's GRPO trainer."""
     names = ("get_high_entropy_mask", "get_off_policy_mask", "get_gamma_weights")
-    trl = functions(folder / "trl/trainer/grpo_trainer.py", names, {"torch": torch, "math": math})
+    trl = extract_functions(folder / "trl/trainer/grpo_trainer.py", names, {"torch": torch, "math": math})
     alone = SimpleNamespace(pad_across_processes=lambda x, **_: x, gather=lambda x: x)
     trainer, mask, advantage = SimpleNamespace(accelerator=alone), tensor["mask"], tensor["advantage"][:, :1]
     logp, old = tensor["logp"].detach(), tensor["old"]
@@ -142,16 +146,16 @@ def main(folder):
     import torch
 
     torch.Tensor.float = torch.Tensor.double
-    inputs = drawn()
+    inputs = sample_inputs()
     tensor = {name: torch.tensor(array) for name, array in inputs.items()}
     tensor["logp"].requires_grad_(True)
-    found = of_verl(folder, tensor, torch) | of_trl(folder, tensor, torch)
+    found = run_verl(folder, tensor, torch) | run_trl(folder, tensor, torch)
 
-    def listed(value):
-        return {name: listed(part) for name, part in value.items()} if isinstance(value, dict) else value.tolist()
+    def to_lists(value):
+        return {name: to_lists(part) for name, part in value.items()} if isinstance(value, dict) else value.tolist()
 
     numbers = {"bounds": BOUNDS, "share": SHARE, "divergence": DIVERGENCE}
-    written = {"inputs": listed(inputs), "settings": numbers, "outputs": listed(found)}
+    written = {"inputs": to_lists(inputs), "settings": numbers, "outputs": to_lists(found)}
     Path(__file__).with_name("peer_corrections.json").write_text(json.dumps(written, indent=1) + "\n")
 
 

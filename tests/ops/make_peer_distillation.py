@@ -1,12 +1,13 @@
-"""Writes peer_distillation.json: TRL's own divergence and its gradient, in float64 with PyTorch. Not run by the tests.
+"""Writes peer_distillation.json: TRL's own divergence and its gradient, in float64 with PyTorch. The tests do not run it.
 
-Made with TRL at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8 and torch 2.13.0:
+Generated with TRL at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8 and torch 2.13.0:
 
     pip install torch==2.13.0 numpy
     git clone https://github.com/huggingface/trl && git -C trl checkout f2cd57710ae345ea6428ae95363267fcf38a3dc8
     python tests/ops/make_peer_distillation.py trl
 
-`GKDTrainer.generalized_jsd_loss` is cut out of its file and called unchanged. β = 0 and 1 are its forward and its reverse KL.
+`GKDTrainer.generalized_jsd_loss` is extracted from its file and called unchanged. It is the forward KL at β = 0 and the
+reverse KL at β = 1.
 """
 
 import ast
@@ -20,8 +21,8 @@ BETAS = (0.0, 0.1, 0.5, 0.9, 1.0)
 TEMPERATURE = 0.7
 
 
-def divergence(file, space):
-    """The static method alone, without its decorator."""
+def extract_divergence(file, space):
+    """Extract the static method, without its decorator."""
     (node,) = [
         node for node in ast.walk(ast.parse(file.read_text())) if getattr(node, "name", None) == "generalized_jsd_loss"
     ]
@@ -34,17 +35,17 @@ def main(trl):
     import torch
     import torch.nn.functional as F
 
-    theirs = divergence(trl / "trl/experimental/gkd/gkd_trainer.py", {"torch": torch, "F": F})
+    theirs = extract_divergence(trl / "trl/experimental/gkd/gkd_trainer.py", {"torch": torch, "F": F})
     rng = np.random.default_rng(0)
     inputs = {"logits": 2 * rng.normal(size=(2, 3, 11)), "teacher_logits": 2 * rng.normal(size=(2, 3, 11))}
     logits = torch.tensor(inputs["logits"], requires_grad=True)
     outputs = {}
     for beta in BETAS:
-        of_each = theirs(
+        per_token = theirs(
             logits, torch.tensor(inputs["teacher_logits"]), beta=beta, temperature=TEMPERATURE, reduction="none"
         ).sum(-1)
-        (gradient,) = torch.autograd.grad(of_each.sum(), logits)
-        outputs[str(beta)] = {"divergence": of_each.tolist(), "gradient": gradient.tolist()}
+        (gradient,) = torch.autograd.grad(per_token.sum(), logits)
+        outputs[str(beta)] = {"divergence": per_token.tolist(), "gradient": gradient.tolist()}
     written = {name: array.tolist() for name, array in inputs.items()} | {"temperature": TEMPERATURE, "outputs": outputs}
     Path(__file__).with_name("peer_distillation.json").write_text(json.dumps(written, indent=1) + "\n")
 

@@ -1,13 +1,13 @@
-"""Writes peer_preferences.json: losses and gradients of TRL's own lines, in float64 with PyTorch. Not run by the tests.
+"""Writes peer_preferences.json: losses and gradients computed by TRL's own code, in float64 with PyTorch. The tests do not run it.
 
-Made with TRL at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8 and torch 2.13.0:
+Generated with TRL at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8 and torch 2.13.0:
 
     pip install torch==2.13.0 numpy
     git clone https://github.com/huggingface/trl && git -C trl checkout f2cd57710ae345ea6428ae95363267fcf38a3dc8
     python tests/ops/make_peer_preferences.py trl
 
-The branches of DPO, IPO and KTO are cut out of their methods; `cpo_loss` and `odds_ratio_loss` are called unchanged. The
-latter casts to float32, which is left out by making that cast one to float64.
+The branches of DPO, IPO and KTO are extracted from their methods; `cpo_loss` and `odds_ratio_loss` are called unchanged. The
+latter casts to float32; here that cast is replaced by one to float64.
 """
 
 import ast
@@ -23,22 +23,22 @@ GAMMA, WEIGHTS = 1.4, (1.25, 0.75)
 TRAINER, EXPERIMENTAL = "trl/trainer", "trl/experimental"
 
 
-def branches(file, loss_type):
-    """Assignments under `if loss_type == NAME`, however it is written, in the order of the file."""
+def extract_branches(file, loss_type):
+    """Yield the assignments under each comparison of the loss type with this name, in the order of the file."""
     for node in ast.walk(ast.parse(file.read_text())):
         match node:
             case ast.If(test=ast.Compare(comparators=[ast.Constant(value=name)])) if name == loss_type:
                 yield ast.unparse(ast.Module([part for part in node.body if isinstance(part, ast.Assign)], []))
 
 
-def function(file, name, namespace):
-    """A function or method of a file, alone."""
+def extract_function(file, name, namespace):
+    """Extract one function or method of a file."""
     nodes = [node for node in ast.walk(ast.parse(file.read_text())) if getattr(node, "name", None) == name]
     exec(ast.unparse(nodes[0]), namespace)
     return namespace[name]
 
 
-def drawn():
+def sample_inputs():
     """Summed log-probabilities and lengths of 12 pairs, and log-probabilities of 24 mismatched responses."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 30, (2, 12)).astype(float)
@@ -53,7 +53,7 @@ def main(trl):
     import torch
     import torch.nn.functional as F
 
-    inputs = drawn()
+    inputs = sample_inputs()
     lengths = inputs["lengths"]
     torch.Tensor.float = torch.Tensor.double
     tensor = {name: torch.tensor(array) for name, array in inputs.items()}
@@ -72,7 +72,7 @@ def main(trl):
             **{"chosen_scores": chosen - ref_chosen, "rejected_scores": rejected - ref_rejected},
             "delta_score": (chosen - ref_chosen) - (rejected - ref_rejected),
         }
-        exec(next(branches(trl / TRAINER / "dpo_trainer.py", loss_type)), names)
+        exec(next(extract_branches(trl / TRAINER / "dpo_trainer.py", loss_type)), names)
         losses[name] = names["per_sequence_loss"]
 
     kl = (tensor["other"] - tensor["ref_other"]).mean().clamp(min=0)
@@ -80,17 +80,17 @@ def main(trl):
         **{"self": SimpleNamespace(beta=BETAS["kto"]), "kl": kl},
         **{"chosen_logratios": chosen - ref_chosen, "rejected_logratios": rejected - ref_rejected},
     }
-    for branch in branches(trl / TRAINER / "kto_trainer.py", "kto"):
+    for branch in extract_branches(trl / TRAINER / "kto_trainer.py", "kto"):
         exec(branch, names)
     losses["kto"] = torch.stack([WEIGHTS[0] * names["chosen_losses"], WEIGHTS[1] * names["rejected_losses"]])
 
-    cpo = function(trl / EXPERIMENTAL / "cpo" / "cpo_trainer.py", "cpo_loss", dict(space))
+    cpo = extract_function(trl / EXPERIMENTAL / "cpo" / "cpo_trainer.py", "cpo_loss", dict(space))
     settings = {"loss_type": "simpo", "alpha": 0.0, "label_smoothing": 0.0, "simpo_gamma": GAMMA, "beta": BETAS["simpo"]}
     losses["simpo"] = cpo(SimpleNamespace(**settings, accelerator=accelerator), mean_chosen, mean_rejected)[0]
 
     file = trl / EXPERIMENTAL / "orpo" / "orpo_trainer.py"
-    function(file, "log1mexp", space)
-    odds = function(file, "odds_ratio_loss", space)
+    extract_function(file, "log1mexp", space)
+    odds = extract_function(file, "odds_ratio_loss", space)
     settings = SimpleNamespace(beta=BETAS["orpo"], accelerator=accelerator)
     losses["orpo"] = -odds(settings, mean_chosen, mean_rejected)[0]  # `loss = policy_nll_loss - losses.mean()`
 

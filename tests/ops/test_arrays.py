@@ -1,4 +1,4 @@
-"""Conversions of arguments: traced or known values, and the resulting dtypes."""
+"""Conversion of arguments: traced and concrete values, and the resulting dtypes."""
 
 import jax
 import jax.numpy as jnp

@@ -69,8 +69,8 @@ def test_equal_lengths_give_the_groups_mean(x64):
     np.testing.assert_allclose(actual, group.group_centered(rewards), rtol=1e-12)
 
 
-def test_no_baseline_of_a_group_has_less_variance(x64):
-    """Where the squared norm of a response's gradient is its length."""
+def test_no_other_baseline_has_less_variance(x64):
+    """This assumes that the squared norm of a response's gradient is its length."""
     rng = np.random.default_rng(1)
     rewards, lengths = rng.normal(size=(1, 6)), rng.integers(1, 9, (1, 6))
     advantage = baseline.length_weighted_centered(jnp.array(rewards), jnp.array(lengths))
@@ -80,14 +80,14 @@ def test_no_baseline_of_a_group_has_less_variance(x64):
 
 
 @given(rewards_of, lengths_of)
-def test_length_weighted_returns_are_those_of_the_whole_responses(rewards, lengths):
+def test_length_weighted_returns_match_the_advantages_of_the_responses(rewards, lengths):
     mask = np.arange(T) < lengths[..., None]
     last = np.arange(T) == lengths[..., None] - 1
     token_rewards = np.where(mask, np.where(last, rewards[..., None], 0.0), np.nan)
     with jax.enable_x64(True):
         actual = np.array(baseline.length_weighted_returns(jnp.array(token_rewards), jnp.array(mask)))
-        whole = np.array(length_weighted(jnp.array(rewards), jnp.array(lengths), valid=jnp.array(lengths > 0)))
-    np.testing.assert_allclose(actual, np.where(mask, whole[..., None], 0.0), atol=1e-12)
+        per_response = np.array(length_weighted(jnp.array(rewards), jnp.array(lengths), valid=jnp.array(lengths > 0)))
+    np.testing.assert_allclose(actual, np.where(mask, per_response[..., None], 0.0), atol=1e-12)
 
 
 def test_identical_rewards_get_exactly_zero():
@@ -134,14 +134,14 @@ def test_an_observation_between_two_tokens_is_not_a_position():
     rng = np.random.default_rng(3)
     returns, logp, squares = rng.uniform(0.1, 1.0, (3, 1, 2, 3))
     mask = np.array([[[1, 1, 1], [1, 1, 0]]])
-    apart = np.array([[[0, 1, 2], [0, 2, 1]]])  # the second response's tokens lie in slots 0 and 2
+    apart = np.array([[[0, 1, 2], [0, 2, 1]]])  # the second response's tokens are in slots 0 and 2
 
-    def moved(x):
+    def move(x):
         return jnp.array(np.take_along_axis(x, apart, -1), jnp.float32)
 
     plain = baseline.optimal_token_baseline(*(jnp.array(x, jnp.float32) for x in (returns, -logp, squares, mask)))
-    spread = baseline.optimal_token_baseline(*(moved(x) for x in (returns, -logp, squares, mask)))
-    np.testing.assert_allclose(spread, moved(np.asarray(plain)), rtol=1e-6)
+    spread = baseline.optimal_token_baseline(*(move(x) for x in (returns, -logp, squares, mask)))
+    np.testing.assert_allclose(spread, move(np.asarray(plain)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("inconsistent", [False, True])
@@ -152,14 +152,14 @@ def test_the_baseline_is_between_the_returns(inconsistent):
     squares = np.exp(2 * logp) + (rng.normal(scale=0.02, size=logp.shape) if inconsistent else 1e-4)
     arrays = (jnp.array(x, jnp.float32) for x in (returns, logp, squares))
     used = returns - np.asarray(baseline.optimal_token_baseline(*arrays, jnp.ones(returns.shape)))
-    without_energy = used == 0  # as the docstring has it
+    without_energy = used == 0  # as the docstring says
     between = (used >= returns.min(-2, keepdims=True) - 1e-4) & (used <= returns.max(-2, keepdims=True) + 1e-4)
     assert (between | without_energy).all()
     assert without_energy.mean() < 0.2
     assert ((1 - 2 * np.exp(logp) + squares).min() < 0) == inconsistent
 
 
-def test_certain_tokens_have_no_baseline():
+def test_tokens_with_probability_1_have_no_baseline():
     ones = jnp.ones((2, 1))
     assert baseline.optimal_token_baseline(jnp.array([[1.0], [0.0]]), 0 * ones, ones, ones).tolist() == [[1.0], [0.0]]
 

@@ -1,4 +1,4 @@
-"""Statistics of a full batch, checked against loops written from the formulas and a peer's whitening."""
+"""Statistics of a full batch, checked against loops written from the formulas and another library's whitening."""
 
 import jax
 import jax.numpy as jnp
@@ -57,21 +57,21 @@ def test_batch_normalized_rewards_matches_formula(rewards, valid, ddof):
         np.testing.assert_allclose(actual, slow_batch_normalized(rewards, everyone, 1e-8, 0), rtol=1e-12, atol=1e-12)
 
 
-def test_batch_statistics_serve_one_response_a_prompt(x64):
+def test_batch_statistics_work_with_one_response_per_prompt(x64):
     np.testing.assert_allclose(batch_normalized_rewards(jnp.array([[1.0], [3.0]]), eps=0.0), [[-1.0], [1.0]])
 
 
-def test_peer_library_agrees_on_whitening(shared_data, x64):
+def test_another_librarys_whitening_agrees(shared_data, x64):
     path = shared_data.parent / "oracles" / "peer_values.npz"
     if not path.is_file():
-        pytest.skip(f"the peer library's numbers {path.name} are not on this machine")
+        pytest.skip(f"another library's numbers, {path.name}, are not on this machine")
     peer = np.load(path)
     mask = peer["in_mask"] > 0
     for name in ("gae_g1_l095", "gae_g099_l09", "gae_g1_l1"):
         advantage = peer[f"out_{name}_adv"]
         ours = batch_normalized(jnp.array(advantage), jnp.array(mask), eps=0.0, ddof=1)
-        # The peer adds 1e-8 to the variance, here eps joins the standard deviation; the peer keeps what is outside the
-        # mask. Its mean divides by the number of tokens + 1e-8, which is below the tolerance.
+        # The other library adds 1e-8 to the variance; here eps is added to the standard deviation. It does not zero values
+        # outside the mask. Its mean divides by the number of tokens + 1e-8; that difference is below the tolerance.
         variance = advantage[mask].var(ddof=1)
         expected = peer[f"out_{name}_whitened"][mask] * np.sqrt((variance + 1e-8) / variance)
         np.testing.assert_allclose(np.array(ours)[mask], expected, rtol=0, atol=1e-9)
@@ -104,7 +104,7 @@ def test_a_z_score_does_not_depend_on_the_unit(unit):
 
 
 @pytest.mark.parametrize("unit", [1.0, 2e19, 1e-19, 1e-30])
-def test_a_deviation_of_the_batch_neither_overflows_nor_vanishes(unit):
+def test_the_standard_deviation_of_a_batch_neither_overflows_nor_underflows(unit):
     """Checked against a loop: the squares of rewards of 2e19, or of 1e-19, are not representable in float32."""
     rewards = np.array([[3.0, 0.0, 1.0, 0.0], [2.0, 2.0, 0.0, 2.0]], np.float32)
     centered = [[float(r) - sum(map(float, row)) / 4 for r in row] for row in rewards]
@@ -136,7 +136,7 @@ GRADIENTS = {
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_gradient_is_that_of_the_formula_and_zero_outside_the_mask(name, x64):
+def test_gradient_matches_the_formula_and_is_zero_outside_the_mask(name, x64):
     rng = np.random.default_rng(1)
     x, cotangent = rng.normal(size=(2, P, G))
     mask = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0], [0, 1, 0]], bool)
@@ -157,19 +157,19 @@ def deviation(numbers, ddof):
 
 
 def slow_centered_over(rewards, valid, ddof, of_advantages):
-    """Advantages of full groups, divided by one deviation of the batch: of the rewards, or of the centered rewards."""
-    centred = np.zeros(rewards.shape)
+    """Advantages divided by one standard deviation over the batch: of the rewards, or of the centered rewards."""
+    centered = np.zeros(rewards.shape)
     for p, keep in enumerate(valid):
         if keep.sum() > 1:
-            centred[p, keep] = rewards[p, keep] - sum(rewards[p, keep]) / keep.sum()
-    members = [float(x) for x in (centred if of_advantages else rewards)[valid]]
+            centered[p, keep] = rewards[p, keep] - sum(rewards[p, keep]) / keep.sum()
+    members = [float(x) for x in (centered if of_advantages else rewards)[valid]]
     std = deviation(members, ddof) if len(members) > 1 else 0.0
-    return centred / (std + 0.5) if std > 1e-12 else np.zeros(rewards.shape)
+    return centered / (std + 0.5) if std > 1e-12 else np.zeros(rewards.shape)
 
 
 @pytest.mark.parametrize("of_advantages", [False, True])
 @given(hnp.arrays(np.float64, (P, G), elements=st.integers(-30, 30).map(lambda k: k / 8)), valid_arrays)
-def test_centered_over_a_deviation_of_the_batch_matches_formula(of_advantages, rewards, valid):
+def test_centered_over_a_standard_deviation_of_the_batch_matches_formula(of_advantages, rewards, valid):
     op = batch.centered_over_advantage_std if of_advantages else batch.centered_over_reward_std
     for ddof in (0, 1):
         with jax.enable_x64(True):
@@ -177,7 +177,7 @@ def test_centered_over_a_deviation_of_the_batch_matches_formula(of_advantages, r
         np.testing.assert_allclose(actual, slow_centered_over(rewards, valid, ddof, of_advantages), atol=1e-12)
 
 
-def test_the_two_deviations_agree_where_prompts_are_equally_hard(x64):
+def test_the_two_standard_deviations_agree_if_prompts_are_equally_hard(x64):
     rewards = jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     np.testing.assert_allclose(
         batch.centered_over_advantage_std(rewards), batch.centered_over_reward_std(rewards), rtol=1e-12
@@ -207,8 +207,8 @@ def test_decoupled_normalized_matches_formula(scores, valid):
     np.testing.assert_allclose(actual, expected, atol=1e-9)
 
 
-def test_a_reward_is_compared_over_the_responses_that_it_judges(x64):
-    """Two kinds of problem, each with a reward of its own: both are learned from."""
+def test_a_reward_is_normalized_over_the_responses_that_it_judges(x64):
+    """Two kinds of problems, each with its own reward: the policy learns from both."""
     scores = jnp.array([[[1.0, jnp.nan], [0.0, jnp.nan]], [[jnp.nan, 0.0], [jnp.nan, 5.0]], [[jnp.nan, jnp.nan]] * 2])
     actual = batch.decoupled_normalized(scores, jnp.array([1.0, 2.0]), eps=0.0, ddof=0, valid=~jnp.isnan(scores))
     size = np.sqrt((1 + 1 + 4 + 4) / 4)
@@ -223,7 +223,7 @@ def test_decoupling_one_reward_is_the_z_score_of_z_scores(x64):
     )
 
 
-def test_decoupling_tells_apart_what_the_sum_does_not(x64):
+def test_decoupling_distinguishes_responses_that_the_sum_does_not(x64):
     """Rewards 0 or 1: one response earns the first reward, another the second; the z-score of the sum gives both the same."""
     scores = jnp.array([[[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]])
     together = group.group_normalized(scores.sum(-1))

@@ -1,4 +1,4 @@
-"""Values represented as distributions, compared with sums written from the formulas."""
+"""Values represented as distributions, checked against sums written from the formulas."""
 
 import math
 
@@ -68,7 +68,7 @@ def test_two_hot_matches_formula_and_keeps_the_mean(support, target):
         np.testing.assert_allclose(jit_mean(actual, jnp.array(support)), target, rtol=1e-10, atol=1e-10)
 
 
-def test_two_hot_takes_the_ends_of_a_support_below_zero():
+def test_two_hot_accepts_the_ends_of_a_negative_support():
     ends, support = jnp.array([-3.0, -1.0]), jnp.array([-3.0, -2.0, -1.0])
     np.testing.assert_array_equal(ops.two_hot(ends, support), np.eye(3)[[0, 2]])
 
@@ -78,7 +78,7 @@ def test_two_hot_at_a_support_point_is_one_hot():
     np.testing.assert_array_equal(jit_two_hot(jnp.array(UNEVEN), jnp.array(UNEVEN)), np.eye(POINTS))
 
 
-def test_traced_target_beyond_the_support_goes_to_its_end():
+def test_a_traced_target_beyond_the_support_is_clipped_to_its_end():
     beyond, support = jnp.array([-9.0, 9.0]), jnp.array(EVEN, jnp.float32)
     np.testing.assert_array_equal(jit_two_hot(beyond, support), np.eye(POINTS)[[0, -1]])
     at_the_ends = jit_gauss(jnp.array([-3.75, 3.75]), support)
@@ -87,7 +87,7 @@ def test_traced_target_beyond_the_support_goes_to_its_end():
 
 
 def gauss(y, support, ratio):
-    """Mass of each bin by hand, not renormalised."""
+    """Mass of each bin by hand, not renormalized."""
     width = support[1] - support[0]
     below = [
         0.5 * (1 + math.erf((z - y) / (ratio * width * math.sqrt(2))))
@@ -104,14 +104,14 @@ def test_hl_gauss_matches_formula(target, ratio):
 
 
 @pytest.mark.usefixtures("x64")
-def test_hl_gauss_is_biased_at_the_end_of_the_support_and_not_within():
+def test_hl_gauss_is_biased_at_the_end_of_the_support_and_not_inside_it():
     tiles = np.linspace(0, 1, 52)
     tight = (tiles[1:] + tiles[:-1]) / 2
     zero = jnp.array([0.0])
     edge = jit_gauss(zero, jnp.array(tight))
     assert edge.sum() == pytest.approx(1.0)
     assert ops.categorical_mean(edge, jnp.array(tight)).item() == pytest.approx(0.0135, abs=5e-5)
-    assert gauss(0.0, tight, 0.75) @ tight == pytest.approx(0.0068, abs=5e-5)  # what it decodes to when left unnormalised
+    assert gauss(0.0, tight, 0.75) @ tight == pytest.approx(0.0068, abs=5e-5)  # its mean without normalization
     width = tight[1] - tight[0]
     roomy = ops.uniform_support(float(tight[0] - 3 * width), float(tight[-1] + 3 * width), 57)
     assert jit_mean(jit_gauss(zero, roomy), roomy).item() == pytest.approx(0.0, abs=1e-5)
@@ -128,8 +128,8 @@ def test_only_rounding_may_carry_a_target_past_the_end_of_the_support(scale):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_target_at_the_end_of_the_support_is_accepted_whatever_the_rounding(dtype):
-    # Of three bins that tile [0, 1] the first starts at 1.5e-8 in float32, and the last ends at 1 - 1e-16 in float64.
+def test_target_at_the_end_of_the_support_is_accepted_despite_rounding(dtype):
+    # Of three bins that tile [0, 1], the first starts at 1.5e-8 in float32, and the last ends at 1 - 1e-16 in float64.
     support = jnp.array(np.array([1, 3, 5]) / 6, dtype)
     assert np.isfinite(ops.hl_gauss(jnp.array([0.0, 1.0], dtype), support)).all()
 
@@ -155,8 +155,8 @@ def test_c51_projection_of_a_full_return_is_its_two_hot():
 
 
 @pytest.mark.usefixtures("x64")
-def test_c51_projection_matches_the_papers_own_form():
-    # Eq. 7: q_i = Σ_j p_j [1 - |clip(r + γ z_j) - z_i| / Δz] held to [0, 1], on an even support.
+def test_c51_projection_matches_the_papers_formula():
+    # Eq. 7: q_i = Σ_j p_j [1 - |clip(r + γ z_j) - z_i| / Δz] clipped to [0, 1], on an even support.
     rewards, probs, discount = np.array([0.4, -2.0]), np.array([[0.1, 0.2, 0.3, 0.1, 0.3], [0.5, 0.0, 0.0, 0.0, 0.5]]), 0.9
     moved = np.clip(rewards[:, None] + discount * EVEN, EVEN[0], EVEN[-1])
     expected = np.zeros((2, POINTS))
@@ -184,8 +184,8 @@ def test_categorical_cross_entropy_matches_formula(logits, probs, mask):
         target = np.repeat(probs[:, None], TOKENS, 1)
         expected = np.zeros((ROWS, TOKENS))
         for i, t in np.ndindex(ROWS, TOKENS):
-            normaliser = math.log(sum(map(math.exp, logits[i, t])))
-            expected[i, t] = -sum(p * (x - normaliser) for p, x in zip(target[i, t], logits[i, t], strict=True))
+            normalizer = math.log(sum(map(math.exp, logits[i, t])))
+            expected[i, t] = -sum(p * (x - normalizer) for p, x in zip(target[i, t], logits[i, t], strict=True))
         np.testing.assert_allclose(jit_entropy(jnp.array(logits), jnp.array(target)), expected, **EXACT)
         keep = mask[..., None]
         masked = jit_entropy(poisoned(logits, keep), poisoned(target, keep, np.inf), jnp.array(mask))
@@ -211,7 +211,7 @@ def test_categorical_gradients_match_central_differences():
     np.testing.assert_allclose(on_target, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_cross_entropy_gradient_is_finite_beside_masked_slots_and_impossible_points():
+def test_cross_entropy_gradient_is_finite_with_masked_slots_and_impossible_points():
     logits = jnp.array([[[0.0, -jnp.inf, 0.0], [jnp.nan, jnp.nan, jnp.inf]]])
     target = jnp.array([[[1.0, 0.0, 0.0], [jnp.nan, 0.0, 0.0]]])
 

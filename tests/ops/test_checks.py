@@ -1,4 +1,4 @@
-"""Each check lets the legal through, names what it refuses, and trusts a value that is only known at run time."""
+"""Each check accepts legal arguments, names the one that it refuses, and trusts values that are known only at run time."""
 
 import jax
 import jax.numpy as jnp
@@ -62,12 +62,12 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSALS)
-def test_refusals_name_the_argument_its_value_and_the_expected_one(call, message):
+def test_errors_name_the_argument_its_value_and_what_was_expected(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_the_legal_passes():
+def test_legal_arguments_pass():
     arrays.check_floating(a=FLOATS, b=FLOATS.astype(jnp.bfloat16), c=np.ones(2))
     arrays.check_mask(a=BOOLS, b=jnp.array([[0, 1]]), c=jnp.array([0.0, 1.0]), d=jnp.zeros((0, 3)))
     arrays.check_same_shape(a=FLOATS, b=BOOLS)
@@ -100,7 +100,7 @@ def test_the_legal_passes():
         lambda x: arrays.check_ascending(x=x),
     ],
 )
-def test_a_traced_value_is_trusted_and_a_traced_shape_is_not(check):
+def test_a_traced_value_is_trusted_but_its_shape_is_checked(check):
     jax.eval_shape(lambda x: check(x) or x, jnp.array([-7.0, -9.0]))
     with pytest.raises(ValueError, match="x must have at least 2 non-empty axes"):
         jax.eval_shape(lambda x: arrays.check_rank(2, x=x) or x, FLOATS)

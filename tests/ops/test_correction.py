@@ -1,4 +1,4 @@
-"""Corrections, checked against loops written from the formula: bounds, reductions, precision and refusals."""
+"""Off-policy corrections, checked against loops written from the formula: bounds, special cases, precision and refusals."""
 
 import math
 
@@ -14,7 +14,7 @@ from rljax.ops import correction
 from rljax.ops.ratio import sequence_log_ratio
 
 SHAPE = (2, 3, 4)
-# Off the grid of the bounds' logarithms, so that rounding decides nothing.
+# These values avoid the logarithms of the bounds, so that rounding cannot decide a comparison.
 log_probabilities = hnp.arrays(np.float64, SHAPE, elements=st.integers(-20, 0).map(lambda k: k / 10 - 0.013))
 shifts = hnp.arrays(np.float64, SHAPE, elements=st.integers(-20, 20).map(lambda k: k / 10 + 0.0137))
 masks = hnp.arrays(bool, SHAPE)
@@ -22,7 +22,7 @@ poisons = st.sampled_from([np.nan, np.inf, -np.inf, 1e30])
 
 
 def ratios_of(learner, sampler, mask):
-    """Ratio of each token, of its response, and the geometric mean of its response; 1 outside the mask."""
+    """Each token's ratio, its response's ratio, and the geometric mean over its response; 1 outside the mask."""
     token, product, mean = np.ones(SHAPE), np.ones(SHAPE), np.ones(SHAPE)
     for p, g in np.ndindex(SHAPE[:2]):
         chosen = [t for t in range(SHAPE[2]) if mask[p, g, t]]
@@ -34,22 +34,25 @@ def ratios_of(learner, sampler, mask):
     return token, product, mean
 
 
-def each(f, ratio, mask):
+def apply_to_each(f, ratio, mask):
     out = np.zeros(SHAPE)
     for index in np.ndindex(*SHAPE):
         out[index] = f(float(ratio[index])) if mask[index] else 0.0
     return out
 
 
-def kept(low, high):
+def zero_outside(low, high):
     return lambda r: r if low <= r <= high else 0.0
 
 
 TOKEN, PRODUCT, MEAN = 0, 1, 2
-# Name -> (options, which ratio, what becomes of it), by default and with other bounds.
+# Name -> (options, which ratio, function applied to it), with the default bounds and with others.
 CASES = {
     "truncated_importance_weight": [({}, TOKEN, lambda r: min(r, 2.0)), ({"cap": 5.0}, TOKEN, lambda r: min(r, 5.0))],
-    "masked_importance_weight": [({}, TOKEN, kept(0.5, 5.0)), ({"low": 0.8, "high": 1.3}, TOKEN, kept(0.8, 1.3))],
+    "masked_importance_weight": [
+        ({}, TOKEN, zero_outside(0.5, 5.0)),
+        ({"low": 0.8, "high": 1.3}, TOKEN, zero_outside(0.8, 1.3)),
+    ],
     "two_sided_importance_weight": [
         ({"low": 0.5}, TOKEN, lambda r: max(0.5, min(r, 2.0))),
         ({"low": 0.8, "high": 3.0}, TOKEN, lambda r: max(0.8, min(r, 3.0))),
@@ -59,8 +62,8 @@ CASES = {
         ({"cap": 5.0}, PRODUCT, lambda r: min(r, 5.0)),
     ],
     "sequence_masked_importance_weight": [
-        ({}, PRODUCT, kept(0.0, 2.0)),
-        ({"low": 0.25, "high": 4.0}, PRODUCT, kept(0.25, 4.0)),
+        ({}, PRODUCT, zero_outside(0.0, 2.0)),
+        ({"low": 0.25, "high": 4.0}, PRODUCT, zero_outside(0.25, 4.0)),
     ],
     "geometric_rejection": [
         ({}, MEAN, lambda r: float(0.999 <= r <= 1.001)),
@@ -88,12 +91,12 @@ def test_weights_match_the_formula(name, learner, shift, mask, poison):
     for options, which, f in CASES[name]:
         with jax.enable_x64(True):
             actual = weigh(name, np.where(mask, learner, poison), np.where(mask, learner - shift, poison), mask, **options)
-        np.testing.assert_allclose(actual, each(f, ratios[which], mask), rtol=1e-9, err_msg=str(options))
+        np.testing.assert_allclose(actual, apply_to_each(f, ratios[which], mask), rtol=1e-9, err_msg=str(options))
 
 
 @pytest.mark.parametrize("name", CASES)
 @given(learner=log_probabilities, mask=masks)
-def test_where_the_policies_agree_every_weight_is_1(name, learner, mask):
+def test_if_the_policies_agree_every_weight_is_1(name, learner, mask):
     with jax.enable_x64(True):
         for options, _, _ in CASES[name]:
             np.testing.assert_array_equal(weigh(name, learner, learner, mask, **options), mask.astype(float))
@@ -110,7 +113,7 @@ def test_without_bounds_nothing_is_cut(name, learner, shift, mask):
 
 
 @given(learner=log_probabilities, shift=shifts, mask=masks)
-def test_clipped_from_above_alone_is_capped(learner, shift, mask):
+def test_without_a_lower_bound_two_sided_is_truncated(learner, shift, mask):
     arrays = learner, learner - shift, mask
     with jax.enable_x64(True):
         ours = weigh("two_sided_importance_weight", *arrays, low=0.0, high=1.5)
@@ -135,7 +138,7 @@ def test_a_response_of_one_token_is_a_token(of_tokens, of_response, bounds, lear
 
 
 @given(log_ratio=shifts, mask=masks, poison=poisons)
-def test_what_is_outside_the_bounds(log_ratio, mask, poison):
+def test_ratio_outside_bounds_matches_the_formula(log_ratio, mask, poison):
     with jax.enable_x64(True):
         poisoned = jnp.asarray(np.where(mask, log_ratio, poison))
         actual = correction.ratio_outside_bounds(poisoned, jnp.asarray(mask), low=0.5, high=5.0)
@@ -143,12 +146,12 @@ def test_what_is_outside_the_bounds(log_ratio, mask, poison):
         assert actual[index] == (mask[index] and not 0.5 <= math.exp(log_ratio[index]) <= 5.0)
 
 
-def test_a_ratio_on_a_bound_lies_within():
+def test_a_ratio_on_a_bound_is_not_outside():
     on_bounds = jnp.log(jnp.array([0.5, 5.0]))
     assert not correction.ratio_outside_bounds(on_bounds, jnp.ones(2), low=0.5, high=5.0).any()
 
 
-def masked_by_loop(logp, behaviour_logp, advantage, mask, delta):
+def slow_off_policy_mask(logp, behaviour_logp, advantage, mask, delta):
     out = np.zeros(SHAPE, bool)
     for p, g in np.ndindex(SHAPE[:2]):
         chosen = [t for t in range(SHAPE[2]) if mask[p, g, t]]
@@ -165,11 +168,11 @@ def test_the_off_policy_mask_matches_the_formula(logp, shift, advantage, mask, p
     with jax.enable_x64(True):
         arrays = (jnp.asarray(np.where(mask, x, poison)) for x in (logp, logp - shift, advantage))
         actual = correction.off_policy_sequence_mask(*arrays, jnp.asarray(mask), delta=delta)
-    np.testing.assert_array_equal(actual, masked_by_loop(logp, logp - shift, advantage, mask, delta))
+    np.testing.assert_array_equal(actual, slow_off_policy_mask(logp, logp - shift, advantage, mask, delta))
 
 
 @given(logp=log_probabilities, shift=shifts, advantage=shifts, mask=masks)
-def test_the_off_policy_mask_leaves_alone_what_it_is_not_for(logp, shift, advantage, mask):
+def test_the_off_policy_mask_keeps_responses_that_are_on_policy_or_good(logp, shift, advantage, mask):
     with jax.enable_x64(True):
         logp, shift, advantage, mask = map(jnp.asarray, (logp, shift, advantage, mask))
         for behaviour_logp, a, delta in (
@@ -186,10 +189,10 @@ def test_the_off_policy_mask_and_the_geometric_mean_see_the_same_drift():
     with jax.enable_x64(True):
         logp, behaviour_logp = jnp.asarray(rng.normal(size=(2, 6, 5)))
         mask = jnp.asarray(rng.random((6, 5)) < 0.7)
-        kept = correction.off_policy_sequence_mask(logp, behaviour_logp, -jnp.ones_like(logp), mask, delta=0.3)
+        zero_outside = correction.off_policy_sequence_mask(logp, behaviour_logp, -jnp.ones_like(logp), mask, delta=0.3)
         mean = correction.geometric_rejection(logp, behaviour_logp, mask, low=math.exp(-0.3), high=math.inf)
         assert (sequence_log_ratio(logp, behaviour_logp, mask) < -0.3).any()
-    np.testing.assert_array_equal(kept, np.asarray(mean, bool))
+    np.testing.assert_array_equal(zero_outside, np.asarray(mean, bool))
 
 
 def test_extreme_ratios():
@@ -214,7 +217,7 @@ def test_a_response_without_tokens_has_no_weight():
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float64])
 @pytest.mark.parametrize("mask_dtype", [bool, jnp.int32, jnp.float32])
-def test_float32_at_least(dtype, mask_dtype):
+def test_results_are_at_least_float32(dtype, mask_dtype):
     with jax.enable_x64(True):
         learner, sampler = jnp.full((2, 3), -1.0, dtype), jnp.full((2, 3), -1.5, dtype)
         mask = jnp.array([[1, 1, 0], [1, 0, 0]], mask_dtype)
@@ -226,7 +229,7 @@ def test_float32_at_least(dtype, mask_dtype):
         assert correction.off_policy_sequence_mask(learner, sampler, learner, mask, delta=0.5).dtype == bool
 
 
-def test_long_responses_in_half_precision_are_added_up_in_single():
+def test_long_half_precision_responses_are_summed_in_float32():
     learner, sampler = jnp.full(4096, -1.0, jnp.bfloat16), jnp.full(4096, -1.0001220703125, jnp.float32)
     weight = correction.sequence_truncated_importance_weight(learner, sampler, jnp.ones(4096))
     np.testing.assert_allclose(weight, math.exp(0.5), rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Losses on preferences relative to a reference: loops written from the formulas, the papers' own gradients, limits and ends."""
+"""Preference losses relative to a reference, checked against loops, the papers' gradients, limits and extreme values."""
 
 import math
 
@@ -33,14 +33,14 @@ def sigmoid(x):
     return 1 / (1 + math.exp(-x))
 
 
-def lead(four, at):
+def margin(four, at):
     """log(π(y_w)/π_ref(y_w)) - log(π(y_l)/π_ref(y_l))."""
     chosen, rejected, ref_chosen, ref_rejected = four[:, at]
     return math.log(math.exp(chosen) / math.exp(ref_chosen)) - math.log(math.exp(rejected) / math.exp(ref_rejected))
 
 
 def gradients(loss, four, **settings):
-    """Slopes of the summed loss in the policy's two log-probabilities."""
+    """Gradients of the summed loss with respect to the policy's two log-probabilities."""
     return jax.grad(lambda a, b: loss(a, b, *four[2:], **settings).sum(), (0, 1))(*four[:2])
 
 
@@ -48,10 +48,10 @@ def gradients(loss, four, **settings):
 def test_dpo_loss_and_its_gradient(four, beta):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
-        expected = [-math.log(sigmoid(beta * lead(four, at))) for at in range(PAIRS)]
+        expected = [-math.log(sigmoid(beta * margin(four, at))) for at in range(PAIRS)]
         np.testing.assert_allclose(dpo_loss(*arrays, beta=beta), expected, rtol=1e-9, atol=1e-12)
-        # -β σ(r̂_l - r̂_w) [∇log π(y_w) - ∇log π(y_l)]: the wrong the implicit rewards do weighs the example
-        weight = np.array([-beta * sigmoid(-beta * lead(four, at)) for at in range(PAIRS)])
+        # -β σ(r̂_l - r̂_w) [∇log π(y_w) - ∇log π(y_l)]: the more wrong the implicit rewards, the larger the weight
+        weight = np.array([-beta * sigmoid(-beta * margin(four, at)) for at in range(PAIRS)])
         on_chosen, on_rejected = gradients(dpo_loss, arrays, beta=beta)
         np.testing.assert_allclose(on_chosen, weight, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(on_rejected, -weight, rtol=1e-9, atol=1e-12)
@@ -63,8 +63,8 @@ def test_conservative_dpo_loss_and_its_gradient(four, beta, epsilon):
         arrays = jnp.array(four)
         expected, slopes = np.zeros(PAIRS), np.zeros(PAIRS)
         for at in range(PAIRS):
-            right = sigmoid(beta * lead(four, at))
-            wrong = sigmoid(-beta * lead(four, at))
+            right = sigmoid(beta * margin(four, at))
+            wrong = sigmoid(-beta * margin(four, at))
             expected[at] = -(1 - epsilon) * math.log(right) - epsilon * math.log(wrong)
             slopes[at] = -beta * ((1 - epsilon) * wrong - epsilon * right)
         actual = conservative_dpo_loss(*arrays, beta=beta, epsilon=epsilon)
@@ -77,12 +77,12 @@ def test_conservative_dpo_loss_and_its_gradient(four, beta, epsilon):
 
 
 @given(logps, scales, st.floats(0, 0.45))
-def test_robust_dpo_loss_its_gradient_and_that_it_is_unbiased(four, beta, epsilon):
+def test_robust_dpo_loss_and_its_gradient_are_unbiased(four, beta, epsilon):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
         expected, slopes, clean = np.zeros(PAIRS), np.zeros(PAIRS), np.zeros(PAIRS)
         for at in range(PAIRS):
-            right, wrong = sigmoid(beta * lead(four, at)), sigmoid(-beta * lead(four, at))
+            right, wrong = sigmoid(beta * margin(four, at)), sigmoid(-beta * margin(four, at))
             expected[at] = (-(1 - epsilon) * math.log(right) + epsilon * math.log(wrong)) / (1 - 2 * epsilon)
             slopes[at] = -beta * ((1 - epsilon) * wrong + epsilon * right) / (1 - 2 * epsilon)
             clean[at] = -math.log(right)
@@ -100,7 +100,7 @@ def test_robust_dpo_loss_its_gradient_and_that_it_is_unbiased(four, beta, epsilo
 def test_hinge_preference_loss_and_its_gradient(four, beta):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
-        room = np.array([1 - beta * lead(four, at) for at in range(PAIRS)])
+        room = np.array([1 - beta * margin(four, at) for at in range(PAIRS)])
         np.testing.assert_allclose(hinge_preference_loss(*arrays, beta=beta), np.maximum(room, 0), rtol=1e-9, atol=1e-9)
         on_chosen, on_rejected = gradients(hinge_preference_loss, arrays, beta=beta)
         sure = np.abs(room) > 1e-6
@@ -110,7 +110,7 @@ def test_hinge_preference_loss_and_its_gradient(four, beta):
 
 @given(logps, scales)
 def test_apo_losses_and_their_gradients(four, beta):
-    """APO-zero moves the two apart whatever their lead; APO-down lowers the preferred one where the lead is large."""
+    """APO-zero moves the two apart whatever their margin; APO-down lowers the preferred one if the margin is large."""
     with jax.enable_x64(True):
         arrays = jnp.array(four)
         chosen, rejected = beta * (four[0] - four[2]), beta * (four[1] - four[3])
@@ -130,7 +130,7 @@ def test_apo_losses_and_their_gradients(four, beta):
 def test_rebel_loss_and_its_gradient(four, gaps, eta):
     with jax.enable_x64(True):
         arrays, gap = jnp.array(four), jnp.array(gaps)
-        errors = np.array([lead(four, at) / eta - gaps[at] for at in range(PAIRS)])
+        errors = np.array([margin(four, at) / eta - gaps[at] for at in range(PAIRS)])
         np.testing.assert_allclose(rebel_loss(*arrays, gap, eta=eta), errors**2, rtol=1e-9, atol=1e-9)
         on_chosen, on_rejected = gradients(rebel_loss, [*arrays, gap], eta=eta)
         np.testing.assert_allclose(on_chosen, 2 / eta * errors, rtol=1e-9, atol=1e-9)
@@ -138,12 +138,12 @@ def test_rebel_loss_and_its_gradient(four, gaps, eta):
         swapped = rebel_loss(*arrays[jnp.array([1, 0, 3, 2])], -gap, eta=eta)
         np.testing.assert_allclose(swapped, errors**2, rtol=1e-9, atol=1e-9)
         # Its authors' code scales the loss by η².
-        code = [(lead(four, at) - eta * gaps[at]) ** 2 for at in range(PAIRS)]
+        code = [(margin(four, at) - eta * gaps[at]) ** 2 for at in range(PAIRS)]
         np.testing.assert_allclose(eta**2 * rebel_loss(*arrays, gap, eta=eta), code, rtol=1e-9, atol=1e-9)
 
 
 def test_rebel_starts_as_leave_one_out_and_ends_at_ipo(x64):
-    """Before the first update it is -4/η of RLOO on two responses; a gap of η/(2τ) nats for every pair makes it IPO."""
+    """Before the first update, its gradient is -4/η times RLOO's on two responses; a constant gap of η/(2τ) makes it IPO."""
     logp, rewards = jnp.array([[-2.0, -5.0], [-1.0, -7.0]]), jnp.array([[1.0, 0.25], [0.5, 0.5]])
 
     def loss(now):
@@ -159,11 +159,11 @@ def test_rebel_starts_as_leave_one_out_and_ends_at_ipo(x64):
 def test_ipo_loss_and_its_gradient(four, tau):
     with jax.enable_x64(True):
         arrays = jnp.array(four)
-        leads = np.array([lead(four, at) for at in range(PAIRS)])
-        np.testing.assert_allclose(ipo_loss(*arrays, tau=tau), (leads - 0.5 / tau) ** 2, rtol=1e-9, atol=1e-9)
+        margins = np.array([margin(four, at) for at in range(PAIRS)])
+        np.testing.assert_allclose(ipo_loss(*arrays, tau=tau), (margins - 0.5 / tau) ** 2, rtol=1e-9, atol=1e-9)
         on_chosen, on_rejected = gradients(ipo_loss, arrays, tau=tau)
-        np.testing.assert_allclose(on_chosen, 2 * (leads - 0.5 / tau), rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(on_rejected, -2 * (leads - 0.5 / tau), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(on_chosen, 2 * (margins - 0.5 / tau), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(on_rejected, -2 * (margins - 0.5 / tau), rtol=1e-9, atol=1e-9)
 
 
 @given(logps, scales, hnp.arrays(bool, PAIRS), st.floats(0, 5))
@@ -188,7 +188,7 @@ def test_kto_loss_and_its_gradient(four, beta, desirable, point):
 
 
 @given(logps)
-def test_reference_point_is_a_mean_that_is_not_negative_and_a_constant(four):
+def test_reference_point_is_a_nonnegative_mean_without_gradient(four):
     total = 0.0
     for at in range(PAIRS):
         total += four[0, at] - four[1, at]
@@ -199,7 +199,7 @@ def test_reference_point_is_a_mean_that_is_not_negative_and_a_constant(four):
             assert not jax.grad(kto_reference_point, argument)(logp, ref_logp).any()
 
 
-def slopes_by_differences(loss, four):
+def finite_differences(loss, four):
     moved = np.zeros((2, PAIRS))
     for index in np.ndindex(2, PAIRS):
         ends = []
@@ -227,12 +227,12 @@ def slopes_by_differences(loss, four):
 def test_slopes_match_central_differences(loss):
     four = np.random.default_rng(0).uniform(-4, 0, (4, PAIRS))
     slope = jax.grad(lambda four: loss(four).sum())(jnp.array(four))
-    np.testing.assert_allclose(slope[:2], slopes_by_differences(loss, four), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(slope[:2], finite_differences(loss, four), rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.usefixtures("x64")
-def test_gradients_at_the_reference_are_those_of_the_papers():
-    """There DPO moves the two by β/2, IPO by 1/τ, and KTO each by β λ/8 where pairs weigh a half."""
+def test_gradients_at_the_reference_match_the_papers():
+    """Their sizes are β/2 for DPO, 1/τ for IPO, and β λ/8 for KTO if each response of a pair weighs a half."""
     ref = jnp.array(np.random.default_rng(1).uniform(-9, 0, (2, PAIRS)))
     at = jnp.concatenate([ref, ref])
     np.testing.assert_allclose(dpo_loss(*at, beta=0.3), math.log(2), rtol=1e-12)
@@ -248,8 +248,8 @@ def test_gradients_at_the_reference_are_those_of_the_papers():
 
 
 @pytest.mark.usefixtures("x64")
-def test_small_beta_makes_dpo_ipo():
-    """To second order in β, log 2 - βh/2 + (βh)²/8 is (β²/8)(h - 2/β)² and a constant: IPO with τ = β/4."""
+def test_dpo_with_a_small_beta_is_ipo():
+    """To second order in β, log 2 - βh/2 + (βh)²/8 is (β²/8)(h - 2/β)² plus a constant: IPO with τ = β/4."""
     four = jnp.array(np.random.default_rng(2).uniform(-3, 0, (4, PAIRS)))
     beta = 1e-3
     quadratic = beta**2 / 8 * ipo_loss(*four, tau=beta / 4) + math.log(2) - 0.5
@@ -257,7 +257,7 @@ def test_small_beta_makes_dpo_ipo():
 
 
 @pytest.mark.usefixtures("x64")
-def test_conservative_loss_has_its_minimum_where_the_model_is_as_sure_as_the_label():
+def test_conservative_loss_is_minimal_if_the_model_is_as_sure_as_the_label():
     zero, best = jnp.zeros(1), jnp.array([math.log(0.9 / 0.1) / 0.5])
     (slope, _) = gradients(conservative_dpo_loss, (best, zero, zero, zero), beta=0.5, epsilon=0.1)
     np.testing.assert_allclose(slope, 0.0, atol=1e-12)
@@ -265,7 +265,7 @@ def test_conservative_loss_has_its_minimum_where_the_model_is_as_sure_as_the_lab
     assert beyond > 0
 
 
-def test_a_difference_of_implicit_rewards_is_what_dpo_reads():
+def test_dpo_depends_on_the_difference_of_implicit_rewards():
     four = jnp.array(np.random.default_rng(3).uniform(-9, 0, (4, PAIRS)), jnp.float32)
     rewards = implicit_reward(four[:2], four[2:], beta=0.3)
     np.testing.assert_allclose(dpo_loss(*four, beta=0.3), jax.nn.softplus(rewards[1] - rewards[0]), rtol=1e-5)
@@ -285,10 +285,10 @@ def test_large_margins_overflow_neither_losses_nor_slopes(size):
         arguments = four[0] - four[1], four[2], desirable
         np.testing.assert_allclose(kto_loss(*arguments, reference_point=0.0), ends, atol=1e-6)
         slope = jax.grad(lambda logp, rest=arguments[1:]: kto_loss(logp, *rest, reference_point=0.0).sum())(arguments[0])
-        assert not slope.any(), "an example far from the reference point is given up"
+        assert not slope.any(), "an example far from the reference point has no gradient"
 
 
-def test_an_impossible_response_is_one_end():
+def test_an_impossible_response_gives_a_loss_of_0_or_infinity():
     zero, never = jnp.zeros(1), jnp.array([-jnp.inf])
     assert float(dpo_loss(zero, never, zero, zero)[0]) == 0.0
     assert float(dpo_loss(never, zero, zero, zero)[0]) == math.inf

@@ -1,4 +1,4 @@
-"""Distillation: loops from the formula, the two ends, TRL's numbers, and what a sampled token's verdict is on average."""
+"""Distillation, checked against loops, the limits β → 0 and β → 1, TRL's values, and the teacher log-ratio's expectation."""
 
 import json
 from math import exp, inf, log
@@ -39,13 +39,13 @@ def by_rows(f, *arrays):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("beta", [0.01, 0.1, 0.5, 0.9])
-def test_jsd_is_that_of_the_loop(beta):
+def test_jsd_matches_formula(beta):
     expected = by_rows(lambda student, teacher: jsd(student, teacher, beta), STUDENT, TEACHER)
     np.testing.assert_allclose(generalized_jsd(jnp.array(STUDENT), jnp.array(TEACHER), beta=beta), expected, rtol=1e-11)
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_ends_are_forward_and_reverse_kl_in_value_and_gradient():
+def test_the_limits_are_forward_and_reverse_kl_in_value_and_gradient():
     student, teacher = jnp.array(STUDENT), jnp.array(TEACHER)
 
     def slope(f):
@@ -63,7 +63,7 @@ def test_the_ends_are_forward_and_reverse_kl_in_value_and_gradient():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("beta", ["0.0", "0.1", "0.5", "0.9", "1.0"])
-def test_it_is_trls_divergence_with_its_gradient(beta):
+def test_jsd_matches_trl_in_value_and_gradient(beta):
     student, teacher = (jnp.array(THEIRS[name]) / THEIRS["temperature"] for name in ("logits", "teacher_logits"))
     ends = {"0.0": lambda logits: exact_kl(teacher, logits), "1.0": lambda logits: exact_kl(logits, teacher)}
     ours = ends.get(beta, lambda logits: generalized_jsd(logits, teacher, beta=float(beta)))
@@ -73,7 +73,7 @@ def test_it_is_trls_divergence_with_its_gradient(beta):
 
 
 @pytest.mark.parametrize("beta", [0.2, 0.5])
-def test_it_is_0_for_equals_and_symmetric_and_bounded(beta):
+def test_jsd_is_0_for_equal_logits_symmetric_and_bounded(beta):
     student, teacher = jnp.array(STUDENT, jnp.float32), jnp.array(TEACHER, jnp.float32)
     np.testing.assert_allclose(generalized_jsd(student, student, beta=beta), 0, atol=1e-6)
     swapped = generalized_jsd(teacher, student, beta=1 - beta)
@@ -109,7 +109,7 @@ def test_chunks_of_tokens_add_up_to_the_full_result():
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -0.1, 1.5, float("nan")])
-def test_the_ends_are_refused_by_name(beta):
+def test_a_beta_of_0_or_1_is_refused_and_exact_kl_suggested(beta):
     with pytest.raises(
         ValueError, match=r"beta must lie strictly between 0 and 1, got .*exact_kl\(teacher_logits, logits\)"
     ):
@@ -121,28 +121,28 @@ def test_an_empty_vocabulary_is_refused():
         generalized_jsd(jnp.zeros((2, 0)), jnp.zeros((2, 0)), beta=0.5)
 
 
-def test_the_verdict_on_a_token_is_the_log_ratio():
+def test_teacher_log_ratio_matches_formula():
     logp, teacher = -np.abs(RNG.normal(size=(2, 2, 4)))
     mask = np.array([[1, 1, 1, 0], [1, 0, 1, 1]])
     expected = [[teacher[i, t] - logp[i, t] if mask[i, t] else 0.0 for t in range(4)] for i in range(2)]
-    spoilt = [jnp.array(np.where(mask, x, np.nan), jnp.float32) for x in (logp, teacher)]
-    np.testing.assert_allclose(teacher_log_ratio(*spoilt, jnp.array(mask)), expected, rtol=1e-6, atol=1e-6)
+    dirty = [jnp.array(np.where(mask, x, np.nan), jnp.float32) for x in (logp, teacher)]
+    np.testing.assert_allclose(teacher_log_ratio(*dirty, jnp.array(mask)), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_what_the_teacher_excludes_is_minus_infinity():
+def test_a_token_that_the_teacher_excludes_gets_minus_infinity():
     assert teacher_log_ratio(jnp.array([-1.0]), jnp.array([-inf]), jnp.array([1])).tolist() == [-inf]
 
 
 @pytest.mark.usefixtures("x64")
-def test_on_average_it_climbs_the_reverse_kl_exactly():
-    """All tokens of the vocabulary, each with its probability: no sampling error."""
+def test_its_expected_gradient_descends_the_reverse_kl_exactly():
+    """The expectation is a sum over the vocabulary, so there is no sampling error."""
     student, teacher = jnp.array(STUDENT[0]), jax.nn.log_softmax(jnp.array(TEACHER[0]))
     logp = jax.nn.log_softmax(student)
-    verdict = teacher_log_ratio(logp, teacher, jnp.ones(logp.shape, bool))
-    np.testing.assert_allclose((jnp.exp(logp) * verdict).sum(-1), -exact_kl(student, teacher), rtol=1e-12)
+    log_ratio = teacher_log_ratio(logp, teacher, jnp.ones(logp.shape, bool))
+    np.testing.assert_allclose((jnp.exp(logp) * log_ratio).sum(-1), -exact_kl(student, teacher), rtol=1e-12)
 
     def objective(logits):
-        return (jnp.exp(logp) * verdict * jax.nn.log_softmax(logits)).sum()
+        return (jnp.exp(logp) * log_ratio * jax.nn.log_softmax(logits)).sum()
 
     gradient = jax.grad(lambda logits: exact_kl(logits, teacher).sum())(student)
     np.testing.assert_allclose(jax.grad(objective)(student), -gradient, rtol=1e-10, atol=1e-13)

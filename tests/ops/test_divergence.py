@@ -19,7 +19,7 @@ rewards = hnp.arrays(np.float64, SHAPE, elements=st.floats(-2, 2))
 masks = hnp.arrays(bool, SHAPE)
 poisons = st.sampled_from([np.nan, np.inf, -np.inf])
 logits = hnp.arrays(np.float64, (2, VOCABULARY), elements=st.floats(-8, 8))
-impossible = hnp.arrays(bool, (2, VOCABULARY)).filter(lambda gone: not gone.all(-1).any())
+impossible = hnp.arrays(bool, (2, VOCABULARY)).filter(lambda excluded: not excluded.all(-1).any())
 cotangent = np.random.default_rng(3).normal(size=SHAPE)
 
 
@@ -72,12 +72,12 @@ def test_estimator_matches_formula(name, logp, ref_logp):
     np.testing.assert_allclose(ref_gradient, -gradient, rtol=1e-12, atol=1e-12)
 
 
-def test_k3_keeps_its_digits_where_the_policies_almost_agree():
+def test_k3_keeps_its_digits_if_the_policies_almost_agree():
     d = np.float32(1e-4)
     assert divergence.k3(jnp.zeros(1), jnp.array([d]))[0] == pytest.approx(float(d) ** 2 / 2, rel=5e-3)
 
 
-def weighted_by_loop(logp, behaviour_logp, ref_logp):
+def slow_importance_weighted_k3(logp, behaviour_logp, ref_logp):
     out = np.zeros(SHAPE)
     for index in np.ndindex(*SHAPE):
         d = ref_logp[index] - logp[index]
@@ -90,12 +90,12 @@ def test_importance_weighted_k3_matches_formula(logp, behaviour_logp, ref_logp):
     with jax.enable_x64(True):
         value, pull = jax.vjp(divergence.importance_weighted_k3, *map(jnp.asarray, (logp, behaviour_logp, ref_logp)))
         gradients = pull(jnp.asarray(cotangent))
-    np.testing.assert_allclose(value, weighted_by_loop(logp, behaviour_logp, ref_logp), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(value, slow_importance_weighted_k3(logp, behaviour_logp, ref_logp), rtol=1e-9, atol=1e-12)
     arguments = [logp, behaviour_logp, ref_logp]
     for place, gradient in enumerate(gradients):
 
         def total(x, place=place):
-            return (cotangent * weighted_by_loop(*arguments[:place], x, *arguments[place + 1 :])).sum()
+            return (cotangent * slow_importance_weighted_k3(*arguments[:place], x, *arguments[place + 1 :])).sum()
 
         expected = finite_difference(total, arguments[place])
         np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-5)
@@ -109,13 +109,13 @@ def test_importance_weighted_k3_on_policy_is_k3_with_another_gradient(logp, ref_
             divergence.importance_weighted_k3(logp, logp, ref_logp), divergence.k3(logp, ref_logp), rtol=1e-9, atol=1e-12
         )
         slope = jax.grad(lambda x: divergence.importance_weighted_k3(x, logp, ref_logp).sum())(logp)
-    np.testing.assert_allclose(slope, logp - ref_logp, atol=1e-12, err_msg="that of k2, which is unbiased on-policy")
+    np.testing.assert_allclose(slope, logp - ref_logp, atol=1e-12, err_msg="k2's gradient, which is unbiased on-policy")
 
 
 @given(policy=logits, old=logits, ref=logits)
 def test_importance_weighted_k3_is_unbiased_off_policy_in_value_and_gradient(policy, old, ref):
     def expectation(policy, old, ref):
-        """Over every token of the vocabulary, weighted by the old policy."""
+        """Sum over the vocabulary, weighted by the old policy."""
         logp, behaviour_logp, ref_logp = (jax.nn.log_softmax(x) for x in (policy, old, ref))
         return (jnp.exp(behaviour_logp) * divergence.importance_weighted_k3(logp, behaviour_logp, ref_logp)).sum()
 
@@ -126,7 +126,7 @@ def test_importance_weighted_k3_is_unbiased_off_policy_in_value_and_gradient(pol
     np.testing.assert_allclose(slope, expected, atol=1e-7)
 
 
-def test_importance_weighted_k3_survives_a_token_that_the_policy_gave_up():
+def test_importance_weighted_k3_is_finite_for_a_token_that_became_improbable():
     arrays = jnp.array([-200.0]), jnp.array([-1.0]), jnp.array([-1.5])
     value, slope = jax.value_and_grad(lambda x: divergence.importance_weighted_k3(x, *arrays[1:]).sum())(arrays[0])
     np.testing.assert_allclose(value, np.exp(-0.5), rtol=1e-6)
@@ -171,26 +171,26 @@ KL = value_and_gradients(divergence.exact_kl, ROW_WEIGHT)
 ENTROPY = value_and_gradients(lambda x, y: divergence.entropy(x), ROW_WEIGHT)
 
 
-@given(logits=logits, ref_logits=logits, gone=impossible, ref_too=st.booleans())
-def test_exact_kl_matches_formula(logits, ref_logits, gone, ref_too):
-    policy = np.where(gone, -np.inf, logits)
-    ref = np.where(gone, -np.inf, ref_logits) if ref_too else ref_logits
+@given(logits=logits, ref_logits=logits, excluded=impossible, ref_too=st.booleans())
+def test_exact_kl_matches_formula(logits, ref_logits, excluded, ref_too):
+    policy = np.where(excluded, -np.inf, logits)
+    ref = np.where(excluded, -np.inf, ref_logits) if ref_too else ref_logits
     value, gradient, ref_gradient = KL(policy, ref)
     np.testing.assert_allclose(value, kl_by_hand(policy, ref), rtol=1e-9, atol=1e-12)
-    expected = finite_difference(lambda x: (ROW_WEIGHT * kl_by_hand(x, ref)).sum(), np.where(gone, -1e3, logits))
-    np.testing.assert_allclose(gradient, np.where(gone, 0.0, expected), atol=1e-7)
+    expected = finite_difference(lambda x: (ROW_WEIGHT * kl_by_hand(x, ref)).sum(), np.where(excluded, -1e3, logits))
+    np.testing.assert_allclose(gradient, np.where(excluded, 0.0, expected), atol=1e-7)
     ref_start = np.where(np.isinf(ref), -1e3, ref)
     expected = finite_difference(lambda x: (ROW_WEIGHT * kl_by_hand(policy, x)).sum(), ref_start)
     np.testing.assert_allclose(ref_gradient, np.where(np.isinf(ref), 0.0, expected), atol=1e-7)
 
 
-@given(logits=logits, gone=impossible)
-def test_entropy_matches_formula(logits, gone):
-    policy = np.where(gone, -np.inf, logits)
+@given(logits=logits, excluded=impossible)
+def test_entropy_matches_formula(logits, excluded):
+    policy = np.where(excluded, -np.inf, logits)
     value, gradient, _ = ENTROPY(policy, policy)
     np.testing.assert_allclose(value, entropy_by_hand(policy), atol=1e-12)
-    expected = finite_difference(lambda x: (ROW_WEIGHT * entropy_by_hand(x)).sum(), np.where(gone, -1e3, logits))
-    np.testing.assert_allclose(gradient, np.where(gone, 0.0, expected), atol=1e-7)
+    expected = finite_difference(lambda x: (ROW_WEIGHT * entropy_by_hand(x)).sum(), np.where(excluded, -1e3, logits))
+    np.testing.assert_allclose(gradient, np.where(excluded, 0.0, expected), atol=1e-7)
 
 
 def test_leading_axes_are_free():
@@ -201,12 +201,12 @@ def test_leading_axes_are_free():
             np.testing.assert_allclose(whole[row], op(*(jnp.array(x[row]) for x in arguments)), rtol=1e-5)
 
 
-def test_exact_kl_is_infinite_where_the_reference_excludes_a_possible_token():
+def test_exact_kl_is_infinite_if_the_reference_excludes_a_possible_token():
     assert divergence.exact_kl(jnp.array([0.0, 0.0]), jnp.array([0.0, -jnp.inf])) == jnp.inf
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_far_logits_underflow_in_silence(dtype):
+def test_distant_logits_underflow_without_nan(dtype):
     with jax.enable_x64(True):
         far = jnp.array([0.0, -1e4, -jnp.inf], dtype)
         ref = jnp.array([-1e4, 0.0, -jnp.inf], dtype)
@@ -242,7 +242,7 @@ def test_batch_normalized_kl_matches_formula(logp, ref_logp, mask, poison):
         assert actual[index] == pytest.approx(expected, abs=1e-12)
 
 
-def test_ema_update_moves_each_leaf_by_its_share():
+def test_ema_update_moves_each_leaf_by_the_rate():
     reference = {"a": jnp.array([1.0, 2.0]), "b": [jnp.array(4.0)]}
     params = {"a": jnp.array([3.0, -2.0]), "b": [jnp.array(0.0)]}
     moved = divergence.ema_update(reference, params, rate=0.25)
@@ -317,7 +317,7 @@ def test_refusals(call, message):
         call()
 
 
-def test_half_precision_keeps_the_digits_of_a_whole_vocabulary():
+def test_half_precision_keeps_its_digits_over_a_large_vocabulary():
     rng = np.random.default_rng(0)
     logits = jnp.array(rng.normal(size=32_768), jnp.bfloat16)
     ref_logits = jnp.array(np.asarray(logits, np.float32) + 0.05 * rng.normal(size=32_768), jnp.bfloat16)
@@ -327,13 +327,13 @@ def test_half_precision_keeps_the_digits_of_a_whole_vocabulary():
     np.testing.assert_allclose(divergence.entropy(logits), -(np.exp(p) * p).sum(), rtol=1e-5)
 
 
-def test_k3_of_neighbours_in_half_precision_is_not_0():
+def test_k3_of_adjacent_half_precision_numbers_is_not_0():
     logp, ref_logp = (jnp.array([x], jnp.bfloat16) for x in (-0.5, -0.50390625))
     d = -0.00390625
     np.testing.assert_allclose(divergence.k3(logp, ref_logp), [math.exp(d) - d - 1], rtol=1e-4)
 
 
-def test_the_batch_normalized_kl_of_no_token_divides_by_nothing():
+def test_batch_normalized_kl_without_tokens_is_0():
     with jax.debug_nans(True):
         found = divergence.batch_normalized_kl(jnp.ones((2, 3)), jnp.zeros((2, 3)), jnp.zeros((2, 3), bool))
     assert not found.any()

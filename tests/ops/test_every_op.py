@@ -443,7 +443,7 @@ def test_entries_outside_the_mask_are_not_read(name):
 
 # If the equation contains sg[.], its gradient is not the derivative of its value; `test_ratio.py`, `test_surrogate.py`,
 # `test_off_policy.py`, `test_regularise.py` and `test_direct_preference.py` test it.
-STOPPED = {
+WITH_STOP_GRADIENT = {
     "direct_preference.kto_reference_point": {"logp", "ref_logp"},
     "off_policy.gamma_weighted": {"log_ratio"},
     "regularise.dynamic_fine_tuning_loss": {"logp"},
@@ -478,7 +478,7 @@ def test_the_gradient_agrees_with_finite_differences(name):
 
     both = jax.jit(jax.value_and_grad(total))
     _, gradient = both(arguments)
-    for key in set(arguments) - STOPPED.get(name, set()):
+    for key in set(arguments) - WITH_STOP_GRADIENT.get(name, set()):
         numeric = np.zeros(arguments[key].shape)
         for index in np.ndindex(numeric.shape):
             step = np.zeros(numeric.shape)
@@ -488,7 +488,7 @@ def test_the_gradient_agrees_with_finite_differences(name):
         np.testing.assert_allclose(gradient[key], numeric, rtol=1e-6, atol=1e-8, err_msg=key)
 
 
-def refused(name, argument, wrong, *, traced):
+def assert_refused(name, argument, wrong, *, traced):
     """Assert that a call raises a ValueError that names the argument, or an array that its shape does not fit."""
     named = "|".join(rf"\b{key}\b" for key in (argument, *arrays(name)))
     with pytest.raises(ValueError, match=named):
@@ -505,32 +505,32 @@ KINDS = {
 
 @pytest.mark.parametrize(("name", "argument"), [key for key, kind in KINDS.items() if kind == "f" and key[1] != "lengths"])
 def test_integer_arrays_are_refused_if_real_ones_are_expected(name, argument):
-    refused(name, argument, np.ones(CALLS[name][argument].shape, int), traced=True)
+    assert_refused(name, argument, np.ones(CALLS[name][argument].shape, int), traced=True)
 
 
 @pytest.mark.parametrize(("name", "argument"), [key for key in KINDS if key[1] in MASKS])
 def test_a_mask_contains_0_and_1_and_at_least_one_token(name, argument):
     mask = CALLS[name][argument]
-    refused(name, argument, 2 * mask, traced=False)
-    refused(name, argument, mask / 2, traced=False)
-    refused(name, argument, mask * 1j, traced=True)
-    refused(name, argument, mask[..., :0], traced=True)
-    refused(name, argument, np.array(True), traced=True)
+    assert_refused(name, argument, 2 * mask, traced=False)
+    assert_refused(name, argument, mask / 2, traced=False)
+    assert_refused(name, argument, mask * 1j, traced=True)
+    assert_refused(name, argument, mask[..., :0], traced=True)
+    assert_refused(name, argument, np.array(True), traced=True)
 
 
 @pytest.mark.parametrize(("name", "argument"), [key for key in KINDS if key[1] != "step"])
 def test_lists_are_not_arrays(name, argument):
-    refused(name, argument, CALLS[name][argument].tolist(), traced=False)
+    assert_refused(name, argument, CALLS[name][argument].tolist(), traced=False)
 
 
 @pytest.mark.parametrize(("name", "argument"), [key for key in KINDS if len(arrays(key[0])) > 1 and key not in ANY_SHAPE])
 def test_shapes_have_to_fit(name, argument):
     array = CALLS[name][argument]
     if (name, argument) not in ANY_LAST_AXIS:
-        refused(name, argument, np.concatenate([array, array], -1), traced=True)
+        assert_refused(name, argument, np.concatenate([array, array], -1), traced=True)
     if (name, argument) not in ANY_LEADING_AXES:
-        refused(name, argument, np.stack([array] * 3), traced=True)
-    refused(name, argument, array.ravel()[0], traced=True)
+        assert_refused(name, argument, np.stack([array] * 3), traced=True)
+    assert_refused(name, argument, array.ravel()[0], traced=True)
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if "rewards" in CALLS[name] and "valid" in CALLS[name]])
@@ -562,7 +562,7 @@ def with_argument(*roles):
         for key in with_argument(
             "gamma", "lambda_", "lambda_base", "policy_lambda", "value_lambda", "discount", "rate", "weight"
         )
-        if not key[0].startswith("unpublished.length.")  # whose gamma is the steepness of an exponential
+        if not key[0].startswith("unpublished.length.")  # there, gamma is the steepness of an exponential
     ],
 )
 @pytest.mark.parametrize("wrong", [-0.01, 1.01])

@@ -1,4 +1,4 @@
-"""Advantages and returns, checked against sums written from the formula, and the theorems that are claimed of them."""
+"""Advantages and returns, checked against sums written from the formula, and the theorems claimed about them."""
 
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def test_td_errors_match_formula_whatever_is_outside_the_mask(case):
 
 
 @given(cases)
-def test_gae_matches_formula_with_one_lambda_a_row(case):
+def test_gae_matches_formula_with_one_lambda_per_row(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
         actual = jit_gae(*positional, lambda_=jnp.array(case["lambda_"]), **keywords)
@@ -145,7 +145,7 @@ def test_decoupled_gae_matches_formula(case, value_lambda):
 
 
 @given(cases)
-def test_lambda_one_is_monte_carlo_return_less_value(case):
+def test_lambda_one_is_monte_carlo_return_minus_value(case):
     with jax.enable_x64(True):
         positional, keywords = inputs(case)
         values = np.where(case["mask"], case["values"], 0)
@@ -184,7 +184,7 @@ def fixed_case(seed=0):
 
 
 @pytest.mark.usefixtures("x64")
-def test_defaults_are_undiscounted_ended_responses():
+def test_defaults_are_no_discount_and_complete_responses():
     case = {**fixed_case(), "gamma": 1.0, "bootstrap": np.zeros(ROWS)}
     (rewards, values, mask), _ = inputs(case)
     kept = np.where(case["mask"], case["values"], 0)
@@ -226,7 +226,7 @@ def test_gradients_match_central_differences():
     dirty = [
         poisoned(case[name], case["mask"]) if name in ("rewards", "values") else jnp.asarray(case[name]) for name in wrt
     ]
-    dirty[2] = dirty[2].at[2].set(jnp.nan)  # of the row without tokens: no state comes after it
+    dirty[2] = dirty[2].at[2].set(jnp.nan)  # for the row without tokens, which has no state after its end
     slopes = jax.jit(jax.grad(total, tuple(range(5))))(*dirty)
     for at, name in enumerate(wrt):
         along = central_differences(lambda x, at=at: total(*clean[:at], x, *clean[at + 1 :]), np.asarray(case[name], float))
@@ -234,7 +234,7 @@ def test_gradients_match_central_differences():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_estimates_are_float32_whatever_comes_in(dtype):
+def test_estimates_of_half_and_single_precision_are_float32(dtype):
     x, row, mask = jnp.ones((2, 3), dtype), jnp.ones(2, dtype), jnp.ones((2, 3), bool)
 
     def every_array(x, row):
@@ -310,7 +310,7 @@ def test_row_without_tokens_is_zero_with_a_finite_gradient():
     assert not np.any(slopes)
 
 
-# VAPO's one lambda a sequence
+# VAPO's lambda, one per sequence
 
 
 @given(hnp.arrays(np.int64, 8, elements=st.integers(0, 40_000)), st.floats(1e-3, 2))
@@ -327,7 +327,7 @@ def test_length_adaptive_lambda_matches_formula(lengths, alpha):
 def test_length_adaptive_lambda_by_default_clamps_below_twenty_tokens():
     lambdas = ops.length_adaptive_lambda(jnp.array([0.0, 1.0, 19.0, 20.0, 21.0, 400.0, 20000.0]))
     np.testing.assert_allclose(lambdas, [0, 0, 0, 0, 1 / 21, 0.95, 0.999], atol=1e-6)
-    assert 1 - 1 / (0.05 * 19) < 0  # what the paper's formula says where ours is clamped
+    assert 1 - 1 / (0.05 * 19) < 0  # the paper's formula, which is not clamped, is negative here
 
 
 def test_length_adaptive_lambda_solves_the_papers_equation():
@@ -336,7 +336,7 @@ def test_length_adaptive_lambda_solves_the_papers_equation():
     assert sum(lambda_**t for t in range(length)) == pytest.approx(0.05 * length, rel=1e-4)
 
 
-def test_length_adaptive_lambda_traced_beyond_its_domain_stays_within_bounds():
+def test_length_adaptive_lambda_of_a_traced_negative_length_is_within_bounds():
     assert jax.jit(ops.length_adaptive_lambda)(jnp.array([-40.0])).item() == 1.0
 
 
@@ -378,7 +378,7 @@ def peer():
 )
 def test_gae_agrees_with_another_library(peer, name, gamma, lambda_):
     # Conventions: both leave `adv` unwhitened and 0 outside the mask. Its `returns` are adv + values everywhere, so outside the
-    # mask they hold the raw value where ours hold 0; inside they agree.
+    # mask they contain the raw value, whereas ours contain 0; inside they agree.
     rewards, values, mask = (jnp.array(peer[f"in_{key}"]) for key in ("token_rewards", "values", "mask"))
     advantage = jit_gae(rewards, values, mask, gamma=gamma, lambda_=lambda_)
     np.testing.assert_allclose(advantage, peer[f"out_gae_{name}_adv"], rtol=1e-9, atol=1e-9)
@@ -461,7 +461,7 @@ def test_lambda_of_a_length_in_half_precision_is_not_rounded():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
 @pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
-def test_slopes_by_lambda_and_gamma_are_those_of_the_formula(gamma, lambda_):
+def test_gradients_with_respect_to_lambda_and_gamma_match_the_formula(gamma, lambda_):
     case = {**fixed_case(), "gamma": gamma}
     (rewards, values, mask), _ = inputs(case)
     bootstrap = jnp.array(case["bootstrap"])
@@ -483,15 +483,15 @@ def test_slopes_by_lambda_and_gamma_are_those_of_the_formula(gamma, lambda_):
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_slope_by_lambda_at_zero_is_the_next_error():
-    """A_t = δ_t + λγ δ_{t+1} + ..., so the slope of the sum at 0 is the sum of the errors from the second on."""
+def test_the_gradient_with_respect_to_lambda_at_zero_is_the_next_error():
+    """A_t = δ_t + λγ δ_{t+1} + ..., so the derivative of the sum at 0 is the sum of the errors from the second on."""
     rewards, values, mask = jnp.array([[0.0, 0.0, 1.0]]), jnp.array([[0.0, 0.2, 0.6]]), jnp.ones((1, 3))
     slope = jax.grad(lambda lambda_: ops.gae(rewards, values, mask, lambda_=lambda_).sum())(0.0)
     np.testing.assert_allclose(slope, 0.4 + 0.4)
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_short_response_leaves_the_slope_by_alpha_finite():
+def test_a_short_response_keeps_the_gradient_with_respect_to_alpha_finite():
     mask = jnp.array(np.arange(40) < np.array([[10], [40]]))
     rewards, values = ops.rewards_at_last_token(jnp.ones(2), mask), jnp.full((2, 40), 0.3)
 
@@ -501,31 +501,31 @@ def test_a_short_response_leaves_the_slope_by_alpha_finite():
 
     both, long = (jax.grad(total)(0.05, rows) for rows in (slice(0, 2), slice(1, 2)))
     assert both > 0
-    np.testing.assert_allclose(both, long)  # λ of the short one is held at 0
+    np.testing.assert_allclose(both, long)  # λ of the short response is clamped to 0
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 @pytest.mark.parametrize("field", ["rewards", "values"])
 @pytest.mark.parametrize("gaps", [False, True])
-def test_a_number_that_is_not_finite_reaches_no_later_token_and_no_other_row(poison, field, gaps):
+def test_a_nonfinite_number_reaches_no_later_token_and_no_other_row(poison, field, gaps):
     length, at = 75, 40
     mask = np.ones((2, length), bool)
     mask[:, 3] = not gaps
     rng = np.random.default_rng(0)
     clean = {name: rng.normal(size=(2, length)).astype(np.float32) for name in ("rewards", "values")}
-    spoilt = {**clean, field: clean[field].copy()}
-    spoilt[field][0, at] = poison
-    before, after = (jit_gae(x["rewards"], x["values"], jnp.array(mask)) for x in (clean, spoilt))
+    corrupted = {**clean, field: clean[field].copy()}
+    corrupted[field][0, at] = poison
+    before, after = (jit_gae(x["rewards"], x["values"], jnp.array(mask)) for x in (clean, corrupted))
     assert not np.isfinite(after[0, : at + 1])[mask[0, : at + 1]].any()
     np.testing.assert_allclose(after[0, at + 1 :], before[0, at + 1 :], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(after[1], before[1], rtol=1e-5, atol=1e-5)
-    returns = jax.jit(ops.monte_carlo_returns)(spoilt["rewards"], jnp.array(mask))
+    returns = jax.jit(ops.monte_carlo_returns)(corrupted["rewards"], jnp.array(mask))
     assert np.isfinite(returns[0, at + 1 :]).all()
     assert np.isfinite(returns[1]).all()
 
 
 @given(cases)
-def test_the_recursion_as_code_is_the_compiled_form(case):
+def test_the_plain_recursion_matches_gae(case):
     with jax.enable_x64(True):
         kept = (np.where(case["mask"], case[name], 0) for name in ("rewards", "values"))
         bootstrap = np.where(case["mask"].any(-1), case["bootstrap"], 0)

@@ -1,4 +1,4 @@
-"""Group-relative advantages: checked against loops written from the formulas, ragged groups, and theorems about them."""
+"""Group-relative advantages, also of ragged groups, checked against loops written from the formulas and against theorems."""
 
 import itertools
 
@@ -40,8 +40,8 @@ def slow_leave_one_out(r):
     return [x - mean(r[:i] + r[i + 1 :]) for i, x in enumerate(r)]
 
 
-def ragged(slow, valid, *columns):
-    """`slow` of the valid members of each row; 0 for the others, and for a row with fewer than 2."""
+def apply_to_valid(slow, valid, *columns):
+    """Apply `slow` to the valid members of each row; the others are 0, as is a row with fewer than 2 valid members."""
     result = np.zeros(valid.shape)
     for p, keep in enumerate(valid):
         if keep.sum() >= 2:
@@ -52,7 +52,7 @@ def ragged(slow, valid, *columns):
 CASES = {
     "centered": (jax.jit(group.group_centered), slow_centered),
     "normalized": (jax.jit(group.group_normalized), slow_normalized),
-    "normalized, eps and ddof given": (
+    "normalized with eps and ddof": (
         jax.jit(lambda r, valid=None: group.group_normalized(r, eps=0.5, ddof=0, valid=valid)),
         lambda r: slow_normalized(r, eps=0.5, ddof=0),
     ),
@@ -78,7 +78,7 @@ def test_matches_formula(case, rewards):
     fast, slow = CASES[case]
     everyone = np.ones(rewards.shape, bool)
     with jax.enable_x64(True):
-        np.testing.assert_allclose(fast(jnp.array(rewards)), ragged(slow, everyone, rewards), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(fast(jnp.array(rewards)), apply_to_valid(slow, everyone, rewards), rtol=1e-9, atol=1e-9)
 
 
 @each_case
@@ -88,7 +88,7 @@ def test_ragged_group_is_the_group_of_its_valid_members(case, rewards, valid):
     dirty = np.where(valid, rewards, np.nan)
     with jax.enable_x64(True):
         actual = np.array(fast(jnp.array(dirty), valid=jnp.array(valid)))
-    np.testing.assert_allclose(actual, ragged(slow, valid, rewards), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(actual, apply_to_valid(slow, valid, rewards), rtol=1e-9, atol=1e-9)
     assert not actual[~valid].any()
     assert not actual[valid.sum(-1) < 2].any()
 
@@ -119,7 +119,7 @@ def test_identical_rewards_get_exactly_zero(dtype, x64):
 
 
 @each_case
-def test_gradient_is_that_of_the_formula_and_stops_at_invalid_rewards(case, x64):
+def test_gradient_matches_the_formula_and_is_zero_for_invalid_rewards(case, x64):
     fast, _ = CASES[case]
     rng = np.random.default_rng(1)
     rewards, cotangent = rng.normal(size=(2, P, G))
@@ -142,16 +142,16 @@ def test_mean_normalized_matches_formula(rewards, valid):
     def slow(r):
         return [(x - mean(r)) / (mean(r) + 0.25) if mean(r) > 0 else 0.0 for x in r]
 
-    np.testing.assert_allclose(actual, ragged(slow, valid, rewards), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(actual, apply_to_valid(slow, valid, rewards), rtol=1e-12, atol=1e-12)
 
 
-def test_mean_normalized_has_nothing_to_say_where_the_mean_is_not_positive():
+def test_mean_normalized_is_zero_if_the_mean_is_not_positive():
     assert not group.mean_normalized(jnp.array([[0.0, 0.0], [-1.0, 0.5], [-1.0, 1.0], [0.1, 0.1]])).any()
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.8])
-def test_mean_normalized_climbs_the_truncated_log_of_the_pass_rate(probability, x64):
-    """All 2^5 outcomes; a response is right with the probability σ(θ), so that ∂ log π / ∂θ is the reward less it."""
+def test_mean_normalized_ascends_the_truncated_log_of_the_pass_rate(probability, x64):
+    """Enumerates all 2^5 outcomes. A response is right with probability σ(θ), so ∂ log π / ∂θ is the reward minus σ(θ)."""
     size, wrong = 5, 1 - probability
     outcomes = np.array(list(itertools.product([0.0, 1.0], repeat=size)))
     chance = np.prod(np.where(outcomes == 1, probability, wrong), -1)
@@ -192,7 +192,7 @@ def test_process_normalized_matches_formula(rewards, ends, ddof):
 
 
 def slow_turns(rewards, ends, discount, eps, ddof):
-    """A turn's z-score among the same turns of its group; a token gets those of its turn and of later ones."""
+    """A turn's z-score compares it with the same turn of the other responses; a token gets its turn's score and later ones."""
     result = np.zeros(rewards.shape)
     for p in range(len(rewards)):
         turns = [[float(r) for r, end in zip(*row, strict=True) if end] for row in zip(rewards[p], ends[p], strict=True)]
@@ -224,7 +224,7 @@ def test_turn_normalized_matches_formula(rewards, ends, discount, ddof):
         np.testing.assert_allclose(actual, slow_turns(rewards, ends, 1.0, 1e-6, 1), rtol=1e-9, atol=1e-9)
 
 
-def test_two_turns_are_those_of_the_paper(x64):
+def test_two_turns_match_the_paper(x64):
     """A_1 = turn + λ outcome, A_2 = outcome (MT-GRPO); a response that never ends a turn gets nothing."""
     rewards = jnp.array([[1.0, 0.0, 5.0, 0.0], [0.0, 2.0, 0.0, 3.0], [0.0, 0.0, 0.0, 0.0]])
     ends = jnp.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0]])
@@ -232,7 +232,7 @@ def test_two_turns_are_those_of_the_paper(x64):
     np.testing.assert_allclose(actual, [[-0.5, 1, 1, 0], [0.5, 0.5, -1, -1], [0, 0, 0, 0]], atol=1e-12)
 
 
-def test_process_with_one_step_a_response_is_outcome_supervision(x64):
+def test_process_with_one_step_per_response_is_outcome_supervision(x64):
     rewards = np.array([[0.3, -1.0], [2.0, 0.5]])
     steps, ends = np.full((2, 2, T), np.nan), np.zeros((2, 2, T), bool)
     for p, i in np.ndindex(2, 2):
@@ -244,7 +244,7 @@ def test_process_with_one_step_a_response_is_outcome_supervision(x64):
         np.testing.assert_allclose(actual[p, i, t], outcome[p, i] if t <= 1 + p + i else 0.0, atol=1e-12)
 
 
-def test_process_gradient_is_that_of_the_formula(x64):
+def test_process_gradient_matches_the_formula(x64):
     rng = np.random.default_rng(3)
     rewards, cotangent = rng.normal(size=(2, 2, 2, T))
     ends = rng.random((2, 2, T)) < 0.6
@@ -264,7 +264,7 @@ def test_theorem_5_1_is_shift_invariance_and_scale_equivariance(rewards, scale, 
         np.testing.assert_allclose(moved, scale * fast(jnp.array(rewards)), atol=1e-10)
 
 
-def test_theorem_5_1_is_not_the_scale_invariance_of_its_name():
+def test_theorem_5_1_is_not_scale_invariance_despite_its_name():
     rewards = jnp.array([[1.0, 0.0, 0.0, 0.0]])
     once, doubled = CASES["centered"][0](rewards), CASES["centered"][0](2 * rewards)
     assert doubled.tolist() == [[1.5, -0.5, -0.5, -0.5]]
@@ -279,7 +279,7 @@ def test_the_standard_deviation_makes_the_advantage_invariant_to_scale(rewards, 
 
 
 def centered_variance_of_coins(p):
-    """Var[A_1] in groups of K = 2 … 6 coins, exactly: all 64 outcomes of 6 coins, of which the first K count."""
+    """Exact Var[A_1] in groups of K = 2 … 6 coins: over all 64 outcomes of 6 coins, of which only the first K count."""
     outcomes = np.array(list(itertools.product([0.0, 1.0], repeat=6)))
     probability = np.array([np.prod([p if x else 1 - p for x in row]) for row in outcomes])
     variances = []
@@ -296,7 +296,7 @@ def test_theorem_5_2_holds_exactly_and_its_derivation_does_not(p, x64):
     sizes = np.arange(2, 7)
     exact = centered_variance_of_coins(p)
     np.testing.assert_allclose(exact, variance * (1 - 1 / sizes), rtol=1e-12)
-    without_covariance = variance + variance / sizes  # its line 49, of which line 50 says that it is the result
+    without_covariance = variance + variance / sizes  # line 49 of the proof; line 50 claims that it equals the result
     assert (without_covariance > exact * 1.3).all()
     assert (np.diff(exact) > 0).all(), "the variance rises with the size of the group"
 
@@ -307,20 +307,20 @@ def test_theorem_5_2_holds_in_simulation_for_other_rewards():
     np.testing.assert_allclose(advantage[:, 0].var(), 4.0 * (1 - 1 / G), rtol=0.05)
 
 
-def test_table_15_calls_the_remaining_share_of_the_variance_its_reduction():
+def test_table_15_labels_the_remaining_share_of_the_variance_as_its_reduction():
     table = {2: 0.50, 4: 0.75, 8: 0.88, 16: 0.94, 32: 0.97}
-    for size, relabelled in table.items():
-        np.testing.assert_allclose(1 - 1 / size, relabelled, atol=0.006)
+    for size, remaining in table.items():
+        np.testing.assert_allclose(1 - 1 / size, remaining, atol=0.006)
     assert list(table.values()) == sorted(table.values())
 
 
-def test_peer_library_agrees(shared_data, x64):
+def test_another_library_agrees(shared_data, x64):
     path = shared_data.parent / "oracles" / "peer_values.npz"
     if not path.is_file():
-        pytest.skip(f"the peer library's numbers {path.name} are not on this machine")
+        pytest.skip(f"another library's numbers, {path.name}, are not on this machine")
     peer = np.load(path)
-    rewards = jnp.array(peer["in_scores"])  # the groups of `in_binary_rewards` are the ones that are not in these outputs
-    # The peer divides by std + 1e-6 with Bessel's correction; those are the defaults here too.
+    rewards = jnp.array(peer["in_scores"])  # these outputs do not cover the groups of `in_binary_rewards`
+    # The other library divides by std + 1e-6 with Bessel's correction; these are our defaults too.
     for case, output in {"normalized": "grpo_std", "centered": "grpo_center", "leave one out": "rloo"}.items():
         np.testing.assert_allclose(CASES[case][0](rewards), peer[f"out_{output}"], rtol=0, atol=1e-9, err_msg=case)
 
@@ -360,11 +360,11 @@ def test_refusals(call, message):
         call()
 
 
-def test_two_scales_of_a_reward_have_one_z_score_until_a_penalty_joins():
+def test_two_scales_of_a_reward_have_the_same_z_score_until_a_penalty_is_added():
     right, penalty = np.array([1.0, 1.0, 0.0, 0.0], np.float32), np.array([0.0, -0.5, 0.0, 0.0], np.float32)
     zero_one, plus_minus = right, 2 * right - 1
     same = [group.group_normalized(jnp.array(rewards), eps=0.0) for rewards in (zero_one, plus_minus)]
     np.testing.assert_allclose(*same, rtol=1e-6)
-    penalised = [group.group_normalized(jnp.array(rewards + penalty), eps=0.0) for rewards in (zero_one, plus_minus)]
-    np.testing.assert_allclose(penalised[0], [1.31, 0.26, -0.78, -0.78], atol=0.005)
-    np.testing.assert_allclose(penalised[1], [1.09, 0.61, -0.85, -0.85], atol=0.005)
+    penalized = [group.group_normalized(jnp.array(rewards + penalty), eps=0.0) for rewards in (zero_one, plus_minus)]
+    np.testing.assert_allclose(penalized[0], [1.31, 0.26, -0.78, -0.78], atol=0.005)
+    np.testing.assert_allclose(penalized[1], [1.09, 0.61, -0.85, -0.85], atol=0.005)

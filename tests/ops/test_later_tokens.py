@@ -1,4 +1,4 @@
-"""Sums over later tokens in rows of several tiles, with and without gaps, checked against the recursion token by token."""
+"""Sums over later tokens in rows of several tiles, with and without gaps, checked against a token-by-token recursion."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def recursive_gae(rewards, values, mask, bootstrap, gamma, lambdas):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("tokens", [1, TILE - 1, TILE, TILE + 1, 3 * TILE, 3 * TILE + 5])
 @pytest.mark.parametrize("share", [0.6, 1.0])
-def test_advantages_of_several_tiles_follow_the_recursion(tokens, share):
+def test_advantages_over_several_tiles_match_the_recursion(tokens, share):
     rng = np.random.default_rng(tokens)
     rewards, values, bootstrap = rng.normal(size=(4, tokens)), rng.normal(size=(4, tokens)), rng.normal(size=4)
     mask = (rng.random((4, tokens)) < share) & (np.arange(tokens) < np.array([tokens, tokens, 2 * tokens // 3, 0])[:, None])
@@ -41,7 +41,7 @@ def test_advantages_of_several_tiles_follow_the_recursion(tokens, share):
 
 
 @pytest.mark.usefixtures("x64")
-def test_slopes_of_several_tiles_are_the_weights_of_the_sum():
+def test_gradients_over_several_tiles_are_the_weights_of_the_sum():
     tokens, decay = 2 * TILE + 3, 0.99 * 0.9
     mask = np.random.default_rng(0).random((1, tokens)) < 0.8
     zeros = jnp.zeros((1, tokens))
@@ -61,14 +61,14 @@ def test_rows_with_and_without_gaps_agree_under_vmap():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])
-def test_discounted_sums_of_no_slot_and_of_many(discount):
+def test_discounted_sums_over_no_slots_and_over_many(discount):
     x = np.random.default_rng(0).normal(size=(2, TILE + 1))
     weights = np.tril(discount ** np.maximum(np.subtract.outer(np.arange(TILE + 1), np.arange(TILE + 1)), 0.0))
     np.testing.assert_allclose(discounted_sums(jnp.array(x), jnp.array(discount)), x @ weights, **EXACT)
     assert discounted_sums(jnp.zeros((2, 0)), jnp.array(discount)).shape == (2, 0)
 
 
-def test_a_number_that_is_not_finite_stays_in_its_row_and_before_the_next_tile():
+def test_a_nonfinite_number_stays_in_its_row_and_before_the_next_tile():
     x = jnp.ones((2, 3 * TILE)).at[0, TILE + 3].set(jnp.nan)
     found = np.asarray(discounted_sums(x, jnp.float32(0.9)))
     assert np.isnan(found[0, : 2 * TILE]).all()
@@ -82,12 +82,12 @@ def test_next_values_end_with_the_value_after_the_last_token():
     np.testing.assert_array_equal(np.where(mask, found, 0), [[0, 2, -1, 0], [5, 6, 7, -2], [0, 0, 0, 0]])
 
 
-def test_tokens_stand_side_by_side_only_where_a_row_has_gaps():
+def test_tokens_are_moved_together_only_if_a_row_has_gaps():
     def slots(mask, x):
         return jnp.where(mask, jnp.arange(4, dtype=x.dtype)[None], x)
 
-    one_stretch = jnp.array([[False, True, True, False], [True, True, True, True]])
+    contiguous = jnp.array([[False, True, True, False], [True, True, True, True]])
     gaps = jnp.array([[False, True, False, True], [True, True, True, True]])
     x = jnp.full((2, 4), jnp.nan)
-    np.testing.assert_array_equal(without_gaps(slots, one_stretch, (x,), ()), [[0, 1, 2, 0], [0, 1, 2, 3]])
+    np.testing.assert_array_equal(without_gaps(slots, contiguous, (x,), ()), [[0, 1, 2, 0], [0, 1, 2, 3]])
     np.testing.assert_array_equal(without_gaps(slots, gaps, (x,), ()), [[0, 0, 0, 1], [0, 1, 2, 3]])

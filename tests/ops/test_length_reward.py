@@ -1,4 +1,4 @@
-"""Length rewards, checked against loops written from the formulas; ends, ties, empty and single-member groups."""
+"""Length rewards, checked against loops written from the formulas, with ties and with empty and single-member groups."""
 
 import math
 
@@ -43,8 +43,8 @@ def test_correct_responses_should_be_short_and_wrong_ones_long():
     assert wrong[:-1].max() < 0.0
 
 
-def brevity(correct, lengths, valid):
-    """Section 2.3.3 of Kimi k1.5, in loops."""
+def slow_group_length_reward(correct, lengths, valid):
+    """Section 2.3.3 of Kimi k1.5, as loops."""
     result = np.zeros(lengths.shape)
     for p in range(len(lengths)):
         members = [int(n) for n, counted in zip(lengths[p], valid[p], strict=True) if counted]
@@ -60,16 +60,20 @@ def test_group_length_reward_matches_the_formula(correct, lengths, valid):
     with jax.enable_x64(True):
         arrays = jnp.array(correct), jnp.array(lengths)
         np.testing.assert_allclose(
-            group_length_reward(*arrays, valid=jnp.array(valid)), brevity(correct, lengths, valid), atol=1e-12
+            group_length_reward(*arrays, valid=jnp.array(valid)),
+            slow_group_length_reward(correct, lengths, valid),
+            atol=1e-12,
         )
         everyone = np.ones_like(valid)
-        np.testing.assert_allclose(group_length_reward(*arrays), brevity(correct, lengths, everyone), atol=1e-12)
+        np.testing.assert_allclose(
+            group_length_reward(*arrays), slow_group_length_reward(correct, lengths, everyone), atol=1e-12
+        )
         numbers = group_length_reward(*arrays, valid=jnp.array(valid, float))
-        np.testing.assert_allclose(numbers, brevity(correct, lengths, valid), atol=1e-12)
+        np.testing.assert_allclose(numbers, slow_group_length_reward(correct, lengths, valid), atol=1e-12)
 
 
 @pytest.mark.parametrize("valid", [[1, 1, 1], [1, 0, 0], [0, 0, 0]])
-def test_ties_single_members_and_empty_groups_get_nothing(valid):
+def test_ties_single_members_and_empty_groups_get_zero(valid):
     lengths = jnp.where(jnp.array([valid]) > 0, 7, 3)
     found = jax.jit(group_length_reward)(jnp.array([[True, False, True]]), lengths, valid=jnp.array([valid]))
     assert found.tolist() == [[0.0, 0.0, 0.0]]

@@ -1,4 +1,4 @@
-"""Sums, means and z-scores over what counts, checked against loops written from the formulas; what does not count is never seen."""
+"""Masked sums, means and z-scores, checked against loops written from the formulas; values outside the mask are not read."""
 
 import functools
 import operator
@@ -85,7 +85,7 @@ def test_count_tokens_matches_formula(mask):
 
 
 @each_case
-def test_masked_slots_reach_neither_value_nor_gradient(case, x64):
+def test_masked_slots_affect_neither_value_nor_gradient(case, x64):
     fast, _ = CASES[case]
     rng = np.random.default_rng(0)
     mask = np.array([[1, 1, 1, 0, 1], [0, 1, 0, 0, 1], [0, 0, 0, 0, 0]])
@@ -110,19 +110,19 @@ def test_masked_slots_reach_neither_value_nor_gradient(case, x64):
 def test_identical_entries_give_exactly_zero_although_their_mean_rounds(dtype, x64):
     tenths = jnp.full((1, 11), 0.1, dtype)
     mask = jnp.arange(11)[None] < 10
-    assert functools.reduce(operator.add, [0.1] * 10) / 10 != 0.1  # newer versions of `sum` do not round so
+    assert functools.reduce(operator.add, [0.1] * 10) / 10 != 0.1  # newer versions of `sum` do not round like this
     for y in (CASES["centered"][0](tenths, mask), masked_normalized(tenths, mask, eps=0.0, ddof=1)):
         assert y.dtype == dtype
         assert not y.any()
 
 
-def test_an_entry_alone_has_nothing_to_be_compared_with_even_when_it_is_infinite():
+def test_a_single_entry_gives_zero_even_if_it_is_infinite():
     x, mask = jnp.array([jnp.inf, 1.0, 2.0]), jnp.array([True, False, False])
     assert CASES["centered"][0](x, mask).tolist() == [0.0, 0.0, 0.0]
     assert masked_normalized(x, mask, eps=0.0, ddof=1).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_ddof_and_eps_enter_where_the_formula_has_them(x64):
+def test_ddof_and_eps_are_used_as_in_the_formula(x64):
     x, mask = jnp.array([0.0, 2.0, 4.0]), jnp.ones(3, bool)
     np.testing.assert_allclose(masked_normalized(x, mask, eps=0.0, ddof=1)[2], 1.0)
     np.testing.assert_allclose(masked_normalized(x, mask, eps=0.0, ddof=0)[2], 2 / np.sqrt(8 / 3))
@@ -130,7 +130,7 @@ def test_ddof_and_eps_enter_where_the_formula_has_them(x64):
 
 
 @pytest.mark.parametrize("mask", [jnp.array([1, 0, 1]), jnp.array([1.0, 0.0, 1.0]), jnp.array([True, False, True])])
-def test_masks_of_every_kind_mean_the_same(mask):
+def test_masks_of_every_dtype_mean_the_same(mask):
     assert masked.masked_sum(jnp.array([1.0, 2.0, 4.0]), mask).item() == 5.0
     assert masked.group_members(jnp.array([1.0, 2.0, 4.0]), mask).tolist() == [True, False, True]
     assert masked.count_tokens(mask).item() == 2
@@ -162,8 +162,8 @@ def test_refusals(call, message):
         call()
 
 
-def test_nothing_infinite_is_computed_on_the_way():
-    """As a search with JAX's settings would find: rows of two entries of the mask, of one and of none."""
+def test_no_intermediate_value_is_nan_or_infinite():
+    """JAX's debug settings would raise otherwise. The mask's rows have two entries, one and none."""
     x, mask = jnp.array([[1.0, 2.0, 4.0]] * 3), jnp.array([[1, 1, 0], [0, 1, 0], [0, 0, 0]])
     with jax.debug_nans(True), jax.debug_infs(True):
         assert masked.masked_centered(x, mask).tolist() == [[-0.5, 0.5, 0.0], [0.0] * 3, [0.0] * 3]

@@ -1,4 +1,4 @@
-"""Kernels and trust regions, checked against loops written from the formulas, in values and gradients."""
+"""Off-policy weights and trust regions, checked against loops written from the formulas, in values and gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def dirty(x):
     return jnp.array(np.where(MASK, x, np.nan))
 
 
-def test_the_whole_responses_ratio_and_its_gradient(x64):
+def test_the_ratio_of_complete_responses_and_its_gradient(x64):
     def total(logp):
         return (ADVANTAGE * off_policy.whole_response_token_log_ratio(logp, dirty(OLD), jnp.array(MASK))).sum()
 
@@ -41,7 +41,7 @@ def test_the_gamma_weight_is_the_gradient(x64):
         np.testing.assert_allclose(gradient[b, t], w**power * np.exp(decay * (1 - w)) * ADVANTAGE[b, t], rtol=1e-12)
 
 
-def test_the_gamma_weight_fades_at_both_ends_and_peaks_between():
+def test_the_gamma_weight_vanishes_at_both_ends_and_peaks_between():
     far = jnp.array([-200.0, 200.0, -1e4, 1e4])
     for sign in (1.0, -1.0):
         gradient = jax.grad(lambda x, sign=sign: off_policy.gamma_weighted(x, jnp.full(4, sign)).sum())(far)
@@ -52,13 +52,13 @@ def test_the_gamma_weight_fades_at_both_ends_and_peaks_between():
     assert peak > high
 
 
-def test_without_power_and_nearly_without_decay_it_is_reinforce(x64):
+def test_the_gamma_weight_without_power_and_with_little_decay_is_reinforce(x64):
     options = {"power_positive": 0.0, "power_negative": 0.0, "decay_positive": 1e-13, "decay_negative": 1e-13}
     slope = jax.grad(lambda x: off_policy.gamma_weighted(x, jnp.array(ADVANTAGE), **options).sum())(jnp.array(NEW - OLD))
     np.testing.assert_allclose(slope, ADVANTAGE, rtol=1e-11)
 
 
-def test_binary_divergences_match_their_formulas_and_bound_the_vocabularys(x64):
+def test_binary_divergences_match_their_formulas_and_do_not_exceed_the_full_ones(x64):
     logits, old_logits = RNG.normal(size=(2, B, T, 5))
     logp, old = (np.array(jax.nn.log_softmax(jnp.array(x)))[..., 0] for x in (logits, old_logits))
     kl = np.array(off_policy.binary_kl(jnp.array(logp), jnp.array(old)))
@@ -74,7 +74,7 @@ def test_binary_divergences_match_their_formulas_and_bound_the_vocabularys(x64):
 
 @pytest.mark.parametrize("tau", [0.05, 0.7])
 def test_mirror_descent_is_the_papers_squared_error_and_its_gradient(x64, tau):
-    """Loops over numbers: (A - τ log ρ)² up to its constant and the factor -2τ; the slope is 0 at the tilted policy."""
+    """It is (A - τ log ρ)² up to a constant and the factor -2τ; its gradient is 0 at the tilted policy."""
     log_ratio = np.where(MASK, 40 * (NEW - OLD), 0.0)
     value = off_policy.mirror_descent(jnp.array(log_ratio), jnp.array(ADVANTAGE), tau=tau)
     slope = jax.grad(lambda x: off_policy.mirror_descent(x, jnp.array(ADVANTAGE), tau=tau).sum())(jnp.array(log_ratio))
@@ -89,7 +89,7 @@ def test_mirror_descent_is_the_papers_squared_error_and_its_gradient(x64, tau):
     np.testing.assert_array_equal(off_policy.mirror_descent(best, rewards, tau=0.0), best * rewards)
 
 
-def test_binary_kl_where_a_token_is_certain_or_excluded():
+def test_binary_kl_if_a_token_is_certain_or_excluded():
     certain, never, half = 0.0, -jnp.inf, float(np.log(0.5))
     new = jnp.array([certain, certain, half, half, never, never])
     old = jnp.array([certain, half, certain, never, half, never])
@@ -107,7 +107,7 @@ def test_binary_kl_where_a_token_is_certain_or_excluded():
         *[(0.0, 0.5, 0.3, True), (0.0, -0.5, 0.3, True), (1.0, 0.0, 0.3, True), (-1.0, 0.0, 0.3, True)],
     ],
 )
-def test_only_tokens_that_lead_away_are_cut(advantage, log_ratio, apart, kept, x64):
+def test_only_tokens_that_move_further_away_are_cut(advantage, log_ratio, apart, kept, x64):
     for dtypes in ((jnp.float64,) * 3, (jnp.float64, jnp.float32, jnp.float16)):
         numbers = (jnp.array([x], dtype) for x, dtype in zip((log_ratio, advantage, apart), dtypes, strict=True))
         assert off_policy.in_trust_region(*numbers, threshold=0.2).tolist() == [kept]

@@ -1,4 +1,4 @@
-"""Credit for the best of k, compared with enumerations of the subsets and of all outcomes, and special cases."""
+"""Credit for the best of k, checked against enumerations of the subsets and of all outcomes, and in special cases."""
 
 from itertools import combinations, product
 from math import comb
@@ -18,22 +18,22 @@ rewards_of = hnp.arrays(np.float64, (P, G), elements=st.integers(-20, 20).map(la
 valid_of = hnp.arrays(bool, (P, G))
 
 
-def best_with(rewards, k, i):
-    """Best reward of each subset of k that contains response i, summed, over the number of subsets of k."""
+def best_reward_with(rewards, k, i):
+    """Sum of the best rewards of the k-subsets that contain response i, divided by the number of all k-subsets."""
     subsets = [s for s in combinations(range(len(rewards)), k) if i in s]
     return sum(max(rewards[j] for j in s) for s in subsets) / comb(len(rewards), k)
 
 
 def slow_credit(rewards, k):
-    return [len(rewards) * best_with(rewards, k, i) for i in range(len(rewards))]
+    return [len(rewards) * best_reward_with(rewards, k, i) for i in range(len(rewards))]
 
 
 def slow_leave_one_out(rewards, k):
     n, result = len(rewards), []
     for i in range(n):
         others = rewards[:i] + rewards[i + 1 :]
-        baseline = sum(best_with(others, k, j) for j in range(n - 1)) / (n - 1)
-        result.append(n * (best_with(rewards, k, i) - baseline))
+        baseline = sum(best_reward_with(others, k, j) for j in range(n - 1)) / (n - 1)
+        result.append(n * (best_reward_with(rewards, k, i) - baseline))
     return result
 
 
@@ -134,7 +134,7 @@ def test_identical_rewards_get_exactly_zero(case):
     assert not COMPILED[case](jnp.full((1, 8), 0.1), k=3).any()
 
 
-def test_many_responses_stay_within_single_precision():
+def test_many_responses_are_accurate_in_single_precision():
     rewards = (np.random.default_rng(0).random((1, 256)) < 0.1).astype(np.float32)
     with jax.enable_x64(True):
         expected = COMPILED["marginal"](jnp.array(rewards, float), k=64)

@@ -1,7 +1,7 @@
-"""Advantages of GDPO, MaxRL and PKPO, checked against numbers from other people's functions; `make_peer_advantages.py` says how.
+"""Advantages of GDPO, MaxRL and PKPO, checked against the outputs of other projects' functions (see `make_peer_advantages.py`).
 
-GDPO is verl's and MaxRL its authors'. The authors of PKPO print their code in the paper, and no repository of theirs was found:
-`test_peer_literals.py` has the numbers of that print, and here are those of a public implementation by another hand.
+GDPO's values come from verl, MaxRL's from its authors' code. PKPO's authors print their code in the paper, but no repository of
+theirs was found: `test_peer_literals.py` has the printed code's values, and here are a public implementation's by another author.
 """
 
 import json
@@ -20,8 +20,8 @@ FIRST, SECOND, WEIGHTS = (np.array(PEER["inputs"][name], float) for name in ("fi
 THEIRS = PEER["outputs"]
 
 
-def test_gdpo_of_verl():
-    """In the end theirs divides by the root of variance + 1e-8, and its mean by count + 1e-8; ours by standard deviation + 1e-6."""
+def test_gdpo_matches_verl():
+    """Finally, verl divides by √(variance + 1e-8), with means over count + 1e-8; ours divides by standard deviation + 1e-6."""
     parts = [(r - r.mean(-1, keepdims=True)) / (r.std(-1, ddof=1, keepdims=True) + 1e-6) for r in (FIRST, SECOND)]
     total = WEIGHTS[0] * parts[0] + WEIGHTS[1] * parts[1]
     count = total.size
@@ -31,10 +31,10 @@ def test_gdpo_of_verl():
     scores = jnp.stack([jnp.array(FIRST), jnp.array(SECOND)], -1)
     ours = batch.decoupled_normalized(scores, jnp.array(WEIGHTS), eps=1e-6)
     np.testing.assert_allclose(ours, (sums - total.mean()) / (total.std(ddof=1) + 1e-6), rtol=1e-9)
-    assert np.abs(np.array(THEIRS["gdpo"])[2]).max() > 0.1, "equal first rewards leave the second to decide"
+    assert np.abs(np.array(THEIRS["gdpo"])[2]).max() > 0.1, "if the first rewards are equal, the second decides"
 
 
-def test_max_rl_of_its_authors():
+def test_max_rl_matches_its_authors_code():
     np.testing.assert_allclose(group.mean_normalized(jnp.array(FIRST), eps=1e-6), THEIRS["max_rl"], rtol=1e-12)
 
 
@@ -46,7 +46,7 @@ def test_max_rl_of_its_authors():
         ("sloo_minus_one", pass_at_k.pass_at_k_marginal),
     ],
 )
-def test_pkpo(name, ours):
-    """Its estimators are sums over the responses, ours means: a factor of 6."""
+def test_pkpo_matches_a_public_implementation(name, ours):
+    """PKPO's estimators are sums over the responses and ours are means: a factor of 6."""
     for k, theirs in THEIRS["pkpo"][name].items():
         np.testing.assert_allclose(ours(jnp.array(SECOND), k=int(k)) / 6, theirs, rtol=1e-11, atol=1e-14)

@@ -1,6 +1,6 @@
-"""Corrections, masks, baselines and losses, checked against verl's and TRL's own functions; `make_peer_corrections.py` says how.
+"""Corrections, masks, baselines and losses, checked against verl's and TRL's own functions (see `make_peer_corrections.py`).
 
-Its arrays are two prompts of three responses, `[6, 5]`. Each difference of convention is named where it is met.
+The arrays have two prompts with three responses each, `[6, 5]`. A comment or docstring names each difference in convention.
 """
 
 import json
@@ -19,12 +19,12 @@ THEIRS = PEER["outputs"]
 (LOW, HIGH), SHARE, DIVERGENCE = (PEER["settings"][name] for name in ("bounds", "share", "divergence"))
 COUNTS = np.array(PEER["inputs"]["mask"]) > 0
 PRECISIONS = {"single": (jnp.float32, 1e-6), "double": (jnp.float64, 1e-9)}
-"""Ours in each precision, theirs in float64. A float32 is rounded by up to 6e-8 of itself, in the inputs and at each of a dozen
-steps, so 1e-6 is what single precision can reach; the equations must match the other library's numbers at 1e-9."""
+"""Precision of our results; theirs are float64. A float32 has a relative rounding error of up to 6e-8, in the inputs and in each
+of a dozen steps, so single precision can only reach 1e-6; in double precision our results must match theirs to 1e-9."""
 
 
 class Inputs:
-    """The arrays of the file, in one precision, and how near ours must come."""
+    """The file's arrays in one precision, and the tolerance of our results."""
 
     def __init__(self, dtype, tolerance):
         self.tolerance = tolerance
@@ -32,12 +32,12 @@ class Inputs:
         for name in PEER["inputs"].keys() - {"mask"}:
             setattr(self, name, jnp.array(PEER["inputs"][name], dtype))
 
-    def grouped(self, name):
-        """`[2, 3, 5]`."""
+    def by_group(self, name):
+        """One of the arrays, as `[2, 3, 5]`."""
         return getattr(self, name).reshape(2, 3, 5)
 
     def assert_same(self, ours, theirs):
-        """What is outside the mask does not count."""
+        """Compare the values inside the mask."""
         ours, theirs = (np.where(COUNTS, np.asarray(x, float).reshape(6, 5), 0.0) for x in (ours, theirs))
         np.testing.assert_allclose(ours, theirs, rtol=self.tolerance, atol=self.tolerance)
 
@@ -60,19 +60,19 @@ CORRECTIONS = {
 
 
 @pytest.mark.parametrize("name", CORRECTIONS)
-def test_corrections_of_verl(inputs, name):
+def test_corrections_match_verl(inputs, name):
     ours = CORRECTIONS[name](inputs.logp, inputs.old, inputs.mask)
     inputs.assert_same(ours, THEIRS[name])
     assert len(set(np.array(THEIRS[name])[COUNTS].tolist())) > 1, "some are cut, some are not"
 
 
-def test_baselines_of_verl(inputs):
-    rewards, mask = inputs.grouped("token_rewards"), inputs.mask.reshape(2, 3, 5)
+def test_baselines_match_verl(inputs):
+    rewards, mask = inputs.by_group("token_rewards"), inputs.mask.reshape(2, 3, 5)
     inputs.assert_same(baseline.length_weighted_returns(rewards, mask), THEIRS["opo"])
     returns = gae.monte_carlo_returns(rewards, mask, gamma=1.0)
-    ours = baseline.optimal_token_baseline(returns, inputs.grouped("old"), inputs.grouped("square_sum"), mask)
-    # They let a norm be negative, as for some tokens of these inputs: later positions of such a group are not compared.
-    norms = jnp.where(mask, 1 - 2 * jnp.exp(inputs.grouped("old")) + inputs.grouped("square_sum"), 0.0)
+    ours = baseline.optimal_token_baseline(returns, inputs.by_group("old"), inputs.by_group("square_sum"), mask)
+    # verl allows negative norms, which some tokens here have: later positions of their groups are not compared.
+    norms = jnp.where(mask, 1 - 2 * jnp.exp(inputs.by_group("old")) + inputs.by_group("square_sum"), 0.0)
     comparable = np.logical_and.accumulate((np.asarray(norms) >= 0).all(1), -1)[:, None] & np.asarray(mask)
     assert 4 <= comparable.sum() < np.asarray(mask).sum()
     theirs = np.where(comparable.reshape(-1, 5), THEIRS["otb"], 0.0)
@@ -93,7 +93,7 @@ def log_ratio(logp, inputs):
 
 
 def dppo(divergence):
-    """Their ratio is capped at 20, which none reaches."""
+    """verl caps the ratio at 20, which no ratio here reaches."""
 
     def objective(logp, inputs):
         gap = log_ratio(logp, inputs)
@@ -105,7 +105,7 @@ def dppo(divergence):
 
 
 def sequence_mean_loss(objective):
-    """They divide by the length + 1e-8."""
+    """verl divides by the length + 1e-8."""
     lengths = COUNTS.sum(-1, keepdims=True)
 
     def loss(logp, inputs):
@@ -117,7 +117,7 @@ def sequence_mean_loss(objective):
 
 @sequence_mean_loss
 def gspo(logp, inputs):
-    """Theirs is the token form."""
+    """verl uses the token form."""
     gap = ratio.sequence_token_log_ratio(logp, inputs.old, inputs.mask)
     return surrogate.clipped(gap, inputs.advantage, low=0.02, high=0.03)
 
@@ -129,7 +129,7 @@ def sapo(logp, inputs):
 
 @token_mean_loss
 def clip_cov(logp, inputs):
-    """All candidates are taken, so that no random number decides. Tokens that PPO's clip has cut are not candidates."""
+    """All candidates are chosen, so that no random number decides. Tokens that PPO already clips are not candidates."""
     gap = log_ratio(logp, inputs)
     value, slope = jax.jvp(
         lambda x: surrogate.clipped(x, inputs.advantage, low=0.1, high=0.15), (gap,), (jnp.ones_like(gap),)
@@ -161,14 +161,14 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_losses_of_verl_and_their_gradients(inputs, name):
+def test_losses_and_gradients_match_verl(inputs, name):
     loss, gradient = jax.value_and_grad(LOSSES[name])(inputs.logp, inputs)
     np.testing.assert_allclose(loss, THEIRS[name]["loss"], rtol=inputs.tolerance, atol=inputs.tolerance)
     inputs.assert_same(gradient, THEIRS[name]["gradient"])
     assert (np.array(THEIRS[name]["gradient"])[COUNTS] == 0).any() == (name in {"dppo_tv", "dppo_kl", "gspo", "clip_cov"})
 
 
-def test_masks_and_weights_of_trl(inputs):
+def test_masks_and_weights_match_trl(inputs):
     ours = token_choice.high_entropy_tokens(inputs.entropy, inputs.mask, share=SHARE)
     inputs.assert_same(ours, THEIRS["high_entropy"])
     ours = correction.off_policy_sequence_mask(inputs.logp, inputs.old, inputs.advantage, inputs.mask, delta=0.02)

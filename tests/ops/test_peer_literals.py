@@ -1,14 +1,14 @@
-"""Group advantages, masks and gradients, checked against other libraries' numbers on one small input.
+"""Group advantages, masks and gradients, checked against other libraries' results on one small input.
 
-Their few lines were transcribed to NumPy and run apart in float64; what came out is kept below, rounded to 13 decimals. Sources:
+A few lines of each library were transcribed to NumPy and run in float64; the results are below, rounded to 13 decimals. Sources:
 
     prime-rl 559b44772   default_loss_fn of src/prime_rl/trainer/rl/loss.py
     TRL f2cd57710        trl/trainer/grpo_trainer.py: scale_rewards="batch", "luspo", "vespo", entropy mask
     verl b178a3cd5       verl/trainer/ppo/core_algos.py: OPO, optimal token baseline, covariance of Clip-Cov
-    Passk_Training       code/passk_adv.py, of the authors of arXiv:2508.10751
+    Passk_Training       code/passk_adv.py, by the authors of arXiv:2508.10751
     PKPO                 Listing 1 of arXiv:2505.15201: s, sloo, sloo_minus_one
 
-Each difference of convention is named where it is met.
+The docstring of a test names any difference in convention.
 """
 
 import jax
@@ -141,7 +141,7 @@ def test_opo():
 
 
 def test_optimal_token_baseline():
-    """It adds 1e-8 to the sum of the weights, which is taken out of its baseline here."""
+    """verl adds 1e-8 to the sum of the weights; the test removes this from verl's baseline."""
     returns = np.where(MASK, REWARDS[..., None], 0.0)
     energy = np.where(MASK, 1 - 2 * np.exp(OLD) + SQUARES, 0.0)
     total = np.where(MASK, energy.cumsum(-1), 0.0).sum(-2, keepdims=True)
@@ -155,7 +155,7 @@ def test_pass_at_k_training():
 
 
 def test_pkpo():
-    """Its estimators are sums over the responses, ours means: a factor of 6."""
+    """PKPO's estimators are sums over the responses and ours are means: a factor of 6."""
     ours = {
         "pkpo_s": pass_at_k.pass_at_k_credit,
         "pkpo_loo": pass_at_k.pass_at_k_leave_one_out,
@@ -172,7 +172,7 @@ def test_luspo():
 
 
 def test_vespo():
-    """The gradient with respect to the log-probabilities; the values differ, because it multiplies log π and ours log W."""
+    """Only the gradients agree: TRL's weight multiplies log π, and ours multiplies log W."""
 
     def loss(logp):
         log_ratio = off_policy.whole_response_token_log_ratio(logp, jnp.array(OLD), jnp.array(MASK))
@@ -182,12 +182,12 @@ def test_vespo():
 
 
 def test_high_entropy_tokens():
-    """Its quantile 0.8 of 16 entropies leaves 4 of them; ours takes the nearest number to the share, so a quarter is asked for."""
+    """TRL's quantile of 0.8 keeps 4 of 16 entropies; ours keeps the number nearest to the share, which is therefore 0.25 here."""
     assert_theirs("entropy", token_choice.high_entropy_tokens(jnp.array(ENTROPY), jnp.array(MASK), share=0.25))
 
 
 def test_covariance():
-    """It adds 1e-8 to the count of tokens, so that its means are a little nearer to 0; the shift is taken out here."""
+    """verl adds 1e-8 to the number of tokens, so its means are slightly closer to 0; the test removes this shift."""
     advantage = np.broadcast_to(ADVANTAGE[..., None], MASK.shape)
     count = MASK.sum()
     logp, gain = (x - x[MASK].sum() / (count + 1e-8) for x in (NEW, advantage))
@@ -197,7 +197,7 @@ def test_covariance():
 
 
 def test_dppo():
-    """Its mask looks at the sign of the probability's change; it leaves the ratio without a cap, and its loss is a sum."""
+    """prime-rl masks by the sign of the probability's change, does not cap the ratio, and sums the loss."""
 
     def loss(logp):
         log_ratio = ratio.token_log_ratio(logp, jnp.array(OLD), jnp.array(MASK))

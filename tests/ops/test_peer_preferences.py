@@ -1,7 +1,7 @@
-"""Losses on preferences, checked against TRL's, computed in float64 on the same inputs; `make_peer_preferences.py` says how.
+"""Preference losses, checked against TRL's in float64 on the same inputs (see `make_peer_preferences.py`).
 
-Its arrays are 12 pairs, the preferred responses first: summed log-probabilities and lengths. Each difference of convention is named
-where it is met.
+The arrays are the summed log-probabilities and lengths of 12 pairs, the preferred responses first. The docstring of a test names
+any difference in convention.
 """
 
 import json
@@ -19,33 +19,33 @@ PEER = json.loads(Path(__file__).with_name("peer_preferences.json").read_text())
 LOGP, REF_LOGP, LENGTHS, OTHER, REF_OTHER = (
     np.array(PEER["inputs"][name]) for name in ("logp", "ref_logp", "lengths", "other", "ref_other")
 )
-FOUND = PEER["outputs"]
+THEIRS = PEER["outputs"]
 
 
 def assert_equals(name, losses):
     """Compare losses as a function of the summed log-probabilities, and the gradient of their sum."""
     with_losses = jax.value_and_grad(lambda logp: (losses(logp).sum(), losses(logp)), has_aux=True)
     (_, loss), gradient = with_losses(jnp.array(LOGP))
-    np.testing.assert_allclose(loss, FOUND[name]["loss"], rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(gradient, FOUND[name]["gradient"], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(loss, THEIRS[name]["loss"], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(gradient, THEIRS[name]["gradient"], rtol=1e-10, atol=1e-12)
 
 
 def test_dpo_loss():
-    assert_equals("dpo", lambda logp: direct_preference.dpo_loss(*logp, *jnp.array(REF_LOGP), beta=FOUND["dpo"]["beta"]))
+    assert_equals("dpo", lambda logp: direct_preference.dpo_loss(*logp, *jnp.array(REF_LOGP), beta=THEIRS["dpo"]["beta"]))
 
 
 def test_ipo_loss():
-    """It averages log-probabilities over the tokens, the reference's too; its β is τ."""
+    """TRL averages the log-probabilities over the tokens, the reference's too; its β is our τ."""
 
     def losses(logp):
         both = *(logp / jnp.array(LENGTHS)), *jnp.array(REF_LOGP / LENGTHS)
-        return direct_preference.ipo_loss(*both, tau=FOUND["ipo"]["beta"])
+        return direct_preference.ipo_loss(*both, tau=THEIRS["ipo"]["beta"])
 
     assert_equals("ipo", losses)
 
 
 def test_kto_loss():
-    settings = FOUND["kto"]
+    settings = THEIRS["kto"]
     point = direct_preference.kto_reference_point(jnp.array(OTHER), jnp.array(REF_OTHER))
     np.testing.assert_allclose(point, settings["reference_point"], rtol=1e-12)
     assert settings["reference_point"] > 0
@@ -60,16 +60,16 @@ def test_kto_loss():
 
 
 def test_simpo_loss():
-    """It divides γ by β and multiplies the result by β again."""
-    numbers = {"beta": FOUND["simpo"]["beta"], "margin": FOUND["simpo"]["margin"]}
+    """TRL divides γ by β and later multiplies the result by β."""
+    numbers = {"beta": THEIRS["simpo"]["beta"], "margin": THEIRS["simpo"]["margin"]}
     assert_equals("simpo", lambda logp: reference_free.simpo_loss(*(logp / jnp.array(LENGTHS)), **numbers))
 
 
 def test_orpo_loss():
-    """Its β is λ, and its likelihood term, a mean over the tokens of prompt and response, is computed elsewhere."""
+    """TRL's β is λ; its likelihood term, a mean over prompt and response tokens, is computed elsewhere."""
 
     def losses(logp):
         mean = logp / jnp.array(LENGTHS)
-        return reference_free.orpo_loss(*mean, coefficient=FOUND["orpo"]["beta"]) + mean[0]
+        return reference_free.orpo_loss(*mean, coefficient=THEIRS["orpo"]["beta"]) + mean[0]
 
     assert_equals("orpo", losses)

@@ -1,7 +1,7 @@
-"""The policy gradient, exactly: every response of a tiny language is enumerated, nothing is sampled.
+"""The exact policy gradient: every response of a tiny language is enumerated, and nothing is sampled.
 
-Three tokens, token 0 ends a response, three tokens at most: 15 responses. The policy is a table of logits, one row for each
-prefix that is not ended. Expectations are sums over the 15 responses (or over all their groups), in float64.
+There are three tokens, token 0 ends a response, and a response has at most three tokens: 15 responses. The policy is a table of
+logits, with one row for each unfinished prefix. Expectations are sums over the 15 responses (or over all their groups), in float64.
 """
 
 from functools import cache
@@ -101,9 +101,9 @@ def test_reinforce_is_the_policy_gradient():
 
 @pytest.mark.parametrize("gamma", [0.6, 1.0])
 def test_the_policy_gradient_theorem_needs_the_discount_of_each_step(gamma):
-    """Theorem 2.1 of the design document has no gamma^t: it is the gradient of the discounted return at gamma = 1 alone."""
-    of_state_and_token = np.random.default_rng(0).normal(size=THETA.shape)
-    rewards, steps = jnp.array(np.where(MASK, of_state_and_token[STATE, TOKEN], 0.0)), gamma ** np.arange(LONGEST)
+    """Theorem 2.1 of the design document has no gamma^t: it is the gradient of the discounted return only at gamma = 1."""
+    reward_table = np.random.default_rng(0).normal(size=THETA.shape)
+    rewards, steps = jnp.array(np.where(MASK, reward_table[STATE, TOKEN], 0.0)), gamma ** np.arange(LONGEST)
     to_go = monte_carlo_returns(rewards, jnp.array(MASK), gamma=gamma)
     exact = jax.jit(jax.grad(lambda theta: (probability(theta) * (rewards * steps[None]).sum(-1)).sum()))(jnp.array(THETA))
     discounted = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), to_go * steps[None]))
@@ -112,12 +112,12 @@ def test_the_policy_gradient_theorem_needs_the_discount_of_each_step(gamma):
     assert np.allclose(as_printed, exact, atol=1e-14) == (gamma == 1.0)
 
 
-def test_a_constant_baseline_leaves_the_gradient():
+def test_a_constant_baseline_does_not_change_the_gradient():
     actual = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS - 7.3)))
     np.testing.assert_allclose(actual, true_gradient(), atol=1e-14)
 
 
-def test_a_baseline_of_the_prefix_leaves_the_gradient():
+def test_a_baseline_that_depends_on_the_prefix_does_not_change_the_gradient():
     baseline = rng.normal(size=len(PREFIXES))[STATE]
     actual = expected_gradient(
         lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS) - jnp.array(baseline))
@@ -125,7 +125,7 @@ def test_a_baseline_of_the_prefix_leaves_the_gradient():
     np.testing.assert_allclose(actual, true_gradient(), atol=1e-14)
 
 
-def test_a_baseline_of_the_token_does_not():
+def test_a_baseline_that_depends_on_the_token_changes_the_gradient():
     baseline = rng.normal(size=VOCABULARY)[TOKEN]
     actual = expected_gradient(
         lambda theta: surrogate.reinforce(token_logp(theta), per_token(REWARDS) - jnp.array(baseline))
@@ -157,8 +157,8 @@ def visited_kl_gradient(weight):
     return np.asarray(jax.jit(jax.grad(objective))(jnp.array(THETA)))
 
 
-def test_distillation_climbs_the_reverse_kl_of_the_contexts_it_visits():
-    """The algorithm itself: each response once, its weight times its probability."""
+def test_distillation_descends_the_reverse_kl_in_the_contexts_it_visits():
+    """The algorithm sees each response once; its weight is multiplied by its probability."""
     algorithm, shape = BY_NAME["on_policy_distillation"](), (1, *MASK.shape)
     logp, teacher = token_logp(jnp.array(THETA)), token_logp(jnp.array(TEACHER))
     rollout = Rollout(
@@ -173,11 +173,11 @@ def test_distillation_climbs_the_reverse_kl_of_the_contexts_it_visits():
     np.testing.assert_allclose(gradient, visited_kl_gradient(1.0), atol=1e-14)
 
 
-def test_a_mean_over_the_tokens_of_a_response_turns_the_verdict_of_a_teacher_round():
-    """1/|o| is larger after an EOS: the weight depends on the token that is judged. Summed over the vocabulary it does not."""
+def test_a_mean_over_the_tokens_of_a_response_reverses_the_teachers_gradient():
+    """1/|o| is larger for an EOS, so the weight depends on the sampled token. In the sum over the vocabulary it does not."""
     lengths = MASK.sum(-1, keepdims=True).astype(float)
-    verdict = teacher_log_ratio(token_logp(jnp.array(THETA)), token_logp(jnp.array(TEACHER)), jnp.array(MASK))
-    averaged = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), verdict) / lengths)
+    log_ratio = teacher_log_ratio(token_logp(jnp.array(THETA)), token_logp(jnp.array(TEACHER)), jnp.array(MASK))
+    averaged = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), log_ratio) / lengths)
     exact = -visited_kl_gradient(1 / lengths)
     cosine = (averaged * exact).sum() / np.linalg.norm(averaged) / np.linalg.norm(exact)
     assert cosine < -0.5
@@ -194,9 +194,9 @@ def test_a_baseline_that_includes_the_response_shrinks_the_gradient(size):
     np.testing.assert_allclose(group_gradient(group.group_centered, size), shrunk, atol=1e-14)
 
 
-def test_division_by_the_spread_turns_the_gradient():
-    turned, straight = group_gradient(group.group_normalized, 3).ravel(), true_gradient().ravel()
-    cosine = turned @ straight / np.linalg.norm(turned) / np.linalg.norm(straight)
+def test_division_by_the_standard_deviation_rotates_the_gradient():
+    rotated, straight = group_gradient(group.group_normalized, 3).ravel(), true_gradient().ravel()
+    cosine = rotated @ straight / np.linalg.norm(rotated) / np.linalg.norm(straight)
     assert 0.5 < cosine < 0.999
 
 
@@ -263,7 +263,7 @@ def test_the_whole_response_ratio_is_exact_off_policy():
 ESTIMATORS = [divergence.k1, divergence.k2, divergence.k3]
 
 
-def at_one_context(estimator):
+def expect_at_one_context(estimator):
     """Expectation of an estimator and of its gradient over the next token, at the empty prefix."""
     logits, ref = jnp.array(THETA[0]), jax.nn.log_softmax(jnp.array(REFERENCE[0]))
     p = stop(jax.nn.softmax(logits))
@@ -272,7 +272,7 @@ def at_one_context(estimator):
 
 def test_expectations_of_the_estimators():
     kl = divergence.exact_kl(jnp.array(THETA[0]), jnp.array(REFERENCE[0]))
-    first, second, third = (at_one_context(estimator)[0] for estimator in ESTIMATORS)
+    first, second, third = (expect_at_one_context(estimator)[0] for estimator in ESTIMATORS)
     assert first == pytest.approx(kl)
     assert third == pytest.approx(kl)
     assert abs(second - kl) > 0.01
@@ -291,14 +291,14 @@ def test_k2_agrees_with_the_divergence_to_second_order():
 
 def test_expected_gradients_of_the_estimators():
     logits, ref = jnp.array(THETA[0]), jnp.array(REFERENCE[0])
-    first, second, third = (at_one_context(estimator)[1] for estimator in ESTIMATORS)
+    first, second, third = (expect_at_one_context(estimator)[1] for estimator in ESTIMATORS)
     np.testing.assert_allclose(first, 0.0, atol=1e-15)
     np.testing.assert_allclose(second, jax.grad(divergence.exact_kl)(logits, ref), atol=1e-14)
     np.testing.assert_allclose(third, jax.grad(divergence.exact_kl, argnums=1)(ref, logits), atol=1e-14)
 
 
 def test_a_loss_of_token_k2_holds_the_contexts_fixed():
-    """Summed over a response it descends the KL of each next token, not the KL of complete responses."""
+    """Summed over a response, it descends the KL of each next token, not the KL of complete responses."""
     ref = token_logp(jnp.array(REFERENCE))
     actual = expected_gradient(lambda theta: divergence.k2(token_logp(theta), ref))
     at_contexts = expected_gradient(lambda theta: divergence.exact_kl(theta[STATE], jnp.array(REFERENCE)[STATE]))
@@ -306,7 +306,7 @@ def test_a_loss_of_token_k2_holds_the_contexts_fixed():
     assert abs(actual - response_kl_gradient()).max() > 0.01
 
 
-def test_k2_of_whole_responses_has_the_gradient_of_their_divergence():
+def test_k2_of_complete_responses_has_the_gradient_of_their_divergence():
     def whole(theta):
         logp, ref = (masked_sum(token_logp(x), jnp.array(MASK)) for x in (theta, jnp.array(REFERENCE)))
         first_token = jnp.arange(LONGEST) == 0
@@ -316,7 +316,7 @@ def test_k2_of_whole_responses_has_the_gradient_of_their_divergence():
 
 
 @pytest.mark.parametrize("total", [True, False])
-def test_kl_in_the_reward_is_the_regularised_policy_gradient(total):
+def test_kl_in_the_reward_gives_the_regularized_policy_gradient(total):
     """With the return of the complete response, or from each token on: Eqs. 4 and 5 of the design document."""
     beta, logp = 0.3, token_logp(jnp.array(THETA))
     last = np.arange(LONGEST) == MASK.sum(-1, keepdims=True) - 1
@@ -327,8 +327,8 @@ def test_kl_in_the_reward_is_the_regularised_policy_gradient(total):
     returns = np.tile(to_go[:, :1], LONGEST) if total else to_go
     actual = expected_gradient(lambda theta: surrogate.reinforce(token_logp(theta), jnp.array(returns)))
 
-    regularised = true_gradient() - beta * response_kl_gradient()
-    np.testing.assert_allclose(actual, regularised, atol=1e-14)
+    regularized = true_gradient() - beta * response_kl_gradient()
+    np.testing.assert_allclose(actual, regularized, atol=1e-14)
 
 
 def test_entropy_is_the_expected_surprise():

@@ -1,4 +1,4 @@
-"""The Bradley-Terry loss, checked against a loop written from the formula, in value and slope, and at its ends."""
+"""The Bradley-Terry loss, checked against a loop written from the formula, in value and gradient, and for extreme scores."""
 
 import math
 
@@ -74,7 +74,7 @@ def test_extreme_scores_overflow_neither_loss_nor_slope(size):
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_common_constant_changes_nothing_and_the_two_probabilities_add_up():
+def test_a_common_constant_changes_nothing_and_the_two_probabilities_sum_to_1():
     rng = np.random.default_rng(1)
     chosen, rejected = map(jnp.array, rng.normal(size=(2, *SHAPE)))
     before = bradley_terry_loss(chosen, rejected)

@@ -196,7 +196,7 @@ def test_group_expectation_survives_probabilities_that_underflow(denominator, sh
     np.testing.assert_array_less(abs(np.float64(here) - expected), np.spacing(np.float32(-shift)))
 
 
-def test_group_without_tokens_is_harmless():
+def test_a_group_without_tokens_has_ratio_1_and_no_gradient():
     empty = jnp.zeros((2, 3), bool)
     nothing = jnp.full((2, 3), jnp.nan)
     for op, _ in CASES.values():
@@ -240,7 +240,7 @@ def test_clamps_match_formula(log_ratio):
         assert slope[index] == (abs(x) < 1.5)
 
 
-def test_clamps_hold_infinities():
+def test_infinities_are_clamped():
     extremes = jnp.array([jnp.inf, -jnp.inf])
     assert ratio.clamp_log_ratio(extremes, bound=20.0).tolist() == [20.0, -20.0]
 
@@ -307,6 +307,6 @@ def test_refusals(op, arguments, message):
         (lambda: ratio.clamp_log_ratio(X.astype(int), bound=1.0), "log_ratio must be a floating-point array"),
     ],
 )
-def test_refusals_of_hyper_parameters(call, message):
+def test_refusals_of_hyperparameters(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -16,8 +16,8 @@ def test_the_coefficient_follows_the_error_within_its_bound(divergence, factor, 
     assert float(actual) == pytest.approx(0.5 * factor, rel=1e-12)
 
 
-def test_the_coefficient_holds_a_divergence_that_answers_it(x64):
-    """A policy whose divergence is 3 / β: β ends where that is the target."""
+def test_the_coefficient_converges_if_the_divergence_responds_to_it(x64):
+    """The policy's divergence is 3 / β here, so β must converge to 3 / target."""
     coefficient = jnp.asarray(0.1)
     update = jax.jit(lambda c: reference.adaptive_kl_coefficient(c, 3.0 / c, target=6.0))
     for _ in range(400):
@@ -25,10 +25,10 @@ def test_the_coefficient_holds_a_divergence_that_answers_it(x64):
     assert float(coefficient) == pytest.approx(0.5, rel=1e-3)
 
 
-def test_resets_come_at_the_period_and_not_before():
+def test_the_reference_is_reset_after_each_period_and_not_before():
     old, new = {"w": jnp.zeros(2), "b": jnp.zeros(1)}, {"w": jnp.ones(2), "b": jnp.ones(1)}
-    moment = jax.jit(lambda step: reference.reset_reference(old, new, step, period=3)["w"][0])
-    assert [float(moment(step)) for step in range(-3, 7)] == [0, 0, 0, 0, 0, 0, 1, 0, 0, 1]
+    weight_after = jax.jit(lambda step: reference.reset_reference(old, new, step, period=3)["w"][0])
+    assert [float(weight_after(step)) for step in range(-3, 7)] == [0, 0, 0, 0, 0, 0, 1, 0, 0, 1]
 
 
 def test_a_reference_keeps_its_precision():

@@ -1,4 +1,4 @@
-"""Losses on preferences without a reference: loops written from the formulas, the papers' own gradients, limits and ends."""
+"""Preference losses without a reference, checked against loops, the papers' gradients, limits and extreme values."""
 
 import math
 
@@ -30,9 +30,9 @@ def slopes(loss, both):
 def test_simpo_loss_and_its_gradient(both, beta, margin):
     expected, slope = np.zeros(PAIRS), np.zeros((2, PAIRS))
     for at in range(PAIRS):
-        lead = beta * both[0, at] - beta * both[1, at] - margin
-        expected[at] = -math.log(sigmoid(lead))
-        slope[:, at] = -beta * sigmoid(-lead), beta * sigmoid(-lead)
+        gap = beta * both[0, at] - beta * both[1, at] - margin
+        expected[at] = -math.log(sigmoid(gap))
+        slope[:, at] = -beta * sigmoid(-gap), beta * sigmoid(-gap)
     with jax.enable_x64(True):
         arrays = jnp.array(both)
         np.testing.assert_allclose(simpo_loss(*arrays, beta=beta, margin=margin), expected, rtol=1e-9, atol=1e-12)
@@ -42,14 +42,14 @@ def test_simpo_loss_and_its_gradient(both, beta, margin):
 
 @given(means, st.floats(-2, 2).filter(lambda alpha: abs(alpha) > 1e-3), st.floats(0.5, 10), st.floats(0, 3))
 def test_alphapo_loss_and_its_gradient(both, alpha, beta, margin):
-    """With powers of probabilities, as printed; the slope of the reward in log P is P^-α."""
+    """The oracle uses powers of probabilities, as printed; the derivative of the reward with respect to log P is P^-α."""
     expected, slope, rewards = np.zeros(PAIRS), np.zeros((2, PAIRS)), np.zeros((2, PAIRS))
     for at in range(PAIRS):
         powers = [math.exp(x) ** -alpha for x in both[:, at]]
         rewards[:, at] = [(1 - power) / alpha for power in powers]
-        lead = beta * rewards[0, at] - beta * rewards[1, at] - margin
-        expected[at] = np.logaddexp(0, -lead)
-        weight = beta * math.exp(-np.logaddexp(0, lead))
+        gap = beta * rewards[0, at] - beta * rewards[1, at] - margin
+        expected[at] = np.logaddexp(0, -gap)
+        weight = beta * math.exp(-np.logaddexp(0, gap))
         slope[:, at] = -weight * powers[0], weight * powers[1]
     with jax.enable_x64(True):
         arrays, options = jnp.array(both), {"alpha": alpha, "beta": beta, "margin": margin}
@@ -74,9 +74,9 @@ def test_alphapo_with_a_power_of_0_is_simpo_and_its_limit(both, beta, margin):
 def test_cpo_loss_and_its_gradient(both, beta, coefficient):
     expected, slope = np.zeros(PAIRS), np.zeros((2, PAIRS))
     for at in range(PAIRS):
-        lead = beta * both[0, at] - beta * both[1, at]
-        expected[at] = -math.log(sigmoid(lead)) - coefficient * both[0, at]
-        slope[:, at] = -beta * sigmoid(-lead) - coefficient, beta * sigmoid(-lead)
+        gap = beta * both[0, at] - beta * both[1, at]
+        expected[at] = -math.log(sigmoid(gap)) - coefficient * both[0, at]
+        slope[:, at] = -beta * sigmoid(-gap) - coefficient, beta * sigmoid(-gap)
     with jax.enable_x64(True):
         arrays = jnp.array(both)
         np.testing.assert_allclose(cpo_loss(*arrays, beta=beta, coefficient=coefficient), expected, rtol=1e-9, atol=1e-12)
@@ -130,7 +130,7 @@ def test_simpo_of_equal_lengths_without_margin_is_dpo_to_a_uniform_reference():
 
 
 @pytest.mark.usefixtures("x64")
-def test_they_are_bradley_terry_losses_of_their_rewards():
+def test_simpo_and_orpo_are_bradley_terry_losses_of_their_rewards():
     both = jnp.array(np.random.default_rng(2).uniform(-3, -0.1, (2, PAIRS)))
     np.testing.assert_allclose(
         simpo_loss(*both, beta=2.0, margin=0.5), bradley_terry_loss(*(2 * both), margin=0.5), rtol=1e-12
@@ -156,7 +156,7 @@ def test_large_margins_overflow_neither_losses_nor_slopes(size):
 
 
 @pytest.mark.parametrize("certain", [0.0, -1e-30, -1e-9])
-def test_certainty_has_large_finite_odds_and_no_slope(certain):
+def test_a_certain_response_has_large_finite_odds_and_no_gradient(certain):
     one = jnp.array([certain])
     assert 15 < float(log_odds(one)[0]) < 17
     assert not jax.grad(lambda x: log_odds(x).sum())(one).any()

@@ -49,7 +49,7 @@ def test_negative_log_likelihood_matches_formula(logp, mask):
 
 @given(arrays(ROWS, TOKENS, elements=st.floats(-30, 0)), masks)
 def test_dynamic_fine_tuning_loss_and_its_gradient(logp, mask):
-    """Eq. 9 in loops; its slope is the probability's own, and the weight carries none; masked values never enter."""
+    """Eq. 9 as loops. The weight has no gradient, so the loss has the gradient -π; values outside the mask are not read."""
     with jax.enable_x64(True):
         dirty, inside = jnp.array(np.where(mask, logp, np.nan)), jnp.array(mask)
         pairs = [zip(*row, strict=True) for row in zip(logp, mask, strict=True)]
@@ -59,19 +59,23 @@ def test_dynamic_fine_tuning_loss_and_its_gradient(logp, mask):
         np.testing.assert_allclose(slope, np.where(mask, -np.exp(logp), 0.0), rtol=1e-12)
 
 
-def test_dynamic_fine_tuning_minimises_one_minus_the_probability(x64):
-    """Σ_v over a softmax: the gradient with respect to the logits is that of -π of the token: π times the plain loss's."""
+def test_dynamic_fine_tuning_minimizes_one_minus_the_probability(x64):
+    """With respect to the logits, its gradient is the gradient of -π, which is π times the plain loss's gradient."""
     logits, mask = jnp.array([[0.3, -1.2, 2.0], [-4.0, 1.0, 0.5]]), jnp.ones((1, 2))
 
-    def of(loss):
+    def gradient_of(loss):
         return jax.grad(lambda x: loss(jax.nn.log_softmax(x)[:, 0][None], mask).sum())(logits)
 
     probability = jax.nn.softmax(logits)[:, :1]
     np.testing.assert_allclose(
-        of(regularise.dynamic_fine_tuning_loss), probability * of(regularise.negative_log_likelihood), rtol=1e-12
+        gradient_of(regularise.dynamic_fine_tuning_loss),
+        probability * gradient_of(regularise.negative_log_likelihood),
+        rtol=1e-12,
     )
     np.testing.assert_allclose(
-        of(regularise.dynamic_fine_tuning_loss), jax.grad(lambda x: -jax.nn.softmax(x)[:, 0].sum())(logits), rtol=1e-12
+        gradient_of(regularise.dynamic_fine_tuning_loss),
+        jax.grad(lambda x: -jax.nn.softmax(x)[:, 0].sum())(logits),
+        rtol=1e-12,
     )
 
 
@@ -89,7 +93,7 @@ def test_positive_example_loss_is_the_mean_over_all_correct_tokens():
     np.testing.assert_array_equal(slope, [[-0.25, 0, 0], [-0.25] * 3, [0, 0, 0]])
 
 
-def test_no_correct_response_weighs_nothing():
+def test_without_correct_responses_all_weights_are_0():
     assert not regularise.positive_example_weights(jnp.array([False, False]), jnp.ones((2, 3))).any()
 
 
@@ -176,7 +180,7 @@ def test_diagonal_fisher_of_a_logistic_model_is_its_curvature():
     assert regularise.diagonal_fisher([gradients])[0] == pytest.approx(x**2 * p * (1 - p), rel=1e-3)
 
 
-# Neural and symbolic
+# Refusals
 
 
 X, M = jnp.ones((2, 3)), jnp.ones((2, 3))

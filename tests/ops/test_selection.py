@@ -1,4 +1,4 @@
-"""Selection, checked against loops written from the formulas, and what is wrong with one of them."""
+"""Selection of prompts, checked against loops written from the formulas, and the limits of one formula."""
 
 from decimal import Context, Decimal, localcontext
 
@@ -42,7 +42,7 @@ def test_kept_groups_are_the_ones_with_an_advantage(rewards):
     assert has_mixed_outcomes(jnp.array(rewards, jnp.float32)).tolist() == advantage.any(-1).tolist()
 
 
-def test_a_nan_reward_is_kept_for_the_loss_to_show():
+def test_a_group_with_a_nan_reward_is_kept_so_that_the_loss_shows_it():
     assert selection.has_mixed_outcomes(jnp.array([[jnp.nan, 1.0], [1.0, 1.0]])).tolist() == [True, False]
 
 
@@ -123,14 +123,14 @@ def test_kl_is_never_negative_and_keeps_its_digits_in_single_precision(beta):
     assert (kl >= 0).all()
     exact, gain = p.astype(np.longdouble), np.longdouble(1) / np.longdouble(beta)
     expected = np.log1p(exact * np.expm1(gain)) - exact * gain
-    if beta > 1e2:  # where the long double loses its digits too; two cumulants are enough
+    if beta > 1e2:  # here the long double loses its digits too; two cumulants are enough
         expected = exact * (1 - exact) * gain**2 / 2 * (1 + (1 - 2 * exact) * gain / 3)
     np.testing.assert_allclose(kl, expected.astype(float), rtol=5e-5)
 
 
 @pytest.mark.parametrize(("beta", "error"), [(8, 1e-12), (180, 2e-14)])
-def test_the_cumulants_take_over_where_they_keep_more_digits(beta, error, x64):
-    """Against 50 decimal digits: in double precision they begin at beta = 173."""
+def test_cumulants_are_used_where_they_keep_more_digits(beta, error, x64):
+    """Checked against 50 decimal digits; in double precision, cumulants are used from beta = 173 on."""
     with localcontext(Context(prec=50)):
         gain = 1 / Decimal(beta)
         rates = [Decimal(rate) for rate in (0.3, 0.5, 0.9)]
@@ -139,7 +139,7 @@ def test_the_cumulants_take_over_where_they_keep_more_digits(beta, error, x64):
     np.testing.assert_allclose(kl, expected, rtol=error)
 
 
-def test_kl_gradient_is_that_of_the_formula_where_the_cumulants_take_over(x64):
+def test_kl_gradient_matches_the_formula_where_cumulants_are_used(x64):
     p = np.array([0.2, 0.5, 0.7])
     for beta in (1e3, 2.0):
         gradient = jax.grad(lambda p, beta=beta: selection.rl_kl_from_pass_rate(p, beta=beta).sum())(jnp.array(p))
@@ -149,7 +149,7 @@ def test_kl_gradient_is_that_of_the_formula_where_the_cumulants_take_over(x64):
 
 
 @pytest.mark.parametrize("beta", [0.02, 2.0])
-def test_kl_gradient_is_that_of_the_formula(beta, x64):
+def test_kl_gradient_matches_the_formula(beta, x64):
     p = np.array([0.0, 0.2, 0.7, 1.0])
     total = jax.jit(lambda p: selection.rl_kl_from_pass_rate(p, beta=beta).sum())
     gradient = jax.grad(total)(jnp.array(p))
@@ -157,7 +157,7 @@ def test_kl_gradient_is_that_of_the_formula(beta, x64):
     np.testing.assert_allclose(gradient, [0.0, *(np.array(steps) / 2e-6), 0.0], rtol=1e-6)
 
 
-def test_a_traced_pass_rate_that_rounding_moved_beyond_its_range_is_certain():
+def test_a_traced_pass_rate_slightly_outside_its_range_counts_as_certain():
     assert rl_kl(jnp.array([-1e-7, 1 + 1e-6]), beta=0.5).tolist() == [0.0, 0.0]
 
 

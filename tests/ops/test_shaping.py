@@ -40,7 +40,7 @@ def test_soft_overlong_penalty_matches_formula(lengths, max_length, cache):
         np.testing.assert_allclose(penalty, expected, rtol=1e-6)
 
 
-def test_soft_overlong_penalty_at_the_lengths_of_the_paper():
+def test_soft_overlong_penalty_at_the_papers_lengths():
     lengths = jnp.array([16384, 16385, 18432, 20480, 20481])
     actual = shaping.soft_overlong_penalty(lengths, max_length=20480, cache=4096)
     np.testing.assert_allclose(actual, [0.0, -1 / 4096, -0.5, -1.0, -1.0], rtol=1e-6)
@@ -48,7 +48,7 @@ def test_soft_overlong_penalty_at_the_lengths_of_the_paper():
     assert everywhere.tolist() == [0.0, -0.5, -1.0]
 
 
-def test_lengths_that_are_integers_become_the_precision_of_the_moment(x64):
+def test_integer_lengths_get_the_default_float_precision(x64):
     assert soft_overlong_penalty(jnp.array([3]), max_length=4, cache=2).dtype == jnp.float64
     assert soft_overlong_penalty(jnp.array([3], jnp.int32), max_length=4, cache=2).dtype == jnp.float64
     assert soft_overlong_penalty(jnp.array([3.0], jnp.float32), max_length=4, cache=2).dtype == jnp.float32

@@ -12,7 +12,7 @@ from rljax.ops import off_policy, ratio, surrogate
 from rljax.ops import weights as loss_weights
 
 SHAPE = (3, 4)
-# Off the edges of every clip below by at least 0.006, so that the central difference never straddles one.
+# At least 0.006 away from the edges of every clip below, so that no central difference straddles an edge.
 log_ratios = hnp.arrays(np.float64, SHAPE, elements=st.integers(-20, 20).map(lambda k: k / 10 + 0.013))
 advantages = hnp.arrays(np.float64, SHAPE, elements=st.integers(-20, 20).map(lambda k: k / 10))
 row_advantages = hnp.arrays(np.float64, SHAPE[:1], elements=st.integers(-20, 20).map(lambda k: k / 10))
@@ -42,7 +42,7 @@ def sapo_by_hand(x, a, tau_positive, tau_negative):
     return 4 / tau / (1 + np.exp(-tau * (np.exp(x) - 1))) * a
 
 
-def each(f, *arrays):
+def apply_to_each(f, *arrays):
     out = np.zeros(SHAPE)
     for index in np.ndindex(*SHAPE):
         out[index] = f(*(x[index] for x in arrays))
@@ -123,8 +123,8 @@ COMPILED = {name: value_and_gradient(op) for name, (op, _) in ELEMENTWISE.items(
 def test_surrogate_matches_formula(name, log_ratio, advantage):
     by_hand = ELEMENTWISE[name][1]
     value, gradient = COMPILED[name](log_ratio, advantage)
-    np.testing.assert_allclose(value, each(by_hand, log_ratio, advantage), atol=1e-12)
-    expected = finite_difference(lambda x: (cotangent * each(by_hand, x, advantage)).sum(), log_ratio)
+    np.testing.assert_allclose(value, apply_to_each(by_hand, log_ratio, advantage), atol=1e-12)
+    expected = finite_difference(lambda x: (cotangent * apply_to_each(by_hand, x, advantage)).sum(), log_ratio)
     np.testing.assert_allclose(gradient, expected, atol=1e-7)
 
 
@@ -135,9 +135,9 @@ CISPO = value_and_gradient(lambda x, a: surrogate.cispo(x, a, low=0.3, high=0.45
 def test_cispo_matches_formula(log_ratio, advantage):
     value, gradient = CISPO(log_ratio, advantage)
     np.testing.assert_allclose(
-        value, each(lambda x, a: clip(np.exp(x), 0.7, 1.45) * a * x, log_ratio, advantage), atol=1e-12
+        value, apply_to_each(lambda x, a: clip(np.exp(x), 0.7, 1.45) * a * x, log_ratio, advantage), atol=1e-12
     )
-    weight = each(lambda x, a: clip(np.exp(x), 0.7, 1.45) * a, log_ratio, advantage)
+    weight = apply_to_each(lambda x, a: clip(np.exp(x), 0.7, 1.45) * a, log_ratio, advantage)
     np.testing.assert_allclose(gradient, cotangent * weight, atol=1e-12)
 
 
@@ -159,7 +159,7 @@ def test_cispo_on_log_pi_differs_by_a_constant(logp, behaviour, advantage):
     theirs, their_gradient = CISPO_PAPER(logp, behaviour, advantage)
     ours, gradient = CISPO_RATIO(logp, behaviour, advantage)
     np.testing.assert_allclose(gradient, their_gradient, atol=1e-12)
-    weight = each(lambda x, b: clip(np.exp(x - b), 0.7, 1.45), logp, behaviour)
+    weight = apply_to_each(lambda x, b: clip(np.exp(x - b), 0.7, 1.45), logp, behaviour)
     np.testing.assert_allclose(theirs - ours, weight * advantage * behaviour, atol=1e-12)
 
 
@@ -177,7 +177,7 @@ def test_gmpo_matches_formula(op, bound, log_ratio, advantage, mask, poison):
 
 
 @given(log_ratio=log_ratios, advantage=row_advantages, mask=masks)
-def test_gmpo_under_sequence_mean_is_the_mean_of_its_responses(log_ratio, advantage, mask):
+def test_gmpo_under_sequence_mean_is_the_mean_over_responses(log_ratio, advantage, mask):
     per_token = np.tile(advantage[:, None], (1, SHAPE[1]))
     value, _ = GMPO(log_ratio, per_token, mask)
     responses = []
@@ -204,7 +204,7 @@ def gspo_by_hand(logp, behaviour, advantage, mask):
 
 
 @pytest.mark.parametrize("log_ratio", [ratio.sequence_log_ratio, ratio.sequence_token_log_ratio])
-def test_gspo_and_its_token_form_train_alike(x64, log_ratio):
+def test_gspo_and_its_token_form_have_the_same_gradient(x64, log_ratio):
     rng = np.random.default_rng(2)
     behaviour, noise = -rng.random(SHAPE), rng.normal(size=SHAPE)
     mask = np.array([[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])
@@ -246,7 +246,7 @@ def test_on_policy_gradient_is_the_advantage(x64, name):
     np.testing.assert_allclose(gradient, advantage, rtol=1e-12)
 
 
-def test_on_policy_gradient_of_gmpo_is_the_advantage_shared_by_its_tokens(x64):
+def test_on_policy_gradient_of_gmpo_is_the_advantage_divided_among_its_tokens(x64):
     advantage, mask = jnp.array([[2.0] * 3, [-0.5] * 3]), jnp.array([[1, 1, 0], [1, 0, 0]])
     for clip in (0.4, 0.0):
         gradient = jax.grad(lambda x, clip=clip: surrogate.gmpo(x, advantage, mask, clip=clip)[:, 0].sum())(
@@ -257,7 +257,7 @@ def test_on_policy_gradient_of_gmpo_is_the_advantage_shared_by_its_tokens(x64):
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("name", ON_POLICY)
-def test_far_ratios_stay_finite_where_the_objective_is_bounded(name, dtype):
+def test_extreme_ratios_stay_finite_if_the_objective_is_bounded(name, dtype):
     with jax.enable_x64(True):
         log_ratio = jnp.array([1e4, -1e4, 1e4, -1e4], dtype)
         advantage = jnp.array([1.0, 1.0, 0.0, -1.0], dtype)
@@ -277,7 +277,7 @@ def test_dual_clip_bounds_the_side_that_the_plain_clip_leaves_open():
 
 
 def test_mf_equation_26_never_clips_a_bad_token():
-    """With A <= 0 its max(ρA, (1 - low)A) under Eq. 29's min is ρA at every ratio; PPO stops at 1 - low."""
+    """For A <= 0, Eq. 26's max(ρA, (1 - low)A) inside Eq. 29's min gives ρA at every ratio; PPO clips at 1 - low."""
     low, advantage = 0.2, -1.0
     for rho in (0.1, 0.5, 0.9, 1.5):
         clip_asym = max(rho * advantage, (1 - low) * advantage)
@@ -290,7 +290,7 @@ def test_mf_equation_26_never_clips_a_bad_token():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_hyper_parameters_may_be_traced():
+def test_hyperparameters_may_be_traced():
     x, a = jnp.array([0.5, -0.5]), jnp.array([1.0, -1.0])
     traced = jax.jit(lambda low, high, cap: surrogate.dual_clipped(x, a, low=low, high=high, cap=cap))(0.1, 0.3, 2.0)
     np.testing.assert_allclose(traced, [1.3, -0.9], rtol=1e-6)
@@ -341,17 +341,17 @@ def test_refusals(op, arguments, message):
         (lambda: surrogate.gmpo(X, X, jnp.ones(3)), r"mask must have the shape of log_ratio \[2, 3\], got \[3\]"),
     ],
 )
-def test_refusals_of_hyper_parameters(call, message):
+def test_refusals_of_hyperparameters(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_no_advantage_is_no_objective_however_far_the_ratio_has_moved():
+def test_a_zero_advantage_gives_a_zero_objective_at_any_ratio():
     assert surrogate.clipped(jnp.array([200.0, -200.0]), jnp.zeros(2)).tolist() == [0.0, 0.0]
 
 
 @given(log_ratios, advantages, st.sampled_from([(0.2, 0.28), (0.0, 0.0), (1.0, 2.0)]))
-def test_the_clip_as_its_paper_prints_it_is_the_safe_form(log_ratio, advantage, clip_range):
+def test_the_clip_as_its_paper_prints_it_equals_the_safe_form(log_ratio, advantage, clip_range):
     low, high = clip_range
 
     def value_and_slope(form):
@@ -365,7 +365,7 @@ def test_the_clip_as_its_paper_prints_it_is_the_safe_form(log_ratio, advantage, 
             np.testing.assert_allclose(safe, plain, rtol=1e-12, atol=1e-12)
 
 
-def test_the_safe_form_stays_where_the_printed_one_overflows():
+def test_the_safe_form_is_finite_where_the_printed_one_overflows():
     def slope(form):
         return jax.grad(lambda x: form(x, jnp.ones(1), low=0.2, high=0.2).sum())(jnp.array([100.0]))
 

@@ -17,31 +17,31 @@ shares = st.sampled_from([0.0, 0.2, 0.3, 0.75, 1.0])
 
 
 def largest(values, wanted):
-    """The `wanted` largest of some (place, value), and those that equal the last of them."""
+    """Places of the `wanted` largest values, and of values equal to the smallest of these."""
     ordered = sorted(values.values(), reverse=True)
     return {place for place, value in values.items() if ordered and value >= ordered[min(wanted, len(ordered)) - 1]}
 
 
-def chosen(kept):
+def places_of(kept):
     return {tuple(int(i) for i in place) for place in np.argwhere(kept)}
 
 
 @given(numbers_of, masks_of, shares)
 def test_high_entropy_and_kl_cov_take_the_largest(x, mask, share):
-    """Entropy: the nearest whole number of tokens. Covariance: the whole part, as in the authors' code."""
+    """The number of tokens is rounded for the entropy, and truncated for the covariance, as in the authors' code."""
     candidates = {place: x[place] for place in np.ndindex(SHAPE) if mask[place]}
     with jax.enable_x64(True):
         dirty = jnp.array(np.where(mask, x, np.nan))
         for function, count in ((token_choice.high_entropy_tokens, round), (token_choice.kl_cov_tokens, int)):
             expected = largest(candidates, max(1, count(mask.sum() * share)))
-            assert chosen(function(dirty, jnp.array(mask), share=share)) == expected
+            assert places_of(function(dirty, jnp.array(mask), share=share)) == expected
 
 
 @pytest.mark.parametrize(
     ("count", "share", "wanted"), [(9999, 2e-4, 1), (10000, 2e-4, 2), (14999, 2e-4, 2), (15000, 2e-4, 3), (3000, 1e-9, 1)]
 )
-def test_shares_are_cut_to_the_whole_number_below(count, share, wanted):
-    """As `max(int(share * n), 1)`, also where float32 puts the product below a whole number."""
+def test_shares_are_truncated_to_a_whole_number_of_tokens(count, share, wanted):
+    """The number is `max(int(share * n), 1)`, even if float32 rounds the product to below a whole number."""
     covariance = jnp.linspace(1.5, 4.5, count)
     assert wanted == max(int(share * count), 1)
     mask = jnp.ones(count, bool)
@@ -59,7 +59,7 @@ def test_tokens_are_counted_exactly_in_half_precision():
 
 
 @given(numbers_of, numbers_of, masks_of)
-def test_only_high_entropy_keeps_their_advantage(advantage, entropy, mask):
+def test_only_high_entropy_tokens_keep_their_advantage(advantage, entropy, mask):
     with jax.enable_x64(True):
         arrays = [jnp.array(np.where(mask, x, np.nan)) for x in (advantage, entropy)]
         actual = token_choice.only_high_entropy(*arrays, jnp.array(mask), share=0.3)
@@ -68,7 +68,7 @@ def test_only_high_entropy_keeps_their_advantage(advantage, entropy, mask):
 
 
 @given(numbers_of, numbers_of, masks_of)
-def test_covariance_matches_formula_and_sums_to_the_batchs(logp, advantage, mask):
+def test_covariance_matches_formula_and_sums_to_that_of_the_batch(logp, advantage, mask):
     with jax.enable_x64(True):
         arrays = [jnp.array(np.where(mask, x, np.nan)) for x in (logp, advantage)]
         actual = np.array(token_choice.token_covariance(*arrays, jnp.array(mask)))
@@ -83,17 +83,17 @@ def test_covariance_matches_formula_and_sums_to_the_batchs(logp, advantage, mask
 
 
 @given(numbers_of, masks_of, shares)
-def test_clip_cov_draws_among_those_between_the_bounds(covariance, mask, share):
+def test_clip_cov_chooses_among_the_tokens_between_the_bounds(covariance, mask, share):
     draw = np.random.default_rng(0).random(SHAPE)
     between = {p: draw[p] for p in np.ndindex(SHAPE) if mask[p] and -1.0 < covariance[p] < 2.0}
     with jax.enable_x64(True):
         dirty = jnp.array(np.where(mask, covariance, np.nan))
         options = {"lower": -1.0, "upper": 2.0, "share": share}
         actual = token_choice.clip_cov_tokens(dirty, jnp.array(draw), jnp.array(mask), **options)
-    assert chosen(actual) == largest(between, max(1, round(mask.sum() * share)))
+    assert places_of(actual) == largest(between, max(1, round(mask.sum() * share)))
 
 
-def test_a_covariance_on_a_bound_of_clip_cov_is_no_candidate():
+def test_a_covariance_on_a_bound_of_clip_cov_is_not_a_candidate():
     covariance = jnp.array([1.0, 5.0, 2.0])
     cut = token_choice.clip_cov_tokens(covariance, covariance, jnp.ones(3), lower=1.0, upper=5.0, share=1.0)
     assert cut.tolist() == [False, False, True]

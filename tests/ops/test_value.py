@@ -1,4 +1,4 @@
-"""Critic losses and blends, checked against sums written from the formula."""
+"""Critic losses and explained variance, checked against sums written from the formulas."""
 
 from pathlib import Path
 
@@ -91,7 +91,7 @@ def test_value_loss_gradients_match_central_differences():
     np.testing.assert_allclose(on_returns, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_clipped_value_loss_lets_go_only_of_a_value_that_moved_towards_its_target():
+def test_clipped_value_loss_stops_only_values_that_moved_towards_their_target():
     values, old, returns = jnp.array([1.0, -1.0, 0.1]), jnp.zeros(3), jnp.full(3, 2.0)
     slope = jax.jit(jax.grad(lambda v: ops.clipped_value_loss(v, old, returns, jnp.ones(3)).sum()))(values)
     np.testing.assert_allclose(slope, [0.0, -3.0, -1.9], rtol=1e-6)
@@ -107,7 +107,7 @@ def peer():
 
 @pytest.mark.usefixtures("x64")
 def test_clipped_value_loss_agrees_with_another_library(peer):
-    # Conventions: it clips at 0.5 by default, keeps the half, and reduces by the token mean over the batch.
+    # The other library clips at 0.5 by default, keeps the factor 1/2, and takes the token mean over the batch.
     values, old, returns, mask = (
         jnp.array(peer[f"in_{name}"]) for name in ("new_values", "values", "value_returns", "mask")
     )
@@ -146,7 +146,7 @@ def test_explained_variance_ignores_a_constant_error_and_an_empty_batch():
     assert jit_explained(returns, returns, jnp.zeros((1, 3))) == 0
 
 
-# Blends
+# Shapes, dtypes and units
 
 
 def test_leading_axes_are_free_and_half_precision_is_widened():

@@ -64,7 +64,7 @@ def test_token_mean_per_group_matches_formula(mask):
     np.testing.assert_allclose(actual.sum(), 1.0 if mask.any() else 0.0, rtol=1e-6)
 
 
-def test_token_mean_per_group_differs_from_the_batchs_where_groups_differ_in_length():
+def test_token_mean_per_group_differs_from_token_mean_if_groups_differ_in_length():
     mask = jnp.array(np.arange(T) < np.array([[4, 4, 4], [1, 1, 1]])[..., None])
     assert token_mean(mask).sum((1, 2)).tolist() == pytest.approx([0.8, 0.2])
     assert token_mean_per_group(mask).sum((1, 2)).tolist() == pytest.approx([0.5, 0.5])
@@ -100,7 +100,7 @@ def test_overlong_filter_leaves_the_others_their_full_weight():
         lambda mask: weights.constant_length(mask, max_length=9),
     ],
 )
-def test_empty_batch_weighs_nothing(weighting):
+def test_an_empty_batch_has_zero_weights(weighting):
     assert not weighting(jnp.zeros((P, G, T))).any()
 
 
@@ -112,7 +112,7 @@ def test_an_empty_batch_divides_nothing_by_zero():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("weighting", [weights.token_mean, weights.sequence_sum, weights.token_mean_per_group])
-def test_weights_come_in_the_precision_of_the_moment(weighting):
+def test_weights_have_the_default_float_precision(weighting):
     assert weighting(jnp.ones((P, T), bool)).dtype == jnp.float64
 
 

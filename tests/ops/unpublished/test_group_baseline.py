@@ -1,4 +1,4 @@
-"""Baselines of a group: checked against loops, their invariants, and their refusals."""
+"""Group baselines: checked against loops, with their invariants and refusals."""
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +38,8 @@ def slow_weighted(r, w):
     return [x - sum(a * b for a, b in zip(w, r, strict=True)) / sum(w) for x in r]
 
 
-def ragged(slow, valid, *columns):
-    """`slow` of the valid members of each row; 0 for the others, and for a row with fewer than 2."""
+def apply_to_valid(slow, valid, *columns):
+    """Apply `slow` to the valid members of each row; the others are 0, as is a row with fewer than 2 valid members."""
     result = np.zeros(valid.shape)
     for p, keep in enumerate(valid):
         if keep.sum() >= 2:
@@ -69,15 +69,17 @@ def numeric_gradient(function, x, step=1e-6):
 def test_rank_matches_formula(rewards):
     everyone = np.ones(rewards.shape, bool)
     with jax.enable_x64(True):
-        np.testing.assert_allclose(rank(jnp.array(rewards)), ragged(slow_rank, everyone, rewards), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            rank(jnp.array(rewards)), apply_to_valid(slow_rank, everyone, rewards), rtol=1e-9, atol=1e-9
+        )
 
 
 @given(reward_arrays, valid_arrays)
-def test_rank_in_a_ragged_group_is_that_among_its_valid_members(rewards, valid):
+def test_rank_in_a_ragged_group_is_the_rank_among_its_valid_members(rewards, valid):
     dirty = np.where(valid, rewards, np.inf)
     with jax.enable_x64(True):
         actual = np.array(rank(jnp.array(dirty), valid=jnp.array(valid)))
-    np.testing.assert_allclose(actual, ragged(slow_rank, valid, rewards), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(actual, apply_to_valid(slow_rank, valid, rewards), rtol=1e-9, atol=1e-9)
     assert not actual[~valid].any()
     assert not actual[valid.sum(-1) < 2].any()
 
@@ -108,14 +110,14 @@ def test_leading_axes_are_free(case, x64):
 
 @given(reward_arrays, weight_arrays, valid_arrays)
 def test_weighted_matches_formula_and_ignores_responses_that_are_not_valid(rewards, weights, valid):
-    expected = ragged(slow_weighted, valid, rewards, weights)
+    expected = apply_to_valid(slow_weighted, valid, rewards, weights)
     dirty_rewards, dirty_weights = np.where(valid, rewards, np.inf), np.where(valid, weights, np.nan)
     with jax.enable_x64(True):
         actual = weighted(jnp.array(dirty_rewards), jnp.array(dirty_weights), valid=jnp.array(valid))
         np.testing.assert_allclose(actual, expected, atol=1e-12)
         everyone = np.ones(valid.shape, bool)
         actual = weighted(jnp.array(rewards), jnp.array(weights))
-        np.testing.assert_allclose(actual, ragged(slow_weighted, everyone, rewards, weights), atol=1e-12)
+        np.testing.assert_allclose(actual, apply_to_valid(slow_weighted, everyone, rewards, weights), atol=1e-12)
 
 
 @given(reward_arrays)
@@ -148,7 +150,7 @@ def test_weighted_gradient_in_rewards_and_weights(x64):
     np.testing.assert_allclose(by_reward, numeric_gradient(lambda r: total(r, jnp.array(weights)), rewards), atol=1e-7)
     numeric = numeric_gradient(lambda w: total(jnp.array(rewards), w), weights)
     np.testing.assert_allclose(by_weight[:2], numeric[:2], atol=1e-7)
-    assert not by_weight[2].any(), "a group without weight has no baseline to move"
+    assert not by_weight[2].any(), "a group of zero weight has no baseline, so its weights have no gradient"
 
 
 def test_quality_weights_match_their_formulas(x64):
@@ -191,7 +193,7 @@ def test_raw_sequence_probability_underflows_where_confidence_does_not():
     np.testing.assert_allclose(confidence_quality(logp, jnp.ones((2, 1000))), [0.9, 0.8], rtol=1e-4)
 
 
-def less_mean(x, peers):
+def minus_mean(x, peers):
     return x - sum(peers) / len(peers) if len(peers) > 1 else 0.0
 
 
@@ -200,7 +202,7 @@ def slow_hierarchical(rewards, types, valid, alpha):
     everyone = [rewards[q, j] for q, j in np.ndindex(rewards.shape) if valid[q, j]]
     for p, i in zip(*np.nonzero(valid), strict=True):
         peers = [rewards[q, j] for q, j in np.ndindex(rewards.shape) if valid[q, j] and types[q] == types[p]]
-        result[p, i] = alpha * less_mean(rewards[p, i], peers) + (1 - alpha) * less_mean(rewards[p, i], everyone)
+        result[p, i] = alpha * minus_mean(rewards[p, i], peers) + (1 - alpha) * minus_mean(rewards[p, i], everyone)
     return result
 
 
@@ -224,7 +226,7 @@ def test_hierarchical_with_a_type_for_every_prompt_is_group_centered(rewards):
         np.testing.assert_allclose(local, group_centered(jnp.array(rewards)), atol=1e-12)
 
 
-def test_hierarchical_takes_leading_axes_as_more_of_the_batch(x64):
+def test_hierarchical_treats_leading_axes_as_parts_of_the_batch(x64):
     rewards = np.random.default_rng(0).normal(size=(4, G))
     types = np.array([0, 1, 1, 0])
     shallow = hierarchical(jnp.array(rewards), jnp.array(types))
@@ -239,7 +241,7 @@ def test_hierarchical_is_exactly_zero_within_a_type_of_identical_rewards(x64):
     assert local[2:].all()
 
 
-def test_hierarchical_gradient_is_that_of_the_formula_and_zero_outside_the_mask(x64):
+def test_hierarchical_gradient_matches_the_formula_and_is_zero_outside_the_mask(x64):
     rng = np.random.default_rng(1)
     x, cotangent = rng.normal(size=(2, 4, 3))
     mask = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0], [0, 1, 0]], bool)

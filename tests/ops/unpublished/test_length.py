@@ -1,4 +1,4 @@
-"""Penalties, weights, group sizes and bins by length: checked against loops, and their refusals."""
+"""Length penalties, weights, group sizes and bins: checked against loops, with their refusals."""
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def test_length_shaped_reward_matches_formula(lengths, rewards, threshold, base,
         np.testing.assert_allclose(length_shaped_reward(*arrays, **penalty), expected(0.05, 2.0), rtol=1e-12, atol=1e-12)
 
 
-def test_length_shaped_reward_gradient_is_that_of_the_formula(x64):
+def test_length_shaped_reward_gradient_matches_the_formula(x64):
     rewards, lengths = np.array([-1.0, 0.4, 2.0]), np.array([3.0, 20.0, 9.0])
     settings = {"target": 8.0, "threshold": 0.5, "alpha": 0.75, "beta": 1.25, "base": 0.3, "gamma": 1.5}
 
@@ -120,14 +120,14 @@ def test_length_reweighted_matches_formula(mask, alpha, base):
         np.testing.assert_allclose(gradient(jnp.array(dirty)), expected, rtol=1e-12)
 
 
-def test_length_reweighted_keeps_no_sum_and_at_one_turns_token_mean_into_sequence_mean():
+def test_length_reweighted_changes_the_sum_and_at_alpha_1_is_proportional_to_sequence_mean():
     mask = jnp.array(np.arange(T) < np.array([[4, 1, 2], [4, 4, 3]])[..., None])
     tilted = length_reweighted(token_mean(mask), mask, alpha=1.0, reference=1.0)
     np.testing.assert_allclose(tilted.sum(), 6 / 18, rtol=1e-6)
     np.testing.assert_allclose(tilted / tilted.sum(), sequence_mean(mask), rtol=1e-6)
 
 
-def test_an_empty_batch_weighs_nothing():
+def test_an_empty_batch_has_zero_weights():
     mask = jnp.zeros((P, G, T))
     assert not length_reweighted(token_mean(mask), mask, alpha=0.5, reference=median_length(mask)).any()
 
@@ -150,7 +150,7 @@ def test_equation_27_as_printed_makes_groups_of_one_beyond_2048_tokens():
     printed = [max(1, (8 * 512) // length) for length in lengths]
     assert printed == [8, 2, 1, 1, 1]
     alone = jnp.array([[0.7]])
-    assert (alone - alone.mean(-1, keepdims=True)).tolist() == [[0.0]], "and a group of one has no relative advantage"
+    assert (alone - alone.mean(-1, keepdims=True)).tolist() == [[0.0]], "a group of one has no relative advantage"
     assert adaptive_group_size(jnp.array(lengths)).tolist() == [8, 2, 2, 2, 2]
 
 

@@ -1,4 +1,4 @@
-"""Mixtures: checked against loops, their gradients, and their refusals."""
+"""Mixtures: checked against loops, with their gradients and refusals."""
 
 import math
 from functools import partial
@@ -18,7 +18,7 @@ tenths = st.integers(-30, 30).map(lambda k: k / 10)
 token_arrays = hnp.arrays(np.float64, (P, T), elements=tenths)
 masks = hnp.arrays(bool, (P, T))
 weights = st.integers(0, 4).map(lambda k: k / 4)
-unit = st.floats(0, 1, allow_subnormal=False)  # XLA takes a subnormal number for 0
+unit = st.floats(0, 1, allow_subnormal=False)  # XLA treats subnormal numbers as 0
 EXACT = {"rtol": 1e-10, "atol": 1e-11}
 ROWS, TOKENS, N, K = 2, 4, 6, 3
 reals = st.floats(-3, 3)
@@ -57,7 +57,7 @@ def test_mixtures_match_their_formulas(first, second, weight):
         np.testing.assert_allclose(bonus, first + weight * second)
 
 
-def less_mean(x, peers):
+def minus_mean(x, peers):
     return x - sum(peers) / len(peers) if len(peers) > 1 else 0.0
 
 
@@ -65,13 +65,13 @@ def less_mean(x, peers):
 def test_entropy_bonus_matches_formula(entropy, mask):
     pairs = list(zip(entropy.ravel(), mask.ravel(), strict=True))
     members = [h for h, m in pairs if m]
-    expected = np.array([less_mean(h, members) if m else 0.0 for h, m in pairs]).reshape(mask.shape)
+    expected = np.array([minus_mean(h, members) if m else 0.0 for h, m in pairs]).reshape(mask.shape)
     with jax.enable_x64(True):
         bonus = entropy_bonus(jnp.array(np.where(mask, entropy, np.nan)), jnp.array(mask))
         np.testing.assert_allclose(bonus, expected, atol=1e-12)
 
 
-def test_entropy_bonus_gradient_is_that_of_the_formula_and_zero_outside_the_mask(x64):
+def test_entropy_bonus_gradient_matches_the_formula_and_is_zero_outside_the_mask(x64):
     rng = np.random.default_rng(1)
     x, cotangent = rng.normal(size=(2, 4, 3))
     mask = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0], [0, 1, 0]], bool)
@@ -126,7 +126,7 @@ def test_multi_head_gradients_match_central_differences(wrt):
     np.testing.assert_allclose(jax.jit(jax.grad(total))(jnp.array(pair[wrt])), expected, rtol=1e-6, atol=1e-9)
 
 
-def test_multi_head_value_of_a_head_switched_off():
+def test_multi_head_value_with_a_head_switched_off():
     values, logits = jnp.array([1.0, 5.0, 3.0]), jnp.array([0.0, -jnp.inf, 0.0])
     out, slope = jax.jit(jax.value_and_grad(mixture.multi_head_value, argnums=1))(values, logits)
     assert out == 2.0
@@ -215,7 +215,7 @@ def test_mixture_gradient_is_finite_where_probability_vanishes(alpha):
 
 
 PAIR, X = jnp.ones((2, 2)), jnp.ones((2, 3))
-WHOLE = X.astype(int)
+INTEGERS = X.astype(int)
 WEIGHT = {"total_steps": 10, "reliability": 0.5, "eta": 1.0}
 ONES, LENGTHS, COLUMNS = jnp.ones(2), jnp.array([3, 4]), jnp.ones((2, 3))
 
@@ -234,12 +234,12 @@ ONES, LENGTHS, COLUMNS = jnp.ones(2), jnp.array([3, 4]), jnp.ones((2, 3))
         (lambda: mixture.entropy_bonus(PAIR, PAIR[0]), "mask must have the shape of entropy"),
         (lambda: mixture.entropy_bonus(PAIR, PAIR / 2), "mask must hold only 0 and 1"),
         (lambda: mixture.mix_values(X, X, 1.5), r"weight must lie in \[0, 1\], got 1.5"),
-        (lambda: mixture.mix_values(X, WHOLE, 0.5), "critic must be a floating-point array"),
+        (lambda: mixture.mix_values(X, INTEGERS, 0.5), "critic must be a floating-point array"),
         (lambda: mixture.mix_values(X, X[:1], 0.5), "critic must have the shape of pretrained"),
         (lambda: mixture.pretrained_value_weight(1, initial=1.5, **WEIGHT), r"initial must lie in \[0, 1\]"),
         (lambda: mixture.pretrained_value_weight(1, **{**WEIGHT, "reliability": -0.5}), "reliability must not be negative"),
         (lambda: mixture.pretrained_value_weight(1, **{**WEIGHT, "eta": -0.5}), "eta must not be negative, got -0.5"),
-        (lambda: mixture.multi_head_value(WHOLE, X), "values must be a floating-point array"),
+        (lambda: mixture.multi_head_value(INTEGERS, X), "values must be a floating-point array"),
         (lambda: mixture.multi_head_value(X, X[:1]), "weight_logits must have the shape of values"),
         (lambda: mixture.multi_head_value(X[:, :0], X[:, :0]), r"values must have at least one head .* \[2, 0\]"),
         (lambda: mixture.multi_objective(COLUMNS, ONES), r"weights must have shape \[3\] to match objectives, got \[2\]"),

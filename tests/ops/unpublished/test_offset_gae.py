@@ -1,4 +1,4 @@
-"""Advantages whose λ changes with the offset, checked against sums written from the formula, and what is claimed of them."""
+"""Advantages whose λ changes with the offset, checked against sums written from the formula, and the claims made about them."""
 
 import jax
 import jax.numpy as jnp
@@ -96,7 +96,7 @@ offset_settings = st.fixed_dictionaries(
 )
 
 
-def decayed(settings, offset):
+def decayed_factor(settings, offset):
     lambda_l = settings["lambda_base"] * np.exp(-settings["alpha"] * offset / settings["max_length"])
     return settings["gamma"] * lambda_l
 
@@ -106,7 +106,7 @@ def test_offset_decayed_gae_matches_formula(case, settings):
     with jax.enable_x64(True):
         mask, td = case["mask"], case["rewards"]
         actual = jit_offset(poisoned(td, mask), jnp.array(mask), **settings)
-        expected = sum_weighted(td, mask, lambda _, offset, __: decayed(settings, offset) ** offset)
+        expected = sum_weighted(td, mask, lambda _, offset, __: decayed_factor(settings, offset) ** offset)
         np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-10)
 
 
@@ -120,7 +120,7 @@ def test_complexity_weighted_gae_matches_formula_in_any_chunk(case, settings, be
         )
 
         def weight(i, offset, u):
-            return (decayed(settings, offset) * (1 - beta * abs(complexity[i, u]) / 3.0)) ** offset
+            return (decayed_factor(settings, offset) * (1 - beta * abs(complexity[i, u]) / 3.0)) ** offset
 
         np.testing.assert_allclose(actual, sum_weighted(td, mask, weight), rtol=1e-9, atol=1e-10)
 
@@ -171,7 +171,7 @@ def test_constant_complexity_is_gae_with_a_smaller_lambda(case, beta):
 
 
 @given(cases, offset_settings)
-def test_no_complexity_factor_is_the_offset_decay(case, settings):
+def test_without_a_complexity_factor_it_is_the_offset_decay(case, settings):
     with jax.enable_x64(True):
         td, mask = jnp.array(case["rewards"]), jnp.array(case["mask"])
         actual = jit_complexity(td, td, mask, **settings, beta=0.0, max_complexity=3.0, chunk=4)
@@ -179,7 +179,7 @@ def test_no_complexity_factor_is_the_offset_decay(case, settings):
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_defaults_of_the_offset_decay():
+def test_the_offset_decay_has_the_documented_defaults():
     td, mask = jnp.array([[0.0, 0.0, 1.0]]), jnp.ones((1, 3))
     expected = [[0.95**2 * np.exp(-0.5 * 4 / 3), 0.95 * np.exp(-0.5 / 3), 1.0]]
     np.testing.assert_allclose(jit_offset(td, mask, alpha=0.5, max_length=3), expected, **EXACT)
@@ -188,16 +188,16 @@ def test_the_defaults_of_the_offset_decay():
 
 
 def kernel_of_offset(length, **numbers):
-    """The weight of each offset, seen from outside: what an impulse on the last token gives to the tokens before it."""
+    """The weight of each offset, measured from outside: what an impulse on the last token adds to each earlier token."""
     impulse = jnp.zeros((1, length)).at[0, -1].set(1.0)
     return np.asarray(jit_offset(impulse, jnp.ones((1, length), bool), **numbers))[0, ::-1]
 
 
 @pytest.mark.usefixtures("x64")
-def test_offset_decay_is_no_recursion_and_not_vapos():
+def test_offset_decay_is_neither_a_recursion_nor_vapos_lambda():
     kernel = kernel_of_offset(TOKENS, lambda_base=0.95, alpha=1.0, max_length=TOKENS)
     steps = kernel[1:] / kernel[:-1]
-    assert (np.diff(steps) < -0.01).all()  # a recursion A_t = δ_t + c A_{t+1} would have one and the same step c
+    assert (np.diff(steps) < -0.01).all()  # a recursion A_t = δ_t + c A_{t+1} would have the same step c everywhere
     lambdas = kernel[1:] ** (1 / np.arange(1, TOKENS))
     assert (np.diff(lambdas) < 0).all()  # λ falls with the offset ...
     assert (np.diff(length_adaptive_lambda(jnp.array([100, 200, 400]))) > 0).all()  # ... VAPO's grows with the length
@@ -208,7 +208,7 @@ def test_offset_decay_is_no_recursion_and_not_vapos():
     ("length", "true_ratio", "claimed_ratio"), [(1, 1.0, 1 / (1 + 1 / 8192)), (8192, 0.961, 0.5)], ids=["T=1", "T=L_max"]
 )
 def test_variance_theorem_of_the_offset_decay_is_false(length, true_ratio, claimed_ratio):
-    # Theorem 3.1 of the design document with α = 1, L_max = 8192, γ = 1 and λ_base = 0.95, for independent TD errors of one
+    # Theorem 3.1 of the design document with α = 1, L_max = 8192, γ = 1 and λ_base = 0.95, for independent TD errors of equal
     # variance, at t = 0.
     decaying = np.square(kernel_of_offset(length, alpha=1.0, max_length=8192)).sum()
     constant = np.square(kernel_of_offset(length, alpha=0.0, max_length=8192)).sum()
@@ -218,7 +218,7 @@ def test_variance_theorem_of_the_offset_decay_is_false(length, true_ratio, claim
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_bound_of_the_complexity_holds_for_response_tokens_alone():
+def test_the_complexity_bound_applies_only_to_response_tokens():
     td, mask = jnp.array([[1.0, 2.0, 3.0]]), jnp.array([[1, 0, 1]])
     small = {"alpha": 0.5, "max_length": 3, "beta": 0.5, "max_complexity": 0.25}
     within = ops.complexity_weighted_gae(td, jnp.array([[0.25, 9.0, -0.25]]), mask, **small)
@@ -238,7 +238,7 @@ def largest_array(jaxpr):
     return max(sizes, default=0)
 
 
-def test_complexity_weighted_gae_never_holds_a_square():
+def test_complexity_weighted_gae_never_allocates_a_square_array():
     length, chunk = 64, 4
     numbers = {"alpha": 0.5, "max_length": 64, "beta": 0.5, "max_complexity": 1.0, "chunk": chunk}
 
@@ -251,7 +251,7 @@ def test_complexity_weighted_gae_never_holds_a_square():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_estimates_are_float32_whatever_comes_in(dtype):
+def test_estimates_of_half_and_single_precision_are_float32(dtype):
     x, mask = jnp.ones((2, 3), dtype), jnp.ones((2, 3), bool)
 
     def every_array(x):

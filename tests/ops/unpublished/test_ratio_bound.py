@@ -1,4 +1,4 @@
-"""The bound of the importance ratio."""
+"""The bound on the importance ratio."""
 
 import jax
 import jax.numpy as jnp

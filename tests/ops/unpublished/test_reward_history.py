@@ -1,4 +1,4 @@
-"""Temporal groups, checked against a dictionary of lists."""
+"""Groups that include earlier responses to the same prompt, checked against a dictionary of lists."""
 
 from collections import defaultdict, deque
 
@@ -59,7 +59,7 @@ def test_a_run_matches_a_dictionary_of_lists(run):
                 assert sorted(kept.tolist()) == sorted(memory[prompt])
 
 
-def test_join_gives_this_steps_responses_first_then_the_past():
+def test_join_gives_this_steps_responses_first_then_earlier_ones():
     history = reward_history.empty_history(2, 3)
     history = push(history, jnp.array([1]), jnp.array([[5.0, 6.0]]))
     rewards, valid = reward_history.join_history(history, jnp.array([1, 0]), jnp.array([[1.0, 2.0], [3.0, 4.0]]))
@@ -67,7 +67,7 @@ def test_join_gives_this_steps_responses_first_then_the_past():
     assert valid.tolist() == [[True, True, True, True, False], [True, True, False, False, False]]
 
 
-def test_without_a_past_it_is_the_plain_advantage_and_any_advantage_works(x64):
+def test_without_history_it_is_the_plain_advantage_and_any_advantage_works(x64):
     rewards = jnp.array([[1.0, 0.5, -1.0, 0.0]])
     history = reward_history.empty_history(1, 2)
     for advantage in (group.group_centered, group.group_normalized, group.leave_one_out, rank_based):
@@ -75,7 +75,7 @@ def test_without_a_past_it_is_the_plain_advantage_and_any_advantage_works(x64):
         np.testing.assert_allclose(actual, jax.jit(advantage)(rewards), atol=1e-12)
 
 
-def test_identity_out_of_range_under_a_trace_is_dropped_and_has_no_past():
+def test_a_traced_prompt_id_out_of_range_is_ignored_and_has_no_history():
     history = push(reward_history.empty_history(2, 2), jnp.array([0, 1]), jnp.array([[1.0], [2.0]]))
     after = push(history, jnp.array([-1, 2]), jnp.array([[7.0], [8.0]]))
     jax.tree.map(np.testing.assert_array_equal, after, history)
@@ -83,13 +83,13 @@ def test_identity_out_of_range_under_a_trace_is_dropped_and_has_no_past():
     assert alone.tolist() == [[0.0], [0.0]]
 
 
-def test_a_memory_may_have_more_prompts_than_slots():
+def test_a_history_may_have_more_prompts_than_slots():
     history = reward_history.empty_history(3, 1)
     history = reward_history.push_history(history, jnp.array([2]), jnp.array([[5.0, 6.0]]))
     assert history.rewards.tolist() == [[0.0], [0.0], [6.0]]
 
 
-def test_the_last_of_many_more_responses_than_the_memory_holds_remain():
+def test_the_most_recent_of_too_many_responses_are_remembered():
     history = push(reward_history.empty_history(1, 3), jnp.array([0]), jnp.array([[1.0, 2.0]]))
     history = push(history, jnp.array([0]), jnp.arange(10.0, 18.0)[None])
     assert sorted(history.rewards[0].tolist()) == [15.0, 16.0, 17.0]
@@ -97,7 +97,7 @@ def test_the_last_of_many_more_responses_than_the_memory_holds_remain():
     assert history.size.tolist() == [3]
 
 
-def test_memory_is_a_pytree_of_plain_arrays():
+def test_a_history_is_a_pytree_of_plain_arrays():
     history = reward_history.empty_history(5, 3)
     assert [(leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(history)] == [
         ((5, 3), "float32"),
@@ -140,6 +140,6 @@ def test_rewards_of_another_precision_than_the_history_are_refused(of_history, o
 
 
 @pytest.mark.parametrize(("prompts", "capacity"), [(0, 1), (1, 0)])
-def test_memory_needs_room(prompts, capacity):
+def test_a_history_needs_at_least_one_prompt_and_one_slot(prompts, capacity):
     with pytest.raises(ValueError, match="must be at least 1, got 0"):
         reward_history.empty_history(prompts, capacity)

@@ -1,4 +1,4 @@
-"""Schedules, checked against their formulas, and the documents' own formula as what must not be computed."""
+"""Schedules, checked against their formulas; the document's printed warmup formula is shown to be wrong."""
 
 import math
 from functools import partial
@@ -19,7 +19,7 @@ def rate(step, peak, warmup_steps, total_steps):
     return peak * warm * math.cos(math.pi * step / (2 * total_steps)) if step < total_steps else 0.0
 
 
-def rate_to_the_letter(step, peak, warmup_steps, total_steps):
+def printed_rate(step, peak, warmup_steps, total_steps):
     """Eq. 57 of the design document as printed."""
     return peak * min(1.0, warmup_steps / step) * math.cos(math.pi * step / (2 * total_steps))
 
@@ -43,22 +43,22 @@ def test_warmup_cosine_rises_from_zero_where_the_printed_formula_does_not():
     settings = {"peak": 1.0, "warmup_steps": 10, "total_steps": 1000}
     ours = [schedule.warmup_cosine(t, **settings).item() for t in (0, 1, 5, 10, 100)]
     np.testing.assert_allclose(ours, [0, 0.1, 0.5, 1.0, 0.988], atol=2e-3)
-    printed = [rate_to_the_letter(t, **settings) for t in (1, 5, 10, 100)]
+    printed = [printed_rate(t, **settings) for t in (1, 5, 10, 100)]
     np.testing.assert_allclose(printed, [1, 1, 1, 0.099], atol=2e-3)
     with pytest.raises(ZeroDivisionError):
-        rate_to_the_letter(0, **settings)
+        printed_rate(0, **settings)
 
 
-def test_the_shortest_warmups_at_the_first_step():
+def test_warmups_of_0_and_1_steps_at_the_first_step():
     first = [schedule.warmup_cosine(0, peak=0.5, warmup_steps=n, total_steps=9).item() for n in (0, 1)]
     assert first == [0.5, 0.0]
 
 
 def test_warmup_cosine_is_an_optax_schedule():
     settings = {"peak": 0.5, "warmup_steps": 2, "total_steps": 5}
-    optimiser = optax.sgd(partial(schedule.warmup_cosine, **settings))
-    state, taken = optimiser.init(jnp.array(0.0)), []
-    update = jax.jit(optimiser.update)
+    optimizer = optax.sgd(partial(schedule.warmup_cosine, **settings))
+    state, taken = optimizer.init(jnp.array(0.0)), []
+    update = jax.jit(optimizer.update)
     for _ in range(7):
         step, state = update(jnp.array(1.0), state)
         taken.append(-step)
