@@ -47,7 +47,7 @@ def test_negative_log_likelihood_matches_formula(logp, mask):
         )
 
 
-@given(arrays(ROWS, TOKENS, elements=st.floats(-30, 0)), masks)
+@given(arrays(ROWS, TOKENS, elements=st.floats(-30, 0, allow_subnormal=False)), masks)  # XLA treats subnormal numbers as 0
 def test_dynamic_fine_tuning_loss_and_its_gradient(logp, mask):
     """Eq. 9 as loops. The weight has no gradient, so the loss has the gradient -π; values outside the mask are not read."""
     with jax.enable_x64(True):

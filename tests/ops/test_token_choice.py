@@ -90,7 +90,7 @@ def test_clip_cov_chooses_among_the_tokens_between_the_bounds(covariance, mask, 
         dirty = jnp.array(np.where(mask, covariance, np.nan))
         options = {"lower": -1.0, "upper": 2.0, "share": share}
         actual = token_choice.clip_cov_tokens(dirty, jnp.array(draw), jnp.array(mask), **options)
-    assert places_of(actual) == largest(between, max(1, round(mask.sum() * share)))
+    assert places_of(actual) == largest(between, max(1, int(mask.sum() * share)))
 
 
 def test_a_covariance_on_a_bound_of_clip_cov_is_not_a_candidate():
