@@ -19,27 +19,27 @@ def make_data() -> Example:
     lengths = np.array([[6, 2, 4, 1], [3, 5, 6, 2], [4, 1, 3, 6]])
     mask = np.arange(T) < lengths[..., None]
 
-    def draw():
+    def sample_normal():
         return rng.normal(size=(P, G, T))
 
-    old = -np.abs(draw()) - 0.2
+    old = -np.abs(sample_normal()) - 0.2
     return Example(
         mask=mask,
         old_logp=old,
         sampled_logp=old + 0.2 * np.random.default_rng(7).normal(size=(P, G, T)),
-        logp=old + 0.4 * draw(),
-        ref_logp=old + 0.3 * draw(),
+        logp=old + 0.4 * sample_normal(),
+        ref_logp=old + 0.3 * sample_normal(),
         rewards=np.array([[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]]),
-        values=draw(),
-        new_values=draw(),
-        entropy=np.abs(draw()),
-        behaviour_entropy=np.abs(draw()),
+        values=sample_normal(),
+        new_values=sample_normal(),
+        entropy=np.abs(sample_normal()),
+        behaviour_entropy=np.abs(sample_normal()),
         teacher_logp=old + 0.5 * np.random.default_rng(4).normal(size=(P, G, T)),
         teacher_divergence=np.random.default_rng(5).random((P, G, T)),
         square_sum=np.random.default_rng(6).uniform(0.1, 1.0, (P, G, T)),
         greedy_rewards=np.array([1.0, 0.0, 0.5]),
         form=np.array([[0.0, 0.5, 0.25, 1.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.5]]),
-        step_rewards=draw(),
+        step_rewards=sample_normal(),
         step_end=mask & (rng.random((P, G, T)) < 0.5),
     )
 
@@ -48,7 +48,7 @@ D = make_data()
 
 
 def slope(objective, example, x, step=1e-6):
-    """Gradient of an objective by central differences, with the copy under stop-gradient held fixed."""
+    """Gradient of an objective by central differences; the copy under stop-gradient stays fixed."""
     gradient = np.zeros_like(x)
     for index in zip(*np.nonzero(example.mask), strict=True):
         around = []
@@ -68,7 +68,7 @@ def rows(x):
     return jnp.asarray(x.reshape(P * G, T))
 
 
-def batch_of(name):
+def prepare_batch(name):
     rollout = Rollout(
         mask=D.mask,
         behaviour_logp=dirty(D.sampled_logp),
@@ -88,7 +88,7 @@ def batch_of(name):
     return algorithm, jax.jit(lambda rollout: prepare(algorithm, rollout, progress=0.25))(rollout)
 
 
-def test_every_algorithm_has_its_loop():
+def test_every_algorithm_has_an_oracle():
     assert list(OBJECTIVES) == sorted(OBJECTIVES) == list(BY_NAME)
     assert set(VALUE_LOSSES) == {name for name, factory in BY_NAME.items() if factory().critic is not None}
 
@@ -96,7 +96,7 @@ def test_every_algorithm_has_its_loop():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", BY_NAME)
 def test_loss_and_gradient(name):
-    algorithm, batch = batch_of(name)
+    algorithm, batch = prepare_batch(name)
     objective = OBJECTIVES[name]
     others = {"entropy": rows(D.entropy), "teacher_divergence": rows(dirty(D.teacher_divergence))}
     descend = jax.jit(jax.value_and_grad(lambda logp, batch: loss(algorithm, logp, batch, **others)[0]))
@@ -108,7 +108,7 @@ def test_loss_and_gradient(name):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", VALUE_LOSSES)
 def test_value_loss_and_gradient(name):
-    algorithm, batch = batch_of(name)
+    algorithm, batch = prepare_batch(name)
     objective = VALUE_LOSSES[name]
     descend = jax.jit(jax.value_and_grad(lambda values, batch: value_loss(algorithm, values, batch)[0]))
     value, gradient = descend(rows(dirty(D.new_values)), batch)
@@ -117,7 +117,7 @@ def test_value_loss_and_gradient(name):
 
 
 def test_the_data_reach_every_branch():
-    """Otherwise a loop and a loss could agree by never clipping."""
+    """Otherwise an oracle and a loss could agree because neither ever clips."""
     ratios = np.exp(D.logp - D.old_logp)[D.mask]
     assert (ratios < 0.8).any()
     assert (ratios > 1.5).any()

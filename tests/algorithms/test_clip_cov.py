@@ -1,4 +1,4 @@
-"""Clip-Cov's draw, and what its tokens and those of KL-Cov are; GDPO with weights, and with a reward that abstains."""
+"""The tokens that Clip-Cov and KL-Cov choose, and Clip-Cov's random numbers; GDPO with weights and with a reward that abstains."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ LOGP = -np.abs(RNG.normal(size=(P, G, T))).astype(np.float32)
 REWARDS = np.array([[1, 0, 0, 1], [0, 1, 0, 0], [1, 1, 0, 1]], np.float32)
 
 
-def rollout_of(logp):
+def make_rollout(logp):
     return Rollout(mask=jnp.ones((P, G, T), bool), behaviour_logp=jnp.array(logp), rewards=jnp.array(REWARDS))
 
 
@@ -26,33 +26,33 @@ def covariance_of(logp):
     return (logp - logp.mean()) * (advantage - advantage.mean())[..., None]
 
 
-def cut(logp):
-    batch = prepare(BY_NAME["clip_cov"](share=0.05, lower=0.1, upper=1.0), rollout_of(logp))
+def find_cut_tokens(logp):
+    batch = prepare(BY_NAME["clip_cov"](share=0.05, lower=0.1, upper=1.0), make_rollout(logp))
     return np.asarray(batch.advantage == 0).reshape(P, G, T)
 
 
 def test_a_share_of_the_tokens_between_the_bounds_is_cut():
-    covariance, chosen = covariance_of(LOGP), cut(LOGP)
+    covariance, chosen = covariance_of(LOGP), find_cut_tokens(LOGP)
     assert chosen.sum() == round(0.05 * LOGP.size)
     assert ((covariance[chosen] > 0.1) & (covariance[chosen] < 1.0)).all()
-    assert ((covariance > 0.1) & (covariance < 1.0)).sum() > 2 * chosen.sum(), "the draw decides"
+    assert ((covariance > 0.1) & (covariance < 1.0)).sum() > 2 * chosen.sum(), "the random numbers decide"
 
 
-def test_other_log_probabilities_draw_other_tokens_and_another_order_the_same():
-    assert (cut(LOGP) != cut(LOGP * np.float32(1.001))).any()
+def test_other_log_probabilities_choose_other_tokens_and_another_order_the_same():
+    assert (find_cut_tokens(LOGP) != find_cut_tokens(LOGP * np.float32(1.001))).any()
     mask = jnp.ones((G, T), bool)
-    ours, turned = (np.asarray(uniform_of(jnp.array(logp), mask)) for logp in (LOGP[0], LOGP[0, ::-1]))
-    np.testing.assert_array_equal(turned, ours[::-1])
+    ours, reversed_rows = (np.asarray(uniform_of(jnp.array(logp), mask)) for logp in (LOGP[0], LOGP[0, ::-1]))
+    np.testing.assert_array_equal(reversed_rows, ours[::-1])
 
 
-def test_tokens_of_one_log_probability_draw_apart():
-    """Half of all tokens are certain: their covariances are equal in a response, and their draws must not be."""
+def test_tokens_of_equal_log_probability_get_different_random_numbers():
+    """Half of the tokens are certain. Within a response their covariances are equal, but their random numbers must differ."""
     certain = np.where(np.random.default_rng(1).random(LOGP.shape) < 0.5, 0, LOGP).astype(np.float32)
     assert len(np.unique(uniform_of(jnp.array(certain), jnp.ones(LOGP.shape, bool)))) == LOGP.size
-    assert cut(certain).sum() == round(0.05 * LOGP.size)
+    assert find_cut_tokens(certain).sum() == round(0.05 * LOGP.size)
 
 
-def test_slots_between_and_after_the_tokens_do_not_change_the_draw():
+def test_slots_between_and_after_the_tokens_do_not_change_the_random_numbers():
     mask = np.arange(T) % 3 != 1
     wide = jnp.array(np.where(mask, LOGP[0], np.nan))
     tight = uniform_of(jnp.array(LOGP[0][:, mask]), jnp.ones((G, mask.sum()), bool))
@@ -61,22 +61,22 @@ def test_slots_between_and_after_the_tokens_do_not_change_the_draw():
     assert not spread[:, ~mask].any()
 
 
-def test_the_draw_of_a_run_is_that_of_its_next_start():
-    """These numbers are of no formula: another version of the library that draws others does not continue an older run."""
+def test_a_resumed_run_gets_the_same_random_numbers():
+    """No formula gives these numbers, but a version of the library with other numbers could not continue an older run."""
     logp, mask = jnp.array([[-0.5, -1.25, jnp.nan], [-2.0, -0.75, -3.0]]), jnp.array([[1, 1, 0], [1, 1, 1]])
     expected = [[0.15157294, 0.64719045, 0.0], [0.65393102, 0.47218394, 0.46465504]]
     np.testing.assert_allclose(uniform_of(logp, mask), expected, rtol=1e-6)
 
 
-def test_the_draw_is_uniform():
-    draws = np.asarray(uniform_of(jnp.array(-np.linspace(0.01, 5, 4000, dtype=np.float32)), jnp.ones(4000, bool)))
-    assert ((draws >= 0) & (draws < 1)).all()
-    shares = np.histogram(draws, bins=5, range=(0, 1))[0] / draws.size
+def test_the_random_numbers_are_uniform():
+    samples = np.asarray(uniform_of(jnp.array(-np.linspace(0.01, 5, 4000, dtype=np.float32)), jnp.ones(4000, bool)))
+    assert ((samples >= 0) & (samples < 1)).all()
+    shares = np.histogram(samples, bins=5, range=(0, 1))[0] / samples.size
     np.testing.assert_allclose(shares, 0.2, atol=0.03)
 
 
-def test_the_penalty_of_kl_cov_is_on_the_tokens_of_highest_covariance():
-    batch = prepare(BY_NAME["kl_cov"](share=0.05), rollout_of(LOGP))
+def test_kl_cov_penalizes_the_tokens_of_highest_covariance():
+    batch = prepare(BY_NAME["kl_cov"](share=0.05), make_rollout(LOGP))
     (weights,) = batch.term_weights
     chosen = np.asarray(weights > 0).reshape(P, G, T)
     covariance = covariance_of(LOGP)
@@ -87,25 +87,25 @@ def test_the_penalty_of_kl_cov_is_on_the_tokens_of_highest_covariance():
     assert penalty == pytest.approx(0.1 * 0.05, rel=1e-4)
 
 
-def test_the_tokens_of_kl_cov_are_those_of_the_advantage_that_it_learns_from():
-    """One choice for the rollout, however many mini-batches there are, and by the record's own advantage."""
+def test_kl_cov_chooses_its_tokens_by_the_advantage_that_it_learns_from():
+    """It chooses once per rollout, however many mini-batches there are, and by the algorithm's own advantage."""
     plain = BY_NAME["kl_cov"](share=0.05)
-    turned = plain._replace(advantage=lambda rewards: -plain.advantage(rewards))
+    negated = plain._replace(advantage=lambda rewards: -plain.advantage(rewards))
 
     def chosen(algorithm, minibatches):
-        (weights,) = prepare(algorithm, rollout_of(LOGP), minibatches=minibatches).term_weights
+        (weights,) = prepare(algorithm, make_rollout(LOGP), minibatches=minibatches).term_weights
         return np.asarray(weights > 0).reshape(P, G, T)
 
-    covariance, ours = -covariance_of(LOGP), chosen(turned, 1)
+    covariance, ours = -covariance_of(LOGP), chosen(negated, 1)
     assert ours.sum() == round(0.05 * LOGP.size)
     assert covariance[ours].min() > covariance[~ours].max()
-    np.testing.assert_array_equal(chosen(turned, 3), ours)
+    np.testing.assert_array_equal(chosen(negated, 3), ours)
 
 
-def test_a_normalisation_gives_cut_tokens_no_advantage_again():
+def test_normalization_leaves_the_advantage_of_cut_tokens_at_0():
     algorithm = BY_NAME["clip_cov"](share=0.05, lower=0.1, upper=1.0)._replace(normalize=batch_normalized)
     lengths = np.arange(3, 3 + P * G).reshape(P, G, 1)
-    batch = prepare(algorithm, rollout_of(LOGP)._replace(mask=jnp.array(np.arange(T) < lengths)))
+    batch = prepare(algorithm, make_rollout(LOGP)._replace(mask=jnp.array(np.arange(T) < lengths)))
     assert (batch.advantage[batch.mask] == 0).sum() == round(0.05 * int(batch.mask.sum()))
 
 
@@ -114,14 +114,14 @@ def advantage_of_parts(parts, **options):
     if options:
         credit = algorithm.advantage
         algorithm = algorithm._replace(advantage=credit._replace(function=partial(credit.function, **options)))
-    rollout = rollout_of(LOGP)._replace(reward_parts={name: jnp.array(part) for name, part in parts.items()})
+    rollout = make_rollout(LOGP)._replace(reward_parts={name: jnp.array(part) for name, part in parts.items()})
     return np.asarray(prepare(algorithm, rollout).advantage).reshape(P, G, T)[..., 0]
 
 
 def test_a_reward_of_negative_weight_is_a_penalty():
     parts = {"answer": REWARDS, "length": RNG.random((P, G)).astype(np.float32)}
-    penalised = advantage_of_parts(parts, weights={"answer": 1.0, "length": -1.0})
-    np.testing.assert_allclose(penalised, advantage_of_parts({**parts, "length": -parts["length"]}), rtol=1e-5)
+    penalized = advantage_of_parts(parts, weights={"answer": 1.0, "length": -1.0})
+    np.testing.assert_allclose(penalized, advantage_of_parts({**parts, "length": -parts["length"]}), rtol=1e-5)
     alone = advantage_of_parts(parts, weights={"answer": 0.0, "length": -0.3})
     longest = parts["length"] == parts["length"].max(-1, keepdims=True)
     assert (alone[longest] < 0).all()
@@ -132,7 +132,7 @@ def test_a_reward_of_negative_weight_is_a_penalty():
 def test_a_reward_that_abstains_adds_nothing():
     parts = {"answer": REWARDS, "form": REWARDS[:, ::-1].copy()}
     parts["form"][0, 3] = np.nan
-    rollout = rollout_of(LOGP)._replace(reward_parts={name: jnp.array(part) for name, part in parts.items()})
+    rollout = make_rollout(LOGP)._replace(reward_parts={name: jnp.array(part) for name, part in parts.items()})
     advantage = np.asarray(prepare(BY_NAME["gdpo"](), rollout).advantage).reshape(P, G, T)[..., 0]
     assert np.isfinite(advantage).all()
 

@@ -1,4 +1,4 @@
-"""The named corrections: their bounds, and what they count as cut, compared with plain loops."""
+"""The named corrections: their bounds and which tokens they cut, checked against plain loops."""
 
 import inspect
 import math
@@ -32,7 +32,7 @@ BOUNDS = {
 
 
 def deciding_ratio(name, row, t):
-    """The ratio that decides about a token."""
+    """The ratio that decides whether a token is cut."""
     gaps = [float(POLICY[row][i]) - float(SAMPLER[row][i]) for i in range(SHAPE[-1]) if MASK[row][i]]
     if name in {"sequence", "sequence_masked"}:
         return math.exp(sum(gaps))
@@ -72,7 +72,7 @@ def test_weights_and_cuts_agree(name):
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_nothing_is_cut_where_the_policies_agree(name):
+def test_nothing_is_cut_if_the_policies_agree(name):
     correction = BY_NAME[name](**({"low": 0.5} if name == "two_sided" else {}))
     arrays = jnp.asarray(POLICY), jnp.asarray(POLICY), jnp.asarray(MASK)
     np.testing.assert_array_equal(correction.weight(*arrays), MASK.astype(np.float32))

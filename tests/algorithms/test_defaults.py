@@ -1,4 +1,4 @@
-"""Defaults of the factories: the numbers of the papers."""
+"""The factories' defaults are the papers' values."""
 
 import inspect
 import math
@@ -71,7 +71,7 @@ DEFAULTS = {
 }
 
 
-def test_the_names_are_in_order():
+def test_the_algorithms_are_in_alphabetical_order():
     assert list(BY_NAME) == sorted(BY_NAME) == list(DEFAULTS)
     assert all(name == factory.__name__ for name, factory in BY_NAME.items())
 
@@ -81,12 +81,12 @@ def defaults_of(name: str) -> dict:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_defaults_are_the_papers(name):
+def test_defaults_are_the_papers_values(name):
     assert defaults_of(name) == DEFAULTS[name]
     assert all(p.kind is p.KEYWORD_ONLY for p in inspect.signature(BY_NAME[name]).parameters.values())
 
 
-def test_defaults_that_are_not_of_factories():
+def test_defaults_outside_the_factories():
     """A critic learns at the policy's rate, once per rollout, and is not pretrained; the reference does not change."""
     numbers = {"learning_rate_ratio": 1.0, "updates": 1, "pretraining_steps": 0}
     assert {name: Critic._field_defaults[name] for name in numbers} == numbers
@@ -121,7 +121,7 @@ def test_every_default_has_its_source_and_every_deviation_is_named(name):
         ("dppo", ("Section 5.2", "Appendix C.1", "to 20 in verl")),
     ],
 )
-def test_what_a_second_reading_of_the_sources_found_is_reported(name, words):
+def test_docstrings_report_what_a_second_reading_of_the_sources_found(name, words):
     text = " ".join(inspect.getdoc(BY_NAME[name]).split())
     for word in words:
         assert word in text
@@ -130,7 +130,7 @@ def test_what_a_second_reading_of_the_sources_found_is_reported(name, words):
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_argument_reaches_a_slot(name):
     def parts(algorithm):
-        """Every number and function of a record, partial functions taken apart."""
+        """Every number and function of a record, with partial functions split into function and keywords."""
 
         def flat(x):
             if isinstance(x, tuple):
@@ -147,7 +147,7 @@ def test_every_argument_reaches_a_slot(name):
 
 
 @pytest.mark.parametrize("name", [name for name, defaults in DEFAULTS.items() if "clip" in defaults and name != "gmpo"])
-def test_one_clip_is_for_both_sides(name):
+def test_one_clip_applies_to_both_sides(name):
     sides = BY_NAME[name](clip=0.125).surrogate.keywords
     assert (sides["low"], sides["high"]) == (0.125, 0.125)
 
@@ -188,7 +188,7 @@ GROUP_SIZES = {
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_numbers_for_whoever_runs_the_optimisers(name):
+def test_settings_of_the_training_loop(name):
     algorithm = BY_NAME[name]()
     assert algorithm.group_size == GROUP_SIZES.get(name)
     assert algorithm.reference_rate == (0.01 if name == "t1" else 0.0)

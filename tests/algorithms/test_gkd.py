@@ -1,4 +1,4 @@
-"""GKD's divergence from the teacher, at both ends and between them, checked against NumPy."""
+"""GKD's divergence from the teacher, for β = 0, β = 1 and between, checked against NumPy."""
 
 import jax.numpy as jnp
 import numpy as np

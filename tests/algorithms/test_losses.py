@@ -1,4 +1,4 @@
-"""`loss` and `value_loss`: refusals, metrics, and the sums of which the explained variance is made."""
+"""`loss` and `value_loss`: refusals, metrics, and the sums from which the explained variance is computed."""
 
 from functools import partial
 
@@ -17,13 +17,15 @@ P, G, T = 2, 2, 3
 MASK = jnp.asarray([[[1, 1, 0], [1, 0, 0]], [[1, 1, 1], [1, 1, 0]]], bool)
 
 
-def draw(seed=0):
+def sample_normal(seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=(P, G, T)))
 
 
 @pytest.fixture
 def rollout(x64):
-    return Rollout(mask=MASK, behaviour_logp=draw(1), rewards=jnp.asarray([[1.0, 0.0], [0.0, 1.0]]), values=draw(3))
+    return Rollout(
+        mask=MASK, behaviour_logp=sample_normal(1), rewards=jnp.asarray([[1.0, 0.0], [0.0, 1.0]]), values=sample_normal(3)
+    )
 
 
 def rows(x):
@@ -36,7 +38,7 @@ def prepare(algorithm, rollout):
 
 @pytest.mark.usefixtures("untyped")
 def test_refusals(rollout):
-    logp, batch = rows(draw()), prepare(BY_NAME["ppo"](), rollout)
+    logp, batch = rows(sample_normal()), prepare(BY_NAME["ppo"](), rollout)
     with pytest.raises(ValueError, match=r"logp must have the batch's shape \[4, 3\], got \[3, 3\]"):
         loss(BY_NAME["ppo"](), logp[1:], batch)
     with pytest.raises(ValueError, match=r"entropy must have the batch's shape \[4, 3\], got \[4, 2\]"):
@@ -63,7 +65,7 @@ def test_refusals(rollout):
 
 
 @pytest.mark.parametrize("make", [kl_to_reference, importance_weighted_kl, kl_penalty, entropy_bonus, positive_examples])
-def test_coefficients_are_not_negative_and_zero_leaves_nothing(make):
+def test_a_negative_coefficient_is_refused_and_0_gives_no_term(make):
     assert not make(0.0)
     assert make(0.5)
     with pytest.raises(ValueError, match=r"must not be negative, got -0\.5"):
@@ -73,7 +75,7 @@ def test_coefficients_are_not_negative_and_zero_leaves_nothing(make):
 def test_metrics(rollout):
     algorithm = BY_NAME["vapo"]()._replace(terms=positive_examples(0.1) + entropy_bonus(0.5))
     batch = prepare(algorithm, rollout)
-    logp, entropy = rows(rollout.behaviour_logp) + jnp.log(jnp.asarray([[2.0, 0.5, 1.0]])), jnp.abs(rows(draw()))
+    logp, entropy = rows(rollout.behaviour_logp) + jnp.log(jnp.asarray([[2.0, 0.5, 1.0]])), jnp.abs(rows(sample_normal()))
     total, metrics = loss(algorithm, logp, batch, entropy=entropy)
     flat, a = rows(np.asarray(MASK)), np.asarray(batch.advantage)
     ratio = np.broadcast_to([2.0, 0.5, 1.0], flat.shape)
@@ -83,13 +85,13 @@ def test_metrics(rollout):
     np.testing.assert_allclose(metrics.ratio, ratio[flat].mean())
     np.testing.assert_allclose(metrics.kl, (ratio - 1 - np.log(ratio))[flat].mean(), rtol=1e-9)
     clipped = ((ratio > 1.28) & (a > 0)) | ((ratio < 0.8) & (a < 0))
-    assert clipped[flat].mean() not in (0.0, 0.5, 1.0), "so that neither none, all nor the opposite would do"
+    assert clipped[flat].mean() not in (0.0, 0.5, 1.0), "so that counting none, all or the opposite would fail"
     np.testing.assert_allclose(metrics.clip_fraction, clipped[flat].mean())
     up, down = clipped & (a > 0), clipped & (a < 0)
     np.testing.assert_allclose(
         [metrics.clip_fraction_high, metrics.clip_fraction_low], [up[flat].mean(), down[flat].mean()]
     )
-    assert 0 < down[flat].mean() < up[flat].mean(), "so that the two could not be swapped"
+    assert 0 < down[flat].mean() < up[flat].mean(), "so that swapping the two would fail"
     before = np.exp(np.asarray(rows(rollout.behaviour_logp)))
     np.testing.assert_allclose(metrics.numbers()["up_clipped_probability"], before[up & flat].mean())
     np.testing.assert_allclose(metrics.entropy, entropy[flat].mean())
@@ -111,7 +113,7 @@ def test_metrics(rollout):
 def test_metrics_of_micro_batches_add_up(rollout):
     algorithm = BY_NAME["vapo"]()._replace(terms=positive_examples(0.1) + entropy_bonus(0.5))
     batch = prepare(algorithm, rollout)
-    arguments = rows(draw()), batch, jnp.abs(rows(draw(5)))
+    arguments = rows(sample_normal()), batch, jnp.abs(rows(sample_normal(5)))
     whole = loss(algorithm, arguments[0], batch, entropy=arguments[2])[1]
     parts = [jax.tree.map(lambda x, part=part: x[part], arguments) for part in (slice(1), slice(1, None))]
     summed = jax.tree.map(jnp.add, *[loss(algorithm, logp, part, entropy=entropy)[1] for logp, part, entropy in parts])
@@ -120,14 +122,14 @@ def test_metrics_of_micro_batches_add_up(rollout):
     assert float(summed.share) == pytest.approx(1.0)
 
 
-def test_a_batch_without_trained_tokens_has_no_numbers(rollout):
+def test_a_batch_without_trained_tokens_has_no_metrics(rollout):
     uniform = rollout._replace(rewards=jnp.ones((P, G)))
     algorithm = BY_NAME["dapo"]()
-    metrics = loss(algorithm, rows(draw()), prepare(algorithm, uniform))[1]
+    metrics = loss(algorithm, rows(sample_normal()), prepare(algorithm, uniform))[1]
     assert metrics.share == 0
     assert metrics.numbers() == {}
     algorithm = BY_NAME["vapo"]()._replace(keep_group=BY_NAME["dapo"]().keep_group)
-    metrics = value_loss(algorithm, rows(draw()), prepare(algorithm, uniform))[1]
+    metrics = value_loss(algorithm, rows(sample_normal()), prepare(algorithm, uniform))[1]
     assert metrics.weight == 0
     assert metrics.numbers() == {}
 
@@ -141,28 +143,28 @@ def test_a_term_may_read_the_policy_before_the_update(rollout):
 
 
 @pytest.mark.parametrize("names", [("kl",), ("loss",), ("twice", "twice")])
-def test_a_name_stands_for_one_number(rollout, names):
+def test_two_terms_with_one_name_are_refused(rollout, names):
     algorithm = BY_NAME["rloo"]()._replace(terms=tuple(Term(name, 1.0, lambda inputs: inputs.logp) for name in names))
     with pytest.raises(ValueError, match=f"every term of the algorithm must have its own name, got '{names[0]}'"):
-        loss(algorithm, rows(draw()), prepare(algorithm, rollout))
+        loss(algorithm, rows(sample_normal()), prepare(algorithm, rollout))
 
 
-def test_a_response_of_advantage_zero_is_not_counted_as_clipped(rollout):
+def test_a_response_with_zero_advantage_is_not_counted_as_clipped(rollout):
     uniform = rollout._replace(rewards=jnp.ones((P, G)))
     algorithm = BY_NAME["grpo"](beta=0.0)
     batch = prepare(algorithm, uniform)
     assert loss(algorithm, rows(rollout.behaviour_logp) + 1.0, batch)[1].clip_fraction == 0
 
 
-def test_values_of_a_slot_outside_the_mask_are_ignored(rollout):
-    def where_masked(x, batch):
+def test_values_outside_the_mask_are_ignored(rollout):
+    def make_infinite_outside(x, batch):
         return jnp.where(batch.mask, 0.0, jnp.inf) + x
 
     plain = BY_NAME["vapo"]()
-    batch, logp = prepare(plain, rollout), rows(draw())
+    batch, logp = prepare(plain, rollout), rows(sample_normal())
     noisy = plain._replace(
-        surrogate=lambda log_ratio, advantage: where_masked(plain.surrogate(log_ratio, advantage), batch),
-        terms=(plain.terms[0]._replace(per_token=lambda inputs: where_masked(-inputs.logp, batch)),),
+        surrogate=lambda log_ratio, advantage: make_infinite_outside(plain.surrogate(log_ratio, advantage), batch),
+        terms=(plain.terms[0]._replace(per_token=lambda inputs: make_infinite_outside(-inputs.logp, batch)),),
     )
     assert loss(noisy, logp, batch)[1] == loss(plain, logp, batch)[1]
 
@@ -170,14 +172,16 @@ def test_values_of_a_slot_outside_the_mask_are_ignored(rollout):
 def test_terms_keep_their_weights_and_their_sign(rollout):
     algorithm = BY_NAME["ppo"](entropy=0.5)._replace(critic=BY_NAME["ppo"]().critic)
     batch = prepare(algorithm, rollout)
-    slope = jax.grad(lambda h: loss(algorithm, rows(rollout.behaviour_logp), batch, entropy=h)[0])(jnp.abs(rows(draw())))
+    slope = jax.grad(lambda h: loss(algorithm, rows(rollout.behaviour_logp), batch, entropy=h)[0])(
+        jnp.abs(rows(sample_normal()))
+    )
     np.testing.assert_allclose(slope, -0.5 * rows(np.asarray(MASK)) / np.asarray(MASK).sum())
 
 
 @pytest.mark.parametrize("name", ["ppo", "vapo"])
 def test_value_metrics_add_up_to_the_explained_variance(rollout, name):
     algorithm = BY_NAME[name]()
-    batch, values = prepare(algorithm, rollout), rows(draw())
+    batch, values = prepare(algorithm, rollout), rows(sample_normal())
     total, metrics = value_loss(algorithm, values, batch)
     np.testing.assert_allclose(metrics.loss, total)
     np.testing.assert_allclose(metrics.weight, 1.0)
@@ -199,7 +203,7 @@ def test_value_metrics_add_up_to_the_explained_variance(rollout, name):
 @pytest.mark.parametrize("factor", [5.0, 0.2])
 def test_the_explained_variance_does_not_depend_on_the_scale_of_the_weights(rollout, factor):
     algorithm = BY_NAME["vapo"]()
-    batch, values = prepare(algorithm, rollout), rows(draw())
+    batch, values = prepare(algorithm, rollout), rows(sample_normal())
     heavier = batch._replace(value_weights=factor * batch.value_weights)
     whole, scaled = (explained_variance_of(value_loss(algorithm, values, x)[1]) for x in (batch, heavier))
     np.testing.assert_allclose(whole, scaled, rtol=1e-9)
@@ -208,7 +212,7 @@ def test_the_explained_variance_does_not_depend_on_the_scale_of_the_weights(roll
 @pytest.mark.parametrize("factor", [1.0, 100.0, 0.01])
 @pytest.mark.parametrize("reward", [0.0, 0.1, 10.1])
 @pytest.mark.usefixtures("x64")
-def test_targets_that_are_all_the_same_leave_nothing_to_explain(reward, factor):
+def test_equal_targets_have_an_explained_variance_of_0(reward, factor):
     algorithm = BY_NAME["vapo"]()
     rollout = Rollout(
         mask=MASK, behaviour_logp=-jnp.ones((P, G, T)), rewards=jnp.full((P, G), reward), values=jnp.where(MASK, 0.1, 0.0)
@@ -219,8 +223,8 @@ def test_targets_that_are_all_the_same_leave_nothing_to_explain(reward, factor):
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])
-def test_the_rounding_of_the_values_is_nothing_to_explain(reward):
-    """Targets of λ = 1 are outcomes, but computed as advantage plus value, and so up to a rounding."""
+def test_rounding_of_equal_targets_is_not_variance_to_explain(reward):
+    """With λ = 1 the targets are the outcomes, but they are computed as advantage plus value, so they differ by rounding."""
     algorithm = BY_NAME["vapo"]()
     values = np.random.default_rng(0).normal(size=(8, 4, 60)).astype(np.float32)
     mask = np.ones(values.shape, bool)
@@ -235,7 +239,7 @@ def test_the_rounding_of_the_values_is_nothing_to_explain(reward):
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_batch_without_tokens_costs_nothing():
+def test_a_batch_without_tokens_has_zero_loss_and_gradient():
     rollout = Rollout(
         mask=jnp.zeros((P, G, T), bool),
         behaviour_logp=jnp.full((P, G, T), jnp.nan),
@@ -253,7 +257,7 @@ def test_a_batch_without_tokens_costs_nothing():
 
 
 @pytest.mark.parametrize("name", ["policy_logp", "old_logp", "behaviour_logp"])
-def test_a_term_reads_the_log_probability_that_it_asks_for(name):
+def test_a_term_reads_the_log_probability_that_it_needs(name):
     mask = jnp.array([[[1, 1, 0], [1, 1, 1]]], bool)
     rollout = Rollout(
         mask=mask,
@@ -271,7 +275,7 @@ def test_a_term_reads_the_log_probability_that_it_asks_for(name):
     np.testing.assert_allclose(metrics.terms["read"], expected[name], rtol=1e-6)
 
 
-def test_the_penalty_of_gepo_is_0_for_the_policy_that_sampled():
+def test_the_penalty_of_gepo_is_0_for_the_sampling_policy():
     mask = jnp.ones((1, 2, 3), bool)
     sampled = -jnp.ones((1, 2, 3))
     rollout = Rollout(mask=mask, behaviour_logp=sampled / 2, rewards=jnp.array([[1.0, 0.0]]), policy_logp=sampled)
@@ -283,7 +287,7 @@ def test_the_penalty_of_gepo_is_0_for_the_policy_that_sampled():
     assert BY_NAME["gepo"](sampler_kl=0.0).terms == ()
 
 
-def test_half_precision_gives_the_loss_of_its_rounded_numbers():
+def test_half_precision_gives_the_loss_of_the_rounded_inputs():
     mask = jnp.array(np.arange(300) < np.array([[300, 280, 300, 7]])[..., None])
 
     def losses(dtype):
@@ -300,10 +304,10 @@ def test_half_precision_gives_the_loss_of_its_rounded_numbers():
     np.testing.assert_allclose(losses(jnp.bfloat16), losses(jnp.float32), rtol=1e-5)
 
 
-def test_the_weighted_penalty_counts_from_the_policy_that_sampled(rollout):
+def test_the_weighted_penalty_uses_the_ratio_to_the_sampling_policy(rollout):
     algorithm = BY_NAME["rloo"]()._replace(terms=importance_weighted_kl(0.5))
-    full = rollout._replace(policy_logp=draw(7), ref_logp=draw(8))
-    batch, logp = prepare(algorithm, full), rows(draw(9))
+    full = rollout._replace(policy_logp=sample_normal(7), ref_logp=sample_normal(8))
+    batch, logp = prepare(algorithm, full), rows(sample_normal(9))
     total, metrics = loss(algorithm, logp, batch)
     plain, _ = loss(BY_NAME["rloo"](), logp, prepare(BY_NAME["rloo"](), full))
     expected = 0.0
@@ -317,22 +321,22 @@ def test_the_weighted_penalty_counts_from_the_policy_that_sampled(rollout):
     assert algorithm.needs("ref_logp")
 
 
-def test_the_off_policy_mask_leaves_out_the_surrogate_alone(rollout):
+def test_the_off_policy_mask_leaves_out_only_the_surrogate(rollout):
     plain = BY_NAME["rloo"](beta=0.0)._replace(terms=kl_to_reference(0.5))
     masked = plain._replace(surrogate_mask=off_policy_mask(0.4))
-    full = rollout._replace(ref_logp=draw(8), policy_logp=draw(7))
+    full = rollout._replace(ref_logp=sample_normal(8), policy_logp=sample_normal(7))
     logp = rows(rollout.behaviour_logp) - jnp.asarray([0.5, 0.1, 0.5, 0.5])[:, None]
     batch = prepare(plain, full)
     (_, whole), whole_slope = jax.value_and_grad(lambda x: loss(plain, x, batch), has_aux=True)(logp)
     (total, metrics), slope = jax.value_and_grad(lambda x: loss(masked, x, batch), has_aux=True)(logp)
-    # Responses 0 and 3 were right, 1 and 2 wrong; of the wrong ones the policy has moved away from the third alone.
+    # Responses 0 and 3 were right, 1 and 2 wrong; of the wrong ones, the policy has moved away only from response 2.
     assert np.sign(np.asarray(batch.advantage)[:, 0]).tolist() == [1, -1, -1, 1]
     np.testing.assert_allclose(metrics.surrogate_masked, 3 / 8)
     assert whole.surrogate_masked is None
     assert "surrogate_masked" in metrics.numbers()
     np.testing.assert_allclose(metrics.terms["reference_kl"], whole.terms["reference_kl"])
-    left = batch._replace(weights=batch.weights.at[2].set(0.0))
-    expected, expected_slope = jax.value_and_grad(lambda x: loss(plain, x, left)[0])(logp)
+    without_response_2 = batch._replace(weights=batch.weights.at[2].set(0.0))
+    expected, expected_slope = jax.value_and_grad(lambda x: loss(plain, x, without_response_2)[0])(logp)
     np.testing.assert_allclose(total, expected, rtol=1e-12)
     np.testing.assert_allclose(slope, expected_slope, rtol=1e-12)
     assert not np.allclose(slope, whole_slope)

@@ -1,4 +1,4 @@
-"""Parts in place of an algorithm's own: each is found by its name, fills its slot, and changes what is learned."""
+"""Parts that replace an algorithm's own: each is found by its name, fills its slot, and changes the gradient."""
 
 from functools import cache
 
@@ -26,7 +26,7 @@ BASES = {
     "critic.advantage=complexity_weighted": PPO,
     "keep_tokens=critical": PPO,
 }
-"""Algorithms whose own part is another one, where DAPO has the part itself or no place for it."""
+"""Base algorithms with a different part in the slot; used if DAPO itself has the part, or has no place for it."""
 NUMBERS = {
     "outcome_reward=cosine": ",max_length=6",
     "outcome_reward=length_shaped": ",target=2",
@@ -40,12 +40,12 @@ NUMBERS = {
     "term=entropy": ",coefficient=1",
     "term=sampler_kl": ",coefficient=1",
 }
-"""Numbers that matter for responses of six tokens."""
+"""Hyperparameters that have an effect on responses of six tokens."""
 
 
 @pytest.fixture(scope="module")
 def policy():
-    """Logits `[B, T, V]` of the policy that sampled, and the tokens that it drew."""
+    """Logits `[B, T, V]` of the sampling policy, and the sampled tokens."""
     logits, tokens = (
         jax.random.normal(jax.random.key(0), (P * G, T, V)),
         jax.random.randint(jax.random.key(1), (P * G, T), 0, V),
@@ -65,7 +65,7 @@ KINDS = np.array([1, 0, 1, 0])
 
 
 def scores_of(rewards):
-    """Three raters: the second is off by more for later responses, the third abstains on some."""
+    """Three raters: the second one's error grows with the response's index; the third abstains on some."""
     doubt = np.arange(G, dtype=np.float32) / 4
     third = np.where(np.arange(P)[:, None] == 1, np.nan, rewards)
     return {"first": rewards, "second": rewards + doubt, "third": np.where(np.arange(G) == 3, np.nan, third)}
@@ -73,7 +73,7 @@ def scores_of(rewards):
 
 @pytest.fixture(scope="module")
 def rollout(policy):
-    """Groups with one, two, three and no right responses, all of different lengths, some cut off, one unjudged."""
+    """Groups with one, two, three and no right responses of various lengths; some are truncated, and one is unjudged."""
     behaviour = logp_of(*policy).reshape(P, G, T)
     lengths = np.array([[6, 1, 2, 4], [3, 6, 5, 1], [2, 2, 6, 3], [5, 3, 4, 2]])
     rewards = np.array([[1.0, 0, 0, 0.2], [1, 0, 1, 0], [1, 1, 0, 1], [0.3, 0, 0, 0]], np.float32)
@@ -105,12 +105,12 @@ def gradient(algorithm: Algorithm, rollout, policy):
 
 @pytest.fixture(scope="module")
 def plain(rollout, policy):
-    """Gradient of a base without a part."""
+    """Gradient of a base algorithm without the part."""
     return cache(lambda base: gradient(base, rollout, policy))
 
 
 @pytest.mark.parametrize("word", [part.word for part in PARTS])
-def test_every_part_learns_and_changes_what_is_learned(word, rollout, policy, plain):
+def test_every_part_learns_and_changes_the_gradient(word, rollout, policy, plain):
     base = BASES.get(word, DAPO)
     learned = gradient(with_parts(base, [word + NUMBERS.get(word, "")]), rollout, policy)
     assert jnp.isfinite(learned).all()
@@ -154,10 +154,10 @@ DEFAULTS = {
     "term=importance_weighted_kl": {"beta": 0.04},
     "term=positive_examples": {"coefficient": 0.1},
 }
-"""Numbers of the parts that have some."""
+"""Hyperparameters of the parts that have any."""
 
 
-def test_defaults_are_those_of_the_documents_and_ours():
+def test_defaults_of_the_parts_do_not_change():
     assert {part.word: dict(part.numbers) for part in PARTS if part.numbers} == DEFAULTS
 
 
@@ -170,7 +170,7 @@ def test_names_are_unique_and_slots_exist():
         assert part.summary[0].isupper() or part.summary[0].isdigit()
 
 
-def test_a_word_names_a_part_and_its_numbers():
+def test_a_word_names_a_part_and_its_hyperparameters():
     part, numbers = read_part("keep_group=difficulty_window,low=0.3,high=1")
     assert (part, numbers) == (find_part("keep_group", "difficulty_window"), {"low": 0.3, "high": 1})
     assert part.value(**numbers).keywords == {"low": 0.3, "high": 1}
@@ -219,7 +219,7 @@ def test_a_word_names_a_part_and_its_numbers():
         ("dapo", ["term=reference_kl", "term=importance_weighted_kl"], "already has a term 'reference_kl'"),
     ],
 )
-def test_a_part_without_a_place_is_refused(name, words, message):
+def test_a_part_that_the_algorithm_has_no_place_for_is_refused(name, words, message):
     with pytest.raises(ValueError, match=message):
         with_parts(BY_NAME[name](), words)
 
@@ -253,7 +253,7 @@ def test_a_part_without_a_place_is_refused(name, words, message):
         ("dr_grpo", ["outcome_reward=rule", "advantage=mean_normalized"], "=rule with advantage=mean_normalized: the"),
     ],
 )
-def test_a_part_without_a_meaning_is_refused(name, words, message):
+def test_a_part_that_would_be_meaningless_is_refused(name, words, message):
     with pytest.raises(ValueError, match=message):
         with_parts(BY_NAME[name](), words)
 
@@ -271,11 +271,11 @@ def test_a_part_without_a_meaning_is_refused(name, words, message):
         ("max_rl", ["advantage=centered", "outcome_reward=rule"]),
     ],
 )
-def test_a_part_next_to_one_that_gives_it_a_meaning_is_taken(name, words):
+def test_a_part_is_accepted_together_with_one_that_gives_it_meaning(name, words):
     assert with_parts(BY_NAME[name](), words) != BY_NAME[name]()
 
 
-def test_a_part_takes_the_place_of_the_credit_that_there_is():
+def test_a_part_replaces_the_algorithms_credit():
     part = find_part("advantage", "length_quality")
     assert with_parts(BY_NAME["reinforce_pp"](), [part.word]).advantage == part.value()
     mixed = with_parts(BY_NAME["vapo_grpo"](), ["advantage=rank"])
@@ -292,14 +292,14 @@ def test_a_part_takes_the_place_of_the_credit_that_there_is():
         ("step_advantage", "plan_and_answer"),
     ],
 )
-def test_former_names_of_slots_are_taken(former, name):
+def test_former_names_of_slots_are_accepted(former, name):
     assert read_part(f"{former}={name}") == read_part(f"advantage={name}")
     needs = with_parts(DAPO, [f"{former}={name}"]).advantage.needs
     assert needs == find_part("advantage", name).value().needs
 
 
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gepo", "t1"}))
-def test_terms_are_added_to_those_of_any_algorithm(name):
+def test_terms_are_added_to_any_algorithms_own(name):
     own = BY_NAME[name]()
     record = with_parts(own, ["term=entropy,coefficient=0.02", "term=sampler_kl,coefficient=0.3"])
     assert record._replace(terms=own.terms) == own
@@ -310,7 +310,7 @@ def test_terms_are_added_to_those_of_any_algorithm(name):
 
 
 def test_a_term_adds_its_weighted_sum_to_the_loss(rollout, policy):
-    """Against a loop over the tokens: -c Σ w H, with the weights of the surrogate."""
+    """Checked against a loop over the tokens: -c Σ w H, with the surrogate's weights."""
     logits, tokens = policy
     plain, more = DAPO, with_parts(DAPO, ["term=entropy,coefficient=0.5"])
     entropy, batch = entropy_of(logits), prepare(more, rollout)
@@ -324,7 +324,7 @@ def test_a_term_adds_its_weighted_sum_to_the_loss(rollout, policy):
 
 
 def test_rewards_of_a_rule_are_plus_and_minus_one(rollout):
-    """A right response has 1 and any other -1, whatever its partial credit."""
+    """A right response gets 1 and any other -1, whatever its partial credit."""
     record = with_parts(BY_NAME["dr_grpo"](max_length=T), ["outcome_reward=rule"])
     right = rule_reward(rollout.correct > 0)
     plain = BY_NAME["dr_grpo"](max_length=T)
@@ -333,7 +333,7 @@ def test_rewards_of_a_rule_are_plus_and_minus_one(rollout):
 
 
 def test_rewards_follow_length_and_verdict(rollout):
-    """The parts read the verdict, not the partial credit, and the number of tokens; an unjudged response is not the shortest."""
+    """The parts use the verdict, not the partial credit, and the length; an unjudged response does not count as the shortest."""
     lengths, right = rollout.mask.sum(-1), rollout.correct > 0
     along = cosine_length_reward(right, lengths, max_length=6.0)
     bonus = group_length_reward(right, lengths, valid=rollout.valid)
@@ -345,7 +345,7 @@ def test_rewards_follow_length_and_verdict(rollout):
         np.testing.assert_allclose(prepare(record, rollout).advantage, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_responses_weigh_by_length_in_the_baseline(rollout):
+def test_responses_are_weighted_by_length_in_the_baseline(rollout):
     record = with_parts(BY_NAME["dr_grpo"](max_length=T), ["advantage=length_quality"])
     weights = 1 / jnp.sqrt(rollout.mask.sum(-1).astype(jnp.float32))
     expected = weighted_centered(rollout.rewards, weights, valid=rollout.valid)
@@ -354,8 +354,8 @@ def test_responses_weigh_by_length_in_the_baseline(rollout):
     )
 
 
-def test_responses_weigh_by_the_agreement_of_their_rewards(rollout):
-    """Against a loop: the inverse variance of the raters that do not abstain, 0 for fewer than two of them."""
+def test_responses_are_weighted_by_the_agreement_of_their_rewards(rollout):
+    """Checked against a loop: the inverse variance of the raters that do not abstain, or 0 for fewer than two of them."""
     record = with_parts(DR_GRPO, ["advantage=reliability_quality,floor=0.05"])
     raters = np.stack([np.asarray(rollout.reward_parts[name]) for name in ("first", "second", "third")], -1)
     rewards, valid = np.asarray(rollout.rewards, np.float64), np.asarray(rollout.valid)
@@ -394,8 +394,8 @@ def test_the_tokens_with_the_largest_advantage_are_kept(rollout):
     assert (kept > 0).any()
 
 
-def test_lambda_falls_with_the_entropy_where_the_error_is(rollout):
-    """Against the double sum, with each entropy over the largest in the rollout."""
+def test_lambda_falls_with_the_entropy_at_the_td_error(rollout):
+    """Checked against the double sum, with each entropy divided by the largest in the rollout."""
     record = with_parts(PPO, ["critic.advantage=complexity_weighted,alpha=0.5,max_length=6,beta=0.4"])
     mask, entropy = np.asarray(rollout.mask), np.asarray(rollout.behaviour_entropy)
     rewards = jnp.zeros((P, G, T)).at[..., 0].set(rollout.rewards)

@@ -1,4 +1,4 @@
-"""Credit for plan and answer, checked against a loop, and what it must not depend on."""
+"""Credit for plan and answer, checked against a loop; it must not depend on the plan's length."""
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,13 @@ ends = hnp.arrays(bool, (2, G, T))
 compiled = jax.jit(plan_and_answer)
 
 
-def less_mean(values, members):
-    """Value of each member less the mean of the members."""
+def minus_mean(values, members):
+    """Value of each member minus the members' mean; 0 for the others."""
     known = [values[i] for i in members]
     return [values[i] - sum(known) / len(known) if i in members else 0.0 for i in range(G)]
 
 
-def slow(step_rewards, step_end, weight):
+def slow_plan_and_answer(step_rewards, step_end, weight):
     answers, plans, planned, result = [0.0] * G, [0.0] * G, [-1] * G, np.zeros((G, T))
     for i in range(G):
         *earlier, last = [t for t in range(T) if step_end[i, t]] or [None]
@@ -31,11 +31,11 @@ def slow(step_rewards, step_end, weight):
         if earlier:
             plans[i] = sum(step_rewards[i, t] for t in earlier) / len(earlier)
             planned[i] = earlier[-1]
-    of_answer = less_mean(answers, [i for i in range(G) if step_end[i].any()])
-    of_plan = less_mean(plans, [i for i in range(G) if planned[i] >= 0])
+    answer_credit = minus_mean(answers, [i for i in range(G) if step_end[i].any()])
+    plan_credit = minus_mean(plans, [i for i in range(G) if planned[i] >= 0])
     for i in range(G):
         for t in range(T):
-            result[i, t] = of_answer[i] + (weight * of_plan[i] if t <= planned[i] else 0.0)
+            result[i, t] = answer_credit[i] + (weight * plan_credit[i] if t <= planned[i] else 0.0)
     return result
 
 
@@ -44,11 +44,11 @@ def test_it_matches_the_loop(step_rewards, step_end, weight):
     with jax.enable_x64(True):
         dirty = np.where(step_end, step_rewards, np.nan)
         actual = compiled(jnp.array(dirty), jnp.array(step_end), plan_weight=weight)
-    expected = [slow(step_rewards[p], step_end[p], weight) for p in range(2)]
+    expected = [slow_plan_and_answer(step_rewards[p], step_end[p], weight) for p in range(2)]
     np.testing.assert_allclose(actual, expected, atol=1e-12)
 
 
-def test_without_a_weight_it_is_the_answer_alone():
+def test_with_a_plan_weight_of_0_only_the_answer_counts():
     step_rewards = jnp.array(np.random.default_rng(0).normal(size=(3, G, T)), jnp.float32)
     step_end = jnp.ones((3, G, T), bool)
     answer = group_centered(step_rewards[..., -1])
@@ -56,7 +56,7 @@ def test_without_a_weight_it_is_the_answer_alone():
     np.testing.assert_allclose(found, jnp.broadcast_to(answer[..., None], found.shape), atol=1e-6)
 
 
-def test_a_longer_plan_earns_no_more():
+def test_a_longer_plan_gets_no_more_credit():
     short, long = jnp.array([[0, 1, 0, 0, 1], [0, 0, 0, 1, 1]]), jnp.array([[1, 1, 0, 0, 1], [1, 1, 1, 1, 1]])
     right = jnp.array([[1.0] * T, [0.0] * T])
     np.testing.assert_allclose(plan_and_answer(right, short)[:, 0], plan_and_answer(right, long)[:, 0])

@@ -1,4 +1,4 @@
-"""`prepare`: what it refuses, who takes part, and how mini-batches are weighed."""
+"""`prepare`: what it refuses, which responses it uses, and how it weights mini-batches."""
 
 from functools import partial
 
@@ -30,32 +30,32 @@ MASK = np.arange(T) < np.array([[3, 1, 2, 3], [2, 3, 1, 1]])[..., None]
 REWARDS = np.array([[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0]], np.float32)
 
 
-def draw():
+def sample_normal():
     return jnp.asarray(RNG.normal(size=(P, G, T)).astype(np.float32))
 
 
-ROLLOUT = Rollout(mask=jnp.asarray(MASK), behaviour_logp=draw(), rewards=jnp.asarray(REWARDS))
+ROLLOUT = Rollout(mask=jnp.asarray(MASK), behaviour_logp=sample_normal(), rewards=jnp.asarray(REWARDS))
 EVERYTHING = ROLLOUT._replace(
-    policy_logp=draw(),
-    ref_logp=draw(),
+    policy_logp=sample_normal(),
+    ref_logp=sample_normal(),
     truncated=jnp.zeros((P, G), bool),
     valid=jnp.ones((P, G), bool),
-    values=draw(),
-    bootstrap=draw()[..., 0],
-    step_rewards=draw(),
+    values=sample_normal(),
+    bootstrap=sample_normal()[..., 0],
+    step_rewards=sample_normal(),
     step_end=ROLLOUT.mask,
     turn_rewards=jnp.where(jnp.arange(T) == T - 1, jnp.asarray(REWARDS)[..., None], 0.0),
-    behaviour_entropy=draw(),
-    teacher_logp=draw(),
-    square_sum=jnp.abs(draw()),
+    behaviour_entropy=sample_normal(),
+    teacher_logp=sample_normal(),
+    square_sum=jnp.abs(sample_normal()),
     greedy_rewards=jnp.array([1.0, 0.0]),
-    reward_parts={"answer": jnp.asarray(REWARDS), "form": draw()[..., 0]},
+    reward_parts={"answer": jnp.asarray(REWARDS), "form": sample_normal()[..., 0]},
     correct=(jnp.asarray(REWARDS) > 0).astype(jnp.float32).at[0, 0].set(jnp.nan),
 )
 PLAIN = Algorithm(advantage=group_centered, log_ratio=token_log_ratio, surrogate=reinforce, weights=token_mean)
 
 
-def grouped(x):
+def by_group(x):
     return np.asarray(x).reshape(P, G, T)
 
 
@@ -150,12 +150,12 @@ def test_mini_batches_must_divide_the_prompts(counts, message):
         (BY_NAME["vapo_grpo"]()._replace(advantage=None), "must have advantage and critic for its mix, got critic"),
     ],
 )
-def test_credit_must_come_from_somewhere(algorithm, message):
+def test_an_algorithm_needs_an_advantage_or_a_critic(algorithm, message):
     with pytest.raises(ValueError, match=message):
         prepare(algorithm, EVERYTHING, progress=0.0)
 
 
-def test_a_mix_needs_to_know_how_far_the_training_is():
+def test_a_mix_needs_the_progress_of_training():
     with pytest.raises(
         ValueError, match="progress must be given: the algorithm's mix of two advantages depends on it; got"
     ):
@@ -217,7 +217,7 @@ def test_needs_follows_the_slots():
 @pytest.mark.parametrize(
     "name", ["dapo", "gdpo", "gepo", "grpo", "grpo_process", "mt_grpo", "otb", "reinforce_pp", "rloo", "vapo"]
 )
-def test_a_response_without_a_verdict_takes_no_part(name):
+def test_a_response_without_a_verdict_is_ignored(name):
     algorithm = BY_NAME[name](**({"beta": 0.1} if name in {"rloo", "reinforce_pp"} else {}))
     rollout = EVERYTHING._replace(valid=jnp.arange(G) < G - 1, rewards=ROLLOUT.rewards.at[:, -1].set(jnp.nan))
     rollout = rollout._replace(valid=jnp.broadcast_to(rollout.valid, (P, G)))
@@ -226,8 +226,8 @@ def test_a_response_without_a_verdict_takes_no_part(name):
     assert ours.advantage.any()
     for field, mine, other in zip(ours._fields, ours, theirs, strict=True):
         for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(other), strict=True):
-            assert not grouped(a)[:, -1].any(), field
-            np.testing.assert_allclose(grouped(a)[:, :-1].reshape(b.shape), b, rtol=1e-5, atol=1e-6, err_msg=field)
+            assert not by_group(a)[:, -1].any(), field
+            np.testing.assert_allclose(by_group(a)[:, :-1].reshape(b.shape), b, rtol=1e-5, atol=1e-6, err_msg=field)
 
 
 @pytest.mark.parametrize("names", [["answer"], ["answer", "form", "zeal"], ["answer", "zeal"], ["a", "form"]])
@@ -240,15 +240,15 @@ def test_gdpo_needs_the_weights_of_its_rewards(names):
         prepare(algorithm, EVERYTHING)
 
 
-def test_a_response_without_a_verdict_makes_no_group_mixed():
+def test_a_response_without_a_verdict_does_not_make_a_group_mixed():
     rewards = jnp.asarray([[1.0, 1.0, 1.0, -7.0], [0.0, 1.0, 0.0, 0.0]])
     rollout = ROLLOUT._replace(rewards=rewards, valid=jnp.ones((P, G), bool).at[0, 3].set(False))
-    assert not grouped(prepare(BY_NAME["dapo"](), rollout).mask)[0].any()
+    assert not by_group(prepare(BY_NAME["dapo"](), rollout).mask)[0].any()
     np.testing.assert_allclose(prepare(BY_NAME["gpg"](), rollout).weights.sum(), 2.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
-def test_a_mask_may_be_of_numbers(dtype):
+def test_a_mask_may_contain_numbers(dtype):
     rollout = EVERYTHING._replace(mask=ROLLOUT.mask.astype(dtype), step_end=ROLLOUT.mask.astype(dtype))
     rollout = rollout._replace(valid=EVERYTHING.valid.astype(dtype))
     for name in ("ppo", "grpo_process", "mt_grpo"):
@@ -257,8 +257,8 @@ def test_a_mask_may_be_of_numbers(dtype):
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-def test_a_critic_gets_the_reward_of_a_turn_where_the_turn_ends():
-    """Three tokens, of which the second is an observation: the last one does not earn the first turn's reward."""
+def test_a_critic_gets_the_reward_of_a_turn_at_the_end_of_the_turn():
+    """Of three tokens, the second is an observation: the last token does not get the first turn's reward."""
     rollout = Rollout(
         mask=jnp.array([[[True, False, True]]]),
         behaviour_logp=jnp.zeros((1, 1, 3)),
@@ -273,26 +273,26 @@ def test_a_critic_gets_the_reward_of_a_turn_where_the_turn_ends():
     assert prepare(shaped, rollout).value_target.tolist() == [[1.0, 0.0, 0.5]], "the penalty is on the last token"
 
 
-def test_groups_are_kept_by_the_reward_before_shaping():
+def test_groups_are_kept_according_to_the_reward_before_shaping():
     rewards = jnp.asarray([[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
     batch = prepare(BY_NAME["dapo"](max_length=3, cache=2), ROLLOUT._replace(rewards=rewards))
-    assert not grouped(batch.mask)[0].any()
-    np.testing.assert_array_equal(grouped(batch.mask)[1], MASK[1])
-    np.testing.assert_allclose(grouped(batch.weights)[1], MASK[1] / MASK[1].sum())
-    assert (grouped(batch.advantage)[1, 1] < 1.5).any(), "the overlong punishment is in the advantage"
+    assert not by_group(batch.mask)[0].any()
+    np.testing.assert_array_equal(by_group(batch.mask)[1], MASK[1])
+    np.testing.assert_allclose(by_group(batch.weights)[1], MASK[1] / MASK[1].sum())
+    assert (by_group(batch.advantage)[1, 1] < 1.5).any(), "the overlong punishment is in the advantage"
 
 
-def test_groups_are_kept_by_what_a_verifier_finds():
-    """The rewards of both groups differ; the responses of the first are all wrong, and of the second one is right."""
+def test_groups_are_kept_according_to_the_verifier():
+    """Rewards differ within both groups, but all responses of the first are wrong, and one of the second is right."""
     rewards = jnp.asarray([[0.1, 0.2, 0.0, 0.0], [0.1, 1.1, 0.1, 0.1]])
     correct = jnp.asarray([[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
     algorithm = BY_NAME["dapo"](max_length=3, cache=2)
     batch = prepare(algorithm, ROLLOUT._replace(rewards=rewards, correct=correct))
-    assert not grouped(batch.mask)[0].any()
-    assert grouped(batch.mask)[1].any()
+    assert not by_group(batch.mask)[0].any()
+    assert by_group(batch.mask)[1].any()
     everything = prepare(algorithm, ROLLOUT._replace(rewards=rewards))
-    assert grouped(everything.mask)[0].any()
-    np.testing.assert_array_equal(grouped(everything.advantage)[1], grouped(batch.advantage)[1])
+    assert by_group(everything.mask)[0].any()
+    np.testing.assert_array_equal(by_group(everything.advantage)[1], by_group(batch.advantage)[1])
     undecided = prepare(algorithm, ROLLOUT._replace(rewards=rewards, correct=jnp.full((P, G), jnp.nan)))
     np.testing.assert_array_equal(undecided.mask, everything.mask)
 
@@ -304,16 +304,16 @@ def test_only_responses_that_a_verifier_accepts_are_positive_examples():
     (weights,) = batch.term_weights
     expected = np.zeros(MASK.shape)
     expected[1, 2] = MASK[1, 2] / MASK[1, 2].sum()
-    np.testing.assert_allclose(grouped(weights), expected, rtol=1e-6)
+    np.testing.assert_allclose(by_group(weights), expected, rtol=1e-6)
 
 
-def test_rewards_below_zero_are_no_positive_examples():
+def test_responses_with_negative_rewards_are_not_positive_examples():
     algorithm = PLAIN._replace(terms=positive_examples(0.1))
     (weights,) = prepare(algorithm, ROLLOUT._replace(rewards=ROLLOUT.rewards - 1.0)).term_weights
     assert not weights.any()
 
 
-def test_what_is_left_out_has_no_advantage_and_no_weight():
+def test_tokens_left_out_have_no_advantage_and_no_weight():
     def first(advantage, policy_logp, mask):
         return mask & jnp.broadcast_to(jnp.arange(T) == 0, mask.shape)
 
@@ -325,42 +325,42 @@ def test_what_is_left_out_has_no_advantage_and_no_weight():
     np.testing.assert_array_equal(batch.term_weights[0], np.where(kept, plain.weights, 0.0))
 
 
-def test_a_penalty_in_the_reward_is_of_each_token():
+def test_a_penalty_in_the_reward_applies_to_each_token():
     """With γ = λ = 1 and values of 0, the advantage of a token is the sum of the rewards from it on."""
     rollout = EVERYTHING._replace(values=jnp.zeros((P, G, T)), bootstrap=None)
     batch = prepare(BY_NAME["ppo"](beta=0.5, lambda_=1.0), rollout)
     distance = np.where(MASK, np.asarray(rollout.policy_logp) - np.asarray(rollout.ref_logp), 0.0)
     to_go = np.cumsum(-0.5 * distance[..., ::-1], axis=-1)[..., ::-1] + REWARDS[..., None]
-    np.testing.assert_allclose(grouped(batch.advantage), np.where(MASK, to_go, 0.0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(by_group(batch.advantage), np.where(MASK, to_go, 0.0), rtol=1e-5, atol=1e-6)
 
 
-def test_truncated_responses_are_compared_with_and_not_trained_on():
+def test_truncated_responses_count_in_the_baseline_but_are_not_trained_on():
     truncated = jnp.zeros((P, G), bool).at[0, 0].set(True)
     algorithm = BY_NAME["grpo"](beta=0.0)
     whole = prepare(algorithm, ROLLOUT)
     filtered = prepare(algorithm._replace(filter_tokens=overlong_filter), ROLLOUT._replace(truncated=truncated))
     kept = MASK & ~np.asarray(truncated)[..., None]
-    np.testing.assert_array_equal(grouped(filtered.mask), kept)
-    np.testing.assert_array_equal(grouped(filtered.advantage), np.where(kept, grouped(whole.advantage), 0))
+    np.testing.assert_array_equal(by_group(filtered.mask), kept)
+    np.testing.assert_array_equal(by_group(filtered.advantage), np.where(kept, by_group(whole.advantage), 0))
     np.testing.assert_allclose(filtered.weights.sum(), 1.0, rtol=1e-6)
     np.testing.assert_allclose(filtered.token_share.sum(), 1.0, rtol=1e-6)
 
 
-def test_the_ratio_starts_from_the_policy_not_from_the_sampler():
+def test_the_ratio_is_relative_to_the_policy_not_to_the_sampler():
     assert not jnp.array_equal(EVERYTHING.policy_logp, EVERYTHING.behaviour_logp)
     batch = prepare(PLAIN, ROLLOUT._replace(policy_logp=EVERYTHING.policy_logp))
-    np.testing.assert_array_equal(grouped(batch.old_logp), np.where(MASK, EVERYTHING.policy_logp, 0))
+    np.testing.assert_array_equal(by_group(batch.old_logp), np.where(MASK, EVERYTHING.policy_logp, 0))
     np.testing.assert_array_equal(batch.old_logp, batch.policy_logp)
     batch = prepare(PLAIN, ROLLOUT)
-    np.testing.assert_array_equal(grouped(batch.old_logp), np.where(MASK, ROLLOUT.behaviour_logp, 0))
+    np.testing.assert_array_equal(by_group(batch.old_logp), np.where(MASK, ROLLOUT.behaviour_logp, 0))
 
 
-def test_the_correction_weighs_the_policy_against_the_sampler():
+def test_the_correction_weights_by_the_ratio_of_policy_to_sampler():
     batch = prepare(PLAIN._replace(correction=capped(high=1.5)), EVERYTHING)
     ratio = np.exp(EVERYTHING.policy_logp - EVERYTHING.behaviour_logp)
     assert len({r < 1.5 for r in ratio[MASK]}) == 2
-    np.testing.assert_allclose(grouped(batch.weights), np.where(MASK, np.minimum(ratio, 1.5) / MASK.sum(), 0), rtol=1e-5)
-    np.testing.assert_array_equal(grouped(batch.correction_cut), MASK & (ratio > 1.5))
+    np.testing.assert_allclose(by_group(batch.weights), np.where(MASK, np.minimum(ratio, 1.5) / MASK.sum(), 0), rtol=1e-5)
+    np.testing.assert_array_equal(by_group(batch.correction_cut), MASK & (ratio > 1.5))
     np.testing.assert_allclose(batch.token_share.sum(), 1.0, rtol=1e-6)
     assert prepare(PLAIN, EVERYTHING).correction_cut is None
 
@@ -373,10 +373,10 @@ def test_a_truncated_response_may_bootstrap():
         rewards[p, i, MASK[p, i].sum() - 1] = REWARDS[p, i]
     options = {"gamma": 0.9, "lambda_": 0.5, "bootstrap": EVERYTHING.bootstrap}
     arrays = jnp.asarray(rewards), EVERYTHING.values, ROLLOUT.mask
-    np.testing.assert_allclose(grouped(batch.advantage), gae(*arrays, **options), rtol=1e-6)
-    np.testing.assert_allclose(grouped(batch.value_target), lambda_returns(*arrays, **options), rtol=1e-6)
+    np.testing.assert_allclose(by_group(batch.advantage), gae(*arrays, **options), rtol=1e-6)
+    np.testing.assert_allclose(by_group(batch.value_target), lambda_returns(*arrays, **options), rtol=1e-6)
     assert not np.allclose(batch.value_target, prepare(algorithm, EVERYTHING._replace(bootstrap=None)).value_target)
-    np.testing.assert_array_equal(grouped(batch.old_values), np.where(MASK, EVERYTHING.values, 0))
+    np.testing.assert_array_equal(by_group(batch.old_values), np.where(MASK, EVERYTHING.values, 0))
 
 
 def test_the_critic_learns_from_the_trained_tokens_only():
@@ -385,18 +385,18 @@ def test_the_critic_learns_from_the_trained_tokens_only():
     filtered, whole = prepare(algorithm, EVERYTHING._replace(truncated=truncated)), prepare(algorithm, EVERYTHING)
     kept = MASK & ~np.asarray(truncated)[..., None]
     for name in ("old_values", "value_target", "advantage"):
-        ours, theirs = (grouped(batch._asdict()[name]) for batch in (filtered, whole))
+        ours, theirs = (by_group(batch._asdict()[name]) for batch in (filtered, whole))
         np.testing.assert_array_equal(ours, np.where(kept, theirs, 0), err_msg=name)
-    np.testing.assert_allclose(grouped(filtered.value_weights), kept / kept.sum(), rtol=1e-6)
+    np.testing.assert_allclose(by_group(filtered.value_weights), kept / kept.sum(), rtol=1e-6)
 
 
-def test_the_critic_has_mini_batches_of_its_own():
+def test_the_critic_has_its_own_mini_batches():
     batch = prepare(BY_NAME["ppo"](), EVERYTHING, value_minibatches=2)
-    np.testing.assert_allclose(grouped(batch.value_weights).sum((1, 2)), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(by_group(batch.value_weights).sum((1, 2)), 1.0, rtol=1e-6)
     np.testing.assert_allclose(batch.weights.sum(), 1.0, rtol=1e-6)
     batch = prepare(BY_NAME["ppo"](), EVERYTHING, minibatches=2)
-    np.testing.assert_allclose(grouped(batch.value_weights).sum((1, 2)), 1.0, rtol=1e-6)
-    np.testing.assert_allclose(grouped(batch.weights).sum((1, 2)), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(by_group(batch.value_weights).sum((1, 2)), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(by_group(batch.weights).sum((1, 2)), 1.0, rtol=1e-6)
 
 
 def test_the_scale_counts_the_groups_of_its_mini_batch():
@@ -404,10 +404,10 @@ def test_the_scale_counts_the_groups_of_its_mini_batch():
     whole = prepare(BY_NAME["gpg"](), ROLLOUT._replace(rewards=rewards))
     np.testing.assert_allclose(whole.weights.sum(), 2.0, rtol=1e-6)
     parts = prepare(BY_NAME["gpg"](), ROLLOUT._replace(rewards=rewards), minibatches=2)
-    np.testing.assert_allclose(grouped(parts.weights).sum((1, 2)), [0.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(by_group(parts.weights).sum((1, 2)), [0.0, 1.0], rtol=1e-6)
 
 
-def test_without_a_critic_there_is_nothing_for_one():
+def test_without_a_critic_a_batch_has_no_values():
     batch = prepare(PLAIN, EVERYTHING._replace(valid=None))
     assert batch.old_values is None
     assert batch.value_target is None
@@ -416,22 +416,22 @@ def test_without_a_critic_there_is_nothing_for_one():
 
 @pytest.mark.parametrize("name", ["ppo", "gepo", "grpo", "grpo_process", "dapo_grpo"])
 def test_nothing_outside_the_mask_is_left_in_the_batch(name):
-    spoilt = jax.tree.map(
+    corrupted = jax.tree.map(
         lambda x: jnp.where(ROLLOUT.mask, x, jnp.nan) if x.ndim == 3 and x.dtype != bool else x, EVERYTHING
     )
-    ours, theirs = prepare(BY_NAME[name](), spoilt), prepare(BY_NAME[name](), EVERYTHING)
+    ours, theirs = prepare(BY_NAME[name](), corrupted), prepare(BY_NAME[name](), EVERYTHING)
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(ours))
 
 
-def test_host_arrays_will_do():
+def test_host_arrays_are_accepted():
     host = jax.device_get(EVERYTHING)
     assert isinstance(host.rewards, np.ndarray)
     ours, theirs = prepare_eagerly(BY_NAME["ppo"](), host), prepare(BY_NAME["ppo"](), EVERYTHING)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, theirs)
 
 
-def test_a_batch_is_data():
+def test_a_batch_carries_no_gradient():
     def total(logp):
         rollout = EVERYTHING._replace(policy_logp=logp, values=logp, ref_logp=2 * logp)
         return sum(x.astype(float).sum() for x in jax.tree.leaves(prepare_eagerly(BY_NAME["ppo"](beta=0.1), rollout)))
@@ -439,24 +439,24 @@ def test_a_batch_is_data():
     assert not jax.jit(jax.grad(total))(EVERYTHING.policy_logp).any()
 
 
-def test_the_past_completes_the_groups():
+def test_earlier_responses_complete_the_groups():
     memory = push_history(empty_history(3, 2), jnp.array([0, 2]), jnp.array([[1.0, 1.0], [0.0, 1.0]]))
     prompt_ids = jnp.array([2, 1])
     batch = prepare(PLAIN, ROLLOUT, past=Past(memory, prompt_ids))
     known = np.array([*REWARDS[0], 0.0, 1.0])
     expected = [REWARDS[0] - known.mean(), REWARDS[1] - REWARDS[1].mean()]
     for row, advantage in enumerate(expected):
-        np.testing.assert_allclose(grouped(batch.advantage)[row], np.where(MASK[row], advantage[:, None], 0.0), atol=1e-6)
+        np.testing.assert_allclose(by_group(batch.advantage)[row], np.where(MASK[row], advantage[:, None], 0.0), atol=1e-6)
 
 
-def test_a_single_response_is_compared_with_its_past():
+def test_a_single_response_is_compared_with_earlier_ones():
     single = jax.tree.map(lambda array: array[:, :1], ROLLOUT)
     memory = push_history(empty_history(2, 2), jnp.array([0, 1]), jnp.array([[0.0, 0.0], [1.0, 0.0]]))
     batch = prepare(PLAIN, single, past=Past(memory, jnp.array([0, 1])))
     np.testing.assert_allclose(np.asarray(batch.advantage)[:, 0], [2 / 3, -1 / 3], atol=1e-6)
 
 
-def test_a_past_is_for_algorithms_that_compare():
+def test_a_past_is_only_for_algorithms_that_compare_responses():
     past = Past(empty_history(2, 2), jnp.array([0, 1]))
     with pytest.raises(ValueError, match="past must be None: the algorithm does not compare"):
         prepare_eagerly(BY_NAME["ppo"](), EVERYTHING, past=past)
@@ -470,7 +470,7 @@ def test_responses_are_compared_by_their_shaped_rewards():
         response_rewards(BY_NAME["grpo"](), ROLLOUT)
 
 
-def test_rewards_of_half_precision_are_compared_in_single():
+def test_half_precision_rewards_are_compared_in_float32():
     """The sum of 300 penalties in bfloat16 would be a different number."""
     found = []
     for dtype in (jnp.bfloat16, jnp.float32):
@@ -483,8 +483,8 @@ def test_rewards_of_half_precision_are_compared_in_single():
     np.testing.assert_allclose(*found, rtol=1e-6)
 
 
-def test_a_credit_is_called_with_what_it_names():
-    """A new source of advantages is a function and names: nothing else has to know about it."""
+def test_a_credit_function_is_called_with_the_fields_that_it_names():
+    """A new source of advantages is a function and the names of its arguments: no other code has to know about it."""
 
     def credit(rewards, token_rewards, policy_logp, values, *, valid=None):
         assert valid is None, "the rollout has none"
@@ -495,23 +495,23 @@ def test_a_credit_is_called_with_what_it_names():
         advantage=Credit(credit, needs=("rewards", "token_rewards", "policy_logp", "values"), optional=("valid",))
     )
     assert record.reads() == {"values": "advantage"}
-    found = grouped(prepare(record, EVERYTHING._replace(valid=None)).advantage)
+    found = by_group(prepare(record, EVERYTHING._replace(valid=None)).advantage)
     logp = np.where(EVERYTHING.mask, EVERYTHING.policy_logp, 0).min(-1)
     expected = np.asarray(EVERYTHING.rewards) + np.asarray(EVERYTHING.values).sum(-1) * logp
     np.testing.assert_allclose(found, np.where(EVERYTHING.mask, expected[..., None], 0), rtol=1e-5)
 
 
-def test_a_credit_of_a_critic_has_a_lambda_of_its_own():
+def test_a_critics_own_credit_excludes_a_policy_lambda():
     critic = BY_NAME["vapo"]().critic
     own = critic._replace(advantage=Credit(jnp.add, needs=("values", "mask")))
     with pytest.raises(ValueError, match=r"critic\.policy_lambda must be None"):
         prepare(BY_NAME["vapo"]()._replace(critic=own), EVERYTHING)
 
 
-def test_the_baseline_of_otb_weighs_by_the_square_of_its_correction():
-    """Against a loop: a gradient that the correction multiplies by w has w² times the energy."""
+def test_the_baseline_of_otb_is_weighted_by_the_square_of_the_correction():
+    """Checked against a loop: a gradient that the correction multiplies by w has w² times the energy."""
     algorithm = BY_NAME["otb"]()._replace(correction=capped(high=1.5))
-    found = grouped(prepare(algorithm, EVERYTHING).advantage)
+    found = by_group(prepare(algorithm, EVERYTHING).advantage)
     mask, policy = np.asarray(EVERYTHING.mask), np.asarray(EVERYTHING.policy_logp, np.float64)
     weight = np.minimum(np.exp(policy - np.asarray(EVERYTHING.behaviour_logp, np.float64)), 1.5)
     energy = np.maximum(1 - 2 * np.exp(policy) + np.asarray(EVERYTHING.square_sum, np.float64), 0) * weight**2

@@ -21,31 +21,31 @@ P, G, T = 3, 4, 6
 RNG = np.random.default_rng(11)
 LENGTHS = np.array([[6, 2, 4, 1], [3, 5, 6, 2], [4, 1, 3, 6]])
 MASK = jnp.asarray(np.arange(T) < LENGTHS[..., None])
-DRAWN = {name: RNG.normal(size=(P, G, T)) for name in ("old", "shift", "values", "steps", "entropy")}
+SAMPLES = {name: RNG.normal(size=(P, G, T)) for name in ("old", "shift", "values", "steps", "entropy")}
 REWARDS = np.array([[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 1.0]])
 
 
 @pytest.fixture
 def rollout(x64):
-    drawn = {name: jnp.asarray(x) for name, x in DRAWN.items()}
+    samples = {name: jnp.asarray(x) for name, x in SAMPLES.items()}
     return Rollout(
         mask=MASK,
-        behaviour_logp=drawn["old"],
+        behaviour_logp=samples["old"],
         rewards=jnp.asarray(REWARDS),
-        values=drawn["values"],
-        step_rewards=drawn["steps"],
+        values=samples["values"],
+        step_rewards=samples["steps"],
         step_end=MASK,
-        ref_logp=drawn["old"] + 0.1,
-        behaviour_entropy=jnp.abs(drawn["entropy"]),
-        teacher_logp=drawn["old"] - 0.2 * drawn["entropy"],
+        ref_logp=samples["old"] + 0.1,
+        behaviour_entropy=jnp.abs(samples["entropy"]),
+        teacher_logp=samples["old"] - 0.2 * samples["entropy"],
         square_sum=jnp.full((P, G, T), 0.5),
         greedy_rewards=jnp.array([0.5, 0.25, 0.75]),
         reward_parts={"answer": jnp.asarray(REWARDS)},
     )
 
 
-def moved(rollout):
-    return (rollout.behaviour_logp + 0.4 * DRAWN["shift"][: len(rollout.mask)]).reshape(-1, T)
+def move_policy(rollout):
+    return (rollout.behaviour_logp + 0.4 * SAMPLES["shift"][: len(rollout.mask)]).reshape(-1, T)
 
 
 def prepare(algorithm: Algorithm, rollout: Rollout, **options):
@@ -62,7 +62,7 @@ def descend(algorithm: Algorithm, rollout: Rollout, progress=None):
             results += jax.value_and_grad(lambda x: value_loss(algorithm, x, batch)[0])(logp)
         return results
 
-    return jax.jit(both)(rollout, moved(rollout))
+    return jax.jit(both)(rollout, move_policy(rollout))
 
 
 def assert_same(ours, theirs):
@@ -76,7 +76,7 @@ def test_gspo_at_one_token_is_grpo(rollout):
     assert_same(descend(BY_NAME["gspo"](clip_low=0.2, clip_high=0.2), single), descend(BY_NAME["grpo"](beta=0.0), single))
 
 
-def test_gspo_token_trains_as_gspo(rollout):
+def test_gspo_token_has_the_gradient_of_gspo(rollout):
     options = {"clip_low": 0.1, "clip_high": 0.1}
     assert_same(descend(BY_NAME["gspo_token"](**options), rollout), descend(BY_NAME["gspo"](**options), rollout))
 
@@ -92,12 +92,12 @@ def test_vc_ppo_with_one_lambda_is_ppo(rollout):
     assert_same(descend(calibrated, rollout), descend(BY_NAME["ppo"](value_clip=math.inf), rollout))
 
 
-def test_open_reasoner_zero_unnormalised_is_ppo_with_lambda_1(rollout):
+def test_open_reasoner_zero_without_normalization_is_ppo_with_lambda_1(rollout):
     plain = BY_NAME["open_reasoner_zero"]()._replace(normalize=None)
     assert_same(descend(plain, rollout), descend(BY_NAME["ppo"](lambda_=1.0, value_clip=0.2), rollout))
 
 
-def test_dapo_without_its_ideas_is_grpo(rollout):
+def test_dapo_without_its_additions_is_grpo(rollout):
     uniform = rollout._replace(rewards=rollout.rewards.at[1].set(1.0))
     plain = BY_NAME["dapo"](clip_high=0.2)._replace(weights=sequence_mean, shape_reward=None, keep_group=None)
     assert_same(descend(plain, uniform), descend(BY_NAME["grpo"](beta=0.0), uniform))
@@ -112,7 +112,7 @@ def test_process_supervision_of_one_step_is_outcome_supervision(rollout):
 
 
 def test_a_turn_with_equal_rewards_contributes_nothing(rollout):
-    """Two turns, of which only the first is rewarded: process supervision of that turn."""
+    """Only the first of two turns is rewarded, which is process supervision of that turn."""
     first, last = (jnp.asarray(np.arange(T) == end) for end in (0, 1))
     ends = jnp.broadcast_to(first | last, MASK.shape)
     turns = rollout._replace(step_end=ends, step_rewards=jnp.where(first, rollout.rewards[..., None], 0.0))
@@ -120,7 +120,7 @@ def test_a_turn_with_equal_rewards_contributes_nothing(rollout):
     assert_same(descend(BY_NAME["mt_grpo"](), turns), descend(BY_NAME["grpo_process"](), outcome))
 
 
-def test_kimi_k15_on_policy_is_reinforce_with_the_groups_mean_and_off_policy_climbs_to_the_tilted_policy(rollout):
+def test_kimi_k15_is_reinforce_on_policy_and_climbs_to_the_tilted_policy_off_policy(rollout):
     """At π_old the penalty has no gradient; the maximum over log ρ is A/τ; one token and τ = 0 leave the policy gradient."""
     algorithm, batch = BY_NAME["kimi_k15"](tau=0.5), prepare(BY_NAME["kimi_k15"](tau=0.5), rollout)
     plain = BY_NAME["kimi_k15"](tau=0.0)
@@ -144,7 +144,7 @@ def test_clip_cov_without_a_candidate_and_kl_cov_without_a_penalty_are_grpo_over
     assert descend(BY_NAME["kl_cov"](), rollout)[0] > descend(unclipped, rollout)[0]
 
 
-def test_gdpo_of_one_reward_is_grpo_where_every_group_is_mixed(rollout):
+def test_gdpo_of_one_reward_is_grpo_if_every_group_is_mixed(rollout):
     ours, theirs = BY_NAME["gdpo"](eps=0.0, ddof=0), BY_NAME["grpo"](beta=0.0, eps=0.0, ddof=0)
     assert_same(descend(ours, rollout), descend(theirs, rollout))
 
@@ -160,7 +160,7 @@ def test_remax_with_the_mean_of_the_group_and_otb_of_equal_tokens_are_opo_at_one
     assert_same(descend(BY_NAME["otb"](), single), expected)
 
 
-def test_t1_without_its_ideas_is_rloo(rollout):
+def test_t1_without_its_additions_is_rloo(rollout):
     assert_same(descend(BY_NAME["t1"](beta=0.0, entropy=0.0), rollout), descend(BY_NAME["rloo"](), rollout))
 
 
@@ -224,7 +224,7 @@ def test_dapo_grpo_without_bonus_is_dapo_with_grpos_weights(rollout):
     assert_same(descend(BY_NAME["dapo_grpo"](beta=0.0), rollout), descend(plain, rollout))
 
 
-def test_the_hybrid_runs_from_vapo_to_the_group(rollout):
+def test_the_hybrid_goes_from_vapo_to_grpo(rollout):
     hybrid = BY_NAME["vapo_grpo"](decay=1e3)
     assert_same(descend(hybrid, rollout, progress=0.0), descend(BY_NAME["vapo"](), rollout))
     ends = prepare(hybrid, rollout, progress=1.0).advantage
@@ -232,13 +232,13 @@ def test_the_hybrid_runs_from_vapo_to_the_group(rollout):
 
 
 @pytest.mark.parametrize(("alpha", "lambda_"), [(1e12, 1.0), (0.05, 0.0)], ids=["long responses", "short ones"])
-def test_length_adaptive_lambda_ends_at_1_and_at_0(rollout, alpha, lambda_):
+def test_length_adaptive_lambda_is_between_0_and_1(rollout, alpha, lambda_):
     vapo = BY_NAME["vapo"](alpha=alpha)
     fixed = vapo._replace(critic=vapo.critic._replace(advantage=partial(gae, lambda_=lambda_), policy_lambda=None))
     np.testing.assert_allclose(prepare(vapo, rollout).advantage, prepare(fixed, rollout).advantage, rtol=1e-9, atol=1e-12)
 
 
-def test_a_dual_clip_that_never_bites_is_a_clip(rollout):
+def test_a_dual_clip_that_never_applies_is_a_clip(rollout):
     assert_same(descend(BY_NAME["ppo"](dual_clip=1e6), rollout), descend(BY_NAME["ppo"](), rollout))
     plain = BY_NAME["ppo"]()._replace(surrogate=partial(clipped, low=0.2, high=0.2))
     assert_same(descend(BY_NAME["ppo"](), rollout), descend(plain, rollout))
@@ -248,21 +248,21 @@ def test_a_dual_clip_that_never_bites_is_a_clip(rollout):
 def test_on_policy_gradient_is_reinforce(name, rollout):
     algorithm = BY_NAME[name]()._replace(terms=())
 
-    def reinforced(rollout):
+    def prepare_and_differentiate(rollout):
         batch = prepare_eagerly(algorithm, rollout, progress=0.5)
         return batch, jax.grad(lambda x: loss(algorithm, x, batch)[0])(rollout.behaviour_logp.reshape(-1, T))
 
-    batch, slope = jax.jit(reinforced)(rollout)
+    batch, slope = jax.jit(prepare_and_differentiate)(rollout)
     weights = batch.weights
     if algorithm.log_ratio is response_log_ratio:  # every token of a response carries the response's log-ratio
         weights = jnp.where(batch.mask, weights.sum(-1, keepdims=True), 0.0)
     same = np.allclose(slope, -weights * batch.advantage, rtol=1e-9, atol=1e-12)
     assert same == (name != "gepo")
-    assert slope.any() == (name != "gkd"), "which learns from a divergence alone"
+    assert slope.any() == (name != "gkd"), "gkd learns only from a divergence"
 
 
-def differing(ours: Algorithm, theirs: Algorithm) -> list[str]:
-    """Names of the slots that differ, those of a critic counted one by one."""
+def differing_slots(ours: Algorithm, theirs: Algorithm) -> list[str]:
+    """Names of the slots that differ; a critic's slots are listed one by one."""
 
     def slots(record):
         flat = record._asdict()
@@ -295,15 +295,15 @@ SLOTS = {
 }
 
 
-def test_every_row_has_its_slot():
+def test_every_ablation_has_its_slot():
     assert list(SLOTS) == [(name, part) for name, parts in ABLATIONS.items() for part in parts]
 
 
 @pytest.mark.parametrize(("name", "part"), SLOTS)
 def test_an_ablation_differs_in_one_slot(name, part):
     parent = BY_NAME[name]()
-    assert differing(without(name, parent, part), parent) == [SLOTS[name, part]]
-    assert differing(BY_NAME[name](), parent) in ([], ["terms"]), "the parent is unchanged"
+    assert differing_slots(without(name, parent, part), parent) == [SLOTS[name, part]]
+    assert differing_slots(BY_NAME[name](), parent) in ([], ["terms"]), "the parent is unchanged"
 
 
 def test_contents_of_the_ablated_slots():
@@ -322,13 +322,13 @@ def test_contents_of_the_ablated_slots():
     assert without("dapo", dapo, "token_level").weights is sequence_mean
 
 
-def test_without_length_adaptation_lambda_is_that_of_vc_ppo(rollout):
+def test_without_length_adaptation_the_lambda_is_vc_ppos(rollout):
     batch = prepare(without("vapo", BY_NAME["vapo"](), "length_adaptive"), rollout)
     np.testing.assert_allclose(batch.advantage, prepare(BY_NAME["vc_ppo"](), rollout).advantage, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["vapo", "vc_ppo"])
-def test_without_decoupling_the_policy_has_the_critics_lambda(name, rollout):
+def test_without_decoupling_the_policy_uses_the_critics_lambda(name, rollout):
     batch = prepare(without(name, BY_NAME[name](), "decoupled_gae"), rollout)
     one = prepare(BY_NAME["ppo"](lambda_=1.0), rollout)
     np.testing.assert_allclose(batch.advantage, one.advantage, rtol=1e-10, atol=1e-12)
@@ -341,10 +341,10 @@ def test_without_decoupling_truncated_responses_still_bootstrap(rollout):
     np.testing.assert_allclose(batch.advantage, prepare(BY_NAME["ppo"](lambda_=1.0), cut).advantage, rtol=1e-10, atol=1e-12)
 
 
-def test_the_ladder_of_dapo_adds_one_slot_a_row():
+def test_the_ladder_of_dapo_changes_one_slot_per_row():
     rows = dapo_ladder(BY_NAME["dapo"]())
     records = list(rows.values())
-    steps = [differing(below, above) for above, below in pairwise(records)]
+    steps = [differing_slots(below, above) for above, below in pairwise(records)]
     assert list(rows) == [
         "naive_grpo",
         "overlong_filtering",
@@ -354,7 +354,7 @@ def test_the_ladder_of_dapo_adds_one_slot_a_row():
         "dynamic_sampling",
     ]
     assert steps == [["filter_tokens"], ["surrogate"], ["shape_reward"], ["weights"], ["keep_group"]]
-    assert differing(records[-1], BY_NAME["dapo"]()) == ["filter_tokens"]
+    assert differing_slots(records[-1], BY_NAME["dapo"]()) == ["filter_tokens"]
     assert records[-1].filter_tokens is overlong_filter
     assert records[-1].weights is token_mean
 

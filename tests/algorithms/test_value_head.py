@@ -1,4 +1,4 @@
-"""Value heads: what they read from the critic's numbers, and the loss of a categorical one."""
+"""Value heads: the values that they compute from the critic's outputs, and the loss of a categorical head."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def with_head(head):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_reads_one_value_a_token(name):
+def test_a_head_computes_one_value_per_token(name):
     head = HEADS[name]()
     outputs = jnp.asarray(RNG.normal(size=(P, T, head.size)), jnp.float32)
     values = head.value(outputs)
@@ -35,7 +35,7 @@ def test_a_head_reads_one_value_a_token(name):
     assert np.ptp(np.asarray(values)) > 0
 
 
-def test_a_mixture_lies_between_its_heads():
+def test_a_mixture_is_the_weighted_mean_of_its_heads():
     outputs = jnp.asarray(RNG.normal(size=(50, 6)), jnp.float32)
     values = mixture(heads=3).value(outputs)
     weights = np.exp(outputs[:, 3:]) / np.exp(outputs[:, 3:]).sum(-1, keepdims=True)
@@ -79,7 +79,7 @@ def test_a_categorical_head_needs_its_outputs():
             value_loss(algorithm, jnp.zeros((4, 3)), batch, outputs=jnp.zeros((4, 3, bins)))
 
 
-def test_the_pretrained_value_fades():
+def test_the_weight_of_the_pretrained_value_decays():
     blend = with_pretrained_value(BY_NAME["vapo"](), initial=0.8, decay=2.0, eta=1.0).critic.blend
     before, now = jnp.ones((P, G, T)), jnp.zeros((P, G, T))
     at = [float(blend(before, now, jnp.array(t), jnp.array(0.0))[0, 0, 0]) for t in (0.0, 0.5, 1.0)]
