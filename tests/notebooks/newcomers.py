@@ -1,8 +1,8 @@
-"""Newcomers' questions: the answer is at most two clicks from the site's start page, or among the first results of a search.
+"""Check newcomers' questions: each answer must be at most two clicks from the site's start page, or among a search's first results.
 
     python tests/notebooks/newcomers.py build/site
 
-Searches run in headless Chromium, which has to be installed. The script prints a line per question and ends with 1 if one fails.
+Searches run in headless Chromium, which must be installed. The script prints one line per question and exits with 1 if any fails.
 """
 
 import re
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 FIRST = 5
-"""Results of a search that a person reads."""
+"""How many search results a person reads."""
 
 
 class Question(NamedTuple):
@@ -29,7 +29,7 @@ class Question(NamedTuple):
     pages: tuple[str, ...]
     """Pages that answer it."""
     answer: str
-    """Text that one of these pages has to contain."""
+    """Text that one of these pages must contain."""
 
 
 QUESTIONS = (
@@ -51,17 +51,17 @@ SYNONYMS = (
     Question("Qwen3", "Qwen3", ("generated/models/qwen3.html",), "qwen3"),
     Question("MBPP", "MBPP", ("recipe_mbpp.html",), "rljax train"),
 )
-"""Words that a search has to find; a link to the page does not count."""
+"""Questions that a search must answer; a link to the page is not enough."""
 
 
 def links_of(page: Path, site: Path) -> set[str]:
-    """Pages of the site that the content of a page and its sidebar lead to."""
+    """Pages of the site that a page links to, from its content or its sidebar."""
     found = re.findall(r'href="([^"#:]+\.html)', page.read_text(encoding="utf-8"))
     targets = {(page.parent / link).resolve() for link in found}
     return {str(target.relative_to(site)) for target in targets if target.is_relative_to(site) and target.is_file()}
 
 
-def clicks(site: Path) -> Mapping[str, int]:
+def count_clicks(site: Path) -> Mapping[str, int]:
     """Pages within two clicks of the start page -> the number of clicks."""
     distance = {"index.html": 0}
     for depth in (1, 2):
@@ -71,7 +71,7 @@ def clicks(site: Path) -> Mapping[str, int]:
     return distance
 
 
-def results(site: Path, words: str) -> list[str]:
+def search_site(site: Path, words: str) -> list[str]:
     """Pages that a search finds, best first."""
     with TemporaryDirectory() as profile:
         command = [shutil.which("chromium") or "chromium", "--headless", "--no-sandbox", "--disable-gpu"]
@@ -84,12 +84,12 @@ def results(site: Path, words: str) -> list[str]:
 
 def main(site: Path) -> int:
     """Ask all questions."""
-    distance, failed = clicks(site), 0
+    distance, failed = count_clicks(site), 0
     for question in (*QUESTIONS, *SYNONYMS):
         texts = [(site / page).read_text(encoding="utf-8") for page in question.pages]
         has_answer = any(question.answer in text or question.answer in re.sub(r"<[^>]*>", "", text) for text in texts)
         near = {page: distance[page] for page in question.pages if page in distance}
-        found = [page for page in results(site, question.search)[:FIRST] if page in question.pages]
+        found = [page for page in search_site(site, question.search)[:FIRST] if page in question.pages]
         is_answered = has_answer and bool(found or (near and question in QUESTIONS))
         failed += not is_answered
         print(

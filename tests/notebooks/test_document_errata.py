@@ -1,4 +1,4 @@
-"""Errata: every check refutes its claim, by the right numbers, and passes the right form in the claim's place."""
+"""Errata: every check refutes its claim with the right numbers, and does not refute the correct form."""
 
 import dataclasses
 import math
@@ -35,7 +35,7 @@ def results(evidence):
 
 
 def test_every_listed_error_has_an_entry_and_numbers_differ():
-    assert {int(re.match(r"\d+", number)[0]) for number in ENTRIES} == set(range(1, 21)) - {18}  # withdrawn
+    assert {int(re.match(r"\d+", number)[0]) for number in ENTRIES} == set(range(1, 21)) - {18}  # 18 was withdrawn
     assert len(ENTRIES) == len(errata())
     assert [entry.number for entry in errata()][:4] == ["1", "2", "3a", "3b"]
 
@@ -56,9 +56,9 @@ def test_check_refutes_its_claim(number, results):
     assert NUMBER.search(results[number].numbers)
 
 
-# What the evidence must say, worked out by hand or below with NumPy.
-SECOND = math.exp(-1) * 0.95**2  # weight two tokens ahead at alpha 1, L_max 4
-SQUARED = math.exp(-0.5) * 0.95**2  # of one token ahead, squared
+# Numbers that the evidence must contain, computed by hand or with NumPy below.
+SECOND = math.exp(-1) * 0.95**2  # weight of the error two tokens ahead, at alpha 1 and L_max 4
+SQUARED = math.exp(-0.5) * 0.95**2  # weight of the error one token ahead, squared
 OFFSETS = np.arange(8192.0)
 LONG = (0.95 ** (2 * OFFSETS) * np.exp(-2 * OFFSETS**2 / 8192)).sum() / (0.95 ** (2 * OFFSETS)).sum()
 KL = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
@@ -110,12 +110,12 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("number", FIGURES)
-def test_figures_are_those_of_a_hand_computation(number, results):
+def test_figures_match_a_hand_computation(number, results):
     for figure in FIGURES[number]:
         assert figure in results[number].numbers
 
 
-def test_hand_figures_are_the_known_ones(results):
+def test_the_hand_computed_ratio_is_the_known_one(results):
     assert round(LONG, 3) == 0.961
     assert float(re.search(r"ratio (\S+),", results["3b"].numbers)[1]) == pytest.approx(LONG, abs=1e-5)
 
@@ -129,19 +129,19 @@ def k3_gradient(logits, reference):
     return jax.nn.softmax(logits) - jnp.exp(reference)
 
 
-TRUE = {
+CORRECT_FORMS = {
     "1": lambda: dapo.lower_clip(clipped),
     "2": lambda: critic.warmup(lambda step, warmup: min(1.0, step / warmup)),
     "3a": lambda: critic.variance_bound(1, lambda length, alpha: 1.0),
     "3b": lambda: critic.variance_bound(8192, lambda length, alpha: 1.0),
     "4a": lambda: group.derivation(lambda size, variance: variance * (1 - 1 / size)),
-    "4b": lambda: group.variance_falls(lambda size: 0.25 / size),  # of the baseline it is true
+    "4b": lambda: group.variance_falls(lambda size: 0.25 / size),  # for the baseline, the claim is true
     "4c": lambda: group.relabeled({2: 0.5, 4: 0.7}),
     "5": lambda: group.scale_invariance(group_normalized),
     "6": lambda: dapo.group_of_one(lambda length: int(adaptive_group_size(jnp.array(length)))),
     "7": lambda: critic.value_loss_sign(-1.0),
     "8a": lambda: critic.no_recursion(plain_gae),
-    "20": lambda: dapo.rate_constant((1e-5, 1e-5, 1e-5)),  # from one start, some constant does
+    "20": lambda: dapo.rate_constant((1e-5, 1e-5, 1e-5)),  # from a single start, some constant works
     "8b": lambda: critic.lambda_by_length(lambda length: float(length_adaptive_lambda(jnp.array(float(length))))),
     "8c": lambda: critic.alpha_range(0.05, 0.01, 0.1),
     "9b": lambda: critic.symmetric_clip(0.2, 0.28),
@@ -175,9 +175,9 @@ TRUE = {
 }
 
 
-@pytest.mark.parametrize("number", TRUE)
-def test_the_right_form_is_not_refuted(number):
-    assert TRUE[number]().holds is False
+@pytest.mark.parametrize("number", CORRECT_FORMS)
+def test_the_correct_form_is_not_refuted(number):
+    assert CORRECT_FORMS[number]().holds is False
 
 
 def test_bae_et_al_claim_no_maximum_of_the_divergence():
@@ -186,8 +186,10 @@ def test_bae_et_al_claim_no_maximum_of_the_divergence():
     assert not any("2504.03380" in entry.document for entry in ENTRIES.values())
 
 
-def test_every_check_has_its_right_form():
-    assert {number for number, entry in ENTRIES.items() if entry.check} - set(TRUE) == {"10f"}  # as 10b
+def test_every_check_is_tested_with_the_correct_form():
+    assert {number for number, entry in ENTRIES.items() if entry.check} - set(CORRECT_FORMS) == {
+        "10f"
+    }  # the same check as 10b
 
 
 def test_text_shows_claim_correction_and_verdict():

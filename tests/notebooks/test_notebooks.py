@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom and draws what it promises; its committed outputs are those of its code."""
+"""Every notebook runs from top to bottom and draws its figures; its committed outputs match its code."""
 
 import ast
 import re
@@ -10,10 +10,10 @@ import nbformat
 import pytest
 from notebook_runs import NOTEBOOKS, code_cells, drop_volatile, outputs, read, run
 
-LOOPS = ("own_loop_nnx", "own_loop_equinox")  # the equations in a person's own loop
-# at least as many pictures; a new notebook adds its line
+LOOPS = ("own_loop_nnx", "own_loop_equinox")  # notebooks that use the equations in their own training loop
+# the least number of pictures in each notebook; a new notebook must be added here
 FIGURES = {"ppo_grpo_dapo_vapo": 11, "errata": 8, "own_loop_nnx": 2, "own_loop_equinox": 2, "own_model_in_the_trainer": 1}
-NEEDS = {"own_loop_equinox": "equinox"}  # what a notebook imports that rljax does not install
+NEEDS = {"own_loop_equinox": "equinox"}  # packages that a notebook imports and that rljax does not install
 LONGEST_CELL = 24
 LONGEST_LOOP = 50
 
@@ -48,11 +48,11 @@ def test_it_draws_its_figures(executed):
     assert len(pictures) >= FIGURES[name], pictures
 
 
-def shown(notebook):
-    """What a reader sees of every output but its pictures, with `#` for the numbers, which differ in the last places.
+def visible_outputs(notebook):
+    """What a reader sees of every output except pictures, with `#` for numbers, because their last digits differ.
 
-    Lines that depend on the machine are left out: a run's alarms, whose cause may lie in those places, and the lines of progress,
-    of which a slow machine writes more, with the share of time in which the reward judged.
+    Lines that depend on the machine are left out: a run's alarms, which may depend on the last digits, and progress lines, of
+    which a slow machine writes more, and which contain the share of time spent on rewards.
     """
     for cell, output in outputs(notebook):
         data = output.get("data", {})
@@ -62,10 +62,10 @@ def shown(notebook):
         yield cell, output.output_type, output.get("name"), sorted(data), re.sub(r"[ #]+", " ", words)
 
 
-def test_its_committed_outputs_are_those_of_its_code(executed):
+def test_its_committed_outputs_match_its_code(executed):
     name, notebook = executed
     hint = f"run `python tests/notebook_runs.py {name}`"
-    assert list(shown(read(name))) == list(shown(drop_volatile(notebook))), hint
+    assert list(visible_outputs(read(name))) == list(visible_outputs(drop_volatile(notebook))), hint
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -97,11 +97,11 @@ def loop_lines(name):
 def test_the_loop_is_short_and_complete(name):
     assert len(loop_lines(name)) < LONGEST_LOOP
     untagged = [cell.id for cell in code_cells(read(name)) if not cell.metadata]
-    assert untagged == ["imports", "batch", "run", "figure", "swap"]  # what is neither model, sampler, reward nor update
+    assert untagged == ["imports", "batch", "run", "figure", "swap"]  # everything except model, sampler, reward and update
 
 
-def imported(name):
-    """Full names of all that the code cells import."""
+def imported_names(name):
+    """Full names of everything that the code cells import."""
     for cell in code_cells(read(name)):
         for node in ast.walk(ast.parse(cell.source)):
             if isinstance(node, ast.Import):
@@ -111,8 +111,8 @@ def imported(name):
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_the_loop_needs_the_equations_alone(name):
-    ours = [module for module in imported(name) if module.split(".")[0] == "rljax"]
+def test_the_loop_imports_only_the_equations(name):
+    ours = [module for module in imported_names(name) if module.split(".")[0] == "rljax"]
     assert ours
     assert all(module.startswith(("rljax.ops.", "rljax.algorithms.")) for module in ours), ours
 
@@ -129,8 +129,8 @@ def test_the_loop_learns_with_either_algorithm(executed):
 
 
 @pytest.mark.parametrize("executed", ["own_model_in_the_trainer"], indirect=True)
-def test_the_trainer_teaches_a_model_of_ones_own(executed):
-    """Held-out accuracy climbs, and the run that is opened again answers rightly."""
+def test_the_trainer_trains_the_users_own_model(executed):
+    """Held-out accuracy rises, and the saved run, opened again, answers correctly."""
     _, notebook = executed
     text = "".join(output.text for _, output in outputs(notebook) if output.output_type == "stream")
     trained = re.findall(r"held-out accuracy ([\d.]+) before, ([\d.]+) after", text)

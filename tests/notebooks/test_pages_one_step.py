@@ -1,4 +1,4 @@
-"""The page that lists the files of one DAPO step: they are there, as long as it says, and none of them is an option."""
+"""The page that lists the files of one DAPO step: they exist, have the stated lengths, and none of them is an option."""
 
 import re
 from pathlib import Path
@@ -14,13 +14,13 @@ def lines_of(name):
     return len((PACKAGE / name).read_text(encoding="utf-8").splitlines())
 
 
-def test_its_files_are_as_long_as_it_says():
-    """Within a tenth, or 20 lines, so that a small change of a file does not have to touch the page."""
+def test_its_files_have_the_stated_lengths():
+    """Within a tenth or 20 lines, so that a small change to a file does not require a change to the page."""
     wrong = {name: lines_of(name) for name, lines in LISTED if abs(lines_of(name) - lines) > max(20, lines / 10)}
     assert not wrong
 
 
-def test_its_sums_are_those_of_its_table():
+def test_its_totals_match_its_table():
     count, lines = re.search(r"these (\d+) files in this order; .*\s+have about ([\d,]+) lines", PAGE).groups()
     assert int(count) == len(LISTED)
     assert int(lines.replace(",", "")) == round(sum(lines for _, lines in LISTED), -2)
@@ -34,5 +34,5 @@ def test_the_functions_it_names_are_in_their_files():
         )
 
 
-def test_no_option_is_on_the_way():
+def test_no_listed_file_is_an_option():
     assert not [name for name, _ in LISTED if name.startswith("options/")]

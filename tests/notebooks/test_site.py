@@ -1,4 +1,4 @@
-"""The generated pages: formulas keep every sign, docstrings become Markdown, every equation and setting has its place."""
+"""The generated pages: formulas keep every sign, docstrings become Markdown, every equation and setting has its section."""
 
 import doctest
 import re
@@ -24,18 +24,18 @@ from rljax.training.config import TrainConfig
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = {entry.name: entry for entry in equations()}
 SILENT = str.maketrans("", "", " \n{}()_^`/&\\⎧⎨⎩|'√")
-"""Brackets, scripts and spaces, which mathematics shows by place and size."""
+"""Brackets, scripts and spaces, which typeset mathematics shows by position and size."""
 LOW = str.maketrans({"²": "2", "₁": "1", "₂": "2", "½": "12"})
 
 
-def kept(text):
+def strip_layout(text):
     """The letters, numbers and signs of a formula, in order."""
     apart = "".join(unicodedata.normalize("NFD", sign) if sign.isalpha() else sign for sign in text)
     return apart.translate(LOW).translate(SILENT)
 
 
-def untexed(lines):
-    """The letters, numbers and signs of its TeX."""
+def strip_tex(lines):
+    """The letters, numbers and signs of a formula's TeX lines."""
     text = " ".join(lines)
     for accent, command in ACCENTS.items():
         text = re.sub(rf"\\{command}\{{(.)\}}", rf"\1{accent}", text)
@@ -43,15 +43,15 @@ def untexed(lines):
     signs = {command: sign for sign, command in SIGNS.items() if re.fullmatch(r"\\[A-Za-z]+", command)}
     signs |= {f"\\{command}": sign for sign, command in GREEK.items()}
     text = re.sub(r"\\[A-Za-z]+", lambda found: signs.get(found[0], found[0][1:]), text)
-    return kept(re.sub(r"\\([, ])", "", text).replace("\\#", "#"))
+    return strip_layout(re.sub(r"\\([, ])", "", text).replace("\\#", "#"))
 
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_a_formula_keeps_every_sign(name):
     # The commas between two subscripts, V_old_t, are the only ones that TeX adds.
     commas = len(re.findall(r"[_^][A-Za-z]+_[a-z]", re.sub(r"`[^`]*`", "", ENTRIES[name].equation)))
-    actual, expected = untexed(tex_lines(ENTRIES[name].equation)), kept(ENTRIES[name].equation)
-    if "⎨" in ENTRIES[name].equation:  # the name stands before the middle one of its cases
+    actual, expected = strip_tex(tex_lines(ENTRIES[name].equation)), strip_layout(ENTRIES[name].equation)
+    if "⎨" in ENTRIES[name].equation:  # the name is before the middle line of the cases
         actual, expected = "".join(sorted(actual)), "".join(sorted(expected))
     assert actual.replace(",", "") == expected.replace(",", "")
     assert actual.count(",") == expected.count(",") + commas
@@ -117,7 +117,7 @@ def test_a_docstring_keeps_all_its_sections():
     assert text == "First.\n\n$$\na = b\n$$\n\n**Args**\n\n- `a`: one.\n\n**Example**\n\n```pycon\n>>> 1\n1\n```"
 
 
-def test_a_function_is_shown_as_it_is_written():
+def test_a_function_is_shown_with_its_signature():
     assert header(gae).startswith("def gae(\n    rewards: Float[Array")
     assert header(gae).endswith(') -> Float[Array, "*rows T"]')
 
@@ -146,7 +146,7 @@ def test_settings_rewards_and_interface_are_complete():
     assert "| `begin` |" in interface
 
 
-def test_every_number_of_a_run_is_explained():
+def test_every_metric_of_a_run_is_explained():
     page = trainer.metrics_page()
     assert [entry.name for entry in GLOSSARY if f"### {escape_text(entry.name)}\n" not in page] == []
 
@@ -157,7 +157,7 @@ def test_commands_are_shown_with_their_help():
     assert "--samples" in page
 
 
-def test_the_summary_of_claims_has_ten_lines_about_existing_ones():
+def test_the_summary_of_claims_has_ten_lines_about_existing_claims():
     names = [name for here in SUMMARY.values() for name in here]
     assert len(SUMMARY) == 10
     assert len(set(names)) == len(names)
@@ -173,7 +173,7 @@ def test_the_summary_of_claims_has_ten_lines_about_existing_ones():
 
 
 def test_every_claim_has_a_page_with_its_picture_and_a_link_to_it():
-    """The index is read in ten minutes: at most 2,300 words."""
+    """The index can be read in ten minutes, so it has at most 2,300 words."""
     pages = claims.claims_pages()
     assert len(pages["claims"].partition("```{toctree}")[0].split()) <= 2300
     assert "{image} claims.png" in pages["claims"]
@@ -186,7 +186,7 @@ def test_every_claim_has_a_page_with_its_picture_and_a_link_to_it():
         assert f"(#{claims.claim_label(name)})" in pages["claims"]
 
 
-def test_the_map_has_every_algorithm_once_and_drawings_take_the_colors_of_the_theme():
+def test_the_map_has_every_algorithm_once_and_drawings_use_the_themes_colors():
     names = [name for ideas in drawings.MAP.values() for group in ideas.values() for name in group]
     assert sorted(names) == sorted(BY_NAME)
     for drawing in (drawings.data_path(), drawings.algorithm_map(dict.fromkeys(BY_NAME, "#"))):
@@ -218,7 +218,7 @@ def test_every_model_family_has_a_page_with_its_defaults_and_its_comparison():
         assert "| `rms_norm_eps` |" in text
 
 
-def test_the_page_of_versions_begins_with_the_version_of_the_package():
+def test_the_changelog_page_begins_with_the_packages_version():
     version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]
     first = re.search(r"^## (?!Unreleased)(\S+)", changes.changes_page(), re.MULTILINE)[1]
     assert first == version

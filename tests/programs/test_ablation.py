@@ -1,4 +1,4 @@
-"""`rljax ablate`: one warm start per seed, arms that differ in one part, and one table, continued where it was stopped."""
+"""`rljax ablate`: one warm start per seed, arms that differ in one part, and one table; a stopped ablation continues."""
 
 import json
 import shutil
@@ -58,7 +58,7 @@ def rows_file(tmp_path_factory):
     return str(file)
 
 
-def measured(run):
+def read_measurements(run):
     return [
         {name: value for name, value in row.items() if not is_time(name)}
         for row in read_metrics(run / "metrics.jsonl")
@@ -66,7 +66,7 @@ def measured(run):
     ]
 
 
-def test_an_ablation_on_own_data(rows_file, tmp_path, capsys):
+def test_an_ablation_on_the_users_data(rows_file, tmp_path, capsys):
     out = tmp_path / "ablation"
     words = ["ablate", "dapo", "--seeds", "2", "--dataset", rows_file, *SIZES, *SHORT, *WARM, "--out", str(out)]
     shown = printed(capsys, *words)
@@ -76,10 +76,10 @@ def test_an_ablation_on_own_data(rows_file, tmp_path, capsys):
         configs = [json.loads((out / arm / f"seed-{seed}" / "config.json").read_text()) for arm in arms]
         assert {tuple(config["algorithm"].pop("without")) for config in configs} == {(), *((p,) for p in ABLATIONS["dapo"])}
         assert {config["model"]["path"] for config in configs} == {str(out / "warm-start" / f"seed-{seed}" / "model")}
-        assert len({measured(out / arm / f"seed-{seed}")[0]["accuracy"] for arm in arms}) == 1
+        assert len({read_measurements(out / arm / f"seed-{seed}")[0]["accuracy"] for arm in arms}) == 1
     table = json.loads((out / "ablation.json").read_text())
     assert list(table) == [arm.replace("-", " ") for arm in arms]
-    ends = {arm: [measured(out / arm / f"seed-{seed}")[-1]["accuracy"] for seed in (0, 1)] for arm in arms}
+    ends = {arm: [read_measurements(out / arm / f"seed-{seed}")[-1]["accuracy"] for seed in (0, 1)] for arm in arms}
     expected = over_seeds([ours - theirs for ours, theirs in zip(ends[arms[1]], ends["dapo"], strict=True)])
     assert table["without clip_higher"]["difference"]["value"] == pytest.approx(expected.value)
     assert "Differences are from dapo, paired by seed." in shown
@@ -91,18 +91,18 @@ def test_an_ablation_on_own_data(rows_file, tmp_path, capsys):
     assert (out / arms[2] / "seed-1" / "log.txt").is_file()
 
 
-def test_an_arm_computes_what_a_run_with_its_own_warm_start_does(rows_file, tmp_path, capsys):
+def test_an_arm_equals_a_run_with_its_own_warm_start(rows_file, tmp_path, capsys):
     flags = ("--dataset", rows_file, *SIZES, *SHORT, *WARM)
     main(["ablate", "dapo", "--seeds", "1", *flags, "--out", str(tmp_path / "ablation")])
     alone = rljax.train(parse(["train", "--algorithm", "dapo", *flags, "--run", str(tmp_path / "alone")]).config)
-    assert measured(alone.run) == measured(tmp_path / "ablation" / "dapo" / "seed-0")
+    assert read_measurements(alone.run) == read_measurements(tmp_path / "ablation" / "dapo" / "seed-0")
 
 
 def test_a_signal_stops_it_and_the_message_says_how_to_continue(rows_file, tmp_path, capsys, monkeypatch):
-    def stopped(*arguments, **options):
+    def interrupt(*arguments, **options):
         raise Interrupted
 
-    monkeypatch.setattr(rljax, "sft", stopped, raising=False)
+    monkeypatch.setattr(rljax, "sft", interrupt, raising=False)
     words = ["ablate", "dapo", "--dataset", rows_file, *SIZES, *SHORT, *WARM, "--out", str(tmp_path / "ablation")]
     assert main(words) == INTERRUPTED
     assert "The same command continues this ablation." in capsys.readouterr().err
@@ -141,6 +141,6 @@ def test_what_cannot_be_ablated_is_refused(words, message, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_name_becomes_a_flag_and_own_flags_are_left_out():
+def test_the_name_becomes_a_flag_and_the_ablations_own_flags_are_removed():
     words = ["dapo", "--seeds=5", "--steps", "8", "--out", "runs/a"]
     assert as_train(words) == ["--algorithm", "dapo", "--steps", "8"]

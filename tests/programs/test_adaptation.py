@@ -1,4 +1,4 @@
-"""`rljax adapt`: what is learned from a queue of feedback, and that no line is learned twice or lost."""
+"""`rljax adapt` learns from a queue of feedback; no line is used twice or lost."""
 
 import json
 import shutil
@@ -37,12 +37,12 @@ BATCH = 24
 
 
 def is_short(text):
-    """What the feedback rewards."""
+    """The reward in the feedback: 1 for a short response."""
     return float(len(text) < 6)
 
 
-def lines_of(opened, prompts, *, count, seed, judge=is_short):
-    """Feedback on responses of a model."""
+def make_feedback(opened, prompts, *, count, seed, judge=is_short):
+    """Lines of feedback on a model's responses, in random order."""
     texts = opened.sample(prompts, count=count, temperature=1.0, seed=seed)
     pairs = [(prompt, text) for prompt, row in zip(prompts, texts, strict=True) for text in row]
     order = np.random.default_rng(seed).permutation(len(pairs)).tolist()
@@ -54,7 +54,7 @@ def lines_of(opened, prompts, *, count, seed, judge=is_short):
 
 
 def short_share(folder, prompts):
-    """Share of short ones among new responses of a model."""
+    """Share of short responses among new responses of a model."""
     texts = load(folder, which="last").sample(prompts, count=8, temperature=1.0, seed=99)
     return float(np.mean([is_short(text) for row in texts for text in row]))
 
@@ -72,12 +72,12 @@ def served(tmp_path_factory):
     opened = load(place / "run", which="last")
     prompts = [problem.prompt for problem in opened.worker.prompts.problems]
     return SimpleNamespace(
-        run=place / "run", prompts=prompts, lines=lines_of(opened, prompts, count=4, seed=1), opened=opened
+        run=place / "run", prompts=prompts, lines=make_feedback(opened, prompts, count=4, seed=1), opened=opened
     )
 
 
-def config_of(run, folder, /, **settings):
-    """Settings that learn fast."""
+def make_config(run, folder, /, **settings):
+    """Settings of an adaptation that learns fast."""
     options = {"batch": BATCH, "learning_rate": 2e-2, "max_kl": None, "passes": 4, "clip": 1.0, "once": True}
     return AdaptationConfig(str(run.run), folder / "queue.jsonl", folder / "adapted", **{**options, **settings})
 
@@ -85,11 +85,11 @@ def config_of(run, folder, /, **settings):
 SETTINGS_AS_FLAGS = (
     *("--batch", str(BATCH), "--learning-rate", "2e-2", "--max-kl", "None", "--passes", "4", "--clip", "1.0"),
 )
-"""The same, so that the command has the programs of the other adaptations."""
+"""The same settings as flags, so that the command reuses the compiled programs of the other adaptations."""
 
 
-def written(served, folder, lines=None):
-    """The queue in a folder."""
+def write_queue(served, folder, lines=None):
+    """Write a queue of feedback in a folder, and return its path."""
     queue = folder / "queue.jsonl"
     queue.write_text("".join(served.lines if lines is None else lines))
     return queue
@@ -97,23 +97,23 @@ def written(served, folder, lines=None):
 
 @pytest.fixture(scope="module")
 def whole(served, tmp_path_factory):
-    """An adaptation to all lines that was never stopped."""
+    """An adaptation to all lines, without an interruption."""
     folder = tmp_path_factory.mktemp("whole")
-    written(served, folder)
+    write_queue(served, folder)
     lines = []
-    adapt(config_of(served, folder), lines.append)
+    adapt(make_config(served, folder), lines.append)
     return SimpleNamespace(run=folder / "adapted", lines=lines)
 
 
-def log(run, name="feedback.jsonl"):
-    """Rows of a file of a run."""
+def read_log(run, name="feedback.jsonl"):
+    """Rows of one of a run's files."""
     return [json.loads(line) for line in (run / name).read_text().splitlines()]
 
 
-def test_what_is_rewarded_becomes_more_frequent(served, whole):
+def test_rewarded_responses_become_more_frequent(served, whole):
     before, after = short_share(served.run, served.prompts), short_share(whole.run, served.prompts)
     assert after > before + 0.1
-    assert [row["outcome"] for row in log(whole.run, "updates.jsonl")] == ["kept"] * 5
+    assert [row["outcome"] for row in read_log(whole.run, "updates.jsonl")] == ["kept"] * 5
 
 
 def test_the_result_is_a_run_that_other_commands_open(whole, served, tmp_path, capsys):
@@ -126,7 +126,7 @@ def test_the_result_is_a_run_that_other_commands_open(whole, served, tmp_path, c
 
 
 def test_the_log_names_every_line_once(served, whole):
-    found = log(whole.run)
+    found = read_log(whole.run)
     assert [row["line"] for row in found] == list(range(1, 4 * BATCH + 1))
     assert [row["step"] for row in found] == np.repeat(range(1, 5), BATCH).tolist()
     assert [row["reward"] for row in found] == [json.loads(line)["reward"] for line in served.lines[: 4 * BATCH]]
@@ -134,13 +134,13 @@ def test_the_log_names_every_line_once(served, whole):
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Simulates the death of the process."""
 
 
 def test_a_killed_adaptation_continues_as_if_uninterrupted(served, whole, tmp_path, monkeypatch):
-    """Killed before its second save, after the third one of the next start, and before the third one of the next."""
-    written(served, tmp_path)
-    config, real = config_of(served, tmp_path), checkpoints.save
+    """It is killed before its second save, then after the third save of the next start, then before the third save of the next."""
+    write_queue(served, tmp_path)
+    config, real = make_config(served, tmp_path), checkpoints.save
     for kill, late in ((2, False), (3, True), (3, False)):
         calls = []
 
@@ -160,38 +160,38 @@ def test_a_killed_adaptation_continues_as_if_uninterrupted(served, whole, tmp_pa
     assert max(distances(load(whole.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
     assert rows(tmp_path / "adapted") == rows(whole.run)
     for name in ("feedback.jsonl", "updates.jsonl"):
-        ours, theirs = ([{**row, "file": None} for row in log(run, name)] for run in (tmp_path / "adapted", whole.run))
+        ours, theirs = ([{**row, "file": None} for row in read_log(run, name)] for run in (tmp_path / "adapted", whole.run))
         assert ours == theirs
 
 
 def test_a_stopped_adaptation_says_so_and_continues_as_if_uninterrupted(served, whole, tmp_path):
-    """Once after a batch, and once while it waits for lines."""
-    written(served, tmp_path)
+    """It is stopped once after a batch, and once while it waits for lines."""
+    write_queue(served, tmp_path)
     lines = []
 
     def stop_after(beginning):
-        def say(line):
+        def print_line(line):
             lines.append(line)
             if line.startswith(beginning):
                 signal.raise_signal(signal.SIGTERM)
 
-        return say
+        return print_line
 
     for beginning in ("Batch 2 ", "Batch 4 "):
         with pytest.raises(Interrupted):
-            adapt(config_of(served, tmp_path, once=False), stop_after(beginning))
+            adapt(make_config(served, tmp_path, once=False), stop_after(beginning))
     assert lines.count("Stopping after this batch.") == 2
     assert "  the same command again" in lines
     assert "Continuing after batch 2, with 48 lines of the queue used up." in lines
-    adapt(config_of(served, tmp_path), lines.append)
+    adapt(make_config(served, tmp_path), lines.append)
     assert max(distances(load(whole.run, which="last").params, load(tmp_path / "adapted", which="last").params)) == 0
     assert rows(tmp_path / "adapted") == rows(whole.run)
     assert "Batch 4 " in (tmp_path / "adapted" / "log.txt").read_text()
 
 
-def test_an_adaptation_that_was_killed_before_its_first_save_begins_anew(served, tmp_path, monkeypatch):
-    written(served, tmp_path, [])
-    config = config_of(served, tmp_path, heldout=0)
+def test_an_adaptation_that_was_killed_before_its_first_save_starts_again(served, tmp_path, monkeypatch):
+    write_queue(served, tmp_path, [])
+    config = make_config(served, tmp_path, heldout=0)
 
     def save(*_):
         raise Killed
@@ -203,10 +203,10 @@ def test_an_adaptation_that_was_killed_before_its_first_save_begins_anew(served,
     assert adapt(config, lambda line: None) == tmp_path / "adapted"
 
 
-def test_lines_wait_for_a_whole_batch_and_bad_ones_are_put_aside(served, tmp_path, capsys):
+def test_lines_wait_for_a_full_batch_and_bad_ones_are_rejected(served, tmp_path, capsys):
     few = served.lines[: BATCH - 1]
     long = json.dumps({"prompt": "1" * 30, "response": "2", "thumbs": True}) + "\n"
-    queue = written(served, tmp_path, [few[0], "{\n", few[0], long, *few[1:], '{"prompt'])
+    queue = write_queue(served, tmp_path, [few[0], "{\n", few[0], long, *few[1:], '{"prompt'])
     words = ["adapt", str(served.run), "--feedback", str(queue), "--run", str(tmp_path / "adapted"), "--heldout", "0"]
     words += ["--once", *SETTINGS_AS_FLAGS]
     text = printed(capsys, *words)
@@ -216,7 +216,7 @@ def test_lines_wait_for_a_whole_batch_and_bad_ones_are_put_aside(served, tmp_pat
     assert f"{queue}, line 4, column 'prompt': the prompt has" in text
     assert f"{BATCH - 1} lines are too few for a batch of {BATCH}; they wait" in text
     assert f"The last line of {queue} has no line end" in text
-    rejects = log(tmp_path / "adapted", "rejects.jsonl")
+    rejects = read_log(tmp_path / "adapted", "rejects.jsonl")
     assert [row["line"] for row in rejects] == [2, 3, 4]
     assert rejects[0]["text"] == "{"
     assert not (tmp_path / "adapted" / "feedback.jsonl").exists()
@@ -227,16 +227,16 @@ def test_lines_wait_for_a_whole_batch_and_bad_ones_are_put_aside(served, tmp_pat
     assert "Continuing after batch 0" in text
     assert f"Lines learned from: {BATCH}, rejected: 5." in text
     assert f"{queue}, line {BATCH + 4}, column 'logp': logp is -60 for token 2 of the response" in text
-    found = log(tmp_path / "adapted")
+    found = read_log(tmp_path / "adapted")
     assert [row["line"] for row in found] == list(range(1, BATCH + 6))
-    assert [row["line"] for row in log(tmp_path / "adapted", "rejects.jsonl")] == [2, 3, 4, BATCH + 3, BATCH + 4]
+    assert [row["line"] for row in read_log(tmp_path / "adapted", "rejects.jsonl")] == [2, 3, 4, BATCH + 3, BATCH + 4]
     assert main(words) == 0
-    assert log(tmp_path / "adapted") == found, "no line is learned twice"
+    assert read_log(tmp_path / "adapted") == found, "no line is learned twice"
 
 
 def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
-    """Accuracies are put in the place of those of the model: of the served one, and after each of three batches."""
-    written(served, tmp_path, served.lines[: 3 * BATCH])
+    """The evaluation is faked: it returns fixed accuracies for the served model and after each of three batches."""
+    write_queue(served, tmp_path, served.lines[: 3 * BATCH])
     shares, found = [0.5, 0.75, 0.25, 0.7], []
 
     def evaluation(tools, state):
@@ -247,33 +247,33 @@ def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
 
     monkeypatch.setattr(adaptation_run, "evaluate_heldout", evaluation)
     lines = []
-    adapt(config_of(served, tmp_path, guard=True), lines.append)
-    updates = log(tmp_path / "adapted", "updates.jsonl")
+    adapt(make_config(served, tmp_path, guard=True), lines.append)
+    updates = read_log(tmp_path / "adapted", "updates.jsonl")
     assert [row["outcome"] for row in updates] == ["kept", "kept", "worse", "kept"]
     assert any("the accuracy is lower, so the earlier model is kept" in line for line in lines)
     assert [row["step"] for row in rows(tmp_path / "adapted") if row["phase"] == "eval"] == [0, 1, 3]
     best, last = (load(tmp_path / "adapted", which=which).params for which in ("best", "last"))
     assert max(distances(best, found[1])) == 0
     assert max(distances(last, found[3])) == 0
-    assert [row["step"] for row in log(tmp_path / "adapted")] == np.repeat([1, 2, 3], BATCH).tolist(), (
+    assert [row["step"] for row in read_log(tmp_path / "adapted")] == np.repeat([1, 2, 3], BATCH).tolist(), (
         "a rejected batch is used up too"
     )
 
 
 def test_updates_beyond_the_limit_are_undone_and_end_the_command(served, tmp_path):
-    written(served, tmp_path, [*served.lines, *(line.replace('"id": "1-', '"id": "2-') for line in served.lines)])
+    write_queue(served, tmp_path, [*served.lines, *(line.replace('"id": "1-', '"id": "2-') for line in served.lines)])
     with pytest.raises(InputError, match="beyond --max-kl 1e-09 and was undone in 5 batches in a row"):
-        adapt(config_of(served, tmp_path, max_kl=1e-9, heldout=4), lambda line: None)
-    found = [(row["outcome"], row["updates"]) for row in log(tmp_path / "adapted", "updates.jsonl")]
+        adapt(make_config(served, tmp_path, max_kl=1e-9, heldout=4), lambda line: None)
+    found = [(row["outcome"], row["updates"]) for row in read_log(tmp_path / "adapted", "updates.jsonl")]
     assert found == [("kept", 0), *[("too far", 0)] * 5]
     assert max(distances(load(served.run, which="best").params, load(tmp_path / "adapted", which="last").params)) == 0
     assert rows(tmp_path / "adapted")[-1]["kl_to_reference"] > 1e-9
-    assert len(log(tmp_path / "adapted")) == 5 * BATCH, "their lines are used up"
+    assert len(read_log(tmp_path / "adapted")) == 5 * BATCH, "their lines are used up"
 
 
-def test_the_policy_that_drew_a_response(served, tmp_path):
-    """The served checkpoint, or the newest one, or whatever the line says."""
-    setup, _ = make_served_setup(config_of(served, tmp_path), None)
+def test_the_policy_that_sampled_a_response(served, tmp_path):
+    """It is the served checkpoint or the newest one, unless the line contains log-probabilities."""
+    setup, _ = make_served_setup(make_config(served, tmp_path), None)
     state = place_state(setup, begin_adaptation(setup, first_params(setup)))
     state = state._replace(params=jax.tree.map(lambda leaf: leaf * 1.1, state.params))
     place = Place("q", "q", 1, 1, "")
@@ -281,7 +281,7 @@ def test_the_policy_that_drew_a_response(served, tmp_path):
     examples = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None), Example(place, None, [2], [4, 5, 1], 0.0, logp)]
     found = {}
     for which in ("first", "newest"):
-        tools = make_tools(config_of(served, tmp_path, served=which), setup, state)
+        tools = make_tools(make_config(served, tmp_path, served=which), setup, state)
         found[which] = rollout_of(tools, state, examples, [])
     for rollout in found.values():
         np.testing.assert_array_equal(rollout.behaviour_logp[1, 0, :3], np.float32(logp))
@@ -293,15 +293,15 @@ def test_the_policy_that_drew_a_response(served, tmp_path):
     np.testing.assert_allclose(first.rewards[:, 0], [2.0, -2.0])
 
 
-def test_a_logp_far_from_that_of_the_served_model_is_wrong(served, tmp_path):
-    setup, _ = make_served_setup(config_of(served, tmp_path), None)
+def test_a_logp_far_from_the_served_models_is_reported(served, tmp_path):
+    setup, _ = make_served_setup(make_config(served, tmp_path), None)
     state = place_state(setup, begin_adaptation(setup, first_params(setup)))
-    tools = make_tools(config_of(served, tmp_path), setup, state)
+    tools = make_tools(make_config(served, tmp_path), setup, state)
     places = [Place("q", "q", line, 1, "") for line in range(3)]
     without = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None) for place in places]
     assert wrong_logp(tools, state, without) == {}
-    drew = rollout_of(tools, state, without, []).behaviour_logp[0, 0, :3]
-    near, far = drew - 15, drew - np.array([0, 25, 0])
+    sampled_logp = rollout_of(tools, state, without, []).behaviour_logp[0, 0, :3]
+    near, far = sampled_logp - 15, sampled_logp - np.array([0, 25, 0])
     found = wrong_logp(
         tools, state, [without[0], without[1]._replace(logp=tuple(near)), without[2]._replace(logp=tuple(far))]
     )
@@ -309,17 +309,17 @@ def test_a_logp_far_from_that_of_the_served_model_is_wrong(served, tmp_path):
     assert "for token 2 of the response" in str(found[places[2]])
 
 
-def test_the_settings_of_the_served_run_that_do_not_apply(served, tmp_path):
+def test_settings_of_the_served_run_that_do_not_apply_are_reset(served, tmp_path):
     before = served.opened.config
     before = replace(before, sampling=replace(before.sampling, delay=1, remembered_rewards=2))
-    sampling = adapt_settings(before, config_of(served, tmp_path)).sampling
+    sampling = adapt_settings(before, make_config(served, tmp_path)).sampling
     assert (sampling.delay, sampling.remembered_rewards, sampling.oversample) == (0, 0, 1.0)
     assert sampling.max_response_tokens == before.sampling.max_response_tokens
 
 
 def test_a_folder_that_another_command_left_is_not_touched(served, tmp_path):
-    """The folder of a run that was killed before its first save, and files of a run without config.json."""
-    written(served, tmp_path)
+    """One folder is of a run that was killed before its first save, the other has a run's files without config.json."""
+    write_queue(served, tmp_path)
     place = tmp_path / "adapted"
     place.mkdir()
     for name, message in (
@@ -328,7 +328,7 @@ def test_a_folder_that_another_command_left_is_not_touched(served, tmp_path):
     ):
         (place / name).write_text("{}")
         with pytest.raises(InputError, match=message):
-            adapt(config_of(served, tmp_path), lambda line: None)
+            adapt(make_config(served, tmp_path), lambda line: None)
         assert [file.name for file in place.iterdir()] == [name]
         (place / name).unlink()
 
@@ -344,7 +344,7 @@ def test_a_reward_is_compared_with_the_mean_of_the_others():
     np.testing.assert_array_equal(relative_rewards(np.ones(3), np.ones(2)), np.zeros(3))
 
 
-def test_the_loss_is_that_of_clipped_policy_gradient_with_a_weighted_penalty():
+def test_the_loss_is_a_clipped_policy_gradient_with_a_weighted_penalty():
     generator = np.random.default_rng(0)
     old, ref, logp = (-generator.uniform(0.1, 2.0, (4, 1, 3)).astype(np.float32) for _ in range(3))
     advantage = np.float32([[1.0], [-1.0], [2.0], [-0.5]])
@@ -364,7 +364,7 @@ def test_the_loss_is_that_of_clipped_policy_gradient_with_a_weighted_penalty():
     np.testing.assert_allclose(loss(algorithm, jnp.asarray(logp[:, 0]), batch)[0], total, rtol=1e-5)
 
 
-def test_the_best_evaluation_is_that_of_a_model_that_was_kept(tmp_path):
+def test_the_best_evaluation_is_of_a_model_that_was_kept(tmp_path):
     file = tmp_path / "updates.jsonl"
     assert best_of(file) is None
     found = [("kept", "0100"), ("worse", "1111"), ("kept", "-110"), ("kept", "0110")]
@@ -376,8 +376,8 @@ def test_the_best_evaluation_is_that_of_a_model_that_was_kept(tmp_path):
         best_of(file)
 
 
-def test_invalid_ranks_and_targets_are_refused(served, whole, tmp_path, capsys):
-    queue = written(served, tmp_path)
+def test_invalid_runs_settings_and_targets_are_refused(served, whole, tmp_path, capsys):
+    queue = write_queue(served, tmp_path)
     words = ["--feedback", str(queue), "--run", str(tmp_path / "adapted"), "--once"]
     refused(capsys, "is not the folder of a run", "adapt", str(tmp_path), *words)
     shutil.copytree(served.run, tmp_path / "own")

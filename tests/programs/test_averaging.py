@@ -1,4 +1,4 @@
-"""Federated averaging: the mean, checked against NumPy, the folder that others open, and runs that do not belong together."""
+"""Federated averaging: the mean is checked against NumPy, other programs open its folder, and unrelated runs are refused."""
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ TINY = SMALL.replace(train_problems=24, heldout_problems=6)
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two runs that have left the same weights in different directions, their parameters, and further runs that began elsewhere."""
+    """Two runs that moved from the same weights in different directions, their parameters, and runs with another start."""
     place = tmp_path_factory.mktemp("runs")
     _, state = first_state(TINY)
     params = {}
@@ -38,34 +38,34 @@ def runs(tmp_path_factory):
     return place, params
 
 
-def opened(folder):
+def load_params(folder):
     return jax.device_get(load(folder, problems=[Problem("1+1=", "2")]).params)
 
 
 def test_the_mean_of_equal_models_is_the_model(runs, tmp_path):
     place, params = runs
     folder = average([place / "b", place / "b", place / "b"], tmp_path / "same", weights=[1, 3, 0.1])
-    jax.tree.map(np.testing.assert_array_equal, opened(folder), params["b"])
+    jax.tree.map(np.testing.assert_array_equal, load_params(folder), params["b"])
 
 
-def test_the_mean_is_weighted_and_training_begins_with_it(runs, tmp_path, capsys):
+def test_the_mean_is_weighted_and_training_starts_from_it(runs, tmp_path, capsys):
     place, params = runs
     folder = tmp_path / "mean"
     words = ["average", str(place / "a"), f"{place / 'b'}/checkpoints/best", str(folder), "--weights", "3", "1"]
     assert printed(capsys, *words) == f"Model: {folder}\n"
     expected = jax.tree.map(lambda one, other: (3 * one + other) / 4, params["a"], params["b"])
-    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-7), opened(folder), expected)
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-7), load_params(folder), expected)
     begun = jax.device_get(first_params(make_setup(TINY.replace(model=str(folder)))))
-    jax.tree.map(np.testing.assert_array_equal, begun, opened(folder))
+    jax.tree.map(np.testing.assert_array_equal, begun, load_params(folder))
     names = {file.name for file in folder.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "generation_config.json"} <= names, (
-        "what transformers reads"
+        "the files that transformers reads"
     )
     refused(capsys, "already exists; choose another folder", *words)
 
 
 def test_the_mean_of_two_trained_runs_is_evaluated(tmp_path, capsys):
-    """Two runs that learned from different problems: what the command writes is their mean, and `rljax eval` answers with it."""
+    """The command writes the mean of two runs that learned from different problems, and `rljax eval` evaluates it."""
     config = TINY.replace(warm_start_steps=3, warm_start_batch=8, steps=0, sample_every=0)
     trained = []
     for operator in "+-":
@@ -73,14 +73,16 @@ def test_the_mean_of_two_trained_runs_is_evaluated(tmp_path, capsys):
         result = rljax.train(config.replace(**settings), even_length)
         trained.append(jax.device_get(result.params))
     one, other = map(jax.tree.leaves, trained)
-    assert all((np.abs(a - b) > 0).any() for a, b in zip(one, other, strict=True) if a.ndim > 1), "each has learned its own"
+    assert all((np.abs(a - b) > 0).any() for a, b in zip(one, other, strict=True) if a.ndim > 1), (
+        "the two runs have learned different weights"
+    )
     folder = tmp_path / "mean"
     runs = [str(tmp_path / operator) for operator in "+-"]
     capsys.readouterr()
     words = ["average", *runs, str(folder), "--checkpoint", "last", "--weights", "3", "1"]
     assert printed(capsys, *words) == f"Model: {folder}\n"
     expected = jax.tree.map(lambda a, b: (3 * a + b) / 4, *trained)
-    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-7), opened(folder), expected)
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-7), load_params(folder), expected)
     problems = tmp_path / "problems.jsonl"
     problems.write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "7-4=", "answer": "3"}\n')
     out = tmp_path / "answers.jsonl"
@@ -98,14 +100,14 @@ def test_the_mean_of_two_trained_runs_is_evaluated(tmp_path, capsys):
         ("nowhere", "nowhere' is not the folder of a run"),
     ],
 )
-def test_runs_that_began_elsewhere_are_refused(runs, tmp_path, other, message):
+def test_runs_with_another_start_are_refused(runs, tmp_path, other, message):
     place, _ = runs
     with pytest.raises(InputError, match=message):
         average([place / "a", place / other], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
 
 
-def test_numbers_that_are_not_weights_are_refused(capsys):
+def test_invalid_weights_are_refused(capsys):
     for runs, weights, message in (
         (["a"], None, "nothing to average in 1 run; give two"),
         ([], None, "nothing to average in 0 runs; give two"),

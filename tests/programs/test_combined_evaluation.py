@@ -1,4 +1,4 @@
-"""Runs that vote: the most frequent answer of all, and what each of them loses against it."""
+"""Runs that vote: the most frequent answer wins, and each run is compared with the vote."""
 
 import numpy as np
 import pytest
@@ -12,14 +12,14 @@ from rljax.programs.evaluation import JudgedAnswers
 TRUE = "7"
 
 
-def answers_of(*answers):
-    """One answer of a run to each problem; all problems have the same true answer."""
+def make_answers(*answers):
+    """One run's answers, one per problem; all problems have the same true answer."""
     right = np.array([[float(answer == TRUE)] for answer in answers])
     return SampledAnswers(right, np.ones(right.shape, int), right < 0, [[answer] for answer in answers])
 
 
-def test_three_runs_that_err_in_different_places_are_right_together():
-    runs = [answers_of("7", "7", "1", "5"), answers_of("7", "2", "7", "6"), answers_of("3", "7", "7", "7")]
+def test_three_runs_with_different_errors_are_right_together():
+    runs = [make_answers("7", "7", "1", "5"), make_answers("7", "2", "7", "6"), make_answers("3", "7", "7", "7")]
     found = vote_of(("a", "b", "c"), runs)
     assert [alone.value for alone in found.alone] == [0.5, 0.5, 0.75]
     assert found.vote.value == pytest.approx((1 + 1 + 1 + 1 / 3) / 4), "three different answers win with equal probability"
@@ -28,15 +28,15 @@ def test_three_runs_that_err_in_different_places_are_right_together():
     assert [row["run"] for row in found.to_json()["runs"]] == ["a", "b", "c"]
 
 
-def test_runs_that_err_alike_win_nothing():
-    runs = [answers_of("7", "1", "1"), answers_of("7", "1", "1"), answers_of("7", "7", "1")]
+def test_runs_with_the_same_errors_gain_nothing():
+    runs = [make_answers("7", "1", "1"), make_answers("7", "1", "1"), make_answers("7", "7", "1")]
     found = vote_of(("a", "b", "c"), runs)
     assert found.vote.value == pytest.approx(1 / 3)
     assert found.gains[2].value == pytest.approx(-1 / 3)
 
 
-def test_runs_that_judge_or_leave_out_otherwise_do_not_vote_together():
-    first = JudgedAnswers(answers_of("7", "1"), [Problem("3+4=", TRUE)] * 2, 0, "exact", [1], [], [])
+def test_runs_with_another_reward_or_other_problems_do_not_vote_together():
+    first = JudgedAnswers(make_answers("7", "1"), [Problem("3+4=", TRUE)] * 2, 0, "exact", [1], [], [])
     check_same("b", first, first)
     with pytest.raises(InputError, match="'b' reads and judges answers by the reward 'math', and the first run by 'exact'"):
         check_same("b", first._replace(judged_by="math"), first)
@@ -44,14 +44,14 @@ def test_runs_that_judge_or_leave_out_otherwise_do_not_vote_together():
         check_same("b", first._replace(problems=first.problems[:1]), first)
 
 
-def test_a_problem_with_an_unknown_verdict_counts_for_nobody():
-    first, second = answers_of("7", "7", "1"), answers_of("7", "7", "1")
+def test_a_problem_with_an_unknown_verdict_counts_for_no_run():
+    first, second = make_answers("7", "7", "1"), make_answers("7", "7", "1")
     first.rewards[0] = np.nan
     found = vote_of(("a", "b"), [first, second])
     assert [alone.problems for alone in found.alone] == [2, 2] == [found.vote.problems, found.gains[1].problems]
     assert [alone.value for alone in found.alone] == [0.5, 0.5] == [found.vote.value, found.alone[0].value]
 
 
-def test_what_the_vote_loses_is_not_called_better():
-    runs = [answers_of("7", "7", "1"), answers_of("1", "1", "1"), answers_of("1", "1", "1")]
+def test_a_vote_that_loses_is_not_called_better():
+    runs = [make_answers("7", "7", "1"), make_answers("1", "1", "1"), make_answers("1", "1", "1")]
     assert "; vote minus a: -66.7 points (" in vote_of(("a", "b", "c"), runs).lines()[0]

@@ -1,6 +1,6 @@
-"""What the main programs cost at the widths of real models, as the compiler counts it: operations, bytes and programs.
+"""The cost of the main programs at the widths of real models, as counted by the compiler: operations, bytes and programs.
 
-Nothing is run at these widths, and no weight exists. The bounds hold for every machine, because nothing is timed.
+Nothing runs at these widths, and no weights exist. The bounds hold for every machine, because nothing is timed.
 """
 
 import itertools
@@ -45,8 +45,8 @@ def shape(*sizes, dtype=jnp.float32):
     return jax.ShapeDtypeStruct(sizes, dtype)
 
 
-def compiled(function, *shapes):
-    """A program that is measured, and not run."""
+def compile_program(function, *shapes):
+    """Compile a program that is measured, but not run."""
     return jax.jit(function).lower(*shapes).compile(compiler_options=for_measuring(make_mesh(1, 1)))
 
 
@@ -68,7 +68,9 @@ def log_probs():
     def gradient(chunks):
         tokens = chunks * default_chunk(QWEN.vocab_size)
         head = shape(QWEN.vocab_size, QWEN.width)
-        return compiled(jax.grad(total, (0, 1)), shape(1, tokens, QWEN.width), head, shape(1, tokens, dtype=jnp.int32))
+        return compile_program(
+            jax.grad(total, (0, 1)), shape(1, tokens, QWEN.width), head, shape(1, tokens, dtype=jnp.int32)
+        )
 
     return {chunks: gradient(chunks) for chunks in (8, 16)}
 
@@ -76,7 +78,7 @@ def log_probs():
 def test_log_probs_of_2104_tokens_take_at_most_1_2_gb_whatever_the_number_of_chunks(log_probs):
     hidden = 8 * default_chunk(QWEN.vocab_size) * QWEN.width * 4
     assert temporaries(log_probs[8]) <= 1.2 * GB
-    assert temporaries(log_probs[16]) - temporaries(log_probs[8]) <= 3 * hidden, "rows of tokens, no logits"
+    assert temporaries(log_probs[16]) - temporaries(log_probs[8]) <= 3 * hidden, "a few rows per token, but no logits"
 
 
 def test_log_probs_compute_the_logits_twice(log_probs):
@@ -113,7 +115,7 @@ def test_reading_a_long_prompt_takes_no_more_memory_than_its_cache_and_a_chunk()
         return temporaries(program), sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
     (short, small_cache), (long, large_cache) = measured(8192), measured(32_768)
-    assert long - short <= 1.1 * (large_cache - small_cache), "the cache, and a few numbers of each token"
+    assert long - short <= 1.1 * (large_cache - small_cache), "the cache, and a few numbers per token"
     assert short - small_cache <= 0.2 * GB
 
 
@@ -126,18 +128,18 @@ def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
     prompts, attention = shape(2, length, dtype=jnp.int32), shape(2, length, dtype=jnp.bool_)
     part = jax.eval_shape(partial(read_prompts, policy.decoder, budget=0), params, prompts, attention)
 
-    def moved(parts):
+    def bytes_accessed(parts):
         source = shape(64, dtype=jnp.int32)
         lowered = fill_rows.lower(policy.decoder, rows, [part] * parts, source, rows.draws, sampling=Sampling(budget, (0,)))
         return lowered.compile(compiler_options=for_measuring(make_mesh(1, 1))).cost_analysis()["bytes accessed"]
 
-    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows.state))
-    assert moved(1) >= 2 * held, "the count would show a second rewrite"
-    assert moved(4) - moved(1) <= 0.2 * held
+    state_size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows.state))
+    assert bytes_accessed(1) >= 2 * state_size, "the count would show a second rewrite"
+    assert bytes_accessed(4) - bytes_accessed(1) <= 0.2 * state_size
 
 
 def temporaries_of_gradient(layers, remat):
-    """Temporaries of a gradient of layers with 256 features, over 4 rows of 256 tokens."""
+    """Temporary bytes of a gradient of layers with 256 features, over 4 rows of 256 tokens."""
     config = replace(
         QWEN, vocab_size=64, width=256, heads=4, kv_heads=2, head_dim=64, hidden=512, layers=layers, remat=remat
     )
@@ -148,11 +150,11 @@ def temporaries_of_gradient(layers, remat):
     )
     policy = transformer_policy(config, eos=0)
     loss = jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
-    return temporaries(compiled(loss, jax.eval_shape(policy.init, KEY), rows))
+    return temporaries(compile_program(loss, jax.eval_shape(policy.init, KEY), rows))
 
 
 def test_the_more_a_layer_recomputes_the_less_it_keeps_in_memory():
-    """Temporaries of a gradient for each further layer of 256 features, over 4 rows of 256 tokens."""
+    """Compares the temporary bytes that two more layers add to a gradient."""
     left = [
         temporaries_of_gradient(4, remat) - temporaries_of_gradient(2, remat)
         for remat in ("none", "dots", "dots_no_batch", "full")
@@ -161,7 +163,7 @@ def test_the_more_a_layer_recomputes_the_less_it_keeps_in_memory():
 
 
 def test_remat_sqrt_keeps_inputs_for_twice_the_root_of_the_layers():
-    """Gradient with remat sqrt, of 16 layers in 4 blocks of 4: 8 inputs, 4 of blocks and 4 of layers, where full keeps 16."""
+    """With remat sqrt, 16 layers are 4 blocks of 4; a gradient keeps 4 inputs of blocks and 4 of layers, whereas full keeps 16."""
     one_input = 4 * 256 * 256 * 4
     full, root, smaller = (
         temporaries_of_gradient(16, "full"),
@@ -172,17 +174,17 @@ def test_remat_sqrt_keeps_inputs_for_twice_the_root_of_the_layers():
     assert (root - smaller) / one_input == pytest.approx(8 - 4, abs=1.1)
 
 
-def test_a_row_of_8704_tokens_is_held_a_layer_at_a_time():
-    """Gradient with remat. A further layer leaves its input behind, so that all 28 need less than 4 GB."""
-    prompt, drawn = np.ones((1, 512), np.int32), np.ones((1, 8192), np.int32)
-    rows = pack(Sequences(prompt, prompt > 0, drawn, drawn > 0, drawn.astype(np.float32)))
+def test_a_row_of_8704_tokens_needs_memory_for_one_layer_at_a_time():
+    """In a gradient with remat, each further layer keeps only its input, so all 28 layers need less than 4 GB."""
+    prompt, sampled = np.ones((1, 512), np.int32), np.ones((1, 8192), np.int32)
+    rows = pack(Sequences(prompt, prompt > 0, sampled, sampled > 0, sampled.astype(np.float32)))
     packed = jax.tree.map(lambda array: shape(*array.shape, dtype=array.dtype), rows)
 
     def measured(layers, *, remat):
         policy = transformer_policy(replace(QWEN, layers=layers, remat=remat), eos=0)
         params = jax.eval_shape(policy.init, jax.random.key(0))
         return temporaries(
-            compiled(jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum()), params, packed)
+            compile_program(jax.grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum()), params, packed)
         )
 
     two, three = (measured(layers, remat="full") for layers in (2, 3))
@@ -193,7 +195,7 @@ def test_a_row_of_8704_tokens_is_held_a_layer_at_a_time():
 
 
 def test_the_gradient_of_an_adapter_takes_half_the_memory_of_the_merged_form():
-    """Two layers of Qwen3-0.6B, 128 tokens. Merged, each matrix would be copied, and have a gradient of its own."""
+    """Two layers of Qwen3-0.6B, 128 tokens. If merged, each matrix would be copied and have its own gradient."""
     config = replace(QWEN, vocab_size=64, layers=2)
     policy = transformer_policy(config, eos=0)
     params = jax.eval_shape(policy.init, jax.random.key(0))
@@ -208,13 +210,13 @@ def test_the_gradient_of_an_adapter_takes_half_the_memory_of_the_merged_form():
         def total(adapter, params, rows):
             return policy.score(form(Base(params, jnp.float32(2.0)), adapter), rows, 1.0).logp.sum()
 
-        return temporaries(compiled(jax.grad(total), adapter, params, rows))
+        return temporaries(compile_program(jax.grad(total), adapter, params, rows))
 
     matrices = 2 * MIXING * 4
-    beside, merged = measured(scoring_params), measured(effective_params)
+    separate, merged = measured(scoring_params), measured(effective_params)
     assert merged >= matrices, "the count would notice a copy"
-    assert merged - beside >= 0.55 * matrices
-    assert beside <= 0.6 * merged, "what is left is the compiler's own transposes, for matrix products on a CPU"
+    assert merged - separate >= 0.55 * matrices
+    assert separate <= 0.6 * merged, "what is left is the compiler's own transposes, for matrix products on a CPU"
 
 
 def test_8b_parameters_on_8_devices_take_at_most_24_gb_of_each():
@@ -248,10 +250,12 @@ class Counter:
 
 
 def test_a_run_compiles_nothing_after_its_second_step(tmp_path):
-    """Lengths and rewards differ from step to step; the programs are those of the first steps."""
+    """Lengths and rewards differ from step to step, but the first steps' programs are reused."""
     config = SMALL.replace(run=str(tmp_path / "run"), algorithm="grpo", algorithm_options={}, prompts=4, group_size=4)
     config = config.replace(train_problems=40, heldout_problems=4, warm_start_steps=0, steps=5, microbatch_rows=8)
-    config = config.replace(temperature=0.97)  # as in no other test, whose programs this run would share
+    config = config.replace(
+        temperature=0.97
+    )  # no other test has this value; otherwise this run would share that test's programs
     counter = Counter()
     with watch_compilation(lambda name: counter.programs.append(name) if name is not None else None):
         rljax.train(config, even_length, trackers=[counter])

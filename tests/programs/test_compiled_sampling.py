@@ -1,4 +1,4 @@
-"""Messages and memory of a plan's sampling, checked against a real engine's and against counts by hand."""
+"""A plan's messages and memory for sampling, checked against a real engine and against hand counts."""
 
 from dataclasses import replace
 
@@ -33,10 +33,10 @@ NEVER = -1
 
 
 def run(mesh, monkeypatch):
-    """Draw the responses of a step; return the bytes that each device sends, and those of the caches that it holds at once."""
+    """Sample the responses of a step; return the bytes that each device sends, and the most cache bytes that it holds at once."""
     before, total, held = live_caches(), [], []
 
-    def counted(module, name):
+    def count_calls(module, name):
         program = getattr(module, name)
 
         def call(*args, **keywords):
@@ -49,16 +49,16 @@ def run(mesh, monkeypatch):
         call.trace = program.trace
         return call
 
-    def grown(decoder, rows, *, more):
+    def grow_and_measure(decoder, rows, *, more):
         larger = grow_rows(decoder, rows, more=more)
         held.append(live_caches() - before)
         return larger
 
     grow_rows = engine_module.grow_rows
-    monkeypatch.setattr(engine_module, "grow_rows", grown)
-    monkeypatch.setattr(sampling_module, "weights_program", counted(sampling_module, "weights_program"))
+    monkeypatch.setattr(engine_module, "grow_rows", grow_and_measure)
+    monkeypatch.setattr(sampling_module, "weights_program", count_calls(sampling_module, "weights_program"))
     for name in ("read_prompts", "fill_rows", "decode"):
-        monkeypatch.setattr(engine_module, name, counted(engine_module, name))
+        monkeypatch.setattr(engine_module, name, count_calls(engine_module, name))
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
     params = init_params(SHAPE, jax.random.key(0))
     params = put(params, policy_shardings(mesh, params, params, policy.partition))
@@ -73,7 +73,7 @@ def run(mesh, monkeypatch):
     return sum(total), max(held)
 
 
-def test_an_engine_sends_what_is_planned_and_holds_the_cache_that_is_planned(monkeypatch):
+def test_an_engine_sends_the_planned_bytes_and_holds_the_planned_cache(monkeypatch):
     mesh = make_mesh(2, 2, 2)
     real, held = run(mesh, monkeypatch)
     assert bytes_sent_sampling(CONFIG, SHAPE, mesh, START, SLOTS) == pytest.approx(real, rel=1e-6)
@@ -81,16 +81,16 @@ def test_an_engine_sends_what_is_planned_and_holds_the_cache_that_is_planned(mon
     assert held == most_cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS)
 
 
-def test_a_cache_that_grows_is_held_beside_its_copy_as_planned(monkeypatch):
-    """From room for 2 tokens to 4 and 6, while prompts wait."""
+def test_a_growing_cache_is_held_together_with_its_copy_as_planned(monkeypatch):
+    """It grows from room for 2 tokens to 4 and 6, while prompts wait."""
     monkeypatch.setattr(slots, "LONG_BUDGET", BUDGET)
     mesh = make_mesh(1, 1)
     _, held = run(mesh, monkeypatch)
     assert held == most_cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS)
 
 
-def test_a_layer_over_two_tensor_devices_adds_up_two_results_for_every_token():
-    """Those of the attention and of the feed-forward layer, of each prompt once and of 16 responses, but for their last tokens."""
+def test_a_layer_on_two_tensor_devices_sums_two_results_per_token():
+    """One of attention and one of the feed-forward layer: for each prompt once, and for 16 responses without their last tokens."""
     mesh = make_mesh(1, 1, 2)
     one, two = (bytes_sent_sampling(CONFIG, replace(SHAPE, layers=layers), mesh, START, SLOTS) for layers in (1, 2))
     tokens = PROMPTS * START + PROMPTS * GROUP * (BUDGET - 1)
@@ -98,7 +98,7 @@ def test_a_layer_over_two_tensor_devices_adds_up_two_results_for_every_token():
 
 
 def test_every_micro_batch_that_is_scored_gathers_the_parameters_of_each_layer():
-    """GRPO with a penalty scores under its reference, and PPO with one under its critic too; the embedding stays in place."""
+    """GRPO with a penalty scores with its reference, and PPO with a penalty also with its critic; the embedding is not gathered."""
     mesh = make_mesh(1, 8)
     parts = len(layout_of(CONFIG, mesh, START, PROMPTS * GROUP).responses)
 
@@ -120,7 +120,7 @@ def test_one_device_sends_nothing():
 
 
 def test_weights_that_are_ready_are_not_copied():
-    """A program would copy each of them: a copy of the model for as long as responses are sampled."""
+    """A program would copy each of them, so that a second model would exist while responses are sampled."""
     for mesh in (make_mesh(1, 1), make_mesh(8, 1)):
         params = init_params(SHAPE, jax.random.key(0))
         params = put(params, policy_shardings(mesh, params, params, transformer_policy(SHAPE, eos=0, mesh=mesh).partition))

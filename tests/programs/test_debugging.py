@@ -1,4 +1,4 @@
-"""The batch of a stopped run: it is kept, read back, replayed, and the first term that is not sound is named with its place."""
+"""The batch of a stopped run is saved, read back and replayed; the first term that is not finite is named with its position."""
 
 import json
 import re
@@ -53,7 +53,7 @@ from rljax.training.setup import make_setup
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """A run whose learning rate no parameter survives, and what it said at its end."""
+    """A run that stopped because its learning rate is far too large, and its error message."""
     path = tmp_path_factory.mktemp("stopped") / "run"
     config = SMALL.replace(
         run=str(path),
@@ -88,7 +88,7 @@ def test_the_command_in_the_message_names_the_update(stopped, capsys):
     assert all(term["unsound"] == 0 for term in found["terms"] if not term["name"].startswith("update"))
 
 
-def test_an_alarm_of_the_run_is_said_once_and_is_that_of_its_rows(stopped):
+def test_an_alarm_of_the_run_is_reported_once_and_follows_from_its_rows(stopped):
     path, _ = stopped
     _, events = watch_rows(read_metrics(path / "metrics.jsonl"))
     written = [json.loads(line) for line in (path / "alarms.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -105,7 +105,7 @@ def test_a_reward_that_is_infinite_is_named_with_its_response(stopped):
     rewards = groups.rollout.rewards.copy()
     rewards[1, 2] = np.inf
     groups = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
-    found = poisoned(path, kept._replace(scored_rollout=kept.scored_rollout._replace(groups=groups)))
+    found = diagnose_with_batch(path, kept._replace(scored_rollout=kept.scored_rollout._replace(groups=groups)))
     assert (found.cause.name, found.cause.place, found.cause.unsound) == ("reward", (10,), 1)
     broken = {term.name for term in found.terms if term.unsound}
     assert {"reward", "advantage", "surrogate", "loss"} <= broken
@@ -114,8 +114,8 @@ def test_a_reward_that_is_infinite_is_named_with_its_response(stopped):
     assert "=" in found.texts(10, 0)["prompt"]
 
 
-def poisoned(run, kept):
-    """The diagnosis of a run with another batch in its folder."""
+def diagnose_with_batch(run, kept):
+    """Diagnose a run with another batch in its folder."""
     saved = (run / NAME).read_bytes()
     try:
         return diagnose(write_batch(RunFolder.open(run), kept))
@@ -132,10 +132,10 @@ def test_what_is_not_a_batch_is_refused(stopped, tmp_path, capsys):
     refused(capsys, "its format is None", "debug", str(tmp_path))
     kept = read_batch(path / NAME)
     with pytest.raises(InputError, match=r"belongs to checkpoint 99 .*continued since"):
-        poisoned(path, kept._replace(checkpoint=99))
+        diagnose_with_batch(path, kept._replace(checkpoint=99))
 
 
-def test_the_batch_is_that_of_the_last_step_and_not_of_the_next(stopped):
+def test_the_batch_belongs_to_the_last_step_and_not_to_the_next(stopped):
     path, _ = stopped
     kept = read_batch(path / NAME)
     assert (kept.step, kept.scored_rollout.progress) == (MOST_SKIPPED, pytest.approx((MOST_SKIPPED - 1) / 9))
@@ -156,8 +156,8 @@ def last_state(path):
     return checkpoints.restore(path / "checkpoints" / "last", partial(state_like, setup)).checkpoint.state
 
 
-def scored_rollout_of(config, **reward):
-    """A setup of a bigram model, its state before RL, and what its first step learns from."""
+def make_first_rollout(config, **reward):
+    """A setup with a bigram model, its state before RL, and the scored rollout of its first step."""
     setup = make_setup(config, Seams(policy=BIGRAM, **reward), INSTALLERS)
     state = initial_state(setup, first_params(setup))
     state = rl_state(setup, state)
@@ -171,8 +171,8 @@ TINY = SMALL.replace(prompts=2, group_size=4, minibatches=1, heldout_problems=4,
 
 
 @pytest.mark.usefixtures("untyped")
-def test_values_are_those_before_the_critic_learned_from_the_batch(tmp_path):
-    setup, state, scored_rollout = scored_rollout_of(
+def test_values_are_from_before_the_critic_learned_from_the_batch(tmp_path):
+    setup, state, scored_rollout = make_first_rollout(
         TINY.replace(algorithm="ppo", group_size=4, critic_learning_rate=0.1), reward=even_length
     )
     state, _, _ = make_learner(setup, state)(state, scored_rollout)
@@ -189,7 +189,7 @@ def test_values_are_those_before_the_critic_learned_from_the_batch(tmp_path):
 @pytest.mark.usefixtures("untyped")
 def test_the_auxiliary_loss_is_a_part_of_the_replayed_update():
     config = TINY.replace(auxiliary=0.5, warm_start_batch=4)
-    setup, state, scored_rollout = scored_rollout_of(config, reward=even_length, optimizer=optax.sgd(1.0))
+    setup, state, scored_rollout = make_first_rollout(config, reward=even_length, optimizer=optax.sgd(1.0))
     state, scored_rollout = state._replace(step=jnp.int32(2)), scored_rollout._replace(progress=0.5)
     found = replay(setup, state, StoppedBatch(scored_rollout, 3, 0, None))
     terms = {term.name: term for term in found.terms}
@@ -199,25 +199,25 @@ def test_the_auxiliary_loss_is_a_part_of_the_replayed_update():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_the_loss_is_that_under_the_control_of_the_state(monkeypatch):
+def test_the_loss_uses_the_state_of_the_controller(monkeypatch):
     seen = []
     monkeypatch.setattr(debugging, "token_terms", lambda algorithm, *arrays: seen.append(algorithm) or {})
-    setup, state, scored_rollout = scored_rollout_of(TINY.replace(remedy="controller", minibatches=2), reward=even_length)
+    setup, state, scored_rollout = make_first_rollout(TINY.replace(remedy="controller", minibatches=2), reward=even_length)
     control = state.options["controller"]._replace(clip_scale=jnp.float32(0.5))
     replay(setup, state._replace(options=state.options | {"controller": control}), StoppedBatch(scored_rollout, 1, 0, None))
     assert clip_range(seen[0].surrogate)["low"] == pytest.approx(0.5 * clip_range(setup.algorithm.surrogate)["low"])
 
 
 @pytest.mark.parametrize("how", ["sum", "min"])
-def test_a_run_with_several_rewards_of_its_own_is_set_up_without_them(how):
+def test_a_run_with_several_custom_rewards_is_set_up_without_them(how):
     config = TINY.replace(reward_combine=how, reward_weights=(1.0, 0.5), **{"with": ("advantage=reliability_quality",)})
     setup = make_setup(*without_judge(config, Seams(), rewards=2))
     assert len(reward_names(setup.train)) == 2
 
 
 @pytest.mark.parametrize("needed", ["reward", "environment"])
-def test_a_run_with_a_judge_of_its_own_is_replayed_without_it(stopped, needed):
-    """Two rewards with weights, or an environment: neither is needed, and no built-in reward takes their place."""
+def test_a_run_with_a_custom_judge_is_replayed_without_it(stopped, needed):
+    """Neither weighted rewards nor an environment is needed, and no built-in reward replaces them."""
     path, _ = stopped
     file = path / "config.json"
     before = file.read_text()
@@ -233,7 +233,7 @@ def test_a_run_with_a_judge_of_its_own_is_replayed_without_it(stopped, needed):
 
 
 @pytest.mark.usefixtures("untyped")
-def test_weights_of_several_rewards_are_those_of_the_run(stopped, tmp_path):
+def test_weights_of_several_rewards_are_read_from_the_run(stopped, tmp_path):
     judge = SimpleNamespace(reward=combine([even_length, silent], [1.0, -0.3]))
     weights = reward_weights(BY_NAME["gdpo"](), SimpleNamespace(environment=None, judge=judge))
     assert weights == {"even_length": 1.0, "silent": -0.3}
@@ -279,7 +279,7 @@ def test_a_log_probability_that_is_not_a_number_is_named_with_its_token():
         ({"log_ratio": lambda logp, old, mask: (logp - old) / 0.0}, "log_ratio"),
     ],
 )
-def test_the_slot_of_an_algorithm_that_breaks_is_named(slots, name):
+def test_the_broken_slot_of_an_algorithm_is_named(slots, name):
     algorithm = BY_NAME["rloo"]()._replace(**slots)
     batch = prepare(algorithm, ROLLOUT)
     logp = jnp.asarray(LOGP.reshape(2, 3)) - 0.1

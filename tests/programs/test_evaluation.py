@@ -1,4 +1,4 @@
-"""What a report adds where the reward or the answers call for it: the score of an AIME, choosers, stated confidences."""
+"""What a report adds for some rewards and answers: the score of an AIME, choosers, stated confidences."""
 
 import numpy as np
 
@@ -10,26 +10,26 @@ PROBLEMS = [Problem(f"{n}?", "7") for n in range(4)]
 RIGHT = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
 
 
-def answered(judged_by="math", choosers=(), **changes):
+def make_judged(judged_by="math", choosers=(), **changes):
     sampled = SampledAnswers(RIGHT, np.ones(RIGHT.shape, int), RIGHT < 0, [["7", "8"]] * 4, RIGHT)._replace(**changes)
     return JudgedAnswers(sampled, PROBLEMS, 0, judged_by, [1, 2], [], list(choosers))
 
 
 def test_an_aime_has_an_expected_score_of_15():
-    assert "; expected score 7.5 (" in report_of(answered("aime")).headline()
-    assert report_of(answered("aime")).headline().endswith("of 15")
-    assert "expected score" not in report_of(answered()).headline()
+    assert "; expected score 7.5 (" in report_of(make_judged("aime")).headline()
+    assert report_of(make_judged("aime")).headline().endswith("of 15")
+    assert "expected score" not in report_of(make_judged()).headline()
 
 
 def test_choosers_have_a_table_and_rows_in_the_file():
-    report = report_of(answered(choosers=["verifier", "critic"], scores={"critic": 1 - RIGHT}))
+    report = report_of(make_judged(choosers=["verifier", "critic"], scores={"critic": 1 - RIGHT}))
     assert [row["value"] for row in report.to_json()["chosen"]["critic"]] == [0.5, 0.25]
     assert "Accuracy of the chosen response" in [table.title for table in report.tables()]
 
 
 def test_stated_confidences_are_compared_with_the_outcomes():
-    report = report_of(answered(confidence=np.full(RIGHT.shape, 0.9)))
+    report = report_of(make_judged(confidence=np.full(RIGHT.shape, 0.9)))
     (line,) = report.lines()
     assert line.startswith("Calibration: 100.0% of the answers state a confidence: mean 90.0%")
     assert abs(report.to_json()["calibration"]["error"]["value"] - 0.4) < 1e-9
-    assert report_of(answered()).to_json()["calibration"] is None
+    assert report_of(make_judged()).to_json()["calibration"] is None

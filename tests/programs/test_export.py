@@ -88,8 +88,8 @@ def test_transformers_generates_the_same_text(exported):
     assert tokenizer.decode(greedy[0], skip_special_tokens=True) == f"12+34={ours}"
 
 
-def checkpoint_folder(path):
-    """A bfloat16 checkpoint with a tokenizer, a chat template and sampling defaults of its own."""
+def save_checkpoint_folder(path):
+    """Save a bfloat16 checkpoint with its own tokenizer, chat template and sampling defaults."""
     policy = transformer_policy(read_shape(), bos=None, eos=1)
     save_pretrained(path, read_shape(), policy.init(jax.random.key(0)), bos=None, eos=1)
     weights = load_file(path / "model.safetensors")
@@ -109,7 +109,7 @@ def read_shape():
 
 
 def test_an_exported_checkpoint_differs_from_its_source_only_in_its_weights(tmp_path):
-    source = checkpoint_folder(tmp_path / "source")
+    source = save_checkpoint_folder(tmp_path / "source")
     run_without_training(tmp_path / "run", TINY.replace(model=str(source)), which=["best"])
     folder = rljax.export(tmp_path / "run", tmp_path / "model")
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -125,7 +125,9 @@ def test_an_exported_checkpoint_differs_from_its_source_only_in_its_weights(tmp_
 
 
 def test_a_chat_model_keeps_its_own_files(tmp_path):
-    inner = transformers.PreTrainedTokenizerFast(tokenizer_file=None, tokenizer_object=words(), eos_token="</s>")
+    inner = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=None, tokenizer_object=make_word_tokenizer(), eos_token="</s>"
+    )
     inner.chat_template = CHAT
     inner.save_pretrained(tmp_path / "tokenizer")
     tokenizer = rljax.data.tokenizer.load_tokenizer(str(tmp_path / "tokenizer"))
@@ -137,7 +139,7 @@ def test_a_chat_model_keeps_its_own_files(tmp_path):
     assert generation_config(Companions(tokenizer, None, None)) == {"eos_token_id": 0, "pad_token_id": 0}
 
 
-def words():
+def make_word_tokenizer():
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     backend = Tokenizer(models.WordLevel({"</s>": 0, "a": 1, "b": 2, "c": 3}, unk_token="c"))
@@ -145,7 +147,7 @@ def words():
     return backend
 
 
-def test_type_and_shards_are_chosen(run, tmp_path, capsys):
+def test_dtype_and_shard_size_can_be_chosen(run, tmp_path, capsys):
     path, params = run
     folder = tmp_path / "model"
     options = ["--dtype", "bfloat16", "--max-shard-size", "3KB"]
@@ -245,10 +247,10 @@ def test_a_push_that_cannot_work_is_refused_before_anything_is_read(run, tmp_pat
 
 
 def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
-    def full(*arguments, **options):
+    def raise_disk_full(*arguments, **options):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("rljax.training.parts.model_folder.write_companions", full)
+    monkeypatch.setattr("rljax.training.parts.model_folder.write_companions", raise_disk_full)
     with pytest.raises(OSError, match="no space left"):
         rljax.export(run[0], tmp_path / "model")
     assert not list(tmp_path.iterdir())

@@ -18,18 +18,18 @@ TOKENIZER = make_tokenizer(CONFIG)
 IMAGE = PATTERNS[3:7]
 
 
-def example(prompt, response):
-    """A line as an example."""
+def make_example(prompt, response):
+    """Read a line of feedback as an example."""
     line = json.dumps({"prompt": prompt, "response": response, "reward": 1})
     found = Line(Place("q", "q", 1, len(line), ""), line, read_line(line.encode()))
     return example_of(found, named={}, config=CONFIG, tokenizer=TOKENIZER)
 
 
-def test_whole_images_in_the_prompt_are_read():
-    found = example(IMAGE + IMAGE, "3+5=#8")
+def test_complete_images_in_the_prompt_are_read():
+    found = make_example(IMAGE + IMAGE, "3+5=#8")
     assert found.prompt[-8:] == TOKENIZER.encode(IMAGE + IMAGE)
     assert found.tokens == [*TOKENIZER.encode("3+5=#8"), TOKENIZER.eos_token_id]
-    assert example(IMAGE, found.tokens).tokens == found.tokens
+    assert make_example(IMAGE, found.tokens).tokens == found.tokens
 
 
 @pytest.mark.parametrize(
@@ -42,5 +42,5 @@ def test_whole_images_in_the_prompt_are_read():
 )
 def test_patches_that_cannot_be_scored_are_refused(prompt, response, column, message):
     with pytest.raises(BadRowError, match=message) as error:
-        example(prompt, response)
+        make_example(prompt, response)
     assert error.value.column == column

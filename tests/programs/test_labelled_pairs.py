@@ -1,4 +1,4 @@
-"""`rljax pairs`: right and wrong responses of a run's policy, as `rljax reward-model` reads them."""
+"""`rljax pairs`: right and wrong responses of a run's policy, in the form that `rljax reward-model` reads."""
 
 import json
 
@@ -27,7 +27,7 @@ def rewards(tmp_path_factory):
     return file
 
 
-def test_each_wrong_response_stands_beside_a_right_one(finished, rewards, tmp_path, capsys):
+def test_each_wrong_response_is_paired_with_a_right_one(finished, rewards, tmp_path, capsys):
     out = tmp_path / "pairs.jsonl"
     options = ["--reward", f"{rewards}:even", "--prompts", "8", "--samples", "6"]
     text = printed(capsys, "pairs", str(finished.run), str(out), *options)
@@ -42,7 +42,7 @@ def test_each_wrong_response_stands_beside_a_right_one(finished, rewards, tmp_pa
     refused(capsys, "pairs.jsonl' already exists", "pairs", str(finished.run), str(out), *options)
 
 
-def test_where_no_response_is_right_the_demonstration_is_chosen(finished, tmp_path, capsys):
+def test_if_no_response_is_right_the_demonstration_is_chosen(finished, tmp_path, capsys):
     out = tmp_path / "pairs.jsonl"
     options = ["--reward", "exact", "--prompts", "4", "--samples", "2", "--temperature", "3"]
     text = printed(capsys, "pairs", str(finished.run), str(out), *options)

@@ -1,4 +1,4 @@
-"""What a plan says, checked against what a run has in memory and what the compiler counts."""
+"""A plan's numbers, checked against a run's memory and the compiler's counts."""
 
 import os
 import re
@@ -90,8 +90,8 @@ CONFIG = SMALL.replace(
     ],
     ids=lambda changes: "-".join(map(str, changes.values())) or "grpo",
 )
-def test_the_bytes_of_the_state_are_those_of_a_run(changes):
-    """Of device 0 of eight, in RL."""
+def test_the_planned_bytes_of_the_state_match_a_run(changes):
+    """On device 0 of eight, during RL."""
     settings = CONFIG.replace(replicas=2, fsdp=2, tensor=2, **({"algorithm_options": {}} | changes))
     real = settings.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4)
     setup, state = first_state(real, reward=even_length)
@@ -100,19 +100,19 @@ def test_the_bytes_of_the_state_are_those_of_a_run(changes):
     shape = make_shape(settings.model, setup.tokenizer.vocab_size)
     planned, base = state_shapes(settings, algorithm, transformer_policy(shape, eos=0, mesh=setup.mesh), setup.mesh)
 
-    def held(tree):
+    def count_bytes(tree):
         first = setup.mesh.devices.flat[0]
         shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
         return sum(shard.data.nbytes for shard in shards if shard.device == first)
 
     for name in ("params", "opt_state", "reference", "critic"):
-        assert bytes_on_a_device(getattr(planned, name)) == held(getattr(state, name)), name
+        assert bytes_on_a_device(getattr(planned, name)) == count_bytes(getattr(state, name)), name
     assert (base is None) == (setup.base is None)
     if base is not None:
-        assert bytes_on_a_device(base.params) == held(setup.base.params)
+        assert bytes_on_a_device(base.params) == count_bytes(setup.base.params)
 
 
-def test_what_a_deep_model_takes_follows_from_shallow_ones():
+def test_the_cost_of_a_deep_model_is_extrapolated_from_shallow_ones():
     mesh = make_mesh(1, 2)
     direct = measure_updates(CONFIG, SHAPE, mesh, 20)
     guess = extrapolate(lambda layers: measure_updates(CONFIG, replace(SHAPE, layers=layers), mesh, 20), SHAPE.layers)
@@ -126,8 +126,8 @@ def test_what_a_deep_model_takes_follows_from_shallow_ones():
     )
 
 
-def test_blocks_of_layers_are_planned_with_the_memory_of_full_and_their_own_messages():
-    """Each matrix is gathered once more, for the second time that its layer is computed again."""
+def test_remat_sqrt_is_planned_with_the_memory_of_full_and_its_own_messages():
+    """Each matrix is gathered once more, because its layer is recomputed a second time."""
     of_full, of_blocks = (plan_of(CONFIG.replace(layers=4, remat=remat, fsdp=2), 2, 20) for remat in ("full", "sqrt"))
     assert (of_blocks.temporaries, of_blocks.critic_temporaries) == (of_full.temporaries, of_full.critic_temporaries)
     full, blocks = of_full.phases["update"], of_blocks.phases["update"]
@@ -137,7 +137,7 @@ def test_blocks_of_layers_are_planned_with_the_memory_of_full_and_their_own_mess
     assert of_blocks.phases["sample"] == of_full.phases["sample"]
 
 
-def test_layers_with_a_window_are_planned_as_those_without_one(monkeypatch):
+def test_layers_with_a_window_are_planned_like_those_without_one(monkeypatch):
     shapes = []
 
     def measure(_config, shape, *_):
@@ -151,7 +151,7 @@ def test_layers_with_a_window_are_planned_as_those_without_one(monkeypatch):
     assert {shape.windows for shape in shapes} == {(None,) * 2, (None,) * 3, (8,) * 2, (8,) * 3}
 
 
-def test_cheap_code_has_the_temporaries_of_the_code_that_runs():
+def test_quickly_compiled_code_has_the_temporaries_of_the_code_that_runs():
     mesh, shape = make_mesh(1, 1), replace(SHAPE, layers=1)
     cheap = policy_update(CONFIG, shape, mesh, 20)
     algorithm, config = plan_algorithm(CONFIG)
@@ -165,7 +165,7 @@ def test_cheap_code_has_the_temporaries_of_the_code_that_runs():
     assert temporaries(cheap) == temporaries(usual)
 
 
-def test_the_operations_are_about_those_that_the_compiler_counts():
+def test_the_operations_are_close_to_the_compilers_count():
     """One micro-batch and one chunk of logits, so that no loop hides how often its body runs."""
     config, mesh = CONFIG.replace(minibatches=1, microbatch_rows=16), make_mesh(1, 1)
     counted = policy_update(config, SHAPE, mesh, 20).cost_analysis()["flops"]
@@ -197,7 +197,7 @@ def test_every_kind_of_advantage_is_planned(part):
     assert batch.advantage.shape == (2 * 4, 12)
 
 
-def test_the_work_of_a_step_is_that_of_a_hand_count():
+def test_the_work_of_a_step_matches_a_hand_count():
     """16 responses in two rounds of decoding, 20 + 12 tokens each; no reference, no remat."""
     config = CONFIG.replace(algorithm_options={"beta": 0.0}, microbatch_rows=4)
     algorithm, config = plan_algorithm(config)
@@ -236,7 +236,7 @@ def test_the_examples_of_the_auxiliary_loss_are_planned():
 
 
 def test_updates_of_several_passes_are_all_counted(monkeypatch):
-    """The critic has 24 updates on 4 prompts: passes of its own, too."""
+    """The critic makes 24 updates on 4 prompts, so it also makes several passes."""
     once = CONFIG.replace(algorithm="open_reasoner_zero", algorithm_options={})
     thrice, shape, mesh = once.replace(passes=3), replace(SHAPE, layers=1), make_mesh(1, 2)
     one, three = (
@@ -252,7 +252,7 @@ def test_updates_of_several_passes_are_all_counted(monkeypatch):
     assert measure_updates(thrice, shape, mesh, 20) == MeasuredUpdates(5, 6 * 7, 5, 72 * 7)
 
 
-def test_the_least_time_is_that_of_the_scarcest():
+def test_the_least_time_is_set_by_the_scarcest_resource():
     device = DEVICES["h100"]
     assert Work(989e12 * 8).seconds(device, 4) == pytest.approx(2.0)
     assert Work(989e12 * 8).seconds(device, 4, speed=speed_of("float32")) == pytest.approx(4.0)
@@ -260,7 +260,7 @@ def test_the_least_time_is_that_of_the_scarcest():
     assert Work(989e12, 3.35e12, 450e9 * 5).seconds(device, 1) == pytest.approx(5.0)
 
 
-def test_a_state_without_room_is_refused_with_changes_that_would_fit():
+def test_a_state_that_does_not_fit_is_refused_with_changes_that_would():
     config = CONFIG.replace(width=64)
     algorithm, config = plan_algorithm(config)
     mesh = make_mesh(8, 1)
@@ -274,7 +274,7 @@ def test_a_state_without_room_is_refused_with_changes_that_would_fit():
         check_room(config, algorithm, policy, mesh, 8)
 
 
-def test_the_sampler_needs_room_too():
+def test_the_sampler_needs_memory_too():
     """Each of the eight devices that share the state has its complete weights, and one row and one prompt of its cache."""
     algorithm, config = plan_algorithm(CONFIG.replace(fsdp=8))
     mesh = make_mesh(1, 8)
@@ -299,7 +299,7 @@ def test_the_sampler_needs_room_too():
     )
 
 
-def test_a_model_that_is_opened_needs_room_for_its_parameters_and_a_row():
+def test_a_model_that_is_opened_needs_memory_for_its_parameters_and_a_row():
     adapted = CONFIG.replace(lora_rank=2)
     mesh = make_mesh(8, 1)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
@@ -312,7 +312,7 @@ def test_a_model_that_is_opened_needs_room_for_its_parameters_and_a_row():
             check_loaded(config, policy, mesh, 8 * (needed - 1), prompt_length=length)
 
 
-def test_the_room_is_that_of_the_optimizer_that_is_passed():
+def test_the_memory_check_counts_the_optimizer_that_is_passed():
     algorithm, config = plan_algorithm(CONFIG)
     mesh = make_mesh(1, 1)
     policy = transformer_policy(SHAPE, eos=0, mesh=mesh)
@@ -324,12 +324,12 @@ def test_the_room_is_that_of_the_optimizer_that_is_passed():
     check_room(config, algorithm, policy, mesh, plain, optimizer=optax.sgd(1.0))
     with pytest.raises(InputError, match="it does not fit"):
         check_room(config, algorithm, policy, mesh, plain)
-    several = optax.chain(*[optax.scale_by_adam()] * 8)  # with more moments than any built-in optimiser
+    several = optax.chain(*[optax.scale_by_adam()] * 8)  # with more moments than any built-in optimizer
     with pytest.raises(InputError, match="it does not fit"):
         check_room(config, algorithm, policy, mesh, 10 * parameters, optimizer=several)
 
 
-def test_no_adapter_is_proposed_where_it_cannot_be():
+def test_no_adapter_is_proposed_if_it_cannot_be_used():
     for settings in ({"anchor": 1.0}, {"freeze": ("embedding",)}, {"lora_rank": 2}):
         assert "--lora-rank 16" not in dict(changes_to_try(TrainConfig.flat(**settings), 1))
     assert "--lora-rank 16" in dict(changes_to_try(TrainConfig(), 1))
@@ -338,7 +338,7 @@ def test_no_adapter_is_proposed_where_it_cannot_be():
 
 
 @pytest.mark.parametrize("replicas", [None, 1, 2])
-def test_the_mesh_that_is_proposed_can_be_typed_behind_the_flags_of_the_run(replicas):
+def test_the_proposed_mesh_can_be_typed_after_the_flags_of_the_run(replicas):
     config = TrainConfig.flat(replicas=replicas, fsdp=2, tensor=2)
     flags, settings = changes_to_try(config, 8)[0]
     words = flags.split()
@@ -348,7 +348,7 @@ def test_the_mesh_that_is_proposed_can_be_typed_behind_the_flags_of_the_run(repl
     assert mesh.shape == make_mesh(wanted.replicas, wanted.fsdp, wanted.tensor).shape == {"data": 1, "fsdp": 4, "tensor": 2}
 
 
-def test_an_adapter_and_a_cut_model_need_less():
+def test_an_adapter_and_a_sharded_model_need_less():
     one, eight = (make_plan(CONFIG, replace(SHAPE, layers=1), make_mesh(1, n), 20) for n in (1, 8))
     adapted = make_plan(CONFIG.replace(lora_rank=2), replace(SHAPE, layers=1), make_mesh(1, 1), 20)
     assert eight.state < one.state / 7
@@ -369,14 +369,14 @@ def test_an_adapter_and_a_cut_model_need_less():
     ],
 )
 def test_a_long_decode_copies_its_cache(rows, budget, slots):
-    """From 128 tokens on: into twice the room while prompts wait; and 16 rows and more into the largest of the smaller batches."""
+    """From 128 tokens on, into twice the room while prompts wait; from 16 rows on, also into the largest smaller batch."""
     config = CONFIG.replace(max_response_tokens=budget)
     found = most_cache_bytes(config, replace(SHAPE, layers=1), make_mesh(1, 1), 20, rows)
     assert found == 2 * 1 * slots * 64 * 4
 
 
-def test_a_run_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):
-    """Room for the parameters, but not for their moments as well."""
+def test_a_run_that_does_not_fit_is_refused_before_weights_are_initialized(monkeypatch):
+    """There is memory for the parameters, but not for their moments as well."""
     real = CONFIG.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4, algorithm_options={"beta": 0.0})
     shape = make_shape(real.model, make_tokenizer(real).vocab_size)
     room = 5 * count_parameters(abstract_params(shape))
@@ -388,7 +388,7 @@ def test_a_run_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):
 
 
 def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
-    assert jax.device_count() == 8, "found before a plan pretends others"
+    assert jax.device_count() == 8, "the devices are found before the plan simulates others"
     for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
         monkeypatch.setenv(name, os.environ[name])
     monkeypatch.setattr(
@@ -438,8 +438,8 @@ sys.exit(code)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
-def test_the_memory_of_a_run_on_a_cpu_is_that_of_its_plan(tmp_path):
-    """A state that exists twice, as while it is saved, or a gradient that exists twice would be noticed."""
+def test_the_memory_of_a_run_on_a_cpu_matches_its_plan(tmp_path):
+    """The test would notice a second copy of the state, for example during a save, or of the gradient."""
     flags = ["--layers", "1", "--width", "1024", "--heads", "8", "--kv-heads", "8", "--hidden", "4096", "--replicas", "1"]
     flags += ["--algorithm", "grpo", "--prompts", "4", "--group-size", "4", "--max-response-tokens", "12", "--steps", "1"]
     flags += ["--warm-start-steps", "0", "--train-problems", "16", "--heldout-problems", "4", "--models", "none", "--quiet"]
@@ -452,17 +452,17 @@ def test_the_memory_of_a_run_on_a_cpu_is_that_of_its_plan(tmp_path):
     assert 1 / 1.2 < int(ended.stdout.split()[-1]) / planned.peak < 1.2
 
 
-def test_devices_are_pretended_before_jax_looks():
+def test_devices_are_simulated_before_jax_starts():
     environment = {"XLA_FLAGS": "--other"}
     simulate_devices(environment, 16)
     assert environment == {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--other --xla_force_host_platform_device_count=16"}
 
 
-def test_an_update_beside_a_calculator_is_not_planned():
+def test_an_update_with_a_calculator_is_not_planned():
     with pytest.raises(InputError, match=r"cannot measure calculator=0\.5, which keeps all logits of a micro-batch"):
         plan_of(CONFIG.replace(calculator=0.5), 1, 20)
 
 
-def test_an_update_beside_a_teacher_is_not_planned():
+def test_an_update_with_a_teacher_is_not_planned():
     with pytest.raises(InputError, match="cannot measure gkd, whose update also reads a teacher"):
         plan_of(CONFIG.replace(algorithm="gkd", algorithm_options={}), 1, 20)

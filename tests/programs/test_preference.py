@@ -43,7 +43,7 @@ DATA = even_pairs(256, 0), even_pairs(64, 1)
 REWARDED = tuple([replace(pair, margin=4.0) for pair in part] for part in DATA)
 
 
-def rows_of(folder):
+def read_rows(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
@@ -69,7 +69,7 @@ def test_every_loss_learns_which_response_is_preferred(trained, name):
     assert result.after["accuracy"] >= 0.9
     assert result.after["margin"] > max(0.0, result.before["margin"])
     assert result.after["loss"] < result.before["loss"]
-    rows = rows_of(result.folder)
+    rows = read_rows(result.folder)
     assert [row["phase"] for row in rows] == ["eval", *["preference"] * 30, "eval"]
     assert rows[-1] == {"phase": "eval", "step": 30} | result.after
     numbers = {
@@ -90,7 +90,7 @@ def test_every_loss_learns_which_response_is_preferred(trained, name):
 
 def test_the_first_losses_are_the_values_at_the_reference(trained):
     expected = {"dpo": math.log(2), "cdpo": math.log(2), "ipo": 25.0, "kto": 0.5, "rebel": 16.0}
-    first = {name: rows_of(trained(name).folder)[1]["loss"] for name in expected}
+    first = {name: read_rows(trained(name).folder)[1]["loss"] for name in expected}
     assert first == pytest.approx(expected, rel=1e-5)
 
 
@@ -98,7 +98,7 @@ def test_the_first_losses_are_the_values_at_the_reference(trained):
 def test_the_same_seed_gives_the_same_numbers(trained, name, tmp_path):
     once = trained(name)
     again = train_preference(replace(CONFIG, loss=name, output=str(tmp_path / "again")), preferences=DATA)
-    assert rows_of(once.folder) == rows_of(again.folder)
+    assert read_rows(once.folder) == read_rows(again.folder)
     jax.tree.map(np.testing.assert_array_equal, once.params, again.params)
 
 
@@ -106,7 +106,7 @@ def test_the_folder_opens_as_the_trained_model_and_can_be_trained_further(traine
     result = trained("orpo")
     opened = load(result.folder, problems=[Problem("12=", "")], max_response_tokens=6)
     ((text,),) = opened.sample(["12="])
-    assert set(text) <= set("02468"), "it was taught to answer with even digits"
+    assert set(text) <= set("02468"), "it was trained to answer with even digits"
     setup, state = make_preference_setup(replace(CONFIG, tokenizer=None, model=str(result.folder), loss="simpo"), DATA)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.params), jax.device_get(result.params))
     assert setup.tokenizer.vocab_size == CharacterTokenizer().vocab_size
@@ -135,7 +135,7 @@ def test_unused_margins_of_the_pairs_are_reported():
         ),
     ],
 )
-def test_what_chats_lose_is_reported(tmp_path, chat, warning):
+def test_what_is_left_out_of_chats_is_reported(tmp_path, chat, warning):
     call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
     turns = (call, {"role": "tool", "content": "2"}, {"role": "assistant", "content": "2"}) if chat else None
     ask = ({"role": "user", "content": "1+1"},)
@@ -146,7 +146,7 @@ def test_what_chats_lose_is_reported(tmp_path, chat, warning):
 
 
 def test_margins_reach_the_loss_of_every_micro_batch_and_of_the_heldout_pairs():
-    """At the reference REBEL's loss is the squared margin; pairs whose margin is 4 have a share of the batch."""
+    """At the reference, REBEL's loss is the squared margin; a quarter of the pairs have a margin of 4."""
     train = [replace(pair, margin=4.0 * (place % 4 == 0)) for place, pair in enumerate(DATA[0][:64])]
     config = replace(CONFIG, loss="rebel", loss_options={"eta": 0.5}, batch=64, microbatch_pairs=8, steps=1)
     setup, state = make_preference_setup(config, (train, REWARDED[1]))
@@ -196,7 +196,7 @@ def test_updates_that_are_not_finite_never_reach_the_model(tmp_path):
         InputError, match=r"far too large, in 5 updates in a row, .* start again from it .* lower --learning-rate"
     ):
         train_preference(config, preferences=DATA)
-    assert [row["skipped_updates"] for row in rows_of(tmp_path / "model") if row["phase"] != "eval"] == [1.0] * 5
+    assert [row["skipped_updates"] for row in read_rows(tmp_path / "model") if row["phase"] != "eval"] == [1.0] * 5
     params = load(tmp_path / "model").params
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(params)))
 
@@ -221,14 +221,14 @@ def test_an_interrupted_training_continues_exactly(trained, name, tmp_path, monk
         with pytest.raises(Interrupted):
             train_preference(replace(CONFIG, loss=name, output=str(folder)), preferences=DATA)
     assert capsys.readouterr().out.endswith(f"\n  train_preference(preferences=preferences, resume={str(folder)!r})\n")
-    assert [row["phase"] for row in rows_of(folder)] == ["eval", *["preference"] * 13]
+    assert [row["phase"] for row in read_rows(folder)] == ["eval", *["preference"] * 13]
     assert not (folder / "config.json").exists(), "the model is written only at the end"
     with pytest.raises(InputError, match=r"cannot change --learning-rate; leave it out. quiet, "):
         train_preference(replace(CONFIG, learning_rate=0.5), preferences=DATA, resume=folder)
     with pytest.raises(InputError, match=r"The pairs of the training in .* changed since it began"):
         train_preference(preferences=(DATA[0][:-1], DATA[1]), resume=folder)
     again = train_preference(preferences=DATA, resume=folder)
-    assert rows_of(folder) == rows_of(uninterrupted.folder)
+    assert read_rows(folder) == read_rows(uninterrupted.folder)
     assert (again.before, again.after) == (uninterrupted.before, uninterrupted.after)
     jax.tree.map(np.testing.assert_array_equal, again.params, uninterrupted.params)
     assert {path.name for path in folder.iterdir()} == {path.name for path in uninterrupted.folder.iterdir()}
@@ -237,7 +237,7 @@ def test_an_interrupted_training_continues_exactly(trained, name, tmp_path, monk
 
 
 class Killed(BaseException):
-    """A fake for the end of the process."""
+    """Simulates the death of the process."""
 
 
 @pytest.mark.parametrize("resumes", [True, False], ids=["resume", "the same command"])
@@ -246,18 +246,18 @@ def test_a_training_that_was_killed_before_its_first_save_starts_from_the_beginn
 ):
     uninterrupted, config = trained("dpo"), replace(CONFIG, loss="dpo", output=str(tmp_path / "killed"))
 
-    def killed(*arguments):
+    def die(*arguments):
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints, "save", killed)
+        patched.setattr(checkpoints, "save", die)
         with pytest.raises(Killed):
             train_preference(config, preferences=DATA)
     assert not list((tmp_path / "killed").glob("checkpoints/last/*"))
     start = {"resume": tmp_path / "killed"} if resumes else {"config": config}
     again = train_preference(**start, preferences=DATA)
     assert again.after == uninterrupted.after
-    assert rows_of(tmp_path / "killed") == rows_of(uninterrupted.folder)
+    assert read_rows(tmp_path / "killed") == read_rows(uninterrupted.folder)
 
 
 def test_the_reference_of_a_resumed_training_is_the_first_model(trained, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""A reward model's scores of complete responses and of their prefixes; the critic's values are in tests/test_cli_inference.py."""
+"""A reward model's scores of complete responses and their prefixes; tests/test_cli_inference.py tests the critic's values."""
 
 import jax
 import numpy as np
@@ -27,24 +27,24 @@ def folder(tmp_path_factory):
     return path
 
 
-def prefix_of(text, *, ended):
+def make_prefix(text, *, ended):
     return Prefix(Problem("1+1=", "2"), (), (), text, (), ended)
 
 
-def test_a_whole_response_has_the_reward_of_the_model_and_a_beginning_lacks_the_end_token(folder):
+def test_a_complete_response_has_the_models_reward_and_a_prefix_lacks_the_end_token(folder):
     mesh = make_mesh(1, 1)
     value, reward = reward_model_value(str(folder), mesh, chat=False), reward_of_model(folder, mesh)
     texts = ["1+1=2;#2", "#3", "1"]
-    whole = value([prefix_of(text, ended=True) for text in texts])
-    np.testing.assert_allclose(whole, reward(["1+1="] * 3, texts), atol=1e-6)
-    begun = value([prefix_of(text, ended=False) for text in texts])
-    assert np.abs(begun - whole).min() > 1e-4
+    complete = value([make_prefix(text, ended=True) for text in texts])
+    np.testing.assert_allclose(complete, reward(["1+1="] * 3, texts), atol=1e-6)
+    unfinished = value([make_prefix(text, ended=False) for text in texts])
+    assert np.abs(unfinished - complete).min() > 1e-4
     assert sequence_tokens("1+1=", "#3", TOKENIZER, chat=False)[-1] == TOKENIZER.eos_token_id
 
 
 def test_a_text_outside_the_alphabet_has_no_value(folder):
     value = reward_model_value(str(folder), make_mesh(1, 1), chat=False)
-    assert np.isnan(value([prefix_of("two", ended=True), prefix_of("#2", ended=True)])).tolist() == [True, False]
+    assert np.isnan(value([make_prefix("two", ended=True), make_prefix("#2", ended=True)])).tolist() == [True, False]
 
 
 @pytest.mark.usefixtures("untyped")

@@ -1,4 +1,4 @@
-"""Answers with rounded weights are those of a model whose weights are the rounded ones, wherever the model comes from."""
+"""Answers with quantized weights equal those of a model that stores the rounded weights, wherever the model comes from."""
 
 import httpx
 import jax
@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
     return make_model(tmp_path_factory.mktemp("exact") / NAME)
 
 
-def opened(target, **settings):
+def open_model(target, **settings):
     return load(target, **{"problems": [Problem("", "")], "max_response_tokens": 24} | settings)
 
 
@@ -34,28 +34,28 @@ def leaves(params):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokens_are_those_of_a_folder_with_the_rounded_weights(folder, tmp_path, kind):
+def test_tokens_equal_those_of_a_folder_with_the_rounded_weights(folder, tmp_path, kind):
     rounded = make_model(tmp_path / NAME)  # for its tokenizer
-    exact, quantized = opened(folder), opened(folder, quantize=kind)
+    exact, quantized = open_model(folder), open_model(folder, quantize=kind)
     matrices = [leaf for leaf in leaves(quantized.params) if is_quantized(leaf)]
     assert len(matrices) == 7 * read_config(folder).layers
     assert all(leaf.codes.nbytes * (1 if kind == "int8" else 2) == dequantize(leaf).size for leaf in matrices)
     params = dequantize_params(quantized.params)
     changes = [float(np.abs(a - b).max()) for a, b in zip(leaves(params), leaves(exact.params), strict=True)]
-    assert sum(change > 0 for change in changes) == len(matrices)
+    assert sum(change_weights > 0 for change_weights in changes) == len(matrices)
     save_pretrained(rounded, read_config(folder), params, bos=None, eos=1)
-    assert quantized.sample_ids(PROMPTS) == opened(rounded).sample_ids(PROMPTS)
+    assert quantized.sample_ids(PROMPTS) == open_model(rounded).sample_ids(PROMPTS)
 
 
 def test_rounding_to_four_bits_changes_these_answers(folder):
-    assert opened(folder, quantize="nf4").sample_ids(PROMPTS) != opened(folder).sample_ids(PROMPTS)
+    assert open_model(folder, quantize="nf4").sample_ids(PROMPTS) != open_model(folder).sample_ids(PROMPTS)
 
 
 def test_the_weights_of_a_run_are_rounded_after_its_adapter_is_merged_in(tmp_path, folder):
     run = tmp_path / "run"
     rljax.train(TINY.replace(run=str(run), model=str(folder), lora_rank=2, steps=1, learning_rate=0.1), even_length)
-    merged = opened(run, which="last")
-    found = opened(run, which="last", quantize="int8").params
+    merged = open_model(run, which="last")
+    found = open_model(run, which="last", quantize="int8").params
     expected = quantize_params(merged.params, kind="int8", dtype="float32")
     for ours, theirs in zip(leaves(found), leaves(expected), strict=True):
         assert is_quantized(ours) == is_quantized(theirs)
@@ -65,12 +65,12 @@ def test_the_weights_of_a_run_are_rounded_after_its_adapter_is_merged_in(tmp_pat
 
 
 def test_a_checkpoint_is_rounded(finished):  # noqa: F811
-    codes = [leaf for leaf in leaves(opened(finished.run, quantize="int8").params) if is_quantized(leaf)]
+    codes = [leaf for leaf in leaves(open_model(finished.run, quantize="int8").params) if is_quantized(leaf)]
     assert codes
     assert all(np.abs(leaf.codes).max() == 127 for leaf in codes)
 
 
-def change(url, **body):
+def change_weights(url, **body):
     return httpx.post(f"{url}/weights", json=body, timeout=60, trust_env=False)
 
 
@@ -79,13 +79,13 @@ def test_a_server_answers_with_rounded_weights_and_rounds_new_ones(folder, tmp_p
     with serving(folder, quantize="nf4") as (url, _):
         for place, version in ((folder, 0), (other, 1)):
             if version:
-                assert change(url, folder=str(place), version=version).status_code == 200
+                assert change_weights(url, folder=str(place), version=version).status_code == 200
             body = post(url, "/v1/completions", prompt=PROMPTS, max_tokens=24, temperature=0, return_token_ids=True).json()
-            expected = [row for group in opened(place, quantize="nf4").sample_ids(PROMPTS) for row in group]
+            expected = [row for group in open_model(place, quantize="nf4").sample_ids(PROMPTS) for row in group]
             assert [choice["token_ids"] for choice in body["choices"]] == expected
 
 
-def test_a_policy_of_ones_own_is_refused(finished):  # noqa: F811
-    own = opened(finished.run).policy._replace(quantized=None)
+def test_a_custom_policy_is_refused(finished):  # noqa: F811
+    own = open_model(finished.run).policy._replace(quantized=None)
     with pytest.raises(InputError, match=r"quantize='int8' rounds the built-in transformer"):
-        opened(finished.run, quantize="int8", policy=own)
+        open_model(finished.run, quantize="int8", policy=own)

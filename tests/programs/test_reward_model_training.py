@@ -1,4 +1,4 @@
-"""Training of a reward model: it learns an order, on any mesh; what it writes is a reward and the start of a critic."""
+"""Training of a reward model: it learns preferences, on any mesh; its folder works as a reward and as the start of a critic."""
 
 import json
 import math
@@ -73,7 +73,7 @@ HELDOUT = digit_pairs(200, 1)
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A reward model that prefers length."""
+    """A reward model that prefers longer responses."""
     folder = tmp_path_factory.mktemp("models") / "length"
     return train_reward_model(replace(CONFIG, output=str(folder)), preferences=(digit_pairs(512, 0), HELDOUT))
 
@@ -102,7 +102,7 @@ def test_the_folder_is_the_model_after_training(trained):
     assert kept["accuracy"] == trained.accuracy_after
 
 
-def test_as_a_reward_it_prefers_what_it_was_taught_to(trained):
+def test_as_a_reward_it_prefers_what_it_was_trained_to_prefer(trained):
     scores = judge(reward_of_model(trained.folder, ONE), *texts(HELDOUT[:20]), {})
     assert (scores.total[:20] > scores.total[20:]).mean() > 0.85
 
@@ -249,7 +249,7 @@ def test_the_command_that_is_shown_after_ctrl_c_continues_exactly(tmp_path, monk
     assert weights[0] == weights[1]
 
 
-def test_held_out_pairs_of_their_own_share_no_prompt(tmp_path):
+def test_separate_held_out_pairs_share_no_prompt_with_training(tmp_path):
     def write(name, prompts):
         rows = [{"prompt": prompt, "chosen": "2", "rejected": "3"} for prompt in prompts]
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -264,7 +264,7 @@ def test_held_out_pairs_of_their_own_share_no_prompt(tmp_path):
         pair_training.make_pairs(replace(config, dataset=config.heldout_dataset))
 
 
-def test_data_and_meshes_that_cannot_work(tmp_path):
+def test_data_and_meshes_that_cannot_work_are_refused(tmp_path):
     pairs = digit_pairs(4, 0)
     with pytest.raises(
         InputError, match=r"every pair has a side of more than max_tokens=2 tokens, the shortest pair needs \d"

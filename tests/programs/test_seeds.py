@@ -1,4 +1,4 @@
-"""`rljax train --seeds`: a run per seed, continued where it was killed, and one summary."""
+"""`rljax train --seeds`: one run per seed, which continues if it was killed, and one summary."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ def rows(run):
     ]
 
 
-def test_killed_seeds_end_with_the_same_bits_as_runs_of_their_own(settings, tmp_path, capsys):
+def test_killed_seeds_end_with_the_same_bits_as_separate_runs(settings, tmp_path, capsys):
     folder = tmp_path / "many"
     words = ["train", "--config", settings, "--seeds", "3", "1", "2", "--run", str(folder)]
     process = subprocess.Popen([sys.executable, "-m", "rljax", *words], stdout=subprocess.DEVNULL, start_new_session=True)

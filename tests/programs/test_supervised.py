@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: the loss that it reports, what it refuses, and a run that is continued bit for bit."""
+"""Supervised fine-tuning: the loss that it reports, what it refuses, and a resumed run that is the same bit for bit."""
 
 import json
 import math
@@ -53,7 +53,7 @@ def done(tmp_path_factory):
     return rljax.sft(TINY.replace(run=str(tmp_path_factory.mktemp("runs") / "done")))
 
 
-def test_perplexity_is_that_of_the_answers_token_by_token(done):
+def test_perplexity_matches_a_token_by_token_computation(done):
     """Oracle: one row at a time, without padding: log-softmax of the logits at the demonstration's tokens."""
     config = TINY.replace(steps=0)
     setup = make_setup(config)
@@ -155,7 +155,7 @@ def test_a_heldout_row_without_a_demonstration_is_not_measured():
         select_demonstrated(both[1:])
 
 
-def test_the_end_names_the_step_after_which_it_overfits(tmp_path):
+def test_the_final_message_names_the_step_after_which_it_overfits(tmp_path):
     file = tmp_path / "metrics.jsonl"
     values = {0: 9.0, 4: 3.0, 8: 3.5}
     file.write_text(
@@ -187,7 +187,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_killed_run_ends_with_the_same_bits(done, tmp_path):
-    """The process is killed (SIGKILL) after some steps, and `rljax sft --resume` makes the others."""
+    """The process is killed (SIGKILL) after some steps, and `rljax sft --resume` runs the others."""
     run, settings = tmp_path / "killed", tmp_path / "settings.json"
     settings.write_text((done.run / "config.json").read_text())
     begin = ["sft", "--config", str(settings), "--run", str(run)]

@@ -1,4 +1,4 @@
-"""Plans for absent devices, by their own compilers where these are installed."""
+"""Plans for absent devices, made with their own compilers if these are installed."""
 
 from importlib.util import find_spec
 
@@ -47,7 +47,7 @@ def test_an_absent_compiler_is_named(name, requirement, monkeypatch):
     assert f"install it with pip install '{requirement}'" in str(caught.value)
 
 
-def test_a_topology_names_the_devices_alone(capsys):
+def test_a_topology_excludes_other_device_flags(capsys):
     assert main(["plan", "--topology", "v5e:2x2", "--device", "v5e"]) == 2
     assert "leave out --device and --device-count" in " ".join(capsys.readouterr().err.split())
 

@@ -1,4 +1,4 @@
-"""A model's chat template is applied where the problems are conversations, and its disuse is noted."""
+"""A model's chat template is applied if the problems are conversations, and a note says if it is not used."""
 
 import dataclasses
 
@@ -13,8 +13,8 @@ TEXT = Problem("1+1=", "2")
 TALK = dataclasses.replace(TEXT, messages=({"role": "user", "content": "1+1="},))
 
 
-class Chatty(ByteTokenizer):
-    """Bytes with a template."""
+class ChatByteTokenizer(ByteTokenizer):
+    """A byte tokenizer with a chat template."""
 
     def apply_chat_template(self, messages):
         return self.encode("".join(f"<{message['role']}>{message['content']}" for message in messages))
@@ -23,19 +23,19 @@ class Chatty(ByteTokenizer):
 @pytest.mark.parametrize(
     ("tokenizer", "problem", "is_run", "of_run", "chat", "applies", "note"),
     [
-        (Chatty(), TALK, False, False, None, True, ""),
-        (Chatty(), TEXT, False, False, None, False, "plain text"),
-        (Chatty(), TEXT, False, False, True, True, ""),
-        (Chatty(), TALK, False, False, False, False, ""),
+        (ChatByteTokenizer(), TALK, False, False, None, True, ""),
+        (ChatByteTokenizer(), TEXT, False, False, None, False, "plain text"),
+        (ChatByteTokenizer(), TEXT, False, False, True, True, ""),
+        (ChatByteTokenizer(), TALK, False, False, False, False, ""),
         (ByteTokenizer(), TALK, False, False, None, False, ""),
-        (Chatty(), TALK, True, True, None, True, ""),
-        (Chatty(), TALK, True, True, False, False, ""),
-        (Chatty(), TEXT, True, False, None, False, ""),
-        (Chatty(), TALK, True, False, None, False, "conversations"),
+        (ChatByteTokenizer(), TALK, True, True, None, True, ""),
+        (ChatByteTokenizer(), TALK, True, True, False, False, ""),
+        (ChatByteTokenizer(), TEXT, True, False, None, False, ""),
+        (ChatByteTokenizer(), TALK, True, False, None, False, "conversations"),
     ],
 )
 def test_the_template_is_applied_to_conversations(tokenizer, problem, is_run, of_run, chat, applies, note, capsys):
-    assert has_chat_template(tokenizer) == isinstance(tokenizer, Chatty)
+    assert has_chat_template(tokenizer) == isinstance(tokenizer, ChatByteTokenizer)
     config = TrainConfig.flat(chat=of_run)
     assert applies_chat(config, tokenizer, [problem], is_run=is_run, chat=chat) == applies
     printed = capsys.readouterr().err

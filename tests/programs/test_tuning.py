@@ -1,4 +1,4 @@
-"""`rljax tune`: which candidates continue in each rung, what a second call repeats, and what is refused; without training."""
+"""`rljax tune`: which candidates continue in each rung, what a second call repeats, and what is refused. Nothing is trained."""
 
 import json
 from types import SimpleNamespace
@@ -44,8 +44,8 @@ def test_what_cannot_be_halved_is_refused(count, steps, cut, message):
         rungs_of(count, steps, cut)
 
 
-class Trainer:
-    """A training whose accuracy is a formula of rate, seed and steps; it remembers its calls, and can stop or fail."""
+class FakeTrainer:
+    """A fake training whose accuracy is a formula of rate, seed and steps; it records its calls, and can stop or fail."""
 
     def __init__(self, *, stop=None, fail=()):
         self.calls, self.stop, self.fail = [], stop, fail
@@ -60,13 +60,13 @@ class Trainer:
         return 0.1, min(rate + 0.01 * steps - 0.02 * seed, 1.0)
 
 
-def tuned(trainer, folder, *, configs=RATES, seeds=(0,), rungs=RUNGS, **options):
+def run_tuning(trainer, folder, *, configs=RATES, seeds=(0,), rungs=RUNGS, **options):
     return tune(configs, seeds=seeds, rungs=rungs, folder=folder, train=trainer, tell=lambda trial: None, **options)
 
 
-def test_the_best_half_goes_on_in_its_own_runs(tmp_path):
-    trainer = Trainer()
-    trials = tuned(trainer, tmp_path)
+def test_the_best_half_continues_in_its_own_runs(tmp_path):
+    trainer = FakeTrainer()
+    trials = run_tuning(trainer, tmp_path)
     assert [(rate, steps) for rate, _, steps, _ in trainer.calls] == [
         *[(rate, 2) for rate in (0.1, 0.2, 0.3, 0.4)],
         *[(0.3, 4), (0.4, 4), (0.4, 8)],
@@ -79,20 +79,20 @@ def test_the_best_half_goes_on_in_its_own_runs(tmp_path):
 
 
 def test_a_candidate_is_judged_by_the_mean_over_all_seeds(tmp_path):
-    trainer = Trainer()
-    trials = tuned(trainer, tmp_path, seeds=(3, 4))
+    trainer = FakeTrainer()
+    trials = run_tuning(trainer, tmp_path, seeds=(3, 4))
     assert [seed for _, seed, *_ in trainer.calls] == [3, 4] * 7
     assert scores(trials, 0)["learning_rate=0.1"] == pytest.approx(0.12 - 0.07)
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3, 4, 6])
-def test_a_stopped_tuning_goes_on_and_repeats_nothing(tmp_path, stop):
-    whole = Trainer()
-    expected = tuned(whole, tmp_path / "whole")
-    first, second = Trainer(stop=stop), Trainer()
+def test_a_stopped_tuning_continues_and_repeats_nothing(tmp_path, stop):
+    whole = FakeTrainer()
+    expected = run_tuning(whole, tmp_path / "whole")
+    first, second = FakeTrainer(stop=stop), FakeTrainer()
     with pytest.raises(Interrupted):
-        tuned(first, tmp_path / "stopped")
-    trials = tuned(second, tmp_path / "stopped")
+        run_tuning(first, tmp_path / "stopped")
+    trials = run_tuning(second, tmp_path / "stopped")
     assert [trial._replace(seconds=0.0) for trial in trials] == [trial._replace(seconds=0.0) for trial in expected]
     assert [call[:3] for call in first.calls + second.calls] == [call[:3] for call in whole.calls]
 
@@ -101,14 +101,14 @@ def test_an_error_is_not_a_result_and_the_same_command_tries_again(tmp_path):
     with pytest.raises(
         InputError, match=r"1 runs failed, and an error is not a result: learning_rate=0\.4 \(seed 0\): .*--drop-failed"
     ):
-        tuned(Trainer(fail=(0.4,)), tmp_path)
-    again = Trainer()
-    assert winner(tuned(again, tmp_path)) == "learning_rate=0.4"
+        run_tuning(FakeTrainer(fail=(0.4,)), tmp_path)
+    again = FakeTrainer()
+    assert winner(run_tuning(again, tmp_path)) == "learning_rate=0.4"
     assert [(rate, steps) for rate, _, steps, _ in again.calls] == [(0.4, 2), (0.3, 4), (0.4, 4), (0.4, 8)]
 
 
 def test_on_request_a_failed_candidate_is_dropped_and_the_others_continue(tmp_path):
-    trials = tuned(Trainer(fail=(0.4,)), tmp_path, drop_failed=True)
+    trials = run_tuning(FakeTrainer(fail=(0.4,)), tmp_path, drop_failed=True)
     assert winner(trials) == "learning_rate=0.3"
     (failed,) = (trial for trial in trials if trial.error)
     assert (failed.candidate, failed.accuracy) == ("learning_rate=0.4", None)
@@ -119,8 +119,8 @@ def test_on_request_a_failed_candidate_is_dropped_and_the_others_continue(tmp_pa
     assert "16 RL steps in " in text
 
 
-def test_an_error_that_passes_does_not_cost_a_candidate_its_place(tmp_path):
-    steady, failed = Trainer(), []
+def test_a_temporary_error_does_not_cost_a_candidate_its_place(tmp_path):
+    steady, failed = FakeTrainer(), []
 
     def train(config):
         if config.optimization.learning_rate == 0.4 and not failed:
@@ -128,9 +128,9 @@ def test_an_error_that_passes_does_not_cost_a_candidate_its_place(tmp_path):
             raise InputError("the judge is down for a moment")
         return steady(config)
 
-    trials = tuned(train, tmp_path / "flaky")
+    trials = run_tuning(train, tmp_path / "flaky")
     assert failed
-    expected = tuned(Trainer(), tmp_path / "steady")
+    expected = run_tuning(FakeTrainer(), tmp_path / "steady")
     assert [trial._replace(seconds=0.0) for trial in trials] == [trial._replace(seconds=0.0) for trial in expected]
 
 
@@ -139,17 +139,17 @@ def test_two_processes_do_not_tune_in_one_folder(tmp_path):
         with pytest.raises(
             InputError, match=r"another process is tuning in .*; wait until it ends, or choose another --out"
         ):
-            tuned(Trainer(), tmp_path)
+            run_tuning(FakeTrainer(), tmp_path)
         return 0.1, config.optimization.learning_rate
 
-    assert winner(tuned(train, tmp_path)) == "learning_rate=0.4"
+    assert winner(run_tuning(train, tmp_path)) == "learning_rate=0.4"
     assert not list(tmp_path.glob(".tuning*"))
 
 
 def test_if_all_fail_the_reason_is_reported(tmp_path):
     with pytest.raises(InputError, match="every candidate failed, the first one with: InputError: the updates are not"):
-        tuned(Trainer(fail=(0.1, 0.2, 0.3, 0.4)), tmp_path)
-    assert winner(tuned(Trainer(), tmp_path)) == "learning_rate=0.4"
+        run_tuning(FakeTrainer(fail=(0.1, 0.2, 0.3, 0.4)), tmp_path)
+    assert winner(run_tuning(FakeTrainer(), tmp_path)) == "learning_rate=0.4"
 
 
 @pytest.mark.parametrize(
@@ -162,15 +162,15 @@ def test_if_all_fail_the_reason_is_reported(tmp_path):
     ],
 )
 def test_results_of_another_tuning_are_not_mixed(tmp_path, change, message):
-    tuned(Trainer(), tmp_path)
+    run_tuning(FakeTrainer(), tmp_path)
     with pytest.raises(InputError, match=message):
-        tuned(Trainer(), tmp_path, **change)
+        run_tuning(FakeTrainer(), tmp_path, **change)
 
 
 def test_settings_that_change_no_number_may_change(tmp_path):
-    tuned(Trainer(), tmp_path)
-    again = Trainer()
-    tuned(again, tmp_path, configs={name: config.replace(eval_every=1) for name, config in RATES.items()})
+    run_tuning(FakeTrainer(), tmp_path)
+    again = FakeTrainer()
+    run_tuning(again, tmp_path, configs={name: config.replace(eval_every=1) for name, config in RATES.items()})
     assert not again.calls
 
 
@@ -211,13 +211,13 @@ def test_settings_and_values():
         (["--try", "learning_rate=1,2", "--seeds", "0"], "seeds is 0"),
     ],
 )
-def test_bad_input_is_answered(capsys, tmp_path, words, message):
+def test_bad_input_is_refused_with_a_hint(capsys, tmp_path, words, message):
     refused(capsys, message, "tune", "--out", str(tmp_path / "out"), *words)
     assert not (tmp_path / "out").exists()
 
 
 def test_the_command_with_its_table_picture_and_winner(capsys, tmp_path, monkeypatch):
-    trainer = Trainer()
+    trainer = FakeTrainer()
     monkeypatch.setattr(rljax.cli.tune, "train_candidate", trainer)
     words = [
         "tune",
@@ -241,7 +241,7 @@ def test_the_command_with_its_table_picture_and_winner(capsys, tmp_path, monkeyp
     assert len(trainer.calls) == 7
 
 
-def test_a_rung_goes_on_with_the_runs_of_the_one_before(monkeypatch):
+def test_a_rung_continues_the_runs_of_the_previous_rung(monkeypatch):
     calls = []
 
     def train(config, *, resume):
@@ -253,7 +253,7 @@ def test_a_rung_goes_on_with_the_runs_of_the_one_before(monkeypatch):
     assert calls == [(SMALL, "auto")]
 
 
-def test_what_a_killed_tuning_was_writing_is_removed(tmp_path):
+def test_unfinished_files_of_a_killed_tuning_are_removed(tmp_path):
     (tmp_path / ".unfinished-0").write_text("{")
-    tuned(Trainer(), tmp_path)
+    run_tuning(FakeTrainer(), tmp_path)
     assert not list(tmp_path.glob(".unfinished-*"))

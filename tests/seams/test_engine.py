@@ -34,7 +34,7 @@ OWN = SMALL.replace(
 
 
 class PythonEngine:
-    """Writes digits that Python's own generator draws from a request's seed; the policy says how likely they are."""
+    """Writes random digits from a request's seed; the policy computes their log-probabilities."""
 
     def __init__(self, version=None):
         self.version, self.calls = version, []
@@ -42,24 +42,24 @@ class PythonEngine:
 
     def generate(self, params, requests):
         self.calls.append(list(requests))
-        drawn = [self.draw(request) for request in requests]
-        logp = self.logp(params, requests, drawn)
+        sampled = [self.sample(request) for request in requests]
+        logp = self.logp(params, requests, sampled)
         return [
             response._replace(behaviour_logp=row[: len(response.tokens)], policy_logp=row[: len(response.tokens)])
-            for response, row in zip(drawn, logp, strict=True)
+            for response, row in zip(sampled, logp, strict=True)
         ]
 
-    def draw(self, request):
+    def sample(self, request):
         generator = random.Random(request.seed if request.sampling.temperature else request.prompt_id)
         digits = "".join(generator.choice("0123456789") for _ in range(generator.randint(1, 6)))
         tokens = np.array([*TOKENIZER.encode(digits), request.sampling.eos_ids[0]], np.int32)
         nothing = np.zeros(len(tokens), np.float32)
-        drawn = np.ones(len(tokens), bool)
-        return Response(request.prompt_id, request.group, tokens, drawn, nothing, nothing, "stop", self.version)
+        sampled = np.ones(len(tokens), bool)
+        return Response(request.prompt_id, request.group, tokens, sampled, nothing, nothing, "stop", self.version)
 
-    def logp(self, params, requests, drawn):
+    def logp(self, params, requests, sampled):
         prompts = left_pad([request.prompt_tokens for request in requests], 6, 0)
-        arrays = pad_responses(drawn, 12)
+        arrays = pad_responses(sampled, 12)
         sequences = Sequences(*prompts, arrays["tokens"], arrays["attention"])
         return np.asarray(self.score(params, pack(sequences), 1.0).logp)
 
@@ -71,13 +71,13 @@ def rows_of(run, phase):
 
 @pytest.fixture(scope="module", params=[None, 0], ids=["as called", "of version 0"])
 def trained(request, tmp_path_factory):
-    """An engine, and a run that it drew all responses of."""
+    """An engine, and a run whose responses it sampled."""
     engine = PythonEngine(request.param)
     config = OWN.replace(run=str(tmp_path_factory.mktemp("engine") / "run"))
     return engine, rljax.train(config, even_length, policy=POLICY, engine=engine, problems=PROBLEMS)
 
 
-def test_it_draws_for_training_and_for_evaluation(trained):
+def test_it_samples_for_training_and_for_evaluation(trained):
     engine, result = trained
     before, first, second, after = engine.calls
     for call in (before, after):
@@ -96,11 +96,11 @@ def test_it_draws_for_training_and_for_evaluation(trained):
     assert min(jax.tree.leaves(moved)) > 0
 
 
-def test_what_it_wrote_is_what_is_judged(trained):
+def test_its_own_responses_are_judged(trained):
     engine, result = trained
-    texts = [TOKENIZER.decode(engine.draw(request).tokens) for request in engine.calls[1]]
+    texts = [TOKENIZER.decode(engine.sample(request).tokens) for request in engine.calls[1]]
     assert rows_of(result.run, "rl")[0]["reward"] == np.mean(even_length(texts))
-    texts = [TOKENIZER.decode(engine.draw(request).tokens) for request in engine.calls[0]]
+    texts = [TOKENIZER.decode(engine.sample(request).tokens) for request in engine.calls[0]]
     assert result.accuracy_before == np.mean(even_length(texts))
 
 
@@ -114,7 +114,7 @@ def test_the_version_of_the_weights_is_measured(trained):
 
 
 def response(request, **changes):
-    """A right answer of two tokens."""
+    """A valid response of two tokens, with some fields changed."""
     tokens, logp = np.array([3, 1], np.int32), np.array([-1.5, -0.5], np.float32)
     right = Response(request.prompt_id, request.group, tokens, np.ones(2, bool), logp, logp, "stop")
     return right._replace(**changes)
@@ -189,7 +189,7 @@ WRONG = {
 
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("case", WRONG)
-def test_responses_that_answer_otherwise_are_refused(case):
+def test_invalid_responses_are_refused(case):
     answers, message = WRONG[case]
 
     class Wrong:
@@ -210,7 +210,7 @@ def test_an_observation_has_no_log_probability_to_check():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_what_is_no_engine_is_refused_before_anything_is_written(tmp_path):
+def test_an_object_that_is_not_an_engine_is_refused_before_anything_is_written(tmp_path):
     path = tmp_path / "refused"
     with pytest.raises(
         InputError, match=r"^engine\.generate: an engine must have the method generate\(params, requests\); got"
@@ -224,8 +224,8 @@ MODELS = {"transformer": transformer_policy(SHAPE, eos=1), "GRU": gru_policy(20)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_request_gets_the_same_response_in_any_company(name):
-    """Permuted, token by token and bit by bit. Split, up to the arithmetic of the model, which may depend on the number of rows."""
+def test_a_request_gets_the_same_response_in_any_batch(name):
+    """Identical in a permuted batch; in smaller batches equal up to rounding, which may depend on the number of rows."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6)
@@ -254,7 +254,7 @@ def test_a_request_gets_the_same_response_in_any_company(name):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("slots", [1, 3, 8])
 def test_few_slots_give_the_responses_of_many(name, slots):
-    """Rows that take the places of those that ended: prompts in groups, budgets of their own, and a cache that wraps around."""
+    """Rows replace those that ended; prompts are in groups, requests have their own budgets, and the cache wraps around."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     generator = np.random.default_rng(0)
@@ -273,7 +273,7 @@ def test_few_slots_give_the_responses_of_many(name, slots):
 
 
 def test_rows_that_move_are_written_over_the_empty_ones():
-    """So the caches of both batches are all that a move holds."""
+    """So a move needs no memory beyond the caches of both batches."""
     policy, mesh = MODELS["transformer"], make_mesh(1, 1)
     params = jax.eval_shape(policy.init, jax.random.key(0))
     empty = partial(empty_rows, policy.decoder, params, length=8, budget=128, room=128, mesh=mesh)
@@ -284,8 +284,8 @@ def test_rows_that_move_are_written_over_the_empty_ones():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_last_rows_go_on_in_fewer(name, monkeypatch):
-    """Long responses: as rows end, the others move to the smallest batch that holds them, and their draws stay the same."""
+def test_the_last_rows_continue_in_smaller_batches(name, monkeypatch):
+    """As rows of long responses end, the others move to the smallest batch that holds them, and their samples do not change."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     budgets = [3 + place % 3 if place % 8 else 20 + place for place in range(32)]
@@ -296,14 +296,14 @@ def test_the_last_rows_go_on_in_fewer(name, monkeypatch):
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, 32)
     expected, moved = engine.generate(params, requests), []
 
-    def counted(decoder, rows, others, source):
+    def record_call(decoder, rows, others, source):
         moved.append((others.ended.size, rows.ended.size, int((np.asarray(source) >= 0).sum())))
         return move_rows(decoder, rows, others, source)
 
     monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", 44)
-    monkeypatch.setattr("rljax.rollout.engine.move_rows", counted)
+    monkeypatch.setattr("rljax.rollout.engine.move_rows", record_call)
     actual = engine.generate(params, requests)
-    assert moved == [(32, 24, 23), (24, 16, 13), (16, 8, 4)]  # from 16 past 12: nine rows end at once
+    assert moved == [(32, 24, 23), (24, 16, 13), (16, 8, 4)]  # from 16 to 8, without 12: nine rows end at once
     streamed = {place: response for ended in engine.stream(params, requests) for place, response in ended.items()}
     assert [sizes for *sizes, _ in moved] == [[32, 24], [24, 16], [16, 8]] * 2
     for place, one in enumerate(expected):
@@ -314,8 +314,8 @@ def test_the_last_rows_go_on_in_fewer(name, monkeypatch):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("slots", [4, 24])
-def test_a_long_decode_begins_with_little_room(name, slots, monkeypatch):
-    """A cache that doubles twice while rows take the places of others, and then wraps around, gives the same draws."""
+def test_a_long_decode_begins_with_a_small_cache(name, slots, monkeypatch):
+    """A cache that doubles twice while rows replace others, and then wraps around, gives the same samples."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     prompts = [tuple(range(2, 4 + place % 5)) for place in range(24)]
@@ -323,12 +323,12 @@ def test_a_long_decode_begins_with_little_room(name, slots, monkeypatch):
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, slots)
     expected, grown = engine.generate(params, requests), []
 
-    def counted(decoder, rows, *, more):
+    def record_call(decoder, rows, *, more):
         grown.append(more)
         return grow_rows(decoder, rows, more=more)
 
     monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", 36)
-    monkeypatch.setattr("rljax.rollout.engine.grow_rows", counted)
+    monkeypatch.setattr("rljax.rollout.engine.grow_rows", record_call)
     actual = engine.generate(params, requests)
     assert grown == ([10, 17] if policy.decoder.grow else [])
     for place, (one, other) in enumerate(zip(actual, expected, strict=True)):
@@ -337,35 +337,35 @@ def test_a_long_decode_begins_with_little_room(name, slots, monkeypatch):
 
 
 def test_each_prompt_is_read_once(monkeypatch):
-    """64 requests of four prompts, in two blocks of two: four rows of prefill, whatever the number of responses."""
+    """64 requests for four prompts are read in two blocks of two: four rows of prefill, whatever the number of responses."""
     policy = MODELS["transformer"]
     params = policy.init(jax.random.key(0))
     read = []
 
-    def counted(decoder, params, prompts, attention, *, budget):
+    def record_call(decoder, params, prompts, attention, *, budget):
         read.append(prompts.shape)
         return read_prompts(decoder, params, prompts, attention, budget=budget)
 
-    monkeypatch.setattr("rljax.rollout.engine.read_prompts", counted)
+    monkeypatch.setattr("rljax.rollout.engine.read_prompts", record_call)
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, 32)
     engine.generate(params, [Request((2, 3 + i // 16), i // 16, 0, Sampling(5, (1,)), seed=i) for i in range(64)])
     assert read == [(2, 6), (2, 6)]
 
 
 def test_prompts_that_are_read_in_parts_are_put_into_rows_at_once(monkeypatch):
-    """40 prompts, two read at once: four in each fill, which is an eighth of the slots."""
+    """Two of 40 prompts are read at a time; each fill takes four of them, an eighth of the slots."""
     policy = MODELS["transformer"]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
     requests = [Request((2, 3 + i % 16, 2 + i // 16), i, 0, Sampling(5, (1,)), seed=i) for i in range(40)]
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, 32)
     expected, filled = engine.generate(params, requests), []
 
-    def counted(decoder, rows, prompts, source, draws, *, sampling):
+    def record_call(decoder, rows, prompts, source, draws, *, sampling):
         filled.append((len(prompts), prompts[0].logits.shape[0], int((source >= 0).sum())))
         return fill_rows(decoder, rows, prompts, source, draws, sampling=sampling)
 
     monkeypatch.setattr("rljax.rollout.slots.PROMPT_TOKENS_AT_ONCE", 12)
-    monkeypatch.setattr("rljax.rollout.engine.fill_rows", counted)
+    monkeypatch.setattr("rljax.rollout.engine.fill_rows", record_call)
     actual = engine.generate(params, requests)
     assert filled == [(2, 2, 4)] * 10
     for one, other in zip(actual, expected, strict=True):

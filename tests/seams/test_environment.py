@@ -65,7 +65,7 @@ class Guessing:
 
 
 class Scripted:
-    """Says what the script holds for each prompt, turn after turn."""
+    """An engine that answers each prompt with the text in its script, turn by turn."""
 
     def __init__(self, script, *, logp=-0.5):
         self.script, self.logp, self.contexts = script, logp, []
@@ -73,9 +73,9 @@ class Scripted:
     def generate(self, params, requests):
         turn = len(self.contexts)
         self.contexts.append({request.prompt_id: request for request in requests})
-        return [self.say(request, self.script[request.prompt_id][turn]) for request in requests]
+        return [self.respond(request, self.script[request.prompt_id][turn]) for request in requests]
 
-    def say(self, request, text):
+    def respond(self, request, text):
         ids = TOKENIZER.encode(text.rstrip("."))
         tokens = np.array([*ids, EOS] if text.endswith(".") else ids, np.int32)
         logp = np.full(len(tokens), self.logp, np.float32)
@@ -83,15 +83,15 @@ class Scripted:
         return Response(request.prompt_id, request.group, tokens, np.ones(len(tokens), bool), logp, logp, finish)
 
 
-def played(script, environment=None, *, budget=12, **changes):
-    """Groups of one scripted episode to each prompt, and the engine."""
+def play(script, environment=None, *, budget=12, **changes):
+    """Groups with one scripted episode per prompt, and the engine."""
     engine = Scripted(script)
     parts = {"policy": POLICY, "engine": engine, "problems": PROBLEMS, "environment": environment or Guessing()}
     setup, state = first_state(OWN.replace(max_response_tokens=budget, **changes), **parts)
     return setup.train.generate(state.params, list(range(len(script))), 1, jax.random.key(0)), engine
 
 
-def written(groups, place):
+def text_of(groups, place):
     """All tokens of a response, with "." for EOS."""
     ids = groups.tokens[place, 0][groups.attention[place, 0]].tolist()
     return "".join("." if token == EOS else TOKENIZER.decode([token]) for token in ids)
@@ -99,15 +99,15 @@ def written(groups, place):
 
 def test_turns_and_observations_are_in_one_response():
     """Prompt 0 asks for 0, prompt 1 for 1, prompt 2 for 2."""
-    groups, engine = played([["9.", "1.", "0."], ["1."], ["?.", "5.", "2."]])
-    assert [written(groups, place) for place in range(3)] == ["9.<<1.<<0.", "1.", "?.?5.<<2."]
+    groups, engine = play([["9.", "1.", "0."], ["1."], ["?.", "5.", "2."]])
+    assert [text_of(groups, place) for place in range(3)] == ["9.<<1.<<0.", "1.", "?.?5.<<2."]
     rollout = groups.rollout
-    drawn = [
+    masks = [
         [text == "." or text.isdigit() for text in "9.<<1.<<0."],
         [True, True],
         list(map(bool, [1, 1, 0, 1, 1, 0, 0, 1, 1])),
     ]
-    for place, expected in enumerate(drawn):
+    for place, expected in enumerate(masks):
         length = len(expected)
         assert rollout.mask[place, 0].tolist() == expected + [False] * (12 - length)
         assert groups.attention[place, 0].tolist() == [True] * length + [False] * (12 - length)
@@ -122,48 +122,50 @@ def test_turns_and_observations_are_in_one_response():
     assert len({engine.contexts[turn][0].seed for turn in range(3)}) == 3
 
 
-def test_the_limit_of_turns_cuts_off():
-    groups, engine = played([["9.", "9.", "9."], ["9.", "9.", "1."]])
+def test_an_episode_is_truncated_at_the_limit_of_turns():
+    groups, engine = play([["9.", "9.", "9."], ["9.", "9.", "1."]])
     assert len(engine.contexts) == 3
     assert groups.rollout.truncated[:, 0].tolist() == [True, False]
-    assert written(groups, 0) == "9.<<9.<<9.", "nobody would see a last observation"
+    assert text_of(groups, 0) == "9.<<9.<<9.", "a last observation would have no answer"
     assert groups.turns.tolist() == [[3], [3]]
     np.testing.assert_allclose(groups.rollout.rewards[:, 0], [0.75, 1.5])
 
 
 def test_an_observation_that_does_not_fit_ends_the_response():
-    groups, engine = played([["999.", "0."], ["99.", "1."], ["9.", "2."]], budget=6)
-    assert [written(groups, place) for place in range(3)] == ["999.", "99.<<1", "9.<<2."], "a turn is cut to what is left"
-    assert groups.turns.tolist() == [[1], [2], [2]], "an observation that nobody answers begins no turn"
+    groups, engine = play([["999.", "0."], ["99.", "1."], ["9.", "2."]], budget=6)
+    assert [text_of(groups, place) for place in range(3)] == ["999.", "99.<<1", "9.<<2."], (
+        "a turn is cut to the remaining tokens"
+    )
+    assert groups.turns.tolist() == [[1], [2], [2]], "an observation without an answer does not begin a turn"
     assert groups.rollout.truncated[:, 0].tolist() == [True, True, False]
     assert [request.sampling.max_tokens for request in engine.contexts[1].values()] == [2, 2], "one program for both"
 
 
 def test_a_turn_without_an_end_is_the_last():
-    groups, engine = played([["9"], ["1."]])
+    groups, engine = play([["9"], ["1."]])
     assert len(engine.contexts) == 1
     assert groups.rollout.truncated[:, 0].tolist() == [True, False]
 
 
-def test_abstaining_on_every_turn_is_abstaining():
-    groups, _ = played([["?.", "?.", "?."], ["?.", "1."]])
+def test_an_episode_without_any_reward_has_no_verdict():
+    groups, _ = play([["?.", "?.", "?."], ["?.", "1."]])
     assert groups.rollout.valid[:, 0].tolist() == [False, True]
     assert groups.rollout.rewards[1, 0] == 1.0
 
 
 @pytest.fixture(scope="module")
 def sampled():
-    """Groups that the GRU played, its parameters, and which tokens were observed."""
+    """Groups of episodes that the GRU played, its parameters, and a mask of the observed tokens."""
     setup, state = first_state(OWN, policy=POLICY, problems=PROBLEMS, environment=Guessing())
     groups = setup.train.generate(state.params, [0, 1, 2, 3], 4, jax.random.key(5))
     observed = groups.attention & ~groups.rollout.mask
-    assert observed.any(axis=-1).sum() > 4, "the case must hold observations"
+    assert observed.any(axis=-1).sum() > 4, "the case must contain observations"
     assert groups.rollout.rewards.std() > 0
     return groups, state.params, observed
 
 
 class GenerateAlone:
-    """An engine that reads the complete context for each turn."""
+    """An engine without dialogues: it reads the complete context for each turn."""
 
     def __init__(self, engine):
         self.engine, self.calls = engine, 0
@@ -174,8 +176,8 @@ class GenerateAlone:
 
 
 @pytest.mark.parametrize("slots", [64, 5])
-def test_turns_that_continue_with_their_cache_equal_those_of_reading_again(slots):
-    """Sixteen episodes of one to three turns of a transformer."""
+def test_turns_that_continue_from_their_cache_equal_turns_that_read_the_context_again(slots):
+    """A transformer plays sixteen episodes of one to three turns."""
     shape = TransformerConfig(TOKENIZER.vocab_size, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, hidden=32)
     policy = transformer_policy(shape, eos=EOS)
     parts = {"policy": policy, "problems": PROBLEMS, "environment": Guessing()}
@@ -197,8 +199,8 @@ def test_turns_that_continue_with_their_cache_equal_those_of_reading_again(slots
     np.testing.assert_allclose(actual.rollout.behaviour_logp, expected.rollout.behaviour_logp, atol=1e-5)
 
 
-class Silent:
-    """A custom dialogue that answers when it is not its turn, or not at all."""
+class WrongDialogue:
+    """A custom dialogue that answers another turn than the expected one, or none."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -218,7 +220,7 @@ class Silent:
 
 @pytest.mark.parametrize(("answer", "shown"), [({}, r"\[\]"), ({7: None}, r"\[7\]")])
 def test_a_dialogue_that_answers_no_turn_is_refused(answer, shown):
-    setup, state = first_state(OWN, policy=POLICY, problems=PROBLEMS, environment=Guessing(), engine=Silent(answer))
+    setup, state = first_state(OWN, policy=POLICY, problems=PROBLEMS, environment=Guessing(), engine=WrongDialogue(answer))
     with pytest.raises(InputError, match=rf"^engine\.dialogue: .* turns of episodes \[0, 1\]; got responses to {shown}"):
         setup.train.generate(state.params, [0, 1], 1, jax.random.key(0))
 
@@ -267,7 +269,7 @@ def test_observations_are_seen(sampled):
     assert not differs.any()
 
 
-def test_what_was_played_scores_the_same(sampled):
+def test_played_episodes_score_the_same(sampled):
     """Later turns are sampled after the complete context, padded to another length."""
     groups, params, _ = sampled
     scores = make_score(POLICY, 1.0)(params, jax.tree.map(jnp.asarray, pack(sequences_of(groups))))
@@ -294,7 +296,9 @@ def test_it_trains(trained):
 
 
 def test_a_run_is_opened_and_evaluated_with_its_environment(trained):
-    assert load(trained.run, policy=POLICY, problems=PROBLEMS[1]).missing == ("environment",), "it draws and cannot judge"
+    assert load(trained.run, policy=POLICY, problems=PROBLEMS[1]).missing == ("environment",), (
+        "it can sample but cannot judge"
+    )
     with pytest.raises(InputError, match="The run was started with environment passed to train"):
         evaluate(trained.run, policy=POLICY, problems=PROBLEMS[1])
     parts = {"policy": POLICY, "problems": PROBLEMS[1], "environment": Guessing()}
@@ -320,18 +324,18 @@ class RaisingAtFirst(Guessing):
 
 
 @pytest.mark.parametrize("environment", [Raising(), RaisingAtFirst()], ids=["in a step", "in a reset"])
-def test_one_that_raises_has_failed_on_that_episode(environment):
+def test_an_environment_that_raises_fails_on_that_episode(environment):
     script = [["9.", "0."], ["1."], ["2."], ["3."]]
-    groups, _ = played(script, environment, max_failure_share=0.25)
+    groups, _ = play(script, environment, max_failure_share=0.25)
     assert groups.failed[:, 0].tolist() == [0, 1, 0, 0]
     assert groups.rollout.valid[:, 0].tolist() == [True, False, True, True]
     assert groups.rollout.rewards[:, 0].tolist() == [1.25, 0.0, 1.0, 1.0]
     with pytest.raises(InputError, match=r"Raising.* failed on 2 of 2 completions"):
-        played([["1."]] * 2, type("Raising", (Raising,), {"reset": lambda self, problem: 1})(), max_failure_share=0.1)
+        play([["1."]] * 2, type("Raising", (Raising,), {"reset": lambda self, problem: 1})(), max_failure_share=0.1)
 
 
-def answering(step):
-    """The game with another answer."""
+def game_that_returns(step):
+    """The game, but with this result for every step."""
     return type("Other", (Guessing,), {"step": lambda self, state, completion: step})()
 
 
@@ -347,13 +351,13 @@ def answering(step):
         ),
     ],
 )
-def test_an_answer_that_is_no_step_is_refused(step, message):
+def test_a_result_that_is_not_a_step_is_refused(step, message):
     with pytest.raises(InputError, match=rf"^environment\.step: .*{message}") as caught:
-        played([["9."]], answering(step))
+        play([["9."]], game_that_returns(step))
     assert "\n" not in str(caught.value)
 
 
-def without_end(turns):
+def game_with_max_turns(turns):
     game = Guessing()
     game.max_turns = turns
     return game
@@ -361,15 +365,15 @@ def without_end(turns):
 
 ENDLESS = SimpleNamespace(reset=Guessing().reset, step=Guessing().step)
 SEEDED = SimpleNamespace(reset=lambda problem, seed: seed, step=Guessing().step, max_turns=2)
-OF_A_TEXT = SimpleNamespace(reset=Guessing().reset, step=lambda completion: completion, max_turns=2)
+TEXT_STEP = SimpleNamespace(reset=Guessing().reset, step=lambda completion: completion, max_turns=2)
 
 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
         ({"environment": ENDLESS}, r"^environment\.max_turns: .*, a whole number of at least 1; got None"),
-        ({"environment": without_end(0)}, r"^environment\.max_turns: .*Guessing must set .*; got 0"),
-        ({"environment": without_end(True)}, r"^environment\.max_turns: .*; got True"),
+        ({"environment": game_with_max_turns(0)}, r"^environment\.max_turns: .*Guessing must set .*; got 0"),
+        ({"environment": game_with_max_turns(True)}, r"^environment\.max_turns: .*; got True"),
         (
             {"environment": even_length},
             r"^environment\.reset: an environment must have the methods .*even_length without reset and step",
@@ -378,12 +382,12 @@ OF_A_TEXT = SimpleNamespace(reset=Guessing().reset, step=lambda completion: comp
             {"environment": SEEDED},
             r"^environment\.reset: .* the method reset\(problem\); missing a required argument: 'seed'\.$",
         ),
-        ({"environment": OF_A_TEXT}, r"^environment\.step: .* step\(state, completion\); too many positional arguments\.$"),
+        ({"environment": TEXT_STEP}, r"^environment\.step: .* step\(state, completion\); too many positional arguments\.$"),
         ({"environment": Guessing(), "reward": even_length}, "^environment: the rewards come from its steps, .* got both"),
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_what_is_no_environment_is_refused_before_anything_is_written(tmp_path, parts, message):
+def test_an_object_that_is_not_an_environment_is_refused_before_anything_is_written(tmp_path, parts, message):
     path = tmp_path / "refused"
     with pytest.raises(InputError, match=message) as caught:
         rljax.train(OWN.replace(run=str(path)), policy=POLICY, problems=PROBLEMS, **parts)
@@ -396,7 +400,7 @@ TURNS = {"algorithm": "mt_grpo", "algorithm_options": {"beta": 0.0}}
 
 def test_a_turn_is_rewarded_at_its_last_token():
     script = [["9.", "1.", "0."], ["1."], ["?.", "5.", "2."]]
-    rollout = played(script, **TURNS)[0].rollout
+    rollout = play(script, **TURNS)[0].rollout
     shown = ["9.<<1.<<0.", "1.", "?.?5.<<2."]
     ends = [[text == "." for text in line] + [False] * (12 - len(line)) for line in shown]
     assert rollout.step_end[:, 0].tolist() == ends
@@ -405,7 +409,7 @@ def test_a_turn_is_rewarded_at_its_last_token():
         assert rollout.turn_rewards[place, 0][rollout.step_end[place, 0]].tolist() == expected
     np.testing.assert_array_equal(rollout.turn_rewards, rollout.step_rewards)
     np.testing.assert_allclose(rollout.turn_rewards.sum(-1), rollout.rewards)
-    assert played(script)[0].rollout.turn_rewards is None, "an algorithm of outcomes does not read them"
+    assert play(script)[0].rollout.turn_rewards is None, "an algorithm that only uses outcomes does not read them"
 
 
 def test_turns_are_credited_in_a_run(tmp_path):
@@ -428,7 +432,7 @@ def test_a_step_reward_and_an_environment_are_refused(tmp_path):
 
 
 class Stating(Guessing):
-    """States whether a guess is right; the reward pays for digits, too."""
+    """Also states whether a guess is correct; the reward is positive for wrong digits, too."""
 
     def step(self, state, completion):
         return super().step(state, completion)._replace(correct=completion[:1] == str(state))
@@ -437,7 +441,7 @@ class Stating(Guessing):
 def test_an_environment_states_what_is_correct():
     """Prompt 0 is solved in two turns, prompt 1 is not solved in three, and prompt 2 runs out of tokens."""
     script = [["9.", "0."], ["9.", "9.", "9."], ["77"]]
-    stated, silent = (played(script, environment)[0] for environment in (Stating(), Guessing()))
+    stated, silent = (play(script, environment)[0] for environment in (Stating(), Guessing()))
     assert silent.rollout.correct is None
     assert stated.rollout.correct[:, 0].tolist() == [1.0, 0.0, 0.0]
     assert [array[:, 0].tolist() for array in right_and_known(stated.rollout)] == [[True, False, False], [True] * 3]
@@ -448,7 +452,7 @@ def test_an_environment_states_what_is_correct():
         check_step(Guessing(), Step(None, correct="yes"))
 
 
-def test_a_run_of_an_environment_that_states_it_has_an_accuracy(tmp_path, capsys):
+def test_a_run_has_an_accuracy_if_its_environment_states_what_is_correct(tmp_path, capsys):
     run = tmp_path / "run"
     parts = {"policy": POLICY, "problems": PROBLEMS}
     rljax.train(OWN.replace(steps=1, max_response_tokens=8, run=str(run)), environment=Stating(), **parts)
@@ -461,31 +465,31 @@ def test_a_run_of_an_environment_that_states_it_has_an_accuracy(tmp_path, capsys
     assert plain.headline().startswith("share of rewards above 0: ")
 
 
-class WaitingReset(Guessing):
-    """Its reset has to be awaited."""
+class AsyncReset(Guessing):
+    """Its reset is a coroutine."""
 
     async def reset(self, problem):
         return int(problem.answer)
 
 
-class WaitingStep(Guessing):
-    """Its step has to be awaited."""
+class AsyncStep(Guessing):
+    """Its step is a coroutine."""
 
     async def step(self, state, completion):
         await asyncio.sleep(0)
         return super().step(state, completion)
 
 
-class HiddenWait(Guessing):
-    """Its reset returns what has to be awaited, which its signature does not show."""
+class HiddenAsyncReset(Guessing):
+    """Its reset returns a coroutine, which its signature does not show."""
 
     def reset(self, problem):
-        return WaitingReset().reset(problem)
+        return AsyncReset().reset(problem)
 
 
-@pytest.mark.parametrize("environment", [WaitingReset(), WaitingStep(), HiddenWait()])
+@pytest.mark.parametrize("environment", [AsyncReset(), AsyncStep(), HiddenAsyncReset()])
 def test_an_environment_of_coroutines_plays_the_same_episodes(environment):
     script = [["9.", "1.", "0."], ["1."], ["?.", "5.", "2."]]
-    found, plain = played(script, environment)[0], played(script)[0]
-    assert [written(found, place) for place in range(3)] == [written(plain, place) for place in range(3)]
+    found, plain = play(script, environment)[0], play(script)[0]
+    assert [text_of(found, place) for place in range(3)] == [text_of(plain, place) for place in range(3)]
     assert found.rollout.rewards.tolist() == plain.rollout.rewards.tolist()

@@ -1,4 +1,4 @@
-"""One name a value: what the records hold, what the equations call it, and the names that were given up."""
+"""Each value has one name, in the records and in the equations, and names that were given up are not used."""
 
 import ast
 from doctest import DocTestParser
@@ -15,7 +15,7 @@ from rljax.training import reinforce, update
 
 PACKAGE = Path(rljax.__file__).parent
 
-LIVES_ON = {
+FIELDS = {
     Request: {"prompt_tokens", "prompt_id", "group"},
     Response: {"prompt_id", "group", "tokens", "mask", "behaviour_logp", "policy_logp", "finish", "version", "turns"},
     Verdicts: {"rewards", "valid", "reward_parts", "correct"},
@@ -27,10 +27,10 @@ LIVES_ON = {
 }
 
 
-@pytest.mark.parametrize("record", LIVES_ON, ids=lambda record: record.__name__)
+@pytest.mark.parametrize("record", FIELDS, ids=lambda record: record.__name__)
 def test_a_value_has_one_name(record):
-    """Of log-probabilities there are few names in all, and nothing lives twice: what the rollout holds, the groups do not."""
-    assert LIVES_ON[record] <= set(record._fields)
+    """There are only a few names of log-probabilities, and groups have no field that their rollout has."""
+    assert FIELDS[record] <= set(record._fields)
     assert not {"parts"} & set(record._fields)
     assert record is not Groups or not set(Groups._fields) & set(Rollout._fields)
     names = {"behaviour_logp", "policy_logp", "old_logp", "ref_logp", "teacher_logp"}
@@ -38,7 +38,7 @@ def test_a_value_has_one_name(record):
 
 
 LOGP_OF_OPS = {
-    *("behaviour_logp", "policy_logp", "old_logp", "ref_logp", "teacher_logp"),  # those of the records
+    *("behaviour_logp", "policy_logp", "old_logp", "ref_logp", "teacher_logp"),  # as in the records
     *(
         "logp",
         "mean_logp",
@@ -56,7 +56,7 @@ def parameters_of(tree):
                 yield argument.arg, getattr(node, "name", "lambda")
 
 
-def test_an_equation_calls_log_probabilities_as_its_callers_do():
+def test_equations_name_log_probabilities_as_their_callers_do():
     found = {}
     for file in sorted((PACKAGE / "ops").rglob("*.py")):
         for name, function in parameters_of(ast.parse(file.read_text())):
@@ -68,7 +68,7 @@ def test_an_equation_calls_log_probabilities_as_its_callers_do():
 
 
 FORMER = {"denominator_logp", "learner_logp", "sampler_logp", "make_lesson_learner", "LearnLesson"}
-NO_NOUNS = {"asked", "given", "said", "there", "told"}
+UNCLEAR_NAMES = {"asked", "given", "said", "there", "told"}
 REPOSITORY = PACKAGE.parent
 FILES = sorted(file for folder in ("rljax", "experiments", "tests") for file in (REPOSITORY / folder).rglob("*.py"))
 
@@ -94,17 +94,20 @@ def variables_in(node):
 
 
 def former_names(tree):
-    """Names that were given up, with their lines: whole names anywhere, and words of variables, such as `is_there`.
+    """Names that were given up, with their lines: complete names anywhere, and words within a variable's name, such as `is_there`.
 
     `given` of hypothesis, which decorates a test, is another library's name.
     """
     nodes = list(ast.walk(tree))
     decorators = [part for node in nodes if isinstance(node, ast.FunctionDef) for part in node.decorator_list]
     of_hypothesis = {node for part in decorators for node in ast.walk(part) if names_in(node) == {"given"}}
-    names = FORMER | NO_NOUNS
+    names = FORMER | UNCLEAR_NAMES
     found = {(name, node.lineno) for node in nodes if node not in of_hypothesis for name in names_in(node) & names}
     return found | {
-        (name, node.lineno) for node in nodes for name in variables_in(node) if NO_NOUNS & set(name.strip("_").split("_"))
+        (name, node.lineno)
+        for node in nodes
+        for name in variables_in(node)
+        if UNCLEAR_NAMES & set(name.strip("_").split("_"))
     }
 
 
@@ -124,8 +127,8 @@ def test_no_former_name_is_left(file):
     assert not set().union(*map(former_names, examples_in(tree)))
 
 
-def test_no_function_moves_the_state_under_anybodys_hands():
-    """A state is returned, never assigned to an attribute."""
+def test_no_function_assigns_a_state_to_an_attribute():
+    """A new state is returned instead."""
     for file in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
@@ -134,11 +137,11 @@ def test_no_function_moves_the_state_under_anybodys_hands():
                 raise AssertionError((file, node.lineno))
 
 
-def test_these_tests_see_what_they_look_for():
+def test_the_checks_find_what_they_look_for():
     tree = ast.parse(
         "def f(asked, *, given=1):\n    run.state = there\n    x.said = told(denominator_logp=1)\n    is_there = 1\n"
     )
-    assert {name for name, _ in former_names(tree)} == NO_NOUNS | {"denominator_logp", "is_there"}
+    assert {name for name, _ in former_names(tree)} == UNCLEAR_NAMES | {"denominator_logp", "is_there"}
     assert not former_names(ast.parse("@given(x)\ndef test_what_was_said(x):\n    stop_if_asked()\n"))
     (example,) = examples_in(ast.parse('def f():\n    """Text.\n\n    >>> told = []\n    """\n'))
     assert former_names(example) == {("told", 1)}

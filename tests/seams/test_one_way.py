@@ -1,4 +1,4 @@
-"""One value, one name: every field of an engine's responses keeps its name and its values in every record up to the loss."""
+"""Every field of an engine's responses keeps its name and its values in every record up to the loss."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ OWN = SMALL.replace(
 
 
 def response(request, number):
-    """A response with recognizable log-probabilities, -(number + 1).place; its third token is an observation."""
+    """A response with recognizable log-probabilities, -(number + 1) - place / 100; its third token is an observation."""
     length = 4 + number
     places = np.arange(length, dtype=np.float32)
     sampled = places != 2
@@ -50,8 +50,8 @@ def response(request, number):
     )
 
 
-class HandMade:
-    """An engine that returns the responses above."""
+class FixedEngine:
+    """An engine that returns the responses of `response`."""
 
     def __init__(self):
         self.requests, self.responses = [], []
@@ -66,16 +66,16 @@ PARTS = {"policy": gru_policy(TOKENIZER.vocab_size), "problems": (SUMS[:20], SUM
 
 
 @pytest.fixture(scope="module")
-def answered():
-    """Groups of hand-made responses, the responses, and the ids of their prompts."""
-    engine = HandMade()
+def hand_made():
+    """Groups of the fixed responses, the responses, and the ids of their prompts."""
+    engine = FixedEngine()
     setup, state = first_state(OWN, engine=engine, **PARTS)
     prompt_ids = [5, 0, 17]
     groups = setup.train.generate(state.params, prompt_ids, GROUP, jax.random.key(0), version=99)
     return groups, engine.responses, prompt_ids
 
 
-def laid_out(responses, name):
+def as_array(responses, name):
     """A field of the responses as an array [P, G, T]; padding and log-probabilities of observations are 0."""
     array = np.zeros((PROMPTS, GROUP, LENGTH), responses[0]._asdict()[name].dtype)
     for number, each in enumerate(responses):
@@ -88,14 +88,14 @@ TOKEN_FIELDS = ("tokens", "mask", "behaviour_logp", "policy_logp")
 
 
 @pytest.mark.parametrize("name", TOKEN_FIELDS)
-def test_the_groups_keep_the_fields_of_the_responses(answered, name):
-    groups, responses, _ = answered
+def test_the_groups_keep_the_fields_of_the_responses(hand_made, name):
+    groups, responses, _ = hand_made
     holder = groups.rollout if name in Rollout._fields else groups
-    np.testing.assert_array_equal(holder._asdict()[name], laid_out(responses, name))
+    np.testing.assert_array_equal(holder._asdict()[name], as_array(responses, name))
 
 
-def test_each_response_keeps_its_prompt_its_end_and_its_version(answered):
-    groups, responses, prompt_ids = answered
+def test_each_response_keeps_its_prompt_its_end_and_its_version(hand_made):
+    groups, responses, prompt_ids = hand_made
     assert groups.prompt_ids.tolist() == prompt_ids
     assert [each.prompt_id for each in responses] == [prompt_id for prompt_id in prompt_ids for _ in range(GROUP)]
     for place, prompt_id in enumerate(prompt_ids):
@@ -109,7 +109,7 @@ def test_each_response_keeps_its_prompt_its_end_and_its_version(answered):
 
 
 def test_prompt_tokens_has_one_name_from_the_request_to_the_sequences():
-    engine = HandMade()
+    engine = FixedEngine()
     setup, state = first_state(OWN, engine=engine, **PARTS)
     groups = setup.train.generate(state.params, [5, 0, 17], GROUP, jax.random.key(0))
     sequences = sequences_of(groups)
@@ -140,10 +140,10 @@ def one_point_five(completions):
     return [1.5] * len(completions)
 
 
-def test_a_verdict_reaches_the_rollout_the_accuracy_and_the_shown_samples(answered):
-    plain, *_ = answered
+def test_a_verdict_reaches_the_rollout_the_accuracy_and_the_shown_samples(hand_made):
+    plain, *_ = hand_made
     assert plain.rollout.correct is None
-    engine = HandMade()
+    engine = FixedEngine()
     setup, state = first_state(OWN, engine=engine, **{**PARTS, "reward": [is_even, one_point_five]})
     groups = setup.train.generate(state.params, [5, 0, 17], GROUP, jax.random.key(0), version=99)
     texts = [TOKENIZER.decode(each.tokens[each.mask].tolist()) for each in engine.responses]
@@ -165,7 +165,7 @@ def test_a_verdict_reaches_the_rollout_the_accuracy_and_the_shown_samples(answer
     ]  # fmt: skip
 
 
-def test_dynamic_sampling_and_the_history_follow_the_verifier(answered):
+def test_dynamic_sampling_and_the_history_follow_the_verifier(hand_made):
     """All rewards are above 0, so only the verifier tells responses apart; it returns no verdict on the first problem."""
     calls = []
 
@@ -174,7 +174,7 @@ def test_dynamic_sampling_and_the_history_follow_the_verifier(answered):
         calls.append(len(completions))
         return [None] * 2 + [float(place % 2) for place in range(2, len(completions))]
 
-    setup, state = first_state(OWN, engine=HandMade(), **{**PARTS, "reward": [by_place, one_point_five]})
+    setup, state = first_state(OWN, engine=FixedEngine(), **{**PARTS, "reward": [by_place, one_point_five]})
     algorithm = BY_NAME["dapo"](max_length=LENGTH, cache=2)
     config = OWN.replace(prompts=2, oversample=1.5, group_size=GROUP, max_tries=1)
     setup = setup._replace(config=config, algorithm=algorithm)
@@ -188,81 +188,81 @@ def test_dynamic_sampling_and_the_history_follow_the_verifier(answered):
         next_rollout(setup, state, history, unverified, first_three)
 
 
-def test_the_version_becomes_the_staleness(answered):
-    groups, *_ = answered
+def test_the_version_becomes_the_staleness(hand_made):
+    groups, *_ = hand_made
     collected = Collected(groups, None, groups, 1, 0.0, complete=True)
     assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).staleness == 30 - 22.5
 
 
-def test_the_turns_of_a_response_become_a_metric(answered):
-    groups, responses, _ = answered
+def test_the_turns_of_a_response_become_a_metric(hand_made):
+    groups, responses, _ = hand_made
     assert groups.turns.reshape(-1).tolist() == [each.turns for each in responses] == [1, 2, 3, 1, 2, 3]
     collected = Collected(groups, None, groups, 1, 0.0, complete=True)
     assert rollout_metrics(collected, wanted=1, version=30, seconds=1.0).turns == 2.0
 
 
-def test_groups_survive_a_checkpoint(answered):
-    groups, *_ = answered
+def test_groups_survive_a_checkpoint(hand_made):
+    groups, *_ = hand_made
     jax.tree.map(np.testing.assert_array_equal, from_dict(to_dict(groups)), groups)
 
 
 @pytest.mark.parametrize("name", ["mask", "policy_logp"])
-def test_the_batch_has_the_same_values_under_the_same_name(answered, name):
-    groups, responses, _ = answered
+def test_the_batch_has_the_same_values_under_the_same_name(hand_made, name):
+    groups, responses, _ = hand_made
     batch = prepare(BY_NAME["grpo"](beta=0.0), groups.rollout)
-    np.testing.assert_array_equal(batch._asdict()[name], laid_out(responses, name).reshape(-1, LENGTH))
+    np.testing.assert_array_equal(batch._asdict()[name], as_array(responses, name).reshape(-1, LENGTH))
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
-def test_the_ratio_is_over_policy_logp_unless_the_algorithm_has_a_denominator(answered, name):
-    groups, responses, _ = answered
+def test_the_ratio_is_over_policy_logp_unless_the_algorithm_has_a_denominator(hand_made, name):
+    groups, responses, _ = hand_made
     algorithm = BY_NAME[name]()
     blank = np.zeros((PROMPTS, GROUP, LENGTH), np.float32)
     extra = {"ref_logp": blank, "values": blank, "behaviour_entropy": blank, "step_rewards": blank, "step_end": blank > 0}
     extra |= {"teacher_logp": blank, "square_sum": blank, "greedy_rewards": blank[:, 0, 0]}
     extra["reward_parts"] = {"reward": blank[..., 0]}
     batch = prepare(algorithm, groups.rollout._replace(**extra), progress=0.5 if algorithm.mix is not None else None)
-    policy_logp, mask = jnp.asarray(laid_out(responses, "policy_logp")), jnp.asarray(groups.rollout.mask)
-    behaviour_logp = jnp.asarray(laid_out(responses, "behaviour_logp"))
+    policy_logp, mask = jnp.asarray(as_array(responses, "policy_logp")), jnp.asarray(groups.rollout.mask)
+    behaviour_logp = jnp.asarray(as_array(responses, "behaviour_logp"))
     named = algorithm.denominator
     expected = policy_logp if named is None else named(policy_logp, behaviour_logp, mask)
     np.testing.assert_array_equal(batch.old_logp, np.asarray(expected).reshape(-1, LENGTH))
     assert (algorithm.denominator is not None) == (name in {"dppo", "gepo", "scale_rl", "vespo"})
 
 
-def test_packed_rows_contain_tokens_and_policy_logp(answered):
-    groups, responses, _ = answered
+def test_packed_rows_contain_tokens_and_policy_logp(hand_made):
+    groups, responses, _ = hand_made
     packed = pack(sequences_of(groups))
     for name in ("tokens", "policy_logp"):
         rows = np.take_along_axis(packed._asdict()[name], packed.scored, axis=1).reshape(-1)[packed.place]
-        np.testing.assert_array_equal(rows, laid_out(responses, name).reshape(-1, LENGTH))
+        np.testing.assert_array_equal(rows, as_array(responses, name).reshape(-1, LENGTH))
     seen = np.take_along_axis(packed.segments, packed.scored, axis=1) > 0
     np.testing.assert_array_equal(seen, groups.attention.reshape(-1, LENGTH))
 
 
 def test_a_run_passes_the_same_values_to_prepare_and_to_the_update(tmp_path, monkeypatch):
     """Record the rollout that `prepare` gets, and the batch and the rows that the update gets."""
-    engine, rollouts, batches, rows = HandMade(), [], [], []
+    engine, rollouts, batches, rows = FixedEngine(), [], [], []
     made = {"prepare": reinforce.make_prepare, "step": reinforce.make_policy_update}
 
-    def recorded_prepare(algorithm, choices, **minibatches):
+    def record_prepare(algorithm, choices, **minibatches):
         prepared = made["prepare"](algorithm, choices, **minibatches)
         return lambda rollout, **options: (
             rollouts.append(rollout) or batches.append(prepared(rollout, **options)) or batches[-1]
         )
 
-    def recorded_step(*arguments, **options):
+    def record_step(*arguments, **options):
         step = made["step"](*arguments, **options)
 
-        def recorded(state, layout, batch, data):
+        def record_update(state, layout, batch, data):
             assert data == {}
             rows.append(jax.device_get((layout, batch)))
             return step(state, layout, batch, data)
 
-        return recorded
+        return record_update
 
-    monkeypatch.setattr(reinforce, "make_prepare", recorded_prepare)
-    monkeypatch.setattr(reinforce, "make_policy_update", recorded_step)
+    monkeypatch.setattr(reinforce, "make_prepare", record_prepare)
+    monkeypatch.setattr(reinforce, "make_policy_update", record_step)
     answers = []
     generate = engine.generate
     engine.generate = lambda params, requests: answers.append(generate(params, requests)) or answers[-1]
@@ -270,13 +270,13 @@ def test_a_run_passes_the_same_values_to_prepare_and_to_the_update(tmp_path, mon
     ((rollout,), (batch,), ((layout, part),)) = rollouts, batches, rows
     responses = answers[1]
     for name in ("mask", "behaviour_logp", "policy_logp"):
-        np.testing.assert_array_equal(rollout._asdict()[name], laid_out(responses, name))
+        np.testing.assert_array_equal(rollout._asdict()[name], as_array(responses, name))
     assert rollout.truncated.reshape(-1).tolist() == [each.truncated for each in responses]
     for each in (batch, part):
         for name in ("mask", "policy_logp"):
-            np.testing.assert_array_equal(each._asdict()[name], laid_out(responses, name).reshape(-1, LENGTH))
+            np.testing.assert_array_equal(each._asdict()[name], as_array(responses, name).reshape(-1, LENGTH))
         np.testing.assert_array_equal(each.old_logp, each.policy_logp)
-    expected = laid_out(responses, "tokens").reshape(-1, LENGTH)
+    expected = as_array(responses, "tokens").reshape(-1, LENGTH)
     assert sorted(layout.responses[layout.responses >= 0]) == list(range(PROMPTS * GROUP))
     for index, places in np.ndenumerate(layout.responses):
         if places >= 0:
@@ -286,11 +286,11 @@ def test_a_run_passes_the_same_values_to_prepare_and_to_the_update(tmp_path, mon
             np.testing.assert_array_equal(tokens[:count], expected[places, :count])
 
 
-def test_the_loss_divides_by_old_logp(answered):
+def test_the_loss_divides_by_old_logp(hand_made):
     """At `policy_logp` the ratio is 1; at `behaviour_logp`, which differs by 0.005, it is exp(0.005)."""
-    groups, responses, _ = answered
+    groups, responses, _ = hand_made
     algorithm = BY_NAME["grpo"](beta=0.0)
     batch = prepare(algorithm, groups.rollout)
     for name, ratio in (("policy_logp", 1.0), ("behaviour_logp", np.exp(0.005))):
-        logp = jnp.asarray(laid_out(responses, name).reshape(-1, LENGTH))
+        logp = jnp.asarray(as_array(responses, name).reshape(-1, LENGTH))
         np.testing.assert_allclose(loss(algorithm, logp, batch)[1].numbers()["ratio"], ratio, rtol=1e-5)

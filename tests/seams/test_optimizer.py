@@ -51,7 +51,7 @@ def rl_rows(run):
     return [row for row in rows if row["phase"] == "rl"]
 
 
-def test_each_moves_the_parameters_elsewhere(runs):
+def test_each_optimizer_moves_the_parameters_differently(runs):
     first = PARTS["policy"].init(jax.random.key(0))
     ends = [first, *(result.params for result in runs.values())]
     for place, ours in enumerate(ends):
@@ -60,7 +60,7 @@ def test_each_moves_the_parameters_elsewhere(runs):
             assert min(jax.tree.leaves(gaps)) > 0
 
 
-def test_the_learning_rate_is_measured_where_the_state_holds_it(runs):
+def test_the_learning_rate_is_logged_if_the_state_contains_it(runs):
     assert [row["learning_rate"] for row in rl_rows(runs["chain"].run)] == pytest.approx([0.01, 0.0075])
     for name in ("muon", "sgd"):
         assert not any("learning_rate" in row for row in rl_rows(runs[name].run))

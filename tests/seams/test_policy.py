@@ -59,7 +59,7 @@ def trained(request, tmp_path_factory):
     return policy, rljax.train(config, even_length, policy=policy, problems=PROBLEMS)
 
 
-def same(ours, theirs):
+def assert_same(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
@@ -71,7 +71,7 @@ def test_the_parameters_move(trained):
     assert min(jax.tree.leaves(moved)) > 0
 
 
-def test_what_was_sampled_scores_the_same(trained):
+def test_sampled_responses_score_the_same(trained):
     """Prompts of three and four tokens: the padding before the shorter ones changes nothing."""
     policy, result = trained
     setup, _ = first_state(OWN, policy=policy, problems=PROBLEMS, reward=even_length)
@@ -92,8 +92,8 @@ def test_resuming_after_ctrl_c_is_bit_for_bit(trained, tmp_path):
     assert int(checkpoint_of(OWN, path, **parts).state.step) == 1
     rljax.train(None, even_length, policy=policy, problems=PROBLEMS, resume=path)
     ours, theirs = checkpoint_of(OWN, path, **parts), checkpoint_of(OWN, result.run, **parts)
-    same(ours.state, theirs.state)
-    same(ours.history, theirs.history)
+    assert_same(ours.state, theirs.state)
+    assert_same(ours.history, theirs.history)
     assert ours.notes == theirs.notes
 
 
@@ -101,7 +101,7 @@ def test_the_best_checkpoint_opens_with_the_policy(trained):
     policy, result = trained
     opened = load(result.run, policy=policy, reward=even_length, problems=PROBLEMS[1])
     best = checkpoint_of(OWN, result.run, "best", policy=policy, problems=PROBLEMS, reward=even_length)
-    same(opened.params, best.state.params)
+    assert_same(opened.params, best.state.params)
     texts = opened.sample(["1+1=", "12+1="], count=3, temperature=1.0)
     assert [len(row) for row in texts] == [3, 3]
     assert len({text for row in texts for text in row}) > 1
@@ -130,7 +130,7 @@ def test_another_policy_is_refused_by_its_name(trained):
         rljax.train(None, even_length, policy=other, problems=PROBLEMS, resume=result.run)
 
 
-def test_export_writes_the_owners_format(trained, tmp_path):
+def test_export_writes_the_policys_own_format(trained, tmp_path):
     """The reward and the problems of the run are not needed to write its model."""
     policy, result = trained
     if policy is GRU:
@@ -139,17 +139,17 @@ def test_export_writes_the_owners_format(trained, tmp_path):
         return
     folder = export(result.run, tmp_path / "model", which="last", policy=policy)
     assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
-    same(load_transformer(folder), jax.device_get(result.params))
+    assert_same(load_transformer(folder), jax.device_get(result.params))
 
 
 class Halves(NamedTuple):
-    """Parameters in a record, a list and a tuple, two of which begin as one array."""
+    """Parameters in a record, a list and a tuple, two of which are the same array at first."""
 
     body: dict
     heads: list
 
 
-def halves(params):
+def make_halves(params):
     zero = jnp.zeros(3)
     body = {name: part for name, part in params.items() if name != "head"}
     return Halves(body | {"zero": zero}, [params["head"], (zero,)])
@@ -164,7 +164,7 @@ def gru_of(params):
 PYTREES = {
     "state": lambda params: nnx.split(gru_of(params))[1],
     "module": gru_of,
-    "records": halves,
+    "records": make_halves,
     "flat names": lambda params: transformer_params(jax.random.key(0), 5, 4),
 }
 
@@ -178,17 +178,17 @@ def test_parameters_may_be_any_pytree(tmp_path, name):
     assert len(set(pointers)) == len(pointers), "an update consumes every buffer, and each only once"
     checkpoints.save(tmp_path, checkpoints.Checkpoint(state, no_history(2)), {})
     blank = jax.tree.map(jnp.zeros_like, state)
-    same(checkpoints.restore(tmp_path, lambda phase: blank).checkpoint.state, state)
-    same(checkpoints.restore_params(tmp_path, blank.params), state.params)
+    assert_same(checkpoints.restore(tmp_path, lambda phase: blank).checkpoint.state, state)
+    assert_same(checkpoints.restore_params(tmp_path, blank.params), state.params)
 
 
-def over_output(path, shape):
+def shard_outputs(path, shape):
     """Spread the first axis of projections over `fsdp`; copy the rest."""
     return PartitionSpec("fsdp", None) if path[-1].endswith("_proj.weight") else PartitionSpec(*[None] * len(shape))
 
 
 def test_a_partition_is_followed_by_parameters_and_moments():
-    policy = plain_transformer_policy(VOCABULARY, partition=over_output)
+    policy = plain_transformer_policy(VOCABULARY, partition=shard_outputs)
     state = create(policy.init(jax.random.key(0)), optax.adamw(1e-3), 0, with_reference=True)
     placed = place(state, make_mesh(2, 4), policy.partition)
     seen = 0
@@ -196,7 +196,7 @@ def test_a_partition_is_followed_by_parameters_and_moments():
         name = path_names(path)[-1]
         if name in state.params:
             seen += 1
-            expected = over_output((name,), leaf.shape)
+            expected = shard_outputs((name,), leaf.shape)
             assert leaf.sharding.spec == expected, path
             rows = leaf.shape[0] // (4 if "fsdp" in expected else 1)
             assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {rows}
@@ -204,8 +204,8 @@ def test_a_partition_is_followed_by_parameters_and_moments():
 
 
 @pytest.mark.parametrize("trained", ["a transformer in plain JAX"], indirect=True)
-def test_a_run_on_eight_devices_is_the_run_on_one(trained, tmp_path):
-    policy = plain_transformer_policy(VOCABULARY, partition=over_output)
+def test_a_run_on_eight_devices_equals_the_run_on_one(trained, tmp_path):
+    policy = plain_transformer_policy(VOCABULARY, partition=shard_outputs)
     config = OWN.replace(run=str(tmp_path / "eight"), replicas=2, fsdp=4)
     eight = rljax.train(config, even_length, policy=policy, problems=PROBLEMS).params
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), trained[1].params, eight)
@@ -250,8 +250,8 @@ def test_a_partition_that_the_mesh_cannot_follow_is_refused(tmp_path, partition,
     check_refused(tmp_path, message, policy=policy, changes={"replicas": 2, "fsdp": 4})
 
 
-def scores_of(change):
-    """The GRU with scores of another form."""
+def with_scores(change):
+    """The GRU, with a function applied to its scores."""
     return GRU._replace(score=lambda params, packed, temperature: change(GRU.score(params, packed, temperature)))
 
 
@@ -265,10 +265,10 @@ def with_count(params):
 
 INCOMPLETE = {
     "scores of another shape": (
-        scores_of(lambda scores: Scores(scores.logp[:, :-1], scores.entropy[:, :-1])),
+        with_scores(lambda scores: Scores(scores.logp[:, :-1], scores.entropy[:, :-1])),
         r"^policy.score: .*Scores\(logp, entropy\) of the batch's shape \[B, T\] = \[1, 12\] are needed; got Scores .*\(1, 11\)",
     ),
-    "log-probabilities alone": (scores_of(lambda scores: scores.logp), r"^policy.score: .* are needed; got .*\(12,\)"),
+    "log-probabilities alone": (with_scores(lambda scores: scores.logp), r"^policy.score: .* are needed; got .*\(12,\)"),
     "a score that raises": (
         GRU._replace(score=lambda params, packed, temperature: params["heads"]),
         "^policy.score: a function .* that JAX can trace and differentiate; got KeyError: 'heads'",

@@ -1,4 +1,4 @@
-"""Five correct implementations in different styles, and the sources in which faults are planted."""
+"""Correct implementations in different styles; faults are planted in some of them."""
 
 GRPO = """
 def loss(logp, old_logp, ref_logp, rewards, mask):

@@ -1,4 +1,4 @@
-"""One hundred faults: what is wrong, the text that is replaced, and what it is replaced by."""
+"""One hundred faults: what is wrong, the text that is replaced, and its replacement."""
 
 GRPO_FAULTS = [
     ("ddof 0", "ddof=1", "ddof=0"),

@@ -32,15 +32,15 @@ from rljax.testing.strategies import examples
 MOST_SECONDS = 60
 
 
-def compiled(source, library=np):
+def compile_source(source, library=np):
     names = {"np": library, "math": math, "jax": jax}
     exec(source, names)
     return names.get("loss", names.get("gae"))
 
 
-def planted(source, old, new):
+def plant_fault(source, old, new):
     assert source.count(old) >= 1, f"{old!r} is not in the source"
-    return compiled(source.replace(old, new))
+    return compile_source(source.replace(old, new))
 
 
 def names(rows):
@@ -49,15 +49,15 @@ def names(rows):
 
 @pytest.mark.parametrize(("name", "old", "new"), faults.GRPO_FAULTS, ids=names(faults.GRPO_FAULTS))
 def test_a_fault_in_grpo_is_found(name, old, new):
-    found_in_a_loss(planted(correct.GRPO, old, new), "grpo", "median" in name)
+    assert_found_in_a_loss(plant_fault(correct.GRPO, old, new), "grpo", "median" in name)
 
 
 @pytest.mark.parametrize(("name", "old", "new"), faults.DAPO_FAULTS, ids=names(faults.DAPO_FAULTS))
 def test_a_fault_in_dapo_is_found(name, old, new):
-    found_in_a_loss(planted(correct.DAPO, old, new), "dapo", False)
+    assert_found_in_a_loss(plant_fault(correct.DAPO, old, new), "dapo", False)
 
 
-def found_in_a_loss(function, like, needs_three):
+def assert_found_in_a_loss(function, like, needs_three):
     start = time.process_time()
     with pytest.raises(AssertionError, match=f"differs from {like} in: ") as caught:
         check_loss(function, like=like, arrays="numpy")
@@ -71,7 +71,7 @@ def found_in_a_loss(function, like, needs_three):
 @pytest.mark.parametrize(("name", "old", "new"), faults.GAE_FAULTS, ids=names(faults.GAE_FAULTS))
 def test_a_fault_in_gae_is_found(name, old, new):
     with pytest.raises(AssertionError, match="differs from GAE"):
-        check_gae(planted(correct.GAE, old, new), arrays="numpy")
+        check_gae(plant_fault(correct.GAE, old, new), arrays="numpy")
 
 
 def test_small_cases_are_small():
@@ -93,21 +93,21 @@ def test_cases_with_gaps_have_them():
     ("like", "source"), [("grpo", correct.GRPO), ("dapo", correct.DAPO), ("grpo", correct.LOOPS), ("dapo", correct.FLAT)]
 )
 def test_correct_losses_of_several_styles_pass(like, source):
-    check_loss(compiled(source), like=like, arrays="numpy")
+    check_loss(compile_source(source), like=like, arrays="numpy")
 
 
 @pytest.mark.parametrize("source", [correct.GAE, correct.MATRIX])
 def test_correct_gae_of_several_styles_passes(source):
-    check_gae(compiled(source), arrays="numpy")
+    check_gae(compile_source(source), arrays="numpy")
 
 
 def test_our_gae_passes():
     check_gae(gae)
 
 
-def test_stop_gradients_are_seen_in_jax(standard_promotion):
+def test_stop_gradients_are_noticed_in_jax(standard_promotion):
     with jax.numpy_rank_promotion("allow"):
-        check_loss(compiled(correct.STOPPED, jnp), like="grpo")
+        check_loss(compile_source(correct.STOPPED, jnp), like="grpo")
         for old, new in (
             ("(logp - sg(logp))", "(logp - logp)"),
             ("sg(value)", "value"),
@@ -116,19 +116,19 @@ def test_stop_gradients_are_seen_in_jax(standard_promotion):
         ):
             assert old in correct.STOPPED
             with pytest.raises(AssertionError, match="differs from grpo in: "):
-                check_loss(compiled(correct.STOPPED.replace(old, new), jnp), like="grpo")
+                check_loss(compile_source(correct.STOPPED.replace(old, new), jnp), like="grpo")
 
 
 def test_a_convention_is_named():
-    report = conform(planted(correct.GRPO, "ddof=1", "ddof=0"), like="grpo", arrays="numpy")
+    report = conform(plant_fault(correct.GRPO, "ddof=1", "ddof=0"), like="grpo", arrays="numpy")
     assert report.slot == "advantage"
     assert "It equals grpo with ddof=0" in report.text
     text = correct.GRPO.replace("ddof=1", "ddof=0").replace(
         "((per_token * mask).sum(axis=2) / lengths).mean()", "(per_token * mask).sum() / mask.sum()"
     )
-    report = conform(compiled(text), like="grpo", arrays="numpy")
+    report = conform(compile_source(text), like="grpo", arrays="numpy")
     assert "It equals grpo with ddof=0, mean=batch" in report.text
-    text = conform(compiled(text), like="grpo", arrays="numpy", ddof=0, mean="batch").text
+    text = conform(compile_source(text), like="grpo", arrays="numpy", ddof=0, mean="batch").text
     assert text.startswith("equals grpo with ddof=0, mean=batch\n")
     assert (
         "group's standard deviation (ddof 0, eps 1e-06); mean over the tokens of the batch; token ratio within [0.8, 1.2]"
@@ -141,19 +141,19 @@ def test_three_conventions_at_once_are_named():
         "np.clip(ratio, 1 - 0.2, 1 + 0.2)", "np.exp(np.clip(np.log(ratio), -0.2, 0.2))"
     )
     text = text.replace("((per_token * mask).sum(axis=2) / lengths).mean()", "(per_token * mask).sum(axis=2).mean()")
-    report = conform(compiled(text), like="grpo", arrays="numpy")
+    report = conform(compile_source(text), like="grpo", arrays="numpy")
     assert "It equals grpo with ddof=0, mean=sequence_sum, clip=log_ratio" in report.text
 
 
 @pytest.mark.parametrize(("like", "options"), [("gspo", {}), ("cispo", {}), ("lite_ppo", {}), ("rloo", {"beta": 0.0})])
-def test_records_of_other_algorithms_are_of_their_conventions(like, options):
+def test_records_of_other_algorithms_follow_their_conventions(like, options):
     check_loss(as_function(BY_NAME[like](**options)), like=like)
 
 
 def capped_grpo(cap):
-    """GRPO whose k3 is clamped, as one expression for each token."""
+    """GRPO with a k3 that is clamped per token."""
     text = correct.GRPO.replace("def loss(", "def capped(")
-    plain = compiled(text.replace("def capped(", "def loss("))
+    plain = compile_source(text.replace("def capped(", "def loss("))
 
     def loss(logp, old_logp, ref_logp, rewards, mask):
         away = np.where(mask, ref_logp - logp, 0.0)
@@ -203,7 +203,7 @@ def gae(rewards, values, mask, gamma, lambda_, bootstrap):
         out[:, t] = carried
     return out
 """
-    convention, report = conform_gae(compiled(text), arrays="numpy")
+    convention, report = conform_gae(compile_source(text), arrays="numpy")
     assert convention is None
     assert report.startswith("differs from GAE in: gaps between tokens")
     assert "mask [True, False, True]" in report or "mask [False, True, True]" in report
@@ -213,7 +213,7 @@ def gae(rewards, values, mask, gamma, lambda_, bootstrap):
 def test_a_loss_that_reads_rows_from_column_0_is_found_in_a_small_example():
     def loss(logp, old_logp, ref_logp, rewards, mask):
         rows = np.arange(mask.shape[-1]) < mask.sum(-1, keepdims=True)
-        return compiled(correct.GRPO)(logp, old_logp, ref_logp, rewards, rows)
+        return compile_source(correct.GRPO)(logp, old_logp, ref_logp, rewards, rows)
 
     report = conform(loss, like="grpo", arrays="numpy")
     assert report.slot == "gaps between tokens"
@@ -222,7 +222,7 @@ def test_a_loss_that_reads_rows_from_column_0_is_found_in_a_small_example():
 
 @pytest.mark.parametrize("wrong", [True, False])
 def test_an_exception_hides_no_counterexample(wrong):
-    source = compiled(correct.GRPO.replace("ddof=1", "ddof=0") if wrong else correct.GRPO)
+    source = compile_source(correct.GRPO.replace("ddof=1", "ddof=0") if wrong else correct.GRPO)
 
     def loss(logp, old_logp, ref_logp, rewards, mask):
         if rewards.shape[0] == 1 and (rewards < 0).any():
@@ -250,7 +250,7 @@ def test_an_exception_in_every_case_is_raised():
 
 @pytest.mark.parametrize("wrong", [True, False])
 def test_an_exception_of_gae_hides_no_counterexample(wrong):
-    source = compiled(correct.GAE.replace("- values[:, t]", "") if wrong else correct.GAE)
+    source = compile_source(correct.GAE.replace("- values[:, t]", "") if wrong else correct.GAE)
 
     def gae_of_one_row(rewards, values, mask, gamma, lambda_, bootstrap):
         if len(rewards) > 1:
@@ -267,7 +267,7 @@ def test_an_exception_for_a_rearranged_rollout_is_named():
     def loss(logp, old_logp, ref_logp, rewards, mask):
         if logp.shape[-1] > 3:
             raise IndexError("too wide")
-        return compiled(correct.GRPO)(logp, old_logp, ref_logp, rewards, mask)
+        return compile_source(correct.GRPO)(logp, old_logp, ref_logp, rewards, mask)
 
     report = conform(loss, like="grpo", arrays="numpy")
     assert report.slot == "exception"
@@ -281,12 +281,12 @@ def test_an_exception_for_every_rollout_with_gaps_is_named():
     def loss(logp, old_logp, ref_logp, rewards, mask):
         if has_gaps(mask):
             raise NotImplementedError("gaps")
-        return compiled(correct.GRPO)(logp, old_logp, ref_logp, rewards, mask)
+        return compile_source(correct.GRPO)(logp, old_logp, ref_logp, rewards, mask)
 
     def gae_without_gaps(rewards, values, mask, gamma, lambda_, bootstrap):
         if has_gaps(mask):
             raise NotImplementedError("gaps")
-        return compiled(correct.GAE)(rewards, values, mask, gamma, lambda_, bootstrap)
+        return compile_source(correct.GAE)(rewards, values, mask, gamma, lambda_, bootstrap)
 
     report = conform(loss, like="grpo", arrays="numpy")
     assert report.slot == "exception"
@@ -303,13 +303,13 @@ def test_an_exception_for_every_rollout_with_gaps_is_named():
         ("dapo", correct.DAPO, None, None),
     ],
 )
-def test_what_only_three_responses_show_is_found_with_three(like, source, old, new):
+def test_a_fault_that_needs_three_responses_is_found_with_three(like, source, old, new):
     def ends_are_compared(logp, old_logp, rewards, mask):
         same = (rewards[:, :1] == rewards[:, -1:]) & np.ones(rewards.shape, bool)
-        return compiled(source)(logp, old_logp, np.where(same, 0.0, rewards), mask)
+        return compile_source(source)(logp, old_logp, np.where(same, 0.0, rewards), mask)
 
     assert old is None or old in source
-    function = ends_are_compared if old is None else planted(source, old, new)
+    function = ends_are_compared if old is None else plant_fault(source, old, new)
     text = conform(function, like=like, arrays="numpy").text
     assert re.search(r"1 prompts x 3 responses, lengths \[\[1, 1, 1\]\]", text), text
 
@@ -327,23 +327,23 @@ def test_a_dual_clip_is_an_option():
         ("gradient", "sg(ratio) * advantage)", "0.5 * sg(ratio) * advantage)"),
     ],
 )
-def test_a_difference_of_the_value_alone_and_of_the_gradient_alone_are_told_apart(slot, old, new, standard_promotion):
+def test_a_difference_only_in_the_value_and_one_only_in_the_gradient_are_distinguished(slot, old, new, standard_promotion):
     assert old in correct.STOPPED
     new = correct.STOPPED.replace(old, new)
     with jax.numpy_rank_promotion("allow"):
-        assert conform(compiled(new, jnp), like="grpo").slot == slot
+        assert conform(compile_source(new, jnp), like="grpo").slot == slot
 
 
 def test_normalized_advantages_are_named():
     text = correct.GAE.replace("return out", "return (out - out[mask].mean()) / (out[mask].std(ddof=1) + 1e-8)")
-    convention, report = conform_gae(compiled(text), arrays="numpy")
+    convention, report = conform_gae(compile_source(text), arrays="numpy")
     assert convention.ddof == 1
     assert "It equals GAE, normalized over the tokens of the batch (ddof 1)" in report
 
 
 def test_a_dependence_on_the_order_is_named():
     def loss(logp, old_logp, rewards, mask):
-        return compiled(correct.DAPO)(logp, old_logp, rewards, mask) * (
+        return compile_source(correct.DAPO)(logp, old_logp, rewards, mask) * (
             1 if rewards.shape[1] < 4 or rewards[0, 0] == 1 else 2
         )
 
@@ -373,7 +373,7 @@ def test_a_record_that_counts_responses_without_reward_is_named():
 
 
 @given(examples(marks=True))
-def test_marks_of_responses_become_those_of_a_rollout(example):
+def test_valid_and_truncated_become_fields_of_a_rollout(example):
     rollout = rollout_of(example)
     np.testing.assert_array_equal(rollout.valid, example.valid)
     np.testing.assert_array_equal(rollout.truncated, example.truncated)
@@ -387,7 +387,7 @@ def test_the_overlong_punishment_is_an_option():
 
 
 @given(examples(gaps=False))
-def test_gradients_of_the_conventions_are_those_of_their_values(example):
+def test_gradients_of_the_conventions_match_their_values(example):
     lengths = example.mask.sum(-1, keepdims=True)
     log_ratios = np.where(example.mask, example.logp - example.old_logp, 0.0)
     ratios = np.exp(np.concatenate([log_ratios, log_ratios.sum(-1, keepdims=True) / lengths], -1))
@@ -429,7 +429,7 @@ def test_refusals(call, message):
         call()
 
 
-def test_the_package_needs_no_hypothesis():
+def test_the_package_does_not_need_hypothesis():
     code = """
         import sys
         sys.modules["hypothesis"] = None
@@ -444,13 +444,13 @@ def test_the_package_needs_no_hypothesis():
     assert "pip install 'rljax-lm[testing]'" in done.stdout
 
 
-def written(folder, text):
+def write_module(folder, text):
     (folder / "mine.py").write_text(f"import numpy as np\n{text}", encoding="utf-8")
     return str(folder / "mine.py")
 
 
 def test_the_command_names_the_convention(tmp_path, capsys):
-    file = written(tmp_path, correct.GRPO.replace("ddof=1", "ddof=0"))
+    file = write_module(tmp_path, correct.GRPO.replace("ddof=1", "ddof=0"))
     arguments = ["conform", f"{file}:loss", "--like", "grpo", "--arrays", "numpy"]
     assert main(arguments) == 1
     assert "It equals grpo with ddof=0" in capsys.readouterr().out
@@ -462,13 +462,13 @@ def test_the_command_names_the_convention(tmp_path, capsys):
 
 
 def test_the_command_checks_gae(tmp_path, capsys):
-    right, wrong = (written(tmp_path / name, text) for name, text in rows_of(tmp_path))
+    right, wrong = (write_module(tmp_path / name, text) for name, text in write_sources(tmp_path))
     assert main(["conform", f"{right}:gae", "--like", "gae", "--arrays", "numpy"]) == 0
     assert main(["conform", f"{wrong}:gae", "--like", "gae", "--arrays", "numpy"]) == 1
     assert "differs from GAE in: TD error" in capsys.readouterr().out
 
 
-def rows_of(folder):
+def write_sources(folder):
     texts = {"right": correct.GAE, "wrong": correct.GAE.replace("- values[:, t]", "")}
     for name in texts:
         (folder / name).mkdir()
