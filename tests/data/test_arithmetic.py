@@ -1,4 +1,4 @@
-"""Arithmetic problems: every step checked by Python's own parser, the split checked for leaks."""
+"""Arithmetic problems: every step is checked with Python's own parser, and the split is checked for leaks."""
 
 import ast
 import itertools
@@ -53,7 +53,7 @@ def test_every_step_and_answer_is_right(split, setting):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_problems_are_as_asked_for(setting):
+def test_problems_match_the_settings(setting):
     problems = arithmetic("train", 200, seed=0, **setting)
     low, high = setting.get("operands", (3, 6))
     for problem in problems:
@@ -91,7 +91,7 @@ def test_lengths_differ_widely():
 
 
 def test_splits_share_no_prompt_whatever_the_seed_and_difficulty():
-    drawn = {
+    prompts = {
         split: {
             problem.prompt
             for seed, setting in itertools.product((0, 1), SETTINGS)
@@ -99,9 +99,9 @@ def test_splits_share_no_prompt_whatever_the_seed_and_difficulty():
         }
         for split in ("train", "heldout")
     }
-    assert not drawn["train"] & drawn["heldout"]
-    assert all(is_heldout(prompt) for prompt in drawn["heldout"])
-    assert not any(is_heldout(prompt) for prompt in drawn["train"])
+    assert not prompts["train"] & prompts["heldout"]
+    assert all(is_heldout(prompt) for prompt in prompts["heldout"])
+    assert not any(is_heldout(prompt) for prompt in prompts["train"])
 
 
 def test_an_eighth_is_held_out_and_the_choice_never_changes():
@@ -111,13 +111,13 @@ def test_an_eighth_is_held_out_and_the_choice_never_changes():
     assert held[:3] == ["0+9=", "0+12=", "0+27="]
 
 
-def test_the_seed_alone_decides():
+def test_the_seed_determines_the_problems():
     assert arithmetic("train", 50, seed=5) == arithmetic("train", 50, seed=5)
     assert arithmetic("train", 50, seed=5) != arithmetic("train", 50, seed=6)
 
 
 @pytest.mark.parametrize(("operands", "operators", "nesting"), [(2, "+-", 0), (3, "+", 1), (3, "-*", 1)])
-def test_a_listed_space_is_counted_right_and_can_be_emptied(operands, operators, nesting):
+def test_a_listed_space_is_counted_correctly_and_can_be_used_up(operands, operators, nesting):
     difficulty = module._Difficulty(digits=1, operators=operators, nesting=nesting)
     train, heldout = map(module._list_prompts(difficulty, operands).get, (False, True))
     prompts = {prompt for prompt, *_ in train + heldout}
@@ -127,13 +127,13 @@ def test_a_listed_space_is_counted_right_and_can_be_emptied(operands, operators,
     assert {problem.prompt for problem in everything} == {prompt for prompt, *_ in heldout}
 
 
-def test_groupings_are_counted_as_they_are_listed():
+def test_the_count_of_groupings_matches_the_list():
     for operands, nesting in itertools.product(range(2, 8), range(4)):
         listed = list(module._groupings(operands, nesting, 0))
         assert len(set(listed)) == len(listed) == module._count_groupings(operands, nesting)
 
 
-def test_a_small_supply_is_made_up_for_by_the_larger_ones():
+def test_a_small_supply_is_compensated_by_the_larger_ones():
     assert module._share(10, {3: 100, 4: 1, 5: 3}) == {4: 1, 5: 3, 3: 6}
     assert module._share(7, {3: 2, 4: 2, 5: 3}) == {3: 2, 4: 2, 5: 3}
     shares = Counter(p.columns["operands"] for p in arithmetic("heldout", 400, seed=0, operands=(2, 4)))
@@ -165,7 +165,7 @@ def test_refusals(arguments, message):
         arithmetic(**{"split": "train", "count": 5, "seed": 0, **arguments})
 
 
-def test_more_than_there_is_names_both_numbers():
+def test_a_request_for_too_many_problems_names_both_numbers():
     supply = sum(not is_heldout(f"{a}+{b}=") for a in range(1, 10) for b in range(1, 10))
     assert len(arithmetic("train", supply, seed=0, operands=(2, 2))) == supply
     with pytest.raises(

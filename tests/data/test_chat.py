@@ -1,4 +1,4 @@
-"""Chats: nothing of them is lost between a row and its tokens, and turns begin and end as the template writes them."""
+"""Chats: nothing is lost between a row and its tokens, and turns begin and end as the template writes them."""
 
 import importlib.util
 import json
@@ -38,14 +38,14 @@ SPECIALS += ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<start_o
 SPECIALS += ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>")
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
-ASKED = {"role": "user", "content": "2+2?"}
-CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
-RETURNED = {"role": "tool", "name": "add", "content": "four"}
-ANSWERED = {"role": "assistant", "content": "It is 4."}
+QUESTION = {"role": "user", "content": "2+2?"}
+TOOL_CALL = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+TOOL_RESULT = {"role": "tool", "name": "add", "content": "four"}
+REPLY = {"role": "assistant", "content": "It is 4."}
 
 
-def tokenizer(template=TEMPLATE, *, keeps_special=False, **settings):
-    """One of bytes and special tokens, whose end token is not the one of its template: the layout of Qwen2.5's base models."""
+def make_tokenizer(template=TEMPLATE, *, keeps_special=False, **settings):
+    """A tokenizer of bytes and special tokens whose end token is not its template's, as in Qwen2.5's base models."""
     vocabulary = dict.fromkeys([*SPECIALS, *sorted(pre_tokenizers.ByteLevel.alphabet())])
     inner = Tokenizer(models.BPE({token: place for place, token in enumerate(vocabulary)}, []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -56,18 +56,18 @@ def tokenizer(template=TEMPLATE, *, keeps_special=False, **settings):
     return HuggingFaceTokenizer(fast, "model", chat=ChatFormat(is_used=True, **settings), keeps_special=keeps_special)
 
 
-def text_of(ids, made):
-    return made.inner.decode(ids)
+def text_of(ids, tokenizer):
+    return tokenizer.inner.decode(ids)
 
 
-def own(problem, made):
-    """The response as text, what is learned between brackets."""
-    ids, mask = response_tokens(problem, made, chat=True)
+def mark_learned(problem, tokenizer):
+    """The response as text, with brackets around what is learned."""
+    ids, mask = response_tokens(problem, tokenizer, chat=True)
     assert len(ids) == len(mask)
     marks = [*mask, False]
     opened = [("[" if mask[i] and (not i or not mask[i - 1]) else "") for i in range(len(ids))]
     return "".join(
-        opened[i] + made.inner.decode([token]) + ("]" if mask[i] and not marks[i + 1] else "")
+        opened[i] + tokenizer.inner.decode([token]) + ("]" if mask[i] and not marks[i + 1] else "")
         for i, token in enumerate(ids)
     )
 
@@ -83,168 +83,183 @@ def rows(tmp_path):
 
 
 def test_calls_names_reasoning_and_tools_reach_the_template(rows):
-    messages = [ASKED, {**CALLED, "content": None, "name": None}, RETURNED, {**ANSWERED, "reasoning_content": "two twos"}]
+    messages = [
+        QUESTION,
+        {**TOOL_CALL, "content": None, "name": None},
+        TOOL_RESULT,
+        {**REPLY, "reasoning_content": "two twos"},
+    ]
     (problem,) = rows({"messages": messages, "tools": TOOLS, "answer": "4"})
-    made = tokenizer(date="2026-01-31")
-    text = text_of(prompt_tokens(problem, made, chat=True), made)
-    expected = made.inner.apply_chat_template(
-        [ASKED, CALLED, RETURNED], tools=TOOLS, tokenize=False, add_generation_prompt=True
+    tokenizer = make_tokenizer(date="2026-01-31")
+    text = text_of(prompt_tokens(problem, tokenizer, chat=True), tokenizer)
+    expected = tokenizer.inner.apply_chat_template(
+        [QUESTION, TOOL_CALL, TOOL_RESULT], tools=TOOLS, tokenize=False, add_generation_prompt=True
     )
     assert text == expected.replace(f"[{time.strftime('%d %b %Y')}]", "[31 Jan 2026]")
     assert "tool add\nfour" in text
     assert '<call>{"type": "function"' in text
     assert text.startswith("<tools>[{")
-    assert own(problem, made) == "[<think>two twos</think>It is 4.<|im_end|>]"
+    assert mark_learned(problem, tokenizer) == "[<think>two twos</think>It is 4.<|im_end|>]"
     assert problem.prompt == '2+2?\n[{"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}]\nfour'
 
 
 def test_a_completion_of_several_turns_keeps_its_roles_and_learns_the_assistants(rows):
-    (problem,) = rows({"prompt": [ASKED], "completion": [CALLED, RETURNED, ANSWERED], "tools": TOOLS})
-    made = tokenizer(date="2026-01-31")
+    (problem,) = rows({"prompt": [QUESTION], "completion": [TOOL_CALL, TOOL_RESULT, REPLY], "tools": TOOLS})
+    tokenizer = make_tokenizer(date="2026-01-31")
     call = json.dumps(CALL)
-    assert own(problem, made) == (
+    assert mark_learned(problem, tokenizer) == (
         f"[<call>{call}<|im_end|>]\n<|im_start|>tool add\nfour<|im_end|>\n<|im_start|>assistant\n[It is 4.<|im_end|>]"
     )
     assert problem.answer == "It is 4."
-    whole = made.render([ASKED, CALLED, RETURNED, ANSWERED], opens=False, tools=TOOLS)
-    ids = prompt_tokens(problem, made, chat=True) + response_tokens(problem, made, chat=True)[0]
-    assert text_of(ids, made) + "\n" == whole
-    arrays = right_pad_demonstrations([problem], made, 400, 400, chat=True)
+    whole = tokenizer.render([QUESTION, TOOL_CALL, TOOL_RESULT, REPLY], opens=False, tools=TOOLS)
+    ids = prompt_tokens(problem, tokenizer, chat=True) + response_tokens(problem, tokenizer, chat=True)[0]
+    assert text_of(ids, tokenizer) + "\n" == whole
+    arrays = right_pad_demonstrations([problem], tokenizer, 400, 400, chat=True)
     assert 0 < arrays.response_mask.sum() < arrays.response_attention.sum()
     with pytest.raises(InputError, match=r"roles: assistant, tool, assistant\).*turn chat on \(--chat\)"):
-        right_pad_demonstrations([problem], made, 400, 400)
+        right_pad_demonstrations([problem], tokenizer, 400, 400)
     with pytest.raises(InputError, match="begins or ends with a message of the role 'tool'"):
-        rows({"prompt": [ASKED], "completion": [CALLED, RETURNED]})
+        rows({"prompt": [QUESTION], "completion": [TOOL_CALL, TOOL_RESULT]})
 
 
-def test_a_whole_dialogue_learns_every_turn_of_the_assistant(rows):
-    (problem,) = rows({"messages": [ASKED, CALLED, RETURNED, ANSWERED], "tools": TOOLS})
-    made = tokenizer(date="2026-01-31")
-    assert own(problem, made) == "[It is 4.<|im_end|>]"
+def test_a_complete_dialogue_learns_every_turn_of_the_assistant(rows):
+    (problem,) = rows({"messages": [QUESTION, TOOL_CALL, TOOL_RESULT, REPLY], "tools": TOOLS})
+    tokenizer = make_tokenizer(date="2026-01-31")
+    assert mark_learned(problem, tokenizer) == "[It is 4.<|im_end|>]"
     whole = whole_dialogue(problem)
     call = json.dumps(CALL)
-    assert own(whole, made) == (
+    assert mark_learned(whole, tokenizer) == (
         f"[<call>{call}<|im_end|>]\n<|im_start|>tool add\nfour<|im_end|>\n<|im_start|>assistant\n[It is 4.<|im_end|>]"
     )
-    ids = [prompt_tokens(each, made, chat=True) + response_tokens(each, made, chat=True)[0] for each in (problem, whole)]
+    ids = [
+        prompt_tokens(each, tokenizer, chat=True) + response_tokens(each, tokenizer, chat=True)[0]
+        for each in (problem, whole)
+    ]
     assert ids[0] == ids[1]
-    prompt = len(prompt_tokens(problem, made, chat=True))
-    arrays = right_pad_demonstrations([problem], made, prompt, 20, chat=True, dialogues=True)
-    assert (arrays.dropped, arrays.response_mask.sum()) == (0, sum(response_tokens(whole, made, chat=True)[1]))
-    assert right_pad_demonstrations([problem, problem], made, prompt, 20, chat=True).response_mask.sum(1).tolist() == [9, 9]
+    prompt = len(prompt_tokens(problem, tokenizer, chat=True))
+    arrays = right_pad_demonstrations([problem], tokenizer, prompt, 20, chat=True, dialogues=True)
+    assert (arrays.dropped, arrays.response_mask.sum()) == (0, sum(response_tokens(whole, tokenizer, chat=True)[1]))
+    assert right_pad_demonstrations([problem, problem], tokenizer, prompt, 20, chat=True).response_mask.sum(1).tolist() == [
+        9,
+        9,
+    ]
     greeting = {"role": "assistant", "content": "Hello."}
-    (problem,) = rows({"messages": [greeting, ASKED, ANSWERED]})
+    (problem,) = rows({"messages": [greeting, QUESTION, REPLY]})
     assert whole_dialogue(problem) == problem
 
 
-def test_a_message_of_the_weight_0_is_not_learned(rows):
-    made = tokenizer(date="2026-01-31")
-    (problem,) = rows({"messages": [ASKED, {**CALLED, "weight": 0}, RETURNED, {**ANSWERED, "weight": 1}], "tools": TOOLS})
-    assert own(whole_dialogue(problem), made).endswith("<|im_start|>assistant\n[It is 4.<|im_end|>]")
-    assert not own(whole_dialogue(problem), made).startswith("[")
-    assert list_chat_losses([problem], made, chat=True) == []
+def test_a_message_of_weight_0_is_not_learned(rows):
+    tokenizer = make_tokenizer(date="2026-01-31")
+    (problem,) = rows(
+        {"messages": [QUESTION, {**TOOL_CALL, "weight": 0}, TOOL_RESULT, {**REPLY, "weight": 1}], "tools": TOOLS}
+    )
+    assert mark_learned(whole_dialogue(problem), tokenizer).endswith("<|im_start|>assistant\n[It is 4.<|im_end|>]")
+    assert not mark_learned(whole_dialogue(problem), tokenizer).startswith("[")
+    assert list_chat_losses([problem], tokenizer, chat=True) == []
     with pytest.raises(InputError, match=r"the weight of a chat message must be 1, or 0 if it is not trained on, not 0\.5"):
-        rows({"messages": [ASKED, {**ANSWERED, "weight": 0.5}]})
+        rows({"messages": [QUESTION, {**REPLY, "weight": 0.5}]})
 
 
 @pytest.mark.parametrize("end", ["", "<|im_end|>", "<|im_end|>\n", "<|im_end|><|im_end|>"])
 def test_a_demonstration_ends_once_as_the_template_ends_a_turn(end):
-    made = tokenizer()
-    assert own(Problem("1+1?", "2", f"2{end}"), made) == "[2<|im_end|>]"
-    assert made.turn_end == made.inner.convert_tokens_to_ids("<|im_end|>") != made.eos_token_id
+    tokenizer = make_tokenizer()
+    assert mark_learned(Problem("1+1?", "2", f"2{end}"), tokenizer) == "[2<|im_end|>]"
+    assert tokenizer.turn_end == tokenizer.inner.convert_tokens_to_ids("<|im_end|>") != tokenizer.eos_token_id
     plain = Problem("1+1?", "2", "2<|endoftext|>")
-    assert text_of(response_tokens(plain, made)[0], made) == "2<|endoftext|>"
+    assert text_of(response_tokens(plain, tokenizer)[0], tokenizer) == "2<|endoftext|>"
 
 
-def test_the_day_is_fixed():
-    pinned = tokenizer(date="2026-01-31")
-    assert "[31 Jan 2026]" in pinned.render([ASKED], opens=True)
-    assert f"[{time.strftime('%d %b %Y')}]" in tokenizer().render([ASKED], opens=True)
+def test_the_date_can_be_fixed():
+    pinned = make_tokenizer(date="2026-01-31")
+    assert "[31 Jan 2026]" in pinned.render([QUESTION], opens=True)
+    assert f"[{time.strftime('%d %b %Y')}]" in make_tokenizer().render([QUESTION], opens=True)
     with pytest.raises(InputError, match="the date cannot be fixed"):
-        tokenizer("{{ strftime_now(messages[0].content) }}", date="2026-01-31").render([ASKED], opens=True)
+        make_tokenizer("{{ strftime_now(messages[0].content) }}", date="2026-01-31").render([QUESTION], opens=True)
     with pytest.raises(InputError, match="chat_date is '31 Jan'"):
         ChatFormat(date="31 Jan")
 
 
 def test_options_of_the_run_and_of_the_row():
-    made = tokenizer(options={"mood": "kind"})
-    assert "(kind)" in made.render([ASKED], opens=True)
+    tokenizer = make_tokenizer(options={"mood": "kind"})
+    assert "(kind)" in tokenizer.render([QUESTION], opens=True)
     row = Problem("1+1?", "2", columns={"chat_template_kwargs": '{"mood": "stern"}'})
-    assert "(stern)" in text_of(prompt_tokens(row, made, chat=True), made)
+    assert "(stern)" in text_of(prompt_tokens(row, tokenizer, chat=True), tokenizer)
     with pytest.raises(InputError, match="'tools', which the data or rljax sets"):
         ChatFormat(options={"tools": []})
     for wrong in ("[", "[]x", [1], {"a": 1}):
         with pytest.raises(InputError, match="column 'tools' contains"):
-            prompt_tokens(Problem("1", "2", columns={"tools": wrong}), made, chat=True)
+            prompt_tokens(Problem("1", "2", columns={"tools": wrong}), tokenizer, chat=True)
 
 
 def test_a_prefill_and_an_opened_thought_are_part_of_the_answer():
-    made = tokenizer(OPENS, prefill="First", keeps_special=True)
-    ids = prompt_tokens(Problem("1+1?", "2"), made, chat=True)
-    assert text_of(ids, made).endswith("<|im_start|>assistant\n<think>\nFirst")
-    sampled = made.encode(" so</think>2<|im_end|>")
-    assert completion_text(made, sampled) == "<think>\nFirst so</think>2"
-    assert own(Problem("1+1?", "2", "<think>\nFirst so</think>2"), made) == "[ so</think>2<|im_end|>]"
-    assert own(Problem("1+1?", "2", "2"), tokenizer(prefill="It is ")) == "[2<|im_end|>]"
-    assert own(Problem("1+1?", "2", "It is 2"), tokenizer(prefill="It is ")) == "[2<|im_end|>]"
+    tokenizer = make_tokenizer(OPENS, prefill="First", keeps_special=True)
+    ids = prompt_tokens(Problem("1+1?", "2"), tokenizer, chat=True)
+    assert text_of(ids, tokenizer).endswith("<|im_start|>assistant\n<think>\nFirst")
+    sampled = tokenizer.encode(" so</think>2<|im_end|>")
+    assert completion_text(tokenizer, sampled) == "<think>\nFirst so</think>2"
+    assert mark_learned(Problem("1+1?", "2", "<think>\nFirst so</think>2"), tokenizer) == "[ so</think>2<|im_end|>]"
+    assert mark_learned(Problem("1+1?", "2", "2"), make_tokenizer(prefill="It is ")) == "[2<|im_end|>]"
+    assert mark_learned(Problem("1+1?", "2", "It is 2"), make_tokenizer(prefill="It is ")) == "[2<|im_end|>]"
 
 
-def test_special_tokens_stay_in_answers_only_if_asked():
-    ids = tokenizer().encode("<think>a</think>4<|im_end|><|endoftext|><pad>")
-    assert tokenizer().decode(ids) == "a4"
-    assert tokenizer(keeps_special=True).decode(ids) == "<think>a</think>4"
-    assert "<think>" in tokenizer().special_texts
-    assert "<think>" not in tokenizer(keeps_special=True).special_texts >= {"<|endoftext|>", "<|im_end|>"}
+def test_special_tokens_stay_in_answers_only_on_request():
+    ids = make_tokenizer().encode("<think>a</think>4<|im_end|><|endoftext|><pad>")
+    assert make_tokenizer().decode(ids) == "a4"
+    assert make_tokenizer(keeps_special=True).decode(ids) == "<think>a</think>4"
+    assert "<think>" in make_tokenizer().special_texts
+    assert "<think>" not in make_tokenizer(keeps_special=True).special_texts >= {"<|endoftext|>", "<|im_end|>"}
 
 
-def test_a_template_without_an_end_is_named(monkeypatch):
+def test_a_template_that_never_finishes_is_named(monkeypatch):
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}{% endfor %}"
     monkeypatch.setattr(chat, "RENDER_SECONDS", 0.5)
     start = time.monotonic()
     with pytest.raises(InputError, match=r"chat template of 'model' did not finish within 0\.5 seconds"):
-        prompt_tokens(Problem("1", "1"), tokenizer(loop), chat=True)
+        prompt_tokens(Problem("1", "1"), make_tokenizer(loop), chat=True)
     assert time.monotonic() - start < 20
 
 
-def test_what_is_lost_is_reported():
-    conversation = Problem("x", "4", None, {"tools": TOOLS}, ({"role": "system", "content": "s"}, ASKED, CALLED, RETURNED))
+def test_lost_parts_of_a_chat_are_reported():
+    conversation = Problem(
+        "x", "4", None, {"tools": TOOLS}, ({"role": "system", "content": "s"}, QUESTION, TOOL_CALL, TOOL_RESULT)
+    )
     (note,) = list_chat_losses([conversation] * 2, ByteTokenizer(), chat=False)
     assert note.startswith("2 prompts are chats (roles: assistant, system, tool, user) and chat is off")
-    assert list_chat_losses([conversation], tokenizer(), chat=True) == []
-    poor = tokenizer("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}")
+    assert list_chat_losses([conversation], make_tokenizer(), chat=True) == []
+    poor = make_tokenizer("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}")
     (note,) = list_chat_losses([conversation], poor, chat=True)
     assert "leaves out name, tool_calls, tools of the chats" in note
-    beside = [Problem("x", "4", None, {"system": "s"}), Problem("x", "4", None, {"documents": ["d"], "system": ""})]
+    with_columns = [Problem("x", "4", None, {"system": "s"}), Problem("x", "4", None, {"documents": ["d"], "system": ""})]
     expected = ["the prompts leave out the columns system, documents; write them into the messages"]
     assert (
-        list_chat_losses(beside, tokenizer(), chat=True)
-        == list_chat_losses(beside, ByteTokenizer(), chat=False)
+        list_chat_losses(with_columns, make_tokenizer(), chat=True)
+        == list_chat_losses(with_columns, ByteTokenizer(), chat=False)
         == expected
     )
 
 
-def test_pairs_keep_tools_and_what_a_text_cannot_hold():
+def test_pairs_keep_tools_and_turns_that_a_text_cannot_contain():
     columns = PreferenceColumns("prompt", "chosen", "rejected")
-    row = {"prompt": [ASKED], "chosen": [ANSWERED], "rejected": [{**ANSWERED, "content": "5"}], "tools": TOOLS}
+    row = {"prompt": [QUESTION], "chosen": [REPLY], "rejected": [{**REPLY, "content": "5"}], "tools": TOOLS}
     assert read_preference(row, columns).columns == {"tools": TOOLS}
-    called = {**CALLED, "content": "4"}
+    called = {**TOOL_CALL, "content": "4"}
     assert read_preference({**row, "chosen": [called]}, columns).turns == ((called,), None)
-    several = read_preference({**row, "chosen": [CALLED, RETURNED, ANSWERED]}, columns)
-    encoded = encode_pairs([several], tokenizer(date="2026-01-31"), max_tokens=999, chat=True)
+    several = read_preference({**row, "chosen": [TOOL_CALL, TOOL_RESULT, REPLY]}, columns)
+    encoded = encode_pairs([several], make_tokenizer(date="2026-01-31"), max_tokens=999, chat=True)
     assert not all(encoded.learned[0][0])
     assert all(encoded.learned[0][1])
 
 
 def test_feedback_and_labelled_pairs_keep_tools():
-    line = {"prompt": [ASKED], "response": "4", "reward": 1, "tools": TOOLS, "other": 1}
+    line = {"prompt": [QUESTION], "response": "4", "reward": 1, "tools": TOOLS, "other": 1}
     assert feedback_of(line).columns == {"tools": TOOLS}
-    pair = row_of(Problem("2+2?", "4", columns={"tools": TOOLS, "level": 1}, messages=(ASKED,)), "4", "5")
+    pair = row_of(Problem("2+2?", "4", columns={"tools": TOOLS, "level": 1}, messages=(QUESTION,)), "4", "5")
     assert set(pair) == {"prompt", "chosen", "rejected", "tools"}
 
 
 def test_parts_of_a_message():
     parts = [{"type": "text", "text": "2+"}, {"type": "text", "text": "2?"}]
-    assert chat_of([{"role": "user", "content": parts}], "prompt") == (ASKED,)
+    assert chat_of([{"role": "user", "content": parts}], "prompt") == (QUESTION,)
     with pytest.raises(Exception, match=r"part of a chat message must be .* not \{'type': 'image'"):
         chat_of([{"role": "user", "content": [{"type": "image", "text": ""}]}], "prompt")
 
@@ -252,15 +267,15 @@ def test_parts_of_a_message():
 @pytest.mark.parametrize(
     "name", ["tools.jsonl", "messages_tool_content_null.jsonl", "reasoning_content.jsonl", "chat.jsonl"]
 )
-def test_the_cases_are_read(name, shared_data):
+def test_the_shared_cases_are_read(name, shared_data):
     file = shared_data.parent / "cases" / name
     if not file.is_file():
         pytest.skip("the file of the case is absent")
-    made = tokenizer()
+    tokenizer = make_tokenizer()
     for problem in load_problems(file):
         entries = {key for message in (*problem.messages, *(problem.turns or ())) for key in message}
         assert entries or name == "chat.jsonl"
-        assert list_chat_losses([problem], made, chat=True) == []
+        assert list_chat_losses([problem], tokenizer, chat=True) == []
 
 
 TEMPLATES = Path((importlib.util.find_spec("trl") or importlib.util.find_spec("pytest")).origin).parent / "chat_templates"
@@ -278,10 +293,10 @@ FAMILIES = (
     "phi3_5",
 )
 CHATS = {
-    "plain": ([{"role": "system", "content": "Be brief."}, ASKED], None),
-    "tools": ([ASKED], TOOLS),
-    "calls": ([ASKED, CALLED, RETURNED], TOOLS),
-    "reasoning": ([ASKED, {**ANSWERED, "reasoning_content": "two twos"}, ASKED], None),
+    "plain": ([{"role": "system", "content": "Be brief."}, QUESTION], None),
+    "tools": ([QUESTION], TOOLS),
+    "calls": ([QUESTION, TOOL_CALL, TOOL_RESULT], TOOLS),
+    "reasoning": ([QUESTION, {**REPLY, "reasoning_content": "two twos"}, QUESTION], None),
 }
 
 
@@ -289,30 +304,30 @@ CHATS = {
 @pytest.mark.parametrize("conversation", CHATS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_templates_of_the_families_are_rendered_as_by_transformers(family, conversation):
-    made = tokenizer((TEMPLATES / f"{family}.jinja").read_text())
+    tokenizer = make_tokenizer((TEMPLATES / f"{family}.jinja").read_text())
     messages, tools = CHATS[conversation]
     columns = {"tools": tools} if tools else {}
     try:
-        expected = made.inner.apply_chat_template(messages, tools=tools, add_generation_prompt=True)["input_ids"]
+        expected = tokenizer.inner.apply_chat_template(messages, tools=tools, add_generation_prompt=True)["input_ids"]
     except Exception:
         with pytest.raises(InputError, match="rejects messages with the roles"):
-            made.apply_chat_template(chat_of(messages, "prompt"), **columns)
+            tokenizer.apply_chat_template(chat_of(messages, "prompt"), **columns)
         return
-    assert made.apply_chat_template(chat_of(messages, "prompt"), **columns) == expected
+    assert tokenizer.apply_chat_template(chat_of(messages, "prompt"), **columns) == expected
 
 
 @pytest.mark.skipif(not TEMPLATES.is_dir(), reason="the templates of the families come with TRL: pip install trl")
 @pytest.mark.parametrize("family", ["llama3", "qwen2_5", "qwen3", "qwen3_instruct_2507", "phi3"])
 def test_what_is_learned_is_what_the_training_templates_mark(family):
-    turns = (ANSWERED,) if family in ("llama3", "phi3") else (CALLED, RETURNED, ANSWERED)
+    turns = (REPLY,) if family in ("llama3", "phi3") else (TOOL_CALL, TOOL_RESULT, REPLY)
     problem = Problem("2+2?", "4", "x", {"tools": TOOLS} if len(turns) > 1 else {}, None, turns)
-    made = tokenizer((TEMPLATES / f"{family}.jinja").read_text())
-    marked = tokenizer((TEMPLATES / f"{family}_training.jinja").read_text()).inner.apply_chat_template(
-        [ASKED, *turns], tools=problem.columns.get("tools"), return_assistant_tokens_mask=True, return_dict=True
+    tokenizer = make_tokenizer((TEMPLATES / f"{family}.jinja").read_text())
+    marked = make_tokenizer((TEMPLATES / f"{family}_training.jinja").read_text()).inner.apply_chat_template(
+        [QUESTION, *turns], tools=problem.columns.get("tools"), return_assistant_tokens_mask=True, return_dict=True
     )
     theirs = [token for token, is_own in zip(marked["input_ids"], marked["assistant_masks"], strict=True) if is_own]
-    ids, mask = response_tokens(problem, made, chat=True)
+    ids, mask = response_tokens(problem, tokenizer, chat=True)
     ours = [token for token, is_own in zip(ids, mask, strict=True) if is_own]
-    # Their templates are patched: they always write an empty thought, and begin what is learned at the line break before it.
-    plain = [text_of(tokens, made).replace("\n", "").replace("<think></think>", "") for tokens in (ours, theirs)]
+    # TRL's templates are patched: they always write an empty thought, and what is learned begins at the line break before it.
+    plain = [text_of(tokens, tokenizer).replace("\n", "").replace("<think></think>", "") for tokens in (ours, theirs)]
     assert plain[0] == plain[1].removesuffix("<|endoftext|>")

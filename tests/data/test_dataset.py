@@ -1,4 +1,4 @@
-"""Reading problems: the formats people have, and what is said when a row cannot be used."""
+"""Reading problems: the formats that people have, and the messages for rows that cannot be used."""
 
 import json
 import math
@@ -55,7 +55,7 @@ def test_named_columns(write):
     assert problem == Problem("1+1?", "2", "so 2", columns)
 
 
-def test_a_column_with_a_dot_in_its_name_is_itself(write):
+def test_a_column_name_may_contain_a_dot(write):
     (problem,) = load_problems(write([{"prompt": "1+1?", "a.b": "2", "a": {"b": "3"}}]), answer_column="a.b")
     assert problem.answer == "2"
 
@@ -115,7 +115,7 @@ def test_json_lists_blank_lines_and_a_byte_order_mark(write):
     assert load_problems(write(f"\ufeff{text}\r\n\r\n{text}")) == [Problem("a\u2028b", "1")] * 2
 
 
-def test_a_folder_holds_a_file_for_each_split(write, tmp_path):
+def test_a_folder_contains_a_file_for_each_split(write, tmp_path):
     write([{"prompt": "a", "answer": "1"}], "train.jsonl")
     write([{"prompt": "b", "answer": "1"}], "test.json")
     assert load_problems(tmp_path)[0].prompt == "a"

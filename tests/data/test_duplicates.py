@@ -21,7 +21,7 @@ def similarity(left, right):
 
 
 @given(texts_strategy, st.sampled_from([0.3, 0.5, 0.7, 0.8, 1.0]), st.data())
-def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(texts, threshold, data):
+def test_near_duplicates_match_a_comparison_of_all_pairs(texts, threshold, data):
     labels = [data.draw(st.sampled_from("xy")) for _ in texts]
     expected = []
     for i, text in enumerate(texts):
@@ -32,7 +32,7 @@ def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(texts, threshold
 
 
 @given(texts_strategy, texts_strategy, st.sampled_from([0.3, 0.5, 0.7, 0.8, 1.0]))
-def test_leaks_are_those_of_a_comparison_of_all_pairs(texts, heldout, threshold):
+def test_leaks_match_a_comparison_of_all_pairs(texts, heldout, threshold):
     def shares_enough(text, secret):
         if len(secret) < 10:
             return similarity(text, secret) >= threshold
@@ -43,7 +43,7 @@ def test_leaks_are_those_of_a_comparison_of_all_pairs(texts, heldout, threshold)
         for triple in triples(text):
             counts[triple] = counts.get(triple, 0) + 1
     if any(count > 10 for count in counts.values()):
-        return  # boilerplate has a test of its own
+        return  # boilerplate has its own test
     expected = [
         next((j for j, secret in enumerate(heldout) if shares_enough(triples(text), triples(secret))), None)
         for text in texts
@@ -61,13 +61,13 @@ def test_another_answer_is_another_problem():
     assert near_duplicates(texts, ["5", "6"], threshold=0.5) == [None, None]
 
 
-def test_a_chain_is_measured_against_what_is_kept():
+def test_a_text_is_compared_only_with_texts_that_are_kept():
     words = [f"w{i}" for i in range(30)]
     texts = [" ".join(words[i:] + [f"x{k}" for k in range(i)]) for i in (0, 3, 6)]
     assert near_duplicates(texts, [""] * 3, threshold=0.7) == [None, 0, None]
 
 
-def test_an_instruction_around_every_question_makes_none_alike():
+def test_an_instruction_around_every_question_does_not_make_them_alike():
     wrapper = (
         "Solve the following problem step by step and put the final answer on a line of its own : {} Remember to think ."
     )
@@ -76,7 +76,7 @@ def test_an_instruction_around_every_question_makes_none_alike():
     assert near_duplicates(texts[:5], [""] * 5, threshold=0.5) == [None, 0, 0, 0, 0], "five texts are too few to tell"
 
 
-def test_a_question_within_an_instruction_gives_it_away():
+def test_a_held_out_question_within_an_instruction_is_a_leak():
     question = " ".join(f"w{i}" for i in range(20))
     others = [f"other text number {i} of many with nothing in common at all" for i in range(3)]
     wrapped = f"think hard about this : {question} and answer with one number on the last line of all"
@@ -84,7 +84,7 @@ def test_a_question_within_an_instruction_gives_it_away():
     assert leaks([question], [wrapped], threshold=0.9) == [None]
 
 
-def test_a_short_held_out_text_must_be_the_whole_of_it():
+def test_a_short_held_out_text_leaks_only_through_an_equal_text():
     assert leaks(
         ["find x in the figure below where y is 3", "find x in the figure"], ["find x in the figure"], threshold=0.8
     ) == [
@@ -93,7 +93,7 @@ def test_a_short_held_out_text_must_be_the_whole_of_it():
     ]
 
 
-def test_boilerplate_alone_is_compared_as_a_whole():
+def test_texts_of_only_boilerplate_are_compared_as_a_whole():
     texts = ["the same words all over again"] * 20
     assert near_duplicates(texts, [""] * 20, threshold=0.8) == [None] + [0] * 19
     assert all(shingle_ranks(texts))

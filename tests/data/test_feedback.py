@@ -1,4 +1,4 @@
-"""A queue of feedback: every complete line once, in order, whatever happens to the files, and a reason for each bad line."""
+"""A queue of feedback: every complete line is read once and in order, whatever happens to the files; bad lines have a reason."""
 
 import json
 import os
@@ -16,17 +16,17 @@ def row(number, **entries):
 
 
 def rewards(lines):
-    """What tells the lines apart."""
+    """The rewards of the lines, which identify them."""
     return [int(line.content.reward) for line in lines if isinstance(line, Line)]
 
 
 def notes(lines):
-    """What is said about the files."""
+    """The messages about the files."""
     return [line for line in lines if isinstance(line, str)]
 
 
-def after(taken, lines):
-    """The places with those of further lines."""
+def add_places(taken, lines):
+    """Add the places of more lines to those that were read."""
     found = {queue: list(places) for queue, places in taken.items()}
     for line in lines:
         if isinstance(line, Line):
@@ -41,33 +41,33 @@ def queue(tmp_path):
     return file
 
 
-def dated(file, seconds):
+def make_older(file, seconds):
     """Make a file older by this many seconds."""
     os.utime(file, (file.stat().st_mtime - seconds,) * 2)
 
 
 def test_a_line_is_read_when_its_end_is_written(queue):
-    whole = row(3)
+    line = row(3)
     with queue.open("a") as file:
-        file.write(whole[:20])
+        file.write(line[:20])
         file.flush()
         first = [*new_lines(queue, {})]
         assert rewards(first) == [0, 1, 2]
         assert unfinished(queue) == [queue]
-        file.write(whole[20:])
+        file.write(line[20:])
     assert unfinished(queue) == []
-    second = [*new_lines(queue, after({}, first))]
+    second = [*new_lines(queue, add_places({}, first))]
     assert rewards(second) == [3]
     assert (second[0].place.line, second[0].place.end) == (4, queue.stat().st_size)
 
 
-def test_a_file_that_is_not_there_yet_has_no_lines(tmp_path):
+def test_a_file_that_does_not_exist_yet_has_no_lines(tmp_path):
     assert [*new_lines(tmp_path / "queue.jsonl", {})] == []
     assert unfinished(tmp_path / "queue.jsonl") == []
 
 
 def test_a_rotated_file_is_read_to_its_end_before_the_new_one(queue):
-    taken = after({}, [*new_lines(queue, {})][:2])
+    taken = add_places({}, [*new_lines(queue, {})][:2])
     queue.rename(queue.with_name("queue.jsonl.1"))
     assert rewards(new_lines(queue, taken)) == [2]
     queue.write_text(row(3))
@@ -75,27 +75,27 @@ def test_a_rotated_file_is_read_to_its_end_before_the_new_one(queue):
     assert rewards(lines) == [2, 3]
     assert [line.place.file for line in lines] == [str(queue.with_name("queue.jsonl.1")), str(queue)]
     assert {line.place.queue for line in lines} == {"queue.jsonl"}
-    taken = after(taken, lines)
+    taken = add_places(taken, lines)
     with queue.open("a") as file:
         file.write(row(4))
     assert rewards(new_lines(queue, taken)) == [4]
 
 
-def test_a_rotation_before_the_first_line_is_taken(queue):
+def test_a_rotation_before_the_first_line_is_read(queue):
     rotation = queue.with_name("queue.jsonl.1")
     queue.rename(rotation)
     assert rewards(new_lines(queue, {})) == [0, 1, 2]
     queue.write_text(row(3))
-    dated(rotation, 60)
+    make_older(rotation, 60)
     queue.with_name("queue.jsonl.2").write_text(row(4))
-    dated(queue.with_name("queue.jsonl.2"), 120)
+    make_older(queue.with_name("queue.jsonl.2"), 120)
     assert rewards(new_lines(queue, {})) == [4, 0, 1, 2, 3]
-    taken = after({}, [*new_lines(queue, {})][:2])
+    taken = add_places({}, [*new_lines(queue, {})][:2])
     assert rewards(new_lines(queue, taken)) == [1, 2, 3]
 
 
-def test_a_rotation_of_a_new_file_of_a_folder(queue):
-    taken = after({}, [*new_lines(queue.parent, {})])
+def test_a_rotation_of_a_new_file_in_a_folder(queue):
+    taken = add_places({}, [*new_lines(queue.parent, {})])
     new = queue.with_name("second.jsonl")
     new.write_text(row(5))
     new.rename(queue.with_name("second.jsonl.1"))
@@ -112,20 +112,20 @@ def test_names_of_rotated_files(queue):
     assert {file.name for file in rotated(queue)} == {queue.name + end for end in ends}
 
 
-def test_two_rotations_between_two_looks(queue):
-    taken = after({}, [*new_lines(queue, {})][:1])
+def test_two_rotations_between_two_reads(queue):
+    taken = add_places({}, [*new_lines(queue, {})][:1])
     first, second = (queue.with_name(f"queue.jsonl.{number}") for number in (2, 1))
     queue.rename(first)
-    dated(first, 60)
+    make_older(first, 60)
     second.write_text(row(3))
-    dated(second, 30)
+    make_older(second, 30)
     queue.write_text(row(4))
     assert rotated(queue) == [first, second]
     assert rewards(new_lines(queue, taken)) == [1, 2, 3, 4]
 
 
-def test_a_copy_that_is_cut_afterwards_is_a_rotation(queue):
-    taken = after({}, [*new_lines(queue, {})])
+def test_a_copy_of_a_file_that_is_then_truncated_is_a_rotation(queue):
+    taken = add_places({}, [*new_lines(queue, {})])
     queue.with_name("queue.jsonl-20261122").write_bytes(queue.read_bytes())
     queue.write_text("")
     assert [*new_lines(queue, taken)] == []
@@ -133,29 +133,29 @@ def test_a_copy_that_is_cut_afterwards_is_a_rotation(queue):
     assert rewards(new_lines(queue, taken)) == [3]
 
 
-def test_of_two_files_that_hold_the_place_the_newer_one_was_rotated(queue):
-    taken = after({}, [*new_lines(queue, {})])
+def test_of_two_files_that_contain_the_place_the_newer_one_was_rotated(queue):
+    taken = add_places({}, [*new_lines(queue, {})])
     copy, old = queue.with_name("queue.jsonl.2"), queue.with_name("queue.jsonl.1")
     copy.write_bytes(queue.read_bytes())
-    dated(copy, 60)
+    make_older(copy, 60)
     queue.rename(old)
     queue.write_text(row(3))
     assert rewards(new_lines(queue, taken)) == [3]
 
 
-def test_a_file_that_was_cut_is_read_on_behind_what_is_left(queue):
-    taken = after({}, [*new_lines(queue, {})])
+def test_a_truncated_file_is_read_from_after_the_remaining_lines(queue):
+    taken = add_places({}, [*new_lines(queue, {})])
     queue.write_text(row(0) + row(7))
     lines = [*new_lines(queue, taken)]
     assert notes(lines) == [
         f"{queue} was cut after line 1, although 3 lines had been read; reading continues after line 1."
     ]
     assert rewards(lines) == [7]
-    assert rewards(new_lines(queue, after(taken, lines))) == []
+    assert rewards(new_lines(queue, add_places(taken, lines))) == []
 
 
 def test_a_file_that_was_replaced_is_read_from_its_beginning(queue):
-    taken = after({}, [*new_lines(queue, {})])
+    taken = add_places({}, [*new_lines(queue, {})])
     queue.write_text(row(5) + row(6))
     (note, *lines) = new_lines(queue, taken)
     assert note.startswith(f"{queue} was replaced after its line 3 was read, and no rotated file next to it contains")
@@ -164,13 +164,13 @@ def test_a_file_that_was_replaced_is_read_from_its_beginning(queue):
     assert parts(queue, taken["queue.jsonl"]) == []
 
 
-def test_the_files_of_a_folder_are_queues_of_their_own(tmp_path):
+def test_each_file_of_a_folder_is_its_own_queue(tmp_path):
     for name, numbers in (("b.jsonl", [2, 3]), ("a.jsonl", [0, 1]), ("notes.txt", [9])):
         (tmp_path / name).write_text("".join(map(row, numbers)))
     assert [file.name for file in queues(tmp_path)] == ["a.jsonl", "b.jsonl"]
     lines = [*new_lines(tmp_path, {})]
     assert rewards(lines) == [0, 1, 2, 3]
-    taken = after({}, lines)
+    taken = add_places({}, lines)
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write(row(4))
     (tmp_path / "c.jsonl").write_text(row(5))
@@ -179,7 +179,7 @@ def test_the_files_of_a_folder_are_queues_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_line_once_under_random_writes_rotations_and_looks(tmp_path, seed):
+def test_every_line_is_read_once_under_random_writes_rotations_and_reads(tmp_path, seed):
     queue, random = tmp_path / "queue.jsonl", np.random.default_rng(seed)
     written, read, pending, taken, rotations = 0, [], b"", {}, 0
     queue.touch()
@@ -198,7 +198,7 @@ def test_every_line_once_under_random_writes_rotations_and_looks(tmp_path, seed)
             queue.touch()
         elif action == 3:
             lines = [*new_lines(queue, taken)][: int(random.integers(3))]
-            taken = after(taken, lines)
+            taken = add_places(taken, lines)
             read += rewards(lines)
     with queue.open("ab") as file:
         file.write(pending)
@@ -246,7 +246,7 @@ def test_a_bad_line_has_a_reason(line, message):
     assert message in str(found)
 
 
-def test_names_of_the_writer_are_kept_out():
+def test_columns_about_the_writer_are_ignored():
     found = read_line(b'{"prompt": "1", "response": "2", "reward": 1, "user": "a", "uid": 3, "time": 1.5, "model": "m"}')
     assert found.reward == 1.0
 
@@ -262,7 +262,7 @@ def test_a_bad_line_does_not_stop_the_others(tmp_path):
     assert [lines[1].text, lines[2].text] == ["{", row(1).strip()]
 
 
-def test_what_a_line_says():
+def test_the_fields_of_a_line():
     found = read_line(
         b'{"prompt": "1+1=", "response": [3, 4], "thumbs": false, "id": 7, "logp": [-1, 0.0], "finished": false}'
     )

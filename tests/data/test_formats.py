@@ -1,4 +1,4 @@
-"""Published datasets are known by their columns; every format on rows made here."""
+"""Published datasets are recognized by their columns; every format is tested on rows written here."""
 
 import json
 
@@ -11,7 +11,7 @@ from rljax.errors import InputError
 from rljax.rewards.choice import multiple_choice
 
 USER = {"role": "user", "content": "1+1?"}
-SAID = {"role": "assistant", "content": "It is \\boxed{2}."}
+REPLY = {"role": "assistant", "content": "It is \\boxed{2}."}
 GSM8K = {"question": "1+1?", "answer": "1+1 = <<1+1=2>>2\n#### 1,002"}
 MATH = {"problem": "1+1?", "level": "Level 1", "type": "Algebra", "solution": r"So $\boxed{\frac{1}{2}}$."}
 AIME = {"ID": "2024-I-4", "Problem": "1+1?", "Solution": r"\boxed{33}", "Answer": 33}
@@ -186,17 +186,17 @@ def load(tmp_path, *rows, **options):
         ),
         (DAPO, "verl", Problem("1+1?", "34", None, {n: v for n, v in DAPO.items() if n != "prompt"}, (USER,))),
         (DAPO_PROCESSED, "verl", Problem("1+1?", "34", None, {n: v for n, v in DAPO_PROCESSED.items() if n != "prompt"})),
-        ({"messages": [USER, SAID]}, "TRL messages", Problem("1+1?", SAID["content"], SAID["content"], {}, (USER,))),
+        ({"messages": [USER, REPLY]}, "TRL messages", Problem("1+1?", REPLY["content"], REPLY["content"], {}, (USER,))),
         (
-            {"messages": [USER, SAID], "answer": "2"},
+            {"messages": [USER, REPLY], "answer": "2"},
             "TRL messages",
-            Problem("1+1?", "2", SAID["content"], {}, (USER,)),
+            Problem("1+1?", "2", REPLY["content"], {}, (USER,)),
         ),
         ({"prompt": "1+1?", "completion": "2"}, "TRL completion", Problem("1+1?", "2", "2")),
         (
-            {"prompt": [USER], "completion": [SAID], "solution": "2"},
+            {"prompt": [USER], "completion": [REPLY], "solution": "2"},
             "TRL completion",
-            Problem("1+1?", "2", SAID["content"], {"solution": "2"}, (USER,)),
+            Problem("1+1?", "2", REPLY["content"], {"solution": "2"}, (USER,)),
         ),
         (
             {"prompt": "Write f.", "tests": ["assert f"]},
@@ -262,16 +262,16 @@ def test_every_format(tmp_path, row, name, problem):
             "column 'reward_model.ground_truth': an answer must be .*, not a list",
         ),
         (
-            {"messages": [USER, SAID]},
+            {"messages": [USER, REPLY]},
             {"messages": [USER]},
             "column 'messages': the conversation must end with the assistant",
         ),
         (
-            {"messages": [USER, SAID]},
-            {"messages": [SAID]},
+            {"messages": [USER, REPLY]},
+            {"messages": [REPLY]},
             "column 'messages': the conversation must end with the assistant",
         ),
-        ({"messages": [USER, SAID]}, {"messages": "a"}, "column 'messages': a prompt must be .*, not text"),
+        ({"messages": [USER, REPLY]}, {"messages": "a"}, "column 'messages': a prompt must be .*, not text"),
     ],
 )
 def test_rows_that_do_not_parse_are_named_with_their_column(tmp_path, good, changes, message):
@@ -279,7 +279,7 @@ def test_rows_that_do_not_parse_are_named_with_their_column(tmp_path, good, chan
         load(tmp_path, good, good | changes)
 
 
-def test_columns_that_a_person_names_come_before_any_format(tmp_path):
+def test_columns_that_a_user_names_take_precedence_over_any_format(tmp_path):
     loaded = load(tmp_path, GSM8K, answer_column="answer")
     assert (loaded.format, loaded.problems[0].answer, loaded.problems[0].demonstration) == ("plain", GSM8K["answer"], None)
     loaded = load(tmp_path, {**GSM8K, "steps": "two"}, demonstration_column="steps")
@@ -287,7 +287,7 @@ def test_columns_that_a_person_names_come_before_any_format(tmp_path):
 
 
 @pytest.mark.parametrize("row", [GSM8K, MATH, AIME, HUMAN_EVAL, MBPP, STRATEGY, FOLIO, COMMONSENSE, CONTEST, DAPO])
-def test_what_preprocessing_writes_is_read_as_it_was(tmp_path, row):
+def test_what_preprocessing_writes_is_read_back_unchanged(tmp_path, row):
     (problem,) = load(tmp_path, row).problems
     prompt = problem.prompt if problem.messages is None else list(problem.messages)
     written = {**problem.columns, "prompt": prompt, "answer": problem.answer, "length_bin": 0}
@@ -308,7 +308,7 @@ def test_choices_get_letters_whatever_their_labels(tmp_path):
 
 @pytest.mark.parametrize(("label", "letter"), [("True", "A"), ("False", "B"), ("Uncertain", "C"), ("Unknown", "C")])
 def test_labels_of_folio_become_letters(tmp_path, label, letter):
-    lines = {**FOLIO, "premises": "All cats purr.\nTom is a cat."}  # of the hub; the original has a list
+    lines = {**FOLIO, "premises": "All cats purr.\nTom is a cat."}  # as on the hub; the original has a list
     loaded = load(tmp_path, {**FOLIO, "label": label}, {**lines, "label": label})
     assert loaded.format == "FOLIO"
     first, second = loaded.problems
@@ -328,7 +328,7 @@ def test_contests_without_a_solution_in_python(tmp_path):
     assert [problem.demonstration for problem in load(tmp_path, *rows).problems] == [None, None]
 
 
-def test_a_solution_may_be_left_out_where_there_is_an_answer(tmp_path):
+def test_a_solution_may_be_left_out_if_there_is_an_answer(tmp_path):
     row = {**MATH, "answer": "1"}
     loaded = load(tmp_path, row, {**row, "solution": ""}, {**row, "solution": None})
     assert [problem.demonstration for problem in loaded.problems] == [MATH["solution"], None, None]
@@ -346,14 +346,14 @@ def test_boxes(tmp_path):
     assert [problem.answer for problem in loaded.problems] == [r"\{2\}", "3", "4", "6", r"\text{(7)}"]
 
 
-def test_nothing_is_recognised_in_a_plain_row():
+def test_no_format_is_recognized_in_a_plain_row():
     assert recognize({"prompt": "a", "answer": "1"}) is None
     assert recognize({}) is None
 
 
 def test_a_chat_template_receives_the_messages(tmp_path):
     path = tmp_path / "data.jsonl"
-    path.write_text(json.dumps({"messages": [{"role": "system", "content": "Add."}, USER, SAID]}))
+    path.write_text(json.dumps({"messages": [{"role": "system", "content": "Add."}, USER, REPLY]}))
     assert load_problems(path)[0].messages == ({"role": "system", "content": "Add."}, USER)
 
 

@@ -12,7 +12,7 @@ from rljax.errors import InputError
 EVERYTHING = Window(0.0, 1.0)
 
 
-def history_of(attempts, passes):
+def make_history(attempts, passes):
     return History(*(np.array(column, np.float32) for column in (attempts, passes, np.zeros(len(attempts)))))
 
 
@@ -60,14 +60,14 @@ def test_the_window_moves():
 @given(st.integers(0, 50), st.integers(0, 12))
 def test_an_open_window_is_the_stream_itself(position, count):
     stream = PromptStream(range(7), seed=1)
-    history = history_of([0, 1, 2, 3, 4, 5, 6], [0, 1, 1, 0, 2, 5, 6])
+    history = make_history([0, 1, 2, 3, 4, 5, 6], [0, 1, 1, 0, 2, 5, 6])
     choice = choose(history, stream, position, count, window=EVERYTHING, seed=0)
     assert choice.problems.tolist() == stream.indices(position, count)
     assert (choice.position, choice.passed_over) == (position + count, 0)
 
 
 def test_only_prompts_in_the_window_and_untried_prompts_are_chosen():
-    history = history_of([4, 4, 4, 4, 0, 0], [0, 1, 3, 4, 0, 0])
+    history = make_history([4, 4, 4, 4, 0, 0], [0, 1, 3, 4, 0, 0])
     stream = PromptStream(range(6), seed=2)
     choice = choose(history, stream, 0, 8, window=Window(0.25, 0.75), seed=0, revisit=0.0)
     assert choice.problems.tolist() == [i for i in stream.indices(0, 99) if i in (1, 2, 4, 5)][:8]
@@ -79,7 +79,7 @@ def test_only_prompts_in_the_window_and_untried_prompts_are_chosen():
 
 
 def test_if_the_window_has_too_few_prompts_the_nearest_ones_are_added():
-    history = history_of([10] * 5, [0, 1, 5, 8, 10])
+    history = make_history([10] * 5, [0, 1, 5, 8, 10])
     stream = PromptStream(range(5), seed=0)
     choice = choose(history, stream, 0, 4, window=Window(0.5, 0.5), seed=0, revisit=0.0, patience=2)
     walked = stream.indices(0, 8)
@@ -92,7 +92,7 @@ def test_if_the_window_has_too_few_prompts_the_nearest_ones_are_added():
 
 
 def test_prompts_outside_the_window_are_revisited_now_and_then():
-    history = history_of([4] * 400, [4] * 400)
+    history = make_history([4] * 400, [4] * 400)
     stream = PromptStream(range(400), seed=0)
     choice = choose(history, stream, 0, 20, window=Window(0.2, 0.8), seed=0, revisit=0.25)
     assert 40 < choice.position < 160
@@ -103,13 +103,13 @@ def test_prompts_outside_the_window_are_revisited_now_and_then():
 
 @given(st.integers(0, 30), st.integers(1, 6), st.integers(1, 6))
 def test_a_resumed_choice_continues_as_if_never_stopped(position, first, second):
-    history = history_of([4, 4, 4, 0, 0, 4, 4, 4], [0, 2, 4, 0, 0, 2, 2, 2])
+    history = make_history([4, 4, 4, 0, 0, 4, 4, 4], [0, 2, 4, 0, 0, 2, 2, 2])
     stream = PromptStream(range(8), seed=3)
     options = {"window": Window(0.2, 0.8), "seed": 5, "revisit": 0.3}
     full = choose(history, stream, position, first + second, **options)
-    begun = choose(history, stream, position, first, **options)
-    rest = choose(history, PromptStream(range(8), seed=3), begun.position, second, **options)
-    assert [*begun.problems, *rest.problems] == full.problems.tolist()
+    part = choose(history, stream, position, first, **options)
+    rest = choose(history, PromptStream(range(8), seed=3), part.position, second, **options)
+    assert [*part.problems, *rest.problems] == full.problems.tolist()
     assert rest.position == full.position
 
 

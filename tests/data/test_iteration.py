@@ -1,4 +1,4 @@
-"""Chains of a rule applied over and over: right, disjoint between splits, reproducible, and long."""
+"""Chains of one rule applied again and again: correct, disjoint between splits, reproducible, and long."""
 
 import re
 from itertools import pairwise
@@ -11,8 +11,8 @@ from rljax.errors import InputError
 from rljax.rewards.exact import exact
 
 
-def replayed(problem):
-    """The demonstration's own lines, checked one by one; which of them lapsed, and which were left open."""
+def replay(problem):
+    """Check a demonstration line by line; return the steps that lapsed, and those that were left open."""
     above, first, second, value = map(int, re.fullmatch(r"(\d+)=(\d)\+(\d)=(\d);", problem.prompt).groups())
     assert value == (first + second) % 10
     *lines, answer = problem.demonstration.split(";")
@@ -34,7 +34,7 @@ def replayed(problem):
 
 def test_every_step_follows_from_the_one_before():
     for problem in iteration("train", 200, seed=0):
-        assert replayed(problem) == ([], [])
+        assert replay(problem) == ([], [])
         assert exact([problem.prompt], [problem.demonstration], [problem.answer]) == [1.0]
         assert set(problem.prompt + problem.demonstration) <= set(ALPHABET)
 
@@ -69,9 +69,9 @@ def test_what_cannot_be_generated_is_refused(arguments, message):
         iteration(**{"split": "train", "count": 3, "seed": 0, **arguments})
 
 
-def test_lapses_come_at_every_tenth_step_and_spoil_the_answer_where_they_stay_open():
+def test_lapses_occur_at_every_tenth_step_and_spoil_the_answer_if_they_stay_open():
     problems = lapses(iteration("train", 1500, seed=0), share=0.65)
-    steps = [replayed(problem) for problem in problems]
+    steps = [replay(problem) for problem in problems]
     lapsed = [k for some, _ in steps for k in some]
     left_open = [k for _, some in steps for k in some]
     assert set(lapsed) == {11, 21, 31, 41, 51}
@@ -79,19 +79,19 @@ def test_lapses_come_at_every_tenth_step_and_spoil_the_answer_where_they_stay_op
     assert abs(len(lapsed) / places - 0.65) < 0.02
     assert abs(len(left_open) / len(lapsed) - 0.65) < 0.02
     right = [exact([problem.prompt], [problem.demonstration], [problem.answer]) == [1.0] for problem in problems]
-    spoilt = [bool(some) for _, some in steps]
-    assert all(fine or bad for fine, bad in zip(right, spoilt, strict=True))
-    assert sum(fine for fine, bad in zip(right, spoilt, strict=True) if bad) / sum(spoilt) < 0.12
+    spoiled = [bool(some) for _, some in steps]
+    assert all(fine or bad for fine, bad in zip(right, spoiled, strict=True))
+    assert sum(fine for fine, bad in zip(right, spoiled, strict=True) if bad) / sum(spoiled) < 0.12
 
 
-def test_no_lapses_leave_everything_as_it_is():
+def test_a_lapse_share_of_0_changes_nothing():
     problems = iteration("train", 50, seed=0)
     assert lapses(problems, share=0.0) == problems
     with pytest.raises(InputError, match=r"the share of lapses is 1\.5; it must be between 0 and 1"):
         lapses(problems, share=1.5)
 
 
-def test_only_beginnings_are_asked_whose_numbers_repeat_late():
+def test_only_beginnings_whose_numbers_repeat_late_are_used():
     for problem in iteration("train", 200, seed=2, steps=(70, 80)):
         digits = [int(line[-1]) for line in problem.demonstration.split(";")[:-1]]
         pairs = [*pairwise(digits)]

@@ -18,9 +18,9 @@ def stream(weights=EQUAL, seed=0):
     return LengthStream(range(200), LENGTHS, weights=weights, seed=seed)
 
 
-def test_bins_come_as_often_as_their_weights_say():
-    drawn = BIN[stream((0, 0, 3, 1, 0)).indices(0, 4000)]
-    counts = np.bincount(drawn, minlength=5) / 4000
+def test_bins_are_sampled_in_proportion_to_their_weights():
+    sampled = BIN[stream((0, 0, 3, 1, 0)).indices(0, 4000)]
+    counts = np.bincount(sampled, minlength=5) / 4000
     assert counts[[0, 1, 4]].tolist() == [0, 0, 0]
     np.testing.assert_allclose(counts[[2, 3]], [0.75, 0.25], atol=0.03)
     rare = np.bincount(BIN[stream().indices(0, 4000)], minlength=5) / 4000
@@ -35,12 +35,12 @@ def test_an_epoch_takes_the_records_of_a_bin_in_turn():
             size = int(np.count_nonzero(number == BIN))
             for begin in range(0, len(mine), size):
                 turn = mine[begin : begin + size]
-                assert len(set(turn)) == len(turn), "nothing twice before everything once"
+                assert len(set(turn)) == len(turn), "no record occurs twice before every record has occurred"
     assert epochs[0].tolist() != epochs[1].tolist()
 
 
 @given(st.integers(0, 900), st.integers(0, 60), st.integers(0, 60))
-def test_a_position_is_all_there_is_to_resume_from(position, first, second):
+def test_a_position_is_enough_to_resume_from(position, first, second):
     whole = stream(seed=3).indices(position, first + second)
     assert whole[first:] == stream(seed=3).indices(position + first, second)
     assert whole == stream(seed=3).indices(position, first + second)
@@ -66,7 +66,7 @@ def test_seeds_give_different_orders():
         ),
     ],
 )
-def test_what_cannot_be_drawn_from_is_refused(change, message):
+def test_what_cannot_be_sampled_from_is_refused(change, message):
     arguments = {"records": range(2), "lengths": [3, 9], "weights": EQUAL, "seed": 0, **change}
     with pytest.raises(InputError, match=message):
         LengthStream(arguments.pop("records"), arguments.pop("lengths"), **arguments)
@@ -103,7 +103,7 @@ def test_the_budget_holds_whenever_the_smallest_groups_fit_it(lengths, budget, m
         ({"lengths": np.array([0.0, 1.0])}, "lengths"),
     ],
 )
-def test_groups_that_cannot_be_are_refused(change, message):
+def test_impossible_groups_are_refused(change, message):
     arguments = {"lengths": np.ones(2), "budget": 100, "most": 8, **change}
     with pytest.raises(ValueError, match=message):
         group_sizes(arguments.pop("lengths"), **arguments)

@@ -11,7 +11,7 @@ from rljax.data.tokenizer import ByteTokenizer
 
 
 @given(st.lists(st.integers(1, 60), min_size=8, max_size=8))
-def test_bins_hold_what_their_edges_say(lengths):
+def test_bins_follow_their_edges(lengths):
     bins, edges = bins_of(lengths)
     np.testing.assert_allclose(edges, np.percentile(lengths, [25, 50, 75, 95]), rtol=1e-6)
     assert bins == [sum(edge < length for edge in edges) for length in lengths]

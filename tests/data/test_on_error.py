@@ -1,4 +1,4 @@
-"""Bad rows: named by file, line and column; fatal, left out or kept, and counted. The file is never changed."""
+"""Bad rows are named by file, line and column; they are fatal, left out or kept, and counted. The file is never changed."""
 
 import json
 import stat
@@ -70,14 +70,14 @@ def test_the_limit_of_length(write):
     assert len(load_problems(write(longest))[0].answer) == MAX_CHARACTERS
 
 
-def test_the_limit_is_told(write):
+def test_the_limit_is_reported(write):
     with pytest.raises(
         InputError, match=r"line 1, column 'answer': the answer has 10,000,000 characters, more than 1,000,000"
     ):
         load_problems(write(BAD["huge answer"]))
 
 
-def test_an_empty_file_is_an_error_whatever_was_asked_for(write):
+def test_an_empty_file_is_an_error_for_every_on_error(write):
     for on_error in ("fatal", "drop", "keep"):
         path = write("")
         with pytest.raises(InputError, match=r"data\.jsonl contains no problems"):
@@ -85,12 +85,12 @@ def test_an_empty_file_is_an_error_whatever_was_asked_for(write):
         path.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
 
-def test_a_file_of_bad_rows_alone_is_an_error(write):
+def test_a_file_of_only_bad_rows_is_an_error(write):
     with pytest.raises(InputError, match=r"line 1: the line is not JSON .* 1 more rows cannot be used either"):
         load_problems(write(GOOD[:-1], GOOD[:-1]), on_error="drop")
 
 
-def test_columns_are_settled_by_the_first_row_that_has_them(write):
+def test_columns_are_determined_by_the_first_row_that_has_them(write):
     loaded = read_problems(write("{", '{"id": 1}', GOOD), on_error="drop")
     assert loaded.places == ["line 3"]
     assert [fault.place for fault in loaded.faults] == ["line 1", "line 2"]
@@ -98,7 +98,7 @@ def test_columns_are_settled_by_the_first_row_that_has_them(write):
         load_problems(write("{", '{"id": 1}', GOOD))
 
 
-def test_a_bad_demonstration_alone_costs_only_itself(write):
+def test_only_the_demonstration_is_lost_if_nothing_else_is_bad(write):
     worked = '{"prompt": "a", "answer": "1", "demonstration": "so 1"}'
     broken = '{"prompt": "a", "answer": "1", "demonstration": 3}'
     loaded = read_problems(write(worked, broken), on_error="keep")
@@ -116,6 +116,6 @@ def test_many_faults_are_summed_up(write):
 
 
 @pytest.mark.usefixtures("untyped")
-def test_an_unknown_way_is_refused(write):
+def test_an_unknown_on_error_is_refused(write):
     with pytest.raises(InputError, match="on_error is 'skip'; choose one of fatal, drop, keep"):
         load_problems(write(GOOD), on_error="skip")

@@ -1,4 +1,4 @@
-"""Perturbed prompts differ from their originals, always in the same way, and keep what is computed."""
+"""Perturbed prompts differ from their originals, always in the same way, and keep their numbers and formulas."""
 
 import random
 import re
@@ -25,7 +25,7 @@ def test_numbers_formulas_and_letters_do_not_change(name):
     assert sorted(changed.prompt.lower().replace(" ", "")) == sorted(TEXT.lower().replace(" ", ""))
 
 
-def test_summands_change_places_and_nothing_else_does():
+def test_summands_are_reordered_and_nothing_else_changes():
     problem = Problem("What is 3+4+12, if 2*3+4=10, (1+2)/3=1 and x+7=8?", "19")
     (changed,) = perturb([problem], "order")
     head, _, tail = changed.prompt.partition(",")
@@ -36,7 +36,7 @@ def test_summands_change_places_and_nothing_else_does():
         perturb([Problem("5+5=", "10")], "order")
 
 
-def test_of_a_chat_the_user_alone_is_changed():
+def test_only_the_user_messages_of_a_chat_are_changed():
     messages = (
         {"role": "system", "content": "Think before you answer."},
         {"role": "user", "content": "What is seven times two?"},
@@ -47,7 +47,7 @@ def test_of_a_chat_the_user_alone_is_changed():
     assert changed.prompt == "\n".join(message["content"] for message in changed.messages)
 
 
-def test_what_has_nothing_to_change_is_refused():
+def test_prompts_with_nothing_to_change_are_refused():
     reason = r"no prompt of these problems, such as '3\+4=', because it needs words of at least four letters; perturbations that "
     with pytest.raises(InputError, match=reason + r"change some: spaces, order\."):
         perturb([Problem("3+4=", "7")], "typos")

@@ -17,7 +17,7 @@ def documents(*texts):
 
 @pytest.mark.parametrize("length", [1, 3, 4, 50])
 def test_each_token_after_the_first_is_predicted_once_in_order(length):
-    """Oracle: the stream written out by hand; each block is its slice, and begins with the token before it."""
+    """The oracle is the stream written out by hand; each block is a slice of it, preceded by the previous token."""
     tokenizer = ByteTokenizer()
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     stream = [bos, *tokenizer.encode("héllo"), eos, bos, *tokenizer.encode("you"), eos]
@@ -53,7 +53,7 @@ def test_the_last_tenth_of_each_file_is_held_out(tmp_path):
     assert len({problem.prompt for problem in (*train, *heldout)}) == 4
 
 
-def test_what_is_no_text_is_refused(tmp_path):
+def test_files_without_usable_text_are_refused(tmp_path):
     short, binary = tmp_path / "short.txt", tmp_path / "binary.txt"
     short.write_text("123456789")
     binary.write_bytes(b"\xff\xfe\x00" * 20)

@@ -1,4 +1,4 @@
-"""Preference pairs: TRL's formats, what is said of a row that cannot be used, and the split by prompt."""
+"""Preference pairs: TRL's formats, the messages for rows that cannot be used, and the split by prompt."""
 
 import json
 
@@ -149,18 +149,18 @@ def test_responses_may_have_several_turns_and_tool_calls(write):
         ({}, r"no column 'chosen' .*\(there are no columns\)"),
     ],
 )
-def test_implicit_rows_that_say_nothing(write, row, message):
+def test_implicit_rows_without_a_preference_are_refused(write, row, message):
     with pytest.raises(InputError, match=message):
         read_preferences(write([row]))
 
 
-def test_a_prompt_that_only_later_rows_have(write):
+def test_a_prompt_that_only_later_rows_have_is_refused(write):
     with pytest.raises(InputError, match="line 2, column 'prompt': this row has a prompt, but the first row"):
         read_preferences(write([{"chosen": "a b", "rejected": "a c"}, PAIR]))
 
 
 @pytest.mark.usefixtures("untyped")
-def test_a_file_without_a_usable_row(write):
+def test_a_file_without_a_usable_row_is_refused(write):
     with pytest.raises(InputError, match="contains no pairs"):
         read_preferences(write(""))
     with pytest.raises(InputError, match=r"line 1.* 1 more rows cannot be used either"):
@@ -171,7 +171,7 @@ def test_a_file_without_a_usable_row(write):
         read_preferences(write([PAIR]), prompt_column="q")
 
 
-def test_read_preference_leaves_the_row_alone():
+def test_read_preference_does_not_change_the_row():
     row = {"prompt": [USER], "chosen": [RIGHT], "rejected": [WRONG]}
     before = json.dumps(row)
     read_preference(row, PreferenceColumns("prompt", "chosen", "rejected"))
@@ -190,7 +190,7 @@ def test_the_split_shares_no_prompt():
     assert [len(part) for part in split_pairs(bare, 100, seed=0)] == [18, 2]
 
 
-def test_a_split_that_cannot_be():
+def test_an_impossible_split_is_refused():
     with pytest.raises(InputError, match="a single prompt"):
         split_pairs([Preference("q", "a", "b"), Preference("q", "c", "b")], 1, seed=0)
     with pytest.raises(InputError, match="0 pairs cannot be held out"):

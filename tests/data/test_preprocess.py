@@ -1,4 +1,4 @@
-"""Every reason to leave a row out, what is written of the others, and that the same command gives the same bytes."""
+"""Every reason to leave a row out, what is written for the others, and that the same command writes the same bytes."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ def prepare(tmp_path):
         tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
         prepared = prepare_rows(loaded, recipe, tokenizer, verify, heldout)
         if not recipe.wordings:
-            assert len(prepared.rows) + len(prepared.dropped) == len(rows), "every row is in one of the two"
+            assert len(prepared.rows) + len(prepared.dropped) == len(rows), "every row is either written or dropped"
         return prepared
 
     return _prepare
@@ -48,7 +48,7 @@ def reasons(prepared):
     return [(item.place, item.reason) for item in prepared.dropped]
 
 
-def test_what_is_written_of_a_row(prepare):
+def test_what_is_written_for_a_row(prepare):
     prepared = prepare(row("1+1=", 2, demonstration="so\n#### 2", level=3))
     (written,) = prepared.rows
     assert written == {
@@ -83,7 +83,7 @@ def test_kept_rows_are_not_judged(prepare):
     assert len(prepared.rows) == 2
 
 
-def test_wrong_demonstrations_and_answers_that_are_not_known_again(prepare):
+def test_wrong_demonstrations_and_answers_that_are_not_recognized(prepare):
     rows = [
         row("a", "1", demonstration="#### 1"),
         row("b", "1", demonstration="#### 11"),
@@ -97,7 +97,7 @@ def test_wrong_demonstrations_and_answers_that_are_not_known_again(prepare):
     assert "not recognized" in prepared.dropped[0].detail
 
 
-def test_an_abstention_is_not_an_objection(prepare):
+def test_a_row_is_kept_if_the_reward_abstains(prepare):
     def undecided(prompts, completions, columns):
         return [0.0] * len(prompts), [prompt != "b" for prompt in prompts]
 
@@ -106,7 +106,7 @@ def test_an_abstention_is_not_an_objection(prepare):
     assert prepared.report["answers_checked"] == 1
 
 
-def test_where_tests_judge_only_a_named_reward_is_asked(prepare):
+def test_rows_with_tests_are_judged_only_by_a_named_reward(prepare):
     calls = []
 
     def runs_tests(prompts, completions, columns):
@@ -152,7 +152,7 @@ def test_a_large_batch_is_halved_until_the_rows_that_fail_are_found(prepare):
     assert len(sizes) < 50
 
 
-def test_a_failure_of_the_library_s_own_kind_costs_its_row(raw, tmp_path):
+def test_a_reward_function_that_raises_costs_only_its_row(raw, tmp_path):
     reward = tmp_path / "mine.py"
     reward.write_text("def f(prompts, completions, answer):\n    return [1.0 / (a != '4') for a in answer]\n")
     assert main(["preprocess", str(raw), str(tmp_path / "out"), "--reward", f"{reward}:f"]) == 0
@@ -169,7 +169,7 @@ def test_repeated_prompts(prepare):
     assert prepared.dropped[1].detail == "different answers in line 3, line 4"
 
 
-def test_a_repetition_of_a_wrong_row_is_none(prepare):
+def test_a_repetition_of_a_wrong_row_is_not_a_duplicate(prepare):
     prepared = prepare(row("a", "1", demonstration="#2"), row("a", "1", demonstration="#1"))
     assert reasons(prepared) == [("line 1", "wrong answer")]
 
@@ -206,7 +206,7 @@ def test_limits_of_length(prepare):
     ]
 
 
-def test_what_the_tokenizer_cannot_write(prepare):
+def test_what_the_tokenizer_cannot_encode(prepare):
     prepared = prepare(row("1+1=", "2"), row("é", "2"), tokenizer=CharacterTokenizer())
     assert reasons(prepared) == [("line 2", "not tokenizable")]
     with pytest.raises(InputError, match=r"nothing is left of the 1 rows .*cannot encode it .*chat template"):
@@ -223,7 +223,7 @@ def test_wordings(prepare):
     assert reasons(prepared) == [("line 2", "long prompt")]
 
 
-def test_nothing_left_is_an_error_that_says_why(prepare):
+def test_an_empty_result_is_an_error_that_says_why(prepare):
     with pytest.raises(InputError, match=r"nothing is left of the 2 rows .*line 1: the prompt is too long \(3 tokens\)"):
         prepare(row("ab", "1"), row("cd", "1"), max_prompt_tokens=1)
 
@@ -244,7 +244,7 @@ def test_options_that_cannot_work(tmp_path, options, message):
         Preprocess("in", tmp_path, **options)
 
 
-def written_files(folder):
+def read_files(folder):
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
@@ -260,14 +260,14 @@ def test_the_same_command_twice_gives_the_same_bytes(raw, tmp_path, capsys):
     before = raw.read_bytes()
     out = tmp_path / "out"
     assert main(["preprocess", str(raw), str(out)]) == 0
-    first = written_files(out)
+    first = read_files(out)
     output = capsys.readouterr().out
     assert "bad row" in output
     assert "identical" in output
     assert main(["preprocess", str(raw), str(out)]) == 0
-    assert written_files(out) == first
+    assert read_files(out) == first
     assert main(["preprocess", str(raw), str(tmp_path / "other")]) == 0
-    assert written_files(tmp_path / "other") == first
+    assert read_files(tmp_path / "other") == first
     assert raw.read_bytes() == before
     assert set(first) == {"train.jsonl", "dropped.jsonl", "report.json", "manifest.json"}
     manifest = json.loads(first["manifest.json"])
@@ -299,7 +299,7 @@ def test_held_out_files_are_read_and_named_in_the_manifest(raw, tmp_path):
 def test_folders_that_are_not_overwritten(raw, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["preprocess", str(raw), str(out)]) == 0
-    before = written_files(out)
+    before = read_files(out)
 
     def refused(*arguments):
         capsys.readouterr()
@@ -310,7 +310,7 @@ def test_folders_that_are_not_overwritten(raw, tmp_path, capsys):
     assert "line 4, column 'answer'" in refused(str(raw), str(tmp_path / "no"), "--on-error", "fatal")
     assert "contains 'out', which this command did not write" in refused(str(raw), str(tmp_path))
     assert "is a file; choose a folder" in refused(str(raw), str(raw))
-    assert written_files(out) == before
+    assert read_files(out) == before
     raw.write_text(raw.read_text() + json.dumps(row("4+4=", "8")) + "\n")
     assert "of another input" in refused(str(raw), str(out))
     (out / "manifest.json").write_text("{}")
@@ -340,7 +340,7 @@ def test_help_of_a_command_names_it_and_exits_with_0(capsys):
         (("--max-prompt-tokens", "1"), "nothing is left of the 4 rows"),
     ],
 )
-def test_what_cannot_work_writes_nothing(raw, tmp_path, capsys, arguments, message):
+def test_options_that_cannot_work_write_nothing(raw, tmp_path, capsys, arguments, message):
     assert main(["preprocess", str(raw), str(tmp_path / "out"), *arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("rljax: ")
@@ -358,7 +358,7 @@ def test_every_reason_is_explained_in_the_table(prepare):
     assert any("the line is not JSON" in cell for cell in cells)
 
 
-def test_a_wrong_row_is_told_with_the_reward_that_judged_it(prepare):
+def test_a_wrong_row_is_reported_with_the_reward_that_judged_it(prepare):
     prepared = prepare(row("a", "1", demonstration="so it is 1"), row("b", "2"))
     (dropped,) = prepared.dropped
     assert dropped.detail.startswith(
@@ -367,7 +367,7 @@ def test_a_wrong_row_is_told_with_the_reward_that_judged_it(prepare):
     assert "by default exact, which reads the answer after the last '#' or in a box" in dropped.detail
 
 
-def test_correct_rows_in_another_form_are_told_apart_from_wrong_ones(tmp_path, capsys):
+def test_correct_rows_in_another_form_are_distinguished_from_wrong_ones(tmp_path, capsys):
     rows = [row(f"{n}+1=", str(n + 1), demonstration=f"The sum is {n + 1}.") for n in range(32)]
     rows += [row(f"{n}+2=", str(n + 2), demonstration=f"#{n + 2}") for n in range(2)]
     rows += [row(f"{n}+3=", str(n + 3), demonstration=f"#{n + 2}") for n in range(3)]

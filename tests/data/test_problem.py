@@ -1,4 +1,4 @@
-"""Problems and the columns they become."""
+"""Problems, and the reward columns that are made from them."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Prompts as arrays, and the order in which they come."""
+"""Prompts as arrays, and the order in which they are served."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def test_refusals(problems, arguments, message):
         encode_prompts(problems, CharacterTokenizer(), **arguments)
 
 
-def test_a_prompt_without_a_token_is_refused_only_where_a_response_follows():
+def test_a_prompt_without_a_token_is_refused_only_if_a_response_follows():
     empty = Problem("", "1")
     encoded = encode_prompts([empty], CharacterTokenizer(), max_length=9)
     assert encoded.tokens == ([],)
@@ -135,21 +135,21 @@ def test_no_demonstration_of_the_arithmetic_task_is_dropped():
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 300])
-def test_every_epoch_holds_every_record_once(size):
+def test_every_epoch_contains_every_record_once(size):
     stream = PromptStream(range(size), seed=0)
     for epoch in range(4):
         assert sorted(stream.indices(epoch * size, size)) == list(range(size))
     assert sorted(stream.indices(0, 3 * size)) == sorted([*range(size)] * 3)
 
 
-def test_every_epoch_has_an_order_of_its_own():
+def test_every_epoch_has_its_own_order():
     stream = PromptStream(range(300), seed=0)
     beginnings = {tuple(stream.indices(300 * epoch, 10)) for epoch in range(8)}
     assert len(beginnings) == 8
     assert tuple(range(10)) not in beginnings
 
 
-def test_neighbouring_seeds_do_not_share_their_epochs():
+def test_neighboring_seeds_do_not_share_their_epochs():
     streams = [PromptStream(range(300), seed=seed) for seed in range(6)]
     beginnings = {tuple(stream.indices(300 * epoch, 10)) for stream in streams for epoch in range(6)}
     assert len(beginnings) == 36

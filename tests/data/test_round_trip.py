@@ -1,4 +1,4 @@
-"""A thousand rows of each recognized format, through a table as `datasets` writes them: nothing is lost silently."""
+"""A thousand rows of each recognized format are read from a table like those of `datasets`; nothing is lost silently."""
 
 import json
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ def question(n):
     return [{"role": "system", "content": f"s{n}"}, {"role": "user", "content": f"u{n}?"}]
 
 
-def answered(n):
-    """With and without a tool call, so that a table fills what is missing with nulls."""
+def make_reply(n):
+    """A reply with or without a tool call, so that a table fills the missing entries with nulls."""
     last = {"role": "assistant", "content": f"a{n}", "reasoning_content": f"r{n}"}
     if n % 2:
         return [last]
@@ -102,15 +102,15 @@ FORMATS = {
         "level": f"Level {n}",
         "type": f"t{n}",
     },
-    "TRL messages": lambda n: {"messages": [*question(n), *answered(n)], "tools": [TOOL], "source": f"z{n}"},
-    "TRL completion": lambda n: {"prompt": question(n), "completion": answered(n), "tools": [TOOL], "score": n / 4},
+    "TRL messages": lambda n: {"messages": [*question(n), *make_reply(n)], "tools": [TOOL], "source": f"z{n}"},
+    "TRL completion": lambda n: {"prompt": question(n), "completion": make_reply(n), "tools": [TOOL], "score": n / 4},
 }
 LOST = {
     "CodeContests": {"cpp", "wrong", "2"},
     "CommonsenseQA": {"A", "B"},
     "StrategyQA": {"True", "False"},
 }
-"""Beginnings of values that a format leaves out or rewrites: other solutions, labels that become letters or words."""
+"""Prefixes of values that a format leaves out or rewrites: other solutions, labels that become letters or words."""
 
 
 def leaves(value):
@@ -121,8 +121,8 @@ def leaves(value):
     return set() if value is None else {str(value)}
 
 
-def written(rows, file):
-    """A table, which fills missing entries with null, as Parquet or as JSON lines."""
+def write_rows(rows, file):
+    """Write rows as a table, which fills missing entries with null, to Parquet or to JSON lines."""
     table = pyarrow.Table.from_pylist(rows)
     if file.suffix == ".parquet":
         parquet.write_table(table, file)
@@ -135,7 +135,7 @@ def written(rows, file):
 @pytest.mark.parametrize("name", FORMATS)
 def test_nothing_of_a_row_is_lost(tmp_path, name, suffix):
     rows = [FORMATS[name](n) for n in range(ROWS)]
-    loaded = read_problems(written(rows, tmp_path / f"rows{suffix}"))
+    loaded = read_problems(write_rows(rows, tmp_path / f"rows{suffix}"))
     assert loaded.format == name
     assert len(loaded.problems) == ROWS
     assert not loaded.faults
@@ -148,9 +148,9 @@ def test_nothing_of_a_row_is_lost(tmp_path, name, suffix):
 
 
 @pytest.mark.parametrize("name", ["TRL messages", "TRL completion"])
-def test_messages_are_those_of_the_row_without_the_nulls_of_the_table(tmp_path, name):
+def test_messages_are_the_rows_own_without_the_tables_nulls(tmp_path, name):
     rows = [FORMATS[name](n) for n in range(20)]
-    for row, problem in zip(rows, read_problems(written(rows, tmp_path / "rows.parquet")).problems, strict=True):
+    for row, problem in zip(rows, read_problems(write_rows(rows, tmp_path / "rows.parquet")).problems, strict=True):
         chat = row["messages"] if "messages" in row else [*row["prompt"], *row["completion"]]
         theirs = [without_nulls(message) for message in chat]
         ours = [dict(message) for message in (*problem.messages, *problem.turns)]
@@ -174,7 +174,7 @@ PAIRS = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_nothing_of_a_pair_is_lost(tmp_path, name):
     rows = [PAIRS[name](n) for n in range(ROWS)]
-    pairs = read_preferences(written(rows, tmp_path / "rows.parquet")).preferences
+    pairs = read_preferences(write_rows(rows, tmp_path / "rows.parquet")).preferences
     for row, pair in zip(rows, pairs, strict=True):
         kept = leaves([pair.prompt, pair.chosen, pair.rejected, pair.messages, pair.margin, dict(pair.columns)])
         assert leaves(row) <= kept | {"user", "assistant", "system"}

@@ -1,4 +1,4 @@
-"""Tokenizers: round trips, special tokens, and what a person may name."""
+"""Tokenizers: round trips, special tokens, and the names that a user may give."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def test_characters_round_trip(text):
     assert tokenizer.decode([0, 0, *ids, 1, 0]) == text
 
 
-def test_characters_come_in_the_order_of_the_alphabet():
+def test_character_ids_follow_the_order_of_the_alphabet():
     tokenizer = CharacterTokenizer("ba")
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.vocab_size) == (0, 1, None, 4)
     assert tokenizer.encode("ab") == [3, 2]
@@ -84,7 +84,7 @@ def test_bytes_round_trip(text):
     assert tokenizer.decode([0, 1, *ids, 2, 0]) == text
 
 
-def test_bytes_that_are_no_text_are_shown_as_replaced():
+def test_invalid_bytes_become_replacement_characters():
     tokenizer = ByteTokenizer()
     assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.vocab_size) == (0, 1, 2, 259)
     assert tokenizer.decode([0x61 + 3, 0xC3 + 3, 0x62 + 3]) == "a�b"
@@ -110,7 +110,7 @@ def test_bos_is_what_the_tokenizer_really_puts_first(save, opening, bos):
     assert 1 not in tokenizer.encode("two")
 
 
-def test_the_end_token_pads_where_there_is_no_pad_token(save):
+def test_the_end_token_pads_if_there_is_no_pad_token(save):
     tokenizer = load_tokenizer(save(eos_token="</s>"))
     assert tokenizer.pad_token_id == tokenizer.eos_token_id == 2
 
@@ -131,13 +131,13 @@ def test_chat_template(save):
     assert all(type(i) is int for i in ids)
 
 
-def bare() -> HuggingFaceTokenizer:
+def make_bare_tokenizer() -> HuggingFaceTokenizer:
     return HuggingFaceTokenizer(transformers.PreTrainedTokenizerFast(tokenizer_object=train(), eos_token="</s>"), "bare")
 
 
 def test_a_missing_chat_template_is_reported():
     with pytest.raises(InputError, match="'bare' has no chat template; turn chat off"):
-        bare().apply_chat_template([{"role": "user", "content": "2"}])
+        make_bare_tokenizer().apply_chat_template([{"role": "user", "content": "2"}])
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,14 @@ def test_a_failing_chat_template_is_reported(monkeypatch, raised, message):
     def fail(*args, **kwargs):
         raise raised
 
-    tokenizer = bare()
+    tokenizer = make_bare_tokenizer()
     tokenizer.inner.chat_template = TEMPLATE
     monkeypatch.setattr(tokenizer.inner, "apply_chat_template", fail)
     with pytest.raises(InputError, match=message):
         tokenizer.apply_chat_template([{"role": "system", "content": "2"}])
 
 
-def test_names():
+def test_names_of_tokenizers():
     assert isinstance(load_tokenizer("bytes"), ByteTokenizer)
     assert load_tokenizer("characters").alphabet == ALPHABET
     assert load_tokenizer("characters:a:b").alphabet == "a:b"
@@ -197,7 +197,7 @@ def test_refusals(name, message):
         load_tokenizer(name)
 
 
-def test_folders_that_hold_no_tokenizer(tmp_path):
+def test_folders_that_contain_no_tokenizer(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match=r"contains no tokenizer .*`--tokenizer bytes`"):
         load_tokenizer(str(tmp_path))
@@ -243,13 +243,13 @@ def test_a_prefix_of_any_length_is_kept_and_a_suffix_is_not(single, prefix):
 
 
 def names_in_source():
-    """Entries of tokenizer_config.json that the classes of `transformers` take, from their source."""
+    """Entries of tokenizer_config.json that the classes of `transformers` read, extracted from their source."""
     root = Path(transformers.__file__).parent
     text = "".join((root / f"tokenization_utils_{part}.py").read_text() for part in ("base", "tokenizers"))
     return set(re.findall(r'kwargs\.(?:pop|get|setdefault)\("([a-z_]+)"', text)) - {"name_or_path", "tokenizer_file"}
 
 
-def test_every_entry_of_tokenizer_config_is_that_of_transformers(save):
+def test_every_entry_of_tokenizer_config_acts_as_in_transformers(save):
     """A sweep: with each entry changed, a prompt has the ids that `transformers` gives it, up to an end token."""
     folder = Path(save(opening=True, bos_token="<s>", eos_token="</s>", pad_token="<pad>"))
     file = folder / "tokenizer_config.json"

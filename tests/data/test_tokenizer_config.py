@@ -15,7 +15,7 @@ OTHERS = tuple(re.findall(r'kwargs\.pop\("(\w+)"', inspect.getsource(PreTrainedT
 KEYS = sorted({*SPECIAL, *OTHERS, "add_bos_token", "add_eos_token", "add_prefix_space"})
 TEXT = " two  words <s>, a turn<end>"
 VALUES = (True, "<u>", "left", ["<u>"], 700, {"image_token": "<u>"})
-"""Values of other types: a key takes at least one of them."""
+"""Values of several types; each key accepts at least one of them."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Tokenizers saved with weights: `AutoTokenizer` gives the ids that rljax trained on, and rljax finds its own again."""
+"""Tokenizers saved with weights: `AutoTokenizer` gives the ids that rljax trained on, and rljax recognizes its own."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def test_bytes_have_the_same_ids(theirs, text):
 
 
 @given(st.binary())
-def test_bytes_that_are_no_text_decode_alike(theirs, data):
+def test_invalid_bytes_decode_alike(theirs, data):
     ids = [byte + 3 for byte in data]
     assert theirs["bytes"].decode(ids, skip_special_tokens=True) == OWN["bytes"].decode(ids)
 
@@ -67,16 +67,16 @@ def test_special_tokens_are_the_same(theirs, name):
     ends = (other.pad_token_id, other.eos_token_id, other.bos_token_id, len(other))
     assert ends == (ours.pad_token_id, ours.eos_token_id, ours.bos_token_id, ours.vocab_size)
     opening = [] if ours.bos_token_id is None else [ours.bos_token_id]
-    assert other("1+1=")["input_ids"] == opening + ours.encode("1+1="), "as a prompt of a training"
+    assert other("1+1=")["input_ids"] == opening + ours.encode("1+1="), "as for a training prompt"
 
 
-def test_an_unknown_character_is_an_error_there_too(theirs):
+def test_an_unknown_character_is_an_error_in_transformers_too(theirs):
     with pytest.raises(Exception, match="Missing"):
         theirs["letters"]("x")
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_rljax_finds_its_own_tokenizer(folders, name):
+def test_rljax_recognizes_its_own_tokenizer(folders, name):
     again = load_tokenizer(str(folders[name]))
     assert type(again) is type(OWN[name])
     assert vars(again) == vars(OWN[name])
@@ -90,7 +90,7 @@ def test_a_changed_tokenizer_is_no_longer_ours(folders, tmp_path):
     assert again.encode("<tool>1") == [len(LETTERS) + 2, OWN["letters"].encode("1")[0]]
 
 
-def words() -> PreTrainedTokenizerFast:
+def make_word_tokenizer() -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel({"</s>": 0, "a": 1, "b": 2}, unk_token="b"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
@@ -99,7 +99,7 @@ def words() -> PreTrainedTokenizerFast:
 def test_files_of_a_checkpoint_are_copied_unchanged(tmp_path):
     source, folder = tmp_path / "source", tmp_path / "model"
     folder.mkdir()
-    inner = words()
+    inner = make_word_tokenizer()
     inner.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     inner.save_pretrained(source)
     raw = json.loads((source / "tokenizer_config.json").read_text())
@@ -126,13 +126,13 @@ def umask() -> int:
 def test_a_tokenizer_that_was_built_in_python_is_written(tmp_path):
     from rljax.data.tokenizer import HuggingFaceTokenizer
 
-    assert "tokenizer.json" in save_tokenizer_files(HuggingFaceTokenizer(words(), "words"), tmp_path)
+    assert "tokenizer.json" in save_tokenizer_files(HuggingFaceTokenizer(make_word_tokenizer(), "words"), tmp_path)
     assert load_tokenizer(str(tmp_path)).encode("a b") == [1, 2]
 
 
 def test_models_that_cannot_be_written_are_refused(untyped, tmp_path):
     source = tmp_path / "source"
-    words().save_pretrained(source)
+    make_word_tokenizer().save_pretrained(source)
     tokenizer = load_tokenizer(str(source))
     for file in source.iterdir():
         file.unlink()

@@ -162,8 +162,8 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def tokenizer(template, *, end="<|im_end|>"):
-    """One of bytes and the families' special tokens."""
+def make_tokenizer(template, *, end="<|im_end|>"):
+    """A tokenizer of bytes and the families' special tokens."""
     specials = [*SPECIAL, *dict.fromkeys(ENDS.values())]
     vocabulary = dict.fromkeys([*specials, *sorted(pre_tokenizers.ByteLevel.alphabet())])
     inner = Tokenizer(models.BPE({token: place for place, token in enumerate(vocabulary)}, []))
@@ -175,12 +175,12 @@ def tokenizer(template, *, end="<|im_end|>"):
     return HuggingFaceTokenizer(fast, "model", chat=ChatFormat(is_used=True))
 
 
-def of_family(family):
-    return tokenizer(FAMILIES[family], end=ENDS[family])
+def family_tokenizer(family):
+    return make_tokenizer(FAMILIES[family], end=ENDS[family])
 
 
-def called(family):
-    """A message with the call; DeepSeek's template takes arguments as text."""
+def call_message(family):
+    """A message with the call; DeepSeek's template needs arguments as text."""
     message = CALL.to_message()
     if family == "deepseek":
         message["function"]["arguments"] = json.dumps(CALL.arguments)
@@ -190,57 +190,57 @@ def called(family):
 RESULT = {"role": "tool", "name": "add", "tool_call_id": CALL.id, "content": 'five "5"'}
 
 
-def sampled(made, before, turn, end, **columns):
-    """The text of a turn as a model that follows the template samples it, its end included."""
-    opened = made.render(before, opens=True, **columns)
-    ended = made.render([*before, turn], opens=False, **columns)
+def write_turn(tokenizer, before, turn, end, **columns):
+    """The text of a turn as a model that follows the template would write it, with its end token."""
+    opened = tokenizer.render(before, opens=True, **columns)
+    ended = tokenizer.render([*before, turn], opens=False, **columns)
     assert ended.startswith(opened)
     own, sign, _ = ended[len(opened) :].partition(end)
     return own + sign
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_turns_of_users_continue_as_the_whole_dialogue_is_written(family):
-    made, prompt = of_family(family), chat_messages(PROBLEM)
-    text, dialogue = made.render(prompt, opens=True), [*prompt]
+def test_user_messages_continue_a_dialogue_as_the_template_writes_it(family):
+    tokenizer, prompt = family_tokenizer(family), chat_messages(PROBLEM)
+    text, dialogue = tokenizer.render(prompt, opens=True), [*prompt]
     for reply, observation in (("It is 4.", "Wrong."), ("It is 5.", "Right. And 3 + 3?"), ("6", "Right.")):
         turn, message = {"role": "assistant", "content": reply}, {"role": "user", "content": observation}
-        text += sampled(made, dialogue, turn, ENDS[family])
-        text += text_between(made, PROBLEM, [message])
+        text += write_turn(tokenizer, dialogue, turn, ENDS[family])
+        text += text_between(tokenizer, PROBLEM, [message])
         dialogue += [turn, message]
-        assert text == made.render(dialogue, opens=True)
+        assert text == tokenizer.render(dialogue, opens=True)
 
 
 @pytest.mark.parametrize("family", WRITES_TOOLS)
-def test_results_of_tools_continue_as_the_whole_dialogue_is_written(family):
-    made = of_family(family)
-    (problem,) = with_tools([PROBLEM], [add], made)
+def test_tool_results_continue_a_dialogue_as_the_template_writes_it(family):
+    tokenizer = family_tokenizer(family)
+    (problem,) = with_tools([PROBLEM], [add], tokenizer)
     tools = problem.columns["tools"]
-    assert "Add two numbers." in made.render(chat_messages(problem), opens=True, tools=tools)
-    text, dialogue = made.render(chat_messages(problem), opens=True, tools=tools), [*chat_messages(problem)]
+    assert "Add two numbers." in tokenizer.render(chat_messages(problem), opens=True, tools=tools)
+    text, dialogue = tokenizer.render(chat_messages(problem), opens=True, tools=tools), [*chat_messages(problem)]
     for _ in range(2):
-        own = sampled(made, dialogue, called(family), ENDS[family], tools=tools)
-        turn = read_turn(made, made.encode(own), is_first=True)
+        own = write_turn(tokenizer, dialogue, call_message(family), ENDS[family], tools=tools)
+        turn = read_turn(tokenizer, tokenizer.encode(own), is_first=True)
         assert (turn.calls, turn.malformed, turn.content) == ((CALL,), (), ""), "the call that the template writes is read"
-        text += own + text_between(made, problem, [RESULT], calls=turn.calls)
-        dialogue += [called(family), RESULT]
-        assert text == made.render(dialogue, opens=True, tools=tools)
-    written = write_messages(made, problem, turn, [RESULT])
-    assert made.inner.decode(written) == text_between(made, problem, [RESULT], calls=turn.calls)
+        text += own + text_between(tokenizer, problem, [RESULT], calls=turn.calls)
+        dialogue += [call_message(family), RESULT]
+        assert text == tokenizer.render(dialogue, opens=True, tools=tools)
+    written = write_messages(tokenizer, problem, turn, [RESULT])
+    assert tokenizer.inner.decode(written) == text_between(tokenizer, problem, [RESULT], calls=turn.calls)
 
 
 @pytest.mark.parametrize("family", ["gemma", "smollm2"])
-def test_a_template_without_tools_gets_instructions_and_results_as_the_users(family):
-    made = of_family(family)
-    (problem,) = with_tools([PROBLEM], [add], made)
-    text = made.render(chat_messages(problem), opens=True)
+def test_a_template_without_tools_gets_instructions_and_results_as_user_messages(family):
+    tokenizer = family_tokenizer(family)
+    (problem,) = with_tools([PROBLEM], [add], tokenizer)
+    text = tokenizer.render(chat_messages(problem), opens=True)
     assert "Add two numbers." in text
     assert text.index("<tool_call>") < text.index(PROBLEM.prompt)
     assert "tools" not in problem.columns
-    shown = text_between(made, problem, [RESULT], calls=[CALL])
+    shown = text_between(tokenizer, problem, [RESULT], calls=[CALL])
     message = {"role": "user", "content": RESULT["content"]}
-    assert shown == text_between(made, problem, [message])
-    assert prompt_tokens(problem, made, chat=True) == made.encode(text)
+    assert shown == text_between(tokenizer, problem, [message])
+    assert prompt_tokens(problem, tokenizer, chat=True) == tokenizer.encode(text)
 
 
 THINKING = QWEN.replace(
@@ -268,10 +268,10 @@ THINKING = QWEN.replace(
     ids=["tools move", "reasoning is removed", "a role is refused"],
 )
 def test_a_template_that_cannot_be_continued_is_refused_with_the_reason(template, tools, messages, message):
-    made = tokenizer(template)
-    (problem,) = with_tools([PROBLEM], tools, made)
+    tokenizer = make_tokenizer(template)
+    (problem,) = with_tools([PROBLEM], tools, tokenizer)
     with pytest.raises(InputError, match=message) as caught:
-        text_between(made, problem, messages)
+        text_between(tokenizer, problem, messages)
     assert "\n" not in str(caught.value)
 
 
@@ -297,7 +297,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize(("family", "text", "fault"), MALFORMED)
 def test_a_malformed_call_is_reported_and_never_run(family, text, fault):
-    turn = parse_turn(text, dialect_of(of_family(family)))
+    turn = parse_turn(text, dialect_of(family_tokenizer(family)))
     assert turn == text
     assert not turn.calls
     assert len(turn.malformed) == 1
@@ -315,6 +315,8 @@ def test_several_calls_and_text_around_them():
     assert (turn.content, turn.malformed) == ("Both:!", ())
     listed = parse_turn('<tool_call>[{"name": "a", "arguments": {}}, 3]</tool_call>')
     assert ([call.name for call in listed.calls], len(listed.malformed)) == (["a"], 1)
-    newer = parse_turn('[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[ARGS]{"a": 2}', dialect_of(of_family("mistral")))
+    newer = parse_turn(
+        '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[ARGS]{"a": 2}', dialect_of(family_tokenizer("mistral"))
+    )
     assert [call.arguments for call in newer.calls] == [{"a": 1}, {"a": 2}]
-    assert parse_turn('{"answer": 5}', dialect_of(of_family("llama"))).calls == ()
+    assert parse_turn('{"answer": 5}', dialect_of(family_tokenizer("llama"))).calls == ()

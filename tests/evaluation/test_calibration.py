@@ -1,4 +1,4 @@
-"""Calibration of stated confidences, checked against the formulas in a loop, and for responses that are made to be calibrated."""
+"""Calibration of stated confidences, checked against loops, and on responses that are calibrated by construction."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def by_hand(q, c, used):
     return np.mean([(a - b) ** 2 for a, b in pairs]), error
 
 
-def test_both_scores_are_their_formulas():
+def test_both_scores_match_their_formulas():
     rng = np.random.default_rng(0)
     q, c, known = rng.random((30, 1)), rng.random((30, 1)) < 0.4, rng.random((30, 1)) < 0.8
     q[::7] = np.nan
@@ -38,17 +38,17 @@ def test_both_scores_are_their_formulas():
     assert found.stated == pytest.approx((known & ~np.isnan(q)).sum() / known.sum())
 
 
-def test_true_confidences_have_a_small_error_and_boasts_a_large_one():
+def test_true_confidences_have_a_small_error_and_overconfidence_a_large_one():
     rng = np.random.default_rng(1)
     q = rng.random((4000, 2))
     right, known = rng.random(q.shape) < q, np.ones(q.shape, bool)
-    honest, boasting = calibration(q, right, known), calibration(np.ones(q.shape), right, known)
+    honest, overconfident = calibration(q, right, known), calibration(np.ones(q.shape), right, known)
     assert honest.error.value < 0.03
-    assert 0.45 < boasting.error.value < 0.55
-    assert honest.brier.high < boasting.brier.low
+    assert 0.45 < overconfident.error.value < 0.55
+    assert honest.brier.high < overconfident.brier.low
 
 
-def test_every_response_counts_alike_in_all_numbers():
+def test_every_response_has_the_same_weight_in_all_numbers():
     """A problem with one stated confidence, and a problem with three."""
     q = np.array([[0.9, np.nan, np.nan], [0.5, 0.5, 0.5]])
     c = np.array([[True, False, False], [False, False, False]])
@@ -67,7 +67,7 @@ def test_the_error_of_few_responses_has_no_interval():
     assert f"expected calibration error {found.error.value:.3f}, Brier" in found.text()
 
 
-def test_no_confidence_no_calibration():
+def test_without_confidences_there_is_no_calibration():
     nothing = np.full((3, 2), np.nan)
     assert calibration(nothing, np.ones((3, 2), bool), np.ones((3, 2), bool)) is None
     row = {"problem": 0, "sample": 0, "reward": 1.0, "correct": None, "tokens": 3, "truncated": False}
@@ -76,20 +76,20 @@ def test_no_confidence_no_calibration():
     assert gather([row | {"confidence": 0.25}], 1, 1, verified=False).confidence.tolist() == [[0.25]]
 
 
-class Sure:
+class ConfidentEngine:
     """An engine whose every response states a confidence."""
 
     def generate(self, params, requests):
         tokens = np.array([*ByteTokenizer().encode("confidence: 0.75 #2"), ByteTokenizer.eos_token_id], np.int32)
         zeros = np.zeros(len(tokens), np.float32)
-        drawn = np.ones(len(tokens), bool)
-        return [Response(r.prompt_id, r.group, tokens, drawn, zeros, zeros, "stop") for r in requests]
+        mask = np.ones(len(tokens), bool)
+        return [Response(r.prompt_id, r.group, tokens, mask, zeros, zeros, "stop") for r in requests]
 
 
 def test_the_confidence_of_a_response_is_in_its_row():
     prompts = EncodedPrompts((Problem("1+1=", "2"),), (ByteTokenizer().encode("1+1="),), 0)
     judge = Judge(ByteTokenizer(), BY_NAME["exact"])
-    worker = RolloutWorker(Sure(), prompts, 4, Sampling(32, (ByteTokenizer.eos_token_id,)), judge)
+    worker = RolloutWorker(ConfidentEngine(), prompts, 4, Sampling(32, (ByteTokenizer.eos_token_id,)), judge)
     rows = generate_rows(worker, None, 2, seed=0, batch=4, vote=vote)
     assert [(row["confidence"], row["correct"]) for row in rows] == [(0.75, True)] * 2
     sampled = gather(rows, 1, 2, verified=True)

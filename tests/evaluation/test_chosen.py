@@ -11,7 +11,7 @@ from rljax.evaluation.statistics import average_at_n, pass_at_k
 
 
 def by_all_subsets(scores, right, judged, k):
-    """The same by hand: the share of right ones among the highest scores of each subset, averaged over the subsets."""
+    """The share of right responses among the highest scores of each subset, averaged over the subsets."""
     answers = []
     for row, good, seen in zip(scores, right, judged, strict=True):
         places = [place for place in range(len(row)) if seen[place]]
@@ -51,7 +51,7 @@ def test_wrong_shapes_and_numbers_are_refused():
         best_at_k(np.zeros((1, 3)), right, np.ones((1, 3), bool), k=1)
 
 
-def test_a_chooser_that_likes_wrong_answers_gets_worse_with_their_number():
+def test_a_chooser_that_prefers_wrong_answers_gets_worse_with_more_responses():
     correct = np.array([[1.0, 0.0, 0.0, 1.0]] * 6)
     answers = [["7", "8", "8", "7"]] * 6
     sampled = SampledAnswers(correct, np.ones((6, 4), int), correct < 0, answers, correct, scores={"bad": -correct})

@@ -1,4 +1,4 @@
-"""Answers before and after RL: counted by hand, and the ones that are shown."""
+"""Answers before and after RL: the counts, checked by hand, and the answers that are shown."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def rows(step, rewards, *, words="x"):
     ]
 
 
-def test_problems_are_counted_by_what_became_of_them():
+def test_problems_are_counted_by_how_they_changed():
     found = compare(rows(0, [0, 0, 1, 1, 0, None]) + rows(4, [1, 0, 1, 0, 1, 1]))
     assert found is not None
     assert (found.gained, found.lost, found.kept, found.missed) == (2, 1, 1, 1)
@@ -40,19 +40,19 @@ def test_problems_are_counted_by_what_became_of_them():
         ([-1, 0.25], [-0.5, 0.5], ["p0", "p1"]),
     ],
 )
-def test_those_that_are_shown_have_changed(before, after, shown):
+def test_answers_that_are_shown_have_changed(before, after, shown):
     found = compare(rows(0, before) + rows(2, after))
     assert found is not None
     assert [row["prompt"] for row in found.shown] == shown
 
 
-def decided(rows, correct):
+def with_verdicts(rows, correct):
     return [{**row, "correct": found} for row, found in zip(rows, correct, strict=True)]
 
 
-def test_a_verifier_decides_and_what_it_leaves_open_is_not_counted():
-    before = decided(rows(0, [0.2, 0.2, 0.2]), (False, None, True))
-    after = decided(rows(2, [1.2, 0.0, 0.2]), (True, True, False))
+def test_a_verifier_decides_and_answers_without_a_verdict_are_not_counted():
+    before = with_verdicts(rows(0, [0.2, 0.2, 0.2]), (False, None, True))
+    after = with_verdicts(rows(2, [1.2, 0.0, 0.2]), (True, True, False))
     found = compare([*before, *after])
     assert found is not None
     assert found[:4] == (1, 1, 0, 0)
@@ -79,7 +79,7 @@ def test_without_both_sides_there_is_nothing_to_compare(sides):
     assert compare(sides) is None
 
 
-def test_what_could_not_be_judged_has_no_reward():
+def test_an_answer_that_could_not_be_judged_has_no_reward():
     shown = [{"prompt": "p", "completion": "c", "answer": "a", "reward": reward} for reward in (1.0, 0.0, float("nan"))]
     assert [row["reward"] for row in answer_rows(shown, [True, False, True], 7)] == [1.0, None, None]
     assert [row["problem"] for row in answer_rows(shown, [True] * 3, 7)] == [0, 1, 2]
@@ -93,14 +93,14 @@ def test_an_accuracy_has_the_interval_of_the_problems_that_were_judged():
     assert interval_of(0.5, []) is None
 
 
-def test_two_runs_differ_by_what_they_do_on_the_same_problems():
+def test_two_runs_are_compared_on_the_same_problems():
     one, other = rows(0, [1, 1, 1, 1]) + rows(3, [0, 0, 1, 1, 1]), rows(9, [1, 1, 0, 1, None])
     found = paired_difference(one, other)
     assert found.problems == 4, "the last one could not be judged"
     assert found.value == (1 + 1 - 1 + 0) / 4
     assert found.low < found.value < found.high
     same = paired_difference(one, one)
-    assert same.low < same.value == 0 < same.high, "that all answers agree proves no equality"
+    assert same.low < same.value == 0 < same.high, "equal answers do not prove that the runs are equal"
     assert paired_difference(other, one).value == -found.value
     assert paired_difference(one, rows(0, [1, 1])) is None, "it was not evaluated in RL"
     elsewhere = [row | {"prompt": "another"} for row in other]

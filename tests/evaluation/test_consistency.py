@@ -10,8 +10,8 @@ from rljax.rewards.ballot import vote
 SAMPLES = 8
 
 
-def answered(problems, rng, *, skill):
-    """Responses of a model that is right with this probability, and else gives one of many wrong answers."""
+def simulate_responses(problems, rng, *, skill):
+    """Responses of a model that is right with this probability, and otherwise gives one of many wrong answers."""
     for index, problem in enumerate(problems):
         for number in range(SAMPLES):
             answer = problem.answer if rng.random() < skill else str(rng.integers(100, 10_000))
@@ -23,7 +23,7 @@ def answered(problems, rng, *, skill):
             }
 
 
-def test_a_fifth_of_corrupted_demonstrations_is_found():
+def test_corrupted_demonstrations_are_found():
     rng = np.random.default_rng(0)
     true = [Problem(f"{n}+1=", str(n + 1), demonstration=f"#{n + 1}") for n in range(200)]
     corrupted = set(rng.choice(200, 40, replace=False).tolist())
@@ -31,7 +31,7 @@ def test_a_fifth_of_corrupted_demonstrations_is_found():
         Problem(p.prompt, str(int(p.answer) + 5), demonstration=f"#{int(p.answer) + 5}") if n in corrupted else p
         for n, p in enumerate(true)
     ]
-    rows = list(answered(true, rng, skill=0.8))
+    rows = list(simulate_responses(true, rng, skill=0.8))
     dropped = clean_demonstrations(planted, rows, planted, vote, agreement=0.5, replace=False)
     assert dropped.contradicted >= 38
     assert dropped.confirmed + dropped.undecided >= 160
@@ -67,7 +67,7 @@ def test_nothing_is_dropped_without_agreement():
 def test_kept_responses_are_right_different_and_few(keep):
     rng = np.random.default_rng(1)
     problems = [Problem(f"{n}+1=", str(n + 1), columns={"level": n}) for n in range(30)]
-    rows = list(answered(problems, rng, skill=0.9))
+    rows = list(simulate_responses(problems, rng, skill=0.9))
     kept = keep_responses(rows, problems, keep=keep, most=3, threshold=0.9, agreement=0.5)
     assert (kept.problems, kept.solved, kept.responses) == (30, 30, 240)
     assert len(kept.rows) == 90 == kept.right == kept.judged
@@ -80,7 +80,7 @@ def test_kept_responses_are_right_different_and_few(keep):
     assert len(alike.rows) == 30, "all responses of a problem share most of their words"
 
 
-def test_a_cut_off_response_is_no_demonstration():
+def test_a_truncated_response_does_not_become_a_demonstration():
     row = {"problem": 0, "sample": 0, "completion": "#2", "given": "2", "truncated": True, "reward": 1.0, "correct": True}
     kept = keep_responses([row], [Problem("1+1=", "2")], keep="verifier", most=1, threshold=1.0, agreement=0.5)
     assert (kept.rows, kept.accepted, kept.solved) == ([], 0, 0)

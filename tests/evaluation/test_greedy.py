@@ -1,4 +1,4 @@
-"""Averages of held-out answers."""
+"""Metrics of held-out answers."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from rljax.evaluation.greedy import Evaluation, accuracy_by_length
 from rljax.rollout import Groups
 
 
-def answered(lengths, rewards, valid):
+def make_evaluation(lengths, rewards, valid):
     count = len(lengths)
     attention = np.arange(40) < np.asarray(lengths)[:, None, None]
     trained = attention & (np.arange(40) != 2)  # an observed token is part of the response and is not trained on
@@ -36,7 +36,7 @@ def answered(lengths, rewards, valid):
 
 
 def test_averages_leave_out_unjudged_answers():
-    evaluation = answered([4, 20, 40, 8], [1, 0, 1, 1], [True, True, True, False])
+    evaluation = make_evaluation([4, 20, 40, 8], [1, 0, 1, 1], [True, True, True, False])
     assert evaluation.metrics() == pytest.approx(
         {
             "accuracy": 2 / 3,
@@ -53,7 +53,7 @@ def test_averages_leave_out_unjudged_answers():
 
 
 def test_parts_of_a_reward_are_averaged_over_the_answers_that_they_judge():
-    evaluation = answered([4, 20, 40], [1, 0, 1], [True, True, True])
+    evaluation = make_evaluation([4, 20, 40], [1, 0, 1], [True, True, True])
     parts = {"rules/brief": np.float32([[1], [0], [np.nan]]), "silent": np.full((3, 1), np.nan, np.float32)}
     groups = evaluation.groups
     metrics = Evaluation(groups._replace(rollout=groups.rollout._replace(reward_parts=parts))).metrics()

@@ -1,4 +1,4 @@
-"""What was learned by kind of problem: shares counted by hand, and words that claim no more than the interval does."""
+"""Progress by kind of problem: shares are counted by hand, and the text claims no more than the interval supports."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_only_a_certain_change_is_called_learned():
     ]
 
 
-def test_a_verifier_decides_and_what_it_leaves_open_is_not_counted():
+def test_a_verifier_decides_and_answers_without_a_verdict_are_not_counted():
     before = [
         {**row, "correct": correct} for row, correct in zip(rows(0, [0.1, 0.1, 0.1]), (False, True, None), strict=True)
     ]
@@ -52,10 +52,10 @@ def test_a_verifier_decides_and_what_it_leaves_open_is_not_counted():
         (["algebra", None], "subject", ["subject -", "subject algebra"]),
         ([3, 3], "level", []),
         (range(MOST_KINDS + 1), "level", []),
-        ([3, 4], "colour", []),
+        ([3, 4], "color", []),
     ],
 )
-def test_problems_of_one_kind_or_of_too_many_are_not_told_apart(values, column, names):
+def test_problems_of_one_kind_or_of_too_many_are_not_split(values, column, names):
     both = rows(0, [0] * len(values)) + rows(9, [1] * len(values))
     assert [kind.name for kind in kinds_of(both, problems(values, column))] == names
 
@@ -66,7 +66,7 @@ def test_answers_to_other_problems_are_left_out():
     assert [kind.name for kind in kinds_of(both, changed)] == ["2 operands"]
 
 
-def test_a_run_without_answers_before_and_after_says_nothing():
+def test_a_run_without_answers_before_and_after_has_no_progress():
     assert kinds_of([], problems([2, 3])) == []
     assert kinds_of(rows(0, [0, 1]), problems([2, 3])) == []
     assert kinds_of(rows(0, [None, None]) + rows(9, [1, 1]), problems([2, 3])) == []

@@ -12,7 +12,7 @@ def test_a_paired_change_leaves_unknown_problems_out():
     assert (halves.value, halves.low, halves.high) == (0.25, 0.0, 0.5)
 
 
-def test_differences_that_are_all_the_same_have_no_interval_of_width_nought():
+def test_equal_differences_have_an_interval_wider_than_0():
     assert points(paired_change(np.full(4, 0.5), np.ones(4))) == "+50.0 points"
     certain = paired_change(np.zeros(4), np.ones(4))
     assert certain.low < 0.9 < certain.high

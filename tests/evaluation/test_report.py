@@ -27,7 +27,7 @@ def report(**changes):
     return make_report(sampled, PROBLEMS, **settings)
 
 
-def printed(found):
+def print_tables(found):
     console = Console(width=80, file=io.StringIO())
     for table in found.tables():
         console.print(table)
@@ -38,7 +38,7 @@ def values(part):
     return {name: estimate.value for name, estimate in part.measures.items()}
 
 
-def test_the_whole():
+def test_measures_over_all_problems():
     expected = {
         "avg@3": (2 / 3 + 0 + 1 + 0) / 4,
         "pass@1": (2 / 3 + 0 + 1 + 0) / 4,
@@ -56,7 +56,7 @@ def test_the_whole():
     assert (problems["avg@3"], problems["pass@3"], problems["truncated"]) == (4, 3, 5)
 
 
-def test_what_is_right_is_above_the_bar():
+def test_right_answers_have_a_reward_above_the_limit():
     assert values(report(right_above=0.0).whole)["pass@3"] == pytest.approx(2 / 3)
     assert values(report(right_above=0.2).whole)["pass@3"] == pytest.approx(1 / 3)
     assert values(report(right_above=1.0).whole)["pass@3"] == 0
@@ -79,11 +79,11 @@ def test_the_gap_between_groups_is_in_the_lines_and_in_the_file():
     assert found.to_json()["gaps"]["level"]["best"] == "1"
 
 
-def test_no_vote_where_nobody_answers():
+def test_without_answers_there_is_no_vote():
     assert not [name for name in report(answers=[[None] * 3] * 5).whole.measures if name.startswith("maj@")]
 
 
-def test_columns_in_the_order_of_numbers_then_texts():
+def test_values_of_a_column_are_ordered_as_numbers_then_as_texts():
     parts = report().by_column["level"]
     assert [(part.label, part.count) for part in parts] == [("2", 2), ("10", 1), ("-", 1), ("hard", 1)]
     assert values(parts[0])["avg@3"] == pytest.approx(0.5)
@@ -99,7 +99,7 @@ def test_lengths_double_and_count_judged_responses():
     assert length_parts(*np.zeros((2, 4, 1), bool), np.ones((4, 1), int)) == []
 
 
-def test_a_file_holds_no_nan():
+def test_a_file_contains_no_nan():
     text = json.dumps(report().to_json(), allow_nan=False)
     (missing,) = (part for part in json.loads(text)["by_column"]["level"] if part["label"] == "-")
     assert missing["measures"]["avg@3"] == {"value": None, "low": None, "high": None, "problems": 0}
@@ -107,7 +107,7 @@ def test_a_file_holds_no_nan():
 
 def test_the_tables_show_every_measure_and_the_headline_the_interval():
     found = report()
-    shown = printed(found)
+    shown = print_tables(found)
     for words in ("avg@3", "pass@2", "maj@3", "response length", "17 to 32", "By level", "66.7%", "hard"):
         assert words in shown, words
     assert max(map(len, shown.splitlines())) <= 80
@@ -116,24 +116,24 @@ def test_the_tables_show_every_measure_and_the_headline_the_interval():
     assert "20.0% truncated" in found.headline()
 
 
-def test_labels_cannot_command_the_terminal():
+def test_labels_cannot_send_commands_to_the_terminal():
     problems = [Problem("?", "7", columns={"level": "[red]\x1b[31m"}) for _ in LEVELS]
     sampled = SampledAnswers(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, ANSWERS)
-    assert r"[red]\x1b[31m" in printed(make_report(sampled, problems, at=(1,), columns=["level"]))
+    assert r"[red]\x1b[31m" in print_tables(make_report(sampled, problems, at=(1,), columns=["level"]))
 
 
-def test_columns_are_those_asked_for_or_known():
+def test_columns_are_the_requested_or_the_known_ones():
     assert choose_columns(PROBLEMS, None) == ["level"]
     assert choose_columns(PROBLEMS, ["level", "level"]) == ["level"]
     assert choose_columns(PROBLEMS, []) == []
-    with pytest.raises(InputError, match="--by colour: the problems have no such column; choose among level"):
-        choose_columns(PROBLEMS, ["level", "colour"])
+    with pytest.raises(InputError, match="--by color: the problems have no such column; choose among level"):
+        choose_columns(PROBLEMS, ["level", "color"])
     with pytest.raises(InputError, match="no such column; they have no columns at all"):
         choose_columns([Problem("?", "7")], ["level"])
 
 
-def test_a_constitution_that_is_kept_is_no_failure():
-    """The rules are broken in 3 of 8 answers; without a rule that is broken the reward is 0."""
+def test_answers_that_break_no_rule_are_not_counted_as_failures():
+    """3 of 8 answers break a rule; an answer that breaks none has a reward of 0."""
     rewards = np.array([[0.0], [0.0], [-1.0], [0.0], [-0.5], [0.0], [0.0], [-1.5]])
     nothing = [[None]] * 8
     kept = SampledAnswers(rewards, np.ones((8, 1), int), rewards > 1, nothing, only_subtracts=True)

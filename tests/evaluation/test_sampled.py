@@ -1,4 +1,4 @@
-"""The work is cut into calls of one shape that ask everything once, and the file holds a beginning of it."""
+"""Sampling is divided into calls of one shape that cover everything once, and the file contains the first calls."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ def lines(rows):
 
 
 @pytest.mark.parametrize(("problems", "samples", "batch"), SIZES)
-def test_a_plan_asks_everything_once_in_calls_of_one_shape(problems, samples, batch):
+def test_a_plan_covers_everything_once_in_calls_of_one_shape(problems, samples, batch):
     calls = plan(problems, samples, batch=batch)
     pairs = [pair for call in calls for pair in call.pairs()]
     assert sorted(pairs) == list(np.ndindex(problems, samples))
@@ -46,12 +46,12 @@ def test_a_plan_asks_everything_once_in_calls_of_one_shape(problems, samples, ba
     assert all(0 <= problem < problems for call in calls for problem in call.problems)
 
 
-def test_small_work_is_one_call():
+def test_a_few_samples_are_one_call():
     (call,) = plan(5, 3, batch=256)
     assert (call.problems, call.group) == ((0, 1, 2, 3, 4), 3)
 
 
-def test_rows_are_laid_out_wherever_they_stand():
+def test_rows_are_arranged_whatever_their_order():
     rows = [
         row(1, 0, reward=None),
         row(0, 1, tokens=7, truncated=True),
@@ -89,8 +89,8 @@ def test_a_verifier_decides_unless_a_limit_of_the_reward_is_named():
     np.testing.assert_array_equal(known, [[True, True], [True, False]])
     unverified = gather([row(0, 0, reward=0.2)], 1, 1, verified=False)
     np.testing.assert_array_equal(unverified.right_and_known(None)[0], [[True]])
-    without_opinion = gather([row(0, 0, reward=0.2)], 1, 1, verified=True)
-    np.testing.assert_array_equal(without_opinion.right_and_known(None), [[[False]], [[False]]])
+    abstaining = gather([row(0, 0, reward=0.2)], 1, 1, verified=True)
+    np.testing.assert_array_equal(abstaining.right_and_known(None), [[[False]], [[False]]])
 
 
 CALLS = plan(3, 2, batch=4)
@@ -108,7 +108,7 @@ def test_a_file_is_truncated_to_complete_calls(tmp_path, count, kept, tail):
     assert complete_calls(CALLS, count) == complete_calls(CALLS, kept)
 
 
-def test_rows_beyond_the_work_are_refused(tmp_path):
+def test_rows_beyond_the_plan_are_refused(tmp_path):
     files = sample_files(tmp_path / "a.jsonl")
     reopen(files, {}, CALLS)
     files.samples.write_bytes(lines([*(row(*pair) for call in CALLS for pair in call.pairs()), row(0, 0)]))
@@ -125,13 +125,13 @@ def test_unreadable_settings_are_refused(tmp_path, broken):
         reopen(files, {"seed": 0}, CALLS)
 
 
-def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+def test_a_path_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         reopen(sample_files(tmp_path / "file" / "a.jsonl"), {}, CALLS)
 
 
-def test_settings_are_compared_as_json_holds_them(tmp_path):
+def test_settings_are_compared_as_json_stores_them(tmp_path):
     files = sample_files(tmp_path / "a.jsonl")
     reopen(files, {"range": (1, 2), "name": None}, CALLS)
     assert reopen(files, {"range": [1, 2], "name": None}, CALLS) == []

@@ -7,7 +7,7 @@ from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.search_report import search_report, search_row
 
 
-def row_of(tokens, *, problems=4, right=True):
+def make_row(tokens, *, problems=4, right=True):
     """A search that used this many tokens, and four responses of ten tokens, half of which are right."""
     rewards = np.tile([1.0, 0.0, 1.0, 0.0], (problems, 1))
     sampled = SampledAnswers(
@@ -24,15 +24,15 @@ def row_of(tokens, *, problems=4, right=True):
     [(25, 2, None), (65, 4, "pay for 6 responses, but only 4 were sampled"), (7, 1, "do not pay for one response")],
 )
 def test_what_the_tokens_of_a_search_pay_for(tokens, k, note):
-    row, line = row_of(tokens)
+    row, line = make_row(tokens)
     assert (row.responses, row.response_tokens) == (k, 10 * k)
     assert "tokens" not in line if note is None else note in line
 
 
 def test_a_difference_without_scatter_has_no_interval_of_its_own():
-    row, line = row_of(10)
+    row, line = make_row(10)
     assert row.over_best.value == 0.5
     assert "best of 1 +50.0 points;" in line
-    assert "nan" not in row_of(10, problems=1)[1]
-    missed, _ = row_of(40, right=False)
+    assert "nan" not in make_row(10, problems=1)[1]
+    missed, _ = make_row(40, right=False)
     assert missed.over_best.low < -0.9 < missed.over_best.high, "four problems cannot say that it is -1"

@@ -1,4 +1,4 @@
-"""pass@k, avg@n and maj@k, compared with an enumeration of all subsets; intervals, compared with their known coverage."""
+"""pass@k, avg@n and maj@k, checked against an enumeration of all subsets; intervals, checked against known values and coverage."""
 
 import itertools
 import math
@@ -28,12 +28,12 @@ def subsets(judged, k):
     return list(itertools.combinations(np.flatnonzero(judged), k))
 
 
-def enumerated_pass(right, judged, k):
+def enumerate_pass(right, judged, k):
     picks = subsets(judged, k)
     return sum(any(right[i] for i in pick) for pick in picks) / len(picks) if picks else math.nan
 
 
-def enumerated_majority(answers, right, judged, k):
+def enumerate_majority(answers, right, judged, k):
     """Vote in every subset. Tied winners share the vote equally; a winner scores the fraction of its voters that are right."""
     picks, total = subsets(judged, k), 0.0
     for pick in picks:
@@ -50,7 +50,7 @@ def enumerated_majority(answers, right, judged, k):
 def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer(k):
     right = np.array(list(itertools.product([False, True], repeat=N)))
     judged = RNG.random(right.shape) < 0.8
-    expected = [enumerated_pass(*row, k) for row in zip(right, judged, strict=True)]
+    expected = [enumerate_pass(*row, k) for row in zip(right, judged, strict=True)]
     np.testing.assert_allclose(pass_at_k(right, judged, k=k), expected, rtol=1e-12, atol=1e-15)
 
 
@@ -66,7 +66,7 @@ def test_majority_is_the_mean_over_subsets_and_ties_are_shared(k):
     answers = RNG.choice(np.array(["a", "b", "c", None], object), size=(150, N))
     right = (answers == "a") | ((answers == "b") & (RNG.random(answers.shape) < 0.3))
     judged = RNG.random(right.shape) < 0.85
-    expected = [enumerated_majority(*row, k) for row in zip(answers, right, judged, strict=True)]
+    expected = [enumerate_majority(*row, k) for row in zip(answers, right, judged, strict=True)]
     np.testing.assert_allclose(majority_at_k(answers.tolist(), right, judged, k=k), expected, rtol=1e-12, atol=1e-15)
 
 
@@ -106,13 +106,13 @@ def test_shapes_that_differ_are_refused(untyped):
         majority_at_k([["a"] * 3, ["a"] * 2], ones, ones, k=1)
 
 
-def test_the_interval_is_wilson_s():
+def test_the_interval_is_wilsons():
     low, high = wilson_interval(50, 100)
     assert (low, high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
     assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
-def test_binary_problems_have_wilson_s_interval():
+def test_binary_problems_have_wilsons_interval():
     found = over_problems(np.array([1.0] * 8 + [0.0] * 2 + [np.nan]))
     assert found == pytest.approx((0.8, 0.4901625, 0.9433178, 10), abs=1e-6)
     assert ratio_over_problems(np.array([4.0, 7.0]), np.array([4, 7])).low == pytest.approx(2 / (2 + 1.959964**2))
@@ -164,7 +164,7 @@ def pairs(both, first, second, neither):
     return np.array(before, bool), np.array([True] * both + [False] * first + [True] * second + [False] * neither, bool)
 
 
-def test_the_paired_interval_agrees_with_newcombe_s_examples():
+def test_the_paired_interval_agrees_with_newcombes_examples():
     """Figures of method 10 in the paper, for the first share minus the second."""
     for counts, low, high in (((36, 12, 2, 0), 0.0569, 0.3404), ((54, 0, 0, 0), -0.0664, 0.0664)):
         before, after = pairs(*counts)

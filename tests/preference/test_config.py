@@ -1,4 +1,4 @@
-"""Settings of a reward model's training that cannot work are refused, each by its name."""
+"""Invalid settings of a reward model's training are refused by name."""
 
 import json
 import math
@@ -46,7 +46,7 @@ def test_settings_shared_with_a_run_are_defined_once():
 
 
 def test_a_file_of_settings_from_before_they_were_shared_is_read():
-    """A settings.json that an earlier version wrote, in its order."""
+    """A settings.json as an earlier version wrote it, in that version's order."""
     saved = {
         "dataset": "pairs.jsonl",
         "model": None,

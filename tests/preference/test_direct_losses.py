@@ -1,4 +1,4 @@
-"""Records of direct losses: which log-probabilities each hands to which equation, checked against loops, and what each needs."""
+"""Records of direct losses, checked against loops: the log-probabilities that each passes to its equation, and what it needs."""
 
 import inspect
 import math
@@ -132,7 +132,7 @@ BY_HAND = {
 }
 
 
-def numbers(loss):
+def make_logps(loss):
     return PairLogps(
         logp=jnp.array(LOGP),
         lengths=jnp.array(LENGTHS, float),
@@ -145,35 +145,35 @@ def numbers(loss):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", BY_NAME)
 @pytest.mark.parametrize("changed", [1.0, 1.7])
-def test_losses_and_rewards_match_loops_and_read_only_what_they_say(name, changed):
+def test_losses_and_rewards_match_loops_and_read_only_what_they_declare(name, changed):
     defaults = {key: option.default for key, option in inspect.signature(BY_HAND[name]).parameters.items()}
     options = {key: changed * value for key, value in defaults.items() if value is not inspect.Parameter.empty}
     assert {key: changed * part.default for key, part in inspect.signature(BY_NAME[name]).parameters.items()} == options
     loss = BY_NAME[name](**options)
     columns = (LOGP, REF, LENGTHS, GAPS) if loss.margin else (LOGP, REF, LENGTHS)
     expected = [BY_HAND[name](*row, **options) for row in zip(*columns, strict=True)]
-    np.testing.assert_allclose(loss.loss(numbers(loss)), [each for each, _ in expected], rtol=1e-9)
-    np.testing.assert_allclose(loss.reward(numbers(loss)), [reward for _, reward in expected], rtol=1e-9)
+    np.testing.assert_allclose(loss.loss(make_logps(loss)), [each for each, _ in expected], rtol=1e-9)
+    np.testing.assert_allclose(loss.reward(make_logps(loss)), [reward for _, reward in expected], rtol=1e-9)
     check_loss(loss)
 
 
 @pytest.mark.parametrize("name", [name for name in BY_NAME if BY_NAME[name]().reference])
-def test_a_reference_that_is_missing_is_named(name):
+def test_a_missing_reference_is_named(name):
     loss = BY_NAME[name]()
     with pytest.raises(ValueError, match="ref_logp must not be None"):
-        loss.loss(numbers(loss)._replace(ref_logp=None))
+        loss.loss(make_logps(loss)._replace(ref_logp=None))
 
 
-def test_a_reference_point_that_is_missing_is_named():
+def test_a_missing_reference_point_is_named():
     loss = BY_NAME["kto"]()
     with pytest.raises(ValueError, match="reference_point must not be None"):
-        loss.loss(numbers(loss)._replace(reference_point=None))
+        loss.loss(make_logps(loss)._replace(reference_point=None))
 
 
-def test_margins_that_are_missing_are_named():
+def test_missing_margins_are_named():
     loss = BY_NAME["rebel"]()
     with pytest.raises(ValueError, match="margin must not be None"):
-        loss.loss(numbers(loss)._replace(margin=None))
+        loss.loss(make_logps(loss)._replace(margin=None))
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,6 @@ def test_margins_that_are_missing_are_named():
         ("orpo", {"coefficient": -0.1}),
     ],
 )
-def test_values_that_cannot_work_are_refused_without_data(name, options):
+def test_invalid_options_are_refused_without_data(name, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         check_loss(BY_NAME[name](**options))

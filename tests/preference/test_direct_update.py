@@ -1,4 +1,4 @@
-"""Updates of a direct loss: responses scored token by token, the same whatever the micro-batches and the mesh."""
+"""Updates of a direct loss: responses are scored token by token, and micro-batches and mesh change nothing."""
 
 from functools import partial
 
@@ -48,7 +48,7 @@ LOGITS = jax.jit(partial(logits, Model(SHAPE)))
 
 
 def logp_by_hand(params, prompt, response):
-    """Sum of the response tokens' log-probabilities, from the logits of the sequence alone, in a row of 16 slots."""
+    """Sum of the response tokens' log-probabilities, from the logits of this sequence alone, in a row of 16 slots."""
     sequence = [*prompt, *response]
     tokens = np.zeros((1, 16), np.int32)
     tokens[0, : len(sequence)] = sequence
@@ -61,7 +61,7 @@ def logp_by_hand(params, prompt, response):
 
 
 def split(pair):
-    """Prompt, preferred response and the other of an encoded pair."""
+    """The prompt, the preferred and the other response of an encoded pair."""
     length = ENCODED.prompt_lengths[pair]
     return ENCODED.chosen[pair][:length], ENCODED.chosen[pair][length:], ENCODED.rejected[pair][length:]
 
@@ -83,8 +83,8 @@ def test_responses_are_scored_after_their_prompts(params):
     np.testing.assert_allclose(spread, expected, rtol=1e-5)
 
 
-def test_what_others_say_between_the_turns_is_read_and_not_scored(params):
-    """The masked tokens' log-probabilities are the whole response's minus those of the tokens between the turns."""
+def test_messages_between_the_turns_are_read_but_not_scored(params):
+    """The score is the complete response's minus that of the tokens between the turns."""
     encoded = encode_pairs(digit_pairs(16, 2), TOKENIZER, max_tokens=16)
     prompt, chosen, rejected = split(0)
     middle = [True] * len(chosen)
@@ -97,7 +97,7 @@ def test_what_others_say_between_the_turns_is_read_and_not_scored(params):
     assert fingerprint_of(PairData(skipping, encoded, [])) != fingerprint_of(PairData(encoded, encoded, []))
 
 
-def test_mismatched_responses_are_those_of_the_next_pair_with_another_prompt(params):
+def test_mismatched_responses_belong_to_the_next_pair_with_another_prompt(params):
     found = make_logps(POLICY, ONE, 4)(params, MISMATCHED.take([3, 15]))
     expected = [[logp_by_hand(params, split(n)[0], side) for side in split(m)[1:]] for n, m in ((3, 4), (15, 0))]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -111,7 +111,7 @@ def test_mismatched_responses_are_those_of_the_next_pair_with_another_prompt(par
 
 
 def with_reference(params):
-    """Pairs and mismatched ones, under a reference that finds most of them less likely than the policy does."""
+    """Pairs and mismatched pairs, with a reference that finds most of them less likely than the policy does."""
     logps, rng = make_logps(POLICY, ONE, 16), np.random.default_rng(1)
     return [
         pairs._replace(ref_logp=logps(params, pairs) - rng.uniform(-0.5, 2, (16, 2)).astype(np.float32))
@@ -119,7 +119,7 @@ def with_reference(params):
     ]
 
 
-def updated(params, name, *, microbatch, mesh, steps=2):
+def train_steps(params, name, *, microbatch, mesh, steps=2):
     loss = BY_NAME[name]()
     pairs, mismatched = with_reference(params)
     optimizer = in_standard_promotion(optax.adamw(1e-2))
@@ -139,20 +139,20 @@ def updated(params, name, *, microbatch, mesh, steps=2):
 
 @pytest.mark.parametrize("name", ["kto", "orpo"])
 def test_micro_batches_and_devices_change_nothing(params, name):
-    single = updated(params, name, microbatch=16, mesh=ONE)
+    single = train_steps(params, name, microbatch=16, mesh=ONE)
     for axes, rows in (((1, 1), 4), ((2, 2), 8)):
-        other = updated(params, name, microbatch=rows, mesh=make_mesh(*axes))
+        other = train_steps(params, name, microbatch=rows, mesh=make_mesh(*axes))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=3e-5), other[0], single[0])
         for mine, theirs in zip(other[1], single[1], strict=True):
             assert mine == pytest.approx(theirs, rel=1e-4, abs=3e-5)
 
 
 @pytest.mark.parametrize("name", ["dpo", "kto", "simpo"])
-def test_the_metrics_of_an_update_are_those_of_the_judge(params, name):
+def test_the_metrics_of_an_update_match_the_judge(params, name):
     loss = BY_NAME[name]()
     pairs, mismatched = with_reference(params)
     judged = judge_direct(loss, make_logps(POLICY, ONE, 4), params, pairs, mismatched)
-    metrics = updated(params, name, microbatch=8, mesh=ONE, steps=1)[1][0]
+    metrics = train_steps(params, name, microbatch=8, mesh=ONE, steps=1)[1][0]
     assert set(metrics) - set(judged) == {"grad_norm", "skipped_updates"}
     assert {key: metrics[key] for key in judged} == pytest.approx(judged, rel=1e-4, abs=1e-5)
     logp = np.array([[logp_by_hand(params, split(n)[0], side) for side in split(n)[1:]] for n in range(16)])
@@ -167,7 +167,7 @@ def test_the_metrics_of_an_update_are_those_of_the_judge(params, name):
         assert judged["reference_point"] > 0.1
 
 
-def test_pairs_that_cannot_be_scored_or_mismatched():
+def test_pairs_that_cannot_be_scored_or_mismatched_are_refused():
     alone = encode_pairs([Preference("", "1", "2")], TOKENIZER, max_tokens=16)
     with pytest.raises(InputError, match="1 of 1 pairs have no prompt and the tokenizer has no BOS token"):
         direct_pairs(alone, TOKENIZER.pad_token_id)

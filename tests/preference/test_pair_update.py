@@ -1,4 +1,4 @@
-"""Updates towards the preferred responses: the same whatever the micro-batches and the mesh, with the metrics of the scores."""
+"""Updates towards the preferred responses: micro-batches and mesh change nothing, and the metrics follow from the scores."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ def params():
     return init_value_params(MODEL, jax.random.key(0))
 
 
-def updated(params, *, microbatch, mesh, steps=3):
+def train_steps(params, *, microbatch, mesh, steps=3):
     """Parameters and metrics after updates on the same 16 pairs."""
     pairs = [replace(pair, margin=0.25 * (n % 3)) for n, pair in enumerate(digit_pairs(16, 2))]
     pairs = encode_pairs(pairs, TOKENIZER, max_tokens=16).padded(TOKENIZER.pad_token_id)
@@ -49,18 +49,18 @@ def updated(params, *, microbatch, mesh, steps=3):
 
 @pytest.fixture(scope="module")
 def single(params):
-    return updated(params, microbatch=16, mesh=ONE)
+    return train_steps(params, microbatch=16, mesh=ONE)
 
 
 @pytest.mark.parametrize(("axes", "rows"), [((1, 1), 4), ((8, 1), 16), ((2, 4), 8)])
 def test_micro_batches_and_devices_change_nothing(params, single, axes, rows):
-    ours = updated(params, microbatch=rows, mesh=make_mesh(*axes))
+    ours = train_steps(params, microbatch=rows, mesh=make_mesh(*axes))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), ours[0], single[0])
     for mine, other in zip(ours[1], single[1], strict=True):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), mine, other)
 
 
-def test_the_metrics_are_those_of_the_scores(params, single):
+def test_the_metrics_follow_from_the_scores(params, single):
     pairs = digit_pairs(16, 2)
     score = make_score(MODEL, ONE)
     encoded = encode_pairs(pairs, TOKENIZER, max_tokens=16)

@@ -1,4 +1,4 @@
-"""A reward model at work: the score of a sequence, the folder that keeps the model, and the reward that it makes."""
+"""A reward model in use: the score of a sequence, the folder of the model, and the reward function made from it."""
 
 import json
 from dataclasses import replace
@@ -54,7 +54,7 @@ def saved(params, tmp_path_factory):
     return folder
 
 
-def test_the_score_is_the_head_at_the_last_token_wherever_padding_stands(params):
+def test_the_score_is_the_head_at_the_last_token_wherever_the_padding_is(params):
     tokens = np.array([3, 5, 7, 4, TOKENIZER.eos_token_id], np.int32)
     positions, segments = np.arange(5)[None], np.ones((1, 5), np.int32)
     hidden = jax.jit(partial(hidden_states, MODEL.trunk))(params["trunk"], tokens[None], positions, segments)
@@ -86,7 +86,7 @@ def test_scores_depend_neither_on_the_batch_nor_on_padding_nor_on_the_mesh(param
     assert make_score(MODEL, mesh, rows=rows)(params, []).shape == (0,)
 
 
-def test_the_folder_gives_the_same_scores_back(saved, params):
+def test_a_saved_model_gives_the_same_scores(saved, params):
     raw = json.loads((saved / "config.json").read_text())
     assert (raw["architectures"], raw["num_labels"]) == (["LlamaForSequenceClassification"], 1)
     again = load_reward_model(saved)
@@ -96,7 +96,7 @@ def test_the_folder_gives_the_same_scores_back(saved, params):
     assert judge_pairs(score, again.params, encoded) == judge_pairs(score, params, encoded)
 
 
-def test_half_precision_scores_are_near_and_float32(saved):
+def test_half_precision_scores_are_close_and_float32(saved):
     prompts, completions = texts(HELDOUT[:16])
     exact = reward_of_model(saved, ONE)(prompts=prompts, completions=completions)
     coarse = reward_of_model(saved, ONE, dtype="bfloat16")(prompts=prompts, completions=completions)
@@ -104,7 +104,7 @@ def test_half_precision_scores_are_near_and_float32(saved):
     assert coarse != exact
 
 
-def test_a_tokenizer_of_a_model_is_saved_with_it(tmp_path):
+def test_a_models_tokenizer_is_saved_with_it(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     from transformers import PreTrainedTokenizerFast
 
@@ -122,10 +122,10 @@ def test_a_tokenizer_of_a_model_is_saved_with_it(tmp_path):
     assert again.tokenizer.encode("a b") == [1, 2]
     answers = reward_of_model(tmp_path, ONE)(prompts=["b"], completions=["a a"])
     assert "has no chat template" in answers[0].reason
-    assert load_reward_model(tmp_path, chat=False).chat, "the folder knows, whatever the argument"
+    assert load_reward_model(tmp_path, chat=False).chat, "the folder decides, whatever the argument"
 
 
-class Chatty(CharacterTokenizer):
+class ChatCharacterTokenizer(CharacterTokenizer):
     """A tokenizer whose template writes each message and a plus."""
 
     def apply_chat_template(self, messages):
@@ -136,14 +136,14 @@ def test_chats_are_scored_through_the_template(tmp_path, params):
     save_value_model(tmp_path, MODEL, params, bos=None, eos=1)
     chat = ({"role": "system", "content": "1"}, {"role": "user", "content": "2"})
     ask = {"prompts": ["1\n2", "3"], "completions": ["4", "5"]}
-    found = reward_of_model(tmp_path, ONE, tokenizer=Chatty(), chat=True, chats={"1\n2": chat})(**ask)
+    found = reward_of_model(tmp_path, ONE, tokenizer=ChatCharacterTokenizer(), chat=True, chats={"1\n2": chat})(**ask)
     sequences = [[*TOKENIZER.encode(text), 1] for text in ("1+2+4", "3+5")]
     np.testing.assert_allclose(found, make_score(MODEL, ONE)(params, sequences), atol=1e-6)
     pair = Preference("1\n2", "4", "5", chat)
-    assert encode_pairs([pair], Chatty(), max_tokens=9, chat=True).chosen == sequences[:1]
+    assert encode_pairs([pair], ChatCharacterTokenizer(), max_tokens=9, chat=True).chosen == sequences[:1]
 
 
-def test_a_folder_from_elsewhere_names_no_tokenizer(tmp_path, params):
+def test_a_folder_of_another_library_names_no_tokenizer(tmp_path, params):
     save_value_model(tmp_path, MODEL, params, bos=None, eos=1)
     with pytest.raises(InputError, match="contains no tokenizer"):
         load_reward_model(tmp_path)
@@ -159,7 +159,7 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(saved):
         reward_of_model(saved, ONE, tokenizer=ByteTokenizer())
 
 
-def test_folders_that_are_not_a_reward_model(untyped, tmp_path):
+def test_folders_that_are_not_a_reward_model_are_refused(untyped, tmp_path):
     several = value_model(Model(SHAPE), 3)
     save_value_model(tmp_path / "critic", several, init_value_params(several, jax.random.key(0)), bos=None, eos=1)
     with pytest.raises(InputError, match="gives 3 numbers per token, but a reward model gives 1"):
@@ -202,7 +202,7 @@ def test_the_reward_is_the_score(saved, rows, params):
     assert list(scores.parts) == ["reward_model"]
 
 
-def test_a_completion_that_cannot_be_written_has_failed(saved):
+def test_a_completion_that_cannot_be_encoded_has_failed(saved):
     answers = reward_of_model(saved, ONE)(prompts=["7=", "7=", "7="], completions=["1", "é", "111"])
     assert isinstance(answers[1], Failed)
     assert "'é'" in answers[1].reason

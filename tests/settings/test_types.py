@@ -1,4 +1,4 @@
-"""Settings of another type than their own are refused by name, and lists, paths and NumPy's numbers are converted."""
+"""Settings of the wrong type are refused by name; lists, paths and NumPy's numbers are converted."""
 
 import re
 from pathlib import Path
@@ -16,17 +16,17 @@ from rljax.programs.answer_settings import EvalSettings, GenerateSettings, PairS
 from rljax.settings.checks import check_types, fit_setting, hints_of
 
 ANSWERING = (EvalSettings, SearchSettings, GenerateSettings, PairSettings)
-OF_A_RUN = {flag: hint for group in TrainConfig().groups().values() for flag, hint in hints_of(type(group)).items()}
+RUN_SETTINGS = {flag: hint for group in TrainConfig().groups().values() for flag, hint in hints_of(type(group)).items()}
 
 
-@pytest.mark.parametrize("flag", OF_A_RUN)
+@pytest.mark.parametrize("flag", RUN_SETTINGS)
 def test_a_setting_of_a_run_refuses_an_object(flag):
     with pytest.raises(InputError, match=rf"{flag} is <object .*(expected|; choose .*)\.$"):
         TrainConfig.flat(**{flag: object()})
 
 
-@pytest.mark.parametrize("flag", [flag for flag, hint in OF_A_RUN.items() if "tuple" in str(hint)])
-def test_a_list_refuses_a_single_text(flag):
+@pytest.mark.parametrize("flag", [flag for flag, hint in RUN_SETTINGS.items() if "tuple" in str(hint)])
+def test_a_list_setting_refuses_a_single_text(flag):
     with pytest.raises(InputError, match=f"{flag} is 'attention', but a list"):
         TrainConfig.flat(**{flag: "attention"})
 
@@ -43,13 +43,13 @@ def test_a_list_refuses_a_single_text(flag):
         ({"difficulty_window": 0.3}, "a list of 2 entries (each a number) or null"),
     ],
 )
-def test_what_is_expected_is_said(settings, expected):
+def test_the_expected_type_is_reported(settings, expected):
     name, value = next(iter(settings.items()))
     with pytest.raises(InputError, match=re.escape(f"{name} is {value!r}, but {expected} is expected.")):
         TrainConfig.flat(**settings)
 
 
-def test_equal_values_in_other_words_are_equal_settings():
+def test_equal_values_of_other_types_are_equal_settings():
     plain = TrainConfig.flat(learning_rate=1.0, steps=3, stop=("a",), dataset="x.jsonl")
     assert TrainConfig.flat(learning_rate=1, steps=np.int64(3), stop=["a"], dataset=Path("x.jsonl")) == plain
     assert TrainConfig.flat(learning_rate=jnp.float32(1), steps=np.array(3), stop=("a",), dataset="x.jsonl") == plain

@@ -38,7 +38,7 @@ class Guessing:
     max_turns = 3
 
     def reset(self, problem: Problem) -> int:
-        """The digit."""
+        """Return the digit to guess."""
         return int(problem.answer)
 
     def step(self, state: int, completion: str) -> Step:
@@ -53,8 +53,8 @@ class Guessing:
 GUESSES = [Problem(f"{number}?=", str(number % 10)) for number in range(10, 56)]
 
 
-def config_of(family: str, folder: str) -> TrainConfig:
-    """Settings of a run of a family."""
+def make_config(family: str, folder: str) -> TrainConfig:
+    """Settings of a run of this family."""
     return TINY.replace(run=folder, **FAMILIES[family])
 
 
@@ -65,7 +65,7 @@ def main() -> int:
             parts = {"environment": Guessing(), "problems": (GUESSES[:40], GUESSES[40:])}
         else:
             parts = {"reward": even_length}
-        rljax.train(config_of(*sys.argv[1:]), **parts, resume="auto")
+        rljax.train(make_config(*sys.argv[1:]), **parts, resume="auto")
     except Interrupted:
         return 130
     except InputError as error:

@@ -1,11 +1,11 @@
-"""Stop commands at random and type them again: what they leave in the end is what a command leaves that was never stopped.
+"""Stop commands at random and type them again: in the end they must leave the same files as a command that was never stopped.
 
     python tests/soak/commands.py long --stops 150 --minutes 60 --result tests/soak/commands.json
     python tests/soak/commands.py every --result tests/soak/commands.json
 
-`long` stops the commands that save as they go: training with an environment, on pairs, tuning, adapting. `every` kills each command
-of `rljax` three times in its first second, types it again each time, and lets the last start end; then it kills it once later. A
-result that already exists is added to; its seeds are not run again.
+`long` stops the commands that save their progress: training with an environment, on pairs, tuning, adapting. `every` kills each
+command of `rljax` three times in its first second, types it again each time, and lets the last start finish; then it kills it once
+more, later. If the result file exists, rows are added to it, and its seeds are not run again.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from rljax.errors import InputError
 from rljax.training.checkpoints.checkpoint import newest_complete
 
 WORLD = WORK / "world"
-"""Holds what the commands read."""
+"""Folder of everything that the commands read."""
 SIZES = (*SMALLEST, "--replicas", "1", "--quiet")
 PAIRS = ("--tokenizer", "characters", "--batch", "4", "--steps", "30", "--max-tokens", "16", "--learning-rate", "1e-2")
 SAVING = ("--checkpoint-every", "2", "--eval-every", "5")
@@ -47,7 +47,7 @@ TIMES = re.compile(
     r"|\d{4}-\d\d-\d\d \d\d:\d\d"
 )
 SKIPPED = ("log.txt", "starts.jsonl", ".lock", ".tuning.lock", "tuning.png", "curves.png", "wandb.id")
-"""Files with times, and pictures of files that are compared."""
+"""Files that contain times, and pictures of data that is compared elsewhere."""
 
 
 class Command(NamedTuple):
@@ -58,11 +58,11 @@ class Command(NamedTuple):
     again: Callable[[Path], list[str]] | None = None
     """Output -> the words that are typed after a stop; None: the same again."""
     ended: str = "\0"
-    """What a command says with the exit code 2 that had ended before it was stopped."""
+    """What a command prints, with exit code 2, if it had ended before it was stopped."""
 
 
-def training(folder: Path, *words: str) -> list[str]:
-    """Words of a tiny training."""
+def training_words(folder: Path, *words: str) -> list[str]:
+    """Words of a command that trains a tiny run."""
     return [
         "train",
         "--config",
@@ -75,8 +75,8 @@ def training(folder: Path, *words: str) -> list[str]:
     ]
 
 
-def on_pairs(command: str) -> Command:
-    """A training on pairs, which is continued by `--resume`."""
+def pair_training(command: str) -> Command:
+    """A command that trains on pairs, and continues with `--resume`."""
 
     def begin(folder: Path) -> list[str]:
         return [command, str(WORLD / "pairs.jsonl"), *SIZES, *PAIRS, *SAVING, "--output", str(folder)]
@@ -87,36 +87,47 @@ def on_pairs(command: str) -> Command:
     return Command(begin, again, "has no checkpoint: it has ended")
 
 
-def tuning(folder: Path) -> list[str]:
-    """Words of a tuning of two learning rates."""
-    words = training(folder)[1:-2]
+def tuning_words(folder: Path) -> list[str]:
+    """Words of a command that tunes two learning rates."""
+    words = training_words(folder)[1:-2]
     return ["tune", *words, "--try", "learning_rate=1e-3,1e-2", "--steps", "6", "--out", str(folder)]
 
 
-def adapting(folder: Path) -> list[str]:
-    """Words of an adaptation to a queue."""
+def adapting_words(folder: Path) -> list[str]:
+    """Words of a command that adapts to a queue."""
     words = ("--feedback", str(WORLD / "queue.jsonl"), "--batch", "8", "--heldout", "6", "--max-kl", "None", "--once")
     return ["adapt", str(WORLD / "run"), *words, "--run", str(folder)]
 
 
 LONG = {
     "environment": Command(lambda folder: [str(CHILD), "environment", str(folder)]),
-    "preference": on_pairs("preference"),
-    "reward-model": on_pairs("reward-model"),
-    "tune": Command(tuning),
-    "adapt": Command(adapting),
-    "train": Command(lambda folder: training(folder, "--resume", "auto", "--trust")),
+    "preference": pair_training("preference"),
+    "reward-model": pair_training("reward-model"),
+    "tune": Command(tuning_words),
+    "adapt": Command(adapting_words),
+    "train": Command(lambda folder: training_words(folder, "--resume", "auto", "--trust")),
 }
-"""Commands that save as they go."""
-RUN, OTHER, CHATTY = str(WORLD / "run"), str(WORLD / "other"), str(WORLD / NAME)
+"""Commands that save their progress."""
+RUN, OTHER, CHAT_MODEL = str(WORLD / "run"), str(WORLD / "other"), str(WORLD / NAME)
 SFT = ("--dataset", str(WORLD / "demonstrations.jsonl"), *SIZES, "--steps", "6", "--batch", "4", "--checkpoint-every", "2")
 ABLATED = (*SIZES, "--config", str(WORLD / "tiny.json"), "--reward", "exact", "--seeds", "1", "--steps", "2")
 EVERY = {
     "config": lambda out: ["config", "--steps", "3"],
     "eval": lambda out: ["eval", RUN, "--trust"],
     "show": lambda out: ["show", RUN, "--out", str(out / "rollouts.html")],
-    "chat": lambda out: ["chat", CHATTY, "--max-response-tokens", "8"],
-    "serve": lambda out: ["serve", CHATTY, "--port", "0", "--name", NAME, "--context", "64", "--max-response-tokens", "16"],
+    "chat": lambda out: ["chat", CHAT_MODEL, "--max-response-tokens", "8"],
+    "serve": lambda out: [
+        "serve",
+        CHAT_MODEL,
+        "--port",
+        "0",
+        "--name",
+        NAME,
+        "--context",
+        "64",
+        "--max-response-tokens",
+        "16",
+    ],
     "sft": lambda out: ["sft", *SFT, "--run", str(out), "--resume", "auto"],
     "pretrain": lambda out: [
         "pretrain",
@@ -153,13 +164,13 @@ EVERY = {
     "completion": lambda out: ["completion", "bash"],
     **{name: command.begin for name, command in LONG.items() if name != "environment"},
 }
-"""All commands: a folder for their output -> their words."""
+"""All commands: folder of the output -> words."""
 MAKERS = {*LONG, "sft", "pretrain", "ablate"}
-"""Commands that make the folder of their output, and print how they came to their end."""
+"""Commands that create their output folder, and whose printed progress is not compared."""
 
 
-def started(words: list[str], output: Path) -> subprocess.Popen[str]:
-    """Start a command, whose words are written into a file."""
+def start_command(words: list[str], output: Path) -> subprocess.Popen[str]:
+    """Start a command whose output is written to a file."""
     environment = (
         os.environ
         | {
@@ -176,13 +187,13 @@ def started(words: list[str], output: Path) -> subprocess.Popen[str]:
         return subprocess.Popen(command, env=environment, stdin=typed, stdout=file, stderr=subprocess.STDOUT, cwd=WORLD)
 
 
-def finished(words: list[str], output: Path) -> int:
-    """Exit code of a command that is not stopped."""
-    return started(words, output).wait(timeout=LIMIT)
+def run_command(words: list[str], output: Path) -> int:
+    """Run a command to its end, and return its exit code."""
+    return start_command(words, output).wait(timeout=LIMIT)
 
 
 def make_world() -> None:
-    """Make what the commands read: runs, one with a critic, a chat model, pairs, demonstrations, a queue, rows and code."""
+    """Create what the commands read: runs, one with a critic, a chat model, pairs, demonstrations, a queue, rows and code."""
     if (WORLD / "ready").exists():
         return
     shutil.rmtree(WORLD, ignore_errors=True)
@@ -209,8 +220,8 @@ def make_world() -> None:
     pairs = ({"prompt": p.prompt, "chosen": p.chosen, "rejected": p.rejected} for p in even_pairs(80, 3))
     (WORLD / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     (WORLD / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3"}\n')
-    draw = random.Random(0)
-    lines = ({"id": n, "prompt": "3+4=", "response": str(draw.randint(0, 99)), "reward": draw.random()} for n in range(100))
+    rng = random.Random(0)
+    lines = ({"id": n, "prompt": "3+4=", "response": str(rng.randint(0, 99)), "reward": rng.random()} for n in range(100))
     (WORLD / "queue.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     shown = ({"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(40))
     (WORLD / "demonstrations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in shown))
@@ -218,10 +229,10 @@ def make_world() -> None:
     make_model(WORLD / NAME)
     critic = ("--algorithm", "vapo", "--value-pretraining-steps", "2")
     for name, words in (("run", ()), ("other", ("--seed", "1")), ("twin", ("--learning-rate", "5e-3")), ("critic", critic)):
-        if finished(training(WORLD / name, *words), WORLD / "output.txt"):
+        if run_command(training_words(WORLD / name, *words), WORLD / "output.txt"):
             raise RuntimeError((WORLD / "output.txt").read_text())
-    diverging = training(WORLD / "stopped", "--learning-rate", "1e20", "--warm-start-steps", "0")
-    if finished(diverging, WORLD / "output.txt") != InputError.exit_code:
+    diverging = training_words(WORLD / "stopped", "--learning-rate", "1e20", "--warm-start-steps", "0")
+    if run_command(diverging, WORLD / "output.txt") != InputError.exit_code:
         raise RuntimeError((WORLD / "output.txt").read_text())
     (WORLD / "ready").touch()
 
@@ -233,7 +244,7 @@ def contents(folder: Path) -> dict[str, Any]:
         name = file.relative_to(folder).as_posix()
         parts = file.relative_to(folder).parts
         if "checkpoints" in parts:
-            if file.parent.name == "checkpoints" and file.name in ("last", "best"):  # not those that were set aside
+            if file.parent.name == "checkpoints" and file.name in ("last", "best"):  # not checkpoints that were set aside
                 newest = arrays(file / str(newest_complete(file)[0]))
                 found |= {f"{name}/{path}": array.tobytes() for path, array in newest.items()}
         elif file.is_file() and file.name not in SKIPPED and "tensorboard" not in parts:
@@ -246,92 +257,96 @@ def contents(folder: Path) -> dict[str, Any]:
     return found
 
 
-def differing(ours: Path, theirs: Path) -> str:
-    """Names of what differs; empty if nothing does."""
+def describe_differences(ours: Path, theirs: Path) -> str:
+    """Names of the files that differ; empty if none do."""
     one, other = contents(ours), contents(theirs)
     return "; ".join(sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name)))[:1000]
 
 
-def untouched(name: str, begin: Callable[[Path], list[str]], kind: str) -> Path:
+def undisturbed_output(name: str, begin: Callable[[Path], list[str]], kind: str) -> Path:
     """Output of a command that was never stopped."""
     folder = WORK / kind / name
     if not (WORK / kind / f"{name}.done").exists():
         shutil.rmtree(folder, ignore_errors=True)
         (folder if kind == "every" and name not in MAKERS else folder.parent).mkdir(parents=True, exist_ok=True)
         output, begun = WORK / kind / f"{name}.txt", time.monotonic()
-        if finished(begin(folder), output):
+        if run_command(begin(folder), output):
             raise RuntimeError(f"{name}: {output.read_text()[-3000:]}")
         (WORK / kind / f"{name}.done").write_text(str(time.monotonic() - begun))
     return folder
 
 
-def found_in(folder: Path, *patterns: str) -> set[Path]:
-    """What is in a folder, or in one of the runs in it. The process that writes into it may remove anything meanwhile."""
+def find_paths(folder: Path, *patterns: str) -> set[Path]:
+    """Paths in a folder, or in a run within it, that match a pattern. The command that is running may remove any of them."""
     places = (folder, *folder.glob("runs/*"))
     return {path for place in places for pattern in patterns for path in place.glob(pattern)}
 
 
-def is_writing(folder: Path) -> set[Path]:
+def unfinished_writes(folder: Path) -> set[Path]:
     """Folders and files that are being written."""
-    return found_in(folder, "checkpoints/*/*.orbax-checkpoint-tmp*", ".unfinished-*", "*/.unfinished-*")
+    return find_paths(folder, "checkpoints/*/*.orbax-checkpoint-tmp*", ".unfinished-*", "*/.unfinished-*")
 
 
-def was_in_a_write(folder: Path) -> bool:
-    """Whether a write was cut short: what it wrote is there, or a checkpoint has no manifest."""
-    saves = found_in(folder, "checkpoints/[lb]*/*")
-    return bool(is_writing(folder)) or any(not (path / "sha256.json").exists() for path in saves)
+def was_writing(folder: Path) -> bool:
+    """Whether a write was interrupted: its temporary files are left, or a checkpoint has no manifest."""
+    saves = find_paths(folder, "checkpoints/[lb]*/*")
+    return bool(unfinished_writes(folder)) or any(not (path / "sha256.json").exists() for path in saves)
 
 
 def row_count(folder: Path) -> int:
-    """Rows of metrics in a folder."""
+    """Number of rows of metrics in a folder."""
     count = 0
-    for file in found_in(folder, "metrics.jsonl"):
+    for file in find_paths(folder, "metrics.jsonl"):
         with contextlib.suppress(FileNotFoundError):  # the run begins again
             count += file.read_bytes().count(b"\n")
     return count
 
 
-def moment(folder: Path, draw: random.Random) -> tuple[str, Callable[[], bool]]:
-    """A random moment, in words and as a question whether it has come."""
-    kind = draw.choices(["in a write", "after a row", "first second"], [0.5, 0.3, 0.2])[0]
+def choose_moment(folder: Path, rng: random.Random) -> tuple[str, Callable[[], bool]]:
+    """Choose a random moment; return its name, and a function that tells whether it has come."""
+    kind = rng.choices(["in a write", "after a row", "first second"], [0.5, 0.3, 0.2])[0]
     if kind == "in a write":
-        skip, seen = draw.randint(0, 3), set()
+        skip, seen = rng.randint(0, 3), set()
 
         def writing() -> bool:
-            seen.update(is_writing(folder))
+            seen.update(unfinished_writes(folder))
             return len(seen) > skip
 
         return kind, writing
     if kind == "first second":
-        end = time.monotonic() + draw.random()
+        end = time.monotonic() + rng.random()
         return kind, lambda: time.monotonic() > end
-    wanted = row_count(folder) + draw.randint(1, 5)
+    wanted = row_count(folder) + rng.randint(1, 5)
     return kind, lambda: row_count(folder) >= wanted
 
 
-def stopped(name: str, seed: int, most: int = 8) -> Iterator[dict[str, Any]]:
-    """Stop a long command several times, and compare in the end; a row for each stop."""
-    draw, folder, command = random.Random(seed), WORK / "stopped" / f"{name}-{seed}", LONG[name]
-    reference, output = untouched(name, command.begin, "whole"), WORK / "stopped" / f"{name}-{seed}.txt"
+def stop_repeatedly(name: str, seed: int, most: int = 8) -> Iterator[dict[str, Any]]:
+    """Stop a long command several times, and compare its final output; yield one row per stop."""
+    rng, folder, command = random.Random(seed), WORK / "stopped" / f"{name}-{seed}", LONG[name]
+    reference, output = undisturbed_output(name, command.begin, "whole"), WORK / "stopped" / f"{name}-{seed}.txt"
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     stops: list[dict[str, Any]] = []
     while True:
         words = (command.again or command.begin)(folder)
-        process = started(words, output)
-        kind, has_come = moment(folder, draw)
-        sign = 9 if kind == "in a write" else draw.choice([9, 15])
+        process = start_command(words, output)
+        kind, has_come = choose_moment(folder, rng)
+        sign = 9 if kind == "in a write" else rng.choice([9, 15])
         while process.poll() is None and len(stops) < most and not has_come():
             time.sleep(0.002)
         if process.poll() is None and len(stops) < most:
             process.send_signal(sign)
             code = process.wait(timeout=LIMIT)
-            inside = sign == 9 and kind != "first second" and was_in_a_write(folder)
+            inside = sign == 9 and kind != "first second" and was_writing(folder)
             stops.append({"command": name, "seed": seed, "signal": sign, "moment": kind, "in_write": inside})
             if code in (0, 130, -sign):
                 continue
         code, text = process.wait(timeout=LIMIT), output.read_text()
-        fault = f"exit {code}: {text[-1500:]}" if code and command.ended not in text else differing(folder, reference)
+        fault = (
+            f"exit {code}: {text[-1500:]}"
+            if code and command.ended not in text
+            else describe_differences(folder, reference)
+        )
         yield from ({**stop, "identical": not fault, "fault": fault} for stop in stops)
         if not fault:
             shutil.rmtree(folder)
@@ -340,7 +355,7 @@ def stopped(name: str, seed: int, most: int = 8) -> Iterator[dict[str, Any]]:
 
 def kill_after(words: list[str], output: Path, seconds: float) -> bool:
     """Start a command and kill it; return whether it had ended."""
-    process = started(words, output)
+    process = start_command(words, output)
     time.sleep(seconds)
     has_ended = process.poll() is not None
     process.kill()
@@ -348,37 +363,37 @@ def kill_after(words: list[str], output: Path, seconds: float) -> bool:
     return has_ended
 
 
-def reply_of_a_server(words: list[str]) -> str:
-    """Serve, ask for the likeliest continuation of a prompt, and end the server."""
+def ask_server(words: list[str]) -> str:
+    """Start a server, ask for the most likely continuation of a prompt, and stop the server."""
     with server_process(Path(words[1]), *words[words.index("--context") :]) as (_, url):
         return post(url, "/v1/completions", prompt="hello", max_tokens=8, temperature=0).json()["choices"][0]["text"]
 
 
-def killed(name: str, seed: int) -> Iterator[dict[str, Any]]:
+def kill_repeatedly(name: str, seed: int) -> Iterator[dict[str, Any]]:
     """Kill a command three times in its first second, and once later; compare what the last start leaves and prints."""
-    begin, draw, folder = EVERY[name], random.Random(f"{name}-{seed}"), WORK / "killed" / name
+    begin, rng, folder = EVERY[name], random.Random(f"{name}-{seed}"), WORK / "killed" / name
     output, again = WORK / "killed" / f"{name}.txt", LONG[name].again if name in LONG else None
     is_server = name == "serve"
-    reply = reply_of_a_server(begin(folder)) if is_server else ""
-    reference = folder if is_server else untouched(name, begin, "every")
-    whole = 8.0 if is_server else float((WORK / "every" / f"{name}.done").read_text())
-    early = [(place + draw.random()) / 3 for place in range(3)]
-    for kind, moments in (("first second", early), ("later", [draw.uniform(min(1.0, 0.5 * whole), whole)])):
+    reply = ask_server(begin(folder)) if is_server else ""
+    reference = folder if is_server else undisturbed_output(name, begin, "every")
+    duration = 8.0 if is_server else float((WORK / "every" / f"{name}.done").read_text())
+    early = [(place + rng.random()) / 3 for place in range(3)]
+    for kind, moments in (("first second", early), ("later", [rng.uniform(min(1.0, 0.5 * duration), duration)])):
         shutil.rmtree(folder, ignore_errors=True)
         (folder.parent if name in MAKERS else folder).mkdir(parents=True, exist_ok=True)
         ended = [kill_after((again or begin)(folder), output, seconds) for seconds in moments]
         row = {"command": name, "seed": seed, "moment": kind, "seconds": [round(each, 3) for each in moments]}
         if is_server:
-            found = reply_of_a_server(begin(folder))
+            found = ask_server(begin(folder))
             fault = "" if found == reply else f"replies {found!r} instead of {reply!r}"
         else:
-            code, text = finished((again or begin)(folder), output), output.read_text()
+            code, text = run_command((again or begin)(folder), output), output.read_text()
             if code and name in LONG and LONG[name].ended in text:  # its process was about to end
                 code = 0
             places = ((output, folder), (WORK / "every" / f"{name}.txt", reference))
             ours, theirs = (TIMES.sub("", path.read_text().replace(str(place), "OUT")) for path, place in places)
             wording = "" if name in MAKERS or ours == theirs else f"prints: {text[:600]}"
-            fault = f"exit {code}: {text[-1500:]}" if code else differing(folder, reference) or wording
+            fault = f"exit {code}: {text[-1500:]}" if code else describe_differences(folder, reference) or wording
         yield row | {"ended": ended, "identical": not fault, "fault": fault}
 
 
@@ -399,7 +414,7 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run a part; the exit code is 1 if anything went wrong."""
+    """Run one part; the exit code is 1 if anything went wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["long", "every"])
     parser.add_argument("--only", nargs="*", default=None)
@@ -422,7 +437,7 @@ def main() -> int:
             break
         if (name, seed) in done:
             continue
-        new = list((stopped if options.part == "long" else killed)(name, seed))
+        new = list((stop_repeatedly if options.part == "long" else kill_repeatedly)(name, seed))
         table.extend(new)
         print(json.dumps(new), flush=True)
         ordered = summary(result) | {part: result[part] for part in ("long", "every") if part in result}

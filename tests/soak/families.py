@@ -1,4 +1,4 @@
-"""Kinds of runs for the soak: what a checkpoint holds beyond parameters and optimiser."""
+"""Kinds of runs for the soak, which differ in what a checkpoint contains beyond parameters and optimizer state."""
 
 FAMILIES = {
     "dynamic sampling": {
@@ -35,5 +35,5 @@ FAMILIES = {
         "warm_start_steps": 0,
     },
 }
-"""Settings by name: carried groups, a critic, a history, rewards, a reference, a base, other moments, none, changed settings,
-episodes."""
+"""Settings by name. In this order, the checkpoints contain: carried groups, a critic, a history, rewards, a reference, an adapter,
+factored moments, no moments of frozen parameters, changed settings; and the last family has episodes."""

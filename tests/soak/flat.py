@@ -1,7 +1,7 @@
 """Memory, file descriptors, threads and processes of 1,000 tiny steps: `python tests/soak/flat.py --result tests/soak/flat.json`.
 
-Everything is read from `/proc` after every step, so this runs on Linux alone. From the second quarter of the steps to the last one
-the medians of descriptors, threads and processes must not grow, and that of the memory by a hundredth at most.
+Everything is read from `/proc` after every step, so this runs only on Linux. From the second quarter of the steps to the last, the
+medians of descriptors, threads and processes must not grow, and the median of the memory by at most one percent.
 """
 
 import argparse
@@ -28,15 +28,15 @@ KINDS = ("megabytes", "descriptors", "threads", "processes")
 
 
 def children_of(thread: Path) -> list[str]:
-    """Processes that a thread has started; none if it has just ended, as then another thread has them."""
+    """Processes that a thread has started; none if it has just ended, because then they belong to another thread."""
     try:
         return (thread / "children").read_text().split()
     except FileNotFoundError:
         return []
 
 
-def measured() -> dict[str, float]:
-    """What this process holds now."""
+def measure() -> dict[str, float]:
+    """What this process uses now."""
     own = Path("/proc/self")
     pages = int((own / "statm").read_text().split()[1])
     threads = list((own / "task").iterdir())
@@ -55,7 +55,7 @@ class Meter:
     def log(self, phase: str, step: int, numbers: Mapping[str, Any]) -> None:
         """Measure."""
         if phase == "rl":
-            self.rows.append(measured())
+            self.rows.append(measure())
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Do nothing."""
@@ -65,13 +65,13 @@ class Meter:
 
 
 def quarters(rows: Sequence[Mapping[str, float]], kind: str) -> list[float]:
-    """The median of a number in each quarter of the steps."""
+    """The median of one measurement in each quarter of the steps."""
     size = len(rows) // 4
     return [round(statistics.median(row[kind] for row in rows[i * size : (i + 1) * size]), 1) for i in range(4)]
 
 
 def main() -> int:
-    """Make the run, and write what it held; the exit code is 1 if anything grew."""
+    """Run the training, and write what the process used; the exit code is 1 if anything grew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--result", type=Path, required=True)

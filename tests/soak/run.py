@@ -1,10 +1,10 @@
-"""Stop tiny runs at random, damage their checkpoints and fill their disk; compare what comes out, bit for bit.
+"""Stop tiny runs at random, damage their checkpoints and fill their disk; compare the results bit for bit.
 
     python tests/soak/run.py kills --seed 1 --minutes 2 --result tests/soak/result.json
     python tests/soak/run.py damage --seed 1 --count 30 --result tests/soak/result.json
     python tests/soak/run.py full --seed 1 --count 5 --result tests/soak/result.json  # needs the right to mount a tmpfs
 
-Each command adds its rows to the result and writes a table next to it. One that is cut short keeps what it has done.
+Each command adds its rows to the result and writes a table next to it. A command that is interrupted keeps the rows so far.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def start(family: str, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def whole(family: str) -> Path:
+def reference_run(family: str) -> Path:
     """A run of the family that was never stopped."""
     folder = WORK / "whole" / family
     if not (folder / "curves.png").exists():
@@ -105,11 +105,11 @@ def differences(run: Path, reference: Path) -> list[str]:
     return different
 
 
-def moments(run: Path, draw: random.Random) -> tuple[str, Callable[[], bool]]:
-    """A random moment of a run, in words and as a question whether it has come."""
-    kind = draw.choices(["in a write", "after a row", "at the start"], [0.45, 0.45, 0.1])[0]
+def choose_moment(run: Path, rng: random.Random) -> tuple[str, Callable[[], bool]]:
+    """Choose a random moment of a run; return its name, and a function that tells whether it has come."""
+    kind = rng.choices(["in a write", "after a row", "at the start"], [0.45, 0.45, 0.1])[0]
     if kind == "in a write":
-        skip, seen = draw.randint(0, 3), set()
+        skip, seen = rng.randint(0, 3), set()
 
         def writing() -> bool:
             seen.update(path.name for path in (run / "checkpoints").glob("*/*.orbax-checkpoint-tmp*"))
@@ -117,37 +117,37 @@ def moments(run: Path, draw: random.Random) -> tuple[str, Callable[[], bool]]:
 
         return kind, writing
     if kind == "at the start":
-        end = time.monotonic() + draw.uniform(0.1, 8)
+        end = time.monotonic() + rng.uniform(0.1, 8)
         return kind, lambda: time.monotonic() > end
     metrics = run / "metrics.jsonl"
-    wanted = (metrics.read_bytes().count(b"\n") if metrics.exists() else 0) + draw.randint(1, 6)
+    wanted = (metrics.read_bytes().count(b"\n") if metrics.exists() else 0) + rng.randint(1, 6)
     return kind, lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= wanted
 
 
-def in_a_write(run: Path) -> bool:
-    """Whether a save was cut short: its folder is there, or its manifest is not."""
+def was_writing(run: Path) -> bool:
+    """Whether a save was interrupted: its temporary folder is left, or its manifest is missing."""
     saves = list((run / "checkpoints").glob("[lb]*/*"))
     return any("tmp" in path.name or not (path / "sha256.json").exists() for path in saves)
 
 
-def stopped_run(family: str, seed: int, kills: int = 4) -> Iterator[dict[str, Any]]:
-    """A run that is stopped several times, and in the end compared with one that was not; a row for each stop."""
-    draw, run = random.Random(seed), WORK / "stopped" / f"{family}-{seed}"
-    reference = whole(family)
+def stop_repeatedly(family: str, seed: int, kills: int = 4) -> Iterator[dict[str, Any]]:
+    """Stop a run several times, and compare its end with a run that was not stopped; yield one row per stop."""
+    rng, run = random.Random(seed), WORK / "stopped" / f"{family}-{seed}"
+    reference = reference_run(family)
     shutil.rmtree(run, ignore_errors=True)
     stops: list[dict[str, Any]] = []
     while True:
         process = start(family, run)
-        kind, has_come = moments(run, draw)
-        name = "KILL" if kind == "in a write" else draw.choice(list(SIGNALS))
+        kind, has_come = choose_moment(run, rng)
+        name = "KILL" if kind == "in a write" else rng.choice(list(SIGNALS))
         while process.poll() is None and len(stops) < kills and not has_come():
             time.sleep(0.001)
         if process.poll() is None and len(stops) < kills:
             if kind != "in a write":
-                time.sleep(draw.uniform(0, 0.2))
+                time.sleep(rng.uniform(0, 0.2))
             process.send_signal(SIGNALS[name])
             output = process.communicate(timeout=LIMIT)[0]
-            inside = name == "KILL" and in_a_write(run)
+            inside = name == "KILL" and was_writing(run)
             stops.append({"family": family, "seed": seed, "signal": name, "moment": kind, "in_write": inside})
             if process.returncode in (0, 130, -SIGNALS[name]):
                 continue
@@ -161,21 +161,21 @@ def stopped_run(family: str, seed: int, kills: int = 4) -> Iterator[dict[str, An
         return
 
 
-def damage(checkpoint: Path, draw: random.Random) -> str:
-    """Damage a checkpoint, and say how."""
+def damage(checkpoint: Path, rng: random.Random) -> str:
+    """Damage a checkpoint, and return how."""
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
-    file = draw.choice(files)
-    kind = draw.choice(["a bit flipped", "cut", "longer", "deleted", "emptied", "item deleted", "all deleted"])
+    file = rng.choice(files)
+    kind = rng.choice(["a bit flipped", "cut", "longer", "deleted", "emptied", "item deleted", "all deleted"])
     content = bytearray(file.read_bytes())
     if kind == "a bit flipped" and content:
-        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         file.write_bytes(content)
     elif kind == "cut" and content:
-        file.write_bytes(content[: draw.randrange(len(content))])
+        file.write_bytes(content[: rng.randrange(len(content))])
     elif kind == "deleted":
         file.unlink()
     elif kind == "item deleted":
-        shutil.rmtree(checkpoint / draw.choice(["state", "history", "notes"]))
+        shutil.rmtree(checkpoint / rng.choice(["state", "history", "notes"]))
     elif kind == "all deleted":
         shutil.rmtree(checkpoint)
         checkpoint.mkdir()
@@ -186,16 +186,16 @@ def damage(checkpoint: Path, draw: random.Random) -> str:
     return f"{kind}: {file.relative_to(checkpoint).as_posix()}"
 
 
-def damaged_run(family: str, seed: int) -> dict[str, Any]:
-    """A stopped run whose newest checkpoint, or both, are damaged: it continues from the one before, or reports why it cannot."""
-    draw, run = random.Random(seed), WORK / "damaged" / f"{family}-{seed}"
-    reference = whole(family)
+def damage_run(family: str, seed: int) -> dict[str, Any]:
+    """Damage a run's newest checkpoint, or both: the run must continue from the one before, or report why it cannot."""
+    rng, run = random.Random(seed), WORK / "damaged" / f"{family}-{seed}"
+    reference = reference_run(family)
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(reference, run)
     last = run / "checkpoints" / "last"
     newest, before = sorted((int(path.name) for path in last.iterdir()), reverse=True)
-    both = draw.random() < 0.2
-    kinds = [damage(last / str(number), draw) for number in ((newest, before) if both else (newest,))]
+    both = rng.random() < 0.2
+    kinds = [damage(last / str(number), rng) for number in ((newest, before) if both else (newest,))]
     process = start(family, run)
     output = process.communicate(timeout=LIMIT)[0]
     paragraph = output.strip().splitlines()[-1]
@@ -216,7 +216,7 @@ def damaged_run(family: str, seed: int) -> dict[str, Any]:
 
 @contextmanager
 def small_disk(size: str) -> Iterator[Path]:
-    """A disk of its own in memory."""
+    """Mount a small disk in memory."""
     place = WORK / "disk"
     place.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)
@@ -237,13 +237,13 @@ def fill(file: Path) -> None:
                 raise
 
 
-def full_disk(family: str, seed: int) -> dict[str, Any]:
-    """A run whose disk is filled at a random moment, and emptied when the run says that it waits."""
-    draw, reference = random.Random(seed), whole(family)
+def fill_disk_of_run(family: str, seed: int) -> dict[str, Any]:
+    """Fill a run's disk at a random moment, and make room again when the run reports that it waits."""
+    rng, reference = random.Random(seed), reference_run(family)
     with small_disk("64m") as disk:
         run, waited = disk / "run", 0
         process = start(family, run)
-        _, has_come = moments(run, draw)
+        _, has_come = choose_moment(run, rng)
         while process.poll() is None and not has_come():
             time.sleep(0.001)
         fill(disk / "filler")
@@ -262,14 +262,14 @@ def full_disk(family: str, seed: int) -> dict[str, Any]:
 
 
 def table(result: dict[str, list[dict[str, Any]]], about: str) -> str:
-    """The result in words and a table."""
+    """The result as text and a table."""
     kills, damages, disks = (result.get(name, []) for name in ("kills", "damage", "full"))
     further = []
     if damages:
         refused = sum(row["refused"] for row in damages)
         further.append(
-            f"- {sum(row['answered'] for row in damages)} of {len(damages)} damaged checkpoints answered, {refused} of them by one "
-            "paragraph, the others by going on from the checkpoint before, bit-identical;"
+            f"- {sum(row['answered'] for row in damages)} of {len(damages)} damaged checkpoints handled, {refused} of them with a "
+            "message of one paragraph, the others by continuing from the previous checkpoint, bit-identical;"
         )
     if disks:
         further.append(f"- {sum(row['survived'] for row in disks)} of {len(disks)} full disks survived, bit-identical.")
@@ -279,7 +279,7 @@ def table(result: dict[str, list[dict[str, Any]]], about: str) -> str:
         f"Tiny runs of every family, {about}; `python tests/soak/run.py kills|damage|full --result tests/soak/result.json`.",
         "",
         f"- {sum(row['identical'] for row in kills)} of {len(kills)} stops bit-identical to a run never stopped (parameters, "
-        f"optimiser, history, metrics, samples), {sum(row['in_write'] for row in kills)} of them inside the write of a checkpoint;",
+        f"optimizer, history, metrics, samples), {sum(row['in_write'] for row in kills)} of them inside the write of a checkpoint;",
         *further,
         "",
         "| family | stops | identical | in a write | KILL | TERM | INT |",
@@ -304,7 +304,9 @@ def main() -> int:
     options = parser.parse_args()
     result = json.loads(options.result.read_text()) if options.result.exists() else {}
     families, end, failed = list(FAMILIES), time.monotonic() + 60 * options.minutes, False
-    one = {"kills": stopped_run, "damage": lambda *a: [damaged_run(*a)], "full": lambda *a: [full_disk(*a)]}[options.part]
+    one = {"kills": stop_repeatedly, "damage": lambda *a: [damage_run(*a)], "full": lambda *a: [fill_disk_of_run(*a)]}[
+        options.part
+    ]
     for number in range(options.count):
         if time.monotonic() > end:
             break

@@ -23,8 +23,8 @@ from rljax.training.checkpoints.saver import Saver
 from rljax.training.config import TrainConfig
 
 
-def timed(function: Callable, seconds: list[float]) -> Callable:
-    """The same function, which adds its time to a list."""
+def with_timing(function: Callable, seconds: list[float]) -> Callable:
+    """Wrap a function so that it appends its duration to a list."""
 
     def call(*arguments: Any) -> Any:
         begun = time.monotonic()
@@ -45,9 +45,9 @@ def main() -> None:
     foreground: list[float] = []
     background: list[float] = []
     alarms: list[float] = []
-    Watch.followed_by = timed(Watch.followed_by, alarms)
-    Saver.save = timed(Saver.save, foreground)
-    checkpoints.save = timed(checkpoints.save, background)
+    Watch.followed_by = with_timing(Watch.followed_by, alarms)
+    Saver.save = with_timing(Saver.save, foreground)
+    checkpoints.save = with_timing(checkpoints.save, background)
     with tempfile.TemporaryDirectory() as folder:
         config = rljax.load_config("arithmetic_dapo").replace(
             run=f"{folder}/run",

@@ -1,8 +1,8 @@
 """A server under load: `python tests/soak/served.py --requests 10000 --garbage 5000 --result tests/soak/served.json`.
 
 64 clients at once send chats to `rljax serve` in another process, which has a small model; then garbage follows. Memory,
-descriptors and threads of the server are read from `/proc`, so this runs on Linux alone. The exit code is 1 if,
-from the second quarter of the requests to the last, the largest memory grows by more than a fiftieth or another number by more
+descriptors and threads of the server are read from `/proc`, so this runs only on Linux. The exit code is 1 if,
+from the second quarter of the requests to the last, the largest memory grows by more than 2 %, or another number by more
 than two, or if a request is answered wrongly.
 """
 
@@ -28,8 +28,8 @@ CLIENTS, TOKENS, LARGEST_GROWTH, MORE = 64, 16, 0.02, 2
 KINDS = ("megabytes", "descriptors", "threads")
 
 
-def measured(process: int) -> tuple[float, float, float]:
-    """What a process holds now."""
+def measure(process: int) -> tuple[float, float, float]:
+    """What a process uses now."""
     own = Path(f"/proc/{process}")
     pages = int((own / "statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, len(list((own / "fd").iterdir())), len(list((own / "task").iterdir()))
@@ -59,7 +59,7 @@ async def load(url: str, process: int, count: int) -> tuple[list[float], list[tu
             times.append(time.monotonic() - begun)
             tokens += answer.json()["usage"]["completion_tokens"]
             if place % 20 == 0:
-                rows.append(measured(process))
+                rows.append(measure(process))
 
     limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
     async with httpx.AsyncClient(timeout=120, trust_env=False, limits=limits) as client:

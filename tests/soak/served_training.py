@@ -1,10 +1,10 @@
-"""Kill the server and the learner of an asynchronous run at random: the run ends with the numbers of one that nobody disturbed.
+"""Kill the server and the learner of an asynchronous run at random: it must end with the metrics of an undisturbed run.
 
     python tests/soak/served_training.py --kills 30 --result tests/soak/served_training.json
 
 `rljax serve` samples for `rljax train --engine-url URL --staleness 1`. Every few seconds one of the two processes gets SIGKILL, and
-is started again: the server with its first weights, the learner with `--resume auto`. Every step has to be there once. Its numbers
-have to be those of the run without kills, up to rounding, because timing decides which prompts a server reads together. A rounded
+is started again: the server with its first weights, the learner with `--resume auto`. Every step must occur once. Its metrics must
+equal those of the run without kills up to rounding, because timing decides which prompts a server reads together. A rounded
 log-probability may change a token, so one step in a hundred may differ.
 """
 
@@ -32,7 +32,7 @@ from rljax.files import atomic_write
 ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
 REWARD = "def even_length(completions):\n    return [float(len(text) % 2 == 0) for text in completions]\n"
 MOST_DIFFERENT = 0.01
-"""Largest share of rows with other numbers."""
+"""Largest allowed share of rows with different metrics."""
 PAUSE = 20.0
 """Longest time in seconds between two kills."""
 
@@ -43,14 +43,14 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def server(work: Path, port: int) -> subprocess.Popen:
+def start_server(work: Path, port: int) -> subprocess.Popen:
     command = [sys.executable, "-m", "rljax", "serve", str(work / NAME), "--port", str(port), "--name", NAME]
     sizes = ["--context", "128", "--max-response-tokens", "32", "--rows", "8"]
     with (work / "server.log").open("a") as log:
         return subprocess.Popen([*command, *sizes], stderr=log, stdout=log, env=ENVIRONMENT)
 
 
-def learner(work: Path, name: str, port: int, steps: int) -> subprocess.Popen:
+def start_learner(work: Path, name: str, port: int, steps: int) -> subprocess.Popen:
     command = [sys.executable, "-m", "rljax", "train", "--model", str(work / NAME), "--dataset", str(work / "rows.jsonl")]
     command += ["--reward", f"{work / 'reward.py'}:even_length", "--run", str(work / name), "--resume", "auto", "--no-chat"]
     command += ["--engine-url", f"http://127.0.0.1:{port}", "--staleness", "1", "--steps", str(steps), "--quiet"]
@@ -61,8 +61,8 @@ def learner(work: Path, name: str, port: int, steps: int) -> subprocess.Popen:
         return subprocess.Popen(command, stderr=log, stdout=log, env=ENVIRONMENT)
 
 
-def numbers(folder: Path) -> list[dict]:
-    """All metrics of a run but its times."""
+def read_numbers(folder: Path) -> list[dict]:
+    """All metrics of a run except its times."""
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [{name: value for name, value in json.loads(line).items() if not is_time(name)} for line in lines]
 
@@ -78,40 +78,40 @@ def are_close(ours: dict, theirs: dict) -> bool:
     )
 
 
-def undisturbed(work: Path, steps: int) -> list[dict]:
+def train_undisturbed(work: Path, steps: int) -> list[dict]:
     port = free_port()
-    serving = server(work, port)
+    serving = start_server(work, port)
     try:
-        assert learner(work, "whole", port, steps).wait() == 0
+        assert start_learner(work, "whole", port, steps).wait() == 0
     finally:
         serving.kill()
         serving.wait()
-    return numbers(work / "whole")
+    return read_numbers(work / "whole")
 
 
-def disturbed(work: Path, steps: int, kills: int, seed: int) -> tuple[list[dict], dict[str, int]]:
-    """Train to the end, with so many kills; more steps than needed are left when the last kill has happened."""
-    chance, port, counts = random.Random(seed), free_port(), {"server": 0, "learner": 0}
-    serving, learning = server(work, port), learner(work, "killed", port, steps)
+def train_disturbed(work: Path, steps: int, kills: int, seed: int) -> tuple[list[dict], dict[str, int]]:
+    """Train to the end while killing the server or the learner this many times; return the metrics, and the kills of each."""
+    rng, port, counts = random.Random(seed), free_port(), {"server": 0, "learner": 0}
+    serving, learning = start_server(work, port), start_learner(work, "killed", port, steps)
     try:
         while True:
-            ended = time.monotonic() + chance.uniform(0.5, PAUSE)
+            ended = time.monotonic() + rng.uniform(0.5, PAUSE)
             while time.monotonic() < ended and learning.poll() is None:
                 time.sleep(0.05)
             if learning.poll() is not None:
                 assert learning.returncode == 0, f"exit code {learning.returncode}; see {work / 'killed.out'}"
-                return numbers(work / "killed"), counts
+                return read_numbers(work / "killed"), counts
             if sum(counts.values()) < kills:
-                victim = chance.choice(["server", "learner"])
+                victim = rng.choice(["server", "learner"])
                 counts[victim] += 1
                 print(f"kill {sum(counts.values())}: {victim}", flush=True)
                 process = serving if victim == "server" else learning
                 process.kill()
                 process.wait()
                 if victim == "server":
-                    serving = server(work, port)
+                    serving = start_server(work, port)
                 else:
-                    learning = learner(work, "killed", port, steps)
+                    learning = start_learner(work, "killed", port, steps)
     finally:
         for process in (serving, learning):
             process.kill()
@@ -131,9 +131,9 @@ def main() -> int:
     words = [json.dumps({"prompt": f"number {place}", "answer": str(place)}) for place in range(64)]
     (work / "rows.jsonl").write_text("\n".join(words) + "\n")
     begin = time.monotonic()
-    expected = undisturbed(work, arguments.steps)
+    expected = train_undisturbed(work, arguments.steps)
     alone = time.monotonic() - begin
-    found, counts = disturbed(work, arguments.steps, arguments.kills, arguments.seed)
+    found, counts = train_disturbed(work, arguments.steps, arguments.kills, arguments.seed)
     places = [[(row["phase"], row["step"]) for row in rows] for rows in (found, expected)]
     different = sum(not are_close(*pair) for pair in zip(found, expected, strict=False))
     is_equal = places[0] == places[1] and different <= MOST_DIFFERENT * len(expected)
