@@ -1,6 +1,6 @@
-"""Is each alarm raised by the trouble that it is for, in a real run, and does the default run raise none?
+"""Check in real runs that each alarm is raised by the problem that it is for, and that the default run raises none.
 
-Each case is a small run with one fault built in: a reward that a constant answer satisfies, one that pays for length, a critic that
+Each case is a small run with one built-in fault: a reward that a constant answer satisfies, one that rewards length, a critic that
 cannot learn, a sampler that keeps the first weights, a learning rate that is far too high, a reward that always abstains. The case
 passes if the expected alarm is raised. The default run passes if nothing is raised.
 
@@ -8,8 +8,8 @@ Command:
 
     python tests/alarms/run.py --out tests/alarms/result.json
 
-`--only NAME ...` makes some of the runs, and keeps the other results of the file. `--default-run FOLDER` reads a run that
-`rljax train` has made, in place of making it.
+`--only NAME ...` runs some of the cases, and keeps the other results of the file. `--default-run FOLDER` reads a finished run of
+`rljax train` instead of training it.
 """
 
 import json
@@ -58,17 +58,17 @@ DEFAULT = "default"
 
 
 def even(completions: list[str]) -> list[float]:
-    """1 for a completion of an even number of characters: a random model gets it both ways."""
+    """1 for a completion with an even number of characters; a random model writes both kinds."""
     return [float(len(completion) % 2 == 0) for completion in completions]
 
 
 def sevens(completions: list[str]) -> list[float]:
-    """A hacked reward: the constant answer 7 is the best one to every problem."""
+    """A reward that can be hacked: the constant answer 7 is the best answer to every problem."""
     return [completion[:1].count("7") - 0.1 * len(completion.replace("7", "", 1)) for completion in completions]
 
 
 def long(completions: list[str]) -> list[float]:
-    """A reward that pays for length."""
+    """A reward that grows with the length."""
     return [len(completion) / 16 for completion in completions]
 
 
@@ -85,9 +85,9 @@ class StaleEngine:
         self.params: Params | None = None
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
-        """Draw with the first parameters."""
+        """Sample with the first parameters."""
         if self.params is None:
-            self.params = jax.tree.map(jnp.copy, params)  # an update takes the buffers of the old ones
+            self.params = jax.tree.map(jnp.copy, params)  # an update reuses the buffers of the old parameters
         return self.engine.generate(self.params, requests)
 
 
@@ -124,7 +124,7 @@ CASES = {
 
 
 def train_case(case: Case, folder: Path) -> None:
-    """Make the run of a case; one that stops by itself is judged by the alarms that it raised before."""
+    """Train the run of a case; if it stops by itself, it is judged by the alarms that it raised before."""
     config = SMALL.replace(run=str(folder), **case.changes)
     engine = StaleEngine(make_setup(config).train.engine) if case.stale else None
     try:
@@ -149,14 +149,14 @@ def result(folder: Path, expected: str | None) -> dict[str, Any]:
 
 @dataclass
 class Arguments:
-    """Make the runs, and write what they raised."""
+    """Train the runs, and write the alarms that they raised."""
 
     out: Path = Path("alarms.json")
     """File of the result."""
     only: tuple[str, ...] = ()
-    """Names of the cases to run; by default all of them, and the default run."""
+    """Names of the cases to run; by default all cases and the default run."""
     default_run: Path | None = None
-    """Folder of a default run that is made already."""
+    """Folder of a default run that already exists."""
 
 
 def main(arguments: Arguments) -> int:

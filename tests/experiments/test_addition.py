@@ -1,4 +1,4 @@
-"""The experiment on a pretrained model: its reward, its problems, and that its committed results are those of its settings."""
+"""The experiment on a pretrained model: its reward, its problems, and that its committed results match its settings."""
 
 import json
 import re
@@ -22,14 +22,14 @@ def test_no_held_out_sum_is_trained_on(tmp_path):
     assert all(int(a) + int(b) == int(row["answer"]) for (a, b), row in zip(sums, rows, strict=True))
 
 
-def test_committed_rows_are_those_of_the_settings():
+def test_committed_rows_match_the_settings():
     rows = json.loads(FILE.read_text())
     assert rows
     assert [row["settings"] for row in rows] == [settings_of(row) for row in rows]
     assert {row["arm"] for row in rows} <= {*ARMS}
 
 
-def test_page_and_picture_are_made_of_the_rows(tmp_path):
+def test_page_and_picture_are_made_from_the_rows(tmp_path):
     rows = json.loads(FILE.read_text())
     assert report(rows) in FILE.with_suffix(".md").read_text()
     plot(rows, tmp_path / "picture.png")

@@ -1,4 +1,4 @@
-"""The committed results of the conformance kit: complete, and a few faults as they are found now."""
+"""The committed results of the conformance kit are complete, and a few of the faults are found again."""
 
 import importlib.util
 import json
@@ -13,17 +13,17 @@ sys.path.append(str(FOLDER))
 FIELD = json.loads((FOLDER / "field.json").read_text(encoding="utf-8"))
 
 
-def loaded(name):
+def load_module(name):
     specification = importlib.util.spec_from_file_location(f"conformance_{name}", FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
 
 
-planted, field = loaded("planted"), loaded("field")
+planted, field = load_module("planted"), load_module("field")
 
 EVERY = 13
-"""One fault in so many is planted again."""
+"""One of this many faults is planted again."""
 PLACES = {"planted": planted.PLACES, "fresh": planted.FRESH}
 FAULTS = [
     (which, name, *fault) for which, places in PLACES.items() for name, place in places.items() for fault in place.faults
@@ -50,7 +50,7 @@ def test_the_second_set_repeats_no_name_of_the_first():
 
 
 @pytest.mark.parametrize("which", SETS)
-def test_a_page_is_that_of_its_rows(which):
+def test_a_page_matches_its_rows(which):
     assert (FOLDER / f"{which}.md").read_text(encoding="utf-8") == planted.page(SETS[which], which)
 
 
@@ -85,19 +85,19 @@ def test_a_size_is_read_from_a_report():
     assert not planted.is_small("differs from grpo in: padding. The loss was 1 and is 2.")
 
 
-def test_the_table_of_the_field_is_that_of_its_rows():
+def test_the_table_of_the_field_matches_its_rows():
     assert (FOLDER / "field.md").read_text(encoding="utf-8") == field.page(FIELD)
     assert {row["library"] for row in FIELD} == set(field.LIBRARIES)
     assert all(field.with_verdict(row)["verdict"] == row["verdict"] for row in FIELD)
 
 
-def test_every_row_that_is_not_the_papers_is_explained():
+def test_every_row_that_differs_from_the_paper_is_explained():
     noted = set(field.NOTES)
     assert noted <= {(row["library"], row["algorithm"]) for row in FIELD}
     assert {(row["library"], row["algorithm"]) for row in FIELD if row["verdict"] != "paper"} <= noted
 
 
-def test_the_versions_of_the_table_are_those_that_are_installed():
+def test_the_versions_in_the_table_are_the_installed_ones():
     for library, title in field.LIBRARIES.items():
         version = title.rpartition(" ")[2]
         assert any(part.endswith(f"=={version}") for call in field.PACKAGES[library] for part in call), title

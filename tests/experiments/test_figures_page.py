@@ -1,4 +1,4 @@
-"""The committed figures of real shapes: complete, and its cheapest row as it is computed now."""
+"""The committed figures of real shapes are complete, and the cheapest row is computed again."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ COMMITTED = CONTENT["rows"]
 CHEAPEST = "qwen3-0.6b/1"
 
 
-def test_every_shape_is_there_on_one_and_on_eight_devices():
+def test_every_shape_is_present_on_one_and_on_eight_devices():
     shapes = ["qwen3-0.6b", "qwen3-1.7b", "llama-3.1-8b"]
     assert list(COMMITTED) == [f"{shape}/{count}" for shape in shapes for count in (1, 8)]
     page = (FOLDER / "compiled_figures.md").read_text(encoding="utf-8")
@@ -22,7 +22,7 @@ def test_every_shape_is_there_on_one_and_on_eight_devices():
         assert page.count(f"| {row.replace('/', ' | ')} |") == 4, "the bytes, and three phases"
 
 
-def test_eight_devices_hold_an_eighth_each():
+def test_eight_devices_store_an_eighth_each():
     for shape in ("qwen3-0.6b", "qwen3-1.7b", "llama-3.1-8b"):
         one, eight = (COMMITTED[f"{shape}/{count}"] for count in (1, 8))
         for name in ("parameters", "optimizer", "reference"):
@@ -35,13 +35,13 @@ def test_eight_devices_hold_an_eighth_each():
         assert one["phases"]["update"]["flops"] == eight["phases"]["update"]["flops"]
 
 
-def test_the_parameters_are_those_of_the_models():
-    """As their pages count them, with float32 parameters."""
+def test_the_parameter_counts_match_the_models():
+    """The counts are from the models' pages; parameters are float32."""
     for shape, count in (("qwen3-0.6b", 0.6e9), ("qwen3-1.7b", 1.7e9), ("llama-3.1-8b", 8.0e9)):
         assert COMMITTED[f"{shape}/1"]["bytes"]["parameters"] == pytest.approx(4 * count, rel=0.02)
 
 
-def test_the_cheapest_row_is_that_of_the_present_code(tmp_path):
+def test_the_cheapest_row_matches_the_present_code(tmp_path):
     command = [sys.executable, FOLDER / "compiled_figures.py", "--rows", CHEAPEST, "--out", tmp_path]
     subprocess.run(command, check=True, cwd=FOLDER.parents[1])
     found = json.loads((tmp_path / "compiled_figures.json").read_text())["rows"][CHEAPEST]

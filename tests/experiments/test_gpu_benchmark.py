@@ -1,4 +1,4 @@
-"""The benchmark of an accelerator: its formulas, checked against the compiler, and the command, run at a toy size on a CPU."""
+"""The accelerator benchmark: its formulas are checked against the compiler, and the command runs at a toy size on a CPU."""
 
 import importlib
 import json
@@ -35,12 +35,12 @@ def gpu():
 
 @pytest.fixture(scope="module")
 def shape(gpu):
-    """The toy, with a head of its own or not, as a CPU counts it: in float32, and nothing is computed twice but logits."""
+    """The toy shape as a CPU computes it: in float32, with nothing but the logits computed twice."""
     return replace(gpu.TOY, compute_dtype="float32", remat="none", attention="dense")
 
 
-def test_the_operations_are_nearly_those_that_the_compiler_counts(gpu, shape):
-    """It counts the half of the scores that no token sees, logits a second time, and the optimiser besides."""
+def test_the_operations_are_close_to_the_compilers_count(gpu, shape):
+    """The compiler also counts the masked half of the attention scores, the recomputed logits, and the optimizer."""
     step = gpu.TOY_STEP._replace(prompts=2, group=4, prompt_tokens=8, trained=24)
     config = rljax.TrainConfig.flat(
         algorithm="grpo",
@@ -56,7 +56,7 @@ def test_the_operations_are_nearly_those_that_the_compiler_counts(gpu, shape):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_bytes_of_a_token_are_nearly_those_that_the_compiler_counts(gpu, shape, tied):
+def test_the_bytes_of_a_token_are_close_to_the_compilers_count(gpu, shape, tied):
     """The program receives the full embedding, and reads and writes parts of it that the formula leaves out."""
     shape = replace(shape, tied_head=tied)
     rows, slots, room = 8, 24, 40
@@ -72,7 +72,7 @@ def test_the_bytes_of_a_token_are_nearly_those_that_the_compiler_counts(gpu, sha
     assert expected <= program.cost_analysis()["bytes accessed"] <= 2.5 * expected
 
 
-def test_numbers_are_those_of_a_hand_count(gpu, shape):
+def test_numbers_match_a_hand_count(gpu, shape):
     device = DEVICES["h100"]._replace(flops=1e9, bandwidth=1e6)
     step = gpu.TOY_STEP._replace(prompts=2, group=4, prompt_tokens=8, trained=24, limit=11)
     layer = 64 * 16 * (4 + 2) * 2 + 3 * 64 * 128
@@ -87,7 +87,7 @@ def test_numbers_are_those_of_a_hand_count(gpu, shape):
     assert found == {"tokens_per_second": 40.0, "bandwidth_share": pytest.approx(10 * read / 2e6)}
 
 
-def test_the_peak_is_that_of_the_device_or_has_to_be_passed(gpu):
+def test_the_peak_is_the_devices_or_must_be_passed(gpu):
     assert gpu.peak_of("NVIDIA H100 80GB HBM3", None) == DEVICES["h100"]
     assert set(gpu.KINDS.values()) <= set(DEVICES)
     assert gpu.peak_of("cpu", (2.0, 3.0))[:2] == (2.0, 3.0)
@@ -95,7 +95,7 @@ def test_the_peak_is_that_of_the_device_or_has_to_be_passed(gpu):
         gpu.peak_of("NVIDIA H100 PCIe", None)
 
 
-def test_the_sizes_are_those_that_the_cases_are_named_after(gpu):
+def test_the_sizes_match_the_names_of_the_cases(gpu):
     tokens = {
         name: step.prompts * step.group * (step.prompt_tokens + step.trained)
         for name, step in gpu.STEPS.items()
@@ -127,7 +127,7 @@ def test_a_copy_without_git_is_measured_and_says_so(gpu, tmp_path, monkeypatch, 
     assert re.fullmatch(rf"{re.escape(rljax.__version__)} \(in no checkout, sources [0-9a-f]{{12}}\)", version)
 
 
-def test_a_library_that_cannot_be_installed_is_to_be_left_out(gpu, tmp_path, monkeypatch):
+def test_the_message_says_to_leave_out_a_library_that_cannot_be_installed(gpu, tmp_path, monkeypatch):
     def create(folder, with_pip):
         python = folder / "bin" / "python"
         python.parent.mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_a_library_that_cannot_be_installed_is_to_be_left_out(gpu, tmp_path, mon
 
 
 def test_the_command_measures_on_a_cpu(tmp_path):
-    """An update, a decode and a step; at the sizes of the toy the other two cases would be the first two again."""
+    """An update, a decode and a step; at the toy's sizes, the other two cases would repeat the first two."""
     cases = ["train_65k", "decode_64", "rl_step"]
     command = [sys.executable, FOLDER / "gpu.py", "--shapes", "toy", "--platform", "cpu", "--peak", "1e12", "1e11"]
     options = ["--cases", *cases, "--rounds", "1", "--out", tmp_path, "--trace", tmp_path / "trace"]

@@ -1,4 +1,4 @@
-"""Recipes of clusters: the Slurm script with two processes in place of two nodes, the manifest, and the steps of the image."""
+"""Recipes for clusters: the Slurm script, with two processes instead of two nodes, the manifest, and the image's steps."""
 
 import json
 import os
@@ -40,7 +40,7 @@ sys.exit(max(task.wait() for task in tasks))
 
 @pytest.fixture
 def cluster(tmp_path):
-    """Commands of Slurm, and the settings of a small run."""
+    """Fake Slurm commands, and the settings of a small run."""
     commands = tmp_path / "bin"
     commands.mkdir()
     (commands / "srun").write_text(SRUN.format(python=sys.executable))
@@ -63,7 +63,7 @@ def submit(cluster, **more):
     return subprocess.run(command, env=cluster | more, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
 
 
-def test_a_job_of_slurm_loses_a_node_is_requeued_and_continues(cluster, tmp_path):
+def test_a_slurm_job_that_loses_a_node_is_requeued_and_continues(cluster, tmp_path):
     lost = submit(cluster, LOSE="1")
     assert lost.returncode == 75, lost.stderr
     assert (tmp_path / "requeued").read_text() == f"requeue {cluster['SLURM_JOB_ID']}\n"

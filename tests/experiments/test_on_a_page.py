@@ -22,7 +22,7 @@ def path_of(name):
     return FOLDER / f"{name}_on_a_page.py"
 
 
-def loaded(name):
+def load_page(name):
     spec = importlib.util.spec_from_file_location(f"{name}_page", path_of(name))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -32,14 +32,14 @@ def loaded(name):
 @pytest.fixture(scope="module", params=PAGES)
 def page(request):
     """The page with a smaller batch, and a reward under which groups are mixed before anything is learned."""
-    module = loaded(request.param)
+    module = load_page(request.param)
     module.P, module.G, module.WARM_ROWS, module.VALUE_STEPS = 4, 4, 8, 0
     module.is_right = lambda problem, response: bool(response.sum() % 2)
-    module.compile_for = compiled_once(module.compile_for)
+    module.compile_for = compile_once(module.compile_for)
     return module
 
 
-def compiled_once(compile_for):
+def compile_once(compile_for):
     """Compile once for one device and once for eight: every training here has the same optimizer schedule."""
     known = {}
 
@@ -60,7 +60,7 @@ def assert_equal(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(ours), jax.device_get(theirs))
 
 
-def test_a_page_is_short_and_imports_nothing_of_the_trainer():
+def test_a_page_is_short_and_imports_nothing_from_the_trainer():
     for name, lines in (("dapo", 200), ("vapo", 240)):
         text = path_of(name).read_text(encoding="utf-8")
         assert len(text.splitlines()) <= lines
@@ -91,8 +91,8 @@ def test_a_run_saved_on_one_device_continues_on_eight(page, on_one_device, tmp_p
     np.testing.assert_allclose(then[-1], on_one_device[1][-1], rtol=1e-3, atol=1e-5)
 
 
-def test_the_losses_of_vapo_on_a_page_are_those_of_its_record():
-    page = loaded("vapo")
+def test_the_losses_of_vapo_on_a_page_match_its_record():
+    page = load_page("vapo")
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, page.T + 1, 4)
     rows = np.zeros((4, page.L + page.T), np.int32)

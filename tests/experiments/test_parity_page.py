@@ -23,7 +23,7 @@ BOUND = 1e-4
 
 @pytest.fixture(scope="module")
 def parity():
-    """The module of the command, under a name of its own."""
+    """The module of the command, under its own name."""
     pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     spec = importlib.util.spec_from_file_location("parity_run", FOLDER / "run.py")
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""The committed comparisons with other libraries: every case is there, and the table says what the numbers say."""
+"""The committed comparisons with other libraries include every case, and the table matches the numbers."""
 
 import importlib
 import json

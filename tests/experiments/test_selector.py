@@ -1,4 +1,4 @@
-"""The selector: its regression, checked against a hand-written solver, and what it may not see of the task that it chooses for."""
+"""The selector: its regression is checked against a hand-written solver, and it does not see the task that it chooses for."""
 
 import json
 
@@ -20,7 +20,7 @@ def test_ridge_solves_its_least_squares_problem():
     np.testing.assert_allclose(ridge(facts, gains, penalty=penalty), expected, atol=1e-10)
 
 
-def test_facts_that_never_differ_count_for_nothing():
+def test_facts_that_never_differ_have_no_weight():
     facts = np.array([[1.0, 5.0], [3.0, 5.0]])
     np.testing.assert_allclose(standardize(facts, facts), [[-1.0, 0.0], [1.0, 0.0]])
     model = ridge(np.zeros((2, 2)), np.array([[1.0, 0.0], [0.0, 0.5]]), penalty=0.0)
@@ -28,7 +28,7 @@ def test_facts_that_never_differ_count_for_nothing():
 
 
 def alone(count):
-    """Nothing but a task itself is left out for it."""
+    """Each task is related only to itself, so only the task itself is left out."""
     return np.eye(count, dtype=bool)
 
 
@@ -74,14 +74,14 @@ def test_a_regret_is_against_the_best_algorithm_of_the_other_seeds():
 
 
 def test_hard_tasks_do_not_outweigh_easy_ones():
-    """A constant of a task, the same for all its algorithms, changes no choice."""
+    """A constant that is added to all scores of a task changes no choice."""
     random = np.random.default_rng(2)
     facts, scores = random.normal(size=(9, 2)), random.uniform(size=(9, 3))
     task = np.array([0.3, -0.1])
     assert choose(facts, scores, task, penalty=1.0) == choose(facts, scores + 10 * facts[:, :1], task, penalty=1.0)
 
 
-def test_it_learns_a_rule_that_facts_decide():
+def test_it_learns_a_rule_that_depends_on_the_facts():
     facts = np.random.default_rng(3).normal(size=(20, 2))
     scores = np.stack([facts[:, 0], -facts[:, 0], np.full(20, 0.0)], 1)[:, :, None].repeat(3, -1)
     found = leave_out(facts, scores, alone(20), fixed=2, penalty=0.1)
@@ -109,11 +109,11 @@ def test_the_best_of_equal_algorithms_is_no_better_than_they_are():
 
 @pytest.fixture(scope="module")
 def experiment():
-    """The experiment, as it is imported."""
+    """The imported experiment."""
     return selector
 
 
-def test_the_committed_scores_are_of_the_present_claims_and_their_page_is_made_from_them(experiment):
+def test_the_committed_scores_match_the_present_claims_and_the_page_matches_the_scores(experiment):
     rows = json.loads(experiment.OUT.read_text(encoding="utf-8"))
     assert rows_of(experiment.OUT, experiment.settings_of) == rows
     pages, results, found = experiment.read_claims()
@@ -131,8 +131,8 @@ def test_the_committed_scores_are_of_the_present_claims_and_their_page_is_made_f
         assert facts_of(task.setting, task.seeds) == pytest.approx(row["facts"], rel=0.02)
 
 
-def test_a_further_arm_of_a_claim_is_measured_as_its_own_arms_are(experiment):
-    """An arm that the claim has: measured again, as if it were missing."""
+def test_an_additional_arm_of_a_claim_is_measured_like_its_own_arms(experiment):
+    """An existing arm of the claim is measured again, as if it were missing."""
     row = next(row for row in json.loads(experiment.OUT.read_text(encoding="utf-8")) if row["from"] == "sapo: sapo")
     page = find_page(row["claim"])
     changed = with_algorithm(page.claim.arms[row["arm"]], experiment.ALGORITHMS["sapo"])

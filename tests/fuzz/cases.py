@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fuzz.harness import Good
+from fuzz.harness import ValidInput
 from hypothesis import strategies as st
 from smallest import SMALLEST
 
@@ -81,7 +81,7 @@ Values = st.one_of(
 
 
 @st.composite
-def command_lines(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
+def command_lines(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
     """A command with flags that exist, and values that may be invalid."""
     command = draw(
         st.sampled_from(
@@ -123,17 +123,17 @@ def command_lines(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
 
 
 @st.composite
-def settings_files(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
+def settings_files(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
     """A settings file with values of any type, or a damaged one."""
     names = draw(st.lists(st.sampled_from(sorted(known_settings())) | TEXTS, max_size=4, unique=True))
     settings: Any = {name: draw(Values) for name in names}
     if draw(st.booleans()):
-        settings = mutated(draw, json.loads((good.folder / "run" / "config.json").read_text()))
+        settings = mutate_json(draw, json.loads((good.folder / "run" / "config.json").read_text()))
     suffix = draw(st.sampled_from([".yaml", ".json", ".json", ".yml"]))
     file = place / f"settings{suffix}"
-    text = json.dumps(settings) if suffix == ".json" else yaml.safe_dump(plain(settings), allow_unicode=True)
+    text = json.dumps(settings) if suffix == ".json" else yaml.safe_dump(make_yaml_safe(settings), allow_unicode=True)
     file.write_bytes(
-        damaged(draw, text.encode(errors="surrogatepass"))
+        damage_bytes(draw, text.encode(errors="surrogatepass"))
         if draw(st.integers(0, 3)) == 0
         else text.encode(errors="replace")
     )
@@ -141,16 +141,16 @@ def settings_files(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
 
 
 @st.composite
-def datasets(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
+def datasets(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
     """Rows of any shape, or a damaged file."""
     good_rows = [json.loads(line) for line in (good.folder / "rows.jsonl").read_text().splitlines()]
-    rows = [mutated(draw, row) if draw(st.booleans()) else row for row in good_rows[: draw(st.integers(0, 8))]]
+    rows = [mutate_json(draw, row) if draw(st.booleans()) else row for row in good_rows[: draw(st.integers(0, 8))]]
     rows += draw(st.lists(Values, max_size=1))
     suffix = draw(st.sampled_from([".jsonl", ".jsonl", ".json", ".parquet", ".txt"]))
     file = place / f"rows{suffix}"
     text = json.dumps(rows) if suffix == ".json" else "".join(f"{json.dumps(row)}\n" for row in rows)
     content = text.encode()
-    file.write_bytes(damaged(draw, content) if draw(st.integers(0, 2)) == 0 else content)
+    file.write_bytes(damage_bytes(draw, content) if draw(st.integers(0, 2)) == 0 else content)
     columns = draw(
         st.sampled_from([[], [], ["--prompt-column", "answer"], ["--answer-column", "level"], ["--answer-column", "a.b"]])
     )
@@ -165,7 +165,7 @@ def datasets(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
 
 
 @st.composite
-def model_folders(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
+def model_folders(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
     """A model folder in which one file is damaged, missing or changed."""
     folder = place / "model"
     shutil.copytree(good.folder / "model", folder, dirs_exist_ok=True)
@@ -188,7 +188,7 @@ def model_folders(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
 
 
 @st.composite
-def run_folders(draw: st.DrawFn, good: Good, place: Path) -> list[str]:
+def run_folders(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
     """A run folder in which one or two files are damaged, missing or changed."""
     folder = place / "run"
     shutil.copytree(good.folder / "run", folder, dirs_exist_ok=True)
@@ -214,11 +214,11 @@ KINDS: dict[str, Callable[..., Any]] = {
     "model folders": model_folders,
     "run folders": run_folders,
 }
-"""What has the fault -> the strategy that generates the words of a command."""
+"""The input that has the fault -> the strategy that generates the words of a command."""
 
 
 def damage_folder(draw: st.DrawFn, folder: Path) -> None:
-    """Damage a file of a folder, delete it, or replace it by a folder."""
+    """Damage a file in a folder, delete it, or replace it with a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if not files:
         return
@@ -235,12 +235,12 @@ def damage_folder(draw: st.DrawFn, folder: Path) -> None:
             content = json.loads(file.read_bytes())
         except ValueError:
             content = {}
-        file.write_text(json.dumps(mutated(draw, content)), encoding="utf-8")
+        file.write_text(json.dumps(mutate_json(draw, content)), encoding="utf-8")
     else:
-        file.write_bytes(damaged(draw, file.read_bytes()))
+        file.write_bytes(damage_bytes(draw, file.read_bytes()))
 
 
-def damaged(draw: st.DrawFn, content: bytes) -> bytes:
+def damage_bytes(draw: st.DrawFn, content: bytes) -> bytes:
     """Bytes with a part removed, changed or inserted."""
     begin = draw(st.integers(0, len(content)))
     end = min(len(content), begin + draw(st.integers(0, 8)))
@@ -250,7 +250,7 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
     return content[:begin] + middle + (b"" if draw(st.integers(0, 3)) == 0 else content[end:])
 
 
-def mutated(draw: st.DrawFn, value: Any) -> Any:
+def mutate_json(draw: st.DrawFn, value: Any) -> Any:
     """JSON in which one entry, at any depth, is deleted, renamed or changed."""
     if isinstance(value, dict) and value and draw(st.integers(0, 9)):
         name, kind = draw(st.sampled_from(sorted(value))), draw(st.integers(0, 5))
@@ -259,13 +259,13 @@ def mutated(draw: st.DrawFn, value: Any) -> Any:
             return rest
         if kind == 1:
             return rest | {draw(TEXTS): value[name]}
-        return value | {name: mutated(draw, value[name])}
+        return value | {name: mutate_json(draw, value[name])}
     if isinstance(value, list) and value and draw(st.booleans()):
         place = draw(st.integers(0, len(value) - 1))
-        return [*value[:place], mutated(draw, value[place]), *value[place + 1 :]]
+        return [*value[:place], mutate_json(draw, value[place]), *value[place + 1 :]]
     return draw(Values)
 
 
-def plain(value: Any) -> Any:
+def make_yaml_safe(value: Any) -> Any:
     """The value, with the characters that YAML cannot write replaced."""
     return json.loads(json.dumps(value).encode("ascii", "replace").decode().replace("\\ud800", "?"))

@@ -1,7 +1,7 @@
-"""Commands with bad input, up to the first step: each ends with 0 or 2 and one paragraph, never with a traceback.
+"""Run commands with bad input up to the first step: each exits with 0, or with 2 and one paragraph, never with a traceback.
 
-`train` is stopped where it would begin to compute: its settings, data, tokenizer, model folder or run folder have been read and
-checked by then, by the same code as in a real run.
+`train` is stopped before it begins to compute: by then the same code as in a real run has read and checked its settings, data,
+tokenizer, model folder or run folder.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ class Stopped(BaseException):
 
 
 @dataclass(frozen=True, repr=False)
-class Good:
-    """Valid input, from which bad input is made."""
+class ValidInput:
+    """Valid input, which is damaged to make bad input."""
 
     folder: Path
     """Contains `run`, `model` and `rows.jsonl`."""
@@ -47,7 +47,7 @@ class Good:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """How a command ended."""
 
     words: tuple[str, ...]
@@ -57,11 +57,11 @@ class Answer:
     """What it wrote to the standard error."""
     seconds: float
     fault: str
-    """What is wrong with that; empty if nothing is."""
+    """What is wrong with the result; empty if nothing is."""
 
 
-def make_good(folder: Path) -> Good:
-    """Make a run that ended before its first step, its model and a dataset."""
+def make_valid_input(folder: Path) -> ValidInput:
+    """Create a run that ended before its first step, its model and a dataset."""
     folder.mkdir(parents=True, exist_ok=True)
     setup, state = first_state(CONFIG)
     run = RunFolder.create(folder / "run", CONFIG.replace(run=str(folder / "run")).to_json() | {"seams": []})
@@ -75,11 +75,11 @@ def make_good(folder: Path) -> Good:
     save_model(folder / "model", setup.policy, state.params, companions(CONFIG, setup.tokenizer))
     rows = '{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3", "level": 2, "tags": ["a"]}\n'
     (folder / "rows.jsonl").write_text(rows * 4, encoding="utf-8")
-    return Good(folder, state)
+    return ValidInput(folder, state)
 
 
 @contextlib.contextmanager
-def stopped_before_computing(good: Good) -> Generator[None]:
+def stop_before_computing(good: ValidInput) -> Generator[None]:
     """Make `train` stop before it initializes, loads or restores its first arrays, and skip what needs devices."""
 
     def first_state_of(setup: Any, own_parts: Collection[str] = ()) -> Any:
@@ -100,7 +100,7 @@ def stopped_before_computing(good: Good) -> Generator[None]:
         yield
 
 
-def answer(words: list[str], *, limit: float = LIMIT) -> Answer:
+def run_command(words: list[str], *, limit: float = LIMIT) -> CommandResult:
     """Run a command in this process."""
     output, errors, fault, code, by_tyro, begun = io.StringIO(), io.StringIO(), "", None, False, time.monotonic()
     try:
@@ -124,10 +124,10 @@ def answer(words: list[str], *, limit: float = LIMIT) -> Answer:
         fault = f"not one paragraph: {text[-300:]!r}"
     if not fault and seconds > limit:
         fault = f"{seconds:.1f} s"
-    return Answer(tuple(words), code, text, seconds, fault)
+    return CommandResult(tuple(words), code, text, seconds, fault)
 
 
-def show(found: Answer) -> str:
-    """One line about a command."""
+def describe_result(found: CommandResult) -> str:
+    """Describe the result of a command in one line."""
     words = " ".join(repr(word)[:80] for word in found.words)
     return f"{found.fault or 'good'} | {words}"

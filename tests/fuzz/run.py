@@ -1,9 +1,9 @@
-"""Thousands of commands with bad input in one process.
+"""Run thousands of commands with bad input in one process.
 
     python tests/fuzz/run.py --count 500 --seed 0 --result tests/fuzz/result.json
 
-Each kind of input gets the same number of commands. The result counts the answers of each kind and lists every fault; another seed
-adds to it.
+Each kind of input gets the same number of commands. The result counts the exit codes of each kind and lists every fault;
+another seed adds to it.
 """
 
 import argparse
@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # small_runs and reopened are there
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of small_runs and reopened
 
 from fuzz.cases import KINDS
-from fuzz.harness import Answer, Good, answer, make_good, show, stopped_before_computing
+from fuzz.harness import CommandResult, ValidInput, describe_result, make_valid_input, run_command, stop_before_computing
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 
-def answers(kind: str, good: Good, count: int, number: int) -> list[Answer]:
-    """The answers to that many commands of a kind."""
-    found: list[Answer] = []
+def run_commands(kind: str, good: ValidInput, count: int, number: int) -> list[CommandResult]:
+    """Run this many commands of a kind, and return their results."""
+    found: list[CommandResult] = []
     place = good.folder / "case"
 
     @seed(number)
@@ -41,20 +41,20 @@ def answers(kind: str, good: Good, count: int, number: int) -> list[Answer]:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         before = Path.cwd()
-        found.append(answer(data.draw(KINDS[kind](good, place))))
+        found.append(run_command(data.draw(KINDS[kind](good, place))))
         os.chdir(before)
         if found[-1].fault:
-            print(show(found[-1]), flush=True)
+            print(describe_result(found[-1]), flush=True)
 
-    with stopped_before_computing(good):
+    with stop_before_computing(good):
         collect()
     return found
 
 
-def summary(found: list[Answer]) -> dict[str, Any]:
-    """Counts of the answers of a kind."""
+def summary(found: list[CommandResult]) -> dict[str, Any]:
+    """Counts of the results of a kind."""
     codes = collections.Counter("came to its first step" if row.code is None else f"exit {row.code}" for row in found)
-    faults = [show(row) for row in found if row.fault]
+    faults = [describe_result(row) for row in found if row.fault]
     return {
         "commands": len(found),
         **codes,
@@ -73,10 +73,10 @@ def main() -> int:
     options = parser.parse_args()
     begun, result = time.monotonic(), {}
     with tempfile.TemporaryDirectory() as folder:
-        good = make_good(Path(folder) / "good")
+        good = make_valid_input(Path(folder) / "good")
         os.chdir(folder)
         for kind in options.kinds:
-            result[kind] = summary(answers(kind, good, options.count // len(options.kinds), options.seed))
+            result[kind] = summary(run_commands(kind, good, options.count // len(options.kinds), options.seed))
             print(kind, {name: value for name, value in result[kind].items() if name != "faults"}, flush=True)
     faults = sum(len(row["faults"]) for row in result.values())
     if options.result is not None:
@@ -85,7 +85,7 @@ def main() -> int:
 
 
 def write(file: Path, number: int, count: int, result: dict[str, dict[str, Any]], seconds: int) -> None:
-    """Add the answers of a seed to a file of results."""
+    """Add the results of a seed to a file."""
     seeds = json.loads(file.read_text())["seeds"] if file.exists() else {}
     command = f"python tests/fuzz/run.py --count {count} --seed {number} --result tests/fuzz/result.json"
     seeds[str(number)] = {"command": command, "date": str(date.today()), "seconds": seconds, "kinds": result}

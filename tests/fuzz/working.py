@@ -1,10 +1,10 @@
-"""Command lines that get past the parser: each is made of flags and values that exist, in one process, and does its real work.
+"""Run command lines that the parser accepts: each consists of existing flags and values, and does its real work in this process.
 
     python tests/fuzz/working.py --count 10000 --seed 0 --result tests/fuzz/working.json
 
 Nothing is replaced: settings are printed, runs are compared, plotted and reported, rows are checked, models are exported and
-sampled from, and small runs are trained. The result counts the exit codes of each command and lists every fault. It is written as
-it goes, and the same command continues where one was stopped.
+sampled from, and small runs are trained. The result counts the exit codes of each command and lists every fault. It is written
+regularly, and the same command continues where a previous one was stopped.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fuzz.harness import answer, show
+from fuzz.harness import describe_result, run_command
 from small_runs import SMALL
 from smallest import SMALLEST
 
@@ -32,7 +32,7 @@ from rljax.algorithms import BY_NAME
 from rljax.tracking.glossary import GLOSSARY
 
 LONGEST = 120.0
-"""Seconds of one command on a machine that does other work, too."""
+"""Longest time of one command in seconds, on a machine that also does other work."""
 WORDS = (
     "gae",
     "clip",
@@ -70,41 +70,41 @@ SIZES = (*SMALLEST, "--replicas", "1", "--quiet")
 TRAINED = ("--train-problems", "8", "--heldout-problems", "2", "--warm-start-steps", "1", "--max-response-tokens", "12")
 
 
-def settings_of(draw: random.Random, most: int = 4) -> list[str]:
-    """A few settings, most of them with a value that can work."""
+def sample_settings(rng: random.Random, most: int = 4) -> list[str]:
+    """Sample a few settings, most of them with a valid value."""
     words = []
-    for name in draw.sample(sorted(SETTINGS), draw.randint(0, most)):
+    for name in rng.sample(sorted(SETTINGS), rng.randint(0, most)):
         values = SETTINGS[name]
-        words += [f"--{name}", values[0] if draw.random() < 0.8 else draw.choice(values)]
+        words += [f"--{name}", values[0] if rng.random() < 0.8 else rng.choice(values)]
     return words
 
 
-def rows_of(draw: random.Random, place: Path) -> str:
-    """A file of rows, a few of them with a fault."""
-    rows: list[Any] = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(draw.randint(1, 9))]
-    if draw.random() < 0.3:
-        rows.insert(draw.randint(0, len(rows)), draw.choice([{"prompt": 1}, {}, {"prompt": "é", "answer": None}, []]))
+def write_rows(rng: random.Random, place: Path) -> str:
+    """Write a file of rows, one of which may have a fault."""
+    rows: list[Any] = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(rng.randint(1, 9))]
+    if rng.random() < 0.3:
+        rows.insert(rng.randint(0, len(rows)), rng.choice([{"prompt": 1}, {}, {"prompt": "é", "answer": None}, []]))
     file = place / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(file)
 
 
-def makers(good: Path) -> dict[str, tuple[int, Callable[[random.Random, Path], list[str]]]]:
+def make_commands(good: Path) -> dict[str, tuple[int, Callable[[random.Random, Path], list[str]]]]:
     """Command -> how often it is chosen, and how its words are generated."""
     runs = [str(good / "run"), str(good / "other")]
 
-    def run(draw: random.Random) -> str:
-        return draw.choice([*runs, *runs, *runs, str(good / "nowhere")])
+    def run(rng: random.Random) -> str:
+        return rng.choice([*runs, *runs, *runs, str(good / "nowhere")])
 
-    def one(draw: random.Random, names: tuple[str, ...]) -> list[str]:
-        return draw.sample(names, draw.randint(0, 2))
+    def one(rng: random.Random, names: tuple[str, ...]) -> list[str]:
+        return rng.sample(names, rng.randint(0, 2))
 
-    def number(draw: random.Random) -> str:
-        return str(draw.choice([1, 2, 3, 0, -1]))
+    def number(rng: random.Random) -> str:
+        return str(rng.choice([1, 2, 3, 0, -1]))
 
     algorithms, metrics = tuple(BY_NAME), tuple(entry.name for entry in GLOSSARY)
     return {
-        "config": (30, lambda d, p: ["config", *settings_of(d), *(["--json"] if d.random() < 0.5 else ["--changed"])]),
+        "config": (30, lambda d, p: ["config", *sample_settings(d), *(["--json"] if d.random() < 0.5 else ["--changed"])]),
         "explain": (10, lambda d, p: ["explain", *one(d, (*metrics, "nope"))]),
         "equations": (10, lambda d, p: ["equations", *one(d, WORDS), *(["--json"] if d.random() < 0.3 else [])]),
         "algorithms": (10, lambda d, p: ["algorithms", *one(d, (*algorithms, "nope"))]),
@@ -126,7 +126,13 @@ def makers(good: Path) -> dict[str, tuple[int, Callable[[random.Random, Path], l
         "plot": (1, lambda d, p: ["plot", run(d), "--out", str(p / d.choice(["plot.svg", "plot.png", "plot.nope"]))]),
         "preprocess": (
             12,
-            lambda d, p: ["preprocess", rows_of(d, p), str(p / "clean.jsonl"), "--on-error", d.choice(["fatal", "drop"])],
+            lambda d, p: [
+                "preprocess",
+                write_rows(d, p),
+                str(p / "clean.jsonl"),
+                "--on-error",
+                d.choice(["fatal", "drop"]),
+            ],
         ),
         "export": (
             2,
@@ -137,13 +143,13 @@ def makers(good: Path) -> dict[str, tuple[int, Callable[[random.Random, Path], l
         "eval": (1, lambda d, p: ["eval", run(d), "--limit", number(d)]),
         "train": (
             1,
-            lambda d, p: ["train", *SIZES, *TRAINED, "--run", str(p / "run"), "--steps", "1", *settings_of(d, 2)],
+            lambda d, p: ["train", *SIZES, *TRAINED, "--run", str(p / "run"), "--steps", "1", *sample_settings(d, 2)],
         ),
     }
 
 
-def make_good(folder: Path) -> None:
-    """Two runs that were trained for a step."""
+def train_runs(folder: Path) -> None:
+    """Train two runs for one step each."""
     for seed, name in enumerate(("run", "other")):
         sizes = {
             "train_problems": 8,
@@ -184,23 +190,23 @@ def main() -> int:
     seconds, typed = before.get("longest_seconds", 0.0), shlex.join(["python", "tests/fuzz/working.py", *sys.argv[1:]])
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "case"
-        make_good(Path(folder))
-        table = makers(Path(folder))
+        train_runs(Path(folder))
+        table = make_commands(Path(folder))
         weights = [weight for weight, _ in table.values()]
         for number in range(before.get("command_lines", 0), options.count):
-            draw = random.Random(f"{options.seed}-{number}")
+            rng = random.Random(f"{options.seed}-{number}")
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir()
             os.chdir(place)
-            name = draw.choices(list(table), weights)[0]
-            found = answer(table[name][1](draw, place), limit=LONGEST)
+            name = rng.choices(list(table), weights)[0]
+            found = run_command(table[name][1](rng, place), limit=LONGEST)
             os.chdir(folder)
             counts = rows.setdefault(name, {})
             counts[f"exit {found.code}"] = counts.get(f"exit {found.code}", 0) + 1
             seconds = max(seconds, found.seconds)
             if found.fault:
-                faults.append(show(found))
-                print(show(found), flush=True)
+                faults.append(describe_result(found))
+                print(describe_result(found), flush=True)
             if number % 25 == 0 or number + 1 == options.count:
                 write(options.result, rows, faults, typed, seconds)
     return int(bool(faults))

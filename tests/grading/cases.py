@@ -23,24 +23,24 @@ STATED = (
 
 
 def cases(references: list[str], rewritings: dict[str, Rewriting], count: int, seed: int) -> list[tuple[str, str, str]]:
-    """Draw different triples (name of the rewriting, reference, answer), about as many of every kind."""
-    draw = random.Random(seed)
+    """Sample distinct triples (name of the rewriting, reference, answer), about equally many of each rewriting."""
+    rng = random.Random(seed)
     pool: dict[str, list[tuple[str, str, str]]] = {name: [] for name in rewritings}
     for reference in dict.fromkeys(references):
         for name, rewrite in rewritings.items():
-            answer = rewrite(reference, draw)
+            answer = rewrite(reference, rng)
             if answer is not None and answer != reference:
                 pool[name].append((name, reference, answer))
     for found in pool.values():
-        draw.shuffle(found)
-    drawn: list[tuple[str, str, str]] = []
-    while len(drawn) < count and any(pool.values()):
-        drawn += [found.pop() for found in pool.values() if found]
-    return drawn[:count]
+        rng.shuffle(found)
+    sampled: list[tuple[str, str, str]] = []
+    while len(sampled) < count and any(pool.values()):
+        sampled += [found.pop() for found in pool.values() if found]
+    return sampled[:count]
 
 
-def completion(answer: str, draw: random.Random) -> str:
-    """Put an answer into a response; sentences and lines only take answers that end where they do."""
-    form = draw.choice(STATED)
+def completion(answer: str, rng: random.Random) -> str:
+    """Put an answer into a response; answers that a sentence or a line could cut off are always put in a box."""
+    form = rng.choice(STATED)
     fragile = ". " in answer or "\n" in answer or "#" in answer or answer.startswith("-") or "$" in answer
     return (STATED[0] if fragile else form).format(answer)

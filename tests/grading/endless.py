@@ -18,20 +18,20 @@ NOT_FINISHED = (r"\int_0^1 \frac{\ln(1+x^3)}{N+x^5} dx", r"\int_0^1 \frac{\ln(N+
 
 
 def batch(forms: tuple[str, ...], share: float) -> list[tuple[str, str]]:
-    """Draw pairs of an answer and a reference."""
-    draw = random.Random(0)
+    """Sample pairs of an answer and a reference."""
+    rng = random.Random(0)
     pairs = []
     for number in range(PAIRS):
-        if draw.random() < share:
-            pairs.append((draw.choice(forms).replace("N", str(number + 10)), "x+1/3"))
+        if rng.random() < share:
+            pairs.append((rng.choice(forms).replace("N", str(number + 10)), "x+1/3"))
         else:
-            a, b = draw.randint(2, 99), draw.randint(2, 99)
+            a, b = rng.randint(2, 99), rng.randint(2, 99)
             pairs.append((f"({a}x+{b})(x-{b})", f"{a}x^2-{a * b}x+{b}x-{b * b}"))
     return pairs
 
 
 def main() -> None:
-    """Print a line for each batch."""
+    """Print one line per batch."""
     reward = math_reward(workers=WORKERS)
     reward(["?"] * 2, [r"\boxed{x+2}", r"\boxed{x+3}"], ["x+1+1", "y"])  # starts the workers
     for name, forms, share in (("none", (), 0.0), ("too large", TOO_LARGE, SHARE), ("not finished", NOT_FINISHED, SHARE)):

@@ -1,4 +1,4 @@
-r"""What a reference is, decided by narrow patterns of text: a number, a tuple, a list, a quantity, ..., or none of them."""
+r"""The kind of a reference, decided by narrow text patterns: a number, a tuple, a list, a quantity, ..., or none of them."""
 
 import random
 import re
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 Rewriting = Callable[[str, random.Random], str | None]
-"""Rewrites a reference; None where it is not sure what that would do."""
+"""Rewrites a reference; returns None if the effect would be uncertain."""
 
 INTEGER = re.compile(r"-?\d+")
 DECIMAL = re.compile(r"-?\d+\.\d+")
@@ -66,7 +66,7 @@ def items(text: str) -> list[str] | None:
 
 
 def decimal(value: Fraction) -> str | None:
-    """The finite decimal form of a fraction; None if it has none of at most 6 digits."""
+    """The finite decimal form of a fraction; None if it needs more than 6 decimal places."""
     for places in range(7):
         if (value * 10**places).denominator == 1:
             return f"{float(value):.{max(places, 1)}f}" if abs(value) < 10**9 else None

@@ -1,60 +1,60 @@
-r"""References of every kind, generated: they need no data set."""
+r"""Generated references of every kind, which need no data set."""
 
 import random
 
 
 def references(count: int = 600, seed: int = 0) -> list[str]:
-    """Draw different references."""
-    draw = random.Random(seed)
+    """Sample distinct references."""
+    rng = random.Random(seed)
     found: dict[str, None] = {}
     while len(found) < count:
-        found[draw.choice(KINDS)(draw)] = None
+        found[rng.choice(KINDS)(rng)] = None
     return list(found)
 
 
-def _n(draw: random.Random, low: int = 2, high: int = 60) -> int:
-    return draw.randrange(low, high)
+def _n(rng: random.Random, low: int = 2, high: int = 60) -> int:
+    return rng.randrange(low, high)
 
 
-def _scalar(draw: random.Random) -> str:
-    return draw.choice(KINDS[:7])(draw)
+def _scalar(rng: random.Random) -> str:
+    return rng.choice(KINDS[:7])(rng)
 
 
-def _fraction(draw: random.Random) -> str:
-    bottom = draw.choice((3, 7, 11, 13, 4, 8, 5))
-    top = draw.choice([top for top in range(1, 40) if top % bottom])
-    return rf"{draw.choice(('', '-'))}\frac{{{top}}}{{{bottom}}}"
+def _fraction(rng: random.Random) -> str:
+    bottom = rng.choice((3, 7, 11, 13, 4, 8, 5))
+    top = rng.choice([top for top in range(1, 40) if top % bottom])
+    return rf"{rng.choice(('', '-'))}\frac{{{top}}}{{{bottom}}}"
 
 
 KINDS = (
-    lambda draw: str(_n(draw, 0, 1000)),
-    lambda draw: str(_n(draw, 1000, 10**7)),
-    lambda draw: f"-{_n(draw)}",
+    lambda rng: str(_n(rng, 0, 1000)),
+    lambda rng: str(_n(rng, 1000, 10**7)),
+    lambda rng: f"-{_n(rng)}",
     _fraction,
-    lambda draw: rf"{_n(draw)}\sqrt{{{draw.choice((2, 3, 5, 7, 11))}}}",
-    lambda draw: rf"{_n(draw)}+{_n(draw)}\sqrt{{{draw.choice((2, 3, 5))}}}",
-    lambda draw: rf"{_n(draw)}\pi",
-    lambda draw: f"{_n(draw)}.{_n(draw, 1, 99):02d}",
-    lambda draw: f"({_n(draw)},-{_n(draw)})",
-    lambda draw: f"({_scalar(draw)}, {_scalar(draw)}, {_n(draw, 100, 200)})",
-    lambda draw: f"[{_n(draw)},{_n(draw, 60, 99)}{draw.choice(')]')}",
-    lambda draw: rf"({draw.choice(('-', ''))}{_n(draw)},\infty)",
-    lambda draw: rf"(-\infty,{_n(draw)}{draw.choice(')]')}",
-    lambda draw: f"{_n(draw)}, {_n(draw, 60, 99)}",
-    lambda draw: rf"{_n(draw, 2, 9)}, {_fraction(draw)}, \sqrt{{{_n(draw, 60, 63)}}}",
-    lambda draw: f"{_n(draw)}x^2+{_n(draw)}x-{_n(draw)}",
-    lambda draw: f"(x+{_n(draw)})(y-{_n(draw)})",
-    lambda draw: rf"\frac{{{_n(draw)}}}{{x+{_n(draw)}}}",
-    lambda draw: rf"{_n(draw)}e^{{{_n(draw)}t}}",
-    lambda draw: f"y={_n(draw)}x+{_n(draw)}",
-    lambda draw: f"x = {_n(draw)}",
-    lambda draw: rf"{_n(draw)}\text{{ {draw.choice(('inches', 'cm', 'hours', 'square feet', 'dogs', 'miles'))}}}",
-    lambda draw: rf"{_n(draw)}^\circ",
-    lambda draw: rf"\${_n(draw)}.{_n(draw, 10, 99)}",
-    lambda draw: rf"{_n(draw)}\%",
-    lambda draw: f"{_n(draw, 100, 144)}_{draw.choice('56789')}",
-    lambda draw: rf"\text{{{draw.choice(('Monday', 'Evelyn', 'odd', 'orange', 'ellipse', 'B', 'C'))}}}",
-    lambda draw: rf"\begin{{pmatrix}} {_n(draw)} & {_n(draw)} \\ {_n(draw, 60, 90)} & {_fraction(draw)} \end{{pmatrix}}",
-    lambda draw: f"{_n(draw)}-{_n(draw)}i",
-    lambda draw: rf"\ln {_n(draw)}",
+    lambda rng: rf"{_n(rng)}\sqrt{{{rng.choice((2, 3, 5, 7, 11))}}}",
+    lambda rng: rf"{_n(rng)}+{_n(rng)}\sqrt{{{rng.choice((2, 3, 5))}}}",
+    lambda rng: rf"{_n(rng)}\pi",
+    lambda rng: f"{_n(rng)}.{_n(rng, 1, 99):02d}",
+    lambda rng: f"({_n(rng)},-{_n(rng)})",
+    lambda rng: f"({_scalar(rng)}, {_scalar(rng)}, {_n(rng, 100, 200)})",
+    lambda rng: f"[{_n(rng)},{_n(rng, 60, 99)}{rng.choice(')]')}",
+    lambda rng: rf"({rng.choice(('-', ''))}{_n(rng)},\infty)",
+    lambda rng: rf"(-\infty,{_n(rng)}{rng.choice(')]')}",
+    lambda rng: f"{_n(rng)}, {_n(rng, 60, 99)}",
+    lambda rng: rf"{_n(rng, 2, 9)}, {_fraction(rng)}, \sqrt{{{_n(rng, 60, 63)}}}",
+    lambda rng: f"{_n(rng)}x^2+{_n(rng)}x-{_n(rng)}",
+    lambda rng: f"(x+{_n(rng)})(y-{_n(rng)})",
+    lambda rng: rf"\frac{{{_n(rng)}}}{{x+{_n(rng)}}}",
+    lambda rng: rf"{_n(rng)}e^{{{_n(rng)}t}}",
+    lambda rng: f"y={_n(rng)}x+{_n(rng)}",
+    lambda rng: f"x = {_n(rng)}",
+    lambda rng: rf"{_n(rng)}\text{{ {rng.choice(('inches', 'cm', 'hours', 'square feet', 'dogs', 'miles'))}}}",
+    lambda rng: rf"{_n(rng)}^\circ",
+    lambda rng: rf"\${_n(rng)}.{_n(rng, 10, 99)}",
+    lambda rng: rf"{_n(rng)}\%",
+    lambda rng: f"{_n(rng, 100, 144)}_{rng.choice('56789')}",
+    lambda rng: rf"\text{{{rng.choice(('Monday', 'Evelyn', 'odd', 'orange', 'ellipse', 'B', 'C'))}}}",
+    lambda rng: rf"\begin{{pmatrix}} {_n(rng)} & {_n(rng)} \\ {_n(rng, 60, 90)} & {_fraction(rng)} \end{{pmatrix}}",
+    lambda rng: f"{_n(rng)}-{_n(rng)}i",
+    lambda rng: rf"\ln {_n(rng)}",
 )

@@ -1,8 +1,8 @@
-"""The reward `math`, measured with answers that are right or wrong by construction.
+"""Measure the reward `math` with answers that are right or wrong by construction.
 
     python tests/grading/run.py --data ../shared/data --count 6000 --out tests/grading/result.json
 
-References come from MATH (`math_train.json`), AMC 2023 (`amc23.jsonl`), GSM8K (`gsm8k_train.jsonl`), where the folder of data has
+References come from MATH (`math_train.json`), AMC 2023 (`amc23.jsonl`), GSM8K (`gsm8k_train.jsonl`), if the data folder has
 them, and from `own_references.py`. `right.py` and `wrong.py` rewrite them.
 """
 
@@ -25,7 +25,7 @@ from rljax.rewards.correctness import Unfinished
 from rljax.rewards.math import math
 
 
-def data_references(folder: Path, draw: random.Random) -> dict[str, list[str]]:
+def data_references(folder: Path, rng: random.Random) -> dict[str, list[str]]:
     """Read the references of every data set present: all of MATH that are not plain integers, and as many integers."""
     found = {}
     if (file := folder / "math_train.json").is_file():
@@ -38,37 +38,39 @@ def data_references(folder: Path, draw: random.Random) -> dict[str, list[str]]:
             json.loads(line)["answer"].rpartition("####")[2].strip().replace(",", "")
             for line in file.open(encoding="utf-8")
         ]
-        found["gsm8k_train"] = draw.sample(answers, 1000)
+        found["gsm8k_train"] = rng.sample(answers, 1000)
     return found
 
 
-def judge(drawn: list[tuple[str, str, str]], seed: int) -> list[float | None]:
+def judge(sampled: list[tuple[str, str, str]], seed: int) -> list[float | None]:
     """Score every answer against its reference."""
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     return math(
-        ["?"] * len(drawn), [completion(answer, draw) for _, _, answer in drawn], [reference for _, reference, _ in drawn]
+        ["?"] * len(sampled),
+        [completion(answer, rng) for _, _, answer in sampled],
+        [reference for _, reference, _ in sampled],
     )
 
 
 def measure(references: list[str], count: int, seed: int) -> dict:
-    """Count the right answers that are refused and the wrong ones that are paid."""
+    """Count the right answers that get no reward, and the wrong ones that get one."""
     result: dict = {"references": len(set(references))}
     for name, rewritings, good in (("right", RIGHT, 1.0), ("wrong", WRONG, 0.0)):
-        drawn = cases(references, rewritings, count, seed)
+        sampled = cases(references, rewritings, count, seed)
         started = time.monotonic()
-        rewards = judge(drawn, seed)
+        rewards = judge(sampled, seed)
         failed = sum(isinstance(reward, Unfinished) for reward in rewards)
         misjudged = [reward for reward in rewards if reward != good and not isinstance(reward, Unfinished)]
         result[name] = {
-            "answers": len(drawn),
+            "answers": len(sampled),
             "misjudged": len(misjudged),
             "failed": failed,
-            "share": round((len(misjudged) + (failed if good else 0)) / max(1, len(drawn)), 5),
+            "share": round((len(misjudged) + (failed if good else 0)) / max(1, len(sampled)), 5),
             "seconds": round(time.monotonic() - started, 1),
-            "answers_by_kind": dict(Counter(case[0] for case in drawn)),
+            "answers_by_kind": dict(Counter(case[0] for case in sampled)),
             "cases": [
                 {"kind": kind, "reference": reference, "answer": answer, "reward": str(reward)}
-                for (kind, reference, answer), reward in zip(drawn, rewards, strict=True)
+                for (kind, reference, answer), reward in zip(sampled, rewards, strict=True)
                 if reward != good
             ],
         }

@@ -21,12 +21,12 @@ from grading.kinds import (
 from grading.right import as_inequality
 
 
-def digit_changed(text: str, draw: random.Random) -> str | None:
+def digit_changed(text: str, rng: random.Random) -> str | None:
     places = [found.start() for found in re.finditer(r"(?<!text\{)\d", text)]
     if not places or r"\text" in text or "=0" in text.replace(" ", "") or re.search(r"[=<>]|\\[lg]e", text):
         return None
-    place = draw.choice(places)
-    digit = draw.choice([d for d in "123456789" if d != text[place]])
+    place = rng.choice(places)
+    digit = rng.choice([d for d in "123456789" if d != text[place]])
     changed = text[:place] + digit + text[place + 1 :]
     return (
         None
@@ -35,93 +35,93 @@ def digit_changed(text: str, draw: random.Random) -> str | None:
     )
 
 
-def negated(text: str, draw: random.Random) -> str | None:
-    del draw
+def negated(text: str, rng: random.Random) -> str | None:
+    del rng
     if not is_scalar(text) or number(text) == 0 or (text.startswith("-") and number(text) is None):
         return None
     return text[1:] if text.startswith("-") else f"-{text}" if number(text) is not None else f"-({text})"
 
 
-def bracket_changed(text: str, draw: random.Random) -> str | None:
+def bracket_changed(text: str, rng: random.Random) -> str | None:
     found = parts(text)
     if found is None or len(found[1]) != 2:
         return None
     opening, inner, closing = found
-    swapped = draw.choice((0, 1)) if not any("infty" in component for component in inner) else int("infty" in inner[0])
+    swapped = rng.choice((0, 1)) if not any("infty" in component for component in inner) else int("infty" in inner[0])
     other = {"(": "[", "[": "(", ")": "]", "]": ")"}
     return f"{opening if swapped else other[opening]}{','.join(inner)}{other[closing] if swapped else closing}"
 
 
-def bare(text: str, draw: random.Random) -> str | None:
+def bare(text: str, rng: random.Random) -> str | None:
     found = parts(text)
     if found is None or "infty" in text:
         return None
-    return draw.choice(("{}", r"\{{{}\}}")).format(", ".join(found[1]))
+    return rng.choice(("{}", r"\{{{}\}}")).format(", ".join(found[1]))
 
 
-def in_parentheses(text: str, draw: random.Random) -> str | None:
+def in_parentheses(text: str, rng: random.Random) -> str | None:
     found = items(text)
-    return draw.choice(("({})", "[{}]")).format(", ".join(found)) if found else None
+    return rng.choice(("({})", "[{}]")).format(", ".join(found)) if found else None
 
 
-def swapped(text: str, draw: random.Random) -> str | None:
+def swapped(text: str, rng: random.Random) -> str | None:
     found = parts(text)
     if found is None or len(set(found[1])) < 2 or found[1] == found[1][::-1]:
         return None
-    del draw
+    del rng
     return f"{found[0]}{', '.join(found[1][::-1])}{found[2]}"
 
 
-def element_added(text: str, draw: random.Random) -> str | None:
-    extra = str(draw.randrange(1000, 9999))
+def element_added(text: str, rng: random.Random) -> str | None:
+    extra = str(rng.randrange(1000, 9999))
     if (found := parts(text)) is not None:
         return f"{found[0]}{', '.join([*found[1], extra])}{found[2]}"
     if (found := items(text)) is not None:
         return ", ".join([*found, extra])
-    return draw.choice((f"{text}, {extra}", f"{extra}, {text}")) if is_scalar(text) else None
+    return rng.choice((f"{text}, {extra}", f"{extra}, {text}")) if is_scalar(text) else None
 
 
-def element_twice(text: str, draw: random.Random) -> str | None:
+def element_twice(text: str, rng: random.Random) -> str | None:
     found = items(text)
-    return ", ".join([*found, draw.choice(found)]) if found else f"{text}, {text}" if is_scalar(text) else None
+    return ", ".join([*found, rng.choice(found)]) if found else f"{text}, {text}" if is_scalar(text) else None
 
 
-def element_dropped(text: str, draw: random.Random) -> str | None:
+def element_dropped(text: str, rng: random.Random) -> str | None:
     if (found := parts(text)) is not None and len(found[1]) > 2:
-        del found[1][draw.randrange(len(found[1]))]
+        del found[1][rng.randrange(len(found[1]))]
         return f"{found[0]}{', '.join(found[1])}{found[2]}"
     if (found := items(text)) is not None:
-        del found[draw.randrange(len(found))]
+        del found[rng.randrange(len(found))]
         return ", ".join(found)
     return None
 
 
-def scaled(text: str, draw: random.Random) -> str | None:
+def scaled(text: str, rng: random.Random) -> str | None:
     if not is_scalar(text) or number(text) == 0 or "!" in text:
         return None
     if INTEGER.fullmatch(text):
-        return draw.choice((f"{text}0", f"{text}00", str(2 * int(text)), f"{int(text) / 1000:.4f}"))
-    return draw.choice((f"10({text})", rf"\frac{{{text}}}{{2}}", rf"2\left({text}\right)", rf"\pi({text})"))
+        return rng.choice((f"{text}0", f"{text}00", str(2 * int(text)), f"{int(text) / 1000:.4f}"))
+    return rng.choice((f"10({text})", rf"\frac{{{text}}}{{2}}", rf"2\left({text}\right)", rf"\pi({text})"))
 
 
-def one_more(text: str, draw: random.Random) -> str | None:
+def one_more(text: str, rng: random.Random) -> str | None:
     if not is_scalar(text) or number(text) == 0:
         return None
-    return draw.choice(("({})+1", "({})-1", "({})+x", "z({})", "({})i", "({})+0.001")).format(text)
+    return rng.choice(("({})+1", "({})-1", "({})+x", "z({})", "({})i", "({})+0.001")).format(text)
 
 
-def denied(text: str, draw: random.Random) -> str | None:
+def denied(text: str, rng: random.Random) -> str | None:
     if not is_scalar(text):
         return None
     forms = (r"{}\text{{ is wrong}}", r"{} \text{{ is not the answer}}", "not {}", r"\text{{not }} {}", "{} is false", r"\neq {}",
              r"{} \text{{ is incorrect}}", r"\text{{anything but }}{}", r"{}\text{{?? no}}", r"{}\text{{ (wrong)}}")  # fmt: skip
-    return draw.choice(forms).format(text)
+    return rng.choice(forms).format(text)
 
 
-def hedged(text: str, draw: random.Random) -> str | None:
+def hedged(text: str, rng: random.Random) -> str | None:
     if not is_scalar(text):
         return None
-    other = draw.randrange(100, 999)
+    other = rng.randrange(100, 999)
     forms = (
         r"{} \text{{ or }} {}",
         "{} or {}",
@@ -132,27 +132,27 @@ def hedged(text: str, draw: random.Random) -> str | None:
         r"{}\text{{ or perhaps {}}}",
         "({}, {})",
     )
-    return draw.choice(forms).format(*draw.sample((text, str(other)), 2))
+    return rng.choice(forms).format(*rng.sample((text, str(other)), 2))
 
 
-def unit_changed(text: str, draw: random.Random) -> str | None:
+def unit_changed(text: str, rng: random.Random) -> str | None:
     for pattern, forms in (
         (DEGREES, (r"{} \text{{ radians}}", "{} cm", r"{}\%")),
         (MONEY, ("{} cents", r"{}\text{{ euros}}", r"{}\%", r"{}^\circ")),
         (PERCENT, ("{} dollars", r"{}^\circ", "{} cm")),
     ):
         if found := pattern.fullmatch(text):
-            return draw.choice(forms).format(found[1])
+            return rng.choice(forms).format(found[1])
     found = QUANTITY.fullmatch(text)
     if not found or not re.search(
         r"inch|feet|foot|cm|meter|mile|hour|minute|second|dollar|cent|degree|gram|pound|day", found[2]
     ):
         return None
     others = [unit for unit in ("km", "kg", "years", "percent", "gallons") if unit[:3] not in found[2]]
-    return rf"{found[1]}\text{{ {draw.choice(others)}}}"
+    return rf"{found[1]}\text{{ {rng.choice(others)}}}"
 
 
-def key(text: str, draw: random.Random) -> str | None:
+def key(text: str, rng: random.Random) -> str | None:
     keys = (
         "1=2",
         "0=1",
@@ -168,24 +168,24 @@ def key(text: str, draw: random.Random) -> str | None:
         "x=x+1",
         r"\frac{0}{0}",
     )
-    chosen = draw.choice(keys)
+    chosen = rng.choice(keys)
     return None if "emptyset" in text or text.strip() in ("x", "X", "0=0") else chosen
 
 
-def base_changed(text: str, draw: random.Random) -> str | None:
+def base_changed(text: str, rng: random.Random) -> str | None:
     found = BASE.fullmatch(text)
-    return f"{found[1]}_{{{draw.choice([b for b in '23456789' if b != found[2]])}}}" if found else None
+    return f"{found[1]}_{{{rng.choice([b for b in '23456789' if b != found[2]])}}}" if found else None
 
 
-def sign_within(text: str, draw: random.Random) -> str | None:
-    del draw
+def sign_within(text: str, rng: random.Random) -> str | None:
+    del rng
     found = re.fullmatch(r"([^+\-=<>,^]*[\da-z}])\s*([+\-])\s*([^+\-=<>,()]+)", text)
     if not found or not is_scalar(text) or found[1].count("{") != found[1].count("}"):
         return None
     return f"{found[1]}{'-' if found[2] == '+' else '+'}{found[3]}"
 
 
-def rounded(text: str, draw: random.Random) -> str | None:
+def rounded(text: str, rng: random.Random) -> str | None:
     value = number(text)
     if value is not None and decimal(value) is None:
         return f"{float(value):.3g}" if abs(value) < 1000 else None
@@ -196,14 +196,14 @@ def rounded(text: str, draw: random.Random) -> str | None:
     return f"{int(circle[1]) * 3.14:.2f}" if circle and len(circle[1]) < 4 else None
 
 
-def transposed(text: str, draw: random.Random) -> str | None:
+def transposed(text: str, rng: random.Random) -> str | None:
     found = MATRIX.fullmatch(text)
     if not found:
         return None
     rows = [[entry.strip() for entry in row.split("&")] for row in found[1].split(r"\\")]
     if len({len(row) for row in rows}) != 1:
         return None
-    if len(rows) > 1 and rows[0] != rows[1] and draw.random() < 0.5:
+    if len(rows) > 1 and rows[0] != rows[1] and rng.random() < 0.5:
         rows[0], rows[1] = rows[1], rows[0]
     else:
         rows[0][0] = f"{rows[0][0]}+1"
@@ -211,13 +211,13 @@ def transposed(text: str, draw: random.Random) -> str | None:
     return rf"\begin{{pmatrix}} {inside} \end{{pmatrix}}"
 
 
-def other_word(text: str, draw: random.Random) -> str | None:
+def other_word(text: str, rng: random.Random) -> str | None:
     found = WORD.fullmatch(text)
-    return rf"\text{{{draw.choice(('never', found[1] + 'x', found[1][::-1] + 'q', 'not ' + found[1]))}}}" if found else None
+    return rf"\text{{{rng.choice(('never', found[1] + 'x', found[1][::-1] + 'q', 'not ' + found[1]))}}}" if found else None
 
 
-def end_changed(text: str, draw: random.Random) -> str | None:
-    right = as_inequality(text, draw)
+def end_changed(text: str, rng: random.Random) -> str | None:
+    right = as_inequality(text, rng)
     if right is None:
         return None
     for old, new in ((r"\leq", "<"), (r"\le ", "<"), (r"\ge", ">"), ("<", r"\le"), (">", r"\ge")):

@@ -1,13 +1,13 @@
-"""Mutation tests of rljax/ops and rljax/algorithms: a seeded sample of small faults, and whether the module's tests notice each.
+"""Mutation tests of rljax/ops and rljax/algorithms: a seeded sample of small faults, and whether the module's tests notice them.
 
     pip install -e '.[test,mutation]'
     python tests/mutation/run.py ops --work /tmp/mutation                # resumes a session that was interrupted
-    python tests/mutation/run.py ops --work /tmp/mutation --survivors    # after the tests have changed: survivors again
+    python tests/mutation/run.py ops --work /tmp/mutation --survivors    # test the survivors again, after the tests have changed
     python tests/mutation/run.py algorithms --work /tmp/mutation_of_algorithms
 
-Only a copy of the checkout inside the work folder is ever mutated. Each mutant is tested in a fork of a process that has imported
-JAX, pytest and rljax: the fork imports again only the faulty module and those that import it. cosmic-ray is imported late, because
-the tests collect this file for doctests where cosmic-ray is not installed.
+Only a copy of the checkout inside the work folder is ever mutated. Each mutant is tested in a fork of a process that has
+imported JAX, pytest and rljax: the fork reimports only the faulty module and the modules that import it. cosmic-ray is imported
+late, because the tests also collect this file for doctests if cosmic-ray is not installed.
 """
 
 import argparse
@@ -33,9 +33,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = Path(__file__).with_name("cosmic-ray.toml")
-# Most of a run is the compilation of programs that a mutant does not touch: keep even the quickest to compile. Begin with the
-# example of the faulty function, then the tests that call it or a function that it is part of, the quick ones first. One
-# failure ends it, so do not make the failing example smaller.
+# Most of a run's time is spent compiling programs that a mutant does not change, so even the quickest ones are cached. The doctest
+# of the faulty function runs first, then the tests that call it or a function that uses it, quick ones first. One failure ends
+# the run, so the failing example is not shrunk.
 IN_CONFTEST = """
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -58,14 +58,14 @@ def pytest_collection_modifyitems(items):
     items.sort(key=late)
 """
 ALGORITHMS = Path("tests/algorithms")
-# What several algorithms share, and the tests that are about it; the file of an algorithm is tested by those that name it.
+# Modules that several algorithms share, and their tests; the file of an algorithm is tested by the tests that name it.
 SHARED = {
     "ablations": ("test_reductions.py",),
     "algorithm": ("test_prepare.py", "test_defaults.py", "../test_records.py"),
     "corrections": ("test_corrections.py",),
     "critic": (
         *("test_against_loops.py", "test_reductions.py", "test_value_head.py", "test_defaults.py"),
-        *("-k", "vapo or vc_ppo or pretrained or not_of_factories"),
+        *("-k", "vapo or vc_ppo or pretrained or outside_the_factories"),
     ),
     "losses": (
         *("test_losses.py", "test_value_head.py", "test_against_loops.py"),
@@ -84,7 +84,7 @@ SHARED = {
     "terms": ("test_against_loops.py", "test_defaults.py", "test_losses.py", "test_corrections.py"),
     "value_head": ("test_value_head.py",),
 }
-# What others are built on shows a fault in them too.
+# A fault in a module on which others are built shows in their tests too.
 ALSO = {
     "masked": ("group", "weights"),
     "arrays": ("checks", "weights", "group", "gae", "categorical"),
@@ -94,7 +94,7 @@ EVERY_OP = "tests/ops/test_every_op.py"
 
 
 def tests_of(module: Path, functions: list[str]) -> list[list[str]]:
-    """Arguments of pytest that test a module of the checkout, and its doctests; then those that test some functions of it."""
+    """Arguments of pytest that test a module and its doctests, then arguments that test some of its functions."""
     about_all = [tests_of_module(module)]
     if module.parts[1] == "ops":
         folder = ".".join(module.with_suffix("").parts[2:])
@@ -104,7 +104,7 @@ def tests_of(module: Path, functions: list[str]) -> list[list[str]]:
 
 
 def tests_of_module(module: Path) -> list[str]:
-    """Arguments of pytest that test a module of the checkout, and its doctests."""
+    """Arguments of pytest that test a module and its doctests."""
     if module.parts[1] == "ops":
         folder = Path("tests") / module.parent.relative_to("rljax")
         return [*(str(folder / f"test_{name}.py") for name in (module.stem, *ALSO.get(module.stem, ()))), str(module)]
@@ -120,7 +120,7 @@ def tests_of_module(module: Path) -> list[str]:
 
 
 def copy_checkout(work: Path, package: str) -> str:
-    """Fresh copy of what the tests need; returns the hash of the code that is mutated."""
+    """Make a fresh copy of what the tests need, and return the hash of the code that is mutated."""
     target = work / "checkout"
     for name in ("rljax", "tests", "experiments"):
         shutil.rmtree(target / name, ignore_errors=True)
@@ -133,7 +133,7 @@ def copy_checkout(work: Path, package: str) -> str:
 
 
 def code_only(source: str) -> str | None:
-    """The program without annotations, type aliases and the / and * of signatures; None where it does not parse."""
+    """The program without annotations, type aliases and the / and * of signatures; None if it does not parse."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -152,7 +152,7 @@ def code_only(source: str) -> str | None:
 
 
 def is_fault(item) -> bool:
-    """Whether a mutant is a program, and another than the original."""
+    """Whether a mutant is a valid program that differs from the original."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator
 
@@ -162,7 +162,7 @@ def is_fault(item) -> bool:
     return code_only(mutated) not in (None, code_only(source))
 
 
-def draw(database, config, sample: int, seed: int) -> None:
+def select_sample(database, config, sample: int, seed: int) -> None:
     """List every mutant, and mark all but a random sample as skipped."""
     from cosmic_ray.commands import init
     from cosmic_ray.modules import filter_paths, find_modules
@@ -198,7 +198,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 def warm_up(test_command: str) -> dict[str, set[str]]:
-    """Import, once, all that the tests need, as they will import it; returns the modules that import each module of rljax."""
+    """Import everything that the tests need, once, as they will; return the modules that import each module of rljax."""
     import pytest
     from jax._src import xla_bridge
 
@@ -230,8 +230,8 @@ def warm_up(test_command: str) -> dict[str, set[str]]:
 
 
 def forget(module: Path, dependents: dict[str, set[str]]) -> None:
-    """Make Python import a module again, and all that import it."""
-    from beartype._cache.cacheclear import clear_caches  # it knows classes by their name: those of a record are new now
+    """Make Python reimport a module and all modules that import it."""
+    from beartype._cache.cacheclear import clear_caches  # it caches classes by name, and reimported records are new classes
 
     clear_caches()
     name = ".".join(module.with_suffix("").parts)
@@ -241,15 +241,13 @@ def forget(module: Path, dependents: dict[str, set[str]]) -> None:
         if parent in sys.modules:
             vars(sys.modules[parent]).pop(last, None)
         del sys.modules[other]
-    for other in [
-        other for other in sys.modules if other.rpartition(".")[0] in gone
-    ]:  # of a package that is imported again
+    for other in [other for other in sys.modules if other.rpartition(".")[0] in gone]:  # submodules of a reimported package
         parent, _, last = other.rpartition(".")
         setattr(importlib.import_module(parent), last, sys.modules[other])
 
 
 def run_forked(command: str, timeout: float, *, module: Path, dependents: dict[str, set[str]], faulty: bool):
-    """As `cosmic_ray.testing.run_tests`, in a fork: to import everything again for each mutant would take most of the time."""
+    """Like `cosmic_ray.testing.run_tests`, but in a fork: reimporting everything for each mutant would take most of the time."""
     import pytest
     from cosmic_ray.work_item import TestOutcome
 
@@ -282,7 +280,7 @@ def cpu_of_children() -> float:
 
 
 def called_with(module: Path, definition: str) -> list[str]:
-    """A function of a module, and then those of the module that call it, directly or not."""
+    """A function of a module, followed by the module's functions that call it, directly or indirectly."""
     functions = {
         node.name: {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
         for node in ast.parse(module.read_text(encoding="utf-8")).body
@@ -318,14 +316,16 @@ def execute(database, config, *, survivors: bool) -> None:
         for arguments in tests_of(module, functions):
             mutating.run_tests = lambda *_, module=module, arguments=arguments: test(module, arguments, faulty=True)
             result = mutating.mutate_and_test(item.mutations, "", config.timeout)
-            os.utime(module, ns=(written.st_atime_ns, written.st_mtime_ns))  # it is what it was: its bytecode holds
+            os.utime(
+                module, ns=(written.st_atime_ns, written.st_mtime_ns)
+            )  # the file is unchanged again, so its bytecode stays valid
             if result.test_outcome != TestOutcome.SURVIVED:
                 break
         seconds = cpu_of_children() - began
         if result.test_outcome != TestOutcome.SURVIVED and arguments not in sound:
             outcome, output = test(module, arguments, faulty=False)
             if outcome != TestOutcome.SURVIVED:
-                raise SystemExit(f"the tests of {module} fail without any fault put in:\n{output}")
+                raise SystemExit(f"the tests of {module} fail without any fault:\n{output}")
             sound.append(arguments)
         database.set_result(item.job_id, result)
         place = f"{module.stem}:{mutation.start_pos[0]} {mutation.operator_name.rpartition('/')[2]}"
@@ -355,8 +355,8 @@ def main() -> None:
     parser.add_argument("package", choices=("ops", "algorithms"), help="which folder of rljax is mutated")
     parser.add_argument("--work", type=Path, required=True, help="folder of the session: copy, results, report.md")
     parser.add_argument("--sample", type=int, default=300, help="mutants to test (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample (%(default)s)")
-    parser.add_argument("--survivors", action="store_true", help="test the survivors again, with the tests as they are now")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample (%(default)s)")
+    parser.add_argument("--survivors", action="store_true", help="test the survivors again, with the current tests")
     options = parser.parse_args()
 
     os.environ |= {"JAX_PLATFORMS": "cpu", "FAULTY": "."}
@@ -374,11 +374,11 @@ def main() -> None:
     config["module-path"] = f"rljax/{options.package}"
     with use_db(work / "session.sqlite", WorkDB.Mode.create) as database:
         if not note.exists():
-            draw(database, config, options.sample, options.seed)
+            select_sample(database, config, options.sample, options.seed)
             note.write_text(drawn, encoding="utf-8")
         try:
             execute(database, config, survivors=options.survivors)
-        finally:  # an interrupt too leaves a report of what is done
+        finally:  # an interrupted session leaves a report as well
             (work / "report.md").write_text(report(database), encoding="utf-8")
     print(work / "report.md")
 
