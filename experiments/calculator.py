@@ -195,7 +195,7 @@ def draw(rows: Rows, file: Path) -> None:
 
 
 def main(arguments: Arguments) -> None:
-    """Run what is not in the JSON file yet; write that file after every run, then table and plot."""
+    """Do the runs that the JSON file does not have yet; save it after each run, then write the table and the plot."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
     wanted = ({"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS))

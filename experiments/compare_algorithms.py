@@ -147,7 +147,7 @@ def report(rows: list[dict]) -> str:
 
 
 def compare(arguments: Arguments) -> None:
-    """Run what is not in the JSON file yet; write that file after every run, and the table at the end."""
+    """Do the runs that the JSON file does not have yet; save it after each run, and write the table at the end."""
     rows_file = arguments.out.with_suffix(".json")
     rows = json.loads(rows_file.read_text(encoding="utf-8")) if rows_file.exists() else []
     done = {(row["algorithm"], row["seed"]) for row in rows}

@@ -183,7 +183,7 @@ def claims(rows: Rows) -> Iterator[Comparison]:
 
 
 def main(arguments: Arguments) -> None:
-    """Run what is not in the JSON file yet; write that file after every run, and the table at the end."""
+    """Do the runs that the JSON file does not have yet; save it after each run, and write the table at the end."""
     wanted = [{"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS)]
     file = arguments.out.with_suffix(".json")
     rows = add_missing_rows(file, wanted, row_of, settings=settings_of)

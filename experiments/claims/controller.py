@@ -79,7 +79,7 @@ def measure_change(old: Table, new: Table, states: Array, mask: Array) -> tuple[
 
 
 def train_arm(arm: Arm, rate: Float[Array, ""], key: Key) -> tuple[Array, Array, Array]:
-    """Pass rate and entropy at eleven points of a training, and the final scale of the updates; the arm's fields are traced."""
+    """Train one arm, whose fields are traced; return pass rate and entropy at eleven points, and the final scale of updates."""
     setting = SETTING
     for_table, for_steps = jax.random.split(key)
     carry = _begin(setting, setting.initial(for_table))
@@ -113,7 +113,7 @@ def train_arm(arm: Arm, rate: Float[Array, ""], key: Key) -> tuple[Array, Array,
 
 @cache
 def tuned_rate() -> float:
-    """The learning rate at which the fixed setting ends best, on other seeds."""
+    """The learning rate at which the fixed setting has the best final pass rate on other seeds."""
     fixed = SETTING._replace(algorithm=with_control(SETTING.algorithm, Control()))
     return tune([fixed], number="success", rates=RATES).learning_rate
 

@@ -99,7 +99,7 @@ def initial(key: Key) -> Table:
 
 
 def train_tasks(algorithm: Algorithm, rate: Array, weight: Array, even: Array, key: Key) -> dict[str, Array]:
-    """Pass rates of both tasks before and after the second."""
+    """Train on one task, then on another; return the pass rates on both before and after the second training."""
     for_first, for_second = jax.random.split(key)
     optimizer = linear(FIRST_RATE, 0.0, True)
     first = Setting(FIRST, initial, algorithm, steps=150, points=1, learning_rate=FIRST_RATE, optimizer=optimizer)

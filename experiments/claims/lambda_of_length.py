@@ -41,7 +41,7 @@ ARMS = {"0.95": run(without("vapo", FULL, "length_adaptive")), "by length": run(
 
 
 def measure(setting, seeds):
-    """Pass rates at the rate that ends best on other seeds, for all codes and for each one."""
+    """Pass rates at the learning rate that is best on other seeds, for all codes and for each one."""
     best = tune([setting], number="success")
     rates = np.asarray(train_seeds(best, seeds)[0].success)
     curve = rates.mean(-1)

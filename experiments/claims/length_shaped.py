@@ -82,7 +82,7 @@ def measure(setting, seeds):
 
 
 def shorter(arms, name, kind):
-    """Log of the ratio of lengths, without the shaped reward to with it."""
+    """Log of the ratio of two lengths: without the shaped reward, and with it."""
     return np.log(arms["plain"][f"{kind}_length"] / arms[name][f"{kind}_length"])
 
 

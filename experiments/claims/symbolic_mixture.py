@@ -64,7 +64,7 @@ def mixture(table: Table, share: Array | float) -> Table:
 
 
 def train_network(algorithm: Algorithm, share: Array, judged: Array, rate: Array, key: Key) -> dict[str, Array]:
-    """Pass rates of the mixture and of the network without rules, at eleven points of a training."""
+    """Train the network; return the pass rates of the mixture and of the network without rules, at eleven points."""
 
     def step(state: tuple[Table, optax.OptState], key: Key) -> tuple[tuple[Table, optax.OptState], None]:
         table, moments = state

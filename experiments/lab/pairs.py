@@ -22,7 +22,7 @@ from lab.worlds import Key, Table, World, exact, log_probabilities
 
 
 class Responses(NamedTuple):
-    """Sampled responses, one of each pair."""
+    """Sampled responses, one from each pair."""
 
     states: Int[Array, "N T"]
     """State before each token."""
@@ -43,13 +43,13 @@ class Scores(NamedTuple):
     """Log-probabilities of each pair's responses in nats, summed over their tokens, and their lengths."""
 
     chosen: Float[Array, "N"]
-    """Of the preferred response, under the policy."""
+    """Log-probability of the preferred response under the policy."""
     rejected: Float[Array, "N"]
-    """Of the rejected response, under the policy."""
+    """Log-probability of the rejected response under the policy."""
     ref_chosen: Float[Array, "N"]
-    """Of the preferred response, under the reference."""
+    """Log-probability of the preferred response under the reference."""
     ref_rejected: Float[Array, "N"]
-    """Of the rejected response, under the reference."""
+    """Log-probability of the rejected response under the reference."""
     chosen_length: Int[Array, "N"]
     """Tokens of the preferred response."""
     rejected_length: Int[Array, "N"]
