@@ -255,7 +255,7 @@ def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
         >>> events(steps, prompts=4)[1]
         'The reward failed on 2 responses (2 raised), which were excluded.'
         >>> events([{"skipped_updates": 0.5}, {"skipped_updates": 0.0}], prompts=4)
-        ['1 of 2 steps skipped updates whose loss or gradient was not finite.']
+        ['1 of 2 steps skipped updates that were not finite or far too large.']
     """
     lines = []
     short = [row for row in rows if row.get("unfilled_groups")]
@@ -275,7 +275,7 @@ def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
         lines.append(f"{failed.unfinished} answers took the verifier too long; they counted as wrong.")
     skipped = sum(row.get("skipped_updates", 0) > 0 for row in rows)
     if skipped:
-        lines.append(f"{skipped} of {len(rows)} steps skipped updates whose loss or gradient was not finite.")
+        lines.append(f"{skipped} of {len(rows)} steps skipped updates that were not finite or far too large.")
     return lines
 
 
