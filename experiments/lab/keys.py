@@ -24,7 +24,7 @@ from jaxtyping import Float
 from lab.claims import Page
 from lab.worlds import World
 from rljax.algorithms import Algorithm
-from rljax.book.slots import fillings
+from rljax.book.slots import slot_contents
 from rljax.book.uses import names_of_ops, slots
 from rljax.files import settings_hash
 
@@ -89,7 +89,7 @@ def _(value: World) -> Any:
 @describe.register
 def _(value: Algorithm) -> Any:
     held = slots(value)
-    return sorted([what.text(), *sorted({*_numbers_in(held[slot])})] for slot, what in fillings(value).items())
+    return sorted([what.text(), *sorted({*_numbers_in(held[slot])})] for slot, what in slot_contents(value).items())
 
 
 @describe.register(optax.GradientTransformation)
@@ -122,7 +122,7 @@ def _(value: FunctionType) -> Any:
 
 
 def _numbers_in(value: Any) -> Iterator[str]:
-    """Yield the numbers bound in a slot's function at any depth, some of which `fillings` does not report."""
+    """Yield the numbers bound in a slot's function at any depth, some of which `slot_contents` does not report."""
     if isinstance(value, partial):
         inner = {**value.keywords, "func": value.func}
     elif isinstance(value, FunctionType):

@@ -25,7 +25,7 @@ from lab.pictures import draw
 from lab.tabular import Setting
 from rljax.algorithms import Algorithm
 from rljax.book.claims import Verdict
-from rljax.book.slots import fillings
+from rljax.book.slots import slot_contents
 from rljax.book.uses import names_of_ops
 from rljax.files import atomic_write
 
@@ -88,7 +88,7 @@ def algorithms_in(settings: object) -> list[dict[str, str]]:
         'leave_one_out'
     """
     if isinstance(settings, Algorithm):
-        return [{slot: held.text() for slot, held in fillings(settings).items()}]
+        return [{slot: held.text() for slot, held in slot_contents(settings).items()}]
     if isinstance(settings, Mapping):
         parts: Sequence[object] = [*settings.values()]
     elif isinstance(settings, tuple | list):

@@ -16,9 +16,9 @@ from rljax.algorithms import BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.book.equations import Equation, by_role, equations, public_ops
 from rljax.book.errata import ERRATA, Erratum
-from rljax.book.genealogy import Descent, genealogy
-from rljax.book.references import cited, references
-from rljax.book.slots import fillings
+from rljax.book.genealogy import GenealogyEntry, genealogy
+from rljax.book.references import find_citations, references
+from rljax.book.slots import slot_contents
 from rljax.book.slots import table as slots_table
 from rljax.book.uses import ops_in, slots
 from rljax.cli.equations_text import links, most_used
@@ -166,7 +166,7 @@ empty.
     return pages | {"algorithms/index": index}
 
 
-def _tree(descents: Mapping[str, Descent], parent: str | None, depth: int = 0) -> str:
+def _tree(descents: Mapping[str, GenealogyEntry], parent: str | None, depth: int = 0) -> str:
     """A nested list of the algorithms, each below the nearest earlier one, with what it changes."""
     lines = []
     for name, descent in descents.items():
@@ -177,16 +177,17 @@ def _tree(descents: Mapping[str, Descent], parent: str | None, depth: int = 0) -
     return "\n".join(lines)
 
 
-def _parent_link(descent: Descent) -> str:
+def _parent_link(descent: GenealogyEntry) -> str:
     return link(descent.parent) if descent.parent else ""
 
 
-def _algorithm(entry: Equation, descents: Mapping[str, Descent]) -> str:
+def _algorithm(entry: Equation, descents: Mapping[str, GenealogyEntry]) -> str:
     factory, own = BY_NAME[entry.name], descents[entry.name]
     record = factory()
     filled = slots(record)
     rows = [
-        (f"`{slot}`", escape_text(what.text()), _links(ops_in(filled[slot]))) for slot, what in fillings(record).items()
+        (f"`{slot}`", escape_text(what.text()), _links(ops_in(filled[slot])))
+        for slot, what in slot_contents(record).items()
     ]
     children = [name for name, descent in descents.items() if descent.parent == entry.name]
     relations = [f"nearest earlier algorithm: {link(own.parent)}"] if own.parent else []
@@ -208,7 +209,7 @@ def papers_page() -> str:
     """Every paper that the book cites, with the equations and algorithms that come from it."""
     found: dict[str, list[str]] = {}
     for entry in equations():
-        for reference in cited(entry.source):
+        for reference in find_citations(entry.source):
             found.setdefault(reference.key, []).append(entry.name)
     blocks = []
     for reference in references():
@@ -218,7 +219,7 @@ def papers_page() -> str:
         source = f"[arXiv:{where}](https://arxiv.org/abs/{where})" if where else ""
         names = _links(found.get(reference.key, []))
         blocks.append(
-            f"**{title}** ({', '.join(filter(None, [fields.get('year', ''), source]))})\\\n{names or 'cited in the text'}"
+            f"**{title}** ({', '.join(filter(None, [fields.get('year', ''), source]))})\\\n{names or 'find_citations in the text'}"
         )
     return "\n\n".join(["(page-papers)=\n# Papers", "`rljax equations WORDS --bibtex` prints their BibTeX.", *blocks])
 

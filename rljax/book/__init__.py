@@ -1,4 +1,4 @@
-"""Layer 3: the book. An index of the equations and their sources, and errata of documents about them."""
+"""Layer 3: the book, which is an index of the equations with their sources, claims, errata and rules for choosing."""
 
 from rljax.lazy import lazy_names
 

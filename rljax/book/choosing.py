@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 from rljax.errors import InputError
 from rljax.files import read_toml
 
-Verdict = str
 Bearing = Literal["for", "against"]
 Says = Literal["supports", "contradicts", "is open"]
 
@@ -24,13 +23,13 @@ class Facts:
     """Facts of a task that determine the algorithm."""
 
     reward: Literal["verifier", "learned", "steps", "turns", "several", "pairs"] = "verifier"
-    """What judges: a 'verifier' of final answers; a 'learned' reward model; a reward for the 'steps' of a response; an environment
-    that rewards 'turns'; 'several' rewards of different scales; or no reward, but 'pairs' of a preferred and a rejected
+    """What judges responses: a 'verifier' of final answers; a 'learned' reward model; a reward for the 'steps' of a response; an
+    environment that rewards 'turns'; 'several' rewards of different scales; or no reward, but 'pairs' of a preferred and a rejected
     response."""
     length: int = 1024
-    """Length of the longest response, in tokens."""
+    """Maximum length of a response, in tokens."""
     budget: int = 100_000
-    """Number of responses that the complete run can pay for."""
+    """Number of responses that the complete run may sample."""
     group: int = 8
     """Responses per prompt in each step."""
     updates: int = 1
@@ -44,19 +43,20 @@ class Facts:
     teacher: str | None = None
     """Folder or hub id of a better model with the same tokens."""
     outliers: bool = False
-    """Whether the reward has outliers, or a scale that cannot be relied on."""
+    """Whether the reward has outliers, or an unreliable scale."""
     experts: bool = False
     """Whether the model is a mixture of experts."""
     wish: Literal["none", "near_start", "entropy", "brevity", "less_noise"] = "none"
-    """What matters in addition to the reward, or what an earlier run lacked: a policy 'near_start'; 'entropy', which fell too fast;
-    'brevity', because wrong answers grew longer; or 'less_noise' in the gradient, at the price of memory."""
+    """What matters in addition to the reward, or was missing in an earlier run: 'near_start', a policy close to the initial one;
+    'entropy', if it fell too fast; 'brevity', if wrong answers grew longer; or 'less_noise' in the gradient, at the cost of
+    memory."""
     model: str = "Qwen/Qwen3-0.6B"
     """Folder or hub id of the model, for the command."""
     dataset: str = "my_data.jsonl"
     """Problems or preference pairs, for the command."""
 
 
-LEAST = {"length": 1, "budget": 1, "group": 1, "updates": 1, "staleness": 0, "pass_k": 1}
+MINIMUM = {"length": 1, "budget": 1, "group": 1, "updates": 1, "staleness": 0, "pass_k": 1}
 FREE = ("model", "dataset")
 """Facts that no rule reads."""
 
@@ -67,16 +67,17 @@ def check_facts(facts: Facts) -> None:
     Raises:
         InputError: a fact is impossible; the message names it.
     """
-    for name, least in LEAST.items():
+    for name, least in MINIMUM.items():
         if getattr(facts, name) < least:
             raise InputError(f"{name} is {getattr(facts, name)}; it must be at least {least}.")
     if facts.group == 1 and (facts.reward in ("steps", "turns", "several") or facts.pass_k > 1):
         raise InputError(
-            "group is 1, but rewards of steps, several rewards and pass@k are compared within a group; it must be at least 2."
+            "group is 1, but rewards of steps or turns, several rewards and pass@k need a comparison within a group; it must be at "
+            "least 2."
         )
     if facts.pass_k > facts.group:
         raise InputError(
-            f"pass_k is {facts.pass_k}, but pass@k needs k responses to a prompt and group is {facts.group}; give --group "
+            f"pass_k is {facts.pass_k}, but pass@k needs k responses to a prompt and group is {facts.group}; set --group "
             f"{facts.pass_k} or more."
         )
 
@@ -84,7 +85,7 @@ def check_facts(facts: Facts) -> None:
 TESTS = {"is": operator.eq, "is not": operator.ne, "at least": operator.ge, "at most": operator.le}
 
 
-class Where(NamedTuple):
+class Condition(NamedTuple):
     """A condition on one fact."""
 
     fact: str
@@ -98,16 +99,16 @@ class Where(NamedTuple):
         """True if the facts satisfy the condition.
 
         Example:
-            >>> Where("length", "at least", 2000).holds(Facts(length=1024))
+            >>> Condition("length", "at least", 2000).holds(Facts(length=1024))
             False
         """
         return TESTS[self.test](getattr(facts, self.fact), self.value)
 
     def flag(self) -> str:
-        """Flag that tells `rljax recommend` a fact that satisfies the condition.
+        """Return the flag of `rljax recommend` for a fact that satisfies the condition.
 
         Example:
-            >>> Where("length", "at least", 2000).flag(), Where("critic", "is", True).flag()
+            >>> Condition("length", "at least", 2000).flag(), Condition("critic", "is", True).flag()
             ('--length 2000', '--critic')
         """
         name = f"--{self.fact.replace('_', '-')}"
@@ -116,16 +117,16 @@ class Where(NamedTuple):
         return f"{name} {self.fact.upper()}" if self.test == "is not" else f"{name} {self.value}"
 
     def text(self) -> str:
-        """The condition in terms of flags.
+        """Return the condition in terms of flags.
 
         Example:
-            >>> Where("length", "at least", 2000).text(), Where("reward", "is", "pairs").text()
+            >>> Condition("length", "at least", 2000).text(), Condition("reward", "is", "pairs").text()
             ('--length 2000 or more', '--reward pairs')
         """
         return self.flag() + self.more()
 
     def more(self) -> str:
-        """Words that follow the flag in a text."""
+        """Return the words that follow the flag in `text`."""
         return {"at least": " or more", "at most": " or less"}.get(self.test, "")
 
 
@@ -134,14 +135,14 @@ class Rule(NamedTuple):
 
     case: str
     """The case in words, for a table."""
-    where: tuple[Where, ...]
+    where: tuple[Condition, ...]
     """Conditions, all of which must hold."""
     choice: str
     """Name of an algorithm, or description of a part."""
     because: str
     """Reason, in a phrase."""
     flags: Mapping[str, str]
-    """Flag -> its value, into which `{length}` and other entries of `numbers_of` are substituted."""
+    """Flag -> its value, into which `{length}` and other entries of `flag_values` are substituted."""
     claims: Mapping[str, Bearing]
     """Claim, or trainer experiment -> whether it speaks for or against the reason if it holds."""
     source: str
@@ -154,15 +155,15 @@ class Rule(NamedTuple):
         return all(condition.holds(facts) for condition in self.where)
 
 
-class Evidence(NamedTuple):
-    """The result of a claim's experiment, applied to a reason."""
+class ClaimEvidence(NamedTuple):
+    """The verdict on a claim, and what it means for the reason of a rule."""
 
     claim: str
     """Name of the claim, or of the trainer experiment."""
-    verdict: Verdict
-    """Verdict of its experiment; for a trainer experiment, the verdicts on the choice, each with its count in the table."""
+    verdict: str
+    """Verdict of its experiment; for a trainer experiment, the verdicts on the choice in its table, each with its count."""
     says: Says
-    """Meaning of the verdict for the reason."""
+    """What the verdict means for the reason."""
     text: str
     """The claim and its statistic; for a trainer experiment, its question."""
 
@@ -177,7 +178,7 @@ class Recommendation(NamedTuple):
     parts: tuple[Rule, ...]
     """Rules that add flags."""
     also: tuple[Rule, ...]
-    """Rules for other algorithms that apply too, the closest first."""
+    """Rules for other algorithms that apply too, the most specific first."""
     words: tuple[str, ...]
     """The command."""
     idle: Mapping[str, str]
@@ -185,15 +186,15 @@ class Recommendation(NamedTuple):
 
 
 MOST_PROMPTS, FEWEST_STEPS = 64, 100
-"""Largest number of prompts per step, and smallest number of steps; there are fewer prompts if there would be too few steps."""
+"""Maximum number of prompts per step, and minimum number of steps: a small budget reduces the prompts before the steps."""
 
 
-def numbers_of(facts: Facts) -> dict[str, Any]:
-    """Numbers and names from which flags are built.
+def flag_values(facts: Facts) -> dict[str, Any]:
+    """Return the numbers and names that can be substituted into flags.
 
     Example:
-        >>> numbers = numbers_of(Facts(budget=8000, group=8, length=1000))
-        >>> numbers["prompts"], numbers["steps"]
+        >>> values = flag_values(Facts(budget=8000, group=8, length=1000))
+        >>> values["prompts"], values["steps"]
         (8, 125)
     """
     prompts = _power_of_two(min(max(facts.budget // (facts.group * FEWEST_STEPS), 1), MOST_PROMPTS))
@@ -207,7 +208,7 @@ def numbers_of(facts: Facts) -> dict[str, Any]:
 
 
 def _power_of_two(most: int) -> int:
-    """The largest power of two not above `most`, so that the number of mini-batches divides the number of prompts."""
+    """Return the largest power of two up to `most`: many numbers of mini-batches divide it."""
     return 2 ** (most.bit_length() - 1)
 
 
@@ -235,7 +236,7 @@ def recommend(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -
 
 
 def _advice(found: Recommendation) -> tuple[str, tuple[str, ...]]:
-    """Case and command, independent of the model's name."""
+    """Return the case and the command without the model's name, to compare recommendations."""
     return found.chosen.case, tuple(word for word in found.words if word not in (EXPERTS, found.facts.model))
 
 
@@ -247,14 +248,14 @@ def _why_idle(name: str, found: Recommendation, rules: Sequence[Rule]) -> str:
         if unmet:
             why.append(f"{rule.choice} needs {' and '.join(unmet)}")
         elif rule in found.also:
-            why.append(f"{rule.choice} comes after {found.chosen.choice}")
+            why.append(f"{found.chosen.choice} takes precedence over {rule.choice}")
         elif rule not in (found.chosen, *found.parts):
             why.append(f"{rule.choice} does not fit {found.chosen.choice}")
     return "; ".join(dict.fromkeys(why)) or f"the command for {found.chosen.choice} has no flag for it"
 
 
 def _chosen(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> Recommendation:
-    """The recommendation, without the list of facts that change nothing."""
+    """Return the recommendation, without the facts that change nothing."""
     matching = [rule for rule in algorithms if rule.applies(facts)]
     chosen = matching[0]
     fitting = tuple(
@@ -266,16 +267,16 @@ def _chosen(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> 
 
 
 def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, ...]:
-    """Words of the command; if several rules set a flag, their values are joined.
+    """Build the words of the command. If several rules set one of the `JOINED` flags, their values are joined.
 
     For a mixture of experts, the default model, which is dense, is replaced by one that has experts.
     """
     if facts.experts and facts.model == Facts().model:
         facts = replace(facts, model=EXPERTS)
-    numbers = numbers_of(facts)
+    values = flag_values(facts)
     if "--loss" in chosen.flags:
         flags = {"--model": "{model}", "--chat": "", **chosen.flags, "--max-tokens": "{length}"}
-        return ("rljax", "preference", facts.dataset, *_words(flags, numbers))
+        return ("rljax", "preference", facts.dataset, *_words(flags, values))
     flags = {
         **{"--model": "{model}", "--chat": "", "--dataset": "{dataset}", "--algorithm": chosen.choice},
         **{"--reward": "math", "--max-response-tokens": "{length}"},
@@ -284,11 +285,11 @@ def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, 
     for rule in (chosen, *parts):
         joined = {name: f"{flags.get(name, '')} {value}".strip() for name, value in rule.flags.items() if name in JOINED}
         flags |= {**rule.flags, **joined}
-    return ("rljax", "train", *_words(flags, numbers))
+    return ("rljax", "train", *_words(flags, values))
 
 
 EXPERTS = "Qwen/Qwen3-30B-A3B"
-"""The model for a mixture of experts, if none is named."""
+"""The model that is used for a mixture of experts if no model is named."""
 JOINED = ("--algorithm-options", "--with", "--without")
 """Flags that take several values."""
 
@@ -297,7 +298,7 @@ def _words(flags: Mapping[str, str], numbers: Mapping[str, Any]) -> list[str]:
     return [word.format(**numbers) for name, value in flags.items() for word in (name, *value.split())]
 
 
-def weigh_verdict(bearing: Bearing, verdict: Verdict) -> Says:
+def weigh_verdict(bearing: Bearing, verdict: str) -> Says:
     """Apply the verdict on a claim to a reason that depends on the claim.
 
     Example:
@@ -310,7 +311,7 @@ def weigh_verdict(bearing: Bearing, verdict: Verdict) -> Says:
 
 
 def table(algorithms: Sequence[Rule], parts: Sequence[Rule]) -> str:
-    """The rules as a Markdown table: case, facts, algorithm or part, reason."""
+    """Format the rules as a Markdown table: case, facts, algorithm or part, reason."""
     lines = ["| your case | facts | try | because |", "| --- | --- | --- | --- |"]
     for rule in algorithms:
         tried = f"`rljax preference PAIRS --loss {rule.choice}`" if "--loss" in rule.flags else f"`{rule.choice}`"
@@ -330,7 +331,7 @@ def _flags(rule: Rule) -> str:
 
 def read_rule(row: Mapping[str, Any]) -> Rule:
     """Build a rule from a row of `choosing.toml`; a condition without a value compares with None."""
-    where = tuple(Where(fact, test, value[0] if value else None) for fact, test, *value in row.get("where", ()))
+    where = tuple(Condition(fact, test, value[0] if value else None) for fact, test, *value in row.get("where", ()))
     names = tuple(row.get("algorithms", ()))
     return Rule(**{"flags": {}, "claims": {}, **row, "where": where, "algorithms": names})
 

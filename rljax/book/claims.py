@@ -1,6 +1,6 @@
 """Committed results of the experiments on claims of papers: verdicts, statistics and budgets, read from JSON.
 
-Nothing here trains. The experiments, and the rule that decides them, are in experiments/claims and experiments/lab;
+Nothing here trains a model. The experiments, and the rule that decides them, are in experiments/claims and experiments/lab;
 `rljax claims --rerun` runs them and writes these results.
 """
 
@@ -17,7 +17,7 @@ from rljax.text import did_you_mean
 
 Verdict = Literal["holds here", "contradicted", "not seen at this scale", "not decided"]
 VERDICTS: tuple[Verdict, ...] = ("holds here", "contradicted", "not seen at this scale", "not decided")
-"""In the order of a table."""
+"""All verdicts, in the order of a table."""
 
 
 class Interval(NamedTuple):
@@ -61,15 +61,15 @@ class ClaimResult(NamedTuple):
     verdict: Verdict
     """Verdict of the experiment."""
     statistic: Interval
-    """The number that decides, over seeds; larger if the claim is more right."""
+    """The statistic that decides, over seeds; the larger it is, the more it supports the claim."""
     unit: str
     """Description of the statistic, with its unit."""
     kind: Literal["above", "equal"]
     """`above`: the claim is that the statistic is above the margin. `equal`: that it is within the margin of 0."""
     margin: float
-    """Smallest size of the statistic that would matter."""
+    """Smallest value of the statistic that would matter."""
     budget: str
-    """What the arms have in common, and whether their learning rates were tuned; empty if no arm is trained."""
+    """What is the same for all arms, and whether their learning rates were tuned; empty if no arm is trained."""
     condition: str
     """Premise of the experiment, in words; empty if it has none."""
     condition_statistic: Interval | None
@@ -77,15 +77,15 @@ class ClaimResult(NamedTuple):
     figures: dict[str, Interval]
     """Other statistics, by name; they do not affect the verdict."""
     first_look: str
-    """Undecided result of an earlier look at other seeds; empty without one."""
+    """The undecided result of an earlier experiment with other seeds; empty if there was none."""
     pilot: str
-    """What was chosen after seeing results; empty: nothing."""
+    """What was chosen after seeing results; empty if nothing was."""
     means: dict[str, dict[str, float]]
     """Arm -> name of a metric -> its mean over the seeds."""
     date: str
     """Day of the last run, `YYYY-MM-DD`."""
     minutes: float
-    """Time of the experiment on two cores."""
+    """Duration of the experiment on two cores, in minutes."""
 
     @property
     def has_one_rate(self) -> bool:
@@ -99,7 +99,7 @@ class ClaimResult(NamedTuple):
 
 
 def claims_folder() -> Path:
-    """Folder of the claim experiments, in a wheel or a checkout.
+    """Return the folder of the claim experiments, in a wheel or a checkout.
 
     Raises:
         InputError: this installation has no such folder.
@@ -108,7 +108,7 @@ def claims_folder() -> Path:
 
 
 def claim_names() -> list[str]:
-    """Names of the claims with committed results, in alphabetical order."""
+    """Return the names of the claims with committed results, in alphabetical order."""
     return sorted(file.stem for file in claims_folder().glob("*.json"))
 
 
@@ -140,6 +140,6 @@ def read_claim(name: str) -> ClaimResult:
 
 
 def read_interval(stored: Mapping[str, Any]) -> Interval:
-    """Read an interval from JSON, in which null is NaN."""
+    """Read an interval from JSON, where null means NaN."""
     value, low, high = (math.nan if stored[end] is None else stored[end] for end in ("value", "low", "high"))
     return Interval(value, low, high, stored["seeds"])

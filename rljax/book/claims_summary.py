@@ -1,4 +1,4 @@
-"""The claims in ten lines: for the beginning of `rljax claims` and of their page."""
+"""A summary of the claims in ten lines, shown at the beginning of `rljax claims` and of the page of claims."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -42,7 +42,7 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "kl_in_reward": "k1 in the reward ends better than k3 in the loss",
             "k3_gradient": "the gradient of k3 in the loss is biased",
         },
-        "A sampler with old weights or other rounding": {
+        "A sampler with old weights or different rounding": {
             "truncated_weights": "truncated weights end better than none",
             "masked_weights": "a mask ends better than a cap",
             "staleness_gepo": "a delay costs GEPO less than GRPO",
@@ -53,14 +53,14 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "pkpo_pass_at_k": "training for pass@8 raises it more than training for pass@1",
             "max_rl_pass_at_16": "MaxRL has a better pass@16 than RLOO",
         },
-        "Whole recipes": {
+        "Complete recipes": {
             "dapo_ladder": "DAPO's parts help in the order of its table",
             "vapo_parts": "VAPO's parts matter in the order of its table",
             "lite_ppo": "Lite PPO ends better than DAPO",
         },
     }
 )
-"""Question -> claim -> the claim in a few words. The verdicts are in the results."""
+"""Question -> claim -> the claim in a few words, whether or not it holds; the verdicts are in the results."""
 LABELS = ("updates", "prompts", "baseline", "critic", "length", "entropy", "reference", "sampler", "pass@k", "recipes")
 """One word per question, for a terminal."""
 SIGNS = MappingProxyType({"holds here": "+", "contradicted": "-", "not seen at this scale": "~", "not decided": "?"})
@@ -68,7 +68,7 @@ SIGNS = MappingProxyType({"holds here": "+", "contradicted": "-", "not seen at t
 
 
 def summary_lines(verdicts: Mapping[str, str]) -> Sequence[str]:
-    """Ten terminal lines: the claims on each question, each after the sign of its verdict.
+    """Return ten lines for a terminal: the claims on each question, each after the sign of its verdict.
 
     Args:
         verdicts: claim -> its verdict.
@@ -83,6 +83,6 @@ def summary_lines(verdicts: Mapping[str, str]) -> Sequence[str]:
     ]
 
 
-def key() -> str:
-    """Meaning of the signs."""
+def sign_legend() -> str:
+    """Return a line that explains the signs."""
     return "  ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())

@@ -1,4 +1,4 @@
-"""Index of all equations, read from their docstrings so that it cannot drift from the code."""
+"""Index of all equations, read from their docstrings, so that it always agrees with the code."""
 
 import importlib
 import inspect
@@ -13,6 +13,7 @@ from rljax.algorithms import BY_NAME
 
 SECTIONS = ("Args", "Returns", "Raises", "Example", "Source")
 WITHOUT_EQUATIONS = frozenset({"arrays", "checks", "later_tokens"})
+"""Modules of `rljax.ops` that contain helpers and no equations."""
 ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Advantage": ("group", "baseline", "batch", "gae", "pass_at_k"),
@@ -49,7 +50,7 @@ class Equation:
 
 
 def role_of(entry: Equation) -> str:
-    """Role of an op in an algorithm; for an algorithm, `Algorithms`.
+    """Return the role of an op in an algorithm; for an algorithm, `Algorithms`.
 
     Raises:
         ValueError: the op's module has no role.
@@ -64,7 +65,7 @@ def role_of(entry: Equation) -> str:
 
 
 def by_role(entries: Iterable[Equation]) -> dict[str, list[Equation]]:
-    """The entries of each role; roles and modules in the order of `ROLES`, algorithms last."""
+    """Group entries by role; roles and modules are in the order of `ROLES`, and algorithms come last."""
     found: dict[str, list[Equation]] = {role: [] for role in (*ROLES, "Algorithms")}
     for entry in entries:
         found[role_of(entry)].append(entry)
@@ -74,7 +75,7 @@ def by_role(entries: Iterable[Equation]) -> dict[str, list[Equation]]:
 
 
 def sections(docstring: str) -> dict[str, str]:
-    """Split a docstring into its titled sections (`Args:` ...), and return the text of each without indentation."""
+    """Split a docstring into its titled sections (such as `Args:`), and return the text of each without indentation."""
     parts = re.split(rf"^({'|'.join(SECTIONS)}):\n", docstring, flags=re.MULTILINE)
     return {title: inspect.cleandoc(f"\n{text}") for title, text in zip(parts[1::2], parts[2::2], strict=True)}
 
@@ -93,7 +94,7 @@ def formula(docstring: str) -> str | None:
 
 
 def equation_name(function: Callable) -> str:
-    """Name of an op in the index: `gae.gae`, `unpublished.schedule.hybrid_weight`."""
+    """Return the name of an op in the index: `gae.gae`, `unpublished.schedule.hybrid_weight`."""
     return f"{function.__module__.removeprefix(f'{ops.__name__}.')}.{function.__name__}"
 
 

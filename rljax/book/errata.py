@@ -1,11 +1,11 @@
 """Errors and ambiguities of published papers, and differences between papers, their authors' code and libraries.
 
-Every entry gives a place in a text, what the text says there and what differs, and computes a small example. `rljax errata` prints
-the entries. Library versions: verl b178a3c (2026-01-29), TRL f2cd577 (2026-07-24), NeMo RL's documentation of 2026. Each entry was
+Each entry has a place in a text, the claim made there, and the correction, and computes a small example. `rljax errata` prints the
+entries. Library versions: verl b178a3c (2026-01-29), TRL f2cd577 (2026-07-24), NeMo RL's documentation of 2026. Each entry was
 checked twice against the text that it names. If a paper leaves a choice open, the entry says so and does not call it an error.
 
-Each check takes the formula that it tests as an argument, by default the text's; the tests also pass the correct formula, for which
-nothing differs.
+Each check takes the formula that it tests as an argument, by default the formula of the text. The tests also pass the correct
+formula, for which nothing differs.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Evidence:
     """Result of a counterexample."""
 
     numbers: str
-    """The computed numbers, in words."""
+    """The computed numbers, as a sentence."""
     holds: bool
     """True if the numbers refute the claim, or show the difference."""
 
@@ -46,7 +46,7 @@ class Erratum:
     number: str
     """Number, such as `9b`; entries that differ only in the letter are parts of the same error."""
     document: str
-    """Title of the text."""
+    """Title of the text, with its arXiv id or version."""
     where: str
     """Equation, theorem, table, section, or file and line."""
     claim: str
@@ -71,14 +71,14 @@ HALVES, QUARTERS = (0.5, 0.5), (0.25, 0.75)
 
 
 def differ(one: float, other: float) -> bool:
-    """Whether two numbers differ by more than rounding."""
+    """Return whether two numbers differ by more than rounding."""
     return abs(one - other) > 1e-5
 
 
 def expected_gradient(
     estimator: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Expected gradient, with respect to the logits, of an estimator used as a loss on tokens sampled from the policy."""
+    """Return the expected gradient with respect to the logits if an estimator is a loss on tokens sampled from the policy."""
 
     def gradient(logits: jax.Array, reference: jax.Array) -> jax.Array:
         p = jax.lax.stop_gradient(jax.nn.softmax(logits))
@@ -91,12 +91,12 @@ K1_GRADIENT, K3_GRADIENT = expected_gradient(k1), expected_gradient(k3)
 
 
 def gradient_of_kl(logits: jax.Array, reference: jax.Array) -> jax.Array:
-    """Gradient of D_KL(policy || reference)."""
+    """Compute the gradient of D_KL(policy || reference)."""
     return jax.grad(lambda x: exact_kl(x, reference))(logits)
 
 
 def unbiased_k3(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K3_GRADIENT) -> Evidence:
-    """Compare the value and gradient of k3 with those of the divergence that it estimates."""
+    """Compare the value and gradient of k3 with the value and gradient of the divergence that it estimates."""
     logits, reference = jnp.log(jnp.array(HALVES)), jnp.log(jnp.array(QUARTERS))
     value, exact = float((jnp.exp(logits) * k3(logits, reference)).sum()), float(exact_kl(logits, reference))
     ours, right = float(gradient(logits, reference)[0]), float(gradient_of_kl(logits, reference)[0])
@@ -105,7 +105,7 @@ def unbiased_k3(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K3_GRADI
 
 
 def deviation_of(ddof: int = 1) -> Evidence:
-    """Compare the advantages of three rewards under two standard deviations."""
+    """Compare the advantages of three rewards under two definitions of the standard deviation."""
     rewards = jnp.array([0.7, 0.5, 0.9])
     one, other = (float(group_normalized(rewards, eps=0.0, ddof=each)[2]) for each in (0, ddof))
     return Evidence(
@@ -115,7 +115,7 @@ def deviation_of(ddof: int = 1) -> Evidence:
 
 
 def unclamped_lambda(length: int) -> float:
-    """λ of VAPO's Eq. 5 with its α, 0.05."""
+    """Compute λ by VAPO's Eq. 5, with its α of 0.05."""
     return 1 - 1 / (0.05 * length)
 
 
@@ -127,7 +127,7 @@ def negative_lambda(lambda_: Callable[[int], float] = unclamped_lambda) -> Evide
 
 
 def token_means(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
-    """Compare the weight of a group of short responses with that of a group of long ones."""
+    """Compute the weight of a group of short responses next to a group of long ones."""
     mask = jnp.arange(9)[None, None] < jnp.array([[1, 1], [9, 9]])[..., None]
     ours = float(weights(mask)[0].sum())
     paper = float(token_mean_per_group(mask)[0].sum())
@@ -146,7 +146,7 @@ def underflow(length: int = 2000) -> Evidence:
 
 
 def dual_clip(log_ratio: jax.Array, advantage: jax.Array, *, low: float, high: float) -> jax.Array:
-    """The dual clip with DAPO's range, at its usual cap of 3."""
+    """Compute the dual clip with DAPO's range and the usual cap of 3."""
     return dual_clipped(log_ratio, advantage, low=low, high=high)
 
 
@@ -168,7 +168,7 @@ def recommended_by_dr_grpo(weights: Callable[[jax.Array], jax.Array] = token_mea
 
 
 def cause_of_length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_mean) -> Evidence:
-    """Compute the push on each token of two equally wrong responses, without dividing by the group's deviation on either side."""
+    """Compute weight times advantage per token of two equally wrong responses; no advantage is divided by a deviation."""
     mask, advantage = jnp.arange(8)[None] < jnp.array([[2], [8]]), group_centered(jnp.array([0.0, 0.0, 1.0]))[:2, None]
     short, long = (float(push) for push in (weights(mask) * advantage)[:, 0])
     numbers = f"no division by the deviation, wrong responses of 2 and 8 tokens: {short:.4f} and {long:.4f} on each token"
@@ -176,19 +176,19 @@ def cause_of_length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_me
 
 
 def verl_token_sum_norm(mask: jax.Array) -> jax.Array:
-    """Weights of verl's seq-mean-token-sum-norm for one micro-batch: the sum over sequences, divided by a constant length of 8."""
+    """Compute verl's seq-mean-token-sum-norm weights for one micro-batch: a sum over sequences, divided by a length of 8."""
     return jnp.where(mask, 1 / 8, 0.0)
 
 
 def sum_over_sequences(weights: Callable[[jax.Array], jax.Array] = verl_token_sum_norm) -> Evidence:
-    """Compare the loss of a batch with the loss of the same batch repeated twice, with 1 at all tokens."""
+    """Compare the loss of a batch with the loss of the same batch twice; the surrogate is 1 at all tokens."""
     mask = jnp.ones((2, 4), bool)
     once, twice = (float(weights(each).sum()) for each in (mask, jnp.concatenate([mask, mask])))
     return Evidence(f"two responses of 4 tokens: loss {once:g}; the same two twice: {twice:g}", differ(once, twice))
 
 
 def verl_gpg_scale(rewards: jax.Array) -> float:
-    """The factor of verl's GPG: the number of responses divided by the number with a nonzero score."""
+    """Compute the factor of verl's GPG: the number of responses divided by the number with a nonzero score."""
     return float(rewards.size / jnp.maximum(jnp.count_nonzero(rewards), 1))
 
 
@@ -202,7 +202,7 @@ def factor_of_gpg(scale: Callable[[jax.Array], float] = verl_gpg_scale) -> Evide
 
 
 def verl_k3(logp: jax.Array, reference: jax.Array) -> jax.Array:
-    """verl's k3, with its value clamped to 10."""
+    """Compute verl's k3, whose value is clamped to [-10, 10]."""
     return jnp.clip(k3(logp, reference), -10, 10)
 
 
@@ -214,7 +214,7 @@ def clamped_penalty(penalty: Callable[[jax.Array, jax.Array], jax.Array] = verl_
 
 
 def verl_alone(rewards: jax.Array) -> jax.Array:
-    """verl's advantage of a group of one, which assumes mean 0 and deviation 1."""
+    """Compute verl's advantage in a group of one, which assumes mean 0 and deviation 1."""
     return rewards / (1 + 1e-6)
 
 
@@ -237,7 +237,7 @@ def k1_as_loss(gradient: Callable[[jax.Array, jax.Array], jax.Array] = K1_GRADIE
 
 
 def trl_cispo_weight(ratio: float, epsilon_high: float) -> float:
-    """TRL's token weight: the ratio, capped at epsilon_high."""
+    """Compute TRL's token weight: the ratio, capped at epsilon_high."""
     return min(ratio, epsilon_high)
 
 

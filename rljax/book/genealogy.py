@@ -3,8 +3,9 @@
 The parent of an algorithm is computed, not declared: of all algorithms with an older paper, it is the one with the same function in
 the most slots; an advantage that reads other parts of a rollout counts twice. Ties go to an algorithm of the same paper, then to
 the oldest. An algorithm that learns from a teacher is never the parent of one that learns from rewards. A paper may name another
-ancestor. Numbers do not count, nor do loss terms, which a coefficient of 0 removes; they are listed among the changes. Papers are
-ordered by the first arXiv id in the algorithm's docstring. The hybrids of the design document, which has no date, come last.
+ancestor. Numbers do not count, and neither do loss terms, because a coefficient of 0 removes them; they are listed among the
+changes. Papers are ordered by the first arXiv id in the algorithm's docstring. The hybrids of the design document, which has no
+date, come last.
 """
 
 import re
@@ -13,10 +14,10 @@ from typing import NamedTuple
 
 from rljax.algorithms import BY_NAME, Algorithm
 from rljax.book.equations import read_algorithm
-from rljax.book.slots import SIZES, Filling, fillings
+from rljax.book.slots import SIZES, SlotContent, slot_contents
 
 UNDATED = "no paper"
-NOTHING = Filling("nothing", "")
+NOTHING = SlotContent("nothing", "")
 
 
 class Change(NamedTuple):
@@ -24,13 +25,13 @@ class Change(NamedTuple):
 
     slot: str
     """Name of the slot."""
-    before: Filling
+    before: SlotContent
     """The parent's content of the slot."""
-    after: Filling
+    after: SlotContent
     """The algorithm's content of the slot."""
 
     def text(self) -> str:
-        """`weights: sequence_mean -> token_mean`, `+ bonus: only_high_entropy`, `- terms.reference_kl`."""
+        """Format the change: `weights: sequence_mean → token_mean`, `+ bonus: only_high_entropy`, `- terms.reference_kl`."""
         if self.before is NOTHING:
             return f"+ {self.slot}: {self.after.text()}"
         if self.after is NOTHING:
@@ -40,7 +41,7 @@ class Change(NamedTuple):
         return f"{self.slot}: {self.before.function} → {self.after.text()}"
 
 
-class Descent(NamedTuple):
+class GenealogyEntry(NamedTuple):
     """An algorithm and its computed parent."""
 
     name: str
@@ -54,7 +55,7 @@ class Descent(NamedTuple):
 
 
 def paper_of(name: str) -> str:
-    """The first arXiv id in the source of an algorithm, or "no paper".
+    """Return the first arXiv id in the source of an algorithm, or "no paper".
 
     Example:
         >>> paper_of("dapo"), paper_of("vapo_grpo")
@@ -64,18 +65,18 @@ def paper_of(name: str) -> str:
     return UNDATED if found is None else found[1]
 
 
-def changes(before: Mapping[str, Filling], after: Mapping[str, Filling]) -> tuple[Change, ...]:
-    """Slots in which two records differ; sizes, such as the number of responses, do not count.
+def changes(before: Mapping[str, SlotContent], after: Mapping[str, SlotContent]) -> tuple[Change, ...]:
+    """Return the slots in which two records differ; sizes, such as the number of responses, are ignored.
 
     Args:
-        before: the parent's slots, from `rljax.book.slots.fillings`.
+        before: the parent's slots, from `rljax.book.slots.slot_contents`.
         after: the child's slots.
 
     Returns:
         One entry per differing slot.
 
     Example:
-        >>> plain, other = Filling("clipped", "low=0.2 high=0.2"), Filling("clipped", "low=0.2 high=0.28")
+        >>> plain, other = SlotContent("clipped", "low=0.2 high=0.2"), SlotContent("clipped", "low=0.2 high=0.28")
         >>> [change.text() for change in changes({"surrogate": plain}, {"surrogate": other})]
         ['surrogate: low=0.2 high=0.2 → low=0.2 high=0.28']
     """
@@ -85,7 +86,7 @@ def changes(before: Mapping[str, Filling], after: Mapping[str, Filling]) -> tupl
     return tuple(change for change in pairs if change.before != change.after)
 
 
-def _without_lone_critic(record: Mapping[str, Filling], other: Mapping[str, Filling]) -> dict[str, Filling]:
+def _without_lone_critic(record: Mapping[str, SlotContent], other: Mapping[str, SlotContent]) -> dict[str, SlotContent]:
     """Treat the critic as a single slot if the other record has no critic to compare it with."""
     if any(slot.startswith("critic.") for slot in other):
         return dict(record)
@@ -98,48 +99,49 @@ def learns_from_teacher(algorithm: Algorithm) -> bool:
     return algorithm.needs("teacher_logp") or algorithm.needs("teacher_divergence")
 
 
-def what_advantage_reads(algorithm: Algorithm) -> tuple[str, ...] | None:
-    """Names of what the slot `advantage` reads; None if it is empty."""
+def advantage_inputs(algorithm: Algorithm) -> tuple[str, ...] | None:
+    """Return the names of the values that the slot `advantage` reads; None if the slot is empty."""
     return None if algorithm.advantage is None else algorithm.credits[-1].needs
 
 
-def genealogy() -> tuple[Descent, ...]:
-    """Every algorithm with its parent, from the oldest paper to the newest.
+def genealogy() -> tuple[GenealogyEntry, ...]:
+    """Return every algorithm with its parent, from the oldest paper to the newest.
 
     Example:
         >>> {entry.name: entry.parent for entry in genealogy()}["forking_tokens"]
         'dapo'
     """
-    held = {name: fillings(BY_NAME[name]()) for name in BY_NAME}
+    held = {name: slot_contents(BY_NAME[name]()) for name in BY_NAME}
     taught = {name: learns_from_teacher(BY_NAME[name]()) for name in BY_NAME}
-    reads = {name: what_advantage_reads(BY_NAME[name]()) for name in BY_NAME}
+    reads = {name: advantage_inputs(BY_NAME[name]()) for name in BY_NAME}
     papers = {name: paper_of(name) for name in BY_NAME}
     order = sorted(
         BY_NAME, key=lambda name: (papers[name], name)
     )  # ids begin with year and month; letters come after digits
-    found = [Descent(order[0], papers[order[0]], None, ())]
+    found = [GenealogyEntry(order[0], papers[order[0]], None, ())]
     for place, name in enumerate(order[1:], 1):
-        ways = {other: changes(held[other], held[name]) for other in order[:place]}
+        candidates = {other: changes(held[other], held[name]) for other in order[:place]}
         # `min` takes the first of equal candidates, which is the oldest.
         parent = min(
-            ways,
+            candidates,
             key=lambda other: (
                 taught[other] != taught[name],
-                _other_functions(ways[other]) + (None not in (pair := {reads[other], reads[name]}) and len(pair) > 1),
+                _count_other_functions(candidates[other])
+                + (None not in (pair := {reads[other], reads[name]}) and len(pair) > 1),
                 papers[other] != papers[name],
             ),
         )
-        found.append(Descent(name, papers[name], parent, ways[parent]))
+        found.append(GenealogyEntry(name, papers[name], parent, candidates[parent]))
     return tuple(found)
 
 
-def _other_functions(found: tuple[Change, ...]) -> int:
-    """Number of slots with a different function; a loss term counts as its coefficient, which is a number."""
+def _count_other_functions(found: tuple[Change, ...]) -> int:
+    """Count the slots with a different function; loss terms are ignored, because their coefficients are numbers."""
     return sum(change.before.function != change.after.function and "terms." not in change.slot for change in found)
 
 
 def genealogy_text() -> str:
-    """The genealogy as lines: an algorithm, its paper, its parent, then one line per change."""
+    """Format the genealogy as text: an algorithm, its paper and its parent, then one line per change."""
     blocks = []
     for entry in genealogy():
         head = f"{entry.name} ({entry.paper})" + (f", from {entry.parent}" if entry.parent else "")

@@ -8,13 +8,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from rljax.book.genealogy import Descent, genealogy, genealogy_text
+from rljax.book.genealogy import GenealogyEntry, genealogy, genealogy_text
 from rljax.errors import InputError
 
 SUFFIXES = (".png", ".svg")
 INK, MUTED, LINE, BOX = "#1b1f24", "#57606a", "#8b949e", "#f6f8fa"
 CHARACTERS = 50
-"""Characters per line in a box."""
+"""Maximum number of characters per line in a box."""
 BOX_WIDTH, COLUMN, LINE_HEIGHT, PAD, GAP = 3.3, 3.75, 0.165, 0.09, 0.14
 """In inches: width of a box, distance between columns, height of a line, margin in a box, distance between boxes."""
 HEAD_LINES = 1.25
@@ -27,9 +27,9 @@ DOTS_PER_INCH = 90
 
 
 class Box(NamedTuple):
-    """A box of the picture; lengths in inches."""
+    """A box of the picture; lengths are in inches."""
 
-    entry: Descent
+    entry: GenealogyEntry
     lines: tuple[str, ...]
     x: float
     y: float
@@ -37,12 +37,12 @@ class Box(NamedTuple):
     height: float
 
     def middle(self) -> float:
-        """Height at which lines meet the box."""
+        """Return the height at which lines meet the box."""
         return self.y + self.height / 2
 
 
 def draw_genealogy(path: Path | str) -> None:
-    """Draw the genealogy of all algorithms, the oldest on the left; the file's field Description contains it as text.
+    """Draw the genealogy of all algorithms, the oldest on the left; the file's metadata contains it as text.
 
     Args:
         path: file of the picture, `.png` or `.svg`; its folder is created.
@@ -53,7 +53,7 @@ def draw_genealogy(path: Path | str) -> None:
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path} must end in {' or '.join(SUFFIXES)}.")
-    boxes = {box.entry.name: box for box in laid_out(genealogy())}
+    boxes = {box.entry.name: box for box in place_boxes(genealogy())}
     width = max(box.x for box in boxes.values()) + BOX_WIDTH + 2 * GAP
     height = max(box.y + box.height for box in boxes.values()) + 2 * GAP
     figure = Figure(figsize=(width, height))
@@ -79,8 +79,8 @@ def draw_genealogy(path: Path | str) -> None:
     figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Description": genealogy_text()})
 
 
-def laid_out(entries: tuple[Descent, ...]) -> list[Box]:
-    """Place a box for each entry: children one below the other in the column after their parent's, with the parent next to them.
+def place_boxes(entries: tuple[GenealogyEntry, ...]) -> list[Box]:
+    """Place a box for each entry: children are stacked in the column to the right of their parent, which is centered next to them.
 
     Args:
         entries: parents come before their children; the first has no parent.
@@ -88,14 +88,14 @@ def laid_out(entries: tuple[Descent, ...]) -> list[Box]:
     Returns:
         The boxes, from the leaves to the root.
     """
-    children: dict[str | None, list[Descent]] = {}
+    children: dict[str | None, list[GenealogyEntry]] = {}
     for entry in entries:
         children.setdefault(entry.parent, []).append(entry)
     boxes: list[Box] = []
 
-    def place(entry: Descent, depth: int, top: float) -> tuple[Box, float]:
+    def place(entry: GenealogyEntry, depth: int, top: float) -> tuple[Box, float]:
         """Place an entry and its descendants below `top`; return its box and the top of the next one."""
-        lines = tuple(_wrapped(entry))
+        lines = tuple(_wrap_changes(entry))
         height = (HEAD_LINES + len(lines)) * LINE_HEIGHT + 2 * PAD
         bottom, middles = top, []
         for child in children.get(entry.name, ()):
@@ -109,5 +109,5 @@ def laid_out(entries: tuple[Descent, ...]) -> list[Box]:
     return boxes
 
 
-def _wrapped(entry: Descent) -> list[str]:
+def _wrap_changes(entry: GenealogyEntry) -> list[str]:
     return [line for change in entry.changes for line in textwrap.wrap(change.text(), CHARACTERS, subsequent_indent="    ")]

@@ -30,11 +30,12 @@ def references() -> tuple[Reference, ...]:
     return tuple(Reference(found[2], dict(FIELD.findall(found[3])), found[0].rstrip()) for found in ENTRY.finditer(source))
 
 
-def cited(text: str) -> tuple[Reference, ...]:
+def find_citations(text: str) -> tuple[Reference, ...]:
     """Find the entries that a text cites: by arXiv id, or by the words in the entry's field `cited`.
 
     Example:
-        >>> [entry.key for entry in cited('GRPO, arXiv:2402.03300, Eq. 4; Schulman, "Approximating KL divergence" (2020).')]
+        >>> text = 'GRPO, arXiv:2402.03300, Eq. 4; Schulman, "Approximating KL divergence" (2020).'
+        >>> [entry.key for entry in find_citations(text)]
         ['shao2024deepseekmath', 'schulman2020kl']
     """
     words = " ".join(text.split())

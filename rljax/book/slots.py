@@ -1,4 +1,4 @@
-"""The table of algorithms x slots, and slot contents in words; both are read from the records, with the papers' defaults."""
+"""The table of algorithms and slots, and slot contents in words; both are read from the records, with the papers' defaults."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -10,23 +10,23 @@ from rljax.algorithms.value_head import ValueHead
 from rljax.book.uses import ops_in, slots
 
 SIZES = ("group_size", "critic.learning_rate_ratio", "critic.updates", "critic.pretraining_steps")
-"""Slots that set how much is sampled and trained: they are settings of a run, not equations."""
+"""Slots that set how much is sampled and trained; they are settings of a run, not equations."""
 
 
-class Filling(NamedTuple):
+class SlotContent(NamedTuple):
     """Content of a slot."""
 
     function: str
-    """Bare names of its ops, joined by " + "; if it calls no op, the name of its own function; "" for a bare number."""
+    """Names of its ops without their modules, joined by " + "; if it calls no op, the name of its own function; "" for a number."""
     numbers: str
-    """Its numbers, `low=0.2 high=0.28`; "" if it has none."""
+    """Its numbers, such as `low=0.2 high=0.28`; "" if it has none."""
 
     def text(self) -> str:
-        """The function, then its numbers."""
+        """Return the function, then its numbers."""
         return " ".join(filter(None, self))
 
 
-def filling(value: object) -> Filling:
+def describe_slot(value: object) -> SlotContent:
     """Describe the content of a slot.
 
     Args:
@@ -40,22 +40,22 @@ def filling(value: object) -> Filling:
 
     Example:
         >>> from rljax.algorithms import BY_NAME
-        >>> filling(BY_NAME["dapo"]().surrogate).text()
+        >>> describe_slot(BY_NAME["dapo"]().surrogate).text()
         'clipped low=0.2 high=0.28'
     """
     if isinstance(value, float | int):
-        return Filling("", f"{value:g}")
+        return SlotContent("", f"{value:g}")
     if isinstance(value, Credit):
-        return filling(value.function)
+        return describe_slot(value.function)
     if isinstance(value, Term):
-        return Filling(_names(value, value.name), f"coefficient={value.coefficient:g}")
+        return SlotContent(_names(value, value.name), f"coefficient={value.coefficient:g}")
     if isinstance(value, ValueHead):
-        return Filling(_names(value, f"{value.size} number{'s' if value.size > 1 else ''}"), "")
+        return SlotContent(_names(value, f"{value.size} number{'s' if value.size > 1 else ''}"), "")
     if isinstance(value, partial):
         numbers = [f"{name}={number:g}" for name, number in value.keywords.items() if isinstance(number, float | int)]
-        return Filling(_names(value, _own_name(value.func)), " ".join(numbers))
+        return SlotContent(_names(value, _own_name(value.func)), " ".join(numbers))
     if callable(value):
-        return Filling(_names(value, _own_name(value)), "")
+        return SlotContent(_names(value, _own_name(value)), "")
     raise TypeError(f"a slot must hold a number, a function or a record of functions, got {value!r}")
 
 
@@ -67,21 +67,21 @@ def _own_name(function: Callable[..., Any]) -> str:
     return inspect.unwrap(function).__name__.removeprefix("_")
 
 
-def fillings(algorithm: Algorithm) -> dict[str, Filling]:
-    """Content of each slot of an algorithm, without slots set to the number 0, which removes their idea.
+def slot_contents(algorithm: Algorithm) -> dict[str, SlotContent]:
+    """Return the content of each slot of an algorithm, except slots that the number 0 turns off.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
-        >>> {slot: held.text() for slot, held in fillings(BY_NAME["rloo"]()).items()}
+        >>> {slot: held.text() for slot, held in slot_contents(BY_NAME["rloo"]()).items()}
         {'advantage': 'leave_one_out', 'log_ratio': 'token_log_ratio', 'surrogate': 'reinforce', 'weights': 'sequence_sum'}
     """
-    return {slot: filling(value) for slot, value in slots(algorithm).items() if value != 0}
+    return {slot: describe_slot(value) for slot, value in slots(algorithm).items() if value != 0}
 
 
 PAGE = """# Algorithms and their slots
 
-`rljax algorithms --table` prints this page from the records. Each row is an algorithm as its paper has it, each column a slot
-of the record; a cell names the equations in the slot, without their numbers, and is empty if the slot is empty. Terms whose
+`rljax algorithms --table` prints this page from the records. Each row is an algorithm with its paper's defaults, each column a
+slot of the record; a cell names the equations in the slot, without their numbers, and is empty if the slot is empty. Terms whose
 coefficient is 0 by default are not in the tables; `rljax algorithms NAME` lists them.
 
 {algorithms}
@@ -93,8 +93,10 @@ coefficient is 0 by default are not in the tables; `rljax algorithms NAME` lists
 
 
 def table() -> str:
-    """The page with the tables of algorithms x slots and critics x slots, as Markdown."""
-    held = {name: {slot: what for slot, what in fillings(BY_NAME[name]()).items() if slot not in SIZES} for name in BY_NAME}
+    """Return the page with the tables of algorithms and critics, one row each and one column per slot, as Markdown."""
+    held = {
+        name: {slot: what for slot, what in slot_contents(BY_NAME[name]()).items() if slot not in SIZES} for name in BY_NAME
+    }
     critics = {
         name: {slot.removeprefix("critic."): what for slot, what in row.items() if slot.startswith("critic.")}
         for name, row in held.items()
@@ -103,16 +105,16 @@ def table() -> str:
     return PAGE.format(algorithms=_matrix(held, Algorithm._fields), critics=_matrix(with_critic, Critic._fields)).rstrip()
 
 
-def _matrix(held: Mapping[str, Mapping[str, Filling]], fields: Sequence[str]) -> str:
-    """One row per algorithm, one column for each field that some algorithm fills."""
+def _matrix(held: Mapping[str, Mapping[str, SlotContent]], fields: Sequence[str]) -> str:
+    """Format a table: one row per algorithm, and one column for each field that some algorithm fills."""
     columns = [field for field in fields if any(_cell(row, field) for row in held.values())]
     rows = [("algorithm", *columns), ("---",) * (len(columns) + 1)]
     rows += [(f"`{name}`", *(_cell(held[name], field) for field in columns)) for name in sorted(held)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _cell(row: Mapping[str, Filling], field: str) -> str:
-    """Text of a field of a row. For a slot that contains a record, this is the names of the slots that the record adds."""
+def _cell(row: Mapping[str, SlotContent], field: str) -> str:
+    """Return the text of a cell. If the slot contains a record, this is the names of the record's own slots."""
     if field in row:
         return row[field].function or row[field].numbers
     inner = [slot.removeprefix(f"{field}.") for slot in row if slot.startswith(f"{field}.")]

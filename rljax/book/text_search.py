@@ -1,10 +1,10 @@
-"""Search the book of equations for words, papers, symbols and ideas, ranked by a score that can be computed by hand.
+"""Search the index of equations for words, papers, symbols and ideas, ranked by a score that can be computed by hand.
 
 A word scores the weight of the heaviest field that contains it: full name 12, name 10, ideas 7, summary 5, source 4, module 4,
 formula 3. A field contains a word if it has the word itself or another form of it (`clip`, `clipped`, `clips`); another form
 scores half. An entry's score is the sum over the words of the query, plus 14 if one phrase of its ideas has them all.
 Entries with more of the words come first, then higher scores, then the order of the index. Entries with fewer words than the best
-one are left out; if the best one has three or more, one word fewer is allowed. Words such as "what", "the" and "of" do not count;
+one are omitted; if the best one has three or more, one word fewer is allowed. Words such as "what", "the" and "of" do not count;
 Greek letters and their names are the same word (`λ`, `lambda`).
 """
 
@@ -22,7 +22,7 @@ IDEAS: Mapping[str, str] = read_toml("rljax.book", "ideas.toml")
 WEIGHTS = {"full name": 12, "name": 10, "ideas": 7, "summary": 5, "source": 4, "module": 4, "formula": 3}
 PHRASE = 14
 MANY_WORDS = 3
-LITTLE_WORDS = frozenset((
+STOP_WORDS = frozenset((
     "a", "about", "all", "an", "and", "are", "as", "at", "be", "by", "can", "do", "does", "equation", "find", "for",
     "from", "has", "have", "how", "i", "in", "is", "it", "its", "me", "of", "on", "or", "show", "than", "that", "the",
     "there", "this", "to", "use", "used", "what", "when", "where", "which", "who", "why", "with",
@@ -44,7 +44,7 @@ class Match(NamedTuple):
     entry: Equation
     """The entry of the index."""
     found: int
-    """How many words of the query it contains."""
+    """Number of the query's words that it contains."""
     score: float
     """Its score."""
 
@@ -62,7 +62,7 @@ def words(text: str) -> list[str]:
 
 
 def stem(word: str) -> str:
-    """Remove the ending of a word form, and one of a doubled last consonant: `clipped`, `clips` and `clip` become `clip`.
+    """Remove the ending of a word and one letter of a doubled last consonant: `clipped`, `clips` and `clip` become `clip`.
 
     Example:
         >>> stem("clipping"), stem("normalised"), stem("normalization"), stem("gae")
@@ -80,7 +80,7 @@ def stem(word: str) -> str:
 
 @cache
 def _fields(entry: Equation) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-    """The words of each field of an entry, and their stems."""
+    """Return the words of each field of an entry, and their stems."""
     texts = {
         "name": entry.function,
         "module": entry.name.rpartition(".")[0],
@@ -94,7 +94,7 @@ def _fields(entry: Equation) -> dict[str, tuple[frozenset[str], frozenset[str]]]
 
 
 def _word_score(word: str, entry: Equation) -> float:
-    """The highest score that a field of the entry gives for a word; 0 if no field has it."""
+    """Return the highest score that a field of the entry gives for a word; 0 if no field has it."""
     scores = [WEIGHTS["full name"] if word == entry.function.casefold() else 0.0]
     for field, (exact, stems) in _fields(entry).items():
         if word in exact:
@@ -105,21 +105,21 @@ def _word_score(word: str, entry: Equation) -> float:
 
 
 def _phrase_score(query: Sequence[str], entry: Equation) -> float:
-    """The bonus if one phrase of the ideas has every word of a multi-word query, in any form."""
+    """Return the bonus if one phrase of the ideas has every word of a multi-word query, in any form."""
     wanted = {stem(word) for word in query}
     phrases = (set(map(stem, words(phrase))) for phrase in IDEAS.get(entry.name, "").split(";"))
     return PHRASE if len(wanted) > 1 and any(wanted <= phrase for phrase in phrases) else 0.0
 
 
 def content_words(query: str) -> list[str]:
-    """The words of a query that count, each once; all words if none would count.
+    """Return the words of a query that are no stop words, each once; all words if there are only stop words.
 
     Example:
         >>> content_words("What bounds the ratio?")
         ['bounds', 'ratio']
     """
     every = list(dict.fromkeys(words(query)))
-    return [word for word in every if word not in LITTLE_WORDS] or every
+    return [word for word in every if word not in STOP_WORDS] or every
 
 
 def search(query: str) -> tuple[Match, ...]:

@@ -1,4 +1,4 @@
-"""Trainer experiments decided by the rule for claims: they take minutes to hours, and their results are tables."""
+"""Trainer experiments that are decided by the rule for claims. They take minutes to hours, and their results are tables."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ class TrainerExperiment(NamedTuple):
 
 
 def trainer_experiments() -> dict[str, Path]:
-    """Files in experiments/ that import `verdict_of` or `verdict_table` by name, in alphabetical order."""
+    """Find the files in experiments/ that import `verdict_of` or `verdict_table` by name, in alphabetical order."""
     files = sorted(experiments_folder().glob("*.py"))
     return {file.stem: file for file in files if _is_decided(ast.parse(file.read_text(encoding="utf-8")))}
 
@@ -41,11 +41,11 @@ def read_trainer_experiment(file: Path) -> TrainerExperiment:
     """Read an experiment of `trainer_experiments` with its committed results; nothing is run.
 
     Raises:
-        ValueError: the docstring names no command.
+        ValueError: the docstring has no command.
     """
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     command = re.search(r"^Command:\n\n    (python .+?) +(\(.+\))$", text, re.MULTILINE)
     if command is None:
-        raise ValueError(f"{file} names no command, and no time that it takes, behind `Command:`")
+        raise ValueError(f"{file} must have a command, and its duration in parentheses, after `Command:`")
     table = file.with_suffix(".md").read_text(encoding="utf-8").strip()
     return TrainerExperiment(file.stem, text, f"`{command[1]}` {command[2]}", table)

@@ -1,4 +1,4 @@
-"""Ops that a record of functions calls, found in the record itself: in its partial functions, closures and compiled code."""
+"""The ops that a record of functions calls, found in the record itself: in its partial functions, closures and bytecode."""
 
 import dis
 import inspect
@@ -40,7 +40,7 @@ class Use(NamedTuple):
     ops: tuple[str, ...]
     """Names of the ops, in the order in which the slot refers to them; empty if it calls none."""
     option: str | None = None
-    """The option that fills the slot if it is set (its default of 0 or infinity leaves the slot empty); None: always filled."""
+    """The option that fills the slot when it is set; its default of 0 or infinity leaves the slot empty. None: always filled."""
 
 
 @cache
@@ -50,7 +50,7 @@ def names_of_ops() -> Mapping[Callable[..., Any], str]:
 
 
 def ops_in(value: object) -> tuple[str, ...]:
-    """Names of the ops that a slot's value calls, directly or through functions of algorithms, but not through other ops.
+    """Name the ops that a slot's value calls, directly or through functions of algorithms, but not through other ops.
 
     Args:
         value: a function, a partial function, or a tuple of them; anything else calls nothing.
@@ -78,17 +78,17 @@ def _walk(value: object, seen: set[int]) -> Iterator[str]:
         if value in names_of_ops():
             yield names_of_ops()[value]
             return
-        parts = tuple(_referred(inspect.unwrap(value))) if value.__module__.startswith(OWN_PACKAGE) else ()
+        parts = tuple(_references(inspect.unwrap(value))) if value.__module__.startswith(OWN_PACKAGE) else ()
     else:
         parts = ()
     for part in parts:
         yield from _walk(part, seen)
 
 
-def _referred(function: Callable[..., Any]) -> Iterator[object]:
-    """Functions and partial functions that a function's body refers to: in its closure and among its globals.
+def _references(function: Callable[..., Any]) -> Iterator[object]:
+    """Yield the functions and partial functions that a function's body refers to, in its closure and among its globals.
 
-    A compiled function is replaced by the function that it compiles.
+    A function that JAX compiles is replaced by the Python function inside it.
     """
     assert isinstance(function, FunctionType)
     yield from (cell.cell_contents for cell in function.__closure__ or ())
@@ -101,20 +101,20 @@ def _referred(function: Callable[..., Any]) -> Iterator[object]:
 
 @cache
 def _global_names(code: CodeType) -> list[str]:
-    """Names of the globals that compiled code loads, including those of nested functions."""
+    """Return the names of the globals that bytecode loads, including the bytecode of nested functions."""
     own = [found.argval for found in dis.get_instructions(code) if found.opname == "LOAD_GLOBAL"]
     inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _global_names(constant)]
     return [*own, *inner]
 
 
 def slots(record: Algorithm | Critic | Correction) -> dict[str, object]:
-    """Flatten a record to its filled slots: `critic` and `correction` to their own slots, `terms` to one each.
+    """Flatten a record to its filled slots: `critic` and `correction` to their own slots, `terms` to one slot per term.
 
     Args:
         record: an algorithm, a critic or a correction.
 
     Returns:
-        Name of the slot -> its value, in the record's order; without those that are None.
+        Name of the slot -> its value, in the record's order; slots that are None are omitted.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -134,28 +134,28 @@ def slots(record: Algorithm | Critic | Correction) -> dict[str, object]:
 
 
 def uses(name: str) -> tuple[Use, ...]:
-    """Slots of an algorithm that call ops: first at its defaults, then those filled by an option that is off by default.
+    """Return the slots of an algorithm that call ops: first with its defaults, then with each option that is off by default.
 
     Args:
         name: a key of `BY_NAME`.
 
     Returns:
-        One entry per slot; a second entry for a slot names the option that changes its ops.
+        One entry per slot, and another entry for each option that fills the slot or changes its ops.
 
     Example:
         >>> [(use.slot, use.ops) for use in uses("rloo") if use.option]
         [('reward_kl', ('divergence.kl_in_reward',))]
     """
-    plain = _calling(slots(BY_NAME[name]()))
+    plain = _ops_by_slot(slots(BY_NAME[name]()))
     found = [Use(slot, ops) for slot, ops in plain.items()]
     for option, parameter in inspect.signature(BY_NAME[name]).parameters.items():
         if isinstance(parameter.default, float) and parameter.default in SWITCHED_OFF:
-            other = _calling(slots(BY_NAME[name](**{option: 2.5 if parameter.default else 0.5})))
+            other = _ops_by_slot(slots(BY_NAME[name](**{option: 2.5 if parameter.default else 0.5})))
             found += [Use(slot, ops, option) for slot, ops in other.items() if plain.get(slot) != ops]
     return tuple(found)
 
 
-def _calling(record: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+def _ops_by_slot(record: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
     found = {slot: BY_NUMBER[slot] if slot in BY_NUMBER and value else value for slot, value in record.items()}
     return {slot: ops for slot, value in found.items() if (ops := ops_in(value))}
 
@@ -177,12 +177,12 @@ def calls_of_records() -> dict[str, tuple[str, ...]]:
 
 def calls_of_ops() -> dict[str, tuple[str, ...]]:
     """Map every op to the other ops that its body refers to."""
-    bodies = {name: _referred(inspect.unwrap(function)) for function, name in names_of_ops().items()}
+    bodies = {name: _references(inspect.unwrap(function)) for function, name in names_of_ops().items()}
     return {name: tuple(op for op in ops_in(tuple(body)) if op != name) for name, body in bodies.items()}
 
 
 def users(calls: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Invert a map: every op -> the keys that call it, in their order.
+    """Invert a map of calls: every op -> the keys that call it, in their order.
 
     Example:
         >>> users({"dapo": ("surrogate.clipped",)})["surrogate.clipped"]

@@ -9,8 +9,8 @@ from rljax.algorithms import ABLATIONS, BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.parts import PARTS, Part
 from rljax.book.equations import read_algorithm
-from rljax.book.genealogy import Descent, genealogy
-from rljax.book.slots import fillings
+from rljax.book.genealogy import GenealogyEntry, genealogy
+from rljax.book.slots import slot_contents
 from rljax.book.uses import Use, ops_in, slots, uses
 from rljax.cli.columns import columns_of, formula_lines, with_label, wrap
 from rljax.records import required
@@ -34,7 +34,7 @@ def show_algorithms(names: Sequence[str], stream: TextIO) -> None:
     stream.write("\n".join([*blocks, "", wrap(hint, columns)]) + "\n")
 
 
-def algorithm_text(name: str, descents: Sequence[Descent], columns: int) -> str:
+def algorithm_text(name: str, descents: Sequence[GenealogyEntry], columns: int) -> str:
     """Summary, formula, options, slots and genealogy of an algorithm.
 
     Raises:
@@ -42,7 +42,7 @@ def algorithm_text(name: str, descents: Sequence[Descent], columns: int) -> str:
     """
     options = _options(name)
     entry, record = read_algorithm(name, BY_NAME[name]), BY_NAME[name]()
-    described, filled = fillings(record), slots(record)
+    described, filled = slot_contents(record), slots(record)
     lines = [f"{slot}: {what.text()}{_named(ops_in(filled[slot]))}" for slot, what in described.items()]
     lines += [_optional(use) for use in uses(name) if use.option]
     rows = {"source": entry.source, "options": options, "--without": " ".join(ABLATIONS.get(name, ())), "test": entry.test}
@@ -144,7 +144,7 @@ def show_algorithms_json(names: Sequence[str], stream: TextIO) -> None:
     stream.write(f"{json.dumps(shown, indent=2, ensure_ascii=False)}\n")
 
 
-def _as_json(name: str, descents: dict[str, Descent]) -> dict[str, Any]:
+def _as_json(name: str, descents: dict[str, GenealogyEntry]) -> dict[str, Any]:
     options = {option: str(value) if value == float("inf") else value for option, value in option_names(name).items()}
     entry, record = read_algorithm(name, BY_NAME[name]), BY_NAME[name]()
     filled = slots(record)
@@ -156,7 +156,7 @@ def _as_json(name: str, descents: dict[str, Descent]) -> dict[str, Any]:
         "without": list(ABLATIONS.get(name, ())),
         "slots": [
             {"slot": slot, "function": what.function, "numbers": what.numbers, "ops": ops_in(filled[slot])}
-            for slot, what in fillings(record).items()
+            for slot, what in slot_contents(record).items()
         ],
         "optional": [use._asdict() for use in uses(name) if use.option],
         "parent": descents[name].parent,

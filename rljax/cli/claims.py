@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from rljax.book.claims import VERDICTS, ClaimResult, claim_names, read_claim
-from rljax.book.claims_summary import key, summary_lines
+from rljax.book.claims_summary import sign_legend, summary_lines
 from rljax.book.trainer_experiments import TrainerExperiment, read_trainer_experiment, trainer_experiments
 from rljax.cli.columns import columns_of, fit_lines, with_label, wrap
 from rljax.errors import InputError
@@ -159,7 +159,7 @@ def run_claims(command: Claims) -> int:
     else:
         trained = trainer_text([read_trainer_experiment(file) for file in files.values()], width=width)
         lines = summary_lines({claim.name: claim.verdict for claim in claims})
-        first = "\n".join([*lines, "", key(), "", wrap(total(claims), width)])
+        first = "\n".join([*lines, "", sign_legend(), "", wrap(total(claims), width)])
         print("\n\n\n".join([first, claims_text(claims, width=width), trained]))
     return 0
 

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from rljax.algorithms import BY_NAME
 from rljax.book.equations import Equation, by_role, equations
-from rljax.book.references import cited, references
+from rljax.book.references import find_citations, references
 from rljax.book.text_search import IDEAS, Match, content_words, search
 from rljax.book.uses import calls_of_ops, calls_of_records, ops_in, users, uses
 from rljax.cli.columns import columns_of, formula_lines, with_label, with_paragraphs, wrap
@@ -137,7 +137,7 @@ def show_equations_json(query: str, stream: TextIO) -> None:
     rows = [
         asdict(match.entry)
         | {"ideas": IDEAS[match.entry.name].split("; "), "links": linked[match.entry.name]}
-        | {"references": [reference.key for reference in cited(match.entry.source)]}
+        | {"references": [reference.key for reference in find_citations(match.entry.source)]}
         | ({"score": match.score} if query.strip() else {})
         for match in matches
     ]
@@ -153,7 +153,7 @@ def show_bibtex(query: str, stream: TextIO) -> None:
     entries = references()
     if query.strip():
         sources = [match.entry.source for match in find_matches(query)]
-        entries = tuple(entry for entry in entries if any(entry in cited(source) for source in sources))
+        entries = tuple(entry for entry in entries if any(entry in find_citations(source) for source in sources))
         if not entries:
             raise InputError(f"No entry for {query!r} has a source with BibTeX: they are conventions or unpublished.")
     stream.write("\n\n".join(entry.text for entry in entries) + "\n")

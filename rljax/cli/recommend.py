@@ -14,7 +14,7 @@ from rljax.book.choosing import (
     ALGORITHMS,
     PARTS,
     Bearing,
-    Evidence,
+    ClaimEvidence,
     Facts,
     Recommendation,
     Rule,
@@ -45,10 +45,10 @@ class Recommend:
     """Print JSON."""
 
 
-def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
+def evidence_of(rules: Iterable[Rule]) -> dict[str, list[ClaimEvidence]]:
     """Evidence from the experiments on each rule's claims: case -> one entry per claim."""
     of_trainer = trainer_experiments()
-    found: dict[str, list[Evidence]] = {}
+    found: dict[str, list[ClaimEvidence]] = {}
     for rule in rules:
         found[rule.case] = []
         for name, bearing in rule.claims.items():
@@ -60,11 +60,11 @@ def evidence_of(rules: Iterable[Rule]) -> dict[str, list[Evidence]]:
             text = f"{claim.text}: {claim.verdict}, {result}"
             if bearing == "against":
                 text = f"a claim against this advice, {claim.verdict}: {claim.text}; {result}"
-            found[rule.case].append(Evidence(name, claim.verdict, weigh_verdict(bearing, claim.verdict), text))
+            found[rule.case].append(ClaimEvidence(name, claim.verdict, weigh_verdict(bearing, claim.verdict), text))
     return found
 
 
-def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> Evidence:
+def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> ClaimEvidence:
     """Evidence from a trainer experiment: the verdicts on the choice in the last of its rows, the one with the largest change."""
     experiment = read_trainer_experiment(file)
     row = [line for line in experiment.table.splitlines() if line.startswith(f"| {choice} |")][-1]
@@ -72,7 +72,7 @@ def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> Evidence:
     verdict = ", ".join(f"{verdict} ({count})" for verdict, count in counts.items() if count)
     says: set[Says] = {weigh_verdict(bearing, verdict) for verdict, count in counts.items() if count}
     text = f"with the trainer: {experiment.question} {choice}: {verdict}; `rljax claims {file.stem}` has the table"
-    return Evidence(file.stem, verdict, says.pop() if len(says) == 1 else "is open", text)
+    return ClaimEvidence(file.stem, verdict, says.pop() if len(says) == 1 else "is open", text)
 
 
 CONTRADICTED = (
@@ -82,7 +82,7 @@ CONTRADICTED = (
 """Advice if an experiment contradicts a recommendation."""
 
 
-def _reason(rule: Rule, evidence: Mapping[str, list[Evidence]], width: int) -> list[str]:
+def _reason(rule: Rule, evidence: Mapping[str, list[ClaimEvidence]], width: int) -> list[str]:
     lines = [
         with_label("case", rule.case, width),
         with_label("because", rule.because, width),
@@ -94,7 +94,7 @@ def _reason(rule: Rule, evidence: Mapping[str, list[Evidence]], width: int) -> l
     return lines
 
 
-def recommendation_text(found: Recommendation, evidence: Mapping[str, list[Evidence]], *, width: int) -> str:
+def recommendation_text(found: Recommendation, evidence: Mapping[str, list[ClaimEvidence]], *, width: int) -> str:
     """The recommendation as plain text."""
     default = asdict(Facts())
     facts = [
@@ -121,7 +121,7 @@ def _wrap_command(words: Sequence[str], width: int) -> str:
     return lines.replace("\n", " \\\n").replace("\0", " ")
 
 
-def recommendation_json(found: Recommendation, evidence: Mapping[str, list[Evidence]]) -> dict[str, Any]:
+def recommendation_json(found: Recommendation, evidence: Mapping[str, list[ClaimEvidence]]) -> dict[str, Any]:
     """The recommendation for JSON."""
 
     def row(rule: Rule) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`rljax recommend`: rules as data, commands that can be run, and reasons that agree with their experiments."""
+"""`rljax recommend`: rules are data, commands can be run, and reasons agree with their experiments."""
 
 import itertools
 import json
@@ -10,7 +10,7 @@ import pytest
 from small_cli import printed, refused
 
 from rljax.algorithms import BY_NAME
-from rljax.book.choosing import ALGORITHMS, FREE, PARTS, Evidence, Facts, recommend, table, weigh_verdict
+from rljax.book.choosing import ALGORITHMS, FREE, PARTS, ClaimEvidence, Facts, recommend, table, weigh_verdict
 from rljax.book.claims import claim_names, read_claim
 from rljax.book.trainer_experiments import trainer_experiments
 from rljax.cli import parse
@@ -23,12 +23,12 @@ RULES = (*ALGORITHMS, *PARTS)
 
 
 def facts_of(rule):
-    """Facts that meet the conditions of a rule, and are the defaults otherwise."""
+    """Return facts that meet the conditions of a rule, with defaults for the others."""
     values = {where.fact: "my_teacher" if where.test == "is not" else where.value for where in rule.where}
     return Facts(**values)
 
 
-def chosen(**facts):
+def recommend_for(**facts):
     return recommend(Facts(**facts), ALGORITHMS, PARTS)
 
 
@@ -37,7 +37,7 @@ def test_every_rule_is_the_first_in_its_own_case(rule):
     assert recommend(facts_of(rule), ALGORITHMS, PARTS).chosen is rule
 
 
-def test_every_fact_matters_and_every_claim_is_there():
+def test_every_fact_is_used_and_every_claim_exists():
     assert {where.fact for rule in RULES for where in rule.where} | set(FREE) == {field.name for field in fields(Facts)}
     assert {claim for rule in RULES for claim in rule.claims} <= {*claim_names(), *trainer_experiments()}
     of_trainer = trainer_experiments()
@@ -50,7 +50,7 @@ def test_every_fact_matters_and_every_claim_is_there():
 
 
 def test_no_rule_is_advised_against_its_own_experiments():
-    """A claim that a rule rests on may be open, but not contradicted, and its interval may not lie below 0."""
+    """A claim that supports a rule may be undecided but not contradicted, and its interval may not be below 0."""
     verdicts = {name: read_claim(name).verdict for name in claim_names()}
     bearings = [(rule.case, name, bears) for rule in RULES for name, bears in rule.claims.items() if name in verdicts]
     assert len(bearings) > 20
@@ -67,7 +67,7 @@ SITUATIONS = [
 
 
 @pytest.mark.parametrize("facts", SITUATIONS, ids=lambda facts: shlex.join(map(str, asdict(facts).values())))
-def test_the_command_can_be_typed_and_its_parts_fit(facts):
+def test_the_command_is_valid_and_its_parts_fit(facts):
     found = recommend(facts, ALGORITHMS, PARTS)
     record = parse(found.words[1:])
     if found.words[1] == "train":
@@ -79,41 +79,41 @@ def test_the_command_can_be_typed_and_its_parts_fit(facts):
 
 
 def test_facts_reach_the_command():
-    found = chosen(length=400, budget=8000, group=4, updates=2, model="m", dataset="d.jsonl")
+    found = recommend_for(length=400, budget=8000, group=4, updates=2, model="m", dataset="d.jsonl")
     text = shlex.join(found.words)
     for words in ("--model m", "--dataset d.jsonl", "--max-response-tokens 400", "--group-size 4", "--minibatches 2"):
         assert words in text
     assert "--prompts 16 --group-size 4 --steps 125" in text
-    assert "--algorithm-options k=4" in shlex.join(chosen(pass_k=4, group=4).words)
+    assert "--algorithm-options k=4" in shlex.join(recommend_for(pass_k=4, group=4).words)
     for updates, words in (
         (20, "--minibatches 4 --passes 5"),
         (7, "--minibatches 1 --passes 7"),
         (128, "--minibatches 64 --passes 2"),
     ):
-        assert words in shlex.join(chosen(updates=updates).words)
-    assert "--without soft_overlong" in shlex.join(chosen(length=400, budget=20_000).words)
+        assert words in shlex.join(recommend_for(updates=updates).words)
+    assert "--without soft_overlong" in shlex.join(recommend_for(length=400, budget=20_000).words)
 
 
-def test_leaving_out_the_overlong_punishment_cites_its_experiment(capsys):
+def test_omitting_the_overlong_punishment_cites_its_experiment(capsys):
     text = " ".join(printed(capsys, "recommend").split())
     part = text[text.index("Part: no overlong punishment") :]
     assert "soft_overlong: a claim against this advice, not decided" in part
     assert "--without soft_overlong" in part[part.index("Command,") :]
-    assert chosen(updates=20).chosen.choice == "cispo"
-    assert "--without" not in chosen(updates=20).words
+    assert recommend_for(updates=20).chosen.choice == "cispo"
+    assert "--without" not in recommend_for(updates=20).words
 
 
-def test_a_stale_sampler_gets_one_of_the_two_remedies():
-    few, many = chosen(staleness=3), chosen(staleness=64)
+def test_a_stale_sampler_gets_capped_weights_or_gepo():
+    few, many = recommend_for(staleness=3), recommend_for(staleness=64)
     assert (few.chosen.choice, "--correction" in few.words) == ("dapo", True)
     assert (many.chosen.choice, "--correction" in many.words) == ("gepo", False)
 
 
 def test_a_critic_needs_length_and_responses():
-    assert chosen(critic=True, length=4000).chosen.choice == "vapo"
-    assert chosen(critic=True, length=1000).chosen.choice == "dapo"
-    assert chosen(critic=True, length=4000, budget=20_000).chosen.choice == "dapo"
-    assert [rule.choice for rule in chosen(critic=True, length=4000, pass_k=8).also] == ["pkpo"]
+    assert recommend_for(critic=True, length=4000).chosen.choice == "vapo"
+    assert recommend_for(critic=True, length=1000).chosen.choice == "dapo"
+    assert recommend_for(critic=True, length=4000, budget=20_000).chosen.choice == "dapo"
+    assert [rule.choice for rule in recommend_for(critic=True, length=4000, pass_k=8).also] == ["pkpo"]
 
 
 @pytest.mark.parametrize(
@@ -128,26 +128,26 @@ def test_a_critic_needs_length_and_responses():
 )
 def test_impossible_facts_are_refused(facts, message):
     with pytest.raises(InputError, match=message):
-        chosen(**facts)
+        recommend_for(**facts)
 
 
-def test_facts_that_change_nothing_are_named_with_the_reason():
-    assert dict(chosen().idle) == {} == dict(chosen(length=3000, critic=True, teacher=None).idle)
-    assert chosen(critic=True).idle == {"critic": "vapo needs --length 2000 or more"}
-    assert chosen(experts=True, pass_k=4).idle == {"experts": "gspo comes after pkpo"}
-    assert chosen(outliers=True, length=32).idle == {"outliers": "ranks does not fit rloo"}
-    assert set(chosen(reward="pairs", budget=50, group=4, length=32).idle) == {"budget", "group"}
-    found = chosen(critic=True)
+def test_facts_without_effect_are_listed_with_the_reason():
+    assert dict(recommend_for().idle) == {} == dict(recommend_for(length=3000, critic=True, teacher=None).idle)
+    assert recommend_for(critic=True).idle == {"critic": "vapo needs --length 2000 or more"}
+    assert recommend_for(experts=True, pass_k=4).idle == {"experts": "pkpo takes precedence over gspo"}
+    assert recommend_for(outliers=True, length=32).idle == {"outliers": "ranks does not fit rloo"}
+    assert set(recommend_for(reward="pairs", budget=50, group=4, length=32).idle) == {"budget", "group"}
+    found = recommend_for(critic=True)
     assert "Facts without effect here, and why" in recommendation_text(found, {r.case: [] for r in RULES}, width=80)
 
 
-def test_what_a_verdict_says_depends_on_the_bearing_of_the_claim():
+def test_the_meaning_of_a_verdict_depends_on_whether_the_claim_is_for_or_against():
     assert weigh_verdict("against", "contradicted") == "supports"
     assert weigh_verdict("for", "contradicted") == "contradicts"
     assert weigh_verdict("against", "not seen at this scale") == "is open"
 
 
-def test_without_flags_it_asks_nothing_and_says_what_it_took_for_granted(capsys):
+def test_without_flags_the_defaults_are_used_and_shown(capsys):
     text = printed(capsys, "recommend")
     assert max(map(len, text.splitlines())) <= 80
     assert "length      1024 (default)" in text
@@ -158,7 +158,7 @@ def test_without_flags_it_asks_nothing_and_says_what_it_took_for_granted(capsys)
     assert "rljax train --model Qwen/Qwen3-0.6B" in text
 
 
-def test_a_stale_sampler_is_referred_to_the_experiment_with_the_trainer(capsys):
+def test_the_trainer_experiment_on_stale_samplers_is_cited(capsys):
     text = " ".join(printed(capsys, "recommend", "--staleness", "32").split())
     assert "is open staleness_gepo: " in text
     assert "is open sampler_delay: with the trainer: How much does an old sampler cost GRPO, GSPO and GEPO?" in text
@@ -173,7 +173,7 @@ def test_a_stale_sampler_is_referred_to_the_experiment_with_the_trainer(capsys):
         ("for", ["holds here", "not decided"], "holds here (1), not decided (1)", "is open"),
     ],
 )
-def test_a_trainer_experiment_is_judged_by_the_last_row_of_the_chosen_algorithm(bearing, verdicts, shown, says, tmp_path):
+def test_the_last_row_of_the_chosen_algorithm_decides_a_trainer_experiment(bearing, verdicts, shown, says, tmp_path):
     file = tmp_path / "delay.py"
     file.write_text('"""Does it?\n\nCommand:\n\n    python delay.py  (a minute)\n"""\n')
     cells = " | ".join(f"0.1 (0 to 0.2): {verdict}" for verdict in verdicts)
@@ -184,7 +184,7 @@ def test_a_trainer_experiment_is_judged_by_the_last_row_of_the_chosen_algorithm(
     assert (found.claim, found.verdict, found.says) == ("delay", shown, says)
 
 
-def test_a_claim_against_the_advice_is_called_so(capsys):
+def test_a_claim_against_the_advice_is_marked(capsys):
     text = " ".join(printed(capsys, "recommend").split())
     assert "supports batch_deviation: a claim against this advice, contradicted: " in text
     assert "a claim against this advice" not in text[text.index("dynamic_sampling: ") : text.index("batch_deviation: ")]
@@ -199,20 +199,22 @@ def test_json_has_the_same_content_as_the_text(capsys):
     assert row["command"].startswith("rljax train ")
 
 
-def test_the_text_says_each_reason_once():
-    found = chosen(outliers=True)
-    evidence = {rule.case: [Evidence("c", "not decided", "is open", "text")] for rule in (found.chosen, *found.parts)}
+def test_the_text_has_each_reason_once():
+    found = recommend_for(outliers=True)
+    evidence = {rule.case: [ClaimEvidence("c", "not decided", "is open", "text")] for rule in (found.chosen, *found.parts)}
     text = recommendation_text(found, evidence, width=80)
     assert text.count("is open     c: text") == 1 + len(found.parts) == 3
     assert "outliers    True\n" in text
 
 
-def test_bad_flags_are_answered(capsys):
+def test_invalid_flags_are_refused(capsys):
     refused(capsys, "did you mean '--length'", "recommend", "--lenght", "3")
     refused(capsys, "exclude each other", "recommend", "--table", "--json")
     refused(capsys, "leave the facts out", "recommend", "--table", "--length", "3")
     refused(capsys, "group is 1", "recommend", "--group", "1", "--pass-k", "4")
 
 
-def test_the_page_has_the_rules_as_they_are():
-    assert table(ALGORITHMS, PARTS) in PAGE.read_text(encoding="utf-8"), "write `rljax recommend --table` into the page"
+def test_the_page_has_the_current_rules():
+    assert table(ALGORITHMS, PARTS) in PAGE.read_text(encoding="utf-8"), (
+        "copy the output of `rljax recommend --table` there"
+    )

@@ -1,4 +1,4 @@
-"""The index of equations: complete, with every section, and refusing a docstring that lacks one."""
+"""The index of equations: it is complete, and a docstring that lacks a section is refused."""
 
 import ast
 import inspect
@@ -47,8 +47,8 @@ def complete(values):
 complete.__module__ = "rljax.ops.gae"
 
 
-def changed(old: str, new: str):
-    """The function with another docstring."""
+def with_changed_docstring(old: str, new: str):
+    """Return a function with the docstring of `complete` after a replacement."""
     text = inspect.getdoc(complete)
     assert old in text
 
@@ -77,7 +77,7 @@ def test_every_public_function_is_in_the_index():
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_op_docstring_is_whole(name):
+def test_op_docstring_is_complete(name):
     found = book.sections(inspect.getdoc(OPS[name]))
     assert list(found) == list(book.SECTIONS)
     assert book.formula(inspect.getdoc(OPS[name]))
@@ -90,7 +90,7 @@ def test_op_docstring_is_whole(name):
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_unpublished_equations_stand_apart_and_name_a_published_one(name):
+def test_unpublished_equations_are_separate_and_name_a_published_alternative(name):
     source = book.read_op(OPS[name]).source
     assert source.startswith("unpublished: ") == name.startswith("unpublished.")
     if name.startswith("unpublished."):
@@ -110,7 +110,7 @@ def test_the_test_of_an_algorithm_compares_it_with_its_oracle(name):
     assert "objective = OBJECTIVES[name]" in TEXT[book.read_algorithm(name, BY_NAME[name]).test]
 
 
-def test_entry_holds_the_contents_of_the_docstring():
+def test_entry_has_the_contents_of_the_docstring():
     entry = book.read_op(complete)
     assert entry == book.Equation(
         name="gae.complete",
@@ -140,11 +140,11 @@ def test_entry_holds_the_contents_of_the_docstring():
 )
 def test_function_without_a_section_is_refused(old, new, missing):
     with pytest.raises(ValueError, match=rf"gae\.made_up has no section '{missing}'"):
-        book.read_op(changed(old, new))
+        book.read_op(with_changed_docstring(old, new))
 
 
 def test_function_without_docstring_is_refused():
-    bare = changed("Twice", "Twice")
+    bare = with_changed_docstring("Twice", "Twice")
     bare.__doc__ = None
     with pytest.raises(ValueError, match=r"gae\.made_up has no docstring"):
         book.read_op(bare)
@@ -153,7 +153,7 @@ def test_function_without_docstring_is_refused():
 def test_algorithm_without_source_or_formula_is_refused():
     with pytest.raises(ValueError, match="made_up has no section 'Source'"):
         book.read_algorithm("made_up", complete)
-    no_formula = changed("Twice the values.\n\n::", "Twice (arXiv:1234.56789).\n")
+    no_formula = with_changed_docstring("Twice the values.\n\n::", "Twice (arXiv:1234.56789).\n")
     with pytest.raises(ValueError, match="made_up has no section '::'"):
         book.read_algorithm("made_up", no_formula)
     no_formula.__doc__ = None
@@ -170,13 +170,13 @@ def test_algorithm_names_its_paper():
 
 
 @pytest.mark.parametrize("name", [*OPS, *BY_NAME])
-def test_names_in_the_documentation_lead_somewhere(name):
+def test_names_in_the_documentation_exist(name):
     text = inspect.getdoc(OPS[name] if name in OPS else BY_NAME[name])
     for dotted in re.findall(r"`(rljax(?:\.\w+)+)`", " ".join(text.split())):
         assert pkgutil.resolve_name(dotted), dotted
 
 
-def test_every_equation_has_a_role_and_its_module_one():
+def test_every_equation_has_one_role_and_every_module_belongs_to_one():
     entries = book.equations()
     found = book.by_role(entries)
     assert list(found)[:5] == ["Advantage", "Ratio", "Loss", "Weights", "KL"]

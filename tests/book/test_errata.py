@@ -1,4 +1,4 @@
-"""Errata of papers and libraries: every check shows its difference, by the right numbers, and none for the right form."""
+"""Errata of papers and libraries: every check shows its difference with the right numbers, and none for the correct formula."""
 
 import dataclasses
 import json
@@ -38,7 +38,7 @@ FIGURES = {
     "14": ("weight 0.28; by Eq. 5 1",),
     "15": ("1.20; DAPO 1.25",),
 }
-TRUE = {
+CORRECT = {
     "1": lambda: book.unbiased_k3(book.gradient_of_kl),
     "2": lambda: book.deviation_of(0),
     "3": lambda: book.negative_lambda(lambda length: float(length_adaptive_lambda(jnp.array(float(length))))),
@@ -62,7 +62,7 @@ def evidence():
     return run_all()
 
 
-def test_at_least_ten_entries_are_on_papers_and_libraries_and_each_is_complete():
+def test_there_are_at_least_ten_entries_and_each_is_complete():
     assert len(ENTRIES) == len(ERRATA) >= 10
     for entry in ERRATA:
         assert all(getattr(entry, field.name) for field in dataclasses.fields(entry))
@@ -70,17 +70,17 @@ def test_at_least_ten_entries_are_on_papers_and_libraries_and_each_is_complete()
         assert len(entry.where) > 3
 
 
-def test_every_number_is_that_of_a_hand_computation(evidence):
+def test_every_number_matches_a_hand_computation(evidence):
     found = {entry.number: each for entry, each in evidence}
-    assert found.keys() == FIGURES.keys() == TRUE.keys()
+    assert found.keys() == FIGURES.keys() == CORRECT.keys()
     for number, figures in FIGURES.items():
         assert found[number].holds is True, number
         assert [figure for figure in figures if figure not in found[number].numbers] == [], found[number].numbers
 
 
-@pytest.mark.parametrize("number", TRUE)
-def test_the_right_form_shows_no_difference(number):
-    assert TRUE[number]().holds is False
+@pytest.mark.parametrize("number", CORRECT)
+def test_the_correct_formula_shows_no_difference(number):
+    assert CORRECT[number]().holds is False
 
 
 def test_k3_as_a_loss_has_the_gradient_of_the_reverse_divergence():
@@ -89,7 +89,7 @@ def test_k3_as_a_loss_has_the_gradient_of_the_reverse_divergence():
     assert jnp.allclose(book.K3_GRADIENT(logits, reference), reverse, atol=1e-6)
 
 
-def test_the_command_says_of_an_ambiguity_that_readings_differ(evidence, capsys, monkeypatch):
+def test_the_command_reports_that_readings_of_an_ambiguity_differ(evidence, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("rljax.book.errata.run_all", lambda: evidence)
     assert main(["errata"]) == 0

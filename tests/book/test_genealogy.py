@@ -1,4 +1,4 @@
-"""The genealogy: computed from the records, in the order of the papers, and the committed pages are its present state."""
+"""The genealogy: it is computed from the records, follows the order of the papers, and the committed pages are up to date."""
 
 import itertools
 from pathlib import Path
@@ -11,31 +11,31 @@ from rljax.book.genealogy import (
     NOTHING,
     UNDATED,
     Change,
+    advantage_inputs,
     changes,
     genealogy,
     genealogy_text,
     paper_of,
-    what_advantage_reads,
 )
-from rljax.book.genealogy_picture import draw_genealogy, laid_out
-from rljax.book.slots import Filling, fillings, table
+from rljax.book.genealogy_picture import draw_genealogy, place_boxes
+from rljax.book.slots import SlotContent, slot_contents, table
 from rljax.errors import InputError
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
-CLIP = Filling("clipped", "low=0.2 high=0.2")
+CLIP = SlotContent("clipped", "low=0.2 high=0.2")
 TAUGHT = {"gkd", "on_policy_distillation"}
-DESCENTS = {entry.name: entry for entry in genealogy()}
+ENTRIES = {entry.name: entry for entry in genealogy()}
 
 
-def test_every_algorithm_is_in_it_and_younger_than_its_parent():
-    assert set(DESCENTS) == set(BY_NAME)
+def test_every_algorithm_is_included_and_newer_than_its_parent():
+    assert set(ENTRIES) == set(BY_NAME)
     roots = [entry.name for entry in genealogy() if entry.parent is None]
     assert roots == ["ppo"]
-    order = list(DESCENTS)
+    order = list(ENTRIES)
     for entry in genealogy():
         if entry.parent is not None:
             assert order.index(entry.parent) < order.index(entry.name)
-            assert DESCENTS[entry.parent].paper <= entry.paper
+            assert ENTRIES[entry.parent].paper <= entry.paper
             assert entry.changes
 
 
@@ -57,59 +57,59 @@ def test_every_algorithm_is_in_it_and_younger_than_its_parent():
         ("forking_tokens", "dapo"),
     ],
 )
-def test_parents_that_the_papers_name_are_found(name, parent):
-    assert DESCENTS[name].parent == parent
+def test_the_parents_agree_with_the_papers(name, parent):
+    assert ENTRIES[name].parent == parent
 
 
-def test_changes_are_those_of_the_paper():
-    assert [change.text() for change in DESCENTS["dapo"].changes] == [
+def test_changes_agree_with_the_paper():
+    assert [change.text() for change in ENTRIES["dapo"].changes] == [
         "surrogate: low=0.2 high=0.2 → low=0.2 high=0.28",
         "weights: sequence_mean → token_mean",
         "- terms.reference_kl",
         "+ shape_reward: soft_overlong_penalty max_length=20480 cache=4096",
         "+ keep_group: has_mixed_outcomes",
     ]
-    assert "- critic" in [change.text() for change in DESCENTS["grpo"].changes]
+    assert "- critic" in [change.text() for change in ENTRIES["grpo"].changes]
 
 
-def test_no_older_algorithm_is_nearer_than_the_parent():
+def test_no_older_algorithm_is_closer_than_the_parent():
     def other_functions(found):
         return sum(c.before.function != c.after.function and not c.slot.startswith("terms.") for c in found)
 
     def other_reading(*names):
-        read = {what_advantage_reads(BY_NAME[name]()) for name in names}
+        read = {advantage_inputs(BY_NAME[name]()) for name in names}
         return len(read) > 1 and None not in read
 
-    held, order = {name: fillings(BY_NAME[name]()) for name in BY_NAME}, list(DESCENTS)
+    held, order = {name: slot_contents(BY_NAME[name]()) for name in BY_NAME}, list(ENTRIES)
     for place, name in enumerate(order[1:], 1):
         older = [other for other in order[:place] if (other in TAUGHT) == (name in TAUGHT)] or order[:place]
         distances = {
             other: other_functions(changes(held[other], held[name])) + other_reading(other, name) for other in older
         }
-        assert distances[DESCENTS[name].parent] == min(distances.values())
+        assert distances[ENTRIES[name].parent] == min(distances.values())
 
 
 @pytest.mark.parametrize(
     ("before", "after", "text"),
     [
         (CLIP, CLIP, []),
-        (CLIP, Filling("clipped", "low=0.2 high=0.28"), ["surrogate: low=0.2 high=0.2 → low=0.2 high=0.28"]),
-        (CLIP, Filling("clipped", ""), ["surrogate: low=0.2 high=0.2 → -"]),
-        (CLIP, Filling("reinforce", ""), ["surrogate: clipped → reinforce"]),
+        (CLIP, SlotContent("clipped", "low=0.2 high=0.28"), ["surrogate: low=0.2 high=0.2 → low=0.2 high=0.28"]),
+        (CLIP, SlotContent("clipped", ""), ["surrogate: low=0.2 high=0.2 → -"]),
+        (CLIP, SlotContent("reinforce", ""), ["surrogate: clipped → reinforce"]),
         (None, CLIP, ["+ surrogate: clipped low=0.2 high=0.2"]),
         (CLIP, None, ["- surrogate"]),
     ],
 )
-def test_a_change_in_words(before, after, text):
+def test_a_change_is_formatted(before, after, text):
     records = [{} if held is None else {"surrogate": held} for held in (before, after)]
     assert [change.text() for change in changes(*records)] == text
 
 
-def test_sizes_are_no_change_and_a_critic_that_goes_is_one():
-    assert changes({"group_size": Filling("", "8")}, {}) == ()
-    critic = {"critic.advantage": Filling("gae", ""), "critic.loss": Filling("value_loss", "")}
+def test_sizes_are_ignored_and_a_removed_critic_is_one_change():
+    assert changes({"group_size": SlotContent("", "8")}, {}) == ()
+    critic = {"critic.advantage": SlotContent("gae", ""), "critic.loss": SlotContent("value_loss", "")}
     assert changes(critic, {}) == (Change("critic", critic["critic.advantage"], NOTHING),)
-    assert [change.slot for change in changes(critic, {"critic.advantage": Filling("gae", "")})] == ["critic.loss"]
+    assert [change.slot for change in changes(critic, {"critic.advantage": SlotContent("gae", "")})] == ["critic.loss"]
 
 
 def test_papers_are_read_from_the_documentation():
@@ -118,21 +118,21 @@ def test_papers_are_read_from_the_documentation():
     assert UNDATED > "9912.99999"
 
 
-def test_the_committed_table_is_what_the_command_prints():
+def test_the_committed_table_matches_the_command():
     assert (EXPERIMENTS / "algorithms_slots.md").read_text(encoding="utf-8") == f"{table()}\n", (
         "run `rljax algorithms --table > experiments/algorithms_slots.md`"
     )
 
 
-def test_the_committed_picture_shows_the_present_genealogy():
+def test_the_committed_picture_is_up_to_date():
     with Image.open(EXPERIMENTS / "algorithms_genealogy.png") as picture:
         assert picture.text["Description"] == genealogy_text(), (
             "run `rljax algorithms --genealogy experiments/algorithms_genealogy.png`"
         )
 
 
-def test_boxes_do_not_overlap_and_stand_right_of_their_parents():
-    boxes = {box.entry.name: box for box in laid_out(genealogy())}
+def test_boxes_do_not_overlap_and_are_to_the_right_of_their_parents():
+    boxes = {box.entry.name: box for box in place_boxes(genealogy())}
     assert set(boxes) == set(BY_NAME)
     for box in boxes.values():
         if box.entry.parent is not None:

@@ -14,11 +14,11 @@ from rljax.lazy import LazyTable
 
 PACKAGE = Path(rljax.__file__).parent
 ROOTS = ("cli", "training")
-"""Folders in which a command may run anything."""
+"""Folders whose code counts as reached."""
 Symbol = tuple[str, str]
 """A module and a name at its top level; the name "" is the module itself."""
 UNREACHED = {
-    "categorical.c51_projection": "The critic's targets are complete returns, whose projection is `two_hot`.",
+    "categorical.c51_projection": "The critic's targets are complete returns, which `two_hot` projects.",
     "divergence.entropy": "A model computes it over parts of the vocabulary, so that the full logits are never in memory.",
     "gae.decoupled_gae": "The slots `advantage` and `target` of a critic are its two halves.",
     "ratio.group_expectation_log_ratio": "The slots `denominator` and `log_ratio` of GEPO are its two halves.",
@@ -32,7 +32,7 @@ UNREACHED = {
 
 @cache
 def sources() -> dict[str, Path]:
-    """Module -> its file."""
+    """Map the name of every module to its file."""
     files = {".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file for file in PACKAGE.rglob("*.py")}
     return {module.removesuffix(".__init__"): file for module, file in files.items()}
 
@@ -44,7 +44,7 @@ def tree(module: str) -> ast.Module:
 
 @cache
 def definitions(module: str) -> dict[str, list[ast.stmt]]:
-    """Top-level name -> the statements that define it; those that define none are under the empty name."""
+    """Map top-level names to the statements that define them; statements that define no name are under the empty name."""
     found: dict[str, list[ast.stmt]] = {"": []}
     for statement in tree(module).body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -61,7 +61,7 @@ def definitions(module: str) -> dict[str, list[ast.stmt]]:
 
 @cache
 def imports(module: str) -> dict[str, Symbol]:
-    """Name -> the symbol that it refers to; imports anywhere in the module count."""
+    """Map imported names to the symbols that they refer to; imports anywhere in the module count."""
     found: dict[str, Symbol] = {}
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.ImportFrom) and node.module in sources():
@@ -80,7 +80,7 @@ def resolve(symbol: Symbol) -> Symbol | None:
 
 
 def references(symbol: Symbol) -> set[Symbol]:
-    """Symbols that the definition of a name refers to: names, `module.name`, texts `module:name`, and tables of such texts."""
+    """Find the symbols that a definition refers to: names, `module.name`, strings `module:name`, and tables of such strings."""
     module, name = symbol
     table = vars(import_module(module)).get(name)
     sources_of_table = table.sources.values() if isinstance(table, LazyTable) else ()

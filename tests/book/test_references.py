@@ -1,4 +1,4 @@
-"""BibTeX: an entry for every document that the library cites, and none that it does not."""
+"""BibTeX: there is an entry for every document that the library cites, and no other."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rljax.book.equations import equations
-from rljax.book.references import ENTRY, cited, references
+from rljax.book.references import ENTRY, find_citations, references
 
 PACKAGE = Path(__file__).resolve().parents[2] / "rljax"
 FILES = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.toml")])
@@ -18,7 +18,7 @@ WITHOUT_DOCUMENT = {
     "masked.zero_outside",
     "ratio.clamp_log_ratio",
 }
-"""Conventions of code, which no document states."""
+"""Equations that are conventions of the code and have no document."""
 
 
 def test_every_cited_arxiv_id_has_its_entry_and_every_entry_is_cited():
@@ -28,7 +28,7 @@ def test_every_cited_arxiv_id_has_its_entry_and_every_entry_is_cited():
     assert set(IDS) == set(eprints)
 
 
-def test_every_other_document_is_named_somewhere():
+def test_every_other_document_is_cited_somewhere():
     words = " ".join(TEXT.split())
     for entry in references():
         if "eprint" not in entry.fields:
@@ -36,7 +36,7 @@ def test_every_other_document_is_named_somewhere():
 
 
 @pytest.mark.parametrize("entry", references(), ids=lambda entry: entry.key)
-def test_an_entry_is_whole(entry):
+def test_an_entry_is_complete(entry):
     assert entry.fields["author"]
     assert entry.fields["title"]
     year = int(entry.fields["year"])
@@ -53,7 +53,7 @@ def test_an_entry_is_whole(entry):
     assert re.search(rf"{year}\w+$", entry.key)
 
 
-def test_the_file_holds_nothing_but_entries():
+def test_the_file_contains_only_entries():
     source = (PACKAGE / "book" / "references.bib").read_text(encoding="utf-8")
     assert not ENTRY.sub("", source).strip()
     assert len({entry.key for entry in references()}) == len(references()) == source.count("\n@") + 1
@@ -62,10 +62,12 @@ def test_the_file_holds_nothing_but_entries():
 @pytest.mark.parametrize("entry", equations(), ids=lambda entry: entry.name)
 def test_every_published_source_has_bibtex(entry):
     published = not entry.source.startswith("unpublished: ") and entry.name not in WITHOUT_DOCUMENT
-    assert bool(cited(entry.source)) == published or not published
+    assert bool(find_citations(entry.source)) == published or not published
 
 
 def test_sources_are_found_by_id_and_by_name():
-    assert [entry.key for entry in cited("PPO, arXiv:1707.06347, Eq. 7")] == ["schulman2017ppo"]
-    assert [entry.key for entry in cited('Ionides, "Truncated\n   Importance Sampling" (2008)')] == ["ionides2008truncated"]
-    assert cited("Convention: masks select") == ()
+    assert [entry.key for entry in find_citations("PPO, arXiv:1707.06347, Eq. 7")] == ["schulman2017ppo"]
+    assert [entry.key for entry in find_citations('Ionides, "Truncated\n   Importance Sampling" (2008)')] == [
+        "ionides2008truncated"
+    ]
+    assert find_citations("Convention: masks select") == ()

@@ -73,14 +73,16 @@ def test_scores_follow_the_rule():
     scores = {match.entry.name: match.score for match in search("clip higher")}
     assert (
         scores["surrogate.clipped"] == 7 + 7 + 14
-    )  # both words in one phrase of the ideas; its name has another form, 10 / 2
-    assert scores["surrogate.dual_clipped"] == 7 + 3 / 2  # the idea "dual clip"; the formula has `high`, another form
+    )  # both words are in one phrase of the ideas; its name has another form of a word, worth 10 / 2
+    assert (
+        scores["surrogate.dual_clipped"] == 7 + 3 / 2
+    )  # the idea "dual clip"; the formula has another form of "higher", `high`
     (only,) = [match for match in search("γ") if match.entry.name == "gae.td_errors"]
     assert (only.score, only.found) == (WEIGHTS["formula"], 1)
     assert search("dapo loss")[0].score == 12 + 7
 
 
-def test_the_order_is_by_words_then_score_then_index():
+def test_matches_are_ordered_by_words_then_score_then_index():
     matches = search("token level loss")
     assert [match.found for match in matches] == sorted((match.found for match in matches), reverse=True)
     assert {match.found for match in matches} == {3, 2}
@@ -103,7 +105,7 @@ def test_forms_of_a_word_have_one_stem(word, same):
 
 
 @pytest.mark.parametrize(("word", "other"), [("clip", "clap"), ("ratio", "rate"), ("gae", "gate"), ("loss", "lose")])
-def test_other_words_have_other_stems(word, other):
+def test_different_words_have_different_stems(word, other):
     assert stem(word) != stem(other)
 
 
@@ -113,5 +115,5 @@ def test_words_keep_numbers_and_split_symbols():
     assert content_words("what is it?") == ["what", "is", "it"]
 
 
-def test_all_algorithms_are_losses():
+def test_all_algorithms_can_be_found_as_losses():
     assert all("policy loss; objective" in IDEAS[name] for name in BY_NAME)

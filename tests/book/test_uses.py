@@ -1,4 +1,4 @@
-"""Which ops the records call: all of them, in the right slots, and none that an op calls in its turn."""
+"""Which ops the records call: all ops are found, in the right slots, but not the ops that other ops call."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ import pytest
 
 from rljax.algorithms import BY_NAME, Algorithm
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
-from rljax.book.slots import SIZES, Filling, filling, fillings, table
+from rljax.book.slots import SIZES, SlotContent, describe_slot, slot_contents, table
 from rljax.book.uses import BY_FLAG, calls_of_ops, calls_of_records, names_of_ops, ops_in, slots, users, uses
 from rljax.ops import group, ratio, surrogate, weights
 from rljax.ops.divergence import k2, k3
@@ -25,7 +25,7 @@ def by_global(x):
 by_global.__module__ = closed_over.__module__ = "rljax.made_up"
 
 
-def owned(function):
+def as_own(function):
     function.__module__ = "rljax.made_up"
     return function
 
@@ -36,11 +36,11 @@ def owned(function):
         (surrogate.clipped, ("surrogate.clipped",)),
         (partial(surrogate.clipped, low=0.1, high=0.2), ("surrogate.clipped",)),
         (partial(partial(surrogate.clipped, low=0.1), high=0.2), ("surrogate.clipped",)),
-        (partial(owned(lambda f, x: f(x)), weights.token_mean), ("weights.token_mean",)),
-        (partial(owned(lambda x, f: f(x)), f=weights.token_mean), ("weights.token_mean",)),
-        (owned(closed_over(k2)), ("divergence.k2",)),
-        (owned(closed_over(partial(k2))), ("divergence.k2",)),
-        (owned(lambda x: [k3(y, y) for y in x]), ("divergence.k3",)),
+        (partial(as_own(lambda f, x: f(x)), weights.token_mean), ("weights.token_mean",)),
+        (partial(as_own(lambda x, f: f(x)), f=weights.token_mean), ("weights.token_mean",)),
+        (as_own(closed_over(k2)), ("divergence.k2",)),
+        (as_own(closed_over(partial(k2))), ("divergence.k2",)),
+        (as_own(lambda x: [k3(y, y) for y in x]), ("divergence.k3",)),
         (by_global, ("divergence.k3",)),
         ((k3, (k2, k3)), ("divergence.k3", "divergence.k2")),
         (lambda x: k3(x, x), ()),
@@ -52,19 +52,19 @@ def test_ops_in_values_of_slots(value, ops):
     assert ops_in(value) == ops
 
 
-def test_a_name_that_is_an_attribute_is_no_op():
-    assert ops_in(owned(lambda inputs: inputs.k3 + inputs.k2)) == ()
+def test_an_attribute_with_the_name_of_an_op_is_no_op():
+    assert ops_in(as_own(lambda inputs: inputs.k3 + inputs.k2)) == ()
 
 
-def test_a_function_that_refers_to_itself_ends():
+def test_a_recursive_function_is_walked_once():
     def again(x):
         return again(k2(x, x))
 
-    assert ops_in(owned(again)) == ("divergence.k2",)
+    assert ops_in(as_own(again)) == ("divergence.k2",)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_slots_are_those_of_the_record(name):
+def test_slots_match_the_record(name):
     record = BY_NAME[name]()
     flat = slots(record)
     roots = {slot.partition(".")[0] for slot in flat}
@@ -92,22 +92,22 @@ def test_slots_and_their_ops():
     assert {use.slot: use.ops for use in uses("grpo")}["terms.reference_kl"] == ("divergence.k3",)
 
 
-def test_what_an_option_adds_is_named():
+def test_slots_that_an_option_fills_name_the_option():
     assert [(use.slot, use.ops, use.option) for use in uses("reinforce_pp_baseline") if use.option] == [
         ("terms.reference_kl", ("divergence.k2",), "beta")
     ]
-    assert {use.option for use in uses("ppo")} == {None, "beta"}  # the entropy bonus reads a number, and calls no op
+    assert {use.option for use in uses("ppo")} == {None, "beta"}  # the entropy bonus reads a value and calls no op
     assert all(use.option is None for use in uses("dapo"))
 
 
-def test_every_algorithm_has_an_op_in_each_of_the_four_slots_that_all_have():
+def test_every_algorithm_has_an_op_in_each_of_the_four_common_slots():
     for name in BY_NAME:
         found = {use.slot for use in uses(name)}
         assert {"log_ratio", "surrogate", "weights"} <= found
         assert found & {"advantage", "critic.advantage", "teacher_divergence"}, name
 
 
-def test_users_are_the_map_turned_round():
+def test_users_invert_the_map_of_calls():
     calls = calls_of_records()
     used = users(calls)
     assert set(used) == set(names_of_ops().values())
@@ -120,7 +120,7 @@ def test_users_are_the_map_turned_round():
     assert used["divergence.ema_update"] == ("t1",)
 
 
-def test_the_flags_call_what_the_trainer_calls():
+def test_the_flags_name_the_ops_that_the_trainer_calls():
     called = {
         *ops_in(kl_target.install),
         *ops_in(moving_reference.make_average),
@@ -149,28 +149,28 @@ def test_ops_that_ops_call():
         (0.25, "0.25"),
         (partial(surrogate.clipped, low=0.2, high=3e-4), "clipped low=0.2 high=0.0003"),
         (ratio.token_log_ratio, "token_log_ratio"),
-        (owned(lambda x: (k2, k3)), "k2 + k3"),
-        (owned(by_global), "k3"),
+        (as_own(lambda x: (k2, k3)), "k2 + k3"),
+        (as_own(by_global), "k3"),
     ],
 )
-def test_what_a_slot_holds_in_words(value, text):
-    assert filling(value).text() == text
+def test_the_content_of_a_slot_is_formatted(value, text):
+    assert describe_slot(value).text() == text
 
 
-def test_a_value_of_no_slot_is_refused():
+def test_a_value_that_fits_no_slot_is_refused():
     with pytest.raises(TypeError, match="a slot must hold a number, a function or a record of functions, got 'clip'"):
-        filling("clip")
+        describe_slot("clip")
 
 
 def test_a_critics_head_and_a_function_without_ops_have_their_own_names():
-    assert fillings(BY_NAME["ppo"]())["critic.head"] == Filling("1 number", "")
-    assert filling(owned(lambda x: x)).function == "<lambda>"
-    assert "reference_rate" not in fillings(BY_NAME["grpo"]())
-    assert fillings(BY_NAME["t1"]())["reference_rate"] == Filling("", "0.01")
+    assert slot_contents(BY_NAME["ppo"]())["critic.head"] == SlotContent("1 number", "")
+    assert describe_slot(as_own(lambda x: x)).function == "<lambda>"
+    assert "reference_rate" not in slot_contents(BY_NAME["grpo"]())
+    assert slot_contents(BY_NAME["t1"]())["reference_rate"] == SlotContent("", "0.01")
 
 
-def cells(page: str) -> dict[tuple[str, str], str]:
-    """(algorithm, column) -> cell, of every table of a page; columns of the second begin with `critic.`"""
+def read_cells(page: str) -> dict[tuple[str, str], str]:
+    """Map (algorithm, column) to the cell, for both tables of a page; columns of the second table begin with `critic.`."""
     found, head, prefix = {}, None, ""
     for line in page.splitlines():
         row = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else None
@@ -185,9 +185,9 @@ def cells(page: str) -> dict[tuple[str, str], str]:
 
 
 def test_the_table_has_every_filled_slot_of_every_algorithm():
-    found = cells(table())
+    found = read_cells(table())
     for name in BY_NAME:
-        held = fillings(BY_NAME[name]())
+        held = slot_contents(BY_NAME[name]())
         for slot, what in held.items():
             if slot in SIZES:
                 continue

@@ -36,7 +36,7 @@ def test_a_name_has_formula_unit_and_advice_within_the_terminal(capsys, monkeypa
 def test_names_on_the_screen_are_understood(capsys):
     text = printed(capsys, "explain", "KL", "filtered groups")
     assert re.findall(r"^(\w+):", text, re.MULTILINE) == ["kl", "filtered_ratio"]
-    assert "not the distance to" in " ".join(text.split())
+    assert "not the distance from" in " ".join(text.split())
 
 
 def test_json(capsys):

@@ -454,7 +454,7 @@ def test_an_experiment_of_the_trainer_is_run_by_its_own_command(capsys):
 
 def test_an_experiment_of_the_trainer_names_its_command(tmp_path):
     (tmp_path / "long.py").write_text('"""Does it take long?"""\n', encoding="utf-8")
-    with pytest.raises(ValueError, match="names no command"):
+    with pytest.raises(ValueError, match="must have a command"):
         read_trainer_experiment(tmp_path / "long.py")
 
 
