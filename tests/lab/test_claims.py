@@ -1,4 +1,4 @@
-"""Claims: the rule that decides them, results that are kept and never mixed, and the committed experiments."""
+"""Claims: the rule that decides them, results that are stored and never mixed, and the committed experiments."""
 
 import itertools
 import json
@@ -64,7 +64,7 @@ CLAIM = Claim(
     arms=ARMS,
     measure=measure,
     statistic=difference("number", "two", "one"),
-    unit="what two has over one",
+    unit="two minus one",
     margin=0.5,
     seeds=6,
     figures={"the reverse": difference("number", "one", "two")},
@@ -79,11 +79,11 @@ def page(tmp_path):
     return read_page(file)
 
 
-def calls(page):
+def recorded_recorded_calls(page):
     return page.claim.measure.__globals__["CALLS"]
 
 
-def test_an_interval_is_the_t_interval():
+def test_the_interval_matches_scipy_s_t_interval():
     values = np.random.default_rng(0).normal(size=12)
     low, high = stats.t.interval(0.95, 11, values.mean(), stats.sem(values))
     assert over_seeds(values) == pytest.approx((values.mean(), low, high, 12), rel=1e-3)
@@ -120,19 +120,19 @@ def test_an_experiment_without_results_is_not_decided(page):
     assert (outcome.verdict, outcome.date, outcome.statistic.seeds) == ("not decided", "", 0)
 
 
-def test_a_run_is_kept_and_not_repeated(page):
+def test_a_run_is_stored_and_not_repeated(page):
     outcome = outcome_of(page, run_page(page))
     assert outcome.verdict == "holds here"
     assert outcome.statistic.value == pytest.approx(1.1)
     assert outcome.figures["the reverse"].value == pytest.approx(-1.1)
-    assert len(calls(page)) == 2
+    assert len(recorded_calls(page)) == 2
     assert outcome_of(page, run_page(page)).statistic == outcome.statistic
-    assert len(calls(page)) == 2
+    assert len(recorded_calls(page)) == 2
     run_page(page, again=True)
-    assert len(calls(page)) == 4
+    assert len(recorded_calls(page)) == 4
 
 
-def test_only_what_is_missing_is_run(page):
+def test_only_missing_seeds_are_run(page):
     run_page(page)
     file = page.file.with_suffix(".json")
     stored = json.loads(file.read_text())
@@ -141,22 +141,22 @@ def test_only_what_is_missing_is_run(page):
     assert read_results(page).seeds == [0, 1, 2, 4]
     assert outcome_of(page, read_results(page)).verdict == "not decided"
     run_page(page)
-    assert calls(page)[2:] == [(2.0, [3, 5])]
+    assert recorded_calls(page)[2:] == [(2.0, [3, 5])]
     assert read_results(page).seeds == list(range(6))
 
 
-def test_a_second_look_is_decided_by_seeds_that_the_first_has_not(page):
+def test_a_second_look_uses_only_new_seeds(page):
     run_page(page)
     first = outcome_of(page, read_results(page)).statistic
     again = page._replace(claim=replace(page.claim, seeds=8, first_look=first))
     assert read_results(again).seeds == []
     results = run_page(again)
     assert results.seeds == list(range(6, 14))
-    assert calls(page)[2:] == [(1.0, list(range(6, 14))), (2.0, list(range(6, 14)))]
+    assert recorded_calls(page)[2:] == [(1.0, list(range(6, 14))), (2.0, list(range(6, 14)))]
     assert outcome_of(again, results).statistic.seeds == 8
 
 
-def test_seeds_below_the_first_decide_nothing(page):
+def test_seeds_below_the_first_seed_are_ignored(page):
     run_page(page)
     later = page._replace(claim=replace(page.claim, first_seed=6))
     assert read_results(later).seeds == []
@@ -165,7 +165,7 @@ def test_seeds_below_the_first_decide_nothing(page):
         replace(later.claim, first_look=Interval(0.1, -0.1, 0.3, 16))
 
 
-def test_a_pilot_says_which_seeds_were_looked_at_before():
+def test_a_pilot_states_which_seeds_were_seen_before():
     claims = [find_page(name).claim for name in claim_files()]
     later = [claim for claim in claims if claim.first_seed]
     assert later
@@ -175,7 +175,7 @@ def test_a_pilot_says_which_seeds_were_looked_at_before():
 
 
 @pytest.mark.parametrize("name", [name for name in claim_files() if find_page(name).claim.first_look])
-def test_a_first_look_had_not_decided(name, capsys):
+def test_a_first_look_was_not_decided(name, capsys):
     claim = find_page(name).claim
     assert claim.first_look is not None
     assert (claim.first_look.seeds, claim.seed_range) == (16, range(16, 80))
@@ -201,7 +201,7 @@ def test_a_first_look_had_not_decided(name, capsys):
         ("measure=measure", "measure=partial(measure, more=1.0)", False),
     ],
 )
-def test_results_of_other_settings_are_not_used_and_rewording_is_no_other_setting(page, old, new, same):
+def test_results_of_other_settings_are_ignored_but_rewording_keeps_results(page, old, new, same):
     run_page(page)
     assert old in EXPERIMENT
     page.file.write_text(
@@ -211,10 +211,10 @@ def test_results_of_other_settings_are_not_used_and_rewording_is_no_other_settin
     assert bool(read_results(changed).seeds) is same
 
 
-def test_code_that_was_moved_keeps_its_results_under_new_keys_if_it_gives_the_same_numbers(page):
+def test_moved_code_keeps_its_results_under_new_keys_if_its_numbers_are_the_same(page):
     run_page(page)
     before = page.file.with_suffix(".json").read_text()
-    page.file.write_text(EXPERIMENT.replace("STEPS = 3", "STEPS_OF_A_CURVE = 3"))
+    page.file.write_text(EXPERIMENT.replace("STEPS = 3", "CURVE_STEPS = 3"))
     moved = read_page(page.file)
     assert read_results(moved).seeds == []
     assert rekey(moved) == []
@@ -226,21 +226,21 @@ def test_code_that_was_moved_keeps_its_results_under_new_keys_if_it_gives_the_sa
 
 
 @pytest.mark.parametrize("name", claim_files())
-def test_committed_words_and_verdicts_are_those_of_the_experiment(name):
-    """The part of the file that `rljax claims` reads; where it differs, run `rljax claims --finish NAME`."""
+def test_committed_texts_and_verdicts_match_the_experiment(name):
+    """This is the part of the file that `rljax claims` reads; if it differs, run `rljax claims --finish NAME`."""
     page = find_page(name)
     stored = json.loads(page.file.with_suffix(".json").read_text(encoding="utf-8"))["claim"]
     assert stored == summary_of(page.claim, outcome_of(page, read_results(page)))
 
 
-def test_arms_of_a_claim_that_are_compared_have_different_keys():
+def test_the_arms_of_a_claim_have_different_keys():
     for name in claim_files():
         page = find_page(name)
         keys = [arm_key(page, arm) for arm in page.claim.arms]
         assert len(set(keys)) == len(keys), name
 
 
-def test_a_budget_says_what_is_equal_and_how_rates_were_chosen():
+def test_a_budget_states_what_is_equal_and_how_learning_rates_were_chosen():
     budgets = {name: find_page(name).claim for name in ("cispo", "dynamic_sampling", "rloo_ppo", "k3_variance")}
     words = {name: budget_of(claim) for name, claim in budgets.items()}
     assert words["cispo"] == "1600 updates in every arm; 12800 sampled responses in every arm; one fixed learning rate"
@@ -249,7 +249,7 @@ def test_a_budget_says_what_is_equal_and_how_rates_were_chosen():
     assert words["k3_variance"] == "estimates alone, nothing is trained"
 
 
-def test_an_arm_of_another_algorithm_has_no_results(page):
+def test_results_of_an_arm_s_former_algorithm_are_ignored(page):
     def with_beta(beta):
         arms = page.claim.arms | {"two": (grpo(beta=beta), page.claim.arms["two"])}
         measure = page.claim.measure
@@ -263,8 +263,8 @@ def test_an_arm_of_another_algorithm_has_no_results(page):
     assert outcome_of(with_beta(0.04), changed).verdict == "not decided"
 
 
-def test_the_algorithms_of_every_committed_claim_are_those_of_its_results():
-    """An arm that is named here has another algorithm than its results: run `rljax claims --finish NAME` for its claim."""
+def test_the_algorithms_of_every_committed_claim_match_its_results():
+    """If an arm is listed, its algorithm differs from that of its results: run `rljax claims --finish NAME`."""
     differing = [
         f"{name}: {arm}"
         for name in claim_files()
@@ -275,14 +275,17 @@ def test_the_algorithms_of_every_committed_claim_are_those_of_its_results():
 
 
 def test_arms_without_an_algorithm_name_their_equations():
-    held = {name: [contents_of(arm) for arm in find_page(name).claim.arms.values()] for name in claim_files()}
-    assert {name for name, arms in held.items() if [] in arms} == {"controller", "k3_variance"}  # their arms are numbers
-    assert held["k3_gradient"][-2:] == [[{"function": "k3"}], [{"function": "importance_weighted_k3"}]]
-    assert held["ipo_certain"][0] == [{"loss": "dpo_loss beta=0.01"}]
-    assert held["simpo_length"] == [[{"loss": "simpo_loss"}]] * 2
+    contents = {name: [contents_of(arm) for arm in find_page(name).claim.arms.values()] for name in claim_files()}
+    assert {name for name, arms in contents.items() if [] in arms} == {
+        "controller",
+        "k3_variance",
+    }  # the arms of these claims are numbers
+    assert contents["k3_gradient"][-2:] == [[{"function": "k3"}], [{"function": "importance_weighted_k3"}]]
+    assert contents["ipo_certain"][0] == [{"loss": "dpo_loss beta=0.01"}]
+    assert contents["simpo_length"] == [[{"loss": "simpo_loss"}]] * 2
 
 
-def test_a_page_says_how_much_the_controller_recovers():
+def test_the_controller_s_page_states_how_much_it_recovers():
     page = find_page("controller")
     ends = {arm: numbers["success"].mean() for arm, numbers in read_results(page).arms().items()}
     for start in ("x 10", "/ 10"):
@@ -290,7 +293,7 @@ def test_a_page_says_how_much_the_controller_recovers():
         assert f"{back:.3f} of {lost:.3f}" in page.text
 
 
-def test_a_picture_is_drawn_with_curves_and_without(page, tmp_path):
+def test_a_picture_is_drawn_with_or_without_curves(page, tmp_path):
     outcome = outcome_of(page, run_page(page))
     draw(page.claim, outcome, tmp_path / "with.png")
     bare = outcome._replace(arms={arm: {"number": numbers["number"]} for arm, numbers in outcome.arms.items()})
@@ -298,9 +301,9 @@ def test_a_picture_is_drawn_with_curves_and_without(page, tmp_path):
     assert (tmp_path / "with.png").stat().st_size > (tmp_path / "without.png").stat().st_size > 1000
 
 
-def test_the_picture_of_all_claims_has_a_row_for_each_under_its_verdict(page, tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, file: drawn.append(figure))
+def test_the_picture_of_all_claims_has_one_row_per_claim_grouped_by_verdict(page, tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file: figures.append(figure))
     outcome = outcome_of(page, run_page(page))
     lost = outcome._replace(verdict="contradicted", statistic=Interval(-1.0, -1.5, -0.75, 6))
     claims = [
@@ -308,7 +311,7 @@ def test_the_picture_of_all_claims_has_a_row_for_each_under_its_verdict(page, tm
         for name, found in {"two": outcome, "lost": lost}.items()
     ]
     draw_all(claims, tmp_path / "all.png")
-    (axes,) = drawn[0].axes
+    (axes,) = figures[0].axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["lost", "two"]
     assert [float(bars.lines[0].get_xdata()[0]) for bars in axes.containers] == pytest.approx([-2.0, 2.2])
     ends = [bars.lines[2][0].get_segments()[0][:, 0] for bars in axes.containers]
@@ -324,7 +327,7 @@ def test_the_picture_of_all_claims_has_a_row_for_each_under_its_verdict(page, tm
         (EXPERIMENT.split('"""\n', 1)[1], "no docstring"),
     ],
 )
-def test_a_file_that_is_no_claim_is_refused(tmp_path, text, message):
+def test_a_file_without_a_claim_is_refused(tmp_path, text, message):
     (tmp_path / "bad.py").write_text(text)
     with pytest.raises(InputError, match=message):
         read_page(tmp_path / "bad.py")
@@ -355,13 +358,13 @@ def test_the_arms_of_a_committed_claim_are_different_experiments(name):
 
 @pytest.mark.parametrize("name", ["k3_gradient", "k3_variance", "temporal_groups"])
 @pytest.mark.usefixtures("standard_promotion")
-def test_committed_results_are_those_of_the_equations_as_they_are(name):
+def test_committed_results_match_the_current_equations(name):
     page = find_page(name)
     committed = read_results(page).arms()
     for arm, settings in page.claim.arms.items():
         numbers = page.claim.measure(settings, [0])
         for number in ["curve"] if "curve" in numbers else numbers:
-            # of a training, its beginning: later, one token that another machine draws otherwise changes all that follow
+            # only the beginning of training: one token sampled differently on another machine changes everything after it
             again, stored = (np.ravel(values[number][0])[:4] for values in (numbers, committed[arm]))
             np.testing.assert_allclose(again, stored, rtol=0.02, atol=1e-3, err_msg=f"{arm}: {number}")
 
@@ -377,21 +380,21 @@ def test_arms_are_compared_at_the_same_pass_rate():
     np.testing.assert_allclose(difference_at_equal_success("number", "fast", "slow")(arms), 9 * level)
 
 
-def test_an_order_of_arms_is_kendalls_without_ties():
+def test_agreement_is_kendall_s_tau_without_ties():
     numbers = np.random.default_rng(1).normal(size=(5, 6))
     arms = {str(i): {"area": numbers[:, i]} for i in range(6)}
     expected = [stats.kendalltau(range(6), row)[0] for row in numbers]
     np.testing.assert_allclose(agreement("area", list(arms), tie=0.0)(arms), expected)
 
 
-def test_a_small_difference_counts_on_neither_side():
+def test_a_small_difference_counts_as_a_tie():
     arms = {name: {"area": np.array([value])} for name, value in {"a": 0.5, "b": 0.495, "c": 0.7}.items()}
     assert agreement("area", ["a", "b", "c"], tie=0.01)(arms).item() == pytest.approx(2 / 3)
     assert agreement("area", ["a", "b", "c"], tie=0.001)(arms).item() == pytest.approx(1 / 3)
     assert agreement("area", ["a", "b", "c"], tie=0.3)(arms).item() == 0
 
 
-def test_arms_at_rest_are_no_test_of_their_ends():
+def test_still_learning_is_negative_for_an_arm_at_rest():
     rest, slow = np.minimum(np.linspace(0, 2, 11), 0.9)[None], np.linspace(0, 0.5, 11)[None]
     arms = {"rest": {"curve": rest}, "slow": {"curve": slow}}
     assert still_learning("rest")[1](arms).item() == pytest.approx(-0.01)
@@ -399,14 +402,14 @@ def test_arms_at_rest_are_no_test_of_their_ends():
     assert still_learning("rest", "slow")[1](arms).item() == pytest.approx(0.04)
 
 
-def test_a_page_names_what_was_chosen_after_a_pilot(capsys):
+def test_a_page_states_what_was_chosen_after_a_pilot(capsys):
     assert main(["claims", "orz_lambda"]) == 0
     assert "condition was added after the first results" in " ".join(capsys.readouterr().out.split())
     assert main(["claims", "orz_lambda", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["pilot"] == find_page("orz_lambda").claim.pilot
 
 
-def test_an_experiment_that_is_no_test_is_not_decided(page):
+def test_an_experiment_whose_condition_fails_is_not_decided(page):
     results = run_page(page)
     for shift, verdict in ((1.0, "holds here"), (-10.0, "not decided")):
         condition = ("the first number", lambda arms, shift=shift: arms["one"]["number"] + shift)
@@ -415,7 +418,7 @@ def test_an_experiment_that_is_no_test_is_not_decided(page):
         assert outcome.condition is not None
 
 
-def test_an_unknown_claim_is_answered_with_the_list(capsys):
+def test_an_unknown_claim_is_refused_with_the_list(capsys):
     assert main(["claims", "staleness_gep"]) == 2
     message = capsys.readouterr().err
     assert "did you mean 'staleness_gepo'?" in message
@@ -458,7 +461,7 @@ def test_an_experiment_of_the_trainer_names_its_command(tmp_path):
         read_trainer_experiment(tmp_path / "long.py")
 
 
-def test_json_and_a_page(capsys):
+def test_claims_are_printed_as_json_and_as_a_page(capsys):
     assert main(["claims", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == list(claim_files())
@@ -470,12 +473,12 @@ def test_json_and_a_page(capsys):
     assert "Deviations from the paper" in text
 
 
-def test_pages_and_runs_are_not_mixed(capsys):
+def test_showing_and_running_claims_exclude_each_other(capsys):
     assert main(["claims", "sapo", "--rerun", "sapo"]) == 2
     assert "not both" in capsys.readouterr().err
 
 
-def test_arms_that_still_learn_are_no_test_of_where_they_end():
+def test_at_rest_is_negative_for_an_arm_that_still_learns():
     rest, slow = np.minimum(np.linspace(0, 2, 11), 0.9)[None], np.linspace(0, 0.5, 11)[None]
     arms = {"rest": {"curve": rest}, "slow": {"curve": slow}}
     assert at_rest("rest")[1](arms).item() == pytest.approx(0.01)
@@ -485,7 +488,7 @@ def test_arms_that_still_learn_are_no_test_of_where_they_end():
 
 
 def test_an_experiment_runs_from_the_folders_of_a_wheel(tmp_path):
-    """In a wheel experiments/ is inside the package; a claim with all results is written again unchanged."""
+    """In a wheel, experiments/ is inside the package; a claim whose results are complete is rewritten unchanged."""
     package = Path(rljax.__file__).parent
     shutil.copytree(package, tmp_path / "rljax", ignore=shutil.ignore_patterns("__pycache__"))
     inside = tmp_path / "rljax" / "experiments"

@@ -13,13 +13,13 @@ WORLD = stopping(contexts=2, horizon=3)
 
 
 def shorter(key, one, other):
-    """The shorter response; the other between equals."""
+    """Prefer the shorter response, or `other` if both have the same length."""
     del key
     return one.length < other.length
 
 
 def dpo(pairs):
-    """DPO of strength 1."""
+    """Compute the DPO loss with β = 1."""
     return dpo_loss(pairs.chosen, pairs.rejected, pairs.ref_chosen, pairs.ref_rejected, beta=1.0)
 
 
@@ -32,7 +32,7 @@ def test_the_preferred_response_of_a_pair_comes_first():
     assert bool((chosen.length <= rejected.length).all())
     assert bool((chosen.length < rejected.length).any())
     np.testing.assert_array_equal(chosen.states[:, 0], np.tile(WORLD.start, 20))
-    for responses in (chosen, rejected):  # every part of a response went the same way
+    for responses in (chosen, rejected):  # states, tokens and masks belong to the same response
         state = np.asarray(responses.states[:, 0])
         for place in range(WORLD.horizon):
             alive = np.asarray(responses.mask[:, place])
@@ -61,7 +61,7 @@ def test_scores_are_sums_over_the_tokens():
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_training_on_pairs_does_what_they_prefer():
+def test_training_on_pairs_learns_the_preference():
     numbers = measure_pairs(SETTING, [0, 1])
     assert (numbers["length"] < numbers["first_length"] - 0.2).all()
     assert (numbers["lead"] > 0.5).all()

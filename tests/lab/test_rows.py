@@ -1,4 +1,4 @@
-"""Rows of an experiment: every run adds a line, and a row that JSON cannot hold harms no earlier one."""
+"""Rows of an experiment: every run adds a line, and a row that JSON does not support harms no earlier row."""
 
 import json
 import platform
@@ -22,7 +22,7 @@ from rljax.files import settings_hash
 ROWS = [{"seed": 0, "curve": [0.5, 1.0]}, {"seed": 1, "name": "é\n"}]
 
 
-def test_a_further_run_is_a_further_line(tmp_path):
+def test_another_run_adds_one_line(tmp_path):
     file = tmp_path / "rows.json"
     write_rows(file, ROWS[:1])
     before = file.read_text(encoding="utf-8").splitlines()
@@ -33,7 +33,7 @@ def test_a_further_run_is_a_further_line(tmp_path):
     assert after[1] == before[1] + ","
 
 
-def test_a_row_that_json_cannot_hold_leaves_the_file_as_it_was(tmp_path):
+def test_a_row_that_json_does_not_support_leaves_the_file_unchanged(tmp_path):
     file = tmp_path / "rows.json"
     write_rows(file, ROWS)
     with pytest.raises(TypeError, match="not JSON serializable"):
@@ -42,15 +42,15 @@ def test_a_row_that_json_cannot_hold_leaves_the_file_as_it_was(tmp_path):
 
 
 def test_rows_of_other_settings_are_not_read(tmp_path):
-    file, present = tmp_path / "rows.json", settings_hash({"steps": 40}, (8, 4))
-    assert rows_of(file, lambda row: present) == []
-    rows = [{"arm": "a", "settings": present}, {"arm": "a", "settings": settings_hash({"steps": 41}, (8, 4))}]
+    file, current = tmp_path / "rows.json", settings_hash({"steps": 40}, (8, 4))
+    assert rows_of(file, lambda row: current) == []
+    rows = [{"arm": "a", "settings": current}, {"arm": "a", "settings": settings_hash({"steps": 41}, (8, 4))}]
     write_rows(file, rows)
-    assert rows_of(file, lambda row: present if row["arm"] == "a" else "other") == rows[:1]
+    assert rows_of(file, lambda row: current if row["arm"] == "a" else "other") == rows[:1]
     assert rows_of(file, lambda row: "other") == []
 
 
-def test_a_hash_is_of_whole_settings_in_any_order_and_one_that_is_new_and_off_changes_nothing():
+def test_a_hash_ignores_the_order_of_settings_and_settings_that_are_off():
     settings = {"steps": 40, "delay": 0, "operands": (2, 3)}
     off = {"remedy": None, "chat": False, "stop": (), "options": {}}
     assert settings_hash(off | dict(reversed(settings.items()))) == settings_hash(settings)
@@ -58,7 +58,7 @@ def test_a_hash_is_of_whole_settings_in_any_order_and_one_that_is_new_and_off_ch
     assert len({settings_hash(each) for each in (settings, *others)}) == 5
 
 
-def test_a_page_says_when_and_with_what_it_was_made(tmp_path):
+def test_a_page_states_when_and_on_what_machine_it_was_made(tmp_path):
     write_page(tmp_path / "rows.json", "python rows.py", "shares of ten.", "| a |\n")
     assert (tmp_path / "rows.md").read_text(
         encoding="utf-8"
@@ -69,7 +69,7 @@ def test_a_page_says_when_and_with_what_it_was_made(tmp_path):
     assert parts[2:] == [platform.machine(), f"Python {platform.python_version()}", f"JAX {jax.__version__}"]
 
 
-def test_only_missing_rows_are_made_and_each_is_in_the_file_at_once(tmp_path):
+def test_only_missing_rows_are_made_and_each_is_written_immediately(tmp_path):
     file, made = tmp_path / "rows.json", []
 
     def make(seed, arm):
@@ -101,7 +101,7 @@ def test_rows_of_other_settings_are_made_again(tmp_path):
     assert rows == json.loads(file.read_text(encoding="utf-8")) == [{"seed": 0, "settings": "41 steps", "curve": [1.0]}]
 
 
-def test_texts_of_means_have_the_t_interval_of_five_seeds_and_none_of_four():
+def test_formatted_means_have_a_t_interval_with_five_seeds_and_none_with_four():
     shares = [0.11, 0.52, 0.33, 0.74, 0.25]
     error = 2.776445 * np.std(shares, ddof=1) / np.sqrt(5)
     low, high = (100 * (np.mean(shares) + sign * error) for sign in (-1, 1))

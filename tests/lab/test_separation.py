@@ -1,4 +1,4 @@
-"""Arms that a comparison tells apart, and the committed comparison of arms on the generated tasks."""
+"""Arms that a comparison can distinguish, and the committed comparison of arms on the generated tasks."""
 
 import importlib.util
 import itertools
@@ -18,7 +18,7 @@ EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "tasks_that_s
 
 
 def load_experiment(file):
-    """The experiment as a module."""
+    """Load an experiment as a module."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -36,7 +36,7 @@ def rows():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_larger_choice_of_arms_is_apart(seed):
+def test_tiers_are_a_largest_set_of_separate_arms(seed):
     ends = np.random.default_rng(seed).uniform(0, 4, (6, 1)) + np.array([0.0, 1.0])
     found = {str(place): Interval(float(pair.mean()), *map(float, pair), 5) for place, pair in enumerate(ends)}
     chosen = tiers(found)
@@ -50,14 +50,14 @@ def test_no_larger_choice_of_arms_is_apart(seed):
     assert not any(all_apart(names) for names in itertools.combinations(found, len(chosen) + 1))
 
 
-def test_intervals_that_touch_or_have_no_ends_are_not_apart():
+def test_intervals_that_touch_or_are_unknown_are_not_separate():
     low = Interval(0.5, 0.0, 1.0, 5)
     assert not is_apart(low, Interval(1.5, 1.0, 2.0, 5))
     assert is_apart(Interval(1.5, 1.01, 2.0, 5), low)
     assert tiers({"one seed": Interval(0.5, math.nan, math.nan, 1)}) == []
 
 
-def test_a_picture_has_a_row_for_each_arm_with_all_its_seeds():
+def test_a_picture_has_one_row_per_arm_with_all_its_seeds():
     axes = Figure().subplots()
     draw_arms(axes, {"high": {0: 3.0, 1: 5.0}, "low": {0: 1.0, 1: 2.0, 2: 1.5}})
     assert [label.get_text() for label in axes.get_yticklabels()] == ["low", "high"]
@@ -67,18 +67,18 @@ def test_a_picture_has_a_row_for_each_arm_with_all_its_seeds():
     assert means == [1.5, 4.0]
 
 
-def test_committed_rows_are_of_the_present_settings_and_each_is_there_once(experiment, rows):
+def test_committed_rows_have_the_current_settings_and_no_duplicates(experiment, rows):
     assert experiment.read_rows(EXPERIMENT.with_suffix(".json")) == rows
     assert len({(row["task"], row["arm"], row["seed"]) for row in rows}) == len(rows) > 0
     assert all(len(case.arms) == 4 for case in experiment.CASES.values())
 
 
-def test_the_page_is_that_of_the_committed_rows(experiment, rows):
+def test_the_page_matches_the_committed_rows(experiment, rows):
     page = EXPERIMENT.with_suffix(".md").read_text(encoding="utf-8")
     assert page.partition("\n")[2] == report(rows, experiment.CASES, also=experiment.ALSO)
 
 
-def test_a_case_has_its_name_from_its_task_unless_its_settings_name_another(experiment):
+def test_a_case_is_named_after_its_task_except_the_stale_one(experiment):
     tasks = {name: type(experiment.config_of(name).generated_task).__name__ for name in experiment.CASES}
     assert tasks.pop("stale") == "SumsConfig"
     assert tasks == {name: f"{name.capitalize()}Config" for name in tasks}
@@ -114,7 +114,7 @@ def test_a_row_of_other_settings_is_not_read(experiment, rows, tmp_path):
 
 
 @pytest.mark.parametrize("one", [{0: 1.0}, {}])
-def test_the_picture_leaves_out_what_has_not_been_run(tmp_path, one):
+def test_the_picture_omits_arms_that_have_not_been_run(tmp_path, one):
     seen = {"one": {"a": one, "b": {0: 2.0}}, "two": {"a": {}, "b": {}}}
     file = tmp_path / "arms.png"
     draw_comparisons(seen, file)
@@ -131,7 +131,7 @@ def test_rows_of_seeds_that_a_task_does_not_have_are_not_read(experiment, rows, 
     }
 
 
-def test_the_committed_delays_of_the_sampler_are_of_the_present_settings_and_their_page_is_made_from_them():
+def test_committed_sampler_delays_have_the_current_settings_and_match_their_page():
     file = EXPERIMENT.with_name("sampler_delay.py")
     delays = load_experiment(file)
     rows = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
@@ -141,7 +141,7 @@ def test_the_committed_delays_of_the_sampler_are_of_the_present_settings_and_the
     assert file.with_suffix(".md").read_text(encoding="utf-8").endswith(delays.report(rows))
 
 
-def test_what_a_delay_costs_is_paired_by_seed():
+def test_the_cost_of_a_delay_is_paired_by_seed():
     delays = load_experiment(EXPERIMENT.with_name("sampler_delay.py"))
     accuracy = {(0, 1): 0.5, (0, 2): 0.7, (8, 1): 0.4, (8, 2): 0.65, (8, 3): 0.0}
     rows = [{"algorithm": "grpo", "delay": d, "seed": s, "last": value} for (d, s), value in accuracy.items()]

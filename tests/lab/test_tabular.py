@@ -1,4 +1,4 @@
-"""The tabular trainer: exact figures, samples and gradients, checked against enumeration, probabilities and theory."""
+"""The tabular trainer: exact values, samples and gradients, checked against enumeration, probabilities and theory."""
 
 import itertools
 from functools import partial
@@ -27,8 +27,8 @@ from rljax.algorithms.value_head import HEADS
 SMALL = codes(contexts=2, length=3, tokens=2)
 
 
-def enumerated(world, table):
-    """Every response of every context with its probability, its last state, its length and its entropy, by hand."""
+def enumerate_responses(world, table):
+    """Yield every response in every context, with its probability, last state, length and entropy, by explicit loops."""
     logits = np.asarray(table, np.float64)[world.row]
     p = np.exp(logits - logits.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
@@ -47,10 +47,10 @@ def enumerated(world, table):
 
 
 @pytest.mark.parametrize("world", [SMALL, stopping(contexts=2, horizon=4), stopping(contexts=2, horizon=6, budget=3)])
-def test_exact_figures_are_those_of_all_responses(world):
+def test_exact_values_match_an_enumeration_of_all_responses(world):
     table = jax.random.normal(jax.random.key(1), (world.rows, world.next_state.shape[1]))
     found = exact(world, table)
-    rows = list(enumerated(world, table))
+    rows = list(enumerate_responses(world, table))
     right = [(c, p, n) for c, p, state, n, _ in rows if world.reward[state] > 0]
     wrong = [(c, p, n) for c, p, state, n, _ in rows if world.reward[state] <= 0]
     success = [sum(p for c, p, _ in right if c == context) for context in range(2)]
@@ -58,11 +58,11 @@ def test_exact_figures_are_those_of_all_responses(world):
     np.testing.assert_allclose(found.length, sum(p * n for _, p, _, n, _ in rows) / 2, rtol=1e-5)
     np.testing.assert_allclose(found.right_length, sum(p * n for _, p, n in right) / sum(success), rtol=1e-5)
     np.testing.assert_allclose(found.wrong_length, sum(p * n for _, p, n in wrong) / (2 - sum(success)), rtol=1e-5)
-    drawn = sum(p * n for _, p, _, n, _ in rows)
-    np.testing.assert_allclose(found.entropy, sum(p * h for _, p, _, _, h in rows) / drawn, rtol=1e-5)
+    tokens = sum(p * n for _, p, _, n, _ in rows)
+    np.testing.assert_allclose(found.entropy, sum(p * h for _, p, _, _, h in rows) / tokens, rtol=1e-5)
 
 
-def test_samples_have_the_policys_probabilities():
+def test_samples_follow_the_policy_s_probabilities():
     table = jax.random.normal(jax.random.key(2), (SMALL.rows, 2))
     first = jnp.broadcast_to(jnp.asarray(SMALL.start)[:, None], (2, 4000))
     uniform = jax.random.uniform(jax.random.key(3), (SMALL.horizon, 2, 4000))
@@ -72,7 +72,7 @@ def test_samples_have_the_policys_probabilities():
     np.testing.assert_allclose(rate, exact(SMALL, table).success, atol=0.03)
 
 
-def test_the_mean_gradient_of_rloo_is_that_of_the_pass_rate():
+def test_the_mean_gradient_of_rloo_is_the_gradient_of_the_pass_rate():
     table = jax.random.normal(jax.random.key(4), (SMALL.rows, 2))
     setting = Setting(SMALL, lambda key: table, rloo(), prompts=4, group=4)
     keys = jax.random.split(jax.random.key(5), 4000)
@@ -82,7 +82,7 @@ def test_the_mean_gradient_of_rloo_is_that_of_the_pass_rate():
 
 
 def with_head(algorithm, name):
-    """The algorithm, with another last layer of its critic."""
+    """Return the algorithm with a different head of its critic."""
     return algorithm._replace(critic=algorithm.critic._replace(head=HEADS[name]()))
 
 
@@ -109,7 +109,7 @@ def test_every_part_of_a_setting_trains(case):
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_a_seed_has_the_same_numbers_alone():
+def test_a_seed_gives_the_same_numbers_alone():
     setting = Setting(SMALL, leaning(SMALL), rloo(), steps=20, points=2)
     both, alone = measure(setting, [3, 4]), measure(setting, [4])
     for name, numbers in both.items():
@@ -131,7 +131,7 @@ def test_a_response_over_budget_is_wrong():
     assert float(found.length) == pytest.approx(2)
 
 
-def test_only_one_number_can_be_the_first_value():
+def test_a_first_value_needs_a_critic_with_one_output():
     setting = Setting(SMALL, leaning(SMALL), with_head(BY_NAME["vc_ppo"](), "two_hot"), steps=2, points=2, first_value=0.5)
     with pytest.raises(ValueError, match="first_value must be 0 for a critic with 21 outputs"):
         train_seeds(setting, [0])
@@ -155,7 +155,7 @@ def logp_of(world, table, sample):
 
 
 def step(setting, carry, key):
-    """A rollout and the update on it, of a run whose first table is not read."""
+    """Sample a rollout and update on it; return the sample and the new carry."""
     sample = _sample(setting, carry, carry.tables.logits, key)
     progress = jnp.zeros((), jnp.float32)
     return sample, _update(setting, _optimizer(setting), carry, sample, policy=True, progress=progress)
@@ -163,7 +163,7 @@ def step(setting, carry, key):
 
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize("delay", [0, 2])
-def test_a_rollout_comes_from_the_table_of_delay_steps_before(delay):
+def test_a_rollout_is_sampled_from_the_table_of_delay_steps_earlier(delay):
     setting = Setting(SMALL, leaning(SMALL), rloo(), delay=delay, learning_rate=0.5)
     carry, tables = _begin(setting, first_table(SMALL)), []
     for number in range(5):
@@ -175,7 +175,7 @@ def test_a_rollout_comes_from_the_table_of_delay_steps_before(delay):
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_remembered_rewards_are_compared_with():
+def test_new_rewards_are_compared_with_remembered_ones():
     def all_of(reward):
         return Setting(
             SMALL,
@@ -188,11 +188,13 @@ def test_remembered_rewards_are_compared_with():
 
     carry = _begin(all_of(1.0), first_table(SMALL))
     _, same = step(all_of(1.0), carry, jax.random.key(0))
-    np.testing.assert_array_equal(same.tables.logits, carry.tables.logits)  # equal rewards, and none before
+    np.testing.assert_array_equal(
+        same.tables.logits, carry.tables.logits
+    )  # all rewards are equal, and there are no earlier ones
     _, worse = step(all_of(0.0), same, jax.random.key(1))
-    _, forgetful = step(all_of(0.0), carry, jax.random.key(1))
+    _, without_past = step(all_of(0.0), carry, jax.random.key(1))
     assert float(jnp.abs(worse.tables.logits - same.tables.logits).max()) > 1e-3
-    np.testing.assert_array_equal(forgetful.tables.logits, carry.tables.logits)
+    np.testing.assert_array_equal(without_past.tables.logits, carry.tables.logits)
 
 
 @pytest.mark.usefixtures("standard_promotion")
@@ -204,9 +206,9 @@ def test_dynamic_sampling_takes_mixed_groups_first():
     def mixed(setting):
         return np.asarray(_sample(setting, carry, carry.tables.logits, key).rollout.rewards).std(-1) > 0
 
-    some, whole = mixed(few), mixed(every)
-    assert 0 < whole[:8].sum() < min(8, whole.sum())  # the first prompts alone would not do
-    assert some.sum() == min(8, whole.sum())
+    some, all_ = mixed(few), mixed(every)
+    assert 0 < all_[:8].sum() < min(8, all_.sum())  # the first prompts alone would not be enough
+    assert some.sum() == min(8, all_.sum())
     assert sorted(some, reverse=True) == list(some)
 
 
@@ -224,7 +226,7 @@ def test_an_engine_samples_from_its_own_probabilities():
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_a_rollout_is_gone_through_as_often_as_stated():
+def test_the_number_of_updates_is_minibatches_times_passes():
     once = Setting(SMALL, leaning(SMALL), dapo()._replace(keep_group=None), minibatches=2, learning_rate=0.1)
     carry = _begin(once, first_table(SMALL))
     for passes in (1, 3):
@@ -233,14 +235,14 @@ def test_a_rollout_is_gone_through_as_often_as_stated():
         assert counts == [2 * passes]
 
 
-def test_a_code_with_several_right_tokens_may_keep_its_entropy():
+def test_a_perfect_policy_can_keep_entropy_if_several_tokens_are_right():
     world = codes(contexts=1, length=2, tokens=4, right_tokens=2)
     table = jnp.tile(jnp.array([30.0, 30.0, 0.0, 0.0]), (world.rows, 1))
     assert float(exact(world, table).success[0]) == pytest.approx(1)
     assert float(exact(world, table).entropy) == pytest.approx(np.log(2), rel=1e-4)
 
 
-def test_an_undecided_policy_gives_answers_of_13_tokens_whatever_they_are():
+def test_an_undecided_policy_s_answers_have_13_tokens_whether_right_or_wrong():
     world = stopping(contexts=8, horizon=64, shared=True)
     found = exact(world, undecided(8)(jax.random.key(0)))
     assert float(found.right_length) == pytest.approx(13, abs=0.3)

@@ -1,4 +1,4 @@
-"""Tasks of the claims: which arms share one, which facts it has, and which scores there are already."""
+"""Tasks of the claims: which arms share a task, which facts it has, and which scores already exist."""
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +26,13 @@ from rljax.errors import InputError
 WORLD = codes(contexts=3, length=2, tokens=4)
 
 
-def run(**settings):
-    """A setting with functions of its own."""
+def make_setting(**settings):
+    """Return a setting with its own function objects."""
     return Setting(**({"world": WORLD, "initial": leaning(WORLD, spread=0.7), "algorithm": rloo()} | settings))
 
 
 def rough(key, logp):
-    """Log-probabilities in steps of 1 nat."""
+    """Round log-probabilities to whole nats."""
     del key
     return jnp.round(logp)
 
@@ -49,8 +49,8 @@ def rough(key, logp):
     ],
     ids=lambda one: next(iter(one)),
 )
-def test_arms_that_differ_in_nothing_of_the_task_share_it(same):
-    assert fingerprint(run(**same)) == fingerprint(run())
+def test_arms_that_differ_only_outside_the_task_share_it(same):
+    assert fingerprint(make_setting(**same)) == fingerprint(make_setting())
 
 
 @pytest.mark.parametrize(
@@ -72,25 +72,25 @@ def test_arms_that_differ_in_nothing_of_the_task_share_it(same):
     ids=lambda one: next(iter(one)),
 )
 def test_arms_that_differ_in_the_task_do_not_share_it(other):
-    assert fingerprint(run(**other)) != fingerprint(run())
+    assert fingerprint(make_setting(**other)) != fingerprint(make_setting())
 
 
-def test_a_setting_is_found_in_every_form_of_an_arm_without_what_belongs_to_its_algorithm():
-    own = run(tries=4, past=8, value_steps=50, first_value=0.5, delay=3)
-    for arm in (own, [own, run()], (own, run()), (own, (0.1, 0.3))):
+def test_a_setting_is_found_in_every_form_of_an_arm_without_the_algorithm_s_own_settings():
+    own = make_setting(tries=4, past=8, value_steps=50, first_value=0.5, delay=3)
+    for arm in (own, [own, make_setting()], (own, make_setting()), (own, (0.1, 0.3))):
         found = setting_of(arm)
         assert (found.tries, found.past, found.value_steps, found.first_value, found.delay) == (1, 0, 0, 0.0, 3)
     assert setting_of(0.5) is None
     assert setting_of((0.5, 0.1)) is None
 
 
-def test_another_algorithm_leaves_the_rest_of_an_arm_as_it_is():
+def test_another_algorithm_leaves_the_rest_of_an_arm_unchanged():
     algorithm = dapo()
-    for arm in (run(delay=3), [run(delay=3), run()]):
+    for arm in (make_setting(delay=3), [make_setting(delay=3), make_setting()]):
         changed = with_algorithm(arm, algorithm)
         assert changed.algorithm is algorithm
         assert changed.delay == 3
-    setting, rates = with_algorithm((run(), (0.1, 0.3)), algorithm)
+    setting, rates = with_algorithm((make_setting(), (0.1, 0.3)), algorithm)
     assert setting.algorithm is algorithm
     assert rates == (0.1, 0.3)
     with pytest.raises(ValueError, match="must have a Setting, got float"):
@@ -102,17 +102,19 @@ def test_errors_are_counted_whatever_the_scale_of_the_rewards():
     assert share_of_errors(lambda key, rewards: 0 * rewards) == 0.5
     assert share_of_errors(fallible(0.2)) == pytest.approx(0.2, abs=0.005)
     only_right = share_of_errors(lambda key, rewards: rewards * jax.random.bernoulli(key, 0.6, rewards.shape))
-    assert only_right == pytest.approx(0.2, abs=0.005)  # 0.4 of the right ones are equal to wrong ones
+    assert only_right == pytest.approx(0.2, abs=0.005)  # 0.4 of the right ones get the reward of wrong ones
 
 
-def test_facts_are_those_of_the_setting_and_of_its_first_policies():
-    setting = run(group=4, prompts=6, minibatches=2, passes=3, delay=5, steps=70, judge=fallible(0.1), sampler=rough)
+def test_facts_are_computed_from_the_setting_and_its_initial_policies():
+    setting = make_setting(
+        group=4, prompts=6, minibatches=2, passes=3, delay=5, steps=70, judge=fallible(0.1), sampler=rough
+    )
     found = facts_of(setting._replace(optimizer=unit_steps()), [3, 4])
     p, distances = [], []
     for seed in (3, 4):
         table = np.asarray(setting.initial(jax.random.split(jax.random.key(seed), 3)[0]), np.float64)
         logp = table - np.log(np.exp(table).sum(1, keepdims=True))
-        right = np.exp(logp)[:, 0]  # of two rows a context, token 0 is right
+        right = np.exp(logp)[:, 0]  # each context has two rows, in which token 0 is right
         p += [right[0] * right[1], right[2] * right[3], right[4] * right[5]]
         engine = np.exp(np.round(logp))
         engine /= engine.sum(1, keepdims=True)
@@ -130,7 +132,7 @@ def test_facts_are_those_of_the_setting_and_of_its_first_policies():
     }
     measured = {"right": np.mean(p), "mixed": mixed, "mismatch": sum(distances) / 12, "errors": 0.1}
     assert found == pytest.approx(counted | measured, rel=0.02)
-    assert facts_of(run(), [3])["equal_steps"] == pytest.approx(1.0, rel=0.01)
+    assert facts_of(make_setting(), [3])["equal_steps"] == pytest.approx(1.0, rel=0.01)
 
 
 NAMES = (
@@ -147,12 +149,12 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def claims():
-    """Some claims, with their results."""
+    """Return the pages and the results of some claims."""
     pages = {name: find_page(name) for name in NAMES}
     return pages, {name: read_results(page) for name, page in pages.items()}
 
 
-def test_claims_have_one_task_where_their_arms_differ_in_the_algorithm_alone(claims):
+def test_claims_whose_arms_differ_only_in_the_algorithm_share_a_task(claims):
     pages, results = claims
     found = sources([*pages.values()], results)
     assert found.without_setting == ["k3_gradient"]
@@ -179,8 +181,8 @@ def test_scores_are_taken_from_a_claim_only_if_an_arm_is_the_unchanged_algorithm
         scores_in_results(first._replace(setting=first.setting._replace(learning_rate=0.1)), grpo(beta=0.0), pages, results)
         is None
     )
-    assert scores_in_results(second, dapo(), pages, results) is None  # that arm samples dynamically
-    assert scores_in_results(last, rloo(), pages, results) is None  # that arm has two candidates
+    assert scores_in_results(second, dapo(), pages, results) is None  # the claim's arm uses dynamic sampling
+    assert scores_in_results(last, rloo(), pages, results) is None  # the claim's arm has two candidates
 
 
 def test_a_claim_without_results_is_refused(claims):

@@ -17,15 +17,15 @@ from rljax.algorithms import rloo
 SMALL = codes(contexts=2, length=2, tokens=2)
 
 
-def still():
-    """A candidate that learns nothing, and one that does."""
+def make_candidates():
+    """Return a candidate that learns nothing, and one that learns."""
     learning = Setting(SMALL, leaning(SMALL, lean=-1.0), rloo(), steps=20, points=2)
     return learning._replace(algorithm=rloo()._replace(advantage=lambda rewards: 0.0 * rewards)), learning
 
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_an_arm_is_measured_at_its_best_rate_and_candidate(monkeypatch):
-    nothing, learning = still()
+    nothing, learning = make_candidates()
     monkeypatch.setattr(tuned, "TUNING_SEEDS", [1])
     numbers = measure_tuned([nothing, learning], [5, 6], number="success", rates=(1e-6, 0.2, 1e-5))
     again = measure(learning._replace(learning_rate=0.2), [5, 6])
@@ -34,19 +34,19 @@ def test_an_arm_is_measured_at_its_best_rate_and_candidate(monkeypatch):
     assert numbers["candidate"].tolist() == [1, 1]
 
 
-def test_a_search_for_nothing_is_refused():
-    setting = still()[1]
+def test_an_invalid_search_is_refused():
+    setting = make_candidates()[1]
     with pytest.raises(ValueError, match="number must be area or success, got 'speed'"):
         tune([setting], number="speed")
     with pytest.raises(ValueError, match="got 0, 4 and 8"):
         tune([])
 
 
-def test_no_claim_is_decided_on_the_seeds_of_the_search():
+def test_the_seeds_of_the_search_differ_from_those_of_claims():
     assert min(tuned.TUNING_SEEDS) >= 1000
 
 
-def test_a_fallible_verifier_errs_as_often_as_stated():
+def test_a_fallible_verifier_has_the_requested_error_rate():
     truth = jnp.tile(jnp.array([[1.0, 0.0]]), (5000, 1))
     verdicts = np.asarray(fallible(0.1)(jax.random.key(0), truth))
     np.testing.assert_allclose(np.abs(verdicts - truth).mean(0), [0.1, 0.1], atol=0.02)
@@ -55,7 +55,7 @@ def test_a_fallible_verifier_errs_as_often_as_stated():
 
 
 def walk(world, state, tokens):
-    """State after some tokens, and how many of them count."""
+    """Return the state after some tokens, and the number of tokens before the end."""
     for count, token in enumerate(tokens):
         if world.ends[state]:
             return state, count
@@ -75,7 +75,7 @@ def test_a_chain_is_right_if_every_token_is():
     np.testing.assert_allclose(exact(even, table).success, exact(codes_alone, table).success, rtol=1e-6)
 
 
-def test_a_chain_does_not_show_whether_it_is_right():
+def test_the_policy_cannot_see_whether_a_chain_is_right_so_far():
     world = chains((2, 3), tokens=2)
     for start in world.start:
         right, wrong = world.next_state[start]

@@ -1,4 +1,4 @@
-"""Bytes between devices, checked against counts by hand, for a compiled program and for every form of line."""
+"""Bytes sent between devices, checked against hand counts, for a compiled program and for every form of a line."""
 
 import jax
 import jax.numpy as jnp
@@ -11,34 +11,36 @@ from rljax.parallel.collectives import Collective, collectives, sent_by_kind
 WIDTH, ROWS, LAYERS = 64, 32, 5
 
 
-def test_a_loop_that_gathers_a_matrix_and_sums_its_gradient_sends_what_the_hand_counts():
-    """A matrix [64, 64] over fsdp=4, rows over 8 devices: gathered once each way, its gradient summed in each of five rounds."""
+def test_the_bytes_of_a_loop_with_a_sharded_matrix_match_a_hand_count():
+    """A [64, 64] matrix over fsdp=4, rows over 8 devices: it is gathered in each pass, and its gradient summed in five rounds."""
     mesh = make_mesh(2, 4)
 
-    def placed(*axes):
+    def sharding(*axes):
         return NamedSharding(mesh, PartitionSpec(*axes))
 
     def gradient(matrix, rows):
         def loss(matrix):
             def layer(rows, _):
-                return jax.lax.with_sharding_constraint(jnp.tanh(rows @ matrix), placed(("data", "fsdp"))), None
+                return jax.lax.with_sharding_constraint(jnp.tanh(rows @ matrix), sharding(("data", "fsdp"))), None
 
             return jax.lax.scan(layer, rows, None, length=LAYERS)[0].sum()
 
         return jax.grad(loss)(matrix)
 
-    matrix = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32, sharding=placed("fsdp"))
-    rows = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32, sharding=placed(("data", "fsdp")))
-    program = jax.jit(gradient, out_shardings=placed("fsdp")).lower(matrix, rows).compile()
+    matrix = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32, sharding=sharding("fsdp"))
+    rows = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32, sharding=sharding(("data", "fsdp")))
+    program = jax.jit(gradient, out_shardings=sharding("fsdp")).lower(matrix, rows).compile()
     found = collectives(program.as_text())
     gathers = [each for each in found if each.kind == "all-gather"]
-    whole = 4 * WIDTH * WIDTH
-    assert {(each.size, each.devices) for each in gathers} == {(whole, 4)}
+    complete = 4 * WIDTH * WIDTH
+    assert {(each.size, each.devices) for each in gathers} == {(complete, 4)}
     sums = [each for each in found if each.kind in ("all-reduce", "reduce-scatter")]
     assert {each.times for each in sums} == {LAYERS}
     received = sum(each.size * (each.devices if each.kind == "reduce-scatter" else 1) for each in sums)
-    assert received in (whole, whole + whole // 4), "over all eight at once, or over fsdp and then each part over data"
-    assert sent_by_kind(found)["all-gather"] == sum(each.times for each in gathers) * whole * 3 / 4
+    assert received in (complete, complete + complete // 4), (
+        "over all eight devices, or over fsdp and then each part over data"
+    )
+    assert sent_by_kind(found)["all-gather"] == sum(each.times for each in gathers) * complete * 3 / 4
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_every_form_of_a_group_is_read(line, expected):
     assert collectives(text) == ([] if expected is None else [expected])
 
 
-def test_loops_within_loops_multiply_and_both_sides_of_a_choice_count():
+def test_nested_loops_multiply_and_both_branches_of_a_conditional_count():
     reduce = "all-reduce(%x), replica_groups=[1,4]<=[4], to_apply=%add"
     text = f"""
 %inner (x: f32[2]) -> f32[2] {{
@@ -98,7 +100,7 @@ ENTRY %main (x: f32[2]) -> f32[2] {{
     assert sorted((each.size, each.times) for each in collectives(text)) == [(8, 22), (16, 1)]
 
 
-def test_a_loop_of_the_tpu_compiler_counts_to_the_bound_of_its_counter():
+def test_the_trip_count_of_a_tpu_loop_is_the_bound_of_its_counter():
     text = """
 %body (p: (s32[], f32[2])) -> (s32[], f32[2]) {
   %a = f32[2]{0} all-reduce(%x), channel_id=4, replica_groups=[1,4]<=[4], to_apply=%add
@@ -118,7 +120,7 @@ ENTRY %main (x: f32[2]) -> f32[2] {
     assert [(each.size, each.times) for each in collectives(text)] == [(8, 12)]
 
 
-def test_the_steps_of_one_operation_count_once_and_numbers_of_its_own_are_left_out():
+def test_parts_of_one_operation_count_once_and_its_bookkeeping_values_are_ignored():
     text = """
 %first (p: bf16[1,8]) -> bf16[4,8] {
   %g.1 = bf16[4,8]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=7, replica_groups=mesh['axis_0'=4] {'axis_0'}, dimensions={0}

@@ -1,6 +1,6 @@
-"""How often devices gather the parameters that they share, and how much of them they hold, counted in programs that are not run.
+"""How often devices gather the parameters that they share, and how much of them is in memory, for compiled programs.
 
-The counts are those of the compiler for CPUs with the options of a plan.
+Nothing is run: the counts come from the CPU compiler, with the compiler options that `rljax plan` uses.
 """
 
 from collections import Counter
@@ -28,18 +28,18 @@ MATRICES = [
     *[4 * DEEP.width * DEEP.head_dim * heads for heads in (DEEP.heads, DEEP.heads, DEEP.kv_heads, DEEP.kv_heads)],
     *[4 * DEEP.width * DEEP.hidden] * 3,
 ]
-"""Bytes of a layer's matrices."""
+"""Bytes of each matrix of a layer."""
 
 
-def compiled(function, mesh, *shapes, places=None):
+def compile_for(function, mesh, *shapes, places=None):
     program = jax.jit(function, out_shardings=places).lower(*shapes)
     return program.compile(compiler_options=for_measuring(mesh))
 
 
 @pytest.mark.parametrize("chunk", [1, 16])
 @pytest.mark.parametrize("axes", [(1, 8, 1), (2, 4, 1), (2, 2, 2)], ids=["1x8x1", "2x4x1", "2x2x2"])
-def test_the_head_is_never_gathered_and_its_gradient_is_added_up_once_whatever_the_number_of_chunks(axes, chunk):
-    """A chunk of 16 tokens per device, and one of a single token: forward and backward in one program."""
+def test_the_head_is_never_gathered_and_its_gradient_is_summed_once_for_any_number_of_chunks(axes, chunk):
+    """Chunks have 16 tokens per device, or a single token; forward and backward pass are in one program."""
     mesh = make_mesh(*axes)
     place = NamedSharding(mesh, PartitionSpec("tensor", "fsdp"))
     hidden = jax.ShapeDtypeStruct((ROWS, TOKENS, WIDTH), jnp.float32, sharding=row_sharding(mesh))
@@ -50,19 +50,19 @@ def test_the_head_is_never_gathered_and_its_gradient_is_added_up_once_whatever_t
         return token_scores(hidden, head, tokens, chunk=chunk, mesh=mesh)[0].sum()
 
     places = None, (row_sharding(mesh), place)
-    found = collectives(compiled(jax.value_and_grad(total, (0, 1)), mesh, hidden, head, tokens, places=places).as_text())
+    found = collectives(compile_for(jax.value_and_grad(total, (0, 1)), mesh, hidden, head, tokens, places=places).as_text())
     part = 4 * VOCAB * WIDTH // (mesh.shape["tensor"] * mesh.shape["fsdp"])
     large = Counter((each.kind, each.size, each.times) for each in found if each.size >= part)
     exchanges = large.pop(("all-to-all", part, 1))
     assert 2 <= exchanges <= 3, (
-        "parts of the width for parts of the vocabulary in one or both passes, and back for the gradient"
+        "the head is resharded from width to vocabulary in one or both passes, and its gradient is resharded back"
     )
-    assert large == ({("all-reduce", part, 1): 1} if mesh.shape["data"] > 1 else {}), "the gradient of several copies"
+    assert large == ({("all-reduce", part, 1): 1} if mesh.shape["data"] > 1 else {}), "the gradient is summed over replicas"
 
 
 @pytest.fixture(scope="module")
 def deep():
-    """Gradient of the scores of models of two and three layers over fsdp=8."""
+    """Compile the gradient of the scores of models with two and three layers over fsdp=8."""
     mesh, tokens = make_mesh(1, 8), np.ones((ROWS, 4), np.int32)
     packed = pack(Sequences(tokens, tokens > 0, tokens, tokens > 0))
     rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=row_sharding(mesh)), packed)
@@ -72,7 +72,7 @@ def deep():
         params = parameter_shapes(policy, mesh)
         places = None, jax.tree.map(lambda leaf: leaf.sharding, params)
         score = jax.value_and_grad(lambda params, rows: policy.score(params, rows, 1.0).logp.sum())
-        return compiled(score, mesh, params, rows, places=places)
+        return compile_for(score, mesh, params, rows, places=places)
 
     return {layers: gradient(layers) for layers in (2, 3)}
 
@@ -85,12 +85,12 @@ def test_each_matrix_of_a_layer_is_gathered_once_in_each_pass(deep):
         for layers, program in deep.items()
     }
     one = Counter({size: count for size, count in (sizes[3] - sizes[2]).items() if size >= min(MATRICES)})
-    assert one == Counter(2 * MATRICES), "forward, and again when the layer is computed a second time"
-    assert max(sizes[3]) == max(MATRICES), "no two matrices at once"
+    assert one == Counter(2 * MATRICES), "once in the forward pass, and again when the layer is recomputed"
+    assert max(sizes[3]) == max(MATRICES), "no gather contains two matrices"
 
 
-def test_a_further_layer_adds_next_to_nothing_to_what_a_device_holds(deep):
-    """Its parameters are gathered when it is their turn, and its gradient is added up and cut when it is there."""
+def test_another_layer_adds_almost_nothing_to_a_device_s_temporary_memory(deep):
+    """A layer's parameters are gathered when they are needed, and its gradient is summed and sharded as soon as it is computed."""
     layer = sum(MATRICES)
-    assert temporaries(deep[2]) > max(MATRICES), "the count would notice a matrix"
+    assert temporaries(deep[2]) > max(MATRICES), "the count includes gathered matrices"
     assert temporaries(deep[3]) - temporaries(deep[2]) <= 0.01 * layer

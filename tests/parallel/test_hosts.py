@@ -1,4 +1,4 @@
-"""Work that several processes share: in one process here, in two over the loopback."""
+"""Work that several processes share: with one process, and with two that communicate over the loopback interface."""
 
 import json
 import re
@@ -32,7 +32,7 @@ from rljax.parallel import (
 from rljax.parallel.joining import join
 
 PROGRAM = '''
-"""Everything that two hosts do together; each prints what it saw."""
+"""Call every function that hosts use together; each host prints its results."""
 import json, signal, sys
 import jax, numpy as np
 from rljax.errors import InputError
@@ -89,7 +89,7 @@ def two(tmp_path_factory):
     return [json.loads(process.stdout.splitlines()[-1]) for process in ended]
 
 
-def test_two_hosts_divide_the_rows_and_know_all_answers(two):
+def test_two_hosts_divide_the_rows_and_both_get_all_results(two):
     assert [host["calls"] for host in two] == [[0, 1, 2], [3, 4, 0]]
     for host in two:
         assert host["shared"]["twice"] == [0, 2, 4, 6, 8]
@@ -98,7 +98,7 @@ def test_two_hosts_divide_the_rows_and_know_all_answers(two):
         assert host["dtypes"] == ["bool", "float32", "float32"]
 
 
-def test_two_hosts_agree(two):
+def test_two_hosts_get_the_same_values(two):
     for host in two:
         assert host["any"] == [True, False]
         assert host["least"] == [6 * 2**30, None]
@@ -110,31 +110,31 @@ def test_two_hosts_agree(two):
         ]
 
 
-def test_two_hosts_can_be_ended(two):
+def test_sigterm_still_ends_both_hosts(two):
     assert [host["terminates"] for host in two] == [True, True]
 
 
-def test_two_hosts_fetch_what_is_spread_over_both(two):
+def test_two_hosts_fetch_arrays_that_are_sharded_over_both(two):
     for host in two:
         assert host["fetched"] == {"rows": [0, 1, 2, 3], "sum": 6, "host": [1, 1]}
 
 
-def test_the_first_of_two_hosts_writes(two):
+def test_only_the_first_of_two_hosts_writes(two):
     assert [host["written"] for host in two] == [["file"], []]
 
 
-def test_what_fails_on_one_host_stops_both(two):
+def test_a_failure_on_one_host_stops_both(two):
     assert two[0]["refusal"] == ["InputError", "Host 1 of 2 failed; see its own output for the reason."]
     assert two[1]["refusal"] == ["ValueError", "here"]
 
 
-def test_a_mesh_without_a_device_of_some_host_is_refused(two):
+def test_a_mesh_without_a_device_of_every_host_is_refused(two):
     for host in two:
         assert host["mesh"][0] == "InputError"
         assert "has no device of host 1" in host["mesh"][1]
 
 
-def test_one_process_is_the_first_of_one():
+def test_a_single_process_is_the_first_host():
     done = []
     assert is_first()
     assert any_host(True)
@@ -155,7 +155,7 @@ def test_fetched_arrays_are_complete():
     np.testing.assert_array_equal(fetched["rows"], np.arange(16.0).reshape(8, 2))
 
 
-def test_whole_numbers_are_repeated_and_floats_spread():
+def test_integer_arrays_are_replicated_and_float_arrays_sharded():
     mesh = make_mesh(1, 2)
     key, weight = jax.ShapeDtypeStruct((2,), jnp.uint32), jax.ShapeDtypeStruct((2,), jnp.float32)
     assert shardings(mesh, [key, weight]) == [
@@ -185,14 +185,14 @@ def test_hosts_that_cannot_be_joined_are_refused(settings, message):
         join(address, hosts=hosts, host=host)
 
 
-def test_a_port_that_is_taken_is_refused():
+def test_a_port_in_use_is_refused():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"Host 0 cannot listen on port {port} .*; choose another port"):
             join(f"127.0.0.1:{port}", hosts=2, host=0)
 
 
-def test_a_first_host_that_is_not_there_is_missed():
+def test_a_missing_first_host_is_reported():
     address = free_address()
     with pytest.raises(InputError, match=f"Host 0 was not found at {address} in 0.3 s .*; start it as well"):
         join(address, hosts=2, host=1, patience=0.3)
@@ -200,7 +200,7 @@ def test_a_first_host_that_is_not_there_is_missed():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems return memory by themselves")
 @pytest.mark.parametrize(("size", "trims"), [(hosts.KEPT - 1, []), (hosts.KEPT, [0])])
-def test_only_a_large_process_gives_memory_back(monkeypatch, size, trims):
+def test_only_a_large_process_returns_freed_memory(monkeypatch, size, trims):
     calls = []
     monkeypatch.setattr(hosts, "_resident_bytes", lambda: size)
     monkeypatch.setattr(hosts.ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=calls.append))
@@ -209,7 +209,7 @@ def test_only_a_large_process_gives_memory_back(monkeypatch, size, trims):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_resident_memory_is_that_of_the_system():
+def test_resident_memory_matches_the_system_s_report():
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     expected = 1024 * int(re.search(r"VmRSS:\s*(\d+)", status)[1])
     assert hosts._resident_bytes() == pytest.approx(expected, rel=0.05)

@@ -18,7 +18,7 @@ def test_a_mesh_has_an_axis_for_tensors():
     assert dict(make_mesh(None, 2, 2).shape) == {"data": 2, "fsdp": 2, "tensor": 2}
 
 
-def test_a_smaller_mesh_takes_the_first_devices():
+def test_a_smaller_mesh_uses_the_first_devices():
     assert list(make_mesh(1, 2).devices.flat) == jax.devices()[:2]
 
 
@@ -46,7 +46,7 @@ def test_rows_that_cannot_be_shared_are_refused():
         check_rows(make_mesh(None, 1), rows=12)
 
 
-def test_parameters_are_spread_over_fsdp_and_repeated_over_data():
+def test_parameters_are_sharded_over_fsdp_and_replicated_over_data():
     mesh = make_mesh(2, 4)
     tree = {"matrix": jnp.zeros((3, 8, 16)), "odd": jnp.zeros((3, 5)), "number": jnp.zeros(())}
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings(mesh, tree))
@@ -57,7 +57,7 @@ def test_parameters_are_spread_over_fsdp_and_repeated_over_data():
     }
 
 
-def test_rows_are_spread_over_every_device():
+def test_rows_are_sharded_over_every_device():
     rows = put_rows(make_mesh(2, 4), jnp.zeros((16, 3)))
     assert {shard.data.shape for shard in rows.addressable_shards} == {(2, 3)}
     parts = put_rows(make_mesh(2, 4), jnp.zeros((5, 16, 3)), leading=1)

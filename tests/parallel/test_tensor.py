@@ -1,4 +1,4 @@
-"""Devices that share rows, parameters, heads and vocabulary change no loss, no gradient and no token."""
+"""Sharding rows, parameters, heads and vocabulary over devices changes no loss, gradient or token."""
 
 import functools
 import math
@@ -49,19 +49,19 @@ ALGORITHMS = {name: factory(**({"k": 2} if name == "pass_at_k" else {})) for nam
 @pytest.fixture(scope="module")
 def batches():
     @jax.jit
-    def prepared(rollout):
+    def prepare_all(rollout):
         return {
             name: prepare(algorithm, rollout, progress=0.5 if algorithm.needs("progress") else None)
             for name, algorithm in ALGORITHMS.items()
         }
 
     with jax.enable_x64(True):
-        return jax.device_get(prepared(ROLLOUT))
+        return jax.device_get(prepare_all(ROLLOUT))
 
 
 @jax.jit
 def losses(scores, batches):
-    """Loss of every algorithm, and its gradient with respect to the scores."""
+    """Compute the loss of every algorithm, and its gradient with respect to the scores."""
 
     def of_scores(scores, name):
         return loss(
@@ -72,7 +72,7 @@ def losses(scores, batches):
 
 
 def policy_on(mesh, config=CONFIG, params=PARAMS):
-    """The policy in float64, where the order of a sum does not matter, and its parameters."""
+    """Return the policy in float64, so that the order of a sum does not matter, and its parameters."""
     policy = transformer_policy(replace(config, compute_dtype="float64"), eos=1, mesh=mesh, chunk=5)
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)
     return policy, put(params, policy_shardings(mesh, params, params, policy.partition))
@@ -80,7 +80,7 @@ def policy_on(mesh, config=CONFIG, params=PARAMS):
 
 @pytest.fixture(scope="module")
 def gradients(batches):
-    """Mesh -> name of an algorithm -> loss, and gradients with respect to the scores and the parameters; computed once for each."""
+    """Return a function from a mesh to each algorithm's loss and its gradients with respect to scores and parameters."""
 
     @functools.cache
     def on(axes):
@@ -92,16 +92,16 @@ def gradients(batches):
             def scored(params, packed):
                 return jax.vjp(lambda params: policy.score(params, packed, 0.9), params)
 
-            scores, pull = scored(params, put_rows(mesh, PACKED))
+            scores, backward = scored(params, put_rows(mesh, PACKED))
             found = jax.device_get(losses(scores, put_rows(mesh, batches)))
             stacked = jax.tree.map(lambda *each: np.stack(each), *[gradient for _, gradient in found.values()])
 
             @jax.jit
-            def pulled_back(pull, stacked):
-                return jax.lax.map(lambda gradient: pull(gradient)[0], stacked)
+            def backpropagate(backward, stacked):
+                return jax.lax.map(lambda gradient: backward(gradient)[0], stacked)
 
-            pulled = jax.device_get(pulled_back(pull, put_rows(mesh, stacked, leading=1)))
-        in_params = [jax.tree.map(lambda leaf, i=i: leaf[i], pulled) for i in range(len(found))]
+            in_all = jax.device_get(backpropagate(backward, put_rows(mesh, stacked, leading=1)))
+        in_params = [jax.tree.map(lambda leaf, i=i: leaf[i], in_all) for i in range(len(found))]
         return {name: (*found[name], each) for name, each in zip(found, in_params, strict=True)}
 
     return on
@@ -118,8 +118,8 @@ def test_every_algorithm_has_the_loss_and_the_gradients_of_one_device(gradients,
 
 
 @pytest.fixture(scope="module")
-def taught(batches):
-    """Mesh -> loss of PPO's critic and its gradient; computed once for each."""
+def critic_gradients(batches):
+    """Return a function from a mesh to the loss of PPO's critic and its gradient."""
     ppo = ALGORITHMS["ppo"]
     critic = required(ppo.critic, "critic")
 
@@ -142,14 +142,14 @@ def taught(batches):
 
 
 @pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
-def test_a_critic_has_the_loss_and_the_gradient_of_one_device(taught, axes):
-    actual, expected = taught(axes), taught((1, 1, 1))
+def test_a_critic_has_the_loss_and_the_gradient_of_one_device(critic_gradients, axes):
+    actual, expected = critic_gradients(axes), critic_gradients((1, 1, 1))
     assert all(leaf.any() for leaf in jax.tree.leaves(expected))
     chex.assert_trees_all_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.fixture(scope="module")
-def drawn():
+def expected_responses():
     return responses(make_mesh(1, 1))
 
 
@@ -173,18 +173,18 @@ def responses(mesh, config=CONFIG, params=PARAMS):
 
 
 @pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
-def test_every_mesh_draws_the_same_tokens(drawn, axes, monkeypatch):
-    """With a cache that grows on its devices, from room for 2 tokens to 4 and 6."""
+def test_every_mesh_samples_the_same_tokens(expected_responses, axes, monkeypatch):
+    """The cache grows on its devices, from room for 2 tokens to 4 and 6."""
     places = []
 
-    def placed(decoder, rows, *, more):
+    def grow(decoder, rows, *, more):
         larger = grow_rows(decoder, rows, more=more)
         places.append([state.cache[0].keys.sharding for state in (rows.state, larger.state)])
         return larger
 
     monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", 6)
-    monkeypatch.setattr("rljax.rollout.engine.grow_rows", placed)
-    for actual, expected in zip(responses(make_mesh(*axes)), drawn, strict=True):
+    monkeypatch.setattr("rljax.rollout.engine.grow_rows", grow)
+    for actual, expected in zip(responses(make_mesh(*axes)), expected_responses, strict=True):
         np.testing.assert_array_equal(actual.tokens, expected.tokens)
         np.testing.assert_allclose(actual.behaviour_logp, expected.behaviour_logp, atol=1e-5)
     assert len(places) >= 2
@@ -204,12 +204,12 @@ def test_a_mesh_that_does_not_divide_the_model_is_refused(axes, changes, message
         check_shape(replace(CONFIG, **changes), make_mesh(*axes))
 
 
-def test_one_device_divides_everything():
+def test_every_model_fits_on_one_device():
     check_shape(replace(CONFIG, vocab_size=17, width=20), make_mesh(1, 1))
 
 
 def test_eight_billion_parameters_fit_on_eight_devices():
-    """Llama-3-8B's shape: parameters, both of Adam's moments and a reference, without a byte of them being made."""
+    """This is the shape of Llama-3-8B: parameters, Adam's two moments and a reference; no array is allocated."""
     config = TransformerConfig(
         vocab_size=128_256, width=4096, layers=32, heads=32, kv_heads=8, head_dim=128, hidden=14_336, tied_head=False
     )
@@ -217,16 +217,16 @@ def test_eight_billion_parameters_fit_on_eight_devices():
     for axes in ((1, 8), (1, 4, 2), (1, 1, 8)):
         mesh = make_mesh(*axes)
         places = policy_shardings(mesh, params, params, transformer_policy(config, eos=1, mesh=mesh).partition)
-        bytes_a_device = sum(
+        bytes_per_device = sum(
             4 * math.prod(place.shard_shape(leaf.shape))
             for leaf, place in zip(jax.tree.leaves(params), jax.tree.leaves(places), strict=True)
         )
-        assert 4 * bytes_a_device < 17e9, "four float32 copies"
+        assert 4 * bytes_per_device < 17e9, "four float32 copies"
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("axes", [(1, 1, 2), (2, 2, 2)])
-def test_a_vocabulary_that_the_devices_do_not_divide_changes_nothing(axes, tied, tmp_path):
+def test_a_vocabulary_that_does_not_divide_over_the_devices_changes_nothing(axes, tied, tmp_path):
     config = replace(CONFIG, vocab_size=19, tied_head=tied)
     params = init_params(config, jax.random.key(1))
 
@@ -243,8 +243,8 @@ def test_a_vocabulary_that_the_devices_do_not_divide_changes_nothing(axes, tied,
             return jax.device_get(jax.jit(jax.value_and_grad(total))(placed, put_rows(mesh, PACKED)))
 
     chex.assert_trees_all_close(scored(axes), scored((1, 1, 1)), rtol=1e-9, atol=1e-9)
-    drawn = [responses(make_mesh(*each), config, params) for each in (axes, (1, 1, 1))]
-    for actual, expected in zip(*drawn, strict=True):
+    found = [responses(make_mesh(*each), config, params) for each in (axes, (1, 1, 1))]
+    for actual, expected in zip(*found, strict=True):
         np.testing.assert_array_equal(actual.tokens, expected.tokens)
         assert actual.tokens.max() < 19
     saved = load_file(tmp_path / str(axes) / "model.safetensors")

@@ -1,4 +1,4 @@
-"""One of two processes dies, or stands still; the other one notices within the limit, and ends."""
+"""If one of two processes dies or hangs, the other one notices within the limit, and ends."""
 
 import ctypes
 import signal
@@ -13,7 +13,7 @@ from rljax.parallel.watch import DONE, Watch, handle_aborts
 
 LIMIT = 2.0
 PROGRAM = f'''
-"""Two hosts talk until one of them gets a signal; the other one prints how long it talked to nobody."""
+"""Two hosts communicate until one gets a signal; the other prints how long it waited for an answer."""
 import os, sys, time
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
@@ -55,11 +55,11 @@ def test_a_host_that_is_lost_is_noticed(tmp_path, victim, number, reason):
     report = next(line for line in left.stdout.splitlines() if line.startswith("LOST"))
     assert reason in report
     assert report.endswith("The other hosts cannot continue without it, so this one ends too.")
-    assert float(report.split()[2]) < 2 * LIMIT, "the limit and a tenth, on a busy machine"
+    assert float(report.split()[2]) < 2 * LIMIT, "the limit, with slack for a busy machine"
 
 
-class Shelf:
-    """A store of one process."""
+class FakeStore:
+    """A key-value store in one process."""
 
     def __init__(self, values):
         self.values, self.is_open = dict(values), True
@@ -74,35 +74,35 @@ class Shelf:
         return [(name, value) for name, value in self.values.items() if name.startswith(f"{key}/")]
 
 
-def left_for(values, *, is_open=True, limit=0.5):
-    """Why a watch with these beats of the others ends its process; None if it does not within the limit."""
-    shelf, reasons = Shelf(values), []
-    shelf.is_open = is_open
-    watch = Watch(shelf, 0, 3, limit, reasons.append)
+def watch_beats(values, *, is_open=True, limit=0.5):
+    """Return why a watch ends its process, given the heartbeats of the others (None if it does not), and the store's values."""
+    store, reasons = FakeStore(values), []
+    store.is_open = is_open
+    watch = Watch(store, 0, 3, limit, reasons.append)
     watch.wait()
     watch.stop(DONE)
-    return (reasons or [None])[0], shelf.values
+    return (reasons or [None])[0], store.values
 
 
-def test_those_that_are_done_are_not_missed():
-    reason, values = left_for({"rljax/beats/1": DONE, "rljax/beats/2": DONE})
+def test_hosts_that_are_done_are_not_missed():
+    reason, values = watch_beats({"rljax/beats/1": DONE, "rljax/beats/2": DONE})
     assert reason is None
     assert values["rljax/beats/0"] == DONE
 
 
-def test_the_reason_of_an_end_is_passed_on():
-    reason, _ = left_for({"rljax/beats/1": DONE, "rljax/beats/2": "KeyError: 'a fault of this host'"})
+def test_the_reason_why_another_host_ended_is_reported():
+    reason, _ = watch_beats({"rljax/beats/1": DONE, "rljax/beats/2": "KeyError: 'a fault of this host'"})
     assert reason.startswith("Host 2 has given no sign of life for 1 s. It ended with KeyError: 'a fault of this host'")
 
 
-def test_a_store_out_of_reach_is_the_loss_of_the_first_silent_host():
-    reason, _ = left_for({"rljax/beats/1": "4"}, is_open=False)
+def test_an_unreachable_store_is_reported_as_the_loss_of_the_first_silent_host():
+    reason, _ = watch_beats({"rljax/beats/1": "4"}, is_open=False)
     assert reason.startswith("Host 1 has given no sign of life for ")
     assert reason.endswith(" The last heartbeat of this host failed: ConnectionError: UNAVAILABLE.")
 
 
-class Slow(Shelf):
-    """A store that takes longer for a number than a watch waits between two, once it has begun with one."""
+class SlowStore(FakeStore):
+    """A store in which writing a heartbeat takes longer than the interval between heartbeats."""
 
     def __init__(self):
         super().__init__({})
@@ -115,25 +115,25 @@ class Slow(Shelf):
         super().key_value_set(key, value, allow_overwrite)
 
 
-def test_no_beat_comes_after_the_last_one():
-    shelf = Slow()
-    watch = Watch(shelf, 0, 1, 0.5, lambda reason: None)
-    assert shelf.begun.wait(10)
+def test_no_heartbeat_follows_the_last_one():
+    store = SlowStore()
+    watch = Watch(store, 0, 1, 0.5, lambda reason: None)
+    assert store.begun.wait(10)
     watch.stop(DONE)
     time.sleep(0.4)
-    assert shelf.values == {"rljax/beats/0": DONE}
+    assert store.values == {"rljax/beats/0": DONE}
 
 
-def test_the_beats_of_an_earlier_run_are_not_heard():
-    shelf, reasons = Shelf({"rljax/beats/0/1": DONE}), []
-    watch = Watch(shelf, 0, 2, 0.5, reasons.append, folder="rljax/beats/1")
+def test_the_heartbeats_of_an_earlier_run_are_ignored():
+    store, reasons = FakeStore({"rljax/beats/0/1": DONE}), []
+    watch = Watch(store, 0, 2, 0.5, reasons.append, folder="rljax/beats/1")
     watch.wait()
     assert len(reasons) == 1
     watch.stop(DONE)
 
 
-def test_the_handler_of_aborts_that_was_there_is_there_again(monkeypatch):
-    """As that of faulthandler: the address that the C library has."""
+def test_the_earlier_abort_handler_is_restored(monkeypatch):
+    """It is a handler of the C library, such as the one of faulthandler."""
     library = ctypes.CDLL(None)
     library.signal.restype = ctypes.c_void_p
     own = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
@@ -147,14 +147,14 @@ def test_the_handler_of_aborts_that_was_there_is_there_again(monkeypatch):
     assert found == ctypes.cast(own, ctypes.c_void_p).value
 
 
-def test_a_process_beats():
+def test_a_process_sends_numbered_heartbeats():
     seen = []
-    shelf = Shelf({"rljax/beats/1": DONE})
-    shelf.key_value_set = lambda key, value, allow_overwrite=False: (seen.append(value), shelf.values.update({key: value}))
-    watch = Watch(shelf, 0, 2, 0.5, lambda reason: None)
+    store = FakeStore({"rljax/beats/1": DONE})
+    store.key_value_set = lambda key, value, allow_overwrite=False: (seen.append(value), store.values.update({key: value}))
+    watch = Watch(store, 0, 2, 0.5, lambda reason: None)
     end = time.monotonic() + 30
     while len(seen) < 3 and time.monotonic() < end:
         time.sleep(0.01)
     watch.stop("ValueError: x")
     assert seen[:3] == ["1", "2", "3"]
-    assert shelf.values["rljax/beats/0"] == "ValueError: x"
+    assert store.values["rljax/beats/0"] == "ValueError: x"
