@@ -79,7 +79,7 @@ def page(tmp_path):
     return read_page(file)
 
 
-def recorded_recorded_calls(page):
+def recorded_calls(page):
     return page.claim.measure.__globals__["CALLS"]
 
 
