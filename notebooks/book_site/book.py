@@ -219,7 +219,7 @@ def papers_page() -> str:
         source = f"[arXiv:{where}](https://arxiv.org/abs/{where})" if where else ""
         names = _links(found.get(reference.key, []))
         blocks.append(
-            f"**{title}** ({', '.join(filter(None, [fields.get('year', ''), source]))})\\\n{names or 'find_citations in the text'}"
+            f"**{title}** ({', '.join(filter(None, [fields.get('year', ''), source]))})\\\n{names or 'cited in the text'}"
         )
     return "\n\n".join(["(page-papers)=\n# Papers", "`rljax equations WORDS --bibtex` prints their BibTeX.", *blocks])
 
