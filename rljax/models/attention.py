@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.errors import InputError
-from rljax.models.axes import DATA, FSDP, TENSOR, constrain_sharding, row_shards
+from rljax.models.axes import constrain_sharding, row_shards, shards_of, spec_of
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap, visible_slots
 from rljax.ops.arrays import sum_dtype
@@ -449,7 +449,7 @@ def attend_rows(
 
 def attention_devices(mesh: Mesh | None) -> int:
     """Number of devices that share rows and heads."""
-    return 1 if mesh is None else row_shards(mesh) * mesh.shape[TENSOR]
+    return 1 if mesh is None else row_shards(mesh) * shards_of("attention_heads", mesh)
 
 
 def attend_cudnn(
@@ -470,8 +470,8 @@ def attend_cudnn(
     query, segments = jnp.pad(query, ((0, 0), (0, odd), (0, 0), (0, 0), (0, 0))), jnp.pad(segments, ((0, 0), (0, odd)))
     keys, values = (jnp.pad(part, ((0, 0), (0, 0), (0, odd), (0, 0))).transpose(0, 2, 1, 3) for part in (keys, values))
     heads = query.reshape(rows, slots + odd, key_heads * group, features)
-    heads = constrain_sharding(heads, ("rows", "tokens", "heads", "head_dim"), mesh)
-    visible = constrain_sharding(visible_slots(segments, window=window), ("rows", "tokens", "tokens"), mesh)
+    heads = constrain_sharding(heads, ("rows", "slots", "attention_heads", "head_dim"), mesh)
+    visible = constrain_sharding(visible_slots(segments, window=window), ("rows", "slots", "slots"), mesh)
     mixed = jax.nn.dot_product_attention(heads, keys, values, mask=visible[:, None], is_causal=True, implementation="cudnn")
     return mixed[:, :slots].reshape(query[:, :slots].shape)
 
@@ -502,10 +502,15 @@ def attend_splash(
     kernel = partial(_splash, window=window, cap=cap, interpret=interpret)
     if mesh is None or mesh.size == 1:
         return kernel(query, keys, values, segments)
-    rows = (DATA, FSDP)
-    cached = PartitionSpec(rows, TENSOR, None, None)
-    queries = PartitionSpec(rows, None, TENSOR, None, None)
-    places = (queries, cached, cached, PartitionSpec(rows, None))
+    rows, cached, queries = (
+        spec_of(names, mesh.axis_names)
+        for names in (
+            ("rows", "slots"),
+            ("rows", "attention_heads", "slots", "head_dim"),
+            ("rows", "slots", "attention_heads", "features", "head_dim"),
+        )
+    )
+    places = (queries, cached, cached, rows)
     return jax.shard_map(kernel, mesh=mesh, in_specs=places, out_specs=queries, check_vma=False)(
         query, keys, values, segments
     )

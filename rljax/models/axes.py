@@ -4,16 +4,21 @@ The mesh has three axes: `data` x `fsdp` x `tensor`. Rows are divided over `data
 along the width of the residual stream, and over `tensor` along heads, hidden features, experts or vocabulary; along `data` it
 is copied. The residual stream keeps its full width, so a layer's parameters are gathered over `fsdp` when the layer is
 computed.
+
+For long sequences, a mesh may have a fourth axis, `context`, before `tensor`. The tokens of a row are divided over it, and
+parameters are sharded over it as over `fsdp`. Only attention mixes the tokens of a row: there, the devices along `context` exchange
+tokens for heads (all-to-all, arXiv:2309.14509), so that each has all tokens of some heads. Sampling reads one new token per row, so
+it has nothing to divide over this axis and uses `mesh_for_sampling`.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from rljax.errors import InputError
@@ -21,28 +26,34 @@ from rljax.models.config import TransformerConfig
 
 Tree = TypeVar("Tree", bound=PyTree)
 
-DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+DATA, FSDP, CONTEXT, TENSOR = "data", "fsdp", "context", "tensor"
+USUAL_AXES = (DATA, FSDP, TENSOR)
+"""Axes of a mesh without a context axis."""
 
 MESH_AXES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
     {
         "rows": (DATA, FSDP),
         "copy_rows": DATA,
-        "tokens": None,
+        "tokens": CONTEXT,
+        "slots": None,
         "features": None,
-        "width": FSDP,
+        "width": (FSDP, CONTEXT),
+        "fsdp_width": FSDP,
         "vocab": TENSOR,
-        "vocab_parts": (TENSOR, FSDP),
+        "vocab_parts": (TENSOR, FSDP, CONTEXT),
         "heads": TENSOR,
         "kv_heads": TENSOR,
+        "attention_heads": (TENSOR, CONTEXT),
         "hidden": TENSOR,
         "experts": TENSOR,
         "head_dim": None,
         "rank": None,
     }
 )
-"""Logical axis -> mesh axes. `width` is the residual stream's axis in a parameter, `features` is this axis in an activation. Around
-the embedding and the head, where matrices are much larger than activations, the devices that share one copy of the parameters take
-all `copy_rows` together: each looks up its part of the width, and computes its part of the logits, `vocab_parts`."""
+"""Logical axis -> mesh axes. `width` is the residual stream's axis in a parameter, `features` is this axis in an activation.
+`slots` are tokens that are not divided, as in attention, which divides its heads instead. Around the embedding and the head, where
+matrices are much larger than activations, the devices that share one copy of the parameters take all `copy_rows` together: each
+looks up its part of the width, and computes its part of the logits, `vocab_parts`."""
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -93,14 +104,40 @@ def row_shards(mesh: Mesh) -> int:
     return mesh.shape[DATA] * mesh.shape[FSDP]
 
 
-def spec_of(names: tuple[str, ...]) -> PartitionSpec:
-    """Mesh axes of an array with these logical axes.
+def shards_of(name: str, mesh: Mesh) -> int:
+    """Number of parts that a logical axis is divided into."""
+    return math.prod(mesh.shape[axis] for axis in _mesh_axes(name, mesh.axis_names))
+
+
+def _mesh_axes(name: str, present: Collection[str]) -> tuple[str, ...]:
+    """Mesh axes that a logical axis is sharded over, on a mesh that has the `present` axes."""
+    axes = MESH_AXES[name]
+    return tuple(axis for axis in ((axes,) if isinstance(axes, str) else axes or ()) if axis in present)
+
+
+def mesh_for_sampling(mesh: Mesh) -> Mesh:
+    """Return the same devices as a mesh without a context axis, on which they share rows instead of the tokens of a row.
+
+    Every device holds the same shards of the parameters on both meshes.
+    """
+    if CONTEXT not in mesh.axis_names:
+        return mesh
+    data, fsdp, context, tensor = mesh.devices.shape
+    devices = mesh.devices.reshape(data, fsdp * context, tensor)
+    return Mesh(devices, USUAL_AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def spec_of(names: tuple[str, ...], present: Collection[str] = USUAL_AXES) -> PartitionSpec:
+    """Mesh axes of an array with these logical axes, on a mesh that has the `present` axes.
 
     Example:
         >>> tuple(spec_of(("width", "heads", "head_dim")))
         ('fsdp', 'tensor', None)
+        >>> tuple(spec_of(("width", "heads", "head_dim"), ("data", "fsdp", "context", "tensor")))
+        (('fsdp', 'context'), 'tensor', None)
     """
-    return PartitionSpec(*(MESH_AXES[name] for name in names))
+    found = (_mesh_axes(name, present) for name in names)
+    return PartitionSpec(*(axes if len(axes) > 1 else axes[0] if axes else None for axes in found))
 
 
 def parameter_axes(path: tuple[str, ...]) -> tuple[str, ...]:
@@ -119,7 +156,7 @@ def parameter_axes(path: tuple[str, ...]) -> tuple[str, ...]:
     return PARAMETERS[owner if name in ("scale", "codes") else name]
 
 
-def parameter_spec(path: tuple[str, ...], shape: tuple[int, ...], *, tensor: int = 1) -> PartitionSpec:
+def parameter_spec(path: tuple[str, ...], shape: tuple[int, ...], *, mesh: Mesh | None = None) -> PartitionSpec:
     """Mesh axes of one of the transformer's parameters.
 
     If the number of devices does not divide the vocabulary, it is replicated on each of them, so that checkpoints and exported
@@ -128,28 +165,27 @@ def parameter_spec(path: tuple[str, ...], shape: tuple[int, ...], *, tensor: int
     Args:
         path: names of the parameter.
         shape: its shape.
-        tensor: devices that share the vocabulary.
+        mesh: the devices; None: any that have the three usual axes and divide the vocabulary.
 
     Example:
         >>> tuple(parameter_spec(("layers", "0", "feed_forward", "down"), (256, 96)))
         ('tensor', 'fsdp')
     """
-    names = parameter_axes(path)
-    return spec_of(
-        tuple("features" if name == "vocab" and size % tensor else name for name, size in zip(names, shape, strict=False))
-    )
+    tensor, present = (1, USUAL_AXES) if mesh is None else (mesh.shape[TENSOR], mesh.axis_names)
+    named = zip(parameter_axes(path), shape, strict=False)
+    return spec_of(tuple("features" if name == "vocab" and size % tensor else name for name, size in named), present)
 
 
 def parameter_partition(mesh: Mesh | None) -> Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]:
     """Return the function that shards the transformer's parameters over a mesh; see `parameter_spec`."""
-    return partial(parameter_spec, tensor=1 if mesh is None else mesh.shape[TENSOR])
+    return partial(parameter_spec, mesh=mesh)
 
 
 def constrain_sharding(array: Tree, names: tuple[str, ...], mesh: Mesh | None) -> Tree:
     """Tell the compiler how an activation is sharded; without a mesh of several devices, do nothing."""
     if mesh is None or mesh.size == 1:
         return array
-    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec_of(names)))
+    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec_of(names, mesh.axis_names)))
 
 
 def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
@@ -165,8 +201,18 @@ def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
         **({"hidden": config.hidden} if config.routing is None else {"experts": config.routing.experts}),
     }
     for name, size in sizes.items():
-        axis = MESH_AXES[name]
-        shards = mesh.shape[axis]
-        if size % shards:
-            most = math.gcd(*(other for key, other in sizes.items() if MESH_AXES[key] == axis))
-            raise InputError(f"{axis}={shards} cannot share the model's {name}={size} equally; choose a divisor of {most}.")
+        if size % shards_of(name, mesh):
+            most = math.gcd(*(other for key, other in sizes.items() if MESH_AXES[key] == MESH_AXES[name]))
+            raise InputError(
+                f"{_shown(name, mesh)} cannot share the model's {name}={size} equally; choose a divisor of {most}."
+            )
+    if config.kv_heads % shards_of("attention_heads", mesh):
+        raise InputError(
+            f"{_shown('attention_heads', mesh)} cannot share the model's kv_heads={config.kv_heads} equally in attention; choose "
+            f"axes whose product is a divisor of {config.kv_heads}."
+        )
+
+
+def _shown(name: str, mesh: Mesh) -> str:
+    """Show the mesh axes that divide a logical axis, with their sizes."""
+    return " x ".join(f"{axis}={mesh.shape[axis]}" for axis in _mesh_axes(name, mesh.axis_names) if mesh.shape[axis] > 1)

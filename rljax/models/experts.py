@@ -78,7 +78,7 @@ class Experts(nnx.Module):
         mixture = partial(mix_experts, gated=self.gated)
         if self.mesh is None or self.mesh.size == 1:
             return mixture(x, weights.astype(x.dtype), chosen, experts)
-        rows = spec_of(RESIDUAL)
+        rows = spec_of(RESIDUAL, self.mesh.axis_names)
         specs = jax.tree.map(lambda array: spec_of(("experts", *["features"] * (array.ndim - 1))), experts)
         mixture = jax.shard_map(
             partial(mixture, axis=TENSOR), mesh=self.mesh, in_specs=(rows, rows, rows, specs), out_specs=rows

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from rljax.models.axes import INPUT_AXES, constrain_sharding, parameter_axes, spec_of
+from rljax.models.axes import INPUT_AXES, constrain_sharding, parameter_axes, shards_of, spec_of
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Copies, Params, insert_rows, path_names
@@ -28,7 +28,7 @@ from rljax.sharing import shared
 PREFILL_TOKENS = 2_048
 """Largest number of slots of a prompt that are read at once; longer prompts are read chunk by chunk."""
 STATE_AXES = MappingProxyType(
-    {"keys": CACHED_KEYS, "values": SLOTS, "attention": ("rows", "tokens"), "lengths": ("rows",), "slot": ()}
+    {"keys": CACHED_KEYS, "values": SLOTS, "attention": ("rows", "slots"), "lengths": ("rows",), "slot": ()}
 )
 """Array of a decode state -> its logical axes."""
 
@@ -85,10 +85,16 @@ def hidden_states(
     *,
     offset: Float[Array | np.ndarray, "R S D"] | None = None,
 ) -> Float[Array, "R S D"]:
-    """Last hidden states of complete sequences; `offset` is added to the token embeddings."""
-    tokens, positions, segments = jnp.asarray(tokens), jnp.asarray(positions), jnp.asarray(segments)
+    """Last hidden states of complete sequences; `offset` is added to the token embeddings.
+
+    The rows are padded so that the devices along the context axis share their tokens equally.
+    """
+    slots, shards = tokens.shape[1], 1 if model.mesh is None else shards_of("tokens", model.mesh)
+    pad = partial(pad_axis, axis=1, more=-slots % shards)
+    tokens, positions, segments = (pad(jnp.asarray(array)) for array in (tokens, positions, segments))
+    offset = None if offset is None else pad(jnp.asarray(offset))
     hidden, _ = model.module(params)(tokens, positions, segments, offset=offset)
-    return hidden
+    return hidden if shards == 1 else constrain_sharding(hidden, ("rows", "slots", "features"), model.mesh)[:, :slots]
 
 
 def logits(
@@ -182,7 +188,7 @@ def decode_weights(model: Model, params: Params) -> Params:
     A decode reads all weights for each token: casting and gathering them once saves both for every token but the first. Norms
     compute in float32, and a matrix that is already prepared or quantized is returned unchanged.
     """
-    is_gathered = model.mesh is None or model.mesh.shape["fsdp"] == 1
+    is_gathered = model.mesh is None or shards_of("width", model.mesh) == 1
 
     def ready(path: KeyPath, leaf: Array | Quantized) -> Array | Quantized:
         if isinstance(leaf, Quantized) or leaf.ndim == 1 or (is_gathered and leaf.dtype == model.config.compute_dtype):

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.models.axes import DATA, FSDP, constrain_sharding
+from rljax.models.axes import DATA, constrain_sharding, row_shards, shards_of
 from rljax.models.packed import MASKED, Features, sampling_mask, soft_cap
 from rljax.ops.arrays import sum_dtype
 
-LOGITS = ("copy_rows", "tokens", "vocab_parts")
+LOGITS = ("copy_rows", "slots", "vocab_parts")
 HEAD = ("vocab_parts", "features")
 
 LOGITS_AT_ONCE = 40_000_000
@@ -86,10 +86,10 @@ def split_into_chunks(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
         ValueError: the mesh does not divide the rows.
     """
     rows, length, *entry = array.shape
-    parts, together = (1, 1) if mesh is None else (mesh.shape[DATA], mesh.shape[FSDP])
-    if rows % (parts * together):
-        raise ValueError(f"the {rows} rows must be a multiple of the {parts * together} devices that share them")
-    array, chunk = constrain_sharding(array, ("copy_rows", "tokens", *["features"] * len(entry)), mesh), chunk * together
+    parts, together = (1, 1) if mesh is None else (mesh.shape[DATA], shards_of("width", mesh))
+    if mesh is not None and rows % row_shards(mesh):
+        raise ValueError(f"the {rows} rows must be a multiple of the {row_shards(mesh)} devices that share them")
+    array, chunk = constrain_sharding(array, ("copy_rows", "slots", *["features"] * len(entry)), mesh), chunk * together
     tokens = rows // parts * length
     chunks = -(-tokens // chunk)
     size = -(-tokens // chunks)

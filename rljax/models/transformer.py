@@ -59,8 +59,10 @@ SAVED = MappingProxyType(
     }
 )
 """The configuration's `remat` -> policy for what a layer's forward pass saves for the backward pass."""
-SLOTS, CACHED_KEYS = ("rows", "kv_heads", "tokens", "head_dim"), ("rows", "kv_heads", "head_dim", "tokens")
+SLOTS, CACHED_KEYS = ("rows", "attention_heads", "slots", "head_dim"), ("rows", "attention_heads", "head_dim", "slots")
 """Logical axes of keys and values, and of cached keys."""
+BY_TOKEN, BY_HEAD = ("rows", "tokens", "heads", "head_dim"), ("rows", "slots", "attention_heads", "head_dim")
+"""Logical axes of queries, keys and values if devices along the context axis share the tokens, and if they share the heads."""
 
 
 def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
@@ -222,6 +224,8 @@ class Attention(nnx.Module):
             query, key = rotate(query, angles), rotate(key, angles)
         if self.config.score_scale is not None:  # attention divides the scores by √head_dim
             query = query * jnp.asarray(self.config.score_scale * self.config.head_dim**0.5, query.dtype)
+        if cache is None:
+            query, key, value = (self._reshard(array, BY_TOKEN, BY_HEAD) for array in (query, key, value))
         values = constrain_sharding(value.transpose(0, 2, 1, 3), SLOTS, self.mesh)
         grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
         sinks = self.sinks[...].reshape(grouped.shape[2:4]) if self.config.sinks else None
@@ -229,17 +233,23 @@ class Attention(nnx.Module):
             keys = constrain_sharding(key.transpose(0, 2, 1, 3), SLOTS, self.mesh)
             options = {"config": self.config, "mesh": self.mesh, "window": self.window, "sinks": sinks}
             mixed = attend_rows(grouped, keys, values, segments, **options)
+            mixed = self._reshard(mixed.reshape(query.shape), BY_HEAD, BY_TOKEN)
             cache = LayerCache(keys.swapaxes(2, 3), values)
         else:
             cache = self._write(cache, key.transpose(0, 2, 3, 1), values, slot)
             devices = attention_devices(self.mesh)
             options = {"devices": devices, "window": self.window, "cap": self.config.score_cap, "sinks": sinks}
             mixed = attend_cached(grouped, *cache, segments, slot, **options)
-        mixed = mixed.reshape(rows, length, -1, self.config.head_dim)
-        out = product("BTNH,NHD->BTD", mixed, self.output)
+        out = product("BTNH,NHD->BTD", mixed.reshape(query.shape), self.output)
         if self.config.output_bias:
             out = out + self.output_bias[...].astype(x.dtype)[None, None]
         return out, cache
+
+    def _reshard(self, array: Float[Array, "B T N H"], *axes: tuple[str, ...]) -> Float[Array, "B T N H"]:
+        """Pass an array from one sharding to the next, so that the compiler exchanges exactly this array."""
+        for names in axes:
+            array = constrain_sharding(array, names, self.mesh)
+        return array
 
     def _write(self, cache: LayerCache, keys: Array, values: Array, slot: Array | int) -> LayerCache:
         """Write new tokens into the cache, starting at a slot."""
@@ -382,9 +392,12 @@ class Transformer(nnx.Module):
         embedding = jnp.asarray(without_copy(self.embedding.get_value()))
         if is_decoding:
             return constrain_sharding(embedding, ("vocab", "features"), self.mesh)[tokens]
-        tokens = constrain_sharding(tokens, ("copy_rows", "tokens"), self.mesh)
+        tokens = constrain_sharding(tokens, ("copy_rows", "slots"), self.mesh)
         x = constrain_sharding(embedding, ("vocab", "width"), self.mesh)[tokens]
-        return constrain_sharding(x, ("copy_rows", "tokens", "width"), self.mesh)
+        x = constrain_sharding(x, ("copy_rows", "slots", "width"), self.mesh)
+        return constrain_sharding(
+            x, ("copy_rows", "tokens", "fsdp_width"), self.mesh
+        )  # one exchange for each axis of the mesh
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Logits of every token before any temperature, float32 at least."""

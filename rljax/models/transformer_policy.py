@@ -11,7 +11,7 @@ from jax.tree_util import KeyPath
 from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 
 from rljax.models.attention import check_path, facts_of
-from rljax.models.axes import check_shape, parameter_partition
+from rljax.models.axes import check_shape, mesh_for_sampling, parameter_partition
 from rljax.models.config import TransformerConfig
 from rljax.models.dtypes import check_dtype
 from rljax.models.huggingface import load_params, model_contents
@@ -71,6 +71,7 @@ def transformer_policy(
     if mesh is not None:
         check_shape(config, mesh)
     model = Model(config, mesh)
+    sampler = model if mesh is None else Model(config, mesh_for_sampling(mesh))
 
     def init(key: PRNGKeyArray) -> Params:
         if folder is None:
@@ -95,12 +96,12 @@ def transformer_policy(
         partition=parameter_partition(mesh),
         save=_writer(contents),
         decoder=Decoder(
-            bound(begin_decode, model),
-            bound(advance_decode, model),
+            bound(begin_decode, sampler),
+            bound(advance_decode, sampler),
             insert_prompts,
-            bound(decode_weights, model),
+            bound(decode_weights, sampler),
             grow_decode,
-            TurnDecoder(bound(empty_cache, model), bound(extend_rows, model), grow_cache, partition),
+            TurnDecoder(bound(empty_cache, sampler), bound(extend_rows, sampler), grow_cache, partition),
             partition,
         ),
         value_function=shared(

@@ -1,7 +1,7 @@
 """The device mesh, and the processes whose devices form it."""
 
 from rljax.lazy import lazy_names
-from rljax.models.axes import row_shards
+from rljax.models.axes import mesh_for_sampling, row_shards
 from rljax.parallel.hosts import (
     agree,
     any_host,
@@ -44,6 +44,7 @@ __all__ = [
     "is_first",
     "like_placed",
     "make_mesh",
+    "mesh_for_sampling",
     "micro_batches",
     "mini_batches",
     "numerical_setup",

@@ -2,7 +2,8 @@
 
 The mesh has three axes, `data` x `fsdp` x `tensor`. Rows of a batch are sharded over the first two. A policy decides which axes of
 a parameter are sharded over `fsdp` and `tensor`; optimizer moments are sharded like their parameter. One device is a 1 x 1 x 1 mesh
-and takes the same code path. The devices may belong to several processes.
+and takes the same code path. A fourth axis, `context`, divides the tokens of a row; see `rljax.models.axes`. The devices may belong
+to several processes.
 """
 
 import math
@@ -18,7 +19,7 @@ from jaxtyping import Array, PyTree
 
 from rljax.errors import InputError
 from rljax.machine import processor, usable_processors
-from rljax.models.axes import DATA, FSDP, TENSOR, row_shards
+from rljax.models.axes import CONTEXT, DATA, FSDP, TENSOR, row_shards
 from rljax.models.policy import path_names
 
 
@@ -26,6 +27,7 @@ def make_mesh(
     replicas: int | None,
     fsdp: int,
     tensor: int = 1,
+    context: int | None = None,
     *,
     devices: list[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]  JAX declares it as a variable
 ) -> Mesh:
@@ -35,21 +37,23 @@ def make_mesh(
         replicas: number of copies of the parameters; None uses all devices.
         fsdp: number of shards of one copy's parameters; rows are sharded over it as well.
         tensor: number of shards of one copy's heads, hidden features and vocabulary.
+        context: number of devices that share the tokens of each row, and the parameters of one copy, along a fourth axis between
+            `fsdp` and `tensor`; None: there is no such axis.
         devices: the devices to use; by default the devices of all processes.
 
     Raises:
         InputError: the mesh needs more devices than there are, does not divide them, or uses no device of some process.
     """
     available = jax.devices() if devices is None else devices
-    shape = f"replicas={replicas} x fsdp={fsdp} x tensor={tensor}"
-    if min(fsdp, tensor, 1 if replicas is None else replicas) < 1:
+    axes = {FSDP: fsdp, **({} if context is None else {CONTEXT: context}), TENSOR: tensor}
+    shown = " x ".join(f"{name}={size}" for name, size in axes.items())
+    shape, copy = f"replicas={replicas} x {shown}", math.prod(axes.values())
+    if min(*axes.values(), 1 if replicas is None else replicas) < 1:
         raise InputError(f"The mesh {shape} has an axis below 1; use positive numbers.")
-    copy = fsdp * tensor
     if replicas is None:
         if len(available) % copy:
             raise InputError(
-                f"fsdp={fsdp} x tensor={tensor} does not divide the {len(available)} devices; choose a divisor, or set "
-                "replicas too."
+                f"{shown} does not divide the {len(available)} devices; choose a divisor, or set replicas too."
             )
         replicas = len(available) // copy
     if replicas * copy > len(available):
@@ -64,8 +68,8 @@ def make_mesh(
             f"The mesh {shape} has no device of host {min(idle)}; choose axes whose product is {len(available)}, or run on "
             "fewer hosts."
         )
-    axes = (DATA, FSDP, TENSOR)
-    return jax.make_mesh((replicas, fsdp, tensor), axes, axis_types=(AxisType.Auto,) * 3, devices=mesh_devices)
+    axes = {DATA: replicas, **axes}
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes), devices=mesh_devices)
 
 
 def check_rows(mesh: Mesh, **rows: int) -> None:

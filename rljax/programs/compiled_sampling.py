@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from rljax.models import TransformerConfig
-from rljax.parallel import row_sharding, row_shards, with_places
+from rljax.parallel import mesh_for_sampling, row_sharding, row_shards, with_places
 from rljax.programs.compiled_updates import for_measuring, layout_of, plan_critic, plan_policy, sent_bytes
 from rljax.programs.roofline import score_passes
 from rljax.records import required
@@ -50,7 +50,9 @@ def bytes_sent_sampling(config: TrainConfig, shape: TransformerConfig, mesh: Mes
     """
     if mesh.size == 1:
         return 0
-    decoder, options = required(plan_policy(config, shape, mesh).decoder, "policy.decoder"), for_measuring(mesh)
+    policy, options = plan_policy(config, shape, mesh), for_measuring(mesh)
+    params, mesh = parameter_shapes(policy, mesh), mesh_for_sampling(mesh)
+    decoder = required(policy.decoder, "policy.decoder")
     count, budget = config.sampling.prompts * config.sampling.group_size, config.sampling.max_response_tokens
     sampling = sampling_of(config)
     requests = [Request((place,), place, 0, sampling, 0) for place in range(config.sampling.prompts)]
@@ -59,7 +61,6 @@ def bytes_sent_sampling(config: TrainConfig, shape: TransformerConfig, mesh: Mes
     def rows_of(*sizes: int, dtype: Any = jnp.int32) -> Any:  # the shape of an array
         return jax.ShapeDtypeStruct(sizes, dtype, sharding=row_sharding(mesh))
 
-    params = parameter_shapes(plan_policy(config, shape, mesh), mesh)
     weights = weights_program.lower(decoder, params).compile(compiler_options=options)
     ready = output_shapes(weights, jax.eval_shape(partial(weights_program, decoder), params))
     prompts = rows_of(blocks[0].rows, prompt_length), rows_of(blocks[0].rows, prompt_length, dtype=jnp.bool_)

@@ -121,7 +121,7 @@ def model_of(
     if policy is None:
         refuse_missing([name for name in needed if name == "policy"])
     devices = fit_devices(config.devices)
-    mesh = make_mesh(devices.replicas, devices.fsdp, devices.tensor)
+    mesh = make_mesh(**devices.axes)
     tokenizer = make_tokenizer(config)
     if policy is None:
         policy = make_policy(config.model, tokenizer, mesh)

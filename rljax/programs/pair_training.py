@@ -64,7 +64,7 @@ METRICS = "metrics.jsonl"
 SETTINGS, CHECKPOINTS = "settings.json", "checkpoints"
 FINGERPRINTS = "fingerprints"
 """Entry of settings.json with the hashes of the training's inputs."""
-FREE = ("quiet", "eval_every", "checkpoint_every", "microbatch_pairs", "remat", "replicas", "fsdp", "tensor")
+FREE = ("quiet", "eval_every", "checkpoint_every", "microbatch_pairs", "remat", "replicas", "fsdp", "tensor", "context")
 """Settings that may change when training is resumed."""
 Settings = TypeVar("Settings", bound=PairConfig)
 

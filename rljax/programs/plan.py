@@ -194,8 +194,7 @@ def plan_of(
             f"this process has {len(devices)} devices and the plan is for {count}; plan in a separate process, where "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={count} is set before the first computation."
         )
-    axes = config.devices
-    mesh = make_mesh(axes.replicas, axes.fsdp, axes.tensor, devices=devices[:count])
+    mesh = make_mesh(**config.devices.axes, devices=devices[:count])
     if model.path is None:
         shape = make_shape(model, make_tokenizer(config).vocab_size)
     else:

@@ -165,7 +165,7 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
         InputError: settings or data are invalid; the message explains what to change.
     """
     loss = make_loss(config)
-    mesh = make_mesh(config.replicas, config.fsdp, config.tensor)
+    mesh = make_mesh(**config.axes)
     check_sizes(config, mesh)
     train, heldout, warnings = make_pairs(config) if preferences is None else (*preferences, [])
     policy, tokenizer = make_language_model(config, mesh)

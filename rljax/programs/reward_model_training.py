@@ -105,7 +105,7 @@ def make_reward_setup(config: RewardModelConfig, preferences: Split | None = Non
     Raises:
         InputError: settings or data are invalid; the message explains what to change.
     """
-    mesh = make_mesh(config.replicas, config.fsdp, config.tensor)
+    mesh = make_mesh(**config.axes)
     check_sizes(config, mesh)
     train, heldout, warnings = make_pairs(config) if preferences is None else (*preferences, [])
     start = make_reward_model(config)

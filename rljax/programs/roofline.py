@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import TransformerConfig
-from rljax.parallel import row_shards
+from rljax.parallel import mesh_for_sampling, row_shards
 from rljax.rollout.slots import Caches, block_parts, peak_bytes
 from rljax.text import nearest_first
 from rljax.training.config import TrainConfig
@@ -205,6 +205,7 @@ def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
         prompt_length: number of tokens in a prompt.
         rows: number of rows decoded at once, on all devices together.
     """
+    mesh = mesh_for_sampling(mesh)
     heads, slots = shape.kv_heads // mesh.shape["tensor"], prompt_length + config.sampling.max_response_tokens
     each = rows // row_shards(mesh)
     return 2 * shape.layers * each * slots * heads * shape.head_dim * jnp.dtype(shape.compute_dtype).itemsize
@@ -212,7 +213,7 @@ def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
 
 def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> int:
     """Peak bytes of caches on a device, including prompts and copies; see `cache_bytes` and `peak_bytes`."""
-    sampling, devices = config.sampling, row_shards(mesh)
+    sampling, devices = config.sampling, row_shards(mesh_for_sampling(mesh))
     count, budget = sampling.prompts * sampling.group_size, sampling.max_response_tokens
     full = cache_bytes(config, shape, mesh, prompt_length, rows)
     prompts = math.prod(block_parts(rows, count, sampling.prompts, prompt_length, devices))

@@ -241,8 +241,8 @@ def find_run(target: str | Path, which: str) -> tuple[Path | None, str]:
 
 
 def fit_devices(devices: DevicesConfig) -> DevicesConfig:
-    """Reduce the mesh of a run to one that these devices can form and that also divides the run's rows."""
-    fsdp = math.gcd(devices.fsdp, jax.device_count())
+    """Reduce the mesh of a run to one that these devices can form and that also divides the run's rows; it has no context axis."""
+    fsdp = math.gcd(devices.fsdp * (devices.context or 1), jax.device_count())
     tensor = math.gcd(devices.tensor, jax.device_count() // fsdp)
     replicas = None if devices.replicas is None else math.gcd(devices.replicas, jax.device_count() // (fsdp * tensor))
     return DevicesConfig(replicas, fsdp, tensor)
@@ -424,7 +424,7 @@ def _open(
     quantize: Quantization,
 ) -> OpenPolicy:
     """Combine model, problems and parameters."""
-    mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
+    mesh = make_mesh(**config.devices.axes)
     exact = choose_policy(config, seams, tokenizer, mesh)
     policy = exact if quantize is None else quantized_policy(exact, quantize, config.model.dtype, mesh)
     prompts = encode_problems(config, problems.heldout, tokenizer)

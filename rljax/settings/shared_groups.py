@@ -98,7 +98,16 @@ class MeshConfig:
     """Number of devices that share the parameters of one copy; each has its own rows."""
     tensor: int = 1
     """Number of devices that share the heads, hidden features and vocabulary of one copy, and work on the same rows."""
+    context: int | None = None
+    """Number of devices that share the tokens of each row in scoring and updates, for sequences too long for one device; by default
+    1. They also share the parameters, like those of --fsdp, and have rows of their own while responses are sampled. In attention
+    each has some of the heads, so --context times --tensor must divide the number of key/value heads."""
 
     def __post_init__(self):
         """Reject values that cannot work."""
-        check_at_least(1, self, ["replicas", "fsdp", "tensor"])
+        check_at_least(1, self, [*self.axes])
+
+    @property
+    def axes(self) -> dict[str, int | None]:
+        """Arguments of `rljax.parallel.make_mesh`."""
+        return {name: getattr(self, name) for name in ("replicas", "fsdp", "tensor", "context")}

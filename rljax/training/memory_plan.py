@@ -19,6 +19,7 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import Params, Policy, count_parameters
 from rljax.models.adapters import Base, init_adapter
+from rljax.models.axes import mesh_for_sampling, shards_of
 from rljax.parallel import make_mesh, policy_shardings, replicated, row_shards, with_places
 from rljax.records import required
 from rljax.rollout.environment import Environment
@@ -154,12 +155,12 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
         >>> [flag for flag, _ in changes_to_try(TrainConfig.flat(model="m", remat="full"), 4)]
         ['--fsdp 4', '--microbatch-rows 4', '--dtype bfloat16', '--lora-rank 16', '--quantize nf4']
     """
-    fsdp, tensor = config.devices.fsdp, config.devices.tensor
+    shared = (config.devices.context or 1) * config.devices.tensor
     changes: list[Change] = []
-    if fsdp * tensor < count:
+    if config.devices.fsdp * shared < count:
         copies = "" if config.devices.replicas in (None, 1) else " --replicas 1"
-        changes.append((f"--fsdp {count // tensor}{copies}", {"fsdp": count // tensor, "replicas": 1}))
-    fewest = count // tensor
+        changes.append((f"--fsdp {count // shared}{copies}", {"fsdp": count // shared, "replicas": 1}))
+    fewest = count // shared
     if config.optimization.microbatch_rows != fewest:
         changes.append((f"--microbatch-rows {fewest}", {"microbatch_rows": fewest}))
     if config.model.remat != "full":
@@ -246,7 +247,7 @@ def sampler_bytes(config: TrainConfig, params: Shapes, mesh: Mesh) -> int:
     """
     itemsize = jnp.dtype(config.model.dtype).itemsize
     weights = count_parameters(params) * itemsize // mesh.shape["tensor"]
-    merged, is_gathered = bytes_on_a_device(params), mesh.shape["fsdp"] == 1
+    merged, is_gathered = bytes_on_a_device(params), shards_of("width", mesh) == 1
     if config.adapter.rank is None:
         return 0 if is_gathered and itemsize == 4 else weights
     if config.adapter.quantize is None:
@@ -292,7 +293,7 @@ def sampling_memory(
     sampling, shapes = config.sampling, parameter_shapes(policy, mesh)
     budget, requests = sampling.max_response_tokens, sampling.prompts * sampling.group_size
     decoder, weights = required(policy.decoder, "policy.decoder"), sampler_bytes(config, shapes, mesh)
-    ready = jax.eval_shape(decoder.weights, shapes)
+    ready, mesh = jax.eval_shape(decoder.weights, shapes), mesh_for_sampling(mesh)
     slots = decode_slots(config, policy, mesh, left=None if left is None else left - weights, platform=platform)
     peak = peak_bytes if environment is None or decoder.turns is None else turn_bytes
     wanted = (ready, requests, sampling.prompts, prompt_length, budget)
@@ -374,8 +375,7 @@ def check_room(
         return _needs(config, policy, mesh, prompt_length, environment, held)
 
     def measure(config: TrainConfig) -> int:
-        axes = config.devices
-        return needs_of(config, make_mesh(axes.replicas, axes.fsdp, axes.tensor)).total
+        return needs_of(config, make_mesh(**config.devices.axes)).total
 
     if policy.shapes is None:
         return None

@@ -160,7 +160,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
     if config.reward.environment or config.reward.environment_options:
         seams = seams._replace(environment=environment_of(config, seams.environment))
     check_parts(seams)
-    mesh = make_mesh(config.devices.replicas, config.devices.fsdp, config.devices.tensor)
+    mesh = make_mesh(**config.devices.axes)
     # before anything that could fail on only one host, because the others would then wait for it
     available = agreed_device_bytes(mesh)
     config, algorithm = make_checked_algorithm(config, seams)

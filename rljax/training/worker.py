@@ -6,6 +6,7 @@ from rljax.data.prompts import EncodedPrompts
 from rljax.data.tokenizer import Tokenizer, check_no_special_token, check_vocab_size
 from rljax.errors import InputError
 from rljax.models import Policy
+from rljax.models.axes import mesh_for_sampling
 from rljax.models.huggingface import check_length, locate
 from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
 from rljax.rollout.stopping import Decode
@@ -31,7 +32,7 @@ def make_engine(
             "policy.decoder: the built-in engine needs one to sample from the policy; got None. Give the policy a decoder, or "
             "pass an engine to train()."
         )
-    slots = decode_slots(config, policy, mesh, left=left)
+    slots = decode_slots(config, policy, mesh := mesh_for_sampling(mesh), left=left)
     return DecodingEngine(policy.decoder, mesh, prompt_length, slots, text)
 
 

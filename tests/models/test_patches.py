@@ -244,6 +244,7 @@ def test_a_run_with_images_can_be_opened_but_not_exported(trained, tmp_path):
         ({"model": "somewhere"}, r"images=\(8, 4\) cannot be combined with model='somewhere'"),
         ({"calculator": 0.5}, r"images=\(8, 4\) cannot be combined with calculator=0\.5"),
         ({"tensor": 2}, r"tensor cannot be combined with images=\(8, 4\)"),
+        ({"context": 2}, r"context cannot be combined with images=\(8, 4\)"),
         ({"lora_rank": 2}, r"lora_rank cannot be combined with images=\(8, 4\)"),
     ],
 )

@@ -16,14 +16,22 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig, init_params, transformer_policy
 from rljax.models.axes import check_shape
 from rljax.models.language_model import abstract_params
-from rljax.parallel import make_mesh, policy_shardings, put, put_rows
+from rljax.parallel import make_mesh, mesh_for_sampling, policy_shardings, put, put_rows
 from rljax.records import required
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
 from rljax.rollout.sampling import grow_rows
 
-CONFIG = TransformerConfig(vocab_size=16, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=32)
+CONFIG = TransformerConfig(vocab_size=16, width=16, layers=2, heads=8, kv_heads=4, head_dim=8, hidden=32)
 PARAMS = init_params(CONFIG, jax.random.key(0))
-MESHES = {"8x1x1": (8, 1, 1), "1x8x1": (1, 8, 1), "2x4x1": (2, 4, 1), "2x2x2": (2, 2, 2)}
+MESHES = {
+    "8x1x1": (8, 1, 1),
+    "1x8x1": (1, 8, 1),
+    "2x4x1": (2, 4, 1),
+    "2x2x2": (2, 2, 2),
+    "2x1x1x4": (2, 1, 1, 4),
+    "1x2x2x2": (1, 2, 2, 2),
+}
+"""Name -> sizes of the axes data, fsdp, tensor and context."""
 P, G, START, T = 4, 4, 3, 6
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(2, 16, (P * G, START + T)).astype(np.int32)
@@ -156,7 +164,7 @@ def expected_responses():
 def responses(mesh, config=CONFIG, params=PARAMS):
     policy = transformer_policy(config, eos=1, mesh=mesh)
     params = put(params, policy_shardings(mesh, params, params, policy.partition))
-    engine = DecodingEngine(policy.decoder, mesh, prompt_length=4, slots=8)
+    engine = DecodingEngine(policy.decoder, mesh_for_sampling(mesh), prompt_length=4, slots=8)
     sampling = Sampling(max_tokens=6, eos_ids=(1,), temperature=1.0, top_p=0.9)
     requests = [
         Request(
@@ -194,9 +202,19 @@ def test_every_mesh_samples_the_same_tokens(expected_responses, axes, monkeypatc
 @pytest.mark.parametrize(
     ("axes", "changes", "message"),
     [
-        ((1, 1, 8), {}, r"tensor=8 cannot share the model's heads=4 equally"),
-        ((1, 1, 4), {}, r"tensor=4 cannot share the model's kv_heads=2 equally; choose a divisor of 2"),
+        ((1, 1, 8), {"heads": 4}, r"tensor=8 cannot share the model's heads=4 equally"),
+        ((1, 1, 8), {}, r"tensor=8 cannot share the model's kv_heads=4 equally; choose a divisor of 4"),
         ((1, 8), {"width": 20}, r"fsdp=8 cannot share the model's width=20 equally; choose a divisor of 20"),
+        (
+            (1, 2, 1, 4),
+            {"width": 20},
+            r"fsdp=2 x context=4 cannot share the model's width=20 equally; choose a divisor of 20",
+        ),
+        (
+            (1, 1, 2, 4),
+            {},
+            r"tensor=2 x context=4 cannot share the model's kv_heads=4 equally in attention; .* divisor of 4",
+        ),
     ],
 )
 def test_a_mesh_that_does_not_divide_the_model_is_refused(axes, changes, message):

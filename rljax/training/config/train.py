@@ -95,10 +95,11 @@ class TrainConfig:
             raise InputError(f"minibatches={minibatches} does not divide prompts={prompts}; choose a divisor.")
         if self.warm_start.optimizer == "muon" and self.optimization.second_moment == "factored":
             raise InputError("second_moment='factored' cannot apply to warm_start_optimizer='muon'; choose one of them.")
-        if self.model.calculator is not None and self.devices.tensor > 1:
+        shared = next((name for name in ("tensor", "context") if (getattr(self.devices, name) or 1) > 1), None)
+        if self.model.calculator is not None and shared:
             raise InputError(
-                f"tensor={self.devices.tensor} cannot be combined with calculator={self.model.calculator}, whose mixture needs "
-                "full distributions over the tokens; leave one of them out."
+                f"{shared}={getattr(self.devices, shared)} cannot be combined with calculator={self.model.calculator}, whose "
+                "mixture needs full distributions over the tokens; leave one of them out."
             )
         steps, delay = self.optimization.steps, self.sampling.lag
         if delay and 0 < steps <= delay:
@@ -107,11 +108,10 @@ class TrainConfig:
                 f"{name}={delay} with steps={steps}: all responses would be sampled with the initial parameters; set a "
                 f"delay below {steps}, or more steps."
             )
-        if self.model.images is not None and (self.devices.tensor > 1 or self.adapter.rank is not None):
-            other = "tensor" if self.devices.tensor > 1 else "lora_rank"
+        if self.model.images is not None and (shared or self.adapter.rank is not None):
             raise InputError(
-                f"{other} cannot be combined with images={self.model.images}, whose patch embedding is replicated on every device "
-                "and is trained in full; leave one of them out."
+                f"{shared or 'lora_rank'} cannot be combined with images={self.model.images}, whose patch embedding is "
+                "replicated on every device and is trained in full; leave one of them out."
             )
         if self.algorithm.anchor is not None and self.adapter.rank is not None:
             raise InputError(
