@@ -204,15 +204,15 @@ def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
         if size % shards_of(name, mesh):
             most = math.gcd(*(other for key, other in sizes.items() if MESH_AXES[key] == MESH_AXES[name]))
             raise InputError(
-                f"{_shown(name, mesh)} cannot share the model's {name}={size} equally; choose a divisor of {most}."
+                f"{show_axes(name, mesh)} cannot share the model's {name}={size} equally; choose a divisor of {most}."
             )
     if config.kv_heads % shards_of("attention_heads", mesh):
         raise InputError(
-            f"{_shown('attention_heads', mesh)} cannot share the model's kv_heads={config.kv_heads} equally in attention; choose "
-            f"axes whose product is a divisor of {config.kv_heads}."
+            f"{show_axes('attention_heads', mesh)} cannot share the model's kv_heads={config.kv_heads} equally in attention; "
+            f"choose axes whose product is a divisor of {config.kv_heads}."
         )
 
 
-def _shown(name: str, mesh: Mesh) -> str:
+def show_axes(name: str, mesh: Mesh) -> str:
     """Show the mesh axes that divide a logical axis, with their sizes."""
     return " x ".join(f"{axis}={mesh.shape[axis]}" for axis in _mesh_axes(name, mesh.axis_names) if mesh.shape[axis] > 1)

@@ -18,7 +18,7 @@ from jax.tree_util import KeyPath
 from jaxtyping import Array, Float, Int8, PyTree, UInt8
 
 from rljax.errors import InputError
-from rljax.models.axes import INPUT_AXES, MESH_AXES, PARAMETERS
+from rljax.models.axes import INPUT_AXES, PARAMETERS, shards_of, show_axes
 from rljax.models.policy import Params, path_names
 
 MOST_IN_A_BLOCK = 64
@@ -218,12 +218,11 @@ def check_blocks(params: PyTree, mesh: Mesh) -> None:
         if not is_quantized(leaf):
             continue
         names, blocks = path_names(path), leaf.scale.shape[leaf.axis]
-        axis = MESH_AXES[PARAMETERS[names[-1]][leaf.axis]]
-        shards = 1 if axis is None else mesh.shape[axis]
-        if blocks % shards:
+        name = PARAMETERS[names[-1]][leaf.axis]
+        if blocks % shards_of(name, mesh):
             raise InputError(
-                f"{axis}={shards} cannot share the {blocks} blocks of the quantized {'/'.join(names)} equally; choose a divisor of "
-                f"{blocks}, or leave quantize out."
+                f"{show_axes(name, mesh)} cannot share the {blocks} blocks of the quantized {'/'.join(names)} equally; choose a "
+                f"divisor of {blocks}, or leave quantize out."
             )
 
 

@@ -9,6 +9,7 @@ to several processes.
 import math
 import os
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +71,25 @@ def make_mesh(
         )
     axes = {DATA: replicas, **axes}
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes), devices=mesh_devices)
+
+
+@runtime_checkable
+class MeshSettings(Protocol):
+    """Sizes of the axes of a mesh, such as `rljax.settings.shared_groups.MeshConfig`; see `make_mesh`."""
+
+    @property
+    def replicas(self) -> int | None: ...  # noqa: D102
+    @property
+    def fsdp(self) -> int: ...  # noqa: D102
+    @property
+    def tensor(self) -> int: ...  # noqa: D102
+    @property
+    def context(self) -> int | None: ...  # noqa: D102
+
+
+def mesh_of(sizes: MeshSettings, *, devices: list[jax.Device] | None = None) -> Mesh:  # pyright: ignore[reportInvalidTypeForm]
+    """Make the mesh of a run's settings; see `make_mesh`."""
+    return make_mesh(sizes.replicas, sizes.fsdp, sizes.tensor, sizes.context, devices=devices)
 
 
 def check_rows(mesh: Mesh, **rows: int) -> None:

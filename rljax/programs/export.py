@@ -13,7 +13,7 @@ from rljax.models.adapters import Adapter
 from rljax.models.huggingface import locate, read_config
 from rljax.models.model_folder import MAX_SHARD_SIZE, byte_count
 from rljax.models.peft_folder import save_adapter
-from rljax.parallel import agree, fetch, make_mesh, on_first, together
+from rljax.parallel import agree, fetch, mesh_of, on_first, together
 from rljax.parallel.memory import device_bytes
 from rljax.programs.trained_policy import Which, find_run, fit_devices, open_adapter, parameters_of
 from rljax.records import required
@@ -121,7 +121,7 @@ def model_of(
     if policy is None:
         refuse_missing([name for name in needed if name == "policy"])
     devices = fit_devices(config.devices)
-    mesh = make_mesh(**devices.axes)
+    mesh = mesh_of(devices)
     tokenizer = make_tokenizer(config)
     if policy is None:
         policy = make_policy(config.model, tokenizer, mesh)

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, count_parameters, transformer_policy
 from rljax.models.huggingface import locate, read_config
-from rljax.parallel import make_mesh
+from rljax.parallel import mesh_of
 from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
 from rljax.programs.compiled_updates import (
     MeasuredUpdates,
@@ -194,7 +194,7 @@ def plan_of(
             f"this process has {len(devices)} devices and the plan is for {count}; plan in a separate process, where "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={count} is set before the first computation."
         )
-    mesh = make_mesh(**config.devices.axes, devices=devices[:count])
+    mesh = mesh_of(config.devices, devices=devices[:count])
     if model.path is None:
         shape = make_shape(model, make_tokenizer(config).vocab_size)
     else:

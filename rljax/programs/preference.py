@@ -14,7 +14,7 @@ from rljax.errors import InputError
 from rljax.models import Params, Policy, count_parameters
 from rljax.models.huggingface import load_tensor, locate
 from rljax.models.value_model import HEAD
-from rljax.parallel import make_mesh, policy_shardings, put, row_shards
+from rljax.parallel import mesh_of, policy_shardings, put, row_shards
 from rljax.parallel.memory import check_fits, device_bytes
 from rljax.preference.config import PreferenceConfig
 from rljax.preference.direct_losses import BY_NAME, DirectLoss, check_loss
@@ -165,7 +165,7 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
         InputError: settings or data are invalid; the message explains what to change.
     """
     loss = make_loss(config)
-    mesh = make_mesh(**config.axes)
+    mesh = mesh_of(config)
     check_sizes(config, mesh)
     train, heldout, warnings = make_pairs(config) if preferences is None else (*preferences, [])
     policy, tokenizer = make_language_model(config, mesh)

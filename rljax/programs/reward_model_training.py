@@ -12,7 +12,7 @@ from rljax.errors import InputError
 from rljax.models import Model, Params, count_parameters, init_params
 from rljax.models.huggingface import load_params, load_tensor, locate
 from rljax.models.value_model import HEAD, ValueModel, init_value_params, value_model
-from rljax.parallel import make_mesh, micro_batches, row_shards, shardings
+from rljax.parallel import mesh_of, micro_batches, row_shards, shardings
 from rljax.preference.config import RewardModelConfig
 from rljax.preference.pair_update import Pairs, judge_pairs, make_pair_step
 from rljax.preference.reward_model import RewardModel, load_reward_model, make_score, save_reward_model
@@ -105,7 +105,7 @@ def make_reward_setup(config: RewardModelConfig, preferences: Split | None = Non
     Raises:
         InputError: settings or data are invalid; the message explains what to change.
     """
-    mesh = make_mesh(**config.axes)
+    mesh = mesh_of(config)
     check_sizes(config, mesh)
     train, heldout, warnings = make_pairs(config) if preferences is None else (*preferences, [])
     start = make_reward_model(config)

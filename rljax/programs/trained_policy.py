@@ -23,7 +23,7 @@ from rljax.models.adapters import Adapter, Base
 from rljax.models.folder_notes import unused_generation_settings
 from rljax.models.huggingface import locate
 from rljax.models.quantization import check_blocks, quantize_params
-from rljax.parallel import is_first, make_mesh, policy_shardings, put, with_places
+from rljax.parallel import is_first, mesh_of, policy_shardings, put, with_places
 from rljax.parallel.memory import device_bytes
 from rljax.programs.answer_settings import Quantization
 from rljax.records import required
@@ -424,7 +424,7 @@ def _open(
     quantize: Quantization,
 ) -> OpenPolicy:
     """Combine model, problems and parameters."""
-    mesh = make_mesh(**config.devices.axes)
+    mesh = mesh_of(config.devices)
     exact = choose_policy(config, seams, tokenizer, mesh)
     policy = exact if quantize is None else quantized_policy(exact, quantize, config.model.dtype, mesh)
     prompts = encode_problems(config, problems.heldout, tokenizer)

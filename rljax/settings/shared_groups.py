@@ -105,9 +105,4 @@ class MeshConfig:
 
     def __post_init__(self):
         """Reject values that cannot work."""
-        check_at_least(1, self, [*self.axes])
-
-    @property
-    def axes(self) -> dict[str, int | None]:
-        """Arguments of `rljax.parallel.make_mesh`."""
-        return {name: getattr(self, name) for name in ("replicas", "fsdp", "tensor", "context")}
+        check_at_least(1, self, ["replicas", "fsdp", "tensor", "context"])

@@ -20,7 +20,7 @@ from rljax.errors import InputError
 from rljax.models import Params, Policy, count_parameters
 from rljax.models.adapters import Base, init_adapter
 from rljax.models.axes import mesh_for_sampling, shards_of
-from rljax.parallel import make_mesh, policy_shardings, replicated, row_shards, with_places
+from rljax.parallel import mesh_of, policy_shardings, replicated, row_shards, with_places
 from rljax.records import required
 from rljax.rollout.environment import Environment
 from rljax.rollout.slots import FittingSlots, compiled_rows, peak_bytes, turn_bytes
@@ -375,7 +375,7 @@ def check_room(
         return _needs(config, policy, mesh, prompt_length, environment, held)
 
     def measure(config: TrainConfig) -> int:
-        return needs_of(config, make_mesh(**config.devices.axes)).total
+        return needs_of(config, mesh_of(config.devices)).total
 
     if policy.shapes is None:
         return None

@@ -23,7 +23,7 @@ from rljax.data.prompts import (
 from rljax.data.tokenizer import Tokenizer
 from rljax.models import Params, Policy
 from rljax.models.adapters import Base
-from rljax.parallel import check_rows, make_mesh
+from rljax.parallel import check_rows, mesh_of
 from rljax.parallel.memory import agreed_device_bytes
 from rljax.rewards.calling import Progress
 from rljax.rollout import RolloutWorker
@@ -160,7 +160,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
     if config.reward.environment or config.reward.environment_options:
         seams = seams._replace(environment=environment_of(config, seams.environment))
     check_parts(seams)
-    mesh = make_mesh(**config.devices.axes)
+    mesh = mesh_of(config.devices)
     # before anything that could fail on only one host, because the others would then wait for it
     available = agreed_device_bytes(mesh)
     config, algorithm = make_checked_algorithm(config, seams)
