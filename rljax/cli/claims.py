@@ -170,6 +170,6 @@ def total(claims: Sequence[ClaimResult]) -> str:
     counted = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
     minutes = sum(claim.minutes for claim in claims)
     return (
-        f"{len(claims)} claims: {counted}. All experiments together took {minutes:.0f} minutes. The worlds are small, "
+        f"{len(claims)} claims: {counted}. All experiments together took {minutes:.0f} minutes. The experiments are small, "
         "and a verdict is only about them. `rljax claims NAME` prints the experiment of a claim."
     )

@@ -22,7 +22,8 @@ class Generate(GenerateSettings):
     out: tyro.conf.Positional[Path]
     """JSONL file to write; it must not exist yet, but its folder must."""
     clean: str | None = None
-    """Demonstrations (file or hub id) to clean: a row is dropped or replaced if the model's answers agree on another answer."""
+    """Demonstrations (file or hub id) to clean: if the model's answers agree on another answer than a row's, the row is dropped, or
+    its demonstration is replaced."""
 
 
 def run_generate(command: Generate) -> int:

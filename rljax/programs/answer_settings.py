@@ -27,16 +27,16 @@ class AnswerSettings:
     reward: str | None = None
     """Reward that judges the answers; by default the run's."""
     trust: bool = False
-    """Execute the reward or environment that the run's config.json names, if that is code: file.py:NAME or module:NAME."""
+    """Execute the reward or environment that the run's config.json names, if it is code (file.py:NAME or module:NAME)."""
     accept_changes: bool = False
     """Open a run although its held-out rows, reward, chat template or tokenizer have changed since its last start."""
     chat: ChatSwitch = None
-    """Format prompts with the tokenizer's chat template, or do not. By default as in the run; for a model, if its
-    tokenizer has a template and the problems are conversations."""
+    """Whether to format prompts with the tokenizer's chat template. By default as in the run; for a model, only if its tokenizer
+    has a template and the problems are conversations."""
     checkpoint: Literal["best", "last"] = "best"
-    """Checkpoint of the run."""
+    """Which checkpoint of the run to use."""
     quantize: Quantization = None
-    """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4), which need a fourth or an eighth of the memory of float32."""
+    """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4), which need a quarter or an eighth of the memory of float32."""
     max_response_tokens: int | None = None
     """Maximum number of tokens of a response; by default the run's."""
     top_k: int | None = None
@@ -44,7 +44,7 @@ class AnswerSettings:
     top_p: float | None = None
     """Sample from the smallest set of most likely tokens with this share of the probability."""
     seed: int = 0
-    """Random seed of the sampling."""
+    """Random seed for sampling."""
 
     def check(self) -> None:
         """Reject values of another type, and a seed that is out of range."""
@@ -73,7 +73,7 @@ class EvalSettings(BatchSettings):
     """Settings of an evaluation."""
 
     environment: str | None = None
-    """Environment that answers the model's turns and judges them, as for `rljax train`; by default the run's."""
+    """Environment that responds to the model's turns and judges them, as for `rljax train`; by default the run's."""
     environment_options: str | None = None
     """Arguments of the environment's class, as a JSON object."""
     right_above: float | None = None
@@ -90,7 +90,7 @@ class EvalSettings(BatchSettings):
     least_tokens: int | None = None
     """Continue an answer that ends before this many tokens (budget forcing): --continuation replaces its end token."""
     continuation: str = "Wait"
-    """With --least-tokens: the text in place of the end token."""
+    """With --least-tokens: the text that replaces the end token."""
     greedy: bool = False
     """Always take the most likely token. This is the default for a single answer without --temperature."""
     temperature: float | None = None
@@ -175,9 +175,9 @@ class SearchSettings(BatchSettings):
     method: Literal["beam", "tree"] = "beam"
     """beam: the best prefixes of each depth are continued. tree: UCT, which continues prefixes by mean value and visit counts."""
     samples: Sequence[int] = (4, 16)
-    """Numbers N of steps sampled at a time per problem; with --method tree, sampled in all. One search for each."""
+    """Numbers N of steps to sample at a time per problem; with --method tree, in total. One search is made for each number."""
     expand: int = 4
-    """Continuations of each kept prefix: N divided by this are kept, at least 1. With --method tree, largest number of
+    """Number of continuations of each kept prefix: N divided by this are kept, at least 1. With --method tree, maximum number of
     continuations of a prefix."""
     exploration: float = 0.5
     """With --method tree: weight c of the uncertainty c √(ln N / n), in the value's unit."""
@@ -205,19 +205,19 @@ class GenerateSettings(BatchSettings):
     """verifier (default): right responses, including every step that a step reward judges. votes: responses with the answer that
     most responses to a problem agree on, which replaces the reference as the answer of the row."""
     most: int | None = None
-    """Largest number of kept responses per problem; by default 2."""
+    """Maximum number of kept responses per problem; by default 2."""
     similarity: float | None = None
-    """Largest similarity of two kept responses to a problem, from 0 to 1; by default 0.8."""
+    """Maximum similarity of two kept responses to a problem, from 0 to 1; by default 0.8."""
     step_reward: str | None = None
     """With --keep verifier: a kept response has no step that this step reward (equations, file.py:function) finds false. By
     default the run's, or its task's for the task's own problems. none: only the final answer counts."""
     contradicted: Literal["drop", "replace"] | None = None
-    """With --clean: drop a row whose answer the votes contradict (default), or replace its demonstration by a response with the
-    agreed answer."""
+    """With --clean: drop a row whose answer the votes contradict (default), or replace its demonstration with a response that has
+    the agreed answer."""
     agreement: float | None = None
-    """With --keep votes or --clean: smallest share of the responses to a problem that must have the same answer; by default 0.5."""
+    """With --keep votes or --clean: minimum share of the responses to a problem that must have the same answer; by default 0.5."""
     samples: int = 8
-    """Responses to each problem."""
+    """Number of responses to each problem."""
     limit: int | None = None
     """Use only the first N problems; by default 256, or all rows with --clean."""
     temperature: float = 1.0
@@ -241,11 +241,11 @@ class PairSettings(AnswerSettings):
     prompts: int = 256
     """Number of random problems."""
     samples: int = 8
-    """Responses to each problem."""
+    """Number of responses to each problem."""
     temperature: float = 1.0
     """Sampling temperature, above 0."""
     checkpoint: Literal["best", "last"] = "last"
-    """Checkpoint of the run."""
+    """Which checkpoint of the run to use."""
 
     def check(self) -> None:
         """Reject numbers that are out of range."""
