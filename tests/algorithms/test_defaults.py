@@ -132,12 +132,12 @@ def test_every_argument_reaches_a_slot(name):
     def parts(algorithm):
         """Every number and function of a record, with partial functions split into function and keywords."""
 
-        def flat(x):
+        def flatten(x):
             if isinstance(x, tuple):
-                return [flat(item) for item in x]
+                return [flatten(item) for item in x]
             return (x.func, x.keywords) if hasattr(x, "keywords") else x
 
-        return repr(flat(algorithm))
+        return repr(flatten(algorithm))
 
     plain = parts(BY_NAME[name]())
     for argument, default in defaults_of(name).items():

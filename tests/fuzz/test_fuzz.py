@@ -14,13 +14,13 @@ LIMIT_IN_PARALLEL = 60.0
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory):
-    return make_valid_input(tmp_path_factory.mktemp("fuzz") / "good")
+def valid_input(tmp_path_factory):
+    return make_valid_input(tmp_path_factory.mktemp("fuzz") / "valid_input")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("untyped")
-def test_bad_input_is_refused_with_one_paragraph(good, kind, tmp_path, monkeypatch):
+def test_bad_input_is_refused_with_one_paragraph(valid_input, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "case"
 
@@ -30,21 +30,21 @@ def test_bad_input_is_refused_with_one_paragraph(good, kind, tmp_path, monkeypat
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         os.chdir(tmp_path)
-        found = run_command(data.draw(KINDS[kind](good, place)), limit=LIMIT_IN_PARALLEL)
+        found = run_command(data.draw(KINDS[kind](valid_input, place)), limit=LIMIT_IN_PARALLEL)
         assert not found.fault, describe_result(found)
 
-    with stop_before_computing(good):
+    with stop_before_computing(valid_input):
         check()
 
 
-def test_a_pickle_is_refused_and_never_run(good, tmp_path):
+def test_a_pickle_is_refused_and_never_run(valid_input, tmp_path):
     """No code in a model folder is ever run."""
-    folder = shutil.copytree(good.folder / "model", tmp_path / "model")
+    folder = shutil.copytree(valid_input.folder / "model", tmp_path / "model")
     (folder / "model.safetensors").unlink()
     run = tmp_path / "ran"
     (folder / "pytorch_model.bin").write_bytes(f"cos\nsystem\n(S'touch {run}'\ntR.".encode())
     found = run_command(
-        ["train", "--model", str(folder), "--dataset", str(good.folder / "rows.jsonl"), "--reward", "exact"]
+        ["train", "--model", str(folder), "--dataset", str(valid_input.folder / "rows.jsonl"), "--reward", "exact"]
     )
     assert found.code == 2
     assert "Pickled weights (.bin) are never opened, because they can run code." in found.text
@@ -52,12 +52,12 @@ def test_a_pickle_is_refused_and_never_run(good, tmp_path):
 
 
 @pytest.mark.parametrize("file", ["../outside.safetensors", "/etc/passwd", "a/b.safetensors"])
-def test_an_index_may_name_only_files_of_its_own_folder(good, tmp_path, file):
-    folder = shutil.copytree(good.folder / "model", tmp_path / "model")
+def test_an_index_may_name_only_files_of_its_own_folder(valid_input, tmp_path, file):
+    folder = shutil.copytree(valid_input.folder / "model", tmp_path / "model")
     (folder / "model.safetensors").unlink()  # the index is read only if this file does not exist
     (folder / "model.safetensors.index.json").write_text(f'{{"weight_map": {{"a": "{file}"}}}}')
     found = run_command(
-        ["train", "--model", str(folder), "--dataset", str(good.folder / "rows.jsonl"), "--reward", "exact"]
+        ["train", "--model", str(folder), "--dataset", str(valid_input.folder / "rows.jsonl"), "--reward", "exact"]
     )
     assert found.code == 2
     assert "which is not in the folder of the model; correct it" in found.text

@@ -23,17 +23,17 @@ batch_normalized_rewards = jax.jit(batch.batch_normalized_rewards, static_argnam
 gpg_scale = jax.jit(batch.gpg_scale)
 
 
-def flat(x, mask):
+def zip_flat(x, mask):
     return zip(x.ravel(), mask.ravel(), strict=True)
 
 
 def slow_batch_normalized(x, mask, eps, ddof):
-    members = [float(value) for value, m in flat(x, mask) if m]
+    members = [float(value) for value, m in zip_flat(x, mask) if m]
     if len(set(members)) < 2:
         return np.zeros(x.shape)
     mean = sum(members) / len(members)
     std = (sum((value - mean) ** 2 for value in members) / (len(members) - ddof)) ** 0.5
-    return np.array([(value - mean) / (std + eps) if m else 0.0 for value, m in flat(x, mask)]).reshape(x.shape)
+    return np.array([(value - mean) / (std + eps) if m else 0.0 for value, m in zip_flat(x, mask)]).reshape(x.shape)
 
 
 @given(token_arrays, masks, st.sampled_from([0, 1]))
@@ -99,8 +99,8 @@ def test_a_z_score_does_not_depend_on_the_unit(unit):
     expected = (rewards - rewards.mean(1, keepdims=True)) / rewards.std(1, ddof=1, keepdims=True)
     scaled = jnp.array(np.float32(unit) * rewards)
     np.testing.assert_allclose(group.group_normalized(scaled, eps=0.0), expected, rtol=1e-5)
-    flat = (rewards - rewards.mean()) / rewards.std()
-    np.testing.assert_allclose(batch_normalized_rewards(scaled, eps=0.0), flat, rtol=1e-5)
+    normalized = (rewards - rewards.mean()) / rewards.std()
+    np.testing.assert_allclose(batch_normalized_rewards(scaled, eps=0.0), normalized, rtol=1e-5)
 
 
 @pytest.mark.parametrize("unit", [1.0, 2e19, 1e-19, 1e-30])

@@ -49,7 +49,7 @@ def central_differences(f, x, step=1e-6):
     return slope
 
 
-def hat(y, support):
+def two_hot_by_hand(y, support):
     """Two-hot weights by hand: the weight of y is split between the two points around it, and the nearer one gets more."""
     p = np.zeros(len(support))
     y = min(max(y, support[0]), support[-1])
@@ -64,7 +64,7 @@ def hat(y, support):
 def test_two_hot_matches_formula_and_keeps_the_mean(support, target):
     with jax.enable_x64(True):
         actual = jit_two_hot(jnp.array(target), jnp.array(support))
-        np.testing.assert_allclose(actual, [[hat(y, support) for y in row] for row in target], **EXACT)
+        np.testing.assert_allclose(actual, [[two_hot_by_hand(y, support) for y in row] for row in target], **EXACT)
         np.testing.assert_allclose(jit_mean(actual, jnp.array(support)), target, rtol=1e-10, atol=1e-10)
 
 
@@ -139,7 +139,7 @@ def test_target_at_the_end_of_the_support_is_accepted_despite_rounding(dtype):
 def test_c51_projection_matches_formula(support, rewards, probs, discount):
     with jax.enable_x64(True):
         expected = [
-            sum(p * hat(r + g * z, support) for p, z in zip(row, support, strict=True))
+            sum(p * two_hot_by_hand(r + g * z, support) for p, z in zip(row, support, strict=True))
             for r, row, g in zip(rewards, probs, discount, strict=True)
         ]
         actual = jit_projection(jnp.array(rewards), jnp.array(probs), jnp.array(support), jnp.array(discount))

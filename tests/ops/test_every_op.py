@@ -650,15 +650,15 @@ def test_half_precision_arrays_give_the_result_of_their_rounded_values_in_float3
     chex.assert_trees_all_close(op(**halves), rounded, rtol=1e-5)
 
 
-def may_be_traced(name):
+def traceable_options(name):
     """Hyperparameters that are real and may be arrays."""
     parameters = inspect.signature(OPS[name]).parameters
     return [key for key in numbers(name) if isinstance(CALLS[name][key], float) and parameters[key].annotation is not float]
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if may_be_traced(name)])
+@pytest.mark.parametrize("name", [name for name in CALLS if traceable_options(name)])
 def test_half_precision_hyperparameters_give_the_result_of_their_rounded_values(name):
-    halves = {key: jnp.asarray(CALLS[name][key], jnp.bfloat16) for key in may_be_traced(name)}
+    halves = {key: jnp.asarray(CALLS[name][key], jnp.bfloat16) for key in traceable_options(name)}
     rounded = call(name, **{key: half.astype(jnp.float32) for key, half in halves.items()})
     chex.assert_trees_all_equal_shapes_and_dtypes(call(name, **halves), rounded)
     chex.assert_trees_all_close(call(name, **halves), rounded, rtol=1e-6)

@@ -176,11 +176,11 @@ import sys, time
 from rljax.cli import main
 from rljax.programs import supervised
 
-def slowly(setup):
+def make_slow_measure(setup):
     measure = make_measure(setup)
     return lambda params: time.sleep(1) or measure(params)
 
-make_measure, supervised.make_measure = supervised.make_measure, slowly
+make_measure, supervised.make_measure = supervised.make_measure, make_slow_measure
 sys.exit(main(sys.argv[1:]))
 """
 """`rljax` with held-out measurements that take a second each."""

@@ -55,8 +55,8 @@ class Command(NamedTuple):
 
     begin: Callable[[Path], list[str]]
     """Output -> the words that are typed first."""
-    again: Callable[[Path], list[str]] | None = None
-    """Output -> the words that are typed after a stop; None: the same again."""
+    resume: Callable[[Path], list[str]] | None = None
+    """Output -> the words that are typed after a stop; None: the same words."""
     ended: str = "\0"
     """What a command prints, with exit code 2, if it had ended before it was stopped."""
 
@@ -81,10 +81,10 @@ def pair_training(command: str) -> Command:
     def begin(folder: Path) -> list[str]:
         return [command, str(WORLD / "pairs.jsonl"), *SIZES, *PAIRS, *SAVING, "--output", str(folder)]
 
-    def again(folder: Path) -> list[str]:
+    def resume(folder: Path) -> list[str]:
         return [command, "--resume", str(folder), "--quiet"] if (folder / "settings.json").exists() else begin(folder)
 
-    return Command(begin, again, "has no checkpoint: it has ended")
+    return Command(begin, resume, "has no checkpoint: it has ended")
 
 
 def tuning_words(folder: Path) -> list[str]:
@@ -328,7 +328,7 @@ def stop_repeatedly(name: str, seed: int, most: int = 8) -> Iterator[dict[str, A
     folder.parent.mkdir(parents=True, exist_ok=True)
     stops: list[dict[str, Any]] = []
     while True:
-        words = (command.again or command.begin)(folder)
+        words = (command.resume or command.begin)(folder)
         process = start_command(words, output)
         kind, has_come = choose_moment(folder, rng)
         sign = 9 if kind == "in a write" else rng.choice([9, 15])
@@ -372,7 +372,7 @@ def ask_server(words: list[str]) -> str:
 def kill_repeatedly(name: str, seed: int) -> Iterator[dict[str, Any]]:
     """Kill a command three times in its first second, and once later; compare what the last start leaves and prints."""
     begin, rng, folder = EVERY[name], random.Random(f"{name}-{seed}"), WORK / "killed" / name
-    output, again = WORK / "killed" / f"{name}.txt", LONG[name].again if name in LONG else None
+    output, resume = WORK / "killed" / f"{name}.txt", LONG[name].resume if name in LONG else None
     is_server = name == "serve"
     reply = ask_server(begin(folder)) if is_server else ""
     reference = folder if is_server else undisturbed_output(name, begin, "every")
@@ -381,13 +381,13 @@ def kill_repeatedly(name: str, seed: int) -> Iterator[dict[str, Any]]:
     for kind, moments in (("first second", early), ("later", [rng.uniform(min(1.0, 0.5 * duration), duration)])):
         shutil.rmtree(folder, ignore_errors=True)
         (folder.parent if name in MAKERS else folder).mkdir(parents=True, exist_ok=True)
-        ended = [kill_after((again or begin)(folder), output, seconds) for seconds in moments]
+        ended = [kill_after((resume or begin)(folder), output, seconds) for seconds in moments]
         row = {"command": name, "seed": seed, "moment": kind, "seconds": [round(each, 3) for each in moments]}
         if is_server:
             found = ask_server(begin(folder))
             fault = "" if found == reply else f"replies {found!r} instead of {reply!r}"
         else:
-            code, text = run_command((again or begin)(folder), output), output.read_text()
+            code, text = run_command((resume or begin)(folder), output), output.read_text()
             if code and name in LONG and LONG[name].ended in text:  # its process was about to end
                 code = 0
             places = ((output, folder), (WORK / "every" / f"{name}.txt", reference))

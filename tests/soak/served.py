@@ -42,7 +42,7 @@ async def load(url: str, process: int, count: int) -> tuple[list[float], list[tu
     tokens = 0
     left = iter(range(count))
 
-    async def talk(client: httpx.AsyncClient) -> None:
+    async def send_requests(client: httpx.AsyncClient) -> None:
         nonlocal tokens
         for place in left:
             messages = [{"role": "user", "content": f"hello {place % 97}"}]
@@ -63,7 +63,7 @@ async def load(url: str, process: int, count: int) -> tuple[list[float], list[tu
 
     limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
     async with httpx.AsyncClient(timeout=120, trust_env=False, limits=limits) as client:
-        await asyncio.gather(*[talk(client) for _ in range(CLIENTS)])
+        await asyncio.gather(*[send_requests(client) for _ in range(CLIENTS)])
     return times, rows, tokens
 
 
