@@ -224,13 +224,13 @@ def recommend(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -
         InputError: the facts are impossible.
     """
     check_facts(facts)
-    found = _chosen(facts, algorithms, parts)
+    found = _apply_rules(facts, algorithms, parts)
     defaults = asdict(Facts())
     changed = [name for name, value in asdict(facts).items() if value != defaults[name]]
     idle = {
         name: _why_idle(name, found, (*algorithms, *parts))
         for name in changed
-        if _advice(found) == _advice(_chosen(replace(facts, **{name: defaults[name]}), algorithms, parts))
+        if _advice(found) == _advice(_apply_rules(replace(facts, **{name: defaults[name]}), algorithms, parts))
     }
     return found._replace(idle=idle)
 
@@ -254,7 +254,7 @@ def _why_idle(name: str, found: Recommendation, rules: Sequence[Rule]) -> str:
     return "; ".join(dict.fromkeys(why)) or f"the command for {found.chosen.choice} has no flag for it"
 
 
-def _chosen(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> Recommendation:
+def _apply_rules(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> Recommendation:
     """Return the recommendation, without the facts that change nothing."""
     matching = [rule for rule in algorithms if rule.applies(facts)]
     chosen = matching[0]

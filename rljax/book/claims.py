@@ -71,7 +71,7 @@ class ClaimResult(NamedTuple):
     budget: str
     """What is the same for all arms, and whether their learning rates were tuned; empty if no arm is trained."""
     condition: str
-    """Premise of the experiment, in words; empty if it has none."""
+    """Description of the premise that the experiment needs; empty if it needs none."""
     condition_statistic: Interval | None
     """A statistic whose interval must be above 0 for the premise to be met; None without a premise."""
     figures: dict[str, Interval]

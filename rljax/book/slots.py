@@ -1,4 +1,4 @@
-"""The table of algorithms and slots, and slot contents in words; both are read from the records, with the papers' defaults."""
+"""The table of algorithms and slots, and descriptions of slot contents, read from the records with the papers' defaults."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence

@@ -12,7 +12,7 @@ from rljax.files import atomic_write
 from rljax.options.remedies import AppliedRemedy
 from rljax.settings.flat import flat_names
 from rljax.tracking.display_text import clock_time
-from rljax.tracking.html_report import ReportContents, page
+from rljax.tracking.html_report import ReportContents, render_report
 from rljax.tracking.phase_times import time_text
 from rljax.tracking.plots import plot_curves, plot_metrics
 from rljax.tracking.rows import Row, check_remedy, check_sample, check_start, json_safe, lines_of, parse_row
@@ -101,7 +101,7 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
     )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(out, page(contents).encode("utf-8", errors="backslashreplace"))
+        atomic_write(out, render_report(contents).encode("utf-8", errors="backslashreplace"))
     except OSError as error:
         raise InputError(
             f"the report {str(out)!r} cannot be written ({error}); choose another place with --out."

@@ -210,11 +210,11 @@ def parse_chat(body: Mapping[str, Any], limits: Limits) -> ChatRequest:
         raise ApiError(400, "max_tokens and max_completion_tokens differ; send one.", param="max_completion_tokens")
     choice = body.get("tool_choice")
     if choice not in (None, "auto", "none"):
-        raise ApiError(400, f"tool_choice must be 'auto' or 'none'; got {_shown(choice)}.", param="tool_choice")
+        raise ApiError(400, f"tool_choice must be 'auto' or 'none'; got {_shorten(choice)}.", param="tool_choice")
     tools = () if choice == "none" else _tools(body.get("tools"))
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise ApiError(400, f"messages must be a list of at least one message; got {_shown(messages)}.", param="messages")
+        raise ApiError(400, f"messages must be a list of at least one message; got {_shorten(messages)}.", param="messages")
     _check_rows(fields.samples, limits)
     fields = fields._replace(max_tokens=fields.max_tokens if most is None else most)
     return ChatRequest(tuple(_message(message, place) for place, message in enumerate(messages)), tools, fields)
@@ -241,7 +241,7 @@ def response_tokens(fields: SamplingFields, prompt: Sequence[int], limits: Limit
 def _check_names(body: Mapping[str, Any], own: set[str]) -> None:
     for name, value in body.items():
         if name in NEUTRAL and value is not None and value not in NEUTRAL[name]:
-            message = f"{name}={_shown(value)} is not supported; omit {name[:60]!r}."
+            message = f"{name}={_shorten(value)} is not supported; omit {name[:60]!r}."
             raise ApiError(400, message, param=name, code="unsupported_parameter")
         if name not in SHARED_FIELDS | own | IGNORED | NEUTRAL.keys():
             raise ApiError(400, f"The field {name[:60]!r} is unknown.", param=name[:60], code="unknown_parameter")
@@ -256,15 +256,15 @@ def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top:
     model = body.get("model")
     if not isinstance(model, str):
         raise ApiError(
-            400, f"model must be a string; got {_shown(model)}. This server has {limits.model!r}.", param="model"
+            400, f"model must be a string; got {_shorten(model)}. This server has {limits.model!r}.", param="model"
         )
     if model != limits.model:
-        message = f"The model {_shown(model)} does not exist; this server has {limits.model!r}."
+        message = f"The model {_shorten(model)} does not exist; this server has {limits.model!r}."
         raise ApiError(404, message, param="model", code="model_not_found")
     options = body.get("stream_options")
     if options is not None and (not isinstance(options, dict) or options.keys() - {"include_usage"}):
         raise ApiError(
-            400, f"stream_options may contain only include_usage; got {_shown(options)}.", param="stream_options"
+            400, f"stream_options may contain only include_usage; got {_shorten(options)}.", param="stream_options"
         )
     temperature = _number(body, "temperature", 0.0, MOST_TEMPERATURE)
     samples = _integer(body, "n", 1, MOST_SAMPLES) or 1
@@ -295,7 +295,9 @@ def _seeds(body: Mapping[str, Any], samples: int) -> tuple[int, ...] | None:
     if not is_good or not all(
         isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 1 << 64 for seed in seeds
     ):
-        message = f"seeds must be {samples} integers from 0 to 2^64 - 1, one per sample, without seed; got {_shown(seeds)}."
+        message = (
+            f"seeds must be {samples} integers from 0 to 2^64 - 1, one per sample, without seed; got {_shorten(seeds)}."
+        )
         raise ApiError(400, message, param="seeds")
     return tuple(seeds)
 
@@ -310,17 +312,17 @@ def _prompts(value: object, limits: Limits) -> tuple[str | tuple[int, ...], ...]
             return tuple(_ids(part, "prompt", limits) for part in value)
         return (_ids(value, "prompt", limits),)
     message = (
-        f"prompt must be a string, a list of strings, a list of token ids, or a list of such lists; got {_shown(value)}."
+        f"prompt must be a string, a list of strings, a list of token ids, or a list of such lists; got {_shorten(value)}."
     )
     raise ApiError(400, message, param="prompt")
 
 
 def _ids(value: object, name: str, limits: Limits) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(isinstance(part, int) and not isinstance(part, bool) for part in value):
-        raise ApiError(400, f"{name} must be a list of token ids; got {_shown(value)}.", param=name)
+        raise ApiError(400, f"{name} must be a list of token ids; got {_shorten(value)}.", param=name)
     wrong = next((part for part in value if not 0 <= part < limits.vocabulary), None)
     if wrong is not None:
-        raise ApiError(400, f"{name} contains {_shown(wrong)}; token ids are 0 to {limits.vocabulary - 1}.", param=name)
+        raise ApiError(400, f"{name} contains {_shorten(wrong)}; token ids are 0 to {limits.vocabulary - 1}.", param=name)
     return tuple(value)
 
 
@@ -328,7 +330,7 @@ def _stops(value: Any) -> tuple[str, ...]:
     stops = [] if value is None else [value] if isinstance(value, str) else value
     is_good = isinstance(stops, list) and len(stops) <= MOST_STOPS
     if not is_good or not all(isinstance(part, str) and part for part in stops):
-        raise ApiError(400, f"stop must be a string or up to {MOST_STOPS} strings; got {_shown(value)}.", param="stop")
+        raise ApiError(400, f"stop must be a string or up to {MOST_STOPS} strings; got {_shorten(value)}.", param="stop")
     return tuple(stops)
 
 
@@ -342,7 +344,7 @@ def _tools(value: Any) -> tuple[dict[str, Any], ...]:
         for tool in tools
     )
     if not is_good:
-        raise ApiError(400, f"tools must be a list of functions with names; got {_shown(value)}.", param="tools")
+        raise ApiError(400, f"tools must be a list of functions with names; got {_shorten(value)}.", param="tools")
     return tuple(tools)
 
 
@@ -350,7 +352,7 @@ def _message(value: object, place: int) -> dict[str, Any]:
     param = f"messages[{place}]"
     if not isinstance(value, dict) or value.get("role") not in ROLES:
         raise ApiError(
-            400, f"{param} must be an object whose role is one of {', '.join(ROLES)}; got {_shown(value)}.", param=param
+            400, f"{param} must be an object whose role is one of {', '.join(ROLES)}; got {_shorten(value)}.", param=param
         )
     unknown = value.keys() - {"role", "content", "name", "tool_calls", "tool_call_id", "refusal"}
     if unknown:
@@ -358,10 +360,12 @@ def _message(value: object, place: int) -> dict[str, Any]:
     content, calls = value.get("content"), value.get("tool_calls")
     if isinstance(content, list):
         if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
-            raise ApiError(400, f"{param}: only parts that contain text are supported; got {_shown(content)}.", param=param)
+            raise ApiError(
+                400, f"{param}: only parts that contain text are supported; got {_shorten(content)}.", param=param
+            )
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str) and not (content is None and value["role"] == "assistant" and calls):
-        raise ApiError(400, f"{param} must have a string as its content; got {_shown(content)}.", param=param)
+        raise ApiError(400, f"{param} must have a string as its content; got {_shorten(content)}.", param=param)
     role = "system" if value["role"] == "developer" else value["role"]
     message: dict[str, Any] = {"role": role, "content": content or ""}
     message |= {name: value[name] for name in ("name", "tool_call_id") if isinstance(value.get(name), str)}
@@ -370,7 +374,7 @@ def _message(value: object, place: int) -> dict[str, Any]:
 
 def _list(value: object, param: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ApiError(400, f"{param}: tool_calls must be a list; got {_shown(value)}.", param=param)
+        raise ApiError(400, f"{param}: tool_calls must be a list; got {_shorten(value)}.", param=param)
     return value
 
 
@@ -383,9 +387,11 @@ def _call(value: object, param: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(value, dict) or not isinstance(function, dict) or not isinstance(arguments, dict):
-        raise ApiError(400, f"{param}: a tool call needs a function with JSON arguments; got {_shown(value)}.", param=param)
+        raise ApiError(
+            400, f"{param}: a tool call needs a function with JSON arguments; got {_shorten(value)}.", param=param
+        )
     if not isinstance(function.get("name"), str):
-        raise ApiError(400, f"{param}: a tool call needs the name of its function; got {_shown(value)}.", param=param)
+        raise ApiError(400, f"{param}: a tool call needs the name of its function; got {_shorten(value)}.", param=param)
     return {"id": value.get("id"), "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
@@ -399,7 +405,7 @@ def _number(body: Mapping[str, Any], name: str, low: float, high: float) -> floa
         or not low <= value <= high
         or not math.isfinite(value)
     ):
-        raise ApiError(400, f"{name} must be a number from {low:g} to {high:g}; got {_shown(value)}.", param=name)
+        raise ApiError(400, f"{name} must be a number from {low:g} to {high:g}; got {_shorten(value)}.", param=name)
     return float(value)
 
 
@@ -416,14 +422,14 @@ def _integer(body: Mapping[str, Any], name: str, low: int, high: int) -> int | N
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ApiError(400, f"{name} must be an integer from {low} to {high}; got {_shown(value)}.", param=name)
+        raise ApiError(400, f"{name} must be an integer from {low} to {high}; got {_shorten(value)}.", param=name)
     return value
 
 
 def _flag(body: Mapping[str, Any], name: str) -> bool:
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
-        raise ApiError(400, f"{name} must be true or false; got {_shown(value)}.", param=name)
+        raise ApiError(400, f"{name} must be true or false; got {_shorten(value)}.", param=name)
     return bool(value)
 
 
@@ -432,7 +438,7 @@ def _kind(value: object) -> str:
     return kinds.get(type(value), "null")
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     """Format a value for an error message, shortened."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 64:
         return "an integer of more than 64 bits"

@@ -160,9 +160,9 @@ class Choice:
             offsets = [before + len("".join(names[:place])) for place in range(len(names))]
             top = [{self._name(token): value for token, value in row} for row in tops] if any(tops) else None
             return {"tokens": names, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets}
-        rows = [[_named(self._name(token), value) for token, value in row] for row in tops]
+        rows = [[_token_entry(self._name(token), value) for token, value in row] for row in tops]
         triples = zip(names, values, rows, strict=True)
-        content = [_named(name, value) | {"top_logprobs": row} for name, value, row in triples]
+        content = [_token_entry(name, value) | {"top_logprobs": row} for name, value, row in triples]
         return {"content": content, "refusal": None}
 
     def _name(self, token: int) -> str:
@@ -172,7 +172,7 @@ class Choice:
         return self.tokenizer.decode([token])
 
 
-def _named(name: str, value: float) -> dict[str, Any]:
+def _token_entry(name: str, value: float) -> dict[str, Any]:
     return {"token": name, "logprob": value, "bytes": list(name.encode())}
 
 

@@ -239,7 +239,7 @@ ALARMS = (
     ),
     Alarm(
         "tokens_masked", ("surrogate_masked",), above("surrogate_masked", 0.25),
-        "A large share of the tokens is left out because the sampler and the learner disagree about them.",
+        "A large share of the tokens is excluded because the sampler and the learner disagree about them.",
         Remedy("--sampling-mask", "512, if --top-k or --top-p is set; otherwise a larger --off-policy-delta or a lower "
                "--learning-rate", "without a mask, truncated sampling counts as a changed policy"),
         needed=((),),

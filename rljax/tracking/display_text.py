@@ -35,13 +35,13 @@ class Metric(NamedTuple):
     is_count: bool = False
     """Whether it counts events: it is hidden while it is 0, and summed instead of averaged."""
 
-    def written(self, value: float) -> str:
+    def format_value(self, value: float) -> str:
         """Format a value in the metric's unit, without the unit's name."""
         return format(float(value) * self.scale, self.form)
 
     def with_unit(self, value: float) -> str:
         """Format a value with the unit's name."""
-        return f"{self.written(value)} {self.unit}".rstrip()
+        return f"{self.format_value(value)} {self.unit}".rstrip()
 
 
 METRICS = (
@@ -151,7 +151,7 @@ class Progress:
         """Name of the phase on the display."""
         return PHASE_NAMES.get(self.name, self.name)
 
-    def advanced(self, step: int, now: float) -> "Progress":
+    def after_step(self, step: int, now: float) -> "Progress":
         """Return the phase after `step` has finished."""
         if self.first_step is None:
             return replace(self, step=step, at=now, first_step=step, first_at=now)

@@ -57,7 +57,7 @@ class ReportContents(NamedTuple):
     """When the report was written."""
 
 
-def page(contents: ReportContents) -> str:
+def render_report(contents: ReportContents) -> str:
     """Render the report as HTML."""
     summary = contents.summary
     parts = [
@@ -68,7 +68,7 @@ def page(contents: ReportContents) -> str:
         *(f"<p>{_text(line)}</p>" for line in contents.outcome),
         "<h2>Alarms</h2>",
         *_alarms(summary),
-        *(part for title, picture in contents.pictures.items() for part in _picture(title, picture)),
+        *(part for title, picture in contents.pictures.items() for part in _picture_section(title, picture)),
         *_answers(contents.answers),
         *_samples(contents.samples),
         *_settings(contents.settings, contents.overrides, contents.notes),
@@ -92,16 +92,16 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def _at(evaluation: EvaluationPoint | None) -> tuple[str, str]:
+def _accuracy_and_step(evaluation: EvaluationPoint | None) -> tuple[str, str]:
     """Format the accuracy of an evaluation, and its step."""
     return ("–", "") if evaluation is None else (_percent(evaluation.accuracy), f" (step {evaluation.step})")
 
 
 def _key_figures(summary: Summary) -> str:
     """Render the held-out accuracy (before RL, last and best) and the number of alarms."""
-    cells = {"held-out before RL": _at(summary.before)[0]}
+    cells = {"held-out before RL": _accuracy_and_step(summary.before)[0]}
     for label, evaluation in (("held-out, last", summary.after), ("held-out, best", summary.best)):
-        value, step = _at(evaluation)
+        value, step = _accuracy_and_step(evaluation)
         cells[label + step] = value
     cells["alarms raised"] = str(sum(event.what == "raised" for event in summary.events))
     return f'<ul class="numbers">{"".join(f"<li><b>{_text(v)}</b>{_text(k)}</li>" for k, v in cells.items())}</ul>'
@@ -136,7 +136,7 @@ def _alarm(event: Event, *, end: int | None) -> str:
     )
 
 
-def _picture(title: str, picture: bytes) -> Iterable[str]:
+def _picture_section(title: str, picture: bytes) -> Iterable[str]:
     yield f"<h2>{_text(title)}</h2>"
     yield f'<img alt="{_text(title)}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
 

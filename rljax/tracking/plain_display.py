@@ -36,7 +36,7 @@ class PlainDisplay:
     Args:
         stream: where to write.
         quiet: write only phases, warnings, a line for each tenth of a phase, and the outcome.
-        is_log: write every step (except those of the warm start), every metric, and samples.
+        is_log: also write samples, all metrics, and every step of phases other than the warm start.
         clock: returns the time in seconds.
     """
 
@@ -96,7 +96,7 @@ class PlainDisplay:
         """Write the step's metrics on one line, if a line is due."""
         now = self._clock()
         before = required_phase(self._progress)
-        self._progress = before.advanced(step, now)
+        self._progress = before.after_step(step, now)
         if not self._is_due(before, step, now):
             return
         metrics = with_judge_share(metrics)

@@ -116,7 +116,7 @@ class Curve(NamedTuple):
 def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, title: str) -> None:
     """Plot one run.
 
-    The top panel shows the held-out accuracy (`eval` rows) and RL's training accuracy, which is that of sampled responses. A
+    The top panel shows the held-out accuracy (`eval` rows) and, for RL, the accuracy of the sampled training responses. A
     warm start is shaded, to the left of RL step 0, and has its own step axis. Below are panels for single metrics: a faint
     raw curve under a smoothed one. They show RL, or the warm start if RL has not begun; panels of value pretraining come
     first. A supervised run without evaluations has no top panel.
@@ -195,7 +195,7 @@ def overlay(runs: Mapping[str, Path | str | Sequence[Path]], out_path: Path | st
     """
     if not runs:
         raise InputError("there is no run to plot; name at least one run folder.")
-    margin = 0.5 + 0.085 * max(map(len, runs)) if _is_beside(list(runs)) else 0.0
+    margin = 0.5 + 0.085 * max(map(len, runs)) if _needs_side_legend(list(runs)) else 0.0
     figure = _figure(8.5 + margin, max(4.6, 0.8 + 0.22 * len(runs)), title)
     draw_overlay(figure.add_subplot(), runs)
     _save(figure, out_path)
@@ -404,7 +404,7 @@ def _percent(axes: Axes, label: str) -> None:
     axes.set_ylabel(label, fontsize=10.5, color=INK)
 
 
-def _is_beside(labels: list[str]) -> bool:
+def _needs_side_legend(labels: list[str]) -> bool:
     """True if the labels need a legend to the right of the plot."""
     return len(labels) > FEW or (len(labels) > 2 and max(map(len, labels)) > SHORT)
 
@@ -412,7 +412,7 @@ def _is_beside(labels: list[str]) -> bool:
 def _legend(axes: Axes, handles: list[Line2D], labels: list[str]) -> None:
     # The legend is above the plot or to its right, where it hides nothing.
     place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2, "ncols": min(len(labels), 3)}
-    if _is_beside(labels):
+    if _needs_side_legend(labels):
         place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.2, "handlelength": 3.0}
     legend = axes.legend(handles, labels, **place, frameon=False, fontsize=9.5)
     for text in legend.get_texts():

@@ -107,7 +107,7 @@ class RichDisplay:
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Put the step's metrics into the table."""
-        self._progress, self._judged = required_phase(self._progress).advanced(step, self._clock()), None
+        self._progress, self._judged = required_phase(self._progress).after_step(step, self._clock()), None
         self._is_first = False
         metrics = with_judge_share(metrics)
         for metric in METRICS:
@@ -219,7 +219,7 @@ class RichDisplay:
     def _render(self) -> Group:
         progress, status = self._progress, self._status()
         if progress is None:
-            return Group() if status is None else Group(_marked(self._spinner, status))
+            return Group() if status is None else Group(_mark_line(self._spinner, status))
         table = self._render_table(progress)
         if self._is_finished:
             return Group(Text(), table)
@@ -254,7 +254,7 @@ class RichDisplay:
     def _render_status(self, status: Text | None) -> Table:
         judged = self._judged
         if judged is None or self._is_stopping:
-            return _marked(" ", Text() if status is None else status)
+            return _mark_line(" ", Text() if status is None else status)
         done, total = judged
         bar = _row_of(4)
         bar.add_row(" ", "judging", ProgressBar(total=total, completed=done), Text(f"{done}/{total}", style="cyan"))
@@ -286,9 +286,11 @@ class RichDisplay:
             if self._measured[metric.key] != progress.step:
                 style = "dim"  # the value is from an earlier step: this step does not have the metric
             recent = (
-                f"sum {metric.written(sum(values))}" if metric.is_count else metric.written(finite_mean(values[-RECENT:]))
+                f"sum {metric.format_value(sum(values))}"
+                if metric.is_count
+                else metric.format_value(finite_mean(values[-RECENT:]))
             )
-            latest = Text(metric.written(values[-1]), style=style)
+            latest = Text(metric.format_value(values[-1]), style=style)
             table.add_row(label_of(metric, self._accuracy), latest, metric.unit, recent, _History(values))
         return table
 
@@ -306,7 +308,7 @@ def _row_of(columns: int) -> Table:
     return row
 
 
-def _marked(mark: RenderableType, text: Text) -> Table:
+def _mark_line(mark: RenderableType, text: Text) -> Table:
     """Make a line with a mark, such as the spinner, and a text next to it."""
     row = Table.grid(padding=(0, 1))
     row.add_row(mark, text)

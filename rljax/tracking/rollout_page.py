@@ -64,7 +64,7 @@ def write_page(folder: RunFolder, rollouts: Rollouts, out: Path | None = None) -
     if out.suffix != ".html":
         raise InputError(f"the page {str(out)!r} must end in .html; choose another name with --out.")
     name, algorithm = folder.path.name or str(folder.path), str(folder.config["algorithm"].get("name"))
-    text = page(Heading(name, str(folder.path), algorithm, f"{datetime.now():%Y-%m-%d %H:%M}"), rollouts)
+    text = render_page(Heading(name, str(folder.path), algorithm, f"{datetime.now():%Y-%m-%d %H:%M}"), rollouts)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(out, text.encode())
@@ -73,14 +73,14 @@ def write_page(folder: RunFolder, rollouts: Rollouts, out: Path | None = None) -
     return out
 
 
-def page(heading: Heading, rollouts: Rollouts) -> str:
+def render_page(heading: Heading, rollouts: Rollouts) -> str:
     """Render the rollouts as HTML.
 
     Args:
         heading: description of the run.
         rollouts: the logged rollouts, at least one.
     """
-    bodies = [_embedded(row) for row in rollouts.rows]
+    bodies = [_script_json(row) for row in rollouts.rows]
     sizes = {id(row): body for row, body in zip(rollouts.rows, bodies, strict=True)}
     rows = evenly_spaced(rollouts.rows, map(len, bodies), MOST_BYTES)
     notes = [] if rollouts.note is None else [rollouts.note]
@@ -89,7 +89,7 @@ def page(heading: Heading, rollouts: Rollouts) -> str:
         notes.append(
             f"The page has {steps} of the {every} logged steps, evenly spaced, because all would be too large for a browser."
         )
-    blocks = {"index": _embedded([_entry(row) for row in rows]), "scales": _embedded(scales(rows))}
+    blocks = {"index": _script_json([_entry(row) for row in rows]), "scales": _script_json(scales(rows))}
     blocks |= {f"r{number}": sizes[id(row)] for number, row in enumerate(rows)}
     script = _resource("rollout_page.js")
     values = {
@@ -139,7 +139,7 @@ def _entry(row: Row) -> dict[str, Any]:
     return named | {"outcomes": outcomes_of(row), "start": " ".join(row["question"].split())[:START]}
 
 
-def _embedded(value: object) -> str:
+def _script_json(value: object) -> str:
     """Return JSON in which no text can end the script element around it: `<`, `>` and `&` are escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     escaped = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -58,7 +58,7 @@ def over_seeds(values: Iterable[float | None]) -> SeedMean:
         x̄ ± t_{0.975, n-1} s / √n        s² = Σ (x - x̄)² / (n - 1)
 
     Args:
-        values: one value per seed; None and NaN are left out.
+        values: one value per seed; None and NaN are ignored.
 
     Example:
         >>> [round(float(number), 2) for number in over_seeds([1.0, 2.0, 3.0, 4.0, 5.0])]

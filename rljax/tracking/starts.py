@@ -92,7 +92,7 @@ def _words(requirement: str) -> list[str]:
 
 
 def devices() -> str:
-    """Describe the devices of this process in words."""
+    """Describe the devices of this process."""
     kinds = sorted({device.device_kind for device in jax.devices()})
     return f"{jax.device_count()} x {', '.join(kinds)} ({jax.default_backend()})"
 

@@ -290,8 +290,8 @@ def test_a_page_that_would_be_too_large_has_evenly_spaced_steps(tmp_path, monkey
     rows = [row(step) for step in range(1, 8)]
     assert [one["step"] for one in evenly_spaced(rows, [10] * 7, 30)] == [1, 4, 7]
     assert [one["step"] for one in evenly_spaced(rows, [10] * 7, 1)] == [7]
-    monkeypatch.setattr(rollout_page, "MOST_BYTES", 3 * len(rollout_page._embedded(rows[0])))
-    text = rollout_page.page(
+    monkeypatch.setattr(rollout_page, "MOST_BYTES", 3 * len(rollout_page._script_json(rows[0])))
+    text = rollout_page.render_page(
         rollout_page.Heading("run", "runs/run", "dapo", "now"), read_rollouts(log_rollouts(tmp_path / "r", rows))
     )
     assert "The page has 3 of the 7 logged steps" in text

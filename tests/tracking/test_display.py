@@ -654,9 +654,9 @@ def test_sparkline():
 
 
 def test_progress_counts_down_between_steps():
-    resumed = Progress("rl", total=60, started=0.0).advanced(51, 30.0)
+    resumed = Progress("rl", total=60, started=0.0).after_step(51, 30.0)
     assert resumed.remaining(31.0) is None
-    later = resumed.advanced(53, 40.0)
+    later = resumed.after_step(53, 40.0)
     # Two steps took 10 s, and seven steps are left; the first 30 s, spent compiling, do not count.
     assert [later.remaining(now) for now in (40.0, 50.0, 75.0, 76.0, 90.0)] == [
         "0:00:35", "0:00:25", "0:00:00", "0:00:00", "0:00:00",
