@@ -95,7 +95,7 @@ rljax serve RUN_OR_MODEL          a server for clients of OpenAI's interface
 rljax search RUN                  beam or tree search over reasoning steps
 rljax generate RUN OUT.jsonl      training data written by the model
 rljax runs [FOLDER]               the runs in a folder: progress and accuracy
-rljax show RUN                    its rollouts, token by token (HTML)
+rljax show RUN                    a run's rollouts, token by token (HTML)
 rljax doctor RUN                  what is wrong with a run, as a report (HTML)
 rljax compare RUN RUN [RUN ...]   settings, accuracy and answers side by side
 rljax debug RUN                   which term, row and token was not finite
