@@ -164,7 +164,7 @@ def compare_with_grpo(rows: Sequence[Row], name: str, delay: int, number: str) -
 
 
 def main(arguments: Arguments) -> None:
-    """Run what is not in the file yet, and write it after every run."""
+    """Do the runs that the file does not have yet, and save it after each run."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     file, start = arguments.out.with_suffix(".json"), time.monotonic()

@@ -84,7 +84,7 @@ def plain(**settings: Any) -> dict[str, Any]:
 
 
 def full_batch(*parts: str) -> dict[str, Any]:
-    """Build an arm of REINFORCE++, which compares a response with the full batch, with other parts."""
+    """Build an arm of REINFORCE++, which compares a response with the full batch, and add or replace these parts."""
     return {"algorithm": "reinforce_pp", "algorithm_options": {}, "with": parts}
 
 
@@ -95,7 +95,7 @@ def ppo(lambda_: float) -> dict[str, Any]:
 
 
 def dapo(*without: str) -> dict[str, Any]:
-    """Build an arm of DAPO without dynamic sampling and other parts; its soft penalty covers the last 24 of 32 tokens."""
+    """Build an arm of DAPO without dynamic sampling and without these parts; its soft penalty covers the last 24 of 32 tokens."""
     return plain(
         algorithm="dapo", algorithm_options={"max_length": 32, "cache": 24}, without=("dynamic_sampling", *without)
     )
@@ -352,7 +352,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def main(arguments: Arguments) -> None:
-    """Run what is not in the file yet, and write it after every run."""
+    """Do the runs that the file does not have yet, and save it after each run."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     file, start = arguments.out.with_suffix(".json"), time.monotonic()

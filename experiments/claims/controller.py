@@ -138,7 +138,7 @@ def measure(arm: Arm, seeds: Sequence[int]) -> dict[str, np.ndarray]:
 
 
 def worse_start(arms: Arms) -> np.ndarray:
-    """Gain due to the controller, per seed, at the start where it is smaller."""
+    """Gain due to the controller for each seed, at the starting point where the gain is smaller."""
     gains = [difference("success", f"controlled, {start}", f"fixed, {start}")(arms) for start in ("x 10", "/ 10")]
     return np.minimum(*gains)
 

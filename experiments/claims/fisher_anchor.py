@@ -55,7 +55,7 @@ class Arm(NamedTuple):
     algorithm: Algorithm
     """The algorithm that trains on both tasks."""
     weights: tuple[float, ...]
-    """Weights of the anchor to try."""
+    """Candidate weights of the anchor."""
     even: bool
     """Whether the anchor pulls all weights with the same strength."""
 

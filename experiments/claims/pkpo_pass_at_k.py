@@ -57,7 +57,7 @@ def pass_rates(setting, seeds):
 
 
 def measure(candidates, seeds):
-    """Pass rates of the candidate that ends best in pass@8 on other seeds."""
+    """Pass rates of the candidate with the best final pass@8 on other seeds."""
     best = candidates[0]
     if len(candidates) > 1:
         best = max(candidates, key=lambda one: pass_rates(one, TUNING_SEEDS)[1][:, -1].mean())

@@ -1,7 +1,7 @@
 """Should every prompt count the same, or every token of the batch?
 
 ScaleRL compares a mean over each response, over the tokens of each prompt, and over all tokens of the batch. The mean
-over the tokens of each prompt ends best and is used.
+over the tokens of each prompt ends best, and ScaleRL uses it.
 
 Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
 are, and the reward is 1 or 0. The verifier errs on one response in 20. So a prompt of 32 tokens has 8 times the weight

@@ -45,7 +45,7 @@ ARMS = {
 }
 
 
-def loss(arms, advantage, number):
+def outlier_cost(arms, advantage, number):
     """What outliers cost one kind of advantage, in the metric `number`."""
     return arms[f"{advantage}, no outliers"][number] - arms[advantage][number]
 
@@ -56,12 +56,14 @@ CLAIM = Claim(
     text="rank-based advantages lose less to reward outliers than z-scores",
     arms=ARMS,
     measure=measure,
-    statistic=lambda arms: loss(arms, "z-score", "area") - loss(arms, "rank", "area"),
+    statistic=lambda arms: outlier_cost(arms, "z-score", "area") - outlier_cost(arms, "rank", "area"),
     unit="mean pass rate during training that outliers cost z-scores, minus what they cost ranks",
     margin=0.005,
     figures={
-        "the same at the end": lambda arms: loss(arms, "z-score", "success") - loss(arms, "rank", "success"),
-        "what outliers cost ranks": lambda arms: loss(arms, "rank", "area"),
+        "the same at the end": lambda arms: (
+            outlier_cost(arms, "z-score", "success") - outlier_cost(arms, "rank", "success")
+        ),
+        "what outliers cost ranks": lambda arms: outlier_cost(arms, "rank", "area"),
         "with outliers, ranks minus z-scores": difference("area", "rank", "z-score"),
         "with outliers, ranks minus centered rewards": difference("area", "rank", "centred"),
     },

@@ -29,7 +29,7 @@ WORLD = stopping(contexts=8, horizon=64, shared=True)
 
 
 def right_or_longer(key, one, other):
-    """Prefer the right response; if both are equal, the longer one with probability 0.7."""
+    """Prefer the right response; if both have the same reward, the longer one with probability 0.7."""
     longer = jax.random.bernoulli(key, jnp.where(one.length > other.length, 0.7, 0.3))
     return jnp.where(one.reward == other.reward, longer, one.reward > other.reward)
 

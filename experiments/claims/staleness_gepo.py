@@ -41,8 +41,8 @@ ARMS = {
 }
 
 
-def loss(arms, name, delay):
-    """Loss of an algorithm due to a delay, for each seed."""
+def delay_cost(arms, name, delay):
+    """Mean pass rate that an algorithm loses by a delay, for each seed."""
     return arms[f"{name}, delay 0"]["area"] - arms[f"{name}, delay {delay}"]["area"]
 
 
@@ -52,7 +52,7 @@ CLAIM = Claim(
     text="the largest delay of the sampler costs GEPO less than GRPO",
     arms=ARMS,
     measure=measure,
-    statistic=lambda arms: loss(arms, "grpo", 64) - loss(arms, "gepo", 64),
+    statistic=lambda arms: delay_cost(arms, "grpo", 64) - delay_cost(arms, "gepo", 64),
     unit="mean pass rate during training that delay 64 costs GRPO, minus what it costs GEPO",
     margin=0.01,
     figures={
@@ -69,8 +69,8 @@ CLAIM = Claim(
         "best point minus the last one, GRPO at delay 64": lambda arms: (
             arms["grpo, delay 64"]["curve"].max(-1) - arms["grpo, delay 64"]["success"]
         ),
-        "what delay 64 costs GEPO": lambda arms: loss(arms, "gepo", 64),
-        "what delay 64 costs GRPO": lambda arms: loss(arms, "grpo", 64),
+        "what delay 64 costs GEPO": lambda arms: delay_cost(arms, "gepo", 64),
+        "what delay 64 costs GRPO": lambda arms: delay_cost(arms, "grpo", 64),
     },
     condition=(
         "mean pass rate during training of GEPO without delay, minus half of that of GRPO",

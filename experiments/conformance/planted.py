@@ -46,11 +46,11 @@ class Place(NamedTuple):
     like: str
     """Name of the algorithm that it computes, and of its function."""
     source: str
-    """Its code."""
+    """The correct code."""
     faults: list[tuple[str, ...]]
     """The name of each fault, and pairs of texts: what is replaced, and by what."""
     arrays: str = "jax"
-    """Its array library."""
+    """The array library of the code."""
     options: dict[str, Any] = {}  # noqa: RUF012  never mutated
     """Options of `conform`."""
 

@@ -39,7 +39,7 @@ class Results(NamedTuple):
     date: str
     """Day of the last run, `YYYY-MM-DD`; empty without runs."""
     seconds: float
-    """Time of all runs."""
+    """Seconds that all runs took together."""
     runs: dict[str, dict[str, dict[str, Any]]]
     """Arm -> seed as text -> name of a metric -> number or list."""
 
@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
     date: str
     """Day of the results; empty without results."""
     minutes: float
-    """Time of the experiment."""
+    """Minutes that the experiment took."""
     condition: Interval | None = None
     """Mean of the condition's statistic over seeds; None without a condition or without results."""
 

@@ -205,7 +205,7 @@ def plot(rows: Rows, file: Path) -> None:
 
 
 def main(arguments: Arguments) -> None:
-    """Do the runs that the JSON file does not have yet; then write table and plot."""
+    """Do the runs that the JSON file does not have yet; then write the table and the plot."""
     jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
     file = arguments.out.with_suffix(".json")
     wanted = [{"arm": arm, "seed": seed} for arm in arguments.arms for seed in arguments.seeds]
