@@ -117,7 +117,7 @@ def test_invalid_weights_are_refused(capsys):
     ):
         with pytest.raises(InputError, match=message):
             check_weights(runs, weights)
-    refused(capsys, "give the folders of two runs or more", "average")
+    refused(capsys, "give the folders of two or more runs", "average")
 
 
 def test_the_same_model_by_another_path_is_the_same_start(runs):
