@@ -279,7 +279,7 @@ def test_the_page_shows_turns_calls_and_values(page):
     assert "Step 40, problem 7, response 0" in article
     assert re.findall(r"<b>(.*?)</b>", article) == ["policy, turn 1", "tool", "policy, turn 2"]
     assert re.search(r'calls <span class="name">add</span> \{"a": 1\}', article)
-    assert "call that cannot be read" in article
+    assert "malformed call" in article
     colors = re.findall(r'data-place="(\d)"[^>]*style="background: ([^"]*)"', article)
     assert [place for place, color in colors if "--high" in color] == ["0", "1", "2", "4", "5", "6"]
     assert "in the unit of the algorithm" in article
