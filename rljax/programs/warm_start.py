@@ -27,19 +27,19 @@ from rljax.errors import InputError
 from rljax.evaluation.greedy import evaluate
 from rljax.files import atomic_write
 from rljax.models import Params
-from rljax.parallel import numerical_setup, put_rows
+from rljax.parallel import numerical_setup, row_shards
 from rljax.records import required
-from rljax.rollout import demonstrated, pack
+from rljax.rollout import demonstrated, lay_out_examples
 from rljax.tracking.rows import Row, read_metrics
 from rljax.tracking.starts import devices, versions
 from rljax.training.checkpoints.checkpoint import Checkpoint
-from rljax.training.config import TrainConfig
+from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
 from rljax.training.lifecycle.initial_state import place_state
 from rljax.training.metrics import present
 from rljax.training.objective.optimizer import learning_rate_of, warm_start_optimizer
 from rljax.training.phase import Phase, Step, StepOutcome
 from rljax.training.run import Run, stop_reason
-from rljax.training.update import make_supervised_step
+from rljax.training.update import make_supervised_step, put_layout
 
 
 def warm_start_phase(run: Run) -> Phase:
@@ -66,13 +66,19 @@ def make_step(run: Run, checkpoint: Checkpoint) -> Step:
     sequences = demonstrated(demonstrations)
     order = PromptStream(range(len(sequences.tokens)), seed=config.run.seed)
     update = make_supervised_step(setup, warm_start_optimizer(config), checkpoint.state)
+    devices = row_shards(setup.mesh)
+    most = config.optimization.microbatch_rows or MICROBATCH_TOKENS // sum(
+        array.shape[1] for array in (sequences.prompt_tokens, sequences.tokens)
+    )
+    sizes = {"rows": max(most // devices, 1) * devices, "devices": devices}
 
     def step(checkpoint: Checkpoint) -> StepOutcome:
         run.display.activity("learning from demonstrations", compiles=True)
         start, done = time.monotonic(), int(checkpoint.state.warm_step)
         rows = order.indices(done * settings.batch, settings.batch)
         part = jax.tree.map(lambda array: array[rows], sequences)
-        state, measured = update(checkpoint.state, *put_rows(setup.mesh, (pack(part), part.learned)))
+        layout = lay_out_examples(part, part.learned, **sizes)
+        state, measured = update(checkpoint.state, *put_layout(setup.mesh, layout, part.learned))
         metrics = present(measured)
         metrics["learning_rate"] = required(learning_rate_of(state.opt_state), "opt_state.learning_rate")
         metrics["seconds"] = time.monotonic() - start
@@ -107,7 +113,7 @@ SETTINGS_UNREAD = MappingProxyType(
         ),
         "warm_start": ("eval_every", "keep"),
         "optimization": (
-            *("steps", "minibatches", "passes", "kl_limit", "microbatch_rows", "learning_rate", "schedule", "remedy"),
+            *("steps", "minibatches", "passes", "kl_limit", "learning_rate", "schedule", "remedy"),
             "auxiliary",
         ),
         "devices": ("host_timeout",),

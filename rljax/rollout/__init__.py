@@ -5,7 +5,7 @@ from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.environment import Environment, Step
 from rljax.rollout.groups import Collected, Groups, collect, pad
 from rljax.rollout.judging import Judge
-from rljax.rollout.layout import Layout, Sequences, demonstrated, lay_out, pack, sequences_of
+from rljax.rollout.layout import Layout, Sequences, demonstrated, lay_out, lay_out_examples, pack, sequences_of
 from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, Sampling, StreamingEngine
 from rljax.rollout.worker import RolloutWorker
 
@@ -29,6 +29,7 @@ __all__ = [
     "collect",
     "demonstrated",
     "lay_out",
+    "lay_out_examples",
     "pack",
     "pad",
     "sequences_of",

@@ -261,6 +261,21 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
     return jax.tree.map(lambda *arrays: np.stack(arrays), *parts)
 
 
+def lay_out_examples(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, devices: int = 1) -> Layout:
+    """Put each sequence in a row of its own, in one micro-batch of at most `rows` rows; pack more sequences as `lay_out` does.
+
+    Args:
+        sequences: rows `[B, L]` and `[B, T]`.
+        mask: the tokens that matter, `[B, T]`.
+        rows: most rows per micro-batch.
+        devices: number of devices that share a micro-batch's rows equally.
+    """
+    if len(sequences.tokens) > rows:
+        return lay_out(sequences, mask, rows=rows, devices=devices)
+    every = np.arange(len(sequences.tokens), dtype=np.int32)
+    return Layout(*jax.tree.map(lambda array: array[None], (pack(sequences), every)))
+
+
 def scored_slots(needed: int, slots: int, *, quarter: int) -> int:
     """Return K: the number of scored tokens in the fullest row, rounded up to a multiple of `quarter`."""
     return min(slots - 1, -(-needed // quarter) * quarter)

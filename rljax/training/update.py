@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.algorithms import Algorithm, Batch, LossMetrics, loss
-from rljax.models import Packed, Params
+from rljax.models import Params
 from rljax.ops.regularise import SUPERVISED_LOSSES
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, put, put_rows, replicated
@@ -34,7 +34,7 @@ def has_responses(part: Layout) -> Bool[Array, ""]:
     return (jnp.asarray(part.responses) >= 0).any()
 
 
-def rows_of(batch: Batch[Array], responses: Int[Array | np.ndarray, "C"]) -> Batch[Array]:
+def rows_of(batch: PyTree, responses: Int[Array | np.ndarray, "C"]) -> PyTree:
     """Select the rows of a micro-batch; empty places get zeros."""
     responses = jnp.asarray(responses)
     response_mask = (responses >= 0)[:, None]
@@ -46,7 +46,7 @@ def rows_of(batch: Batch[Array], responses: Int[Array | np.ndarray, "C"]) -> Bat
     return jax.tree.map(pick, batch)
 
 
-def put_layout(mesh: Mesh, layout: Layout, batch: Batch[np.ndarray]) -> tuple[Layout, Batch[Array]]:
+def put_layout(mesh: Mesh, layout: Layout, batch: PyTree) -> tuple[Layout, PyTree]:
     """Place the data of an update on the mesh: rows are sharded, and the batch is replicated."""
     everywhere = replicated(mesh)
     packed = put_rows(mesh, layout.packed, leading=1)
@@ -148,7 +148,7 @@ def change_gradient(
 
 def make_supervised_step(
     setup: Setup, optimizer: optax.GradientTransformation, state: TrainState
-) -> Callable[[TrainState, Packed, Array], tuple[TrainState, SupervisedMetrics]]:
+) -> Callable[[TrainState, Layout, Array], tuple[TrainState, SupervisedMetrics]]:
     """Compile one supervised update, which minimizes the mean loss of demonstration tokens, including EOS.
 
     Args:
@@ -157,7 +157,7 @@ def make_supervised_step(
         state: a placed state, for its shapes and shardings.
 
     Returns:
-        `(state, packed, mask of the response tokens) -> (state, metrics)`; the old state is donated. If the update is unsafe,
+        `(state, layout, mask of the response tokens) -> (state, metrics)`; the old state is donated. If the update is unsafe,
         only the counter changes. The reference and the critic are not inputs of the program, so that the program and its results
         are the same for every algorithm.
     """
@@ -166,8 +166,8 @@ def make_supervised_step(
     cost = SUPERVISED_LOSSES[setup.config.warm_start.loss]
     program = _supervised_program(setup.supervised_score, cost, optimizer, traced(begun), where, setup.mesh)
 
-    def step(state: TrainState, packed: Packed, mask: Array | np.ndarray) -> tuple[TrainState, SupervisedMetrics]:
-        after, metrics = program(state._replace(reference=None, critic=None), setup.frozen, packed, mask)
+    def step(state: TrainState, layout: Layout, mask: Array | np.ndarray) -> tuple[TrainState, SupervisedMetrics]:
+        after, metrics = program(state._replace(reference=None, critic=None), setup.frozen, layout, mask)
         return after._replace(reference=state.reference, critic=state.critic), metrics
 
     return step
@@ -177,16 +177,16 @@ def make_supervised_step(
 def _supervised_program(
     score: Score, cost: Loss, optimizer: optax.GradientTransformation, options: tuple[Traced, ...], at: Places, mesh: Mesh
 ) -> Any:
-    """Compile `(state, frozen, packed, mask) -> (state, metrics)`; see `make_supervised_step`."""
+    """Compile `(state, frozen, layout, mask) -> (state, metrics)`; see `make_supervised_step`."""
 
-    def step(state: TrainState, frozen: Frozen, packed: Packed, mask: Array) -> tuple[TrainState, SupervisedMetrics]:
-        def objective(params: Params) -> tuple[Array, tuple[Array, ...]]:
-            scores = score(scored_params(frozen.get("base"), params), packed)
-            weights = token_mean(mask)
-            means = tuple((weights * jnp.where(mask, values, 0.0)).sum() for values in (-scores.logp, scores.entropy))
-            return (weights * cost(scores.logp, mask)).sum(), means
+    def step(state: TrainState, frozen: Frozen, layout: Layout, mask: Array) -> tuple[TrainState, SupervisedMetrics]:
+        def objective(params: Params, part: Layout) -> tuple[Array, tuple[Array, ...]]:
+            scores = score(scored_params(frozen.get("base"), params), part.packed)
+            weights, learned = rows_of((token_mean(mask), mask), part.responses)
+            means = tuple((weights * jnp.where(learned, values, 0.0)).sum() for values in (-scores.logp, scores.entropy))
+            return (weights * cost(scores.logp, learned)).sum(), means
 
-        gradient, (value, entropy) = jax.grad(objective, has_aux=True)(state.params)
+        gradient, (value, entropy) = accumulate(objective, state.params, layout, counts=has_responses)
         gradient, measured = change_gradient(options, state, frozen, gradient, {})
         state, norm, sound = apply_gradient(state, optimizer, gradient, value)
         metrics = SupervisedMetrics(value, entropy, norm, skip_count(sound), measured)

@@ -24,7 +24,7 @@ from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from rljax.programs.debugging import replay
 from rljax.programs.export import check_alone
 from rljax.programs.trained_policy import load
-from rljax.rollout import demonstrated, pack, sequences_of
+from rljax.rollout import demonstrated, lay_out_examples, sequences_of
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.objective.optimizer import warm_start_optimizer
@@ -189,7 +189,7 @@ def test_the_warm_start_trains_the_adapter():
     sequences = jax.tree.map(lambda array: array[:8], demonstrated(setup.demonstrations))
     losses = []
     for _ in range(6):
-        state, metrics = step(state, pack(sequences), sequences.attention)
+        state, metrics = step(state, lay_out_examples(sequences, sequences.attention, rows=8), sequences.attention)
         losses.append(float(metrics.loss))
     assert losses[-1] < losses[0]
 

@@ -10,7 +10,7 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.errors import InputError
 from rljax.models import count_parameters
-from rljax.rollout import demonstrated, pack
+from rljax.rollout import demonstrated, lay_out_examples, pack
 from rljax.training.objective.optimizer import learning_rate_of, warm_start_optimizer
 from rljax.training.scoring import make_score
 from rljax.training.update import make_supervised_step
@@ -76,7 +76,8 @@ def test_the_gradient_norm_counts_only_trained_parameters():
 
         apart = frozen_parts(jax.jit(jax.grad(total))(state.params))
         assert (float(optax.tree.norm(apart)) == 0) == (name == "some")
-        norms[name] = float(step(state, packed, sequences.attention)[1].grad_norm)
+        layout = lay_out_examples(sequences, sequences.attention, rows=8)
+        norms[name] = float(step(state, layout, sequences.attention)[1].grad_norm)
     assert 0 < norms["some"] < norms["all"]
 
 

@@ -14,8 +14,8 @@ from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
 from rljax.models import Scores, TransformerConfig, init_params, policy_of_logits, transformer_policy
 from rljax.models.huggingface import save_pretrained
-from rljax.parallel import accumulate, make_mesh, put_rows
-from rljax.rollout import Sequences, lay_out, pack
+from rljax.parallel import accumulate, make_mesh
+from rljax.rollout import Sequences, lay_out, lay_out_examples, pack
 from rljax.training.scoring import check_policy, make_score
 from rljax.training.state import CriticState, create, place, places
 from rljax.training.update import make_policy_update, make_supervised_step, put_layout
@@ -134,11 +134,30 @@ def test_imitation_lowers_the_negative_log_likelihood_of_trained_tokens(data):
     step = make_supervised_step(bare_setup(None, SCORE, OPTIMIZER, mesh), OPTIMIZER, state)
     losses = []
     for _ in range(5):
-        state, metrics = step(state, *put_rows(mesh, (packed, counted)))
+        state, metrics = step(state, *put_layout(mesh, lay_out_examples(sequences, counted, rows=ROWS), counted))
         losses.append(float(metrics.loss))
     np.testing.assert_allclose(losses[0], -logp[counted].mean(), rtol=1e-5)
     assert losses == sorted(losses, reverse=True)
     assert int(state.warm_step) == 5
+
+
+@pytest.mark.parametrize("loss", [None, "dft"])
+def test_imitation_in_packed_micro_batches_is_the_same_update(data, loss):
+    """Some tokens are not learned, and one sequence has none."""
+    sequences, _ = data
+    learned = sequences.attention & (np.arange(LENGTH) != 1) & (np.arange(ROWS) != 3)[:, None]
+    mesh = make_mesh(2, 1)
+    setup = bare_setup(None, SCORE, OPTIMIZER, mesh)
+    setup = setup._replace(config=setup.config.replace(warm_start_loss=loss))
+    found = []
+    for rows in (ROWS, 2):
+        state, layout = placed(mesh), lay_out_examples(sequences, learned, rows=rows, devices=2)
+        after, metrics = make_supervised_step(setup, OPTIMIZER, state)(state, *put_layout(mesh, layout, learned))
+        found.append(jax.device_get((after.params, metrics)))
+        assert (len(layout.responses) == 1) == (rows == ROWS)
+    used = (np.asarray(layout.responses) >= 0).any(-1).sum()
+    assert used < ROWS / 2, "several sequences share a row"
+    chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-6)
 
 
 def test_imitation_computes_the_same_bits_for_every_algorithm(data):
@@ -148,11 +167,11 @@ def test_imitation_computes_the_same_bits_for_every_algorithm(data):
         init_params(CONFIG, jax.random.key(1)), OPTIMIZER.init(init_params(CONFIG, jax.random.key(1))), None
     )
     plain, full = placed(mesh), placed(mesh, with_reference=True, critic=critic)
-    beside = jax.device_get((full.reference, full.critic))
+    beside, mask = jax.device_get((full.reference, full.critic)), sequences.attention
     for _ in range(2):
         plain, full = (
             make_supervised_step(bare_setup(None, SCORE, OPTIMIZER, mesh), OPTIMIZER, state)(
-                state, *put_rows(mesh, (pack(sequences), sequences.attention))
+                state, *put_layout(mesh, lay_out_examples(sequences, mask, rows=ROWS), mask)
             )[0]
             for state in (plain, full)
         )

@@ -13,7 +13,7 @@ import rljax
 from rljax.errors import InputError
 from rljax.programs import warm_start as module
 from rljax.programs.warm_start import demonstrated, key_of, local_programs, read_cache, rows_of_warm_start
-from rljax.rollout import pack
+from rljax.rollout import lay_out_examples, pack
 from rljax.tracking.rows import read_metrics
 from rljax.training.update import make_supervised_step
 
@@ -86,7 +86,7 @@ def test_what_a_warm_start_does_not_read_does_not_change_its_key():
     unread = {
         **{"learning_rate": 1.0, "steps": 9, "schedule": "cosine", "minibatches": 4, "remedy": "auto"},
         **{"auxiliary": 0.5},
-        **{"microbatch_rows": 8, "host_timeout": 9.0, "lora_alpha": 1.0, "algorithm": "rloo", "prompts": 8},
+        **{"host_timeout": 9.0, "lora_alpha": 1.0, "algorithm": "rloo", "prompts": 8},
         **{"name": "other", "quiet": False, "keep_warm_start": False, "warm_start_eval_every": 1},
         **{"difficulty_window": (0.1, 0.9), "difficulty_window_end": (0.5, 0.9), "history_decay": 0.1},
         **{"length_weights": (1.0, 1.0, 1.0, 1.0, 1.0), "on_error": "drop", "prompt_column": "a"},
@@ -172,7 +172,9 @@ def test_a_step_of_descent_follows_the_chosen_loss(name):
 
     gradient, likelihood = jax.jit(jax.grad(objective, has_aux=True))(state.params)
     gradient = jax.device_get(gradient)
-    after, metrics = make_supervised_step(setup, setup.optimizer, state)(state, packed, part.learned)
+    after, metrics = make_supervised_step(setup, setup.optimizer, state)(
+        state, lay_out_examples(part, part.learned, rows=8), part.learned
+    )
     moved = jax.tree.map(lambda new, old: old - new, jax.device_get(after.params), before)
     chex.assert_trees_all_close(moved, gradient, atol=1e-6)
     assert optax.tree.norm(gradient) > 1e-3

@@ -70,8 +70,8 @@ class OptimizationConfig(AdamConfig):
     """Stop updating the policy on a rollout once its mean KL divergence from the sampling policy, over the updates so far, exceeds
     this, in nats per token (the metric `kl`, measured before each update). By default all updates are made."""
     microbatch_rows: int | None = None
-    """Maximum number of rows whose activations are in memory at once; a row has one or several responses. By default as many as fit
-    in 16,384 tokens."""
+    """Maximum number of rows whose activations are in memory at once; a row has one or several responses or demonstrations. By
+    default as many as fit in 16,384 tokens."""
     learning_rate: float = 1e-6
     """Peak learning rate of RL."""
     learning_rate_warmup: int = 10
