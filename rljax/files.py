@@ -260,7 +260,7 @@ def experiments_folder() -> Path:
     for folder in (package / "experiments", package.parent / "experiments"):
         if folder.is_dir():
             return folder
-    raise InputError("This installation of rljax has no experiments folder; install rljax again, or use a checkout.")
+    raise InputError("This installation of rljax has no experiments folder; install the package again, or use a checkout.")
 
 
 def check_file_size(size: int) -> None:

@@ -206,11 +206,19 @@ def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
             raise InputError(
                 f"{show_axes(name, mesh)} cannot share the model's {name}={size} equally; choose a divisor of {most}."
             )
-    if config.kv_heads % shards_of("attention_heads", mesh):
-        raise InputError(
-            f"{show_axes('attention_heads', mesh)} cannot share the model's kv_heads={config.kv_heads} equally in attention; "
-            f"choose axes whose product is a divisor of {config.kv_heads}."
-        )
+    heads = {"heads": config.heads, "kv_heads": config.kv_heads * key_copies(config, mesh)}
+    for name, size in heads.items():
+        if size % shards_of("attention_heads", mesh):
+            raise InputError(
+                f"{show_axes('attention_heads', mesh)} cannot share the model's {name}={getattr(config, name)} equally in "
+                f"attention; choose axes whose product divides heads={config.heads}, and divides kv_heads={config.kv_heads} or is "
+                "a multiple of it."
+            )
+
+
+def key_copies(config: TransformerConfig, mesh: Mesh) -> int:
+    """Number of copies of each key/value head that attention needs, so that each device has the keys of its query heads."""
+    return max(shards_of("attention_heads", mesh) // config.kv_heads, 1)
 
 
 def show_axes(name: str, mesh: Mesh) -> str:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
 from rljax.models.attention import attend_cached, attend_rows, attention_devices
-from rljax.models.axes import constrain_sharding
+from rljax.models.axes import constrain_sharding, key_copies
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap
 from rljax.models.policy import Copied, in_precision, without_copy
@@ -225,9 +225,11 @@ class Attention(nnx.Module):
         if self.config.score_scale is not None:  # attention divides the scores by √head_dim
             query = query * jnp.asarray(self.config.score_scale * self.config.head_dim**0.5, query.dtype)
         if cache is None:
+            copies = 1 if self.mesh is None else key_copies(self.config, self.mesh)
+            key, value = (array if copies == 1 else jnp.repeat(array, copies, axis=2) for array in (key, value))
             query, key, value = (self._reshard(array, BY_TOKEN, BY_HEAD) for array in (query, key, value))
         values = constrain_sharding(value.transpose(0, 2, 1, 3), SLOTS, self.mesh)
-        grouped = query.reshape(rows, length, self.config.kv_heads, -1, self.config.head_dim)
+        grouped = query.reshape(rows, length, key.shape[2], -1, self.config.head_dim)
         sinks = self.sinks[...].reshape(grouped.shape[2:4]) if self.config.sinks else None
         if cache is None:
             keys = constrain_sharding(key.transpose(0, 2, 1, 3), SLOTS, self.mesh)

@@ -101,7 +101,8 @@ class MeshConfig:
     context: int | None = None
     """Number of devices that share the tokens of each row in scoring and updates, for sequences too long for one device; by default
     1. They also share the parameters, like those of --fsdp, and have rows of their own while responses are sampled. In attention
-    each has some of the heads, so --context times --tensor must divide the number of key/value heads."""
+    each has some of the heads, so --context times --tensor must divide the number of heads; key/value heads are copied if there
+    are fewer."""
 
     def __post_init__(self):
         """Reject values that cannot work."""

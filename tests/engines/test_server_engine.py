@@ -171,7 +171,7 @@ def test_two_runs_on_one_server_are_refused(folder, opened):
         engine, requests = engine_at(url, opened, folder), requests_of(sampling_of(opened), prompts=1)
         engine.generate(opened.params, requests)
         served.batcher.version += 1
-        with pytest.raises(InputError, match="something else publishes to it"):
+        with pytest.raises(InputError, match="something else also publishes to it"):
             engine.generate(opened.params, requests)
 
 
@@ -280,7 +280,7 @@ class Answer:
         ({"token_ids": [], "sampler_logprobs": [], "logprobs": {"token_logprobs": []}}, "at least one token"),
         ({"token_ids": [7, 9999]}, "has another model"),
         ({"finish_reason": "abort"}, "with 'abort'"),
-        ({"weights_version": 3}, "something else publishes"),
+        ({"weights_version": 3}, "something else also publishes"),
         ({"weights_version": 0}, "lost its weights 5 times"),
     ],
 )

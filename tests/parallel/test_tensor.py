@@ -30,6 +30,7 @@ MESHES = {
     "2x2x2": (2, 2, 2),
     "2x1x1x4": (2, 1, 1, 4),
     "1x2x2x2": (1, 2, 2, 2),
+    "1x1x1x8": (1, 1, 1, 8),
 }
 """Name -> sizes of the axes data, fsdp, tensor and context."""
 P, G, START, T = 4, 4, 3, 6
@@ -210,11 +211,8 @@ def test_every_mesh_samples_the_same_tokens(expected_responses, axes, monkeypatc
             {"width": 20},
             r"fsdp=2 x context=4 cannot share the model's width=20 equally; choose a divisor of 20",
         ),
-        (
-            (1, 1, 2, 4),
-            {},
-            r"tensor=2 x context=4 cannot share the model's kv_heads=4 equally in attention; .* divisor of 4",
-        ),
+        ((1, 1, 2, 4), {"heads": 12}, r"tensor=2 x context=4 cannot share the model's heads=12 equally in attention"),
+        ((1, 1, 1, 6), {"width": 24, "heads": 12}, r"context=6 .* kv_heads=4 equally in attention; .* multiple of it"),
     ],
 )
 def test_a_mesh_that_does_not_divide_the_model_is_refused(axes, changes, message):
