@@ -6,8 +6,8 @@ Record = TypeVar("Record", bound=type)
 Value = TypeVar("Value")
 
 
-def generic(record: Record) -> Record:
-    """Let beartype check arguments that are generic NamedTuples: of their two bases, it supports only `Generic`.
+def hide_namedtuple_base(record: Record) -> Record:
+    """Remove NamedTuple from the bases that beartype sees in a generic record: of the two bases, it supports only `Generic`.
 
     Args:
         record: a class that was written as `class Name(NamedTuple, Generic[...])`.

@@ -18,7 +18,7 @@ from rljax.machine import processor
 from rljax.ops.regularise import diagonal_fisher
 from rljax.text import one_line
 from rljax.tracking.glossary import find_entry
-from rljax.training.guard import where_sound
+from rljax.training.guard import where_safe
 
 NUMBERS = {"layer": {"weight": jnp.zeros((2, 3)), "bias": [jnp.ones(3), None]}}
 
@@ -44,7 +44,7 @@ def test_a_tree_matches_an_annotation_if_all_its_leaves_do(tree, annotation, hol
 def test_a_wrong_leaf_is_an_error_where_it_is_passed():
     broken = NUMBERS | {"step": 1}
     with pytest.raises(TypeCheckError, match="updated"):
-        where_sound(jnp.array(True), broken, broken)
+        where_safe(jnp.array(True), broken, broken)
     with pytest.raises(TypeCheckError, match="per_example_gradients"):
         diagonal_fisher({"layer": jnp.zeros(3, int)})
 

@@ -25,7 +25,7 @@ from rljax.algorithms import grpo, lite_ppo
 WORLD = codes(contexts=16, length=3, tokens=4)
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(
         WORLD,
@@ -39,8 +39,8 @@ def run(algorithm):
 
 
 ARMS = {
-    "group's deviation": run(grpo(beta=0.0)),
-    "batch's deviation": run(grpo(beta=0.0)._replace(advantage=lite_ppo().advantage)),
+    "group's deviation": make_arm(grpo(beta=0.0)),
+    "batch's deviation": make_arm(grpo(beta=0.0)._replace(advantage=lite_ppo().advantage)),
 }
 
 

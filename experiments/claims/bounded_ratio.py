@@ -34,7 +34,7 @@ GRPO = grpo(beta=0.0)
 WITHOUT_CLIP = GRPO._replace(surrogate=partial(clipped, low=1.0, high=math.inf))
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=400, **{"delay": 64} | settings)
 
@@ -45,17 +45,17 @@ def bound_ratio(algorithm):
 
 
 ARMS = {
-    "clip": run(GRPO),
-    "clip and bound": run(bound_ratio(GRPO)),
-    "neither": run(WITHOUT_CLIP),
-    "bound": run(bound_ratio(WITHOUT_CLIP)),
-    "clip, fresh data": run(GRPO, delay=0),
+    "clip": make_arm(GRPO),
+    "clip and bound": make_arm(bound_ratio(GRPO)),
+    "neither": make_arm(WITHOUT_CLIP),
+    "bound": make_arm(bound_ratio(WITHOUT_CLIP)),
+    "clip, fresh data": make_arm(GRPO, delay=0),
 }
 
 CLAIM = Claim(
     paper="the design document (unpublished)",
     place="Eq. 55",
-    text="keeping the ratio within a factor of ten ends better under stale data",
+    text="keeping the ratio within a factor of ten raises the final pass rate under stale data",
     arms=ARMS,
     measure=partial(measure_tuned, number="success", rates=(0.03, 0.1, 0.3, 1.0)),
     statistic=difference("success", "clip and bound", "clip"),

@@ -20,14 +20,14 @@ from rljax.algorithms import cispo, dapo
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 200, "passes": 8} | settings)
 
 
 ARMS = {
-    "dapo's clip": run(dapo()._replace(keep_group=None)),
-    "cispo": run(cispo()),
+    "dapo's clip": make_arm(dapo()._replace(keep_group=None)),
+    "cispo": make_arm(cispo()),
 }
 
 CLAIM = Claim(

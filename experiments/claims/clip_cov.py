@@ -1,4 +1,4 @@
-"""Does Clip-Cov end better than GRPO?
+"""Does Clip-Cov finish ahead of GRPO?
 
 The paper finds that tokens whose log-probability and advantage have a high covariance lower the entropy. Clip-Cov
 removes the gradient of a few of these tokens, sampled at random, and ends at a better accuracy than GRPO.
@@ -28,21 +28,21 @@ from rljax.ops.weights import token_mean
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=100, passes=4)
 
 
 ARMS = {
-    "grpo": run(grpo(beta=0.0)._replace(weights=token_mean)),
-    "clip_cov": run(clip_cov(share=0.02, lower=0.2)),
-    "kl_cov": run(kl_cov(share=0.02)),
+    "grpo": make_arm(grpo(beta=0.0)._replace(weights=token_mean)),
+    "clip_cov": make_arm(clip_cov(share=0.02, lower=0.2)),
+    "kl_cov": make_arm(kl_cov(share=0.02)),
 }
 
 CLAIM = Claim(
     paper="The entropy mechanism of reinforcement learning, arXiv:2505.22617",
     place="Abstract",
-    text="Clip-Cov ends better than GRPO",
+    text="Clip-Cov finishes ahead of GRPO",
     arms=ARMS,
     measure=partial(measure_tuned, number="success", rates=(0.01, 0.03, 0.1, 0.3)),
     statistic=difference("success", "clip_cov", "grpo"),

@@ -26,7 +26,7 @@ from rljax.ops.weights import token_mean
 WORLD = codes(contexts=8, length=6, tokens=4, right_tokens=2)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(
         WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 200, "passes": 8, "points": 50} | settings
@@ -34,7 +34,9 @@ def run(algorithm, **settings):
 
 
 ARMS = {
-    f"upper clip {high}": run(grpo(beta=0.0)._replace(surrogate=partial(clipped, low=0.2, high=high), weights=token_mean))
+    f"upper clip {high}": make_arm(
+        grpo(beta=0.0)._replace(surrogate=partial(clipped, low=0.2, high=high), weights=token_mean)
+    )
     for high in (0.2, 0.28, 0.4)
 }
 

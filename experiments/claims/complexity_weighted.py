@@ -30,7 +30,7 @@ from rljax.algorithms.parts import with_parts
 WORLD = chains((4, 8, 16, 32), tokens=2)
 
 
-def run(*words):
+def make_arm(*words):
     """Build the settings of an arm."""
     algorithm = with_parts(vc_ppo(), words)
     return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=100, value_steps=50)
@@ -38,10 +38,10 @@ def run(*words):
 
 WEIGHTED = "critic.advantage=complexity_weighted,max_length=32"
 ARMS = {
-    "0.95": run(),
-    "0.1": run(WEIGHTED + ",alpha=0,beta=0.1"),
-    "0.5": run(WEIGHTED + ",alpha=0,beta=0.5"),
-    "0.1 and offset": run(WEIGHTED + ",alpha=0.05,beta=0.1"),
+    "0.95": make_arm(),
+    "0.1": make_arm(WEIGHTED + ",alpha=0,beta=0.1"),
+    "0.5": make_arm(WEIGHTED + ",alpha=0,beta=0.5"),
+    "0.1 and offset": make_arm(WEIGHTED + ",alpha=0.05,beta=0.1"),
 }
 
 CLAIM = Claim(

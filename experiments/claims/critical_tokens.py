@@ -27,15 +27,15 @@ from rljax.algorithms.parts import with_parts
 WORLD = chains((4, 8, 16, 32), tokens=2)
 
 
-def run(*words):
+def make_arm(*words):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=2.5), with_parts(ppo(), words), steps=100, value_steps=50)
 
 
 ARMS = {
-    "all tokens": run(),
-    "20 %": run("keep_tokens=critical,share=0.2"),
-    "50 %": run("keep_tokens=critical,share=0.5"),
+    "all tokens": make_arm(),
+    "20 %": make_arm("keep_tokens=critical,share=0.2"),
+    "50 %": make_arm("keep_tokens=critical,share=0.5"),
 }
 
 CLAIM = Claim(

@@ -30,14 +30,14 @@ from rljax.algorithms import dapo, dapo_ladder
 WORLD = wandering(contexts=8, needed=4, budget=16)
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     initial = wanderer(WORLD, wander=1.5, answer=-1.5)
     tries = 1 if algorithm.keep_group is None else 4
     return Setting(WORLD, initial, algorithm, judge=signed(), prompts=16, group=8, minibatches=4, steps=60, tries=tries)
 
 
-ARMS = {row: run(algorithm) for row, algorithm in dapo_ladder(dapo(max_length=16, cache=4)).items()}
+ARMS = {row: make_arm(algorithm) for row, algorithm in dapo_ladder(dapo(max_length=16, cache=4)).items()}
 
 CLAIM = Claim(
     paper="DAPO, arXiv:2503.14476",

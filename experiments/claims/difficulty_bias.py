@@ -30,12 +30,12 @@ from rljax.algorithms import dr_grpo, grpo
 WORLD = codes(contexts=32, length=3, tokens=4)
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=2.5, spread=1.5), algorithm, prompts=32)
 
 
-ARMS = {"grpo": run(grpo(beta=0.0)), "dr_grpo": run(dr_grpo(max_length=3))}
+ARMS = {"grpo": make_arm(grpo(beta=0.0)), "dr_grpo": make_arm(dr_grpo(max_length=3))}
 
 
 def measure(setting, seeds):

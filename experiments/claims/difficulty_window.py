@@ -28,7 +28,7 @@ from rljax.ops.selection import has_mixed_outcomes, in_difficulty_window
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(keep, *, lean=3.0, **settings):
+def make_arm(keep, *, lean=3.0, **settings):
     """Build the settings of an arm."""
     algorithm = grpo(beta=0.0)._replace(keep_group=keep)
     return Setting(WORLD, leaning(WORLD, lean=lean), algorithm, **{"prompts": 8, "group": 8, "steps": 300} | settings)
@@ -36,11 +36,11 @@ def run(keep, *, lean=3.0, **settings):
 
 WINDOW = partial(in_difficulty_window, low=0.25, high=0.75)
 ARMS = {
-    "without": run(None),
-    "window": run(WINDOW, tries=4),
-    "mixed outcomes": run(has_mixed_outcomes, tries=4),
-    "without, hard start": run(None, lean=1.5),
-    "window, hard start": run(WINDOW, lean=1.5, tries=4),
+    "without": make_arm(None),
+    "window": make_arm(WINDOW, tries=4),
+    "mixed outcomes": make_arm(has_mixed_outcomes, tries=4),
+    "without, hard start": make_arm(None, lean=1.5),
+    "window, hard start": make_arm(WINDOW, lean=1.5, tries=4),
 }
 
 CLAIM = Claim(

@@ -37,7 +37,7 @@ POINTS = {"low": -0.5, "high": 1.5, "bins": 21}
 OF_A_NUMBER, OF_A_DISTRIBUTION = (0.0125, 0.05, 0.2), (0.8, 3.2, 12.8)
 
 
-def run(head, rates, **settings):
+def make_arm(head, rates, **settings):
     """The candidates of an arm, each with a different learning rate for the critic."""
     algorithm = vc_ppo()
     algorithm = algorithm._replace(critic=algorithm.critic._replace(head=head))
@@ -47,9 +47,9 @@ def run(head, rates, **settings):
 
 
 ARMS = {
-    "number": run(HEADS["scalar"](), OF_A_NUMBER, first_value=0.5),
-    "distribution": run(HEADS["two_hot"](**POINTS), OF_A_DISTRIBUTION),
-    "HL-Gauss": run(HEADS["hl_gauss"](**POINTS), OF_A_DISTRIBUTION),
+    "number": make_arm(HEADS["scalar"](), OF_A_NUMBER, first_value=0.5),
+    "distribution": make_arm(HEADS["two_hot"](**POINTS), OF_A_DISTRIBUTION),
+    "HL-Gauss": make_arm(HEADS["hl_gauss"](**POINTS), OF_A_DISTRIBUTION),
 }
 
 

@@ -31,12 +31,12 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 BOUND = dppo(cap=20.0)._replace(advantage=grpo(beta=0.0).advantage)
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=100, passes=8)
 
 
-ARMS = {"ratio": run(grpo(beta=0.0)._replace(weights=token_mean)), "dppo": run(BOUND)}
+ARMS = {"ratio": make_arm(grpo(beta=0.0)._replace(weights=token_mean)), "dppo": make_arm(BOUND)}
 
 CLAIM = Claim(
     paper="DPPO, arXiv:2602.04879",

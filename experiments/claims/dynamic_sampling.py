@@ -22,15 +22,15 @@ from rljax.algorithms import dapo
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 300} | settings)
 
 
 ARMS = {
-    "without": run(dapo()._replace(keep_group=None)),
-    "dynamic sampling": run(dapo(), tries=4),
-    "without, equal responses": run(dapo()._replace(keep_group=None), prompts=32),
+    "without": make_arm(dapo()._replace(keep_group=None)),
+    "dynamic sampling": make_arm(dapo(), tries=4),
+    "without, equal responses": make_arm(dapo()._replace(keep_group=None), prompts=32),
 }
 
 CLAIM = Claim(

@@ -21,15 +21,15 @@ from rljax.algorithms import dapo, forking_tokens
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 300, "passes": 2} | settings)
 
 
 ARMS = {
-    "all tokens": run(dapo(), tries=2),
-    "20 % of the tokens": run(forking_tokens(), tries=2),
-    "80 % of the tokens": run(forking_tokens(share=0.8), tries=2),
+    "all tokens": make_arm(dapo(), tries=2),
+    "20 % of the tokens": make_arm(forking_tokens(), tries=2),
+    "80 % of the tokens": make_arm(forking_tokens(share=0.8), tries=2),
 }
 
 CLAIM = Claim(

@@ -26,16 +26,16 @@ from rljax.algorithms import grpo, reinforce_pp, reinforce_pp_baseline
 WORLD = codes(contexts=16, length=3, tokens=4)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, spread=2.0), algorithm, judge=fallible(0.05), **({"steps": 150} | settings))
 
 
 ARMS = {
-    "grpo": run(grpo(beta=0.0)),
-    "reinforce_pp": run(reinforce_pp()),
-    "reinforce_pp, 64 prompts of one": run(reinforce_pp(), prompts=64, group=1),
-    "reinforce_pp_baseline": run(reinforce_pp_baseline()),
+    "grpo": make_arm(grpo(beta=0.0)),
+    "reinforce_pp": make_arm(reinforce_pp()),
+    "reinforce_pp, 64 prompts of one": make_arm(reinforce_pp(), prompts=64, group=1),
+    "reinforce_pp_baseline": make_arm(reinforce_pp_baseline()),
 }
 
 CLAIM = Claim(

@@ -20,7 +20,7 @@ from rljax.algorithms import gmpo, grpo
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(
         WORLD,
@@ -31,8 +31,8 @@ def run(algorithm, **settings):
 
 
 ARMS = {
-    "grpo": run(grpo(beta=0.0)),
-    "gmpo": run(gmpo()),
+    "grpo": make_arm(grpo(beta=0.0)),
+    "gmpo": make_arm(gmpo()),
 }
 
 CLAIM = Claim(

@@ -29,7 +29,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 PROMPTS = GROUP = 8
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(
         WORLD,
@@ -44,7 +44,7 @@ def run(algorithm):
 
 def mean_factor():
     """Mean of the factor while training with it, over batches in which at least one group has a signal."""
-    curves, _ = train_seeds(run(gpg()), range(1000, 1008))
+    curves, _ = train_seeds(make_arm(gpg()), range(1000, 1008))
     p = np.asarray(curves.success, np.float64)
     share = (1 - p**GROUP - (1 - p) ** GROUP).mean(-1, keepdims=True)
     counts = np.arange(1, PROMPTS + 1)
@@ -53,9 +53,9 @@ def mean_factor():
 
 
 ARMS = {
-    "without": (run(gpg()._replace(scale=None)), False),
-    "with": (run(gpg()), False),
-    "without, larger steps": (run(gpg()._replace(scale=None)), True),
+    "without": (make_arm(gpg()._replace(scale=None)), False),
+    "with": (make_arm(gpg()), False),
+    "without, larger steps": (make_arm(gpg()._replace(scale=None)), True),
 }
 
 
@@ -70,7 +70,7 @@ def measure(settings, seeds):
 CLAIM = Claim(
     paper="GPG, arXiv:2504.02546",
     place="Section 3",
-    text="dividing a batch by its share of groups with a signal ends better",
+    text="dividing a batch by its share of groups with a signal raises the final pass rate",
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "with", "without, larger steps"),

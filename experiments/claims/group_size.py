@@ -1,4 +1,4 @@
-"""With the same number of responses, which group size ends best?
+"""With the same number of responses, which group size gives the highest final pass rate?
 
 In Table 15 of the design document, 8 responses per prompt have the best accuracy, 5 points above 2 responses, and
 slightly above 16 and 32.
@@ -20,17 +20,17 @@ from rljax.algorithms import grpo
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"steps": 300} | settings)
 
 
-ARMS = {f"group {size}": run(grpo(beta=0.0), prompts=64 // size, group=size) for size in (2, 4, 8, 16, 32)}
+ARMS = {f"group {size}": make_arm(grpo(beta=0.0), prompts=64 // size, group=size) for size in (2, 4, 8, 16, 32)}
 
 CLAIM = Claim(
     paper="the design document (unpublished)",
     place="Table 15",
-    text="at equal responses, groups of 8 end better than groups of 2",
+    text="at equal responses, groups of 8 finish ahead of groups of 2",
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "group 8", "group 2"),

@@ -31,7 +31,7 @@ def by_kind(rewards, mask, *, of_kinds):
     return of_kinds(rewards, mask.sum(-1).max(-1))
 
 
-def run(part):
+def make_arm(part):
     """Build the settings of an arm."""
     algorithm = with_parts(grpo(beta=0.0), [part])
     if algorithm.needs("kinds"):  # a rollout of tabular training names no kinds
@@ -41,10 +41,10 @@ def run(part):
 
 
 ARMS = {
-    "of the prompt": run("advantage=centered"),
-    "0.7 of the kind": run("advantage=hierarchical,local_weight=0.7"),
-    "of the kind alone": run("advantage=hierarchical,local_weight=1.0"),
-    "of the batch alone": run("advantage=hierarchical,local_weight=0.0"),
+    "of the prompt": make_arm("advantage=centered"),
+    "0.7 of the kind": make_arm("advantage=hierarchical,local_weight=0.7"),
+    "of the kind alone": make_arm("advantage=hierarchical,local_weight=1.0"),
+    "of the batch alone": make_arm("advantage=hierarchical,local_weight=0.0"),
 }
 
 CLAIM = Claim(

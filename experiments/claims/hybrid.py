@@ -34,16 +34,16 @@ WORLD = chains((4, 8, 16, 32), tokens=2)
 MIXED = vapo_grpo(alpha=1.25)
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     value_steps = 0 if algorithm.critic is None else 50
     return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=100, value_steps=value_steps)
 
 
 ARMS = {
-    "vapo": run(vapo(alpha=1.25)),
-    "grpo": run(MIXED._replace(critic=None, mix=None)),
-    "mixed": run(MIXED),
+    "vapo": make_arm(vapo(alpha=1.25)),
+    "grpo": make_arm(MIXED._replace(critic=None, mix=None)),
+    "mixed": make_arm(MIXED),
 }
 
 
@@ -61,7 +61,7 @@ def lead(arms):
 CLAIM = Claim(
     paper="the design document (unpublished)",
     place="Section 9.1.1, Eqs. 58-59",
-    text="an advantage that moves from VAPO's to GRPO's ends better than either",
+    text="an advantage that moves from VAPO's to GRPO's finishes ahead of either",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=lead,

@@ -35,7 +35,7 @@ def more_right_tokens(key, one, other):
     return (one.tokens == 0).sum(-1) > (other.tokens == 0).sum(-1) - coin
 
 
-def run(loss):
+def make_arm(loss):
     """Build the settings of an arm."""
     return PairSetting(WORLD, leaning(WORLD), loss, more_right_tokens, steps=2000)
 
@@ -52,7 +52,7 @@ def ipo(tau):
 
 LOSSES = {"dpo": dpo, "ipo": ipo}
 STRENGTHS = (0.01, 0.1, 1.0)
-ARMS = {f"{name} {strength:g}": run(loss(strength)) for name, loss in LOSSES.items() for strength in STRENGTHS}
+ARMS = {f"{name} {strength:g}": make_arm(loss(strength)) for name, loss in LOSSES.items() for strength in STRENGTHS}
 
 
 def at(strength, number):

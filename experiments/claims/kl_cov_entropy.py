@@ -26,7 +26,7 @@ from rljax.ops.weights import token_mean
 WORLD = codes(contexts=8, length=6, tokens=4, right_tokens=2)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(
         WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 200, "passes": 8, "points": 50} | settings
@@ -34,9 +34,9 @@ def run(algorithm, **settings):
 
 
 ARMS = {
-    "grpo": run(grpo(beta=0.0)._replace(weights=token_mean)),
-    "kl_cov": run(kl_cov(share=0.02)),
-    "clip_cov": run(clip_cov(share=0.02, lower=0.2)),
+    "grpo": make_arm(grpo(beta=0.0)._replace(weights=token_mean)),
+    "kl_cov": make_arm(kl_cov(share=0.02)),
+    "clip_cov": make_arm(clip_cov(share=0.02, lower=0.2)),
 }
 
 CLAIM = Claim(

@@ -46,19 +46,19 @@ def less(rewards, logp, ref_logp, mask, *, estimator):
     return rewards - BETA * zero_outside(estimator(logp, ref_logp), mask)
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=200)
 
 
 ARMS = (
-    {"none": run(rloo()), "k1 in reward": run(rloo(beta=BETA))}
+    {"none": make_arm(rloo()), "k1 in reward": make_arm(rloo(beta=BETA))}
     | {
-        f"{name} in reward": run(rloo()._replace(reward_kl=partial(less, estimator=ESTIMATORS[name])))
+        f"{name} in reward": make_arm(rloo()._replace(reward_kl=partial(less, estimator=ESTIMATORS[name])))
         for name in ("k2", "k3")
     }
     | {
-        f"{name} in loss": run(rloo()._replace(terms=kl_to_reference(BETA, estimator=of)))
+        f"{name} in loss": make_arm(rloo()._replace(terms=kl_to_reference(BETA, estimator=of)))
         for name, of in ESTIMATORS.items()
     }
 )
@@ -104,7 +104,7 @@ OTHERS = [name for name in ARMS if name != "k1 in reward"]
 CLAIM = Claim(
     paper="A comedy of estimators, arXiv:2512.21852",
     place="Abstract",
-    text="k1 in the reward, whose gradient is unbiased, ends better than k3 in the loss, whose gradient is not",
+    text="k1 in the reward, whose gradient is unbiased, finishes ahead of k3 in the loss, whose gradient is not",
     arms=ARMS,
     measure=measure,
     statistic=difference("objective", "k1 in reward", "k3 in loss"),

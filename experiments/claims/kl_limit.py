@@ -1,7 +1,7 @@
 """Does a limit on the divergence help with many passes over a rollout?
 
 The design document limits the mean KL divergence of an update to a delta (Eq. 8 of the document), and so does a second
-document. With many passes over a rollout, updates that stop at a limit should end better than updates that do not.
+document. With many passes over a rollout, updates that stop at a limit should finish ahead of updates that do not.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed. There are
@@ -37,7 +37,7 @@ def within(limit):
     return mask
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(
         WORLD,
@@ -54,17 +54,17 @@ def run(algorithm):
 
 PLAIN = rloo()._replace(advantage=grpo(beta=0.0).advantage, weights=token_mean)
 ARMS = {
-    "no limit": run(PLAIN),
-    "0.003": run(PLAIN._replace(surrogate_mask=within(0.003))),
-    "0.03": run(PLAIN._replace(surrogate_mask=within(0.03))),
-    "0.3": run(PLAIN._replace(surrogate_mask=within(0.3))),
-    "clipped at 0.2": run(grpo(beta=0.0)._replace(weights=token_mean)),
+    "no limit": make_arm(PLAIN),
+    "0.003": make_arm(PLAIN._replace(surrogate_mask=within(0.003))),
+    "0.03": make_arm(PLAIN._replace(surrogate_mask=within(0.03))),
+    "0.3": make_arm(PLAIN._replace(surrogate_mask=within(0.3))),
+    "clipped at 0.2": make_arm(grpo(beta=0.0)._replace(weights=token_mean)),
 }
 
 CLAIM = Claim(
     paper="the design document (unpublished)",
     place="Eq. 8",
-    text="with 16 passes over a rollout, updates that stop at a divergence of 0.03 nats end better than updates that do not",
+    text="with 16 passes over a rollout, updates that stop at a divergence of 0.03 nats finish ahead of updates that do not",
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "0.03", "no limit"),

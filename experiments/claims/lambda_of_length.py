@@ -32,12 +32,12 @@ WORLD = chains(LENGTHS, tokens=2)
 FULL = vapo(alpha=1.25)
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=100, value_steps=50)
 
 
-ARMS = {"0.95": run(without("vapo", FULL, "length_adaptive")), "by length": run(FULL)}
+ARMS = {"0.95": make_arm(without("vapo", FULL, "length_adaptive")), "by length": make_arm(FULL)}
 
 
 def measure(setting, seeds):
@@ -54,14 +54,15 @@ def measure(setting, seeds):
 CLAIM = Claim(
     paper="VAPO, arXiv:2504.05118",
     place="Section 4.2, Eq. 5, Table 1",
-    text="a lambda that grows with the length of a response ends better than 0.95 for all",
+    text="a lambda that grows with the length of a response finishes ahead of 0.95 for all responses",
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "by length", "0.95"),
     unit="pass rate at the end with lambda by length, minus that with 0.95",
     margin=0.01,
     condition=still_learning("by length", "0.95"),
-    pilot=RATES_AFTER_PILOT + " The condition was added after the first results, and figures by length later.",
+    pilot=RATES_AFTER_PILOT
+    + " The condition was added after the first results, and the figures by length were added later.",
     figures={
         "mean pass rate during training, the same arms": difference("area", "by length", "0.95"),
         "learning rate with lambda by length": lambda arms: arms["by length"]["learning_rate"],

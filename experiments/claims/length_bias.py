@@ -23,12 +23,12 @@ from rljax.algorithms import dr_grpo, grpo
 WORLD = stopping(contexts=8, horizon=64, shared=True)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, undecided(8), algorithm, **({"prompts": 8, "group": 8, "steps": 200, "points": 50} | settings))
 
 
-ARMS = {"grpo": run(grpo(beta=0.0)), "dr_grpo": run(dr_grpo(max_length=64))}
+ARMS = {"grpo": make_arm(grpo(beta=0.0)), "dr_grpo": make_arm(dr_grpo(max_length=64))}
 
 
 def growth(arms, arm):

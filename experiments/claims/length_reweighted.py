@@ -27,7 +27,7 @@ from rljax.ops.weights import token_mean
 WORLD = stopping(contexts=8, horizon=64, shared=True)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, undecided(8), algorithm, **({"prompts": 8, "group": 8, "steps": 200} | settings))
 
@@ -38,9 +38,9 @@ def tilted(mask):
 
 
 ARMS = {
-    "token mean": run(grpo(beta=0.0)._replace(weights=token_mean)),
-    "length-reweighted": run(grpo(beta=0.0)._replace(weights=tilted)),
-    "by the median": run(with_parts(grpo(beta=0.0), ["weights=length_reweighted,alpha=0.5"])),
+    "token mean": make_arm(grpo(beta=0.0)._replace(weights=token_mean)),
+    "length-reweighted": make_arm(grpo(beta=0.0)._replace(weights=tilted)),
+    "by the median": make_arm(with_parts(grpo(beta=0.0), ["weights=length_reweighted,alpha=0.5"])),
 }
 
 CLAIM = Claim(

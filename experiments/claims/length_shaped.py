@@ -50,7 +50,7 @@ def thoughts(needed, *, budget):
 WORLD = thoughts(NEEDED, budget=24)
 
 
-def run(*words):
+def make_arm(*words):
     """Build the settings of an arm."""
     algorithm = with_parts(grpo(beta=0.0), ["advantage=centered", *words])
     return Setting(WORLD, wanderer(WORLD, wander=0.5, answer=-1.5), algorithm, steps=200)
@@ -58,9 +58,9 @@ def run(*words):
 
 SHAPED = "outcome_reward=length_shaped,target=8"
 ARMS = {
-    "plain": run(),
-    "shaped": run(SHAPED),
-    "shaped, 0.1 and 5": run(SHAPED + ",base=0.1,gamma=5"),
+    "plain": make_arm(),
+    "shaped": make_arm(SHAPED),
+    "shaped, 0.1 and 5": make_arm(SHAPED + ",base=0.1,gamma=5"),
 }
 
 

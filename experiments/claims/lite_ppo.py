@@ -31,7 +31,7 @@ from rljax.algorithms import dapo, grpo, lite_ppo
 WORLD = wandering(contexts=8, needed=4, budget=16)
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     initial = wanderer(WORLD, wander=1.5, answer=-1.5)
     prompts, tries = (64, 1) if algorithm.keep_group is None else (16, 4)
@@ -39,23 +39,23 @@ def run(algorithm):
 
 
 ARMS = {
-    "lite_ppo": run(lite_ppo()),
-    "dapo": run(dapo(max_length=16, cache=4)),
-    "dapo without dynamic sampling": run(dapo(max_length=16, cache=4)._replace(keep_group=None)),
-    "grpo": run(grpo(beta=0.0)),
+    "lite_ppo": make_arm(lite_ppo()),
+    "dapo": make_arm(dapo(max_length=16, cache=4)),
+    "dapo without dynamic sampling": make_arm(dapo(max_length=16, cache=4)._replace(keep_group=None)),
+    "grpo": make_arm(grpo(beta=0.0)),
 }
 
 CLAIM = Claim(
     paper="Tricks or traps, arXiv:2508.08221",
     place="Abstract",
-    text="after the same number of responses, Lite PPO ends better than DAPO",
+    text="after the same number of responses, Lite PPO finishes ahead of DAPO",
     arms=ARMS,
     measure=partial(measure_tuned, number="success", rates=(0.01, 0.03, 0.1, 0.3, 1.0)),
     statistic=difference("success", "lite_ppo", "dapo"),
     unit="pass rate at the end of Lite PPO, minus that of DAPO",
     margin=0.01,
     condition=still_learning("lite_ppo", "dapo"),
-    pilot="A first run gave DAPO four times the responses of the others, and no rate below 0.03; Lite PPO ended worse. The "
+    pilot="A first run gave DAPO four times the responses of the others, and no rate below 0.03; Lite PPO finished behind. The "
     "condition was added after the results at equal responses.",
     figures={
         "mean pass rate during training, the same arms": difference("area", "lite_ppo", "dapo"),

@@ -48,7 +48,7 @@ def nucleus(key, logp):
     return jnp.maximum(keep_top_p(logp, 0.9), -60.0)
 
 
-def run(correction, sampler=rounded):
+def make_arm(correction, sampler=rounded):
     """Build the settings of an arm."""
     return Setting(
         WORLD,
@@ -62,10 +62,10 @@ def run(correction, sampler=rounded):
 
 MASK = masked(low=0.5, high=5.0)
 ARMS = {
-    "capped at 2": run(capped(high=2.0)),
-    "masked outside (0.5, 5)": run(MASK),
-    "uncorrected, top-p": run(None, nucleus),
-    "masked, top-p": run(MASK, nucleus),
+    "capped at 2": make_arm(capped(high=2.0)),
+    "masked outside (0.5, 5)": make_arm(MASK),
+    "uncorrected, top-p": make_arm(None, nucleus),
+    "masked, top-p": make_arm(MASK, nucleus),
 }
 
 
@@ -86,7 +86,7 @@ def measure(setting, seeds):
 CLAIM = Claim(
     paper="IcePop in Every step evolves, arXiv:2510.18855",
     place="Section 2.3.2",
-    text="masking tokens with extreme ratios ends better than capping their weight",
+    text="masking tokens with extreme ratios finishes ahead of capping their weight",
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "masked outside (0.5, 5)", "capped at 2"),

@@ -21,7 +21,7 @@ from rljax.algorithms import grpo, max_rl, rloo
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(
         WORLD,
@@ -33,9 +33,9 @@ def run(algorithm, **settings):
 
 
 ARMS = {
-    "rloo": run(rloo()),
-    "max_rl": run(max_rl()),
-    "grpo": run(grpo(beta=0.0)),
+    "rloo": make_arm(rloo()),
+    "max_rl": make_arm(max_rl()),
+    "grpo": make_arm(grpo(beta=0.0)),
 }
 
 CLAIM = Claim(

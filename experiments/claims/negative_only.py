@@ -42,15 +42,15 @@ def right_alone(rewards, valid=None):
     return jnp.maximum(rewards, 0.0)
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, steps=100, judge=signed(fallible(0.05)))
 
 
 ARMS = {
-    "wrong alone": run(rloo()._replace(advantage=wrong_alone)),
-    "right alone": run(rloo()._replace(advantage=right_alone)),
-    "grpo": run(grpo(beta=0.0)),
+    "wrong alone": make_arm(rloo()._replace(advantage=wrong_alone)),
+    "right alone": make_arm(rloo()._replace(advantage=right_alone)),
+    "grpo": make_arm(grpo(beta=0.0)),
 }
 
 CLAIM = Claim(

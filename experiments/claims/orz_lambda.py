@@ -29,17 +29,17 @@ from rljax.algorithms import open_reasoner_zero
 WORLD = chains((4, 8, 16, 32), tokens=2)
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=100)
 
 
-ARMS = {f"lambda {lambda_:g}": run(open_reasoner_zero(lambda_=lambda_)) for lambda_ in (1.0, 0.95)}
+ARMS = {f"lambda {lambda_:g}": make_arm(open_reasoner_zero(lambda_=lambda_)) for lambda_ in (1.0, 0.95)}
 
 CLAIM = Claim(
     paper="Open-Reasoner-Zero, arXiv:2503.24290",
     place="Abstract, and its ablation (section not checked)",
-    text="PPO with lambda = 1 ends better than with 0.95",
+    text="PPO with lambda = 1 finishes ahead of PPO with 0.95",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "lambda 1", "lambda 0.95"),

@@ -30,17 +30,17 @@ WORLD = wandering(contexts=8, needed=4, budget=16)
 ROWS = dapo_ladder(dapo(max_length=16, cache=4))
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(WORLD, wanderer(WORLD, wander=1.5, answer=-1.5), algorithm, judge=signed(), steps=100)
 
 
-ARMS = {"all responses": run(ROWS["naive_grpo"]), "truncated ones left out": run(ROWS["overlong_filtering"])}
+ARMS = {"all responses": make_arm(ROWS["naive_grpo"]), "truncated ones left out": make_arm(ROWS["overlong_filtering"])}
 
 CLAIM = Claim(
     paper="DAPO, arXiv:2503.14476",
     place="Section 3.4, Table 1",
-    text="leaving truncated responses out of the loss ends better",
+    text="leaving truncated responses out of the loss raises the final pass rate",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "truncated ones left out", "all responses"),

@@ -55,17 +55,17 @@ def initial(world):
     return table
 
 
-def run(algorithm, *, shared=True):
+def make_arm(algorithm, *, shared=True):
     """Build the settings of an arm."""
     world = approaches(shared=shared)
     return Setting(world, initial(world), algorithm, group=16, steps=300)
 
 
 ARMS = {
-    "grpo": run(grpo(beta=0.0)),
-    "grpo, KL penalty": run(grpo(beta=0.04)),
-    "for pass@8": run(pkpo(k=8)),
-    "grpo, rows of their own": run(grpo(beta=0.0), shared=False),
+    "grpo": make_arm(grpo(beta=0.0)),
+    "grpo, KL penalty": make_arm(grpo(beta=0.04)),
+    "for pass@8": make_arm(pkpo(k=8)),
+    "grpo, rows of their own": make_arm(grpo(beta=0.0), shared=False),
 }
 
 

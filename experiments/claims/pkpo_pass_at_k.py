@@ -34,7 +34,7 @@ WORLD = codes(contexts=16, length=3, tokens=4)
 LENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm, or its candidates."""
     common = Setting(WORLD, leaning(WORLD, spread=2.0), algorithm, group=16, points=50, optimizer=unit_steps(), **settings)
     return [common] if settings.get("learning_rate") else [common._replace(learning_rate=length) for length in LENGTHS]
@@ -42,10 +42,10 @@ def run(algorithm, **settings):
 
 SETTINGS = {"": {}, ", with errors": {"judge": fallible(0.05)}, ", steps of 0.2": {"learning_rate": 0.2}}
 ARMS = {
-    f"{goal}{words}": run(algorithm, **settings)
+    f"{goal}{words}": make_arm(algorithm, **settings)
     for words, settings in SETTINGS.items()
     for goal, algorithm in {"for pass@1": rloo(), "for pass@8": pkpo(k=8)}.items()
-} | {"for pass@16": run(pkpo(k=16)), "pass_at_k, k = 8": run(pass_at_k(k=8))}
+} | {"for pass@16": make_arm(pkpo(k=16)), "pass_at_k, k = 8": make_arm(pass_at_k(k=8))}
 FURTHER = list(ARMS)[-2:]
 KS = (1, 8, 16)
 

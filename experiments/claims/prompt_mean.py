@@ -1,7 +1,7 @@
 """Should every prompt count the same, or every token of the batch?
 
 ScaleRL compares a mean over each response, over the tokens of each prompt, and over all tokens of the batch. The mean
-over the tokens of each prompt ends best, and ScaleRL uses it.
+over the tokens of each prompt gives the best final result, and ScaleRL uses it.
 
 Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
 are, and the reward is 1 or 0. The verifier errs on one response in 20. So a prompt of 32 tokens has 8 times the weight
@@ -29,27 +29,27 @@ from rljax.ops.weights import token_mean, token_mean_per_group
 WORLD = chains((4, 8, 16, 32), tokens=2)
 
 
-def run(weights):
+def make_arm(weights):
     """Build the settings of an arm."""
     algorithm = grpo(beta=0.0)._replace(weights=weights)
     return Setting(WORLD, leaning(WORLD, lean=2.5), algorithm, judge=fallible(0.05), steps=150, optimizer=unit_steps())
 
 
-ARMS = {"tokens of the batch": run(token_mean), "tokens of a prompt": run(token_mean_per_group)}
+ARMS = {"tokens of the batch": make_arm(token_mean), "tokens of a prompt": make_arm(token_mean_per_group)}
 
 CLAIM = Claim(
     paper="ScaleRL, arXiv:2510.13786",
     place="Section 3.2 and Appendix A.9, Figure 14a",
-    text="a mean over the tokens of each prompt ends better than one over all tokens of the batch",
+    text="a mean over the tokens of each prompt finishes ahead of a mean over all tokens of the batch",
     arms=ARMS,
     measure=partial(measure_tuned, number="success", rates=(0.1, 0.3, 1.0, 3.0)),
     statistic=difference("success", "tokens of a prompt", "tokens of the batch"),
-    unit="pass rate at the end with a mean over each prompt, minus that with one over the batch",
+    unit="pass rate at the end with a mean over each prompt, minus that with a mean over the batch",
     margin=0.01,
     pilot=RATES_AFTER_PILOT,
     figures={
         "mean pass rate during training, the same arms": difference("area", "tokens of a prompt", "tokens of the batch"),
-        "size of a step with a mean over each prompt": lambda arms: arms["tokens of a prompt"]["learning_rate"],
-        "size of a step with one over the batch": lambda arms: arms["tokens of the batch"]["learning_rate"],
+        "step size with a mean over each prompt": lambda arms: arms["tokens of a prompt"]["learning_rate"],
+        "step size with a mean over the batch": lambda arms: arms["tokens of the batch"]["learning_rate"],
     },
 )

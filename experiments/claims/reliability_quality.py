@@ -78,13 +78,17 @@ def by_truth(numbers):
     return weighted_centered(mean_of(verdicts), RATERS / (error * (1 - error)))
 
 
-def run(credit):
+def make_arm(credit):
     """Build the settings of an arm."""
     algorithm = BY_RELIABILITY._replace(advantage=credit)
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=ratings, steps=150)
 
 
-ARMS = {"equal weights": run(equal), "by reliability": run(by_reliability), "by known variance": run(by_truth)}
+ARMS = {
+    "equal weights": make_arm(equal),
+    "by reliability": make_arm(by_reliability),
+    "by known variance": make_arm(by_truth),
+}
 
 CLAIM = Claim(
     paper="the design document (unpublished)",

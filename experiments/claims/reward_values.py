@@ -23,13 +23,13 @@ from rljax.algorithms.parts import with_parts
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **({"prompts": 8, "group": 8, "steps": 300} | settings))
 
 
 ARMS = {
-    f"{name}, {values}": run(with_parts(algorithm, parts))
+    f"{name}, {values}": make_arm(with_parts(algorithm, parts))
     for name, algorithm in {"grpo": grpo(beta=0.0), "dr_grpo": dr_grpo(max_length=6), "ppo": ppo()}.items()
     for values, parts in {"1 / 0": [], "+1 / -1": ["outcome_reward=rule"]}.items()
 }

@@ -28,20 +28,20 @@ from rljax.algorithms import ppo, rloo
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of a candidate."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), **({"steps": 150} | settings))
 
 
 ARMS = {
-    "ppo": (run(ppo()), run(ppo(lambda_=1.0))),
-    "rloo": (run(rloo()), run(rloo(), prompts=16, group=4)),
+    "ppo": (make_arm(ppo()), make_arm(ppo(lambda_=1.0))),
+    "rloo": (make_arm(rloo()), make_arm(rloo(), prompts=16, group=4)),
 }
 
 CLAIM = Claim(
     paper="Back to basics, arXiv:2402.14740",
     place="Abstract",
-    text="RLOO ends better than PPO",
+    text="RLOO finishes ahead of PPO",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "rloo", "ppo"),

@@ -30,15 +30,15 @@ from rljax.ops.group import group_centered, group_normalized
 WORLD = codes(contexts=4, length=3, tokens=3)
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, prompts=4, group=4)
 
 
 ARMS = {
-    "leave one out": run(rloo()),
-    "group's mean": run(rloo()._replace(advantage=group_centered)),
-    "z-score": run(rloo()._replace(advantage=group_normalized)),
+    "leave one out": make_arm(rloo()),
+    "group's mean": make_arm(rloo()._replace(advantage=group_centered)),
+    "z-score": make_arm(rloo()._replace(advantage=group_normalized)),
 }
 
 

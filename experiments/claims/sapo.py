@@ -20,20 +20,20 @@ from rljax.algorithms import grpo, sapo
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 200, "passes": 8} | settings)
 
 
 ARMS = {
-    "grpo": run(grpo(beta=0.0)),
-    "sapo": run(sapo()),
+    "grpo": make_arm(grpo(beta=0.0)),
+    "sapo": make_arm(sapo()),
 }
 
 CLAIM = Claim(
     paper="SAPO, arXiv:2511.20347",
     place="Abstract",
-    text="with several updates per rollout, SAPO's gate ends better than GRPO's clip",
+    text="with several updates per rollout, SAPO's gate finishes ahead of GRPO's clip",
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "sapo", "grpo"),

@@ -1,4 +1,4 @@
-"""Does training with a penalty that begins before the limit end better than without?
+"""Does a length penalty that begins before the limit raise the final pass rate?
 
 DAPO subtracts up to 1 from the reward over the last tokens before the limit, instead of at once. Accuracy rises from 38
 to 41, with less noise in the reward.
@@ -32,20 +32,20 @@ FULL = dapo(max_length=16, cache=4)
 NAIVE = dapo_ladder(FULL)["naive_grpo"]
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     return Setting(WORLD, wanderer(WORLD, wander=1.5, answer=-1.5), algorithm, judge=signed(), steps=100)
 
 
 ARMS = {
-    "no punishment": run(NAIVE),
-    "soft punishment": run(NAIVE._replace(shape_reward=FULL.shape_reward)),
+    "no punishment": make_arm(NAIVE),
+    "soft punishment": make_arm(NAIVE._replace(shape_reward=FULL.shape_reward)),
 }
 
 CLAIM = Claim(
     paper="DAPO, arXiv:2503.14476",
     place="Section 3.4, Table 1",
-    text="a soft punishment of overlong responses ends better than none",
+    text="a soft punishment of overlong responses finishes ahead of none",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "soft punishment", "no punishment"),

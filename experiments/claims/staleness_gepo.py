@@ -25,13 +25,13 @@ from rljax.algorithms import gepo, grpo, gspo
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 400} | settings)
 
 
 ARMS = {
-    f"{name}, delay {delay}": run(algorithm, delay=delay)
+    f"{name}, delay {delay}": make_arm(algorithm, delay=delay)
     for name, algorithm in {
         "grpo": grpo(beta=0.0),
         "gspo": gspo(clip_low=0.03, clip_high=0.04),

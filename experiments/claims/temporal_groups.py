@@ -21,20 +21,20 @@ from rljax.algorithms import grpo
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def run(algorithm, **settings):
+def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 16, "group": 4, "steps": 300} | settings)
 
 
 ARMS = {
-    "groups of 4": run(grpo(beta=0.0)),
-    "with 16 earlier rewards": run(grpo(beta=0.0), past=16),
+    "groups of 4": make_arm(grpo(beta=0.0)),
+    "with 16 earlier rewards": make_arm(grpo(beta=0.0), past=16),
 }
 
 CLAIM = Claim(
     paper="the design document (unpublished)",
     place="Algorithm 5, Table 6",
-    text="completing a group with earlier rewards of its prompt ends better",
+    text="completing a group with earlier rewards of its prompt raises the final pass rate",
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "with 16 earlier rewards", "groups of 4"),

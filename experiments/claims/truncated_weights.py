@@ -48,7 +48,7 @@ def nucleus(key, logp):
     return jnp.maximum(keep_top_p(logp, 0.9), -60.0)
 
 
-def run(algorithm, sampler):
+def make_arm(algorithm, sampler):
     """Build the settings of an arm."""
     return Setting(WORLD, leaning(WORLD, lean=1.5), algorithm, judge=fallible(0.05), steps=150, sampler=sampler)
 
@@ -56,17 +56,17 @@ def run(algorithm, sampler):
 GRPO = grpo(beta=0.0)
 CAPPED = GRPO._replace(correction=capped(high=2.0))
 ARMS = {
-    "uncorrected": run(GRPO, rounded),
-    "truncated weights": run(CAPPED, rounded),
-    "exact engine": run(GRPO, None),
-    "uncorrected, top-p": run(GRPO, nucleus),
-    "truncated weights, top-p": run(CAPPED, nucleus),
+    "uncorrected": make_arm(GRPO, rounded),
+    "truncated weights": make_arm(CAPPED, rounded),
+    "exact engine": make_arm(GRPO, None),
+    "uncorrected, top-p": make_arm(GRPO, nucleus),
+    "truncated weights, top-p": make_arm(CAPPED, nucleus),
 }
 
 CLAIM = Claim(
     paper="Yao et al., Your efficient RL framework secretly brings you off-policy RL training (report, 2025)",
     place="Summary of the workshop paper on it (OpenReview xsonlP8DRV)",
-    text="truncated importance sampling ends better than no correction under a quantized engine",
+    text="truncated importance sampling finishes ahead of no correction under a quantized engine",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "truncated weights", "uncorrected"),

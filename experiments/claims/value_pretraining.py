@@ -28,17 +28,17 @@ from rljax.algorithms import vc_ppo
 WORLD = chains((4, 8, 16, 32), tokens=2)
 
 
-def run(**settings):
+def make_arm(**settings):
     """Build the settings of an arm."""
     initial = leaning(WORLD, lean=2.5)
     return Setting(WORLD, initial, vc_ppo(), judge=fallible(0.05), **({"steps": 100, "first_value": 0.5} | settings))
 
 
 ARMS = {
-    "without": run(),
-    "pretrained": run(value_steps=50),
-    "without, equal responses": run(steps=150),
-    "without, first values 0": run(first_value=0.0),
+    "without": make_arm(),
+    "pretrained": make_arm(value_steps=50),
+    "without, equal responses": make_arm(steps=150),
+    "without, first values 0": make_arm(first_value=0.0),
 }
 
 CLAIM = Claim(

@@ -42,7 +42,7 @@ ORDER = [f"without {part}" for part in TABLE]
 assert TABLE.keys() == ABLATIONS["vapo"].keys()
 
 
-def run(algorithm):
+def make_arm(algorithm):
     """Build the settings of an arm."""
     assert algorithm.critic is not None
     prompts, group = (64, 1) if algorithm.group_size == 1 else (8, 8)
@@ -61,7 +61,7 @@ def run(algorithm):
     )
 
 
-ARMS = {"full": run(FULL)} | {f"without {part}": run(without("vapo", FULL, part)) for part in TABLE}
+ARMS = {"full": make_arm(FULL)} | {f"without {part}": make_arm(without("vapo", FULL, part)) for part in TABLE}
 
 CLAIM = Claim(
     paper="VAPO, arXiv:2504.05118",

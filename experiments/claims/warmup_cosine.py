@@ -1,4 +1,4 @@
-"""Does a learning rate that rises and falls end better than a constant one?
+"""Does a learning rate that rises and falls give a higher final pass rate than a constant one?
 
 The design document lets the learning rate rise linearly and fall along a cosine (Eq. 57 of the document), and says that
 this makes optimization more stable. As printed, the formula makes the rise a fall; the experiment uses the intended one.
@@ -30,21 +30,21 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 SCHEDULE = partial(warmup_cosine, peak=1.0, warmup_steps=15, total_steps=150)
 
 
-def run(optimizer):
+def make_arm(optimizer):
     """Build the settings of an arm."""
     initial = leaning(WORLD, lean=1.5)
     return Setting(WORLD, initial, grpo(beta=0.0), judge=fallible(0.05), steps=150, optimizer=optimizer)
 
 
 ARMS = {
-    "constant": run(optax.scale_by_adam()),
-    "warm-up and cosine": run(optax.chain(optax.scale_by_adam(), optax.scale_by_schedule(SCHEDULE))),
+    "constant": make_arm(optax.scale_by_adam()),
+    "warm-up and cosine": make_arm(optax.chain(optax.scale_by_adam(), optax.scale_by_schedule(SCHEDULE))),
 }
 
 CLAIM = Claim(
     paper="the design document (unpublished)",
     place="Eq. 57, as intended",
-    text="a learning rate with warm-up and cosine ends better than a constant one",
+    text="a learning rate with warm-up and cosine finishes ahead of a constant one",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "warm-up and cosine", "constant"),

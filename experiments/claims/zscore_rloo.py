@@ -32,7 +32,7 @@ RATES = {"": (0.3, 1.0, 3.0, 10.0), ", Adam": (0.03, 0.1, 0.3, 1.0)}
 OPTIMIZERS = {"": unit_steps(), ", Adam": optax.scale_by_adam()}
 
 
-def run(algorithm, words):
+def make_arm(algorithm, words):
     """Build an arm: a setting, and the learning rates to search."""
     setting = Setting(
         WORLD, leaning(WORLD, spread=2.0), algorithm, judge=fallible(0.05), steps=150, optimizer=OPTIMIZERS[words]
@@ -41,7 +41,7 @@ def run(algorithm, words):
 
 
 ARMS = {
-    f"{name}{words}": run(algorithm, words)
+    f"{name}{words}": make_arm(algorithm, words)
     for words in RATES
     for name, algorithm in {"rloo": rloo(), "z-score": with_parts(rloo(), ["advantage=normalized"])}.items()
 }

@@ -1,4 +1,5 @@
-"""A second set of faults, in other sources. It was written without reading the kit's tests, and repeats no fault of `faults.py`.
+"""A second set of faults, for other implementations, written without reading the conformance kit's tests. It repeats no fault of
+`faults.py`.
 
 A fault is a name, followed by pairs of texts: what to replace in a correct source, and the replacement.
 """
@@ -54,19 +55,23 @@ GRPO_FAULTS = [
     ),
     ("sign of the distance", "advantage = away / scale[:, None]", "advantage = jnp.sign(away) / jnp.sqrt(2.0)"),
     (
-        "extremes alone are trained",
+        "only the best and worst responses are trained on",
         "advantage = away / scale[:, None]",
         "edge = (rewards == rewards.max(1, keepdims=True)) | (rewards == rewards.min(1, keepdims=True))\n"
         "    advantage = jnp.where(edge, away / scale[:, None], 0.0)",
     ),
     (
-        "losses at half weight",
+        "negative advantages at half weight",
         "advantage = away / scale[:, None]",
         "advantage = away / scale[:, None]\n    advantage = jnp.where(advantage < 0, advantage / 2, advantage)",
     ),
-    ("losses alone", "advantage = away / scale[:, None]", "advantage = jnp.minimum(away / scale[:, None], 0.0)"),
     (
-        "advantage over the root of the group",
+        "only negative advantages",
+        "advantage = away / scale[:, None]",
+        "advantage = jnp.minimum(away / scale[:, None], 0.0)",
+    ),
+    (
+        "advantage divided by the root of the group size",
         "advantage = away / scale[:, None]",
         "advantage = away / scale[:, None] / jnp.sqrt(group)",
     ),
@@ -74,7 +79,7 @@ GRPO_FAULTS = [
     ("rewards within 0 and 1", "prompts, group, width", "rewards = rewards.clip(0, 1)\n    prompts, group, width"),
     ("rewards are right or wrong", "prompts, group, width", "rewards = (rewards > 0) * 1.0\n    prompts, group, width"),
     (
-        "advantage at the last token alone",
+        "advantage only at the last token",
         "a = jnp.broadcast_to(advantage[:, :, None], mask.shape)",
         "a = advantage[:, :, None] * (mask & (jnp.cumsum(mask, -1) == length))",
     ),
@@ -101,11 +106,15 @@ GRPO_FAULTS = [
     ("prompts not averaged", "(prompts * group)", "group"),
     ("divided by gradient accumulation", "(prompts * group)", "(prompts * group * 2)"),
     ("rows begin in column 0", "x, y, z =", "mask = jnp.arange(width) < mask.sum(-1, keepdims=True)\n    x, y, z ="),
-    ("holes are tokens", "x, y, z =", "mask = jnp.cumsum(mask[..., ::-1], -1)[..., ::-1] > 0\n    x, y, z ="),
-    ("tokens end at the first hole", "x, y, z =", "mask = jnp.cumprod(mask, -1) > 0\n    x, y, z ="),
+    (
+        "gaps in the mask count as tokens",
+        "x, y, z =",
+        "mask = jnp.cumsum(mask[..., ::-1], -1)[..., ::-1] > 0\n    x, y, z =",
+    ),
+    ("tokens end at the first gap", "x, y, z =", "mask = jnp.cumprod(mask, -1) > 0\n    x, y, z ="),
     ("last token untrained", "weight * (surrogate", "weight * (jnp.cumsum(mask, -1) < length) * (surrogate"),
     ("first token untrained, but counted", "weight * (surrogate", "weight * (jnp.cumsum(mask, -1) > 1) * (surrogate"),
-    ("first prompt alone", "weight * (surrogate", "weight[:1] * (surrogate"),
+    ("only the first prompt", "weight * (surrogate", "weight[:1] * (surrogate"),
     (
         "ratio is a mean over the response",
         "ratio = jnp.exp(x - y)",
@@ -115,9 +124,9 @@ GRPO_FAULTS = [
     ("first order of the ratio", "ratio = jnp.exp(x - y)", "ratio = 1 + (x - y)"),
     ("difference of probabilities", "ratio = jnp.exp(x - y)", "ratio = 1 + jnp.exp(x) - jnp.exp(y)"),
     ("ratio in half precision", "ratio = jnp.exp(x - y)", "ratio = jnp.exp((x - y).astype(jnp.bfloat16)).astype(x.dtype)"),
-    ("temperature in one policy alone", "ratio = jnp.exp(x - y)", "ratio = jnp.exp(x / 0.9 - y)"),
+    ("temperature in only one policy", "ratio = jnp.exp(x - y)", "ratio = jnp.exp(x / 0.9 - y)"),
     ("log-ratio within 1", "ratio = jnp.exp(x - y)", "ratio = jnp.exp(jnp.clip(x - y, -1.0, 1.0))"),
-    ("upper bound is one over the lower", "jnp.minimum(ratio, 1.2)", "jnp.minimum(ratio, 1.25)"),
+    ("upper bound is the reciprocal of the lower", "jnp.minimum(ratio, 1.2)", "jnp.minimum(ratio, 1.25)"),
     ("lower bound of 3/4", "jnp.maximum(ratio, 0.8)", "jnp.maximum(ratio, 0.75)"),
     ("one side for all", "jnp.where(a > 0, jnp.minimum(ratio, 1.2), jnp.maximum(ratio, 0.8))", "jnp.minimum(ratio, 1.2)"),
     ("clipped tokens keep their gradient", "surrogate = held * a", "surrogate = (ratio + sg(held - ratio)) * a"),
@@ -126,7 +135,7 @@ GRPO_FAULTS = [
     ("KL is a distance", "jnp.expm1(quotient) - quotient", "jnp.abs(quotient)"),
     ("squared KL", "jnp.expm1(quotient) - quotient", "quotient**2 / 2"),
     ("KL weighted by the ratio", "0.04 * kl", "0.04 * sg(ratio) * kl"),
-    ("KL of gains alone", "0.04 * kl", "0.04 * jnp.where(a > 0, kl, 0.0)"),
+    ("KL only where the advantage is positive", "0.04 * kl", "0.04 * jnp.where(a > 0, kl, 0.0)"),
     ("KL at most 10", "jnp.expm1(quotient) - quotient", "jnp.clip(jnp.expm1(quotient) - quotient, -10.0, 10.0)"),
     ("KL without its largest ratios", "quotient = z - x", "quotient = jnp.minimum(z - x, 3.0)"),
     (
@@ -195,12 +204,12 @@ DAPO_FAULTS = [
     ("upper bound of 1.3", "1.28", "1.3"),
     ("lower bound of 0.9", "0.8", "0.9"),
     (
-        "bounds of the whole response",
+        "clip bounds applied to the ratio of the whole response",
         "jnp.clip(ratio, 0.8, 1.28)",
         "ratio * sg(jnp.clip(jnp.exp(log_ratio.sum(-1, keepdims=True)), 0.8, 1.28) / jnp.exp(log_ratio.sum(-1, keepdims=True)))",
     ),
     (
-        "size of the advantage in the bound",
+        "absolute value of the advantage in the clipped term",
         "jnp.clip(ratio, 0.8, 1.28) * advantage",
         "jnp.clip(ratio, 0.8, 1.28) * jnp.abs(advantage)",
     ),
@@ -254,7 +263,7 @@ DAPO_FAULTS = [
         "z = (rewards - mean) / (std + 1e-6)\n    z = z / (rewards[:, :, None] == rewards[:, None, :]).sum(-1)",
     ),
     (
-        "advantage over the number of losses",
+        "advantage divided by the number of negative advantages",
         "z = (rewards - mean) / (std + 1e-6)",
         "z = (rewards - mean) / (std + 1e-6)\n    z = z / jnp.maximum((z < 0).sum(-1, keepdims=True), 1)",
     ),
@@ -273,12 +282,12 @@ DAPO_FAULTS = [
         "active = jnp.logical_and(mask, mixed[:, None, None] & (length > 1)[:, :, None])",
     ),
     (
-        "padding by a log-probability of -9",
+        "padding recognized by its log-probability of -9",
         "active = jnp.logical_and(mask, mixed[:, None, None])",
         "active = jnp.logical_and(old_logp > -1, mixed[:, None, None])",
     ),
     (
-        "only runs of tokens from the left",
+        "tokens assumed to start in column 0",
         "active = jnp.logical_and(mask, mixed[:, None, None])",
         "active = jnp.logical_and(jnp.arange(mask.shape[2]) < length[:, :, None], mixed[:, None, None])",
     ),
@@ -302,7 +311,7 @@ OVERLONG_FAULTS = [
     ("short responses are rewarded", "jnp.clip((2 - length) / 2, -1.0, 0.0)", "jnp.clip((2 - length) / 2, -1.0, None)"),
     ("punishment begins one token early", "(2 - length)", "(1 - length)"),
     ("punishment begins one token late", "(2 - length)", "(3 - length)"),
-    ("over the longest length", "(2 - length) / 2", "(2 - length) / 4"),
+    ("divided by the maximum length", "(2 - length) / 2", "(2 - length) / 4"),
     ("a step in place of a slope", "jnp.clip((2 - length) / 2, -1.0, 0.0)", "jnp.where(length > 2, -1.0, 0.0)"),
     (
         "punishment is a factor",
@@ -364,7 +373,7 @@ GAE_FAULTS = [
     ),
     ("decay by slots", "steps = rank[:, None, :] - rank[:, :, None]", "steps = (place[None, :] - place[:, None])[None]"),
     (
-        "bootstrap in the last slot alone",
+        "bootstrap only in the last slot",
         "bootstrap[:, None]",
         "jnp.where(place[None] == mask.shape[1] - 1, bootstrap[:, None], 0.0)",
     ),
@@ -400,7 +409,7 @@ GAE_FAULTS = [
         "    rewards = jnp.where(last, jnp.sum(rewards, 1, where=mask, keepdims=True), 0.0)\n    place = jnp.arange",
     ),
     (
-        "last reward alone",
+        "only the last reward",
         "place = jnp.arange",
         "rewards = jnp.where((jnp.cumsum(mask, 1) == mask.sum(1, keepdims=True)) & mask, rewards, 0.0)\n    place = jnp.arange",
     ),
@@ -443,17 +452,17 @@ def gae(rewards, values, mask, gamma, lam, bootstrap):
 
 LOOP_FAULTS = [
     (
-        "a hole ends the episode",
+        "a gap ends the episode",
         "                continue",
         "                carried, after = 0.0, 0.0\n                continue\n",
     ),
     (
-        "a hole's value is the next one",
+        "a gap's value is taken as the next value",
         "                continue",
         "                after = values[r, t]\n                continue",
     ),
     (
-        "a hole decays",
+        "a gap adds a decay",
         "                continue",
         "                carried = gamma * lam * carried\n                continue",
     ),
@@ -474,7 +483,7 @@ LOOP_FAULTS = [
     ("returns are advantages", "out + values", "out"),
     ("returns from discounted values", "out + values", "out + gamma * values"),
     (
-        "size of the TD error",
+        "absolute value of the TD error",
         "rewards[r, t] + gamma * after - values[r, t] +",
         "abs(rewards[r, t] + gamma * after - values[r, t]) +",
     ),
@@ -488,11 +497,11 @@ NEEDS_THREE = frozenset(
         "spread around the median",
         "spread of neighbors",
         "spread of the first two",
-        "extremes alone are trained",
+        "only the best and worst responses are trained on",
         "only the first two are compared",
         "first and last are compared",
         "ties share their advantage",
-        "advantage over the number of losses",
+        "advantage divided by the number of negative advantages",
         "mean of the last two",
     }
 )

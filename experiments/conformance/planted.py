@@ -179,9 +179,9 @@ READ = [
 ]
 UNREAD = [
     "`python experiments/conformance/planted.py fresh`; the faults are in `fresh.py`, and every report is in `fresh.json`.",
-    "They were written without reading the kit's tests. The kit as it was then found 136 of the 144, and only 115 with an example",
-    "that small. It missed GAE that counts slots outside the mask, KL estimates that are clamped, and groups that are compared",
-    "by two of their responses; it now has cases of each kind.",
+    "They were written without reading the conformance kit's tests. The kit as it was then found 136 of the 144, and only",
+    "115 with an example that small. It missed GAE that counts slots outside the mask, KL estimates that are clamped, and",
+    "groups that are compared by two of their responses; it now has cases of each kind.",
 ]
 
 

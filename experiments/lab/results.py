@@ -71,7 +71,7 @@ class Outcome(NamedTuple):
     minutes: float
     """Minutes that the experiment took."""
     condition: Interval | None = None
-    """Mean of the condition's statistic over seeds; None without a condition or without results."""
+    """Mean of the condition's statistic over seeds; None if there is no condition or there are no results."""
 
 
 def _stack(rows: Sequence[Mapping[str, Any]]) -> Numbers:

@@ -44,7 +44,7 @@ another rate may change the verdict.
 A claim's statistic is one number per seed, with Student's t interval over the seeds; `rljax claims NAME` prints the rule, which is
 the same for all claims. About one interval in twenty misses its true value by chance. What was chosen after results had been seen
 is under "pilot". {again} claims that 16 seeds did not decide were run again with 64 others. "Learns more" or "faster" means a
-higher mean pass rate during training; "ends better" means a higher one at the end. All of them took {minutes:.0f} minutes on two
+higher mean pass rate during training; "finishes ahead" means a higher one at the end. All of them took {minutes:.0f} minutes on two
 cores, not counting the experiments with the trainer.
 
     rljax claims cispo

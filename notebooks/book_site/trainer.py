@@ -105,9 +105,9 @@ def _metric(entry: Entry) -> list[str]:
         "on screen": escape_text(LABELS.get(entry.name, "not shown")),
         "unit": escape_text(entry.unit or "none"),
         "formula": f"`{entry.formula}`",
-        "in rows of": escape_text(entry.phases.replace(" ", ", ")),
+        "phases": escape_text(entry.phases.replace(" ", ", ")),
         "expect": escape_text(entry.expect),
-        "if not": escape_text(entry.act),
+        "otherwise": escape_text(entry.act),
     }
     items = "\n".join(f"- **{title}**: {text}" for title, text in rows.items())
     return [f"### {escape_text(entry.name)}", escape_text(entry.meaning), items]

@@ -22,13 +22,13 @@ from rljax.ops.arrays import Number
 from rljax.ops.masked import count_tokens
 from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.ops.weights import token_mean
-from rljax.records import generic, required
+from rljax.records import hide_namedtuple_base, required
 
 Data = TypeVar("Data", bound=Array | np.ndarray)
 """JAX arrays where equations are computed, NumPy arrays on the host."""
 
 
-@generic
+@hide_namedtuple_base
 class Rollout(NamedTuple, Generic[Data]):
     """Sampled responses and their rewards. All of it is data: no gradient flows into it."""
 
@@ -69,7 +69,7 @@ class Rollout(NamedTuple, Generic[Data]):
     """Each of several rewards by name, unweighted and before any shaping, NaN where it abstains; for algorithms that read
     them separately."""
     correct: Float[Data, "P G"] | None = None
-    """1 if a verifier finds the response correct, 0 if it does not, NaN if it abstains; None without a verifier."""
+    """1 if a verifier finds the response correct, 0 if it does not, NaN if it abstains; None if there is no verifier."""
     kinds: Int[Data, "P"] | None = None
     """Kind of each problem, any integer; for algorithms that compare the responses to all problems of one kind."""
 
@@ -358,7 +358,7 @@ class Algorithm(NamedTuple):
         return name in self.reads()
 
 
-@generic
+@hide_namedtuple_base
 class Batch(NamedTuple, Generic[Data]):
     """Inputs of the losses other than the networks' outputs: rows `[B, T]`, ready to be split into micro-batches."""
 
@@ -381,9 +381,9 @@ class Batch(NamedTuple, Generic[Data]):
     token_share: Float[Data, "B T"]
     """1 / (trained tokens of the optimizer batch) on its trained tokens: averages over the batch are sums with this weight."""
     correction_cut: Bool[Data, "B T"] | None = None
-    """Trained tokens that the correction capped or left out; None without a correction."""
+    """Trained tokens that the correction capped or left out; None if there is no correction."""
     old_values: Float[Data, "B T"] | None = None
-    """The critic's values at sampling; like the next two, None without a critic."""
+    """The critic's values at sampling; like the next two, None if there is no critic."""
     value_target: Float[Data, "B T"] | None = None
     """The critic's targets, in the reward's unit."""
     value_weights: Float[Data, "B T"] | None = None

@@ -54,7 +54,7 @@ def dapo(
     )
 
 
-def _explore(
+def _add_exploration_bonus(
     advantage: Float[Array, "P G T"], entropy: Float[Array, "P G T"], mask: Array, *, beta: float
 ) -> Float[Array, "P G T"]:
     return with_exploration_bonus(advantage, entropy_bonus(entropy, mask), beta=beta)
@@ -82,5 +82,5 @@ def dapo_grpo(
     is no KL or overlong penalty.
     """
     return dapo(clip_low=clip_low, clip_high=clip_high, eps=eps, ddof=ddof)._replace(
-        shape_reward=None, weights=sequence_mean, bonus=partial(_explore, beta=beta), group_size=None
+        shape_reward=None, weights=sequence_mean, bonus=partial(_add_exploration_bonus, beta=beta), group_size=None
     )

@@ -26,7 +26,7 @@ class LossMetrics(NamedTuple):
     terms: dict[str, Float[Array, ""]]
     """Weighted sum of each extra term of the loss, before its coefficient, by the term's name."""
     surrogate_masked: Float[Array, ""] | None = None
-    """Share of tokens whose surrogate the off-policy mask removes; None without a mask."""
+    """Share of tokens whose surrogate the off-policy mask removes; None if there is no mask."""
     clip_fraction_low: Float[Array, ""] | None = None
     """The part of `clip_fraction` with a negative advantage."""
     clip_fraction_high: Float[Array, ""] | None = None

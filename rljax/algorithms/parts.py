@@ -56,7 +56,7 @@ class Part(NamedTuple):
     summary: str
     """What it does, in one line."""
     credit: Credit | None = None
-    """The `Credit` that names what the function reads, if that is more of a rollout than its slot passes; else None."""
+    """The `Credit` that lists the rollout fields that the function reads, if the slot does not pass them all; else None."""
 
     @property
     def word(self) -> str:
@@ -90,7 +90,7 @@ PARTS: tuple[Part, ...] = (
         "outcome_reward",
         "cosine",
         score_by_cosine,
-        "Half a cosine of the length: short if correct, long if wrong (Yeo et al.)",
+        "Half a cosine period over the length: favors short correct and long wrong responses (Yeo et al.)",
         **{"max_length": 1024.0, "correct_short": 2.0, "correct_long": 1.0},
         **{"wrong_short": -10.0, "wrong_long": 0.0, "cut_off": -10.0},
     ),
@@ -111,22 +111,24 @@ PARTS: tuple[Part, ...] = (
     _part("advantage", "centered", group_centered, "Reward minus the group's mean"),
     _part("advantage", "normalized", group_normalized, "Z-score within the group", eps=1e-6, ddof=1),
     _part("advantage", "leave_one_out", leave_one_out, "Reward minus the mean of the other responses"),
-    _part("advantage", "mean_normalized", mean_normalized, "Reward over the group's mean, minus 1"),
+    _part("advantage", "mean_normalized", mean_normalized, "Reward divided by the group's mean, minus 1"),
     _part(
         "advantage",
         "soft_centered",
         soft_centered,
-        "Reward minus the soft value of the group, near its best response for a small β (Kimi k1.5, A*-PO)",
+        "Reward minus the soft value of the group, which approaches the best reward for small β (Kimi k1.5, A*-PO)",
         beta=0.5,
     ),
     _part("advantage", "rank", rank_based, "Rank within the group, robust to outliers"),
     _part("advantage", "batch_normalized", batch_normalized_rewards, "Z-score over all responses", eps=1e-8, ddof=0),
-    _part("advantage", "pass_at_k_credit", pass_at_k_credit, "Share in the best of k, without a baseline (PKPO)", k=2),
+    _part(
+        "advantage", "pass_at_k_credit", pass_at_k_credit, "Contribution to the best of k, without a baseline (PKPO)", k=2
+    ),
     _part(
         "advantage",
         "pass_at_k_leave_one_out",
         pass_at_k_leave_one_out,
-        "Share in the best of k, minus the share of the others (PKPO)",
+        "Contribution to the best of k, with a leave-one-out baseline (PKPO)",
         k=2,
     ),
     _part(
@@ -283,7 +285,7 @@ def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
     """Read a part and its numbers from `SLOT=PART` or `SLOT=PART,NUMBER=VALUE,...`.
 
     Raises:
-        ValueError: the word has another form, the part is unknown, or a number is malformed, not finite, or set twice.
+        ValueError: the word does not have this form, the part is unknown, or a number is malformed, not finite, or set twice.
 
     Example:
         >>> part, numbers = read_part("keep_group=difficulty_window,low=0.3")

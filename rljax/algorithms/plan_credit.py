@@ -45,7 +45,7 @@ def plan_and_answer(
 
     Source:
         Ours, not from a paper: a design document asks for credit for the subtasks of a reasoning task, but has no equation for it.
-        Published for the same job: `rljax.ops.group.process_normalized`.
+        Published alternative: `rljax.ops.group.process_normalized`.
     """
     check_steps(step_rewards, step_end)
     check_nonnegative(plan_weight=plan_weight)

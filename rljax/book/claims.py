@@ -73,7 +73,7 @@ class ClaimResult(NamedTuple):
     condition: str
     """Description of the premise that the experiment needs; empty if it needs none."""
     condition_statistic: Interval | None
-    """A statistic whose interval must be above 0 for the premise to be met; None without a premise."""
+    """A statistic whose interval must be above 0 for the premise to be met; None if there is no premise."""
     figures: dict[str, Interval]
     """Other statistics, by name; they do not affect the verdict."""
     first_look: str

@@ -7,14 +7,14 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "Many updates on a rollout": {
             "cispo": "CISPO learns faster than a clip",
-            "sapo": "SAPO's gate ends better than a clip",
-            "gmpo_stability": "GMPO ends better than GRPO with large steps",
+            "sapo": "SAPO's gate finishes ahead of a clip",
+            "gmpo_stability": "GMPO finishes ahead of GRPO with large steps",
             "dppo": "DPPO's bound learns more than a clip",
         },
         "Which prompts": {
             "dynamic_sampling": "replacing groups without a signal learns more",
             "difficulty_window": "prompts of intermediate difficulty teach more",
-            "group_size": "groups of 8 end better than groups of 2",
+            "group_size": "groups of 8 finish ahead of groups of 2",
         },
         "Baseline and scale within a group": {
             "zscore_rloo": "leave-one-out learns more than z-scores",
@@ -23,30 +23,30 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "hierarchical_kinds": "a baseline by kind of problem learns more than the prompt's",
         },
         "A critic or none": {
-            "rloo_ppo": "RLOO ends better than PPO",
+            "rloo_ppo": "RLOO finishes ahead of PPO",
             "value_pretraining": "a pretrained critic beats one with biased values",
-            "lambda_of_length": "lambda by length ends better than 0.95",
+            "lambda_of_length": "lambda by length finishes ahead of 0.95",
             "distributional_critic": "a distribution learns more than a number",
         },
         "Length of responses": {
             "length_bias": "wrong responses grow longer under GRPO than under Dr.GRPO",
-            "soft_overlong": "a soft punishment of overlong responses ends better than none",
+            "soft_overlong": "a soft punishment of overlong responses finishes ahead of none",
             "length_shaped": "the length-shaped reward spares difficult problems",
         },
         "Entropy": {
-            "entropy_term": "an entropy term of 0.01 ends better than none",
+            "entropy_term": "an entropy term of 0.01 finishes ahead of none",
             "clip_higher_entropy": "clip-higher keeps the entropy up",
-            "clip_cov": "Clip-Cov ends better than GRPO",
+            "clip_cov": "Clip-Cov finishes ahead of GRPO",
         },
         "Distance from the reference": {
-            "kl_in_reward": "k1 in the reward ends better than k3 in the loss",
+            "kl_in_reward": "k1 in the reward finishes ahead of k3 in the loss",
             "k3_gradient": "the gradient of k3 in the loss is biased",
         },
         "A sampler with old weights or different rounding": {
-            "truncated_weights": "truncated weights end better than none",
-            "masked_weights": "a mask ends better than a cap",
+            "truncated_weights": "truncated weights finish ahead of none",
+            "masked_weights": "a mask finishes ahead of a cap",
             "staleness_gepo": "a delay costs GEPO less than GRPO",
-            "bounded_ratio": "a ratio within a factor of ten ends better",
+            "bounded_ratio": "a ratio within a factor of ten finishes ahead",
         },
         "pass@k": {
             "pass_at_k_after_rl": "RL raises pass@1 and lowers pass@256",
@@ -56,7 +56,7 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "Complete recipes": {
             "dapo_ladder": "DAPO's parts help in the order of its table",
             "vapo_parts": "VAPO's parts matter in the order of its table",
-            "lite_ppo": "Lite PPO ends better than DAPO",
+            "lite_ppo": "Lite PPO finishes ahead of DAPO",
         },
     }
 )

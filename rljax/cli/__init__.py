@@ -33,7 +33,7 @@ from rljax.cli.config import Config, run_config
 from rljax.cli.conform import Conform, run_conform
 from rljax.cli.debug import Debug, run_debug
 from rljax.cli.doctor import Doctor, run_doctor
-from rljax.cli.ending import end_without_threads
+from rljax.cli.ending import start_exit_watchdog
 from rljax.cli.equations import Equations, run_equations
 from rljax.cli.errata import Errata, run_errata
 from rljax.cli.evaluate import Eval, run_eval
@@ -324,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = _run_main(words)
     finally:
-        end_without_threads(code, has_hosts="--coordinator" in set(flags_in(words)))
+        start_exit_watchdog(code, has_hosts="--coordinator" in set(flags_in(words)))
     return code
 
 

@@ -24,7 +24,7 @@ REFUSED = ("--algorithm", "--run", "--resume", "--without", "--smoke")
 class Ablate(Settings):
     """Train an algorithm, and the algorithm without each of its parts, on the same seeds.
 
-    One table and one picture show held-out accuracy and the difference that each part makes, with 95 % intervals over seeds. The
+    One table and one plot show held-out accuracy and the difference that each part makes, with 95 % intervals over seeds. The
     warm start, if there is one, runs once per seed, and all variants start from it. To continue an ablation that was stopped,
     repeat the same command. All other flags are those of `rljax train`: your model, dataset and reward.
     """
@@ -35,7 +35,7 @@ class Ablate(Settings):
     seeds: int = 3
     """Number of seeds per variant, starting at --seed."""
     out: Path | None = None
-    """Folder of the runs, the table (ablation.json) and the picture (ablation.png); by default runs/ablation-ALGORITHM."""
+    """Folder of the runs, the table (ablation.json) and the plot (ablation.png); by default runs/ablation-ALGORITHM."""
 
 
 def as_train(arguments: Sequence[str]) -> list[str]:
@@ -96,5 +96,5 @@ def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
         return INTERRUPTED
     numbers, picture = ablation.write_ablation(folder, found, title=f"Ablation of {command.whole}")
     print(ablation.ablation_text(found))
-    print(f"Results: {numbers}\nPicture: {picture}")
+    print(f"Results: {numbers}\nPlot: {picture}")
     return 0

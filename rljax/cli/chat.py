@@ -36,7 +36,7 @@ class Chat:
     max_response_tokens: int = 512
     """Maximum number of tokens of a reply."""
     accept_changes: bool = False
-    """Open a run although its chat template or tokenizer has changed since its last start."""
+    """Open a run even if its chat template or tokenizer has changed since its last start."""
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"

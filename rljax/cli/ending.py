@@ -12,8 +12,8 @@ FAILED_SECONDS = 30.0
 other hosts, which may in turn wait for it."""
 
 
-def end_without_threads(code: int, *, has_hosts: bool = False) -> None:
-    """End the process with `code` even if a non-daemon thread never ends; if all threads end, the process ends as usual.
+def start_exit_watchdog(code: int, *, has_hosts: bool = False) -> None:
+    """Start a watchdog that ends the process with `code` if a non-daemon thread keeps it alive; otherwise it ends as usual.
 
     Args:
         code: exit code of the command.

@@ -32,9 +32,9 @@ def entry_text(entry: Entry, columns: int) -> str:
         "unit": entry.unit or "none",
         "formula": entry.formula,
         "from": entry.source,
-        "in rows of": entry.phases.replace(" ", ", "),
+        "phases": entry.phases.replace(" ", ", "),
         "expect": entry.expect,
-        "if not": entry.act,
+        "otherwise": entry.act,
     }
     head = wrap(f"{entry.name}: {entry.meaning}", columns, hang="    ")
     return "\n".join([head, *(with_label(label, text, columns) for label, text in rows.items())])

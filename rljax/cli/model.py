@@ -47,7 +47,7 @@ class Sample:
     trust: bool = False
     """Execute the environment that the run's config.json names, if it is code (file.py:Class or module:Class)."""
     accept_changes: bool = False
-    """Open a run although its chat template or tokenizer has changed since its last start."""
+    """Open a run even if its chat template or tokenizer has changed since its last start."""
     chat: ChatSwitch = None
     """Whether to make each prompt the user's turn in the tokenizer's chat template; by default as in the run."""
     tokenizer: str | None = None

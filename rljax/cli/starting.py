@@ -37,7 +37,7 @@ class Settings:
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
-    """Find the value of an option, written as `--option value` or `--option=value`; None without the option."""
+    """Find the value of an option, written as `--option value` or `--option=value`; None if it is absent."""
     found = None
     for index, argument in enumerate(arguments):
         if argument == option and index + 1 < len(arguments):

@@ -35,7 +35,7 @@ class Train(Settings):
     depends on, such as --steps. `--resume auto` continues the run in the folder that --run names, or begins it if there is none, so
     the same command can be repeated after any interruption."""
     accept_changes: bool = False
-    """With --resume: continue although the rows, rewards, chat template or tokenizer have changed since the last start, which is
+    """With --resume: continue even if the rows, rewards, chat template or tokenizer have changed since the last start, which is
     otherwise refused. The run's starts.jsonl records the change."""
     coordinator: str | None = None
     """Run on several hosts, with the same command on each: ADDRESS:PORT of the first host, or `auto` on TPU pods, under Slurm

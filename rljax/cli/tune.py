@@ -41,20 +41,20 @@ class Tune(Settings):
 
     The candidates are all combinations of the values. All of them train on the same seeds for a part of --steps; the best continue
     from where they are, and so on until --steps is reached. Candidates are ranked by held-out accuracy, the mean over the seeds. To
-    continue a tuning that was stopped, repeat the same command. All other flags are those of `rljax train`.
+    resume a stopped tuning run, repeat the same command. All other flags are those of `rljax train`.
     """
 
     tried: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="try", metavar="NAME=VALUE,VALUE")] = ()
     """A setting and its values, separated by commas, or by semicolons if a value contains a comma: --try learning_rate=1e-4,2e-4
     --try algorithm=grpo,dapo."""
     cut: int = 2
-    """One in this many candidates of a rung (a round of training) continues, for this many times as many steps."""
+    """Reduction factor N: after each rung (round of training), the best 1/N of the candidates continue, with N times the steps."""
     seeds: int = 1
     """Number of seeds per candidate, starting at --seed."""
     out: Path = Path("runs/tuning")
-    """Folder of the runs, the results (tuning.json) and the picture (tuning.png)."""
+    """Folder of the runs, the results (tuning.json) and the plot (tuning.png)."""
     drop_failed: bool = False
-    """Leave out candidates whose runs fail. Otherwise the tuning stops, and the same command tries them again."""
+    """Leave out candidates whose runs fail. Otherwise the tuning run stops, and the same command tries them again."""
     json: bool = False
     """Print JSON."""
 
@@ -141,7 +141,7 @@ def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str
     if both:
         raise InputError(f"{', '.join(both)} is both tried and set; leave one of the two out.")
     if "--run" in flags:
-        raise InputError("--run names the folder of one run, and a tuning has many; name their folder with --out.")
+        raise InputError("--run names the folder of a single run, but tuning trains many; name their folder with --out.")
     names = list(tried)
     found = {}
     for values in itertools.product(*tried.values()):
@@ -151,10 +151,10 @@ def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str
 
 
 def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
-    """Train the candidates, print the table, and draw it; 130 if Ctrl-C stopped it and everything is saved.
+    """Train the candidates, then print and plot the results; return 130 if Ctrl-C stopped it and everything is saved.
 
     Raises:
-        InputError: there is nothing to compare, a setting cannot be tried, or the folder contains another tuning.
+        InputError: there is nothing to compare, a setting cannot be tried, or the folder contains another tuning run.
     """
     del start
     from rljax.cli import parse  # noqa: PLC0415  it imports this module
@@ -182,7 +182,7 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
             drop_failed=command.drop_failed,
         )
     except Interrupted:
-        note("The same command continues this tuning.")
+        note("The same command resumes this tuning run.")
         return INTERRUPTED
     won = tuning.winner(trials)
     line = shlex.join(["rljax", "train", *words[won]])
@@ -194,7 +194,7 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
         print((command.out / tuning.FILE).read_text(encoding="utf-8"), end="")
         return 0
     print(tuning_text(trials, rungs, won, width=columns_of(sys.stdout)))
-    print(f"\nPicture: {picture}\nCommand of the winner:\n\n    {line}")
+    print(f"\nPlot: {picture}\nCommand of the winner:\n\n    {line}")
     return 0
 
 
@@ -232,8 +232,8 @@ def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *,
     made = sum(trial.steps - _steps_before(trial, rungs) for trial in trials)
     full = rungs[-1].steps * len(scores(trials, 0)) * len({trial.seed for trial in trials})
     about = (
-        f"{made} RL steps in {seconds / 60:.1f} minutes; all candidates to the end would have needed {full}. The winner was chosen "
-        "on the held-out problems, so its accuracy is optimistic: expect a little less on other problems."
+        f"{made} RL steps in {seconds / 60:.1f} minutes; training all candidates to the end would have taken {full}. The "
+        "winner was chosen on the held-out problems, so its accuracy is optimistic: expect a little less on other problems."
     )
     return "\n\n".join([*blocks, wrap(about, width)])
 
@@ -246,10 +246,10 @@ def draw(trials: "Sequence[Trial]", won: str, picture: Path) -> None:
     """Plot the candidates that did not fail."""
     from rljax.tracking.tuning_picture import draw_tuning  # noqa: PLC0415  --help need not wait for matplotlib
 
-    sound = [trial for trial in trials if trial.accuracy is not None and trial.before is not None]
+    finished = [trial for trial in trials if trial.accuracy is not None and trial.before is not None]
     curves: dict[str, list[tuple[int, float]]] = {}
-    for name in dict.fromkeys(trial.candidate for trial in sound):
-        mine = [trial for trial in sound if trial.candidate == name]
+    for name in dict.fromkeys(trial.candidate for trial in finished):
+        mine = [trial for trial in finished if trial.candidate == name]
         curves[name] = [(0, mean(trial.before for trial in mine if trial.before is not None))]
         for steps in dict.fromkeys(trial.steps for trial in mine):
             curves[name].append((steps, mean(trial.accuracy or 0.0 for trial in mine if trial.steps == steps)))

@@ -59,7 +59,7 @@ def near_duplicates(texts: Sequence[str], labels: Sequence[str], *, threshold: f
         threshold: the minimum Jaccard similarity t of near-duplicates, in (0, 1].
 
     Returns:
-        For each text the index of the first kept text that it repeats, or None if it is kept itself.
+        For each text, the index of the first kept text that it repeats, or None if it is kept itself.
 
     Raises:
         ValueError: the threshold is out of its range, or there is not one label per text.
@@ -96,7 +96,7 @@ def leaks(texts: Sequence[str], heldout: Sequence[str], *, threshold: float | in
             fewer than 10 shingles it is the minimum Jaccard similarity instead.
 
     Returns:
-        For each training text the index of the first held-out text that it contains, or None.
+        For each training text, the index of the first held-out text that it contains, or None.
 
     Raises:
         ValueError: the threshold is out of its range.

@@ -52,8 +52,8 @@ def describe(faults: Sequence[Fault], *, shown: int = 3) -> str:
         Text without line breaks; empty if there are no faults.
 
     Example:
-        >>> describe([Fault("a.jsonl", "line 3", "answer", "the answer is empty", "write it in")])
-        "1 bad row left out. a.jsonl, line 3, column 'answer': the answer is empty; write it in."
+        >>> describe([Fault("a.jsonl", "line 3", "answer", "the answer is empty", "fill it in")])
+        "1 bad row left out. a.jsonl, line 3, column 'answer': the answer is empty; fill it in."
     """
     if not faults:
         return ""

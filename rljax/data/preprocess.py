@@ -72,7 +72,7 @@ class MeasuredProblem(NamedTuple):
     prompt_tokens: int
     """Number of tokens of the prompt."""
     response_tokens: int | None
-    """Number of tokens of the demonstration, its end token included; None without a demonstration."""
+    """Number of tokens of the demonstration, its end token included; None if there is no demonstration."""
 
 
 class DroppedRow(NamedTuple):

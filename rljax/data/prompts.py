@@ -85,7 +85,7 @@ def encode_prompts(
     if not fitting:
         shortest = min(len(tokens) for _, tokens in rows)
         raise InputError(
-            f"every {name} is longer than the limit of {max_length} tokens, the shortest has {shortest}; raise the limit to "
+            f"every {name} is longer than the limit of {max_length} tokens: the shortest has {shortest}; raise the limit to "
             f"at least {shortest}."
         )
     return EncodedPrompts(
@@ -185,7 +185,7 @@ def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = Fals
     return ids, [True] * len(ids)
 
 
-def assistant_turns(problem: Problem) -> int:
+def count_assistant_turns(problem: Problem) -> int:
     """Count the assistant's messages in a demonstration."""
     return sum(turn["role"] == "assistant" for turn in problem.turns or ())
 
@@ -210,12 +210,12 @@ def whole_dialogue(problem: Problem) -> Problem:
     return replace(problem, prompt=joined(messages[:first]), messages=messages[:first], turns=(*messages[first:], *last))
 
 
-UNREAD_COLUMNS = ("system", "system_prompt", "functions", "documents")
-"""Columns that other programs write into prompts. Here rewards read them, like any column that has no meaning of its own."""
+COLUMNS_NOT_IN_PROMPTS = ("system", "system_prompt", "functions", "documents")
+"""Columns that other programs write into prompts. rljax does not; like all other columns, they are passed to the rewards."""
 
 
-def list_chat_losses(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
-    """List what chats lose when prompts and demonstrations become tokens.
+def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
+    """List what the tokens of prompts and demonstrations leave out of the chats in the data.
 
     Args:
         problems: the problems.
@@ -229,15 +229,17 @@ def list_chat_losses(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat:
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
         >>> messages = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1+1="})
-        >>> list_chat_losses([Problem("Add.\\n1+1=", "2", messages=messages)], ByteTokenizer(), chat=False)
+        >>> list_prompt_omissions([Problem("Add.\\n1+1=", "2", messages=messages)], ByteTokenizer(), chat=False)
         ['1 prompt is a chat (roles: system, user) and chat is off: the texts are joined by newlines without roles; use --chat']
     """
-    unread = [name for name in UNREAD_COLUMNS if any(problem.columns.get(name) for problem in problems)]
+    unread = [name for name in COLUMNS_NOT_IN_PROMPTS if any(problem.columns.get(name) for problem in problems)]
     notes = [f"the prompts leave out the columns {', '.join(unread)}; write them into the messages"] if unread else []
-    return notes + _lost_messages([problem for problem in problems if problem.messages is not None], tokenizer, chat=chat)
+    return notes + _list_chat_omissions(
+        [problem for problem in problems if problem.messages is not None], tokenizer, chat=chat
+    )
 
 
-def _lost_messages(chats: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
+def _list_chat_omissions(chats: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
     if not chats:
         return []
     count = f"{len(chats)} prompts are chats" if len(chats) > 1 else "1 prompt is a chat"
@@ -255,7 +257,8 @@ def _lost_messages(chats: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool
             seen.add(shape)
             unread |= tokenizer.unread(messages, **columns)
     names = ", ".join(sorted(unread))
-    return [f"the chat template leaves out {names} of the chats in the data; the model does not see it"] if unread else []
+    note = f"the chat template omits the fields {names} of the chats in the data, so the model does not see them"
+    return [note] if unread else []
 
 
 class PromptStream:
@@ -384,7 +387,7 @@ def right_pad(
     return tokens, mask
 
 
-def right_pad_demonstrations(
+def encode_demonstrations(
     problems: Sequence[Problem],
     tokenizer: Tokenizer,
     prompt_length: int,
@@ -421,7 +424,9 @@ def right_pad_demonstrations(
         problems = [whole_dialogue(problem) for problem in problems]
     prompts = encode_prompts(problems, tokenizer, max_length=prompt_length, chat=chat)
     limits = [
-        prompt_length + response_length - len(tokens) if dialogues and assistant_turns(problem) > 1 else response_length
+        prompt_length + response_length - len(tokens)
+        if dialogues and count_assistant_turns(problem) > 1
+        else response_length
         for problem, tokens in zip(prompts.problems, prompts.tokens, strict=True)
     ]
     responses, masks = zip(*(response_tokens(problem, tokenizer, chat=chat) for problem in prompts.problems), strict=True)
@@ -429,7 +434,7 @@ def right_pad_demonstrations(
     if not fitting:
         shortest = min(len(response) for response in responses)
         raise InputError(
-            f"every demonstration is longer than the limit of {response_length} tokens, the shortest has {shortest} with its "
+            f"every demonstration is longer than the limit of {response_length} tokens: the shortest has {shortest} with its "
             f"end token; raise the limit to at least {shortest}."
         )
     prompt_tokens, prompt_attention = left_pad([prompts.tokens[i] for i in fitting], prompt_length, tokenizer.pad_token_id)

@@ -21,7 +21,7 @@ class SampledAnswers(NamedTuple):
     answers: list[list[str | None]]
     """Vote of each response in maj@k; None if it contains no answer."""
     correct: np.ndarray | None = None
-    """1 if a verifier accepts the answer, 0 if it rejects it, NaN if it abstains; None without a verifier."""
+    """1 if a verifier accepts the answer, 0 if it rejects it, NaN if it abstains; None if there is no verifier."""
     scores: Mapping[str, np.ndarray] = MappingProxyType({})
     """Name of a chooser -> its score of each answer, `[P, N]`; NaN if it returned none."""
     confidence: np.ndarray | None = None

@@ -43,7 +43,7 @@ def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
         shown: number of changed problems to show. If any answer got worse, at least one of those is shown.
 
     Returns:
-        The comparison of the problems that were judged both times; None without answers before RL or after an RL step.
+        The comparison of the problems that were judged both times; None if there are no answers before RL or after an RL step.
 
     Example:
         >>> def row(step, problem, completion, reward):

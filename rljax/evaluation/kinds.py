@@ -87,7 +87,7 @@ def by_value(label: str) -> tuple[int, float, str]:
 
 
 def kind_column(problems: Sequence[Problem]) -> str | None:
-    """Return the first of `KNOWN_COLUMNS` that divides the problems into 2 to `MOST_KINDS` kinds; None without one.
+    """Return the first of `KNOWN_COLUMNS` that divides the problems into 2 to `MOST_KINDS` kinds; None if there is no such column.
 
     Example:
         >>> kind_column([Problem("1+1=", "2", columns={"operands": 2}), Problem("1+1+1=", "3", columns={"operands": 3})])
@@ -120,7 +120,7 @@ def kinds_of(rows: Sequence[Row], problems: Sequence[Problem]) -> list[Kind]:
         problems: the held-out problems in order; `kind_column` divides them into kinds.
 
     Returns:
-        The kinds by value, numbers first; none without such a column, or without answers before and after.
+        The kinds by value, numbers first; empty if there is no such column, or no answers before or after.
 
     Example:
         >>> problems = [Problem("1+1=", "2", columns={"operands": 2}), Problem("1+1+1=", "3", columns={"operands": 3})]

@@ -156,7 +156,7 @@ def generate_rows(
         A row for each answer, sampled now or earlier, in the order of the calls.
 
     Raises:
-        InputError: `out` contains answers made with other settings, or something else; or the reward cannot judge.
+        InputError: `out` contains answers made with other settings or is not an evaluation's file, or the reward cannot judge.
     """
     calls = plan(len(worker.prompts.tokens), samples, batch=batch)
     rows: list[dict] = []
@@ -215,7 +215,7 @@ def _answer(
 
 
 def complete_calls(calls: Sequence[Call], rows: int) -> int:
-    """Count the calls that are complete when a number of rows is saved.
+    """Count the calls that are complete when `rows` rows are saved.
 
     Example:
         >>> [complete_calls(plan(3, 2, batch=4), rows) for rows in (0, 3, 4, 5, 6)]

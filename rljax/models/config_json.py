@@ -1,4 +1,4 @@
-"""Read config.json of a model folder: its entries and their types, the rotary positions, and the sliding window."""
+"""Read config.json of a model folder: its entries and their types, the rotary position embedding (RoPE), and the sliding window."""
 
 import json
 import math
@@ -50,7 +50,7 @@ ROPE_ENTRIES = {
 }
 """Entries of a rotary scaling that are read or compared; YaRN has more."""
 CAUSAL, CLASSIFIERS = ("ForCausalLM",), ("ForSequenceClassification", "ForTokenClassification")
-"""Ends of the names of classes: language models; models with a head `score`."""
+"""Class-name suffixes of language models, and of models with a `score` head."""
 
 
 def entries_that_are_read(family: Family) -> set[str]:
@@ -66,7 +66,7 @@ def check_architectures(raw: Mapping[str, Any], file: Path, ends: tuple[str, ...
     Args:
         raw: the contents of config.json.
         file: the file, for error messages.
-        ends: ends of the names of the classes that can be read.
+        ends: suffixes of the names of the classes that can be read.
 
     Raises:
         InputError: the entry `architectures` has another class; the message names it.
@@ -74,12 +74,12 @@ def check_architectures(raw: Mapping[str, Any], file: Path, ends: tuple[str, ...
     Example:
         >>> check_architectures({"architectures": ["LlamaForSequenceClassification"]}, Path("config.json"), CAUSAL)
         Traceback (most recent call last):
-        rljax.errors.InputError: config.json has architectures ['LlamaForSequenceClassification']; a class that ends in \
-ForCausalLM is expected.
+        rljax.errors.InputError: config.json has architectures ['LlamaForSequenceClassification']; it must be \
+a list of class names that end in ForCausalLM.
     """
     named = raw.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) and name.endswith(ends) for name in named):
-        _refuse(file, "architectures", named, f"a class that ends in {' or '.join(ends)}")
+        _refuse(file, "architectures", named, f"a list of class names that end in {' or '.join(ends)}")
 
 
 def check_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def check_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     Example:
         >>> check_config({"vocab_size": "9"}, Path("config.json"))
         Traceback (most recent call last):
-        rljax.errors.InputError: config.json has vocab_size '9'; a whole number above 0 is expected.
+        rljax.errors.InputError: config.json has vocab_size '9'; it must be a whole number above 0.
     """
     if not isinstance(raw.get("model_type"), str | None):
         _refuse(file, "model_type", raw["model_type"], "the name of a family of models")
@@ -115,7 +115,7 @@ def check_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     numbers = {"rms_norm_eps": raw.get("rms_norm_eps"), **_entries(raw, (*NUMBERS, PART, *family.numbers))}
     for name in ROPE:
         by_kind = family.window == "pattern" and not family.shares_rope
-        numbers |= (_numbers_of_layers if by_kind else _rope_numbers)(name, raw.get(name), file)
+        numbers |= (_rope_numbers_by_layer_kind if by_kind else _rope_numbers)(name, raw.get(name), file)
         kind = _kind_of(raw[name]) if isinstance(raw.get(name), dict) else None
         if kind is not None and family.rope_types is not None and kind not in family.rope_types:
             _refuse(file, f"{name}.rope_type", kind, " or ".join(map(repr, family.rope_types)))
@@ -149,16 +149,16 @@ def _check_neutral(raw: Mapping[str, Any], known: Mapping[str, tuple[object, ...
     """Refuse entries that require a feature that this transformer lacks."""
     for name, neutral in known.items():
         if raw.get(name) is not None and raw[name] not in neutral:
-            _refuse(file, name, raw[name], " or ".join(["no such entry", *map(json.dumps, neutral)]))
+            _refuse(file, name, raw[name], " or ".join(["absent", *map(json.dumps, neutral)]))
 
 
-def _numbers_of_layers(name: str, rope: object, file: Path) -> dict[str, object]:
-    """Collect the numbers of a rotary scaling, or of one for each kind of layer; see `_rope_numbers`."""
+def _rope_numbers_by_layer_kind(name: str, rope: object, file: Path) -> dict[str, object]:
+    """Collect the numbers of a rotary scaling, or of one scaling for each kind of layer; see `_rope_numbers`."""
     if not isinstance(rope, dict) or not {SLIDING, FULL} & set(rope):
         return _rope_numbers(name, rope, file)
     unknown = next((entry for entry in rope if entry not in (SLIDING, FULL)), None)
     if unknown is not None:
-        _refuse(file, f"{name}.{unknown}", rope[unknown], "no such entry")
+        _refuse(file, f"{name}.{unknown}", rope[unknown], "absent")
     near = rope.get(SLIDING) or {}
     if isinstance(near, dict) and _kind_of(near) != "default":
         _refuse(file, f"{name}.{SLIDING}.rope_type", _kind_of(near), "'default'")
@@ -178,7 +178,7 @@ def _rope_numbers(name: str, rope: object, file: Path) -> dict[str, object]:
     known = ROPE_ENTRIES | set(own.get(kind, ()))
     unknown = next((entry for entry in rope if entry not in known), None)
     if unknown is not None:
-        _refuse(file, f"{name}.{unknown}", rope[unknown], "no such entry")
+        _refuse(file, f"{name}.{unknown}", rope[unknown], "absent")
     if type(rope.get("truncate", True)) is not bool:
         _refuse(file, f"{name}.truncate", rope["truncate"], "true or false")
     others = ("rope_theta", "original_max_position_embeddings", PART, *YARN_NUMBERS)
@@ -192,7 +192,7 @@ def _kind_of(rope: Mapping[str, Any]) -> Any:
 
 
 def read_rope(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Read the rotary positions of a checked config.json, as fields of `TransformerConfig`.
+    """Read the settings of the rotary position embedding of a checked config.json, as fields of `TransformerConfig`.
 
     Example:
         >>> linear = {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}}
@@ -223,7 +223,7 @@ def _read_rotated(raw: Mapping[str, Any], rope: Mapping[str, Any], family: Famil
         return None
     rotated = int(_head_dim(raw) * part)
     if not family.partial_rope or part > 1 or rotated < 2 or rotated % 2:
-        wanted = "a share of the head's features that is an even number" if family.partial_rope else "1"
+        wanted = "a fraction that gives an even number of rotated features" if family.partial_rope else "1"
         _refuse(file, PART, part, wanted)
     return rotated
 
@@ -284,7 +284,7 @@ def _is_positive(value: object) -> bool:
 
 
 def _check_layers(raw: Mapping[str, Any], file: Path) -> None:
-    """Refuse entries about kinds of layers that have a wrong type."""
+    """Refuse entries about the layers' kinds whose values have the wrong type."""
     first, kinds = raw.get("max_window_layers"), raw.get("layer_types")
     if first is not None and (type(first) is not int or first < 0):
         _refuse(file, "max_window_layers", first, "a whole number of at least 0")
@@ -320,7 +320,7 @@ def read_window(raw: Mapping[str, Any], file: Path) -> tuple[int | None, tuple[i
     layers, family = raw["num_hidden_layers"], family_of(raw, file)
     switch = raw.get("use_sliding_window") is True
     if switch and family.window == "never":
-        _refuse(file, "use_sliding_window", True, f"false, because {family.classes} models have no window,")
+        _refuse(file, "use_sliding_window", True, f"false, because {family.classes} models have no window")
     window = raw.get("sliding_window", DEFAULT_WINDOW) if switch or family.window in ("always", "pattern") else None
     if family.window == "pattern":
         every = raw.get("sliding_window_pattern") or family.full_every
@@ -370,4 +370,4 @@ def _entries(raw: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _refuse(file: Path, name: str, value: object, wanted: str) -> NoReturn:
-    raise InputError(f"{file} has {name} {value!r:.80}; {wanted} is expected.")
+    raise InputError(f"{file} has {name} {value!r:.80}; it must be {wanted}.")

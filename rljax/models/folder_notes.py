@@ -20,7 +20,7 @@ WITHOUT_EFFECT = frozenset(
 )
 """Entries of config.json that are read elsewhere, or that do not change what any family of `transformers` computes."""
 WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".ckpt")
-"""Ends of the names of files that may contain weights."""
+"""Suffixes of files that may contain weights."""
 NOT_SAMPLING = frozenset(
     {
         *("transformers_version", "_from_model_config", "cache_implementation", "use_cache", "pad_token_id"),

@@ -247,7 +247,7 @@ def _shards(index: Path) -> list[Path]:
     """Return the files that an index names."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-        raise InputError(f"{index} has no weight_map from tensor names to file names; restore it.")
+        raise InputError(f"{index} has no weight_map from tensor names to file names; restore the original file.")
     outside = next((file for file in weight_map.values() if Path(file).name != file), None)
     if outside is not None:
         raise InputError(f"{index} names the file {outside!r:.80}, which is not in the folder of the model; correct it.")

@@ -36,9 +36,9 @@ CODES: Mapping[str, str] = MappingProxyType({"float32": "F32", "bfloat16": "BF16
 INTEGERS: Mapping[str, str] = MappingProxyType({"int32": "I32", "int64": "I64"})
 """The same for the parts of weights that are stored as integers; see `rljax.models.packed_integers`."""
 PACKED, SCALE, SHAPE = "_packed", "_scale", "_shape"
-"""Ends of the names of the three tensors that then store a matrix, after its name."""
+"""Suffixes of the names of the three tensors that then store a matrix."""
 BLOCKS, SCALES = "_blocks", "_scales"
-"""Ends of the names of the two tensors that store the matrices of experts in MXFP4."""
+"""Suffixes of the names of the two tensors that store the experts' matrices in MXFP4."""
 
 Fetch = Callable[[Array | np.ndarray], np.ndarray]
 """Copies one array to this host; on several hosts all call it together."""

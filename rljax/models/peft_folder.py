@@ -150,7 +150,7 @@ def read_adapter_config(folder: Path) -> StoredAdapter:
             )
     base, rank, alpha = (raw.get(name) for name in ("base_model_name_or_path", "r", "lora_alpha"))
     if not isinstance(base, str) or type(rank) is not int or not isinstance(alpha, int | float):
-        raise InputError(f"{file} must name base_model_name_or_path, r and lora_alpha; restore it.")
+        raise InputError(f"{file} must contain base_model_name_or_path, r and lora_alpha; restore the original file.")
     return StoredAdapter(base, rank, alpha)
 
 
@@ -182,8 +182,8 @@ def load_adapter(folder: Path, config: TransformerConfig) -> Adapter:
             if matrix.shape != ((inner, rank) if side is sides[0] else (rank, inner)):
                 raise InputError(f"{name!r} in {file} has shape {matrix.T.shape}, which does not fit its model.")
         put_at(adapter, entry.path, LowRank(*(matrix.reshape(side) for matrix, side in zip(found, sides, strict=True))))
-    if tensors or not adapter:
-        raise InputError(
-            f"{file} has {min(tensors, default='no tensor')!r}, which does not belong to any matrix of its model's layers."
-        )
+    if tensors:
+        raise InputError(f"{file} has {min(tensors)!r}, which does not belong to any matrix of its model's layers.")
+    if not adapter:
+        raise InputError(f"{file} has no adapter tensors; restore the original file.")
     return adapter

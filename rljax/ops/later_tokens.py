@@ -1,4 +1,4 @@
-"""The next token of each token, and discounted sums over a token and those after it: the building blocks of `gae`."""
+"""The value at the token after each token, and discounted sums over a token and those after it: the building blocks of `gae`."""
 
 from collections.abc import Callable
 
@@ -24,8 +24,8 @@ def without_gaps(
     If any row has a gap between two tokens, the tokens of all rows are moved to the front, and the results moved back. Otherwise
     nothing moves; under `vmap` both are computed. The result is 0 outside the mask.
 
-    Even outside a compiled program, it is compiled only once per equation and shape; a bare `cond` would not be. So an
-    equation must be a module-level function, not a closure.
+    This function is jitted, so even an eager call compiles only once per equation and shape, which a bare `cond` would not. So
+    an equation must be a module-level function, not a closure.
     """
     return _compiled(equation, mask.astype(bool), arrays, numbers)  # pyright: ignore[reportUnknownVariableType]
 
@@ -95,10 +95,10 @@ def discounted_sums(x: Float[Array, "*rows T"], discount: Float[Array, "*#rows"]
 
 
 @discounted_sums.defjvp
-def _slope(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+def _discounted_sums_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     """dS_t = dx_t + dc S_{t+1} + c dS_{t+1}."""
-    (x, discount), (x_slope, discount_slope) = primals, tangents
+    (x, discount), (x_tangent, discount_tangent) = primals, tangents
     sums = discounted_sums(x, discount)
     return sums, discounted_sums(
-        x_slope + jnp.broadcast_to(discount_slope, x.shape[:-1])[..., None] * _next_slot(sums), discount
+        x_tangent + jnp.broadcast_to(discount_tangent, x.shape[:-1])[..., None] * _next_slot(sums), discount
     )

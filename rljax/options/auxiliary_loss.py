@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from rljax.data.prompts import Demonstrations, EncodedPrompts, PromptStream, right_pad, right_pad_demonstrations
+from rljax.data.prompts import Demonstrations, EncodedPrompts, PromptStream, encode_demonstrations, right_pad
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Scores
@@ -112,5 +112,5 @@ def make_examples(config: TrainConfig, prompts: EncodedPrompts, tokenizer: Token
     budget, problems = config.sampling.max_response_tokens, prompts.problems
     demonstrations = None
     if all(problem.demonstration is not None for problem in problems):
-        demonstrations = right_pad_demonstrations(problems, tokenizer, prompt_length, budget, chat=config.model.chat)
+        demonstrations = encode_demonstrations(problems, tokenizer, prompt_length, budget, chat=config.model.chat)
     return examples_of(demonstrations, prompts, tokenizer)

@@ -122,8 +122,8 @@ def next_control(control: Control, *, divergence: Number, entropy: Number, targe
         entropy_weight=jnp.clip(control.entropy_weight + BONUS_RATE * lack, 0.0, LARGEST_BONUS),
         first_entropy=first,
     )
-    is_sound = jnp.isfinite(divergence) & jnp.isfinite(entropy) & (entropy > 0)
-    return jax.tree.map(lambda new, old: jnp.where(is_sound, new, jnp.float32(old)), after, control)
+    is_usable = jnp.isfinite(divergence) & jnp.isfinite(entropy) & (entropy > 0)
+    return jax.tree.map(lambda new, old: jnp.where(is_usable, new, jnp.float32(old)), after, control)
 
 
 def install(setup: Setup) -> Setup:

@@ -22,7 +22,7 @@ def install(setup: Setup) -> Setup:
     Raises:
         InputError: no prompt changes, or the tokenizer cannot read a changed prompt.
     """
-    if setup.tokenizer is None:  # a plan has no prompts
+    if setup.tokenizer is None:  # a setup that only plans a run has no prompts
         return setup
     config, prompts = setup.config, setup.train.prompts
     problems = perturb_share(prompts.problems, config.data.perturb_prompts, seed=config.run.seed)

@@ -19,7 +19,7 @@ from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicate
 from rljax.preference.direct_losses import DirectLoss, PairLogps
 from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics
 from rljax.preference.pair_update import EncodedPairs, PairState
-from rljax.records import generic, required
+from rljax.records import hide_namedtuple_base, required
 from rljax.rollout import Sequences, pack
 
 Data = TypeVar("Data", bound=Array | np.ndarray)
@@ -32,7 +32,7 @@ class DirectPairs(NamedTuple):
     sequences: Sequences
     """Rows `[N, 2, ...]`."""
     ref_logp: Float32[np.ndarray, "N 2"] | None = None
-    """Log-probability of the responses under the reference, summed over the tokens, in nats; None without a reference."""
+    """Log-probability of the responses under the reference, summed over the tokens, in nats; None if there is no reference."""
     margin: Float32[np.ndarray, "N"] | None = None
     """Reward of the preferred response minus the reward of the other; None for losses that do not read it."""
 
@@ -41,7 +41,7 @@ class DirectPairs(NamedTuple):
         return jax.tree.map(lambda array: array[np.asarray(rows)], self)
 
 
-@generic
+@hide_namedtuple_base
 class PairRows(NamedTuple, Generic[Data]):
     """Pairs laid out in rows for the model, with an optional leading micro-batch axis; a pair's two responses are adjacent."""
 

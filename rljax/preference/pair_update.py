@@ -22,12 +22,12 @@ from rljax.ops.preference import bradley_terry_loss
 from rljax.parallel import accumulate, replicated, shardings
 from rljax.preference.metrics import PairUpdateMetrics, ScoreMetrics
 from rljax.preference.reward_model import score_sequences
-from rljax.records import generic
+from rljax.records import hide_namedtuple_base
 
 Data = TypeVar("Data", bound=Array | np.ndarray)
 
 
-@generic
+@hide_namedtuple_base
 class Pairs(NamedTuple, Generic[Data]):
     """Pairs as arrays, the preferred response first: NumPy arrays on the host, JAX arrays in an update."""
 
@@ -94,7 +94,7 @@ def encode_pairs(
         raise InputError(
             "there are no pairs; give at least one training pair and one held-out pair."
             if shortest is None
-            else f"every pair has a side of more than max_tokens={max_tokens} tokens, the shortest pair needs {shortest}; raise "
+            else f"every pair has a side of more than max_tokens={max_tokens} tokens: the shortest pair needs {shortest}; raise "
             "max_tokens."
         )
     chosen, rejected, margins, prompts, learned = map(list, zip(*fitting, strict=True))

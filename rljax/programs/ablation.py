@@ -141,7 +141,7 @@ def ablation_text(arms: Sequence[ArmResult]) -> str:
 
 
 def write_ablation(folder: Path, arms: Sequence[ArmResult], *, title: str) -> tuple[Path, Path]:
-    """Write the results as JSON and as a picture, and return the paths of the two files."""
+    """Write the results as JSON and as a plot, and return the paths of the two files."""
     content = {
         arm.name: {
             "before": as_json(arm.before),

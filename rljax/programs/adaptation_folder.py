@@ -253,7 +253,7 @@ def accuracy_of(right: Float[np.ndarray, "P"]) -> float:
 
 
 def best_of(file: Path) -> Float[np.ndarray, "P"] | None:
-    """Return the right answers in the best evaluation of a model that was kept; None without one.
+    """Return the right answers in the best evaluation of a model that was kept; None if there is none.
 
     Raises:
         InputError: a row cannot be read; the message names the file and the line.

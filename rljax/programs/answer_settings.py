@@ -29,7 +29,7 @@ class AnswerSettings:
     trust: bool = False
     """Execute the reward or environment that the run's config.json names, if it is code (file.py:NAME or module:NAME)."""
     accept_changes: bool = False
-    """Open a run although its held-out rows, reward, chat template or tokenizer have changed since its last start."""
+    """Open a run even if its held-out rows, reward, chat template or tokenizer have changed since its last start."""
     chat: ChatSwitch = None
     """Whether to format prompts with the tokenizer's chat template. By default as in the run; for a model, only if its tokenizer
     has a template and the problems are conversations."""
@@ -65,7 +65,7 @@ class BatchSettings(AnswerSettings):
     def check(self) -> None:
         """Reject numbers that are out of range."""
         super().check()
-        check_positive(limit=self.limit, batch=self.batch)
+        check_at_least_one(limit=self.limit, batch=self.batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,8 @@ class EvalSettings(BatchSettings):
     k: Sequence[int] | None = None
     """Numbers of answers for pass@k and maj@k, at most --samples; by default the powers of two up to --samples, and --samples."""
     choose: Sequence[str] = ()
-    """Accuracy of the answer that a chooser selects from k: verifier, votes, critic (of the run), model:FOLDER (reward model)."""
+    """Also report the accuracy of the answer that each of these choosers selects from k: verifier, votes, critic (of the run),
+    model:FOLDER (a reward model)."""
     least_tokens: int | None = None
     """Continue an answer that ends before this many tokens (budget forcing): --continuation replaces its end token."""
     continuation: str = "Wait"
@@ -108,7 +109,7 @@ class EvalSettings(BatchSettings):
     def check(self) -> None:
         """Reject invalid values and combinations."""
         super().check()
-        check_positive(samples=self.samples)
+        check_at_least_one(samples=self.samples)
         for number in self.k or ():
             if not 1 <= number <= self.samples:
                 raise InputError(
@@ -177,7 +178,7 @@ class SearchSettings(BatchSettings):
     samples: Sequence[int] = (4, 16)
     """Numbers N of steps to sample at a time per problem; with --method tree, in total. One search is made for each number."""
     expand: int = 4
-    """Number of continuations of each kept prefix: N divided by this are kept, at least 1. With --method tree, maximum number of
+    """Number of continuations of each kept prefix; N / expand prefixes, at least 1, are kept. With --method tree, maximum number of
     continuations of a prefix."""
     exploration: float = 0.5
     """With --method tree: weight c of the uncertainty c √(ln N / n), in the value's unit."""
@@ -191,7 +192,7 @@ class SearchSettings(BatchSettings):
         super().check()
         if not self.samples or min(self.samples) < 1:
             raise InputError(f"--samples is {' '.join(map(str, self.samples))}; give numbers of at least 1.")
-        check_positive(expand=self.expand)
+        check_at_least_one(expand=self.expand)
         check_temperature(self.temperature)
         if not 0 <= self.exploration < math.inf:
             raise InputError(f"--exploration is {self.exploration}; it must be at least 0.")
@@ -202,7 +203,7 @@ class GenerateSettings(BatchSettings):
     """Settings for training data that a model generates, and for demonstrations that it cleans."""
 
     keep: Literal["verifier", "votes"] | None = None
-    """verifier (default): right responses, including every step that a step reward judges. votes: responses with the answer that
+    """verifier (default): right responses; with a step reward, every step must also be right. votes: responses with the answer that
     most responses to a problem agree on, which replaces the reference as the answer of the row."""
     most: int | None = None
     """Maximum number of kept responses per problem; by default 2."""
@@ -226,7 +227,7 @@ class GenerateSettings(BatchSettings):
     def check(self) -> None:
         """Reject numbers that are out of range."""
         super().check()
-        check_positive(samples=self.samples, most=self.most)
+        check_at_least_one(samples=self.samples, most=self.most)
         check_temperature(self.temperature)
         if self.similarity is not None and not 0 <= self.similarity <= 1:
             raise InputError(f"--similarity is {self.similarity}; it must be from 0 to 1.")
@@ -250,11 +251,11 @@ class PairSettings(AnswerSettings):
     def check(self) -> None:
         """Reject numbers that are out of range."""
         super().check()
-        check_positive(prompts=self.prompts, samples=self.samples)
+        check_at_least_one(prompts=self.prompts, samples=self.samples)
         check_temperature(self.temperature)
 
 
-def check_positive(**numbers: float | None) -> None:
+def check_at_least_one(**numbers: float | None) -> None:
     """Reject numbers below 1; None passes.
 
     Raises:

@@ -25,7 +25,7 @@ from jaxtyping import PyTree
 from rljax.data.fault import describe
 from rljax.data.history import no_history
 from rljax.data.preferences import Preference, read_preferences, split_pairs
-from rljax.data.prompts import PromptStream, list_chat_losses
+from rljax.data.prompts import PromptStream, list_prompt_omissions
 from rljax.data.tokenizer import Tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.evaluation.statistics import wilson_interval
@@ -45,7 +45,7 @@ from rljax.tracking.trackers import JsonlTracker, Trackers
 from rljax.training.checkpoints.checkpoint import LAST, Checkpoint
 from rljax.training.checkpoints.manifest import Retention, fault_of
 from rljax.training.config import MICROBATCH_TOKENS, ModelConfig
-from rljax.training.guard import is_sound, skip_count, where_sound
+from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import present
 from rljax.training.objective.optimizer import adamw, cosine_schedule
 from rljax.training.phase import (
@@ -171,7 +171,7 @@ def encode_split(
         if part.dropped
     ]
     chats = [replace(problem_of(pair), turns=pair.turns[0] or pair.turns[1]) for part in pairs for pair in part]
-    return PairData(train, heldout, [*warnings, *list_chat_losses(chats, tokenizer, chat=chat), *dropped])
+    return PairData(train, heldout, [*warnings, *list_prompt_omissions(chats, tokenizer, chat=chat), *dropped])
 
 
 def check_sizes(config: PairConfig, mesh: Mesh) -> None:
@@ -276,8 +276,8 @@ def with_guard(
     def guarded_step(state: PairState, part: PyTree) -> tuple[PairState, PairUpdateMetrics]:
         after, metrics = step(state, part)
         updates = jax.tree.map(jnp.subtract, after.params, state.params)
-        sound = is_sound(metrics.pairs.loss, metrics.grad_norm, updates, state.params)
-        return where_sound(sound, after, state), metrics._replace(skipped_updates=skip_count(sound))
+        safe = is_safe(metrics.pairs.loss, metrics.grad_norm, updates, state.params)
+        return where_safe(safe, after, state), metrics._replace(skipped_updates=skip_count(safe))
 
     return guarded_step
 
@@ -377,7 +377,7 @@ def pair_phase(config: PairConfig, training: PairTraining, run: Harness) -> Phas
     def give_up(skipped: int, outcome: StepOutcome) -> str:
         training.save(outcome.checkpoint.state.params, run.folder.path)
         remove_checkpoints(run.folder)
-        return unsound_pairs_text(skipped, run.folder.path)
+        return skipped_pairs_text(skipped, run.folder.path)
 
     return Phase(
         name=training.phase,
@@ -409,7 +409,7 @@ def _metrics_of(row: Row) -> dict[str, float]:
     return {name: math.nan if value is None else value for name, value in row.items() if name not in ("phase", "step")}
 
 
-def unsound_pairs_text(count: int, folder: Path) -> str:
+def skipped_pairs_text(count: int, folder: Path) -> str:
     """Explain why training on pairs stopped after too many skipped updates, and what to do."""
     return (
         f"Loss or gradient was not finite, or the update was far too large, in {count} updates in a row, so nothing was learned "

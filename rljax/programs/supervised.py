@@ -16,7 +16,7 @@ import numpy as np
 
 from rljax.data.plain_text import is_text
 from rljax.data.problem import Problem
-from rljax.data.prompts import Demonstrations, assistant_turns, right_pad_demonstrations, whole_dialogue
+from rljax.data.prompts import Demonstrations, count_assistant_turns, encode_demonstrations, whole_dialogue
 from rljax.data.text_blocks import cut_blocks
 from rljax.errors import InputError
 from rljax.evaluation.greedy import evaluate
@@ -86,7 +86,7 @@ def sft(
         epochs: passes over the training rows, instead of `config.warm_start.steps`.
         resume: folder of an interrupted run to continue, or "auto"; see `rljax.train`.
         trust: whether to execute a reward that only the config.json of a resumed run names.
-        accept_changes: whether to continue a run although its inputs have changed; see `rljax.train`.
+        accept_changes: whether to continue a run even if its inputs have changed; see `rljax.train`.
 
     Returns:
         The run folder, the held-out metrics before and after, and the parameters.
@@ -261,7 +261,7 @@ def heldout_demonstrations(setup: Setup) -> Demonstrations:
         blocks = cut_blocks(problems, setup.tokenizer, budget)
         return Demonstrations(*(array[: config.data.heldout_problems] for array in blocks[:-1]), dropped=0)
     kept, chat = select_demonstrated(problems), config.model.chat
-    return right_pad_demonstrations(kept, setup.tokenizer, setup.prompt_length, budget, chat=chat, dialogues=chat)
+    return encode_demonstrations(kept, setup.tokenizer, setup.prompt_length, budget, chat=chat, dialogues=chat)
 
 
 def with_blocks(setup: Setup) -> Setup:
@@ -273,11 +273,11 @@ def with_blocks(setup: Setup) -> Setup:
 def with_dialogues(setup: Setup) -> Setup:
     """Return the setup with all turns of the assistant as demonstrations, where RL samples only the last one."""
     problems, budget = setup.train.prompts.problems, setup.config.sampling.max_response_tokens
-    if not any(assistant_turns(whole_dialogue(problem)) > 1 for problem in problems):
+    if not any(count_assistant_turns(whole_dialogue(problem)) > 1 for problem in problems):
         return setup
     length, tokenizer = setup.prompt_length, setup.tokenizer
     return setup._replace(
-        demonstrations=right_pad_demonstrations(problems, tokenizer, length, budget, chat=True, dialogues=True)
+        demonstrations=encode_demonstrations(problems, tokenizer, length, budget, chat=True, dialogues=True)
     )
 
 

@@ -74,7 +74,7 @@ def train(
             continues the run in the folder that the configuration names, or begins it if there is none.
         trust: whether to execute code that only the config.json of a resumed run names (its reward, step reward or algorithm);
             not needed with a configuration.
-        accept_changes: whether to continue a run although its rows, rewards, environment, chat template or tokenizer have changed
+        accept_changes: whether to continue a run even if its rows, rewards, environment, chat template or tokenizer have changed
             since its last start; otherwise such a run is rejected. `starts.jsonl` of the run records the change.
 
     Returns:

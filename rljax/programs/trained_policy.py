@@ -286,7 +286,7 @@ def load(
         environment_options: arguments of the class that this name stands for, as a JSON object.
         trust: whether a reward or an environment that the run's config.json names as `file.py:NAME` or `module:NAME` may be
             executed.
-        accept_changes: whether to open a run although its held-out rows, reward, chat template or tokenizer have changed since
+        accept_changes: whether to open a run even if its held-out rows, reward, chat template or tokenizer have changed since
             its last start.
         quantize: "int8" or "nf4" rounds the matrices of the layers to 8 or 4 bits, after an adapter is merged in.
 

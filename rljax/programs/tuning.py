@@ -137,8 +137,8 @@ def best(score: Mapping[str, float], count: int) -> list[str]:
         >>> best({"a": 0.5, "b": 0.75, "c": 0.75, "d": float("-inf")}, 2)
         ['b', 'c']
     """
-    sound = [name for name in score if score[name] > -math.inf]
-    chosen = sorted(sound, key=lambda name: -score[name])[:count]
+    finished = [name for name in score if score[name] > -math.inf]
+    chosen = sorted(finished, key=lambda name: -score[name])[:count]
     return [name for name in score if name in chosen]
 
 
@@ -161,13 +161,13 @@ def tune(
         folder: folder of results and runs.
         train: begins or resumes a run.
         tell: called with each completed trial.
-        drop_failed: whether to drop a candidate whose run fails. Otherwise the tuning stops, and retries it next time.
+        drop_failed: whether to drop a candidate whose run fails. Otherwise the tuning run stops, and retries it next time.
 
     Returns:
         All trials, beginning with those of earlier calls.
 
     Raises:
-        InputError: the folder has the results of another tuning, or of other inputs, another process tunes in it, or candidates
+        InputError: the folder has the results of another tuning run, or of other inputs, another process tunes in it, or candidates
             failed.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -94,7 +94,7 @@ def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence,
         columns: unused.
 
     Returns:
-        1.0 or 0.0 for each completion; None without a reference.
+        1.0 or 0.0 for each completion; None if there is no reference.
 
     Raises:
         InputError: a reference is neither yes nor no.
@@ -124,7 +124,7 @@ def multiple_choice(
         columns: unused.
 
     Returns:
-        1.0 or 0.0 for each completion; None without a reference.
+        1.0 or 0.0 for each completion; None if there is no reference.
 
     Raises:
         InputError: a reference is not a letter.

@@ -68,7 +68,7 @@ def code(
         progress: called with the number of programs judged and the number of all programs with tests; or None.
 
     Returns:
-        1.0 or 0.0 for each completion; None without tests, or if the tests cannot run on this machine (the log gives the reason).
+        1.0 or 0.0 for each completion; None if there are no tests or they cannot run on this machine (the log gives the reason).
 
     Raises:
         InputError: a `test` has no `entry_point`, `stdin` and `stdout` have different numbers of texts, a row has both these and
@@ -185,7 +185,7 @@ def program_of(
         row: the position of the row, for errors.
 
     Returns:
-        The program; None without tests.
+        The program; None if there are no tests.
 
     Raises:
         InputError: there is a `test` without `entry_point`, `stdin` does not fit `stdout`, there are other tests in addition, or a

@@ -45,7 +45,7 @@ def exact(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, 
         columns: unused; every reward receives them.
 
     Returns:
-        1.0 or 0.0 for each completion; None without a reference.
+        1.0 or 0.0 for each completion; None if there is no reference.
 
     Example:
         >>> exact(["7+5="] * 3, ["7+5=12;#12", "#112", "12"], ["12"] * 3)

@@ -109,7 +109,7 @@ def tagged_text(text: str) -> str | None:
         text: a response. Only its last 200,000 characters are read.
 
     Returns:
-        The text between the tags; None without them.
+        The text between the tags; None if there are no such tags.
 
     Example:
         >>> tagged_text("so <answer>7</answer>, no: <answer> 8 </answer>"), tagged_text("8")

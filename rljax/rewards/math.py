@@ -171,7 +171,7 @@ def math(
         columns: unused.
 
     Returns:
-        For each completion 1.0 or 0.0; None without a reference; `Unfinished`, which counts as 0, if the comparison could not
+        For each completion 1.0 or 0.0; None if there is no reference; `Unfinished`, which counts as 0, if the comparison could not
         be finished.
 
     Raises:
@@ -232,7 +232,7 @@ def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, 
         columns: unused.
 
     Returns:
-        1.0 or 0.0 for each completion; None without a reference.
+        1.0 or 0.0 for each completion; None if there is no reference.
 
     Raises:
         InputError: a reference is not a number.
@@ -273,7 +273,7 @@ def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, *
         columns: unused.
 
     Returns:
-        1.0 or 0.0 for each completion; None without a reference.
+        1.0 or 0.0 for each completion; None if there is no reference.
 
     Raises:
         InputError: a reference is not such an integer.

@@ -89,7 +89,7 @@ class Verdicts(NamedTuple):
     reward_parts: dict[str, Float32[np.ndarray, "N"]] | None = None
     """Each part of a reward that has several; NaN if the part abstains."""
     correct: Float32[np.ndarray, "N"] | None = None
-    """1 if a verifier finds the response correct, 0 if not, NaN if it abstains; None without a verifier."""
+    """1 if a verifier finds the response correct, 0 if not, NaN if it abstains; None if there is no verifier."""
     step_rewards: Float32[np.ndarray, "N T"] | None = None
     """At the last token of each reasoning step, the reward of that step; for process supervision."""
     step_end: Bool[np.ndarray, "N T"] | None = None

@@ -112,7 +112,7 @@ class Batch:
         return future
 
     def _seconds_left(self) -> float | None:
-        """Return the seconds until the next running call is overdue; None without a limit."""
+        """Return the seconds until the next running call is overdue; None if there is no limit."""
         limit = self.runner.seconds
         return (
             None if limit is None else max(0.0, min(began for began, _ in self.running.values()) + limit - time.monotonic())

@@ -9,7 +9,7 @@ def read_options(words: list[str]) -> dict[str, int | float]:
     """Parse words of the form `name=number`.
 
     Raises:
-        ValueError: a word has another form.
+        ValueError: a word does not have this form.
 
     Example:
         >>> read_options(["clip_high=0.3", "cache=8"])
@@ -29,7 +29,7 @@ def read_words(words: list[str]) -> dict[str, int | float | str]:
     """Parse words of the form `name=value`. Values stay text; the caller, who knows the option's type, converts them.
 
     Raises:
-        ValueError: a word has another form, or a name occurs twice.
+        ValueError: a word does not have this form, or a name occurs twice.
 
     Example:
         >>> read_words(["terms=2", "text=007"])

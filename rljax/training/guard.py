@@ -6,13 +6,13 @@ import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 MOST_SKIPPED = 5
-"""Number of consecutive training steps without a sound update after which a run stops."""
+"""Number of consecutive training steps without a safe update after which a run stops."""
 
 LARGEST_UPDATE = 100.0
 """Largest allowed norm of an update, as a multiple of max(‖params‖, 1)."""
 
 
-def is_sound(
+def is_safe(
     loss: Float[Array, ""], grad_norm: Float[Array, ""], updates: PyTree[Array], params: PyTree[Array]
 ) -> Bool[Array, ""]:
     """Return True if an update is safe: loss and gradient are finite, and the update is not far larger than the parameters.
@@ -29,25 +29,25 @@ def is_sound(
 
     Example:
         >>> params, loss, norm = jnp.ones(3), jnp.float32(0.5), jnp.float32(2.0)
-        >>> bool(is_sound(loss, norm, params * 10, params)), bool(is_sound(loss, norm, params * 1000, params))
+        >>> bool(is_safe(loss, norm, params * 10, params)), bool(is_safe(loss, norm, params * 1000, params))
         (True, False)
     """
     bound = LARGEST_UPDATE * jnp.maximum(optax.tree.norm(params), 1.0)
     return jnp.isfinite(loss) & jnp.isfinite(grad_norm) & (optax.tree.norm(updates) <= bound)
 
 
-def where_sound(sound: Bool[Array, ""], updated: PyTree[Array], before: PyTree[Array]) -> PyTree[Array]:
-    """Return the updated arrays if the update is sound, else the arrays before it."""
-    return jax.tree.map(lambda new, old: jnp.where(sound, new, old), updated, before)
+def where_safe(safe: Bool[Array, ""], updated: PyTree[Array], before: PyTree[Array]) -> PyTree[Array]:
+    """Return the updated arrays if the update is safe, else the arrays before it."""
+    return jax.tree.map(lambda new, old: jnp.where(safe, new, old), updated, before)
 
 
-def skip_count(sound: Bool[Array, ""]) -> Float[Array, ""]:
+def skip_count(safe: Bool[Array, ""]) -> Float[Array, ""]:
     """Return 1 for an update that was skipped, 0 for one that was made."""
-    return 1 - sound.astype(jnp.float32)
+    return 1 - safe.astype(jnp.float32)
 
 
 def count_consecutive_skips(count: int, share: Float[Array, ""] | float | None) -> int:
-    """Return the number of consecutive training steps without a sound update; a step without updates leaves it unchanged.
+    """Return the number of consecutive training steps without a safe update; a step without updates leaves it unchanged.
 
     Args:
         count: the number before this step.
@@ -63,10 +63,10 @@ def count_consecutive_skips(count: int, share: Float[Array, ""] | float | None) 
 
 
 def explain_skips(count: int, learning_rate: str, run: str) -> str:
-    """Explain why a run without sound updates stops, and what to do.
+    """Explain why a run without safe updates stops, and what to do.
 
     Args:
-        count: number of consecutive training steps without a sound update.
+        count: number of consecutive training steps without a safe update.
         learning_rate: the flag that sets their learning rate.
         run: folder of the run, quoted for a shell.
     """

@@ -231,7 +231,7 @@ class Phase:
     make_step: Callable[[Checkpoint], Step]
     """Builds the step, from the checkpoint at which the phase begins or resumes."""
     give_up: Callable[[int, StepOutcome], str]
-    """(consecutive steps without a sound update, outcome of the last one) -> why the run stops, and what to do."""
+    """(consecutive steps without a safe update, outcome of the last one) -> why the run stops, and what to do."""
     is_due: Callable[[int], bool]
     """Steps done -> whether a checkpoint is due."""
     enter: Callable[[Checkpoint], Checkpoint] = unchanged
@@ -260,7 +260,7 @@ def run_phase(run: Harness, owned: list[Checkpoint], phase: Phase) -> None:
         phase: the phase.
 
     Raises:
-        InputError: too many consecutive steps made no sound update; the state before them is saved.
+        InputError: too many consecutive steps made no safe update; the state before them is saved.
         Interrupted: a signal asked the run to stop; the last finished step is saved.
     """
     checkpoint = _begin(run, owned, phase)

@@ -123,12 +123,12 @@ class Run(Harness):
 def stop_reason(
     run: Run, learning_rate: str, skipped: int, *, step: int = 0, scored_rollout: ScoredRollout | None = None
 ) -> str:
-    """Explain why a run without sound updates stops, and what to do.
+    """Explain why a run without safe updates stops, and what to do.
 
     Args:
         run: the run; the checkpoint before these steps is on the disk.
         learning_rate: the flag that sets the learning rate of these steps.
-        skipped: number of steps without a sound update.
+        skipped: number of steps without a safe update.
         step: number of RL steps done.
         scored_rollout: the rollout of the last of these steps; it is saved for `rljax debug`.
     """

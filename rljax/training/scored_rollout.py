@@ -58,7 +58,7 @@ def make_choice(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
 
 
 def sizes_of(config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, "P"]) -> Int[np.ndarray, "P"] | None:
-    """Return the number of responses to each prompt under the token budget; None without a budget: all groups then have the same
+    """Return the number of responses to each prompt under the token budget; without a budget, None: all groups then have the same
     size.
 
     The expected length of a response to a new prompt is the mean over all responses so far, or the maximum if there are none yet.
@@ -243,7 +243,7 @@ def make_rescore(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, f
     """Build the function that replaces `policy_logp` with the log-probabilities under the state's parameters.
 
     Returns:
-        `(state, groups) -> (groups, divergence of these parameters from the sampler's in nats per token, or None without tokens)`.
+        `(state, groups) -> (groups, divergence of these parameters from the sampler's in nats per token; None if no tokens)`.
     """
     scores = make_policy_scores(setup)
 

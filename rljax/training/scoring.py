@@ -33,7 +33,7 @@ def scored_params(base: Base | None, params: Params | None, copies: Copies | Non
     """Return the parameters that scores are computed with: the trained ones, on top of the frozen model under an adapter.
 
     Args:
-        base: the frozen model under the adapter; None without an adapter.
+        base: the frozen model under the adapter; None if there is no adapter.
         params: the trained parameters.
         copies: copies of the base's parameters, or of `params` if there is no base; see `Policy.copies`.
     """

@@ -16,9 +16,9 @@ from rljax.data.prompts import (
     EncodedPrompts,
     PromptStream,
     check_has_token,
+    encode_demonstrations,
     encode_prompts,
-    list_chat_losses,
-    right_pad_demonstrations,
+    list_prompt_omissions,
 )
 from rljax.data.tokenizer import Tokenizer
 from rljax.models import Params, Policy
@@ -224,7 +224,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
 
 def notes_on_model(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> list[str]:
     """List where the run deviates from the data and from the model's folder."""
-    lost = list_chat_losses(problems, tokenizer, chat=config.model.chat)
+    lost = list_prompt_omissions(problems, tokenizer, chat=config.model.chat)
     return [*lost, *unused_folder_settings(config, tokenizer), *misfits(config)]
 
 
@@ -288,8 +288,8 @@ def encode_answerable(
 def make_demonstrations(
     config: TrainConfig, prompts: EncodedPrompts, tokenizer: Tokenizer, prompt_length: int
 ) -> Demonstrations | None:
-    """Return the token ids of the demonstrations; None without a warm start."""
+    """Return the token ids of the demonstrations; None if there is no warm start."""
     if not config.warm_start.steps:
         return None
     budget = config.sampling.max_response_tokens
-    return right_pad_demonstrations(prompts.problems, tokenizer, prompt_length, budget, chat=config.model.chat)
+    return encode_demonstrations(prompts.problems, tokenizer, prompt_length, budget, chat=config.model.chat)

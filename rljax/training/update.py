@@ -17,7 +17,7 @@ from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, put, put_rows, replicated
 from rljax.rollout import Layout
 from rljax.sharing import shared
-from rljax.training.guard import is_sound, skip_count, where_sound
+from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
 from rljax.training.scoring import Compare, Copy, Score, scored_params
 from rljax.training.setup import Setup
@@ -63,9 +63,9 @@ def apply_gradient(
     optimizer = optax.with_extra_args_support(optimizer)
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, options=state.options)
     norm = optax.tree.norm(gradient)
-    sound = is_sound(loss, norm, updates, state.params)
+    safe = is_safe(loss, norm, updates, state.params)
     after = state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
-    return where_sound(sound, after, state), norm, sound
+    return where_safe(safe, after, state), norm, safe
 
 
 def jit_step(step: Callable, where: Places, mesh: Mesh) -> Any:
@@ -97,8 +97,8 @@ def _policy_program(gradient_of: Callable, optimizer: optax.GradientTransformati
         state: TrainState, frozen: Frozen, layout: Layout, batch: Batch[Array], data: dict[str, PyTree]
     ) -> tuple[TrainState, UpdateMetrics]:
         gradient, metrics, measured = gradient_of(state, frozen, layout, batch, data)
-        state, norm, sound = apply_gradient(state, optimizer, gradient, metrics.loss)
-        return state, UpdateMetrics(metrics, norm, skip_count(sound), options=measured)
+        state, norm, safe = apply_gradient(state, optimizer, gradient, metrics.loss)
+        return state, UpdateMetrics(metrics, norm, skip_count(safe), options=measured)
 
     return jit_step(step, where, mesh)
 
@@ -188,8 +188,8 @@ def _supervised_program(
 
         gradient, (value, entropy) = accumulate(objective, state.params, layout, counts=has_responses)
         gradient, measured = change_gradient(options, state, frozen, gradient, {})
-        state, norm, sound = apply_gradient(state, optimizer, gradient, value)
-        metrics = SupervisedMetrics(value, entropy, norm, skip_count(sound), measured)
+        state, norm, safe = apply_gradient(state, optimizer, gradient, value)
+        metrics = SupervisedMetrics(value, entropy, norm, skip_count(safe), measured)
         return state._replace(warm_step=state.warm_step + 1), metrics
 
     return jit_step(step, at, mesh)

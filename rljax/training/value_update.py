@@ -22,7 +22,7 @@ from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out
 from rljax.sharing import shared
 from rljax.training.config import TrainConfig
-from rljax.training.guard import is_sound, skip_count, where_sound
+from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import CreditMetrics, CriticMetrics, LearnMetrics, mean_critic_update
 from rljax.training.objective.critic import Critic
 from rljax.training.objective.optimizer import critic_optimizer
@@ -105,9 +105,9 @@ def _value_program(
         changed = optax.apply_updates(learned, updates)
         params = {**before.params, **changed}  # pyright: ignore[reportGeneralTypeIssues]  a critic's parameters are a dict
         norm = optax.tree.norm(gradient)
-        sound = is_sound(sums.loss, norm, updates, learned)
-        after = where_sound(sound, before._replace(params=params, opt_state=opt_state), before)
-        return state._replace(critic=after), CriticMetrics(sums.loss, explained_variance_of(sums), norm, skip_count(sound))
+        safe = is_safe(sums.loss, norm, updates, learned)
+        after = where_safe(safe, before._replace(params=params, opt_state=opt_state), before)
+        return state._replace(critic=after), CriticMetrics(sums.loss, explained_variance_of(sums), norm, skip_count(safe))
 
     return jit_step(step, where, mesh)
 

@@ -36,7 +36,7 @@ main(["--version"])
 is_unchanged = gc.get_threshold() == default
 sys.argv[1:] = ["--version"]
 import rljax.cli
-rljax.cli.end_without_threads = lambda code, has_hosts: print(is_unchanged, gc.get_threshold()[0])
+rljax.cli.start_exit_watchdog = lambda code, has_hosts: print(is_unchanged, gc.get_threshold()[0])
 main()
 """
 

@@ -16,7 +16,7 @@ from rljax.data.dataset import load_problems, read_problems
 from rljax.data.feedback import feedback_of
 from rljax.data.preferences import PreferenceColumns, read_preference
 from rljax.data.problem import Problem
-from rljax.data.prompts import list_chat_losses, prompt_tokens, response_tokens, right_pad_demonstrations, whole_dialogue
+from rljax.data.prompts import encode_demonstrations, list_prompt_omissions, prompt_tokens, response_tokens, whole_dialogue
 from rljax.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, completion_text
 from rljax.errors import InputError
 from rljax.preference.pair_update import encode_pairs
@@ -114,10 +114,10 @@ def test_a_completion_of_several_turns_keeps_its_roles_and_learns_the_assistants
     whole = tokenizer.render([QUESTION, TOOL_CALL, TOOL_RESULT, REPLY], opens=False, tools=TOOLS)
     ids = prompt_tokens(problem, tokenizer, chat=True) + response_tokens(problem, tokenizer, chat=True)[0]
     assert text_of(ids, tokenizer) + "\n" == whole
-    arrays = right_pad_demonstrations([problem], tokenizer, 400, 400, chat=True)
+    arrays = encode_demonstrations([problem], tokenizer, 400, 400, chat=True)
     assert 0 < arrays.response_mask.sum() < arrays.response_attention.sum()
     with pytest.raises(InputError, match=r"roles: assistant, tool, assistant\).*turn chat on \(--chat\)"):
-        right_pad_demonstrations([problem], tokenizer, 400, 400)
+        encode_demonstrations([problem], tokenizer, 400, 400)
     with pytest.raises(InputError, match="begins or ends with a message of the role 'tool'"):
         rows({"prompt": [QUESTION], "completion": [TOOL_CALL, TOOL_RESULT]})
 
@@ -137,9 +137,9 @@ def test_a_complete_dialogue_learns_every_turn_of_the_assistant(rows):
     ]
     assert ids[0] == ids[1]
     prompt = len(prompt_tokens(problem, tokenizer, chat=True))
-    arrays = right_pad_demonstrations([problem], tokenizer, prompt, 20, chat=True, dialogues=True)
+    arrays = encode_demonstrations([problem], tokenizer, prompt, 20, chat=True, dialogues=True)
     assert (arrays.dropped, arrays.response_mask.sum()) == (0, sum(response_tokens(whole, tokenizer, chat=True)[1]))
-    assert right_pad_demonstrations([problem, problem], tokenizer, prompt, 20, chat=True).response_mask.sum(1).tolist() == [
+    assert encode_demonstrations([problem, problem], tokenizer, prompt, 20, chat=True).response_mask.sum(1).tolist() == [
         9,
         9,
     ]
@@ -155,7 +155,7 @@ def test_a_message_of_weight_0_is_not_learned(rows):
     )
     assert mark_learned(whole_dialogue(problem), tokenizer).endswith("<|im_start|>assistant\n[It is 4.<|im_end|>]")
     assert not mark_learned(whole_dialogue(problem), tokenizer).startswith("[")
-    assert list_chat_losses([problem], tokenizer, chat=True) == []
+    assert list_prompt_omissions([problem], tokenizer, chat=True) == []
     with pytest.raises(InputError, match=r"the weight of a chat message must be 1, or 0 if it is not trained on, not 0\.5"):
         rows({"messages": [QUESTION, {**REPLY, "weight": 0.5}]})
 
@@ -223,17 +223,17 @@ def test_lost_parts_of_a_chat_are_reported():
     conversation = Problem(
         "x", "4", None, {"tools": TOOLS}, ({"role": "system", "content": "s"}, QUESTION, TOOL_CALL, TOOL_RESULT)
     )
-    (note,) = list_chat_losses([conversation] * 2, ByteTokenizer(), chat=False)
+    (note,) = list_prompt_omissions([conversation] * 2, ByteTokenizer(), chat=False)
     assert note.startswith("2 prompts are chats (roles: assistant, system, tool, user) and chat is off")
-    assert list_chat_losses([conversation], make_tokenizer(), chat=True) == []
+    assert list_prompt_omissions([conversation], make_tokenizer(), chat=True) == []
     poor = make_tokenizer("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}")
-    (note,) = list_chat_losses([conversation], poor, chat=True)
-    assert "leaves out name, tool_calls, tools of the chats" in note
+    (note,) = list_prompt_omissions([conversation], poor, chat=True)
+    assert "omits the fields name, tool_calls, tools of the chats" in note
     with_columns = [Problem("x", "4", None, {"system": "s"}), Problem("x", "4", None, {"documents": ["d"], "system": ""})]
     expected = ["the prompts leave out the columns system, documents; write them into the messages"]
     assert (
-        list_chat_losses(with_columns, make_tokenizer(), chat=True)
-        == list_chat_losses(with_columns, ByteTokenizer(), chat=False)
+        list_prompt_omissions(with_columns, make_tokenizer(), chat=True)
+        == list_prompt_omissions(with_columns, ByteTokenizer(), chat=False)
         == expected
     )
 
@@ -275,7 +275,7 @@ def test_the_shared_cases_are_read(name, shared_data):
     for problem in load_problems(file):
         entries = {key for message in (*problem.messages, *(problem.turns or ())) for key in message}
         assert entries or name == "chat.jsonl"
-        assert list_chat_losses([problem], tokenizer, chat=True) == []
+        assert list_prompt_omissions([problem], tokenizer, chat=True) == []
 
 
 TEMPLATES = Path((importlib.util.find_spec("trl") or importlib.util.find_spec("pytest")).origin).parent / "chat_templates"

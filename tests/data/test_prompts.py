@@ -10,11 +10,11 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import (
     PromptStream,
     check_has_token,
+    encode_demonstrations,
     encode_prompts,
     left_pad,
     prompt_tokens,
     right_pad,
-    right_pad_demonstrations,
 )
 from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
 from rljax.errors import InputError
@@ -61,7 +61,7 @@ def test_a_chat_goes_through_the_template():
         (
             PROBLEMS,
             {"max_length": 3},
-            "longer than the limit of 3 tokens, the shortest has 4; raise the limit to at least 4",
+            "longer than the limit of 3 tokens: the shortest has 4; raise the limit to at least 4",
         ),
         ([], {"max_length": 3}, "no problems to encode"),
         (PROBLEMS, {"max_length": 9, "chat": True}, "a CharacterTokenizer has no chat template"),
@@ -98,7 +98,7 @@ def test_padding_refuses_what_does_not_fit(pad):
 
 def test_prompts_are_padded_left_and_demonstrations_right_with_an_end_token():
     tokenizer = CharacterTokenizer()
-    arrays = right_pad_demonstrations(PROBLEMS, tokenizer, prompt_length=5, response_length=12)
+    arrays = encode_demonstrations(PROBLEMS, tokenizer, prompt_length=5, response_length=12)
     assert arrays.dropped == 1
     for row, problem in enumerate((PROBLEMS[0], PROBLEMS[2])):
         prompt = arrays.prompt_tokens[row][arrays.prompt_attention[row]]
@@ -112,25 +112,25 @@ def test_prompts_are_padded_left_and_demonstrations_right_with_an_end_token():
 
 
 def test_a_demonstration_must_fit_with_its_end_token():
-    assert right_pad_demonstrations(PROBLEMS, CharacterTokenizer(), 6, 8).dropped == 2
-    assert right_pad_demonstrations(PROBLEMS, CharacterTokenizer(), 6, 13).dropped == 0
-    assert right_pad_demonstrations(PROBLEMS, CharacterTokenizer(), 5, 13).dropped == 1
-    with pytest.raises(InputError, match="every demonstration is longer than the limit of 2 tokens, the shortest has 3"):
-        right_pad_demonstrations(PROBLEMS, CharacterTokenizer(), 6, 2)
+    assert encode_demonstrations(PROBLEMS, CharacterTokenizer(), 6, 8).dropped == 2
+    assert encode_demonstrations(PROBLEMS, CharacterTokenizer(), 6, 13).dropped == 0
+    assert encode_demonstrations(PROBLEMS, CharacterTokenizer(), 5, 13).dropped == 1
+    with pytest.raises(InputError, match="every demonstration is longer than the limit of 2 tokens: the shortest has 3"):
+        encode_demonstrations(PROBLEMS, CharacterTokenizer(), 6, 2)
     with pytest.raises(InputError, match="every prompt is longer than the limit of 2"):
-        right_pad_demonstrations(PROBLEMS, CharacterTokenizer(), 2, 9)
+        encode_demonstrations(PROBLEMS, CharacterTokenizer(), 2, 9)
     with pytest.raises(InputError, match="the problem 'a' has no demonstration"):
-        right_pad_demonstrations([*PROBLEMS, Problem("a", "1")], CharacterTokenizer(), 9, 99)
+        encode_demonstrations([*PROBLEMS, Problem("a", "1")], CharacterTokenizer(), 9, 99)
 
 
 def test_demonstrations_of_a_chat():
-    arrays = right_pad_demonstrations(PROBLEMS[:1], ChatTokenizer(), 20, 9, chat=True)
+    arrays = encode_demonstrations(PROBLEMS[:1], ChatTokenizer(), 20, 9, chat=True)
     assert ChatTokenizer().decode(arrays.prompt_tokens[0]) == "user:1+1=|"
 
 
 def test_no_demonstration_of_the_arithmetic_task_is_dropped():
     problems = arithmetic("train", 50, seed=0)
-    arrays = right_pad_demonstrations(problems, CharacterTokenizer(), 12, 48)
+    arrays = encode_demonstrations(problems, CharacterTokenizer(), 12, 48)
     assert (arrays.dropped, arrays.prompt_tokens.shape) == (0, (50, 12))
 
 

@@ -88,10 +88,10 @@ def llama(tmp_path):
     [
         ({"model_type": "gpt2", "hidden_size": None}, "family 'gpt2', which is not supported; choose among llama"),
         ({"model_type": "mamba"}, "family 'mamba', which is not supported; choose among llama"),
-        ({"hidden_act": "gelu"}, "has hidden_act 'gelu'; no such entry or \"silu\""),
+        ({"hidden_act": "gelu"}, "has hidden_act 'gelu'; it must be absent or \"silu\""),
         (
             {"use_sliding_window": True, "sliding_window": 8},
-            "has use_sliding_window True; false, because Llama models have no window",
+            "has use_sliding_window True; it must be false, because Llama models have no window",
         ),
         (
             {"model_type": "mistral", "sliding_window": 8, "layer_types": 2 * ["full_attention"]},
@@ -101,11 +101,14 @@ def llama(tmp_path):
             {"model_type": "qwen2", "layer_types": ["full_attention", "sliding_attention"]},
             "'full_attention' for each layer",
         ),
-        ({"model_type": "qwen2", "layer_types": ["full_attention"]}, "or 'full_attention' for each layer is expected"),
+        ({"model_type": "qwen2", "layer_types": ["full_attention"]}, "or 'full_attention' for each layer"),
         ({"model_type": "qwen2", "layer_types": ["linear_attention"] * 2}, "has layer_types"),
-        ({"model_type": "qwen2", "max_window_layers": -1}, "has max_window_layers -1; a whole number of at least 0"),
-        ({"model_type": "qwen2", "sliding_window": "8"}, "has sliding_window '8'; a whole number above 0"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "has rope_parameters.factor None; a number above 0"),
+        (
+            {"model_type": "qwen2", "max_window_layers": -1},
+            "has max_window_layers -1; it must be a whole number of at least 0",
+        ),
+        ({"model_type": "qwen2", "sliding_window": "8"}, "has sliding_window '8'; it must be a whole number above 0"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "has rope_parameters.factor None; it must be a number above 0"),
         (
             {"rope_parameters": {"rope_type": "proportional", "factor": 2.0}},
             "has rope_parameters.rope_type 'proportional'; 'default' or",

@@ -128,7 +128,7 @@ def test_unused_margins_of_the_pairs_are_reported():
 @pytest.mark.parametrize(
     ("chat", "warning"),
     [
-        (True, "the chat template leaves out tool_calls of the chats in the data; the model does not see it"),
+        (True, "the chat template omits the fields tool_calls of the chats in the data, so the model does not see them"),
         (
             False,
             "40 prompts are chats (roles: user) and chat is off: the texts are joined by newlines without roles; use --chat",
@@ -163,7 +163,7 @@ def test_margins_reach_the_loss_of_every_micro_batch_and_of_the_heldout_pairs():
         ({"loss": "dop"}, "The loss 'dop' is unknown; did you mean 'dpo'. Choose one of dpo, dpo_average, rpo"),
         ({"loss": "orpo", "loss_options": {"beta": 1.0}}, "orpo has no option 'beta'; it has coefficient"),
         ({"loss_options": {"beta": -1.0}}, r"The options .* do not fit dpo: beta must be positive"),
-        ({"max_tokens": 4}, r"every pair has a side of more than max_tokens=4 tokens, the shortest pair needs \d"),
+        ({"max_tokens": 4}, r"every pair has a side of more than max_tokens=4 tokens: the shortest pair needs \d"),
         ({"replicas": 8, "batch": 12}, "batch is 12 rows, which 8 devices cannot share"),
     ],
 )

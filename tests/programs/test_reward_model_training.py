@@ -267,7 +267,7 @@ def test_separate_held_out_pairs_share_no_prompt_with_training(tmp_path):
 def test_data_and_meshes_that_cannot_work_are_refused(tmp_path):
     pairs = digit_pairs(4, 0)
     with pytest.raises(
-        InputError, match=r"every pair has a side of more than max_tokens=2 tokens, the shortest pair needs \d"
+        InputError, match=r"every pair has a side of more than max_tokens=2 tokens: the shortest pair needs \d"
     ):
         make_reward_setup(replace(CONFIG, max_tokens=2), (pairs, pairs))
     with pytest.raises(InputError, match="there are no pairs; give at least one"):

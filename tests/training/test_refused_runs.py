@@ -26,7 +26,7 @@ from rljax.training.config import TrainConfig
         ),
         ({"dataset": "nothing.jsonl"}, "nothing.jsonl"),
         ({"reward": "excat"}, "excat"),
-        ({"max_response_tokens": 8}, "every demonstration is longer than the limit of 8 tokens, the shortest has 9"),
+        ({"max_response_tokens": 8}, "every demonstration is longer than the limit of 8 tokens: the shortest has 9"),
         ({"max_prompt_tokens": 2}, "every prompt is longer than the limit of 2 tokens"),
         ({"model": "./nowhere"}, "model folder './nowhere' does not exist"),
         ({"tokenizer": "./nowhere"}, "nowhere"),
@@ -82,7 +82,7 @@ def test_a_configuration_survives_a_round_trip_through_json():
 
 def test_held_out_prompts_that_are_too_long_are_named_in_the_error(tmp_path):
     problems = [Problem(f"{number}+1=", str(number + 1)) for number in range(1, 9)]
-    with pytest.raises(InputError, match="every held-out prompt is longer than the limit of 6 tokens, the shortest has 11"):
+    with pytest.raises(InputError, match="every held-out prompt is longer than the limit of 6 tokens: the shortest has 11"):
         rljax.train(
             TINY.replace(run=str(tmp_path / "run"), max_prompt_tokens=6, warm_start_steps=0, tokenizer="bytes", task=None),
             problems=(problems, [Problem("123456789=", "1")]),

@@ -58,8 +58,9 @@ def weighted_centered(
         [1.5, -1.5, -1.5]
 
     Source:
-        unpublished: from a design document, not a paper; its Eqs. 39 and 52, which are the same equation. Published for the same
-        job: `leave_one_out` of `rljax.ops.group`, and `rljax.ops.baseline.length_weighted_centered`, whose weights are lengths.
+        unpublished: from a design document, not a paper; its Eqs. 39 and 52, which are the same equation. Published
+        alternative: `leave_one_out` of `rljax.ops.group`, and `rljax.ops.baseline.length_weighted_centered`, whose
+        weights are lengths.
     """
     member = group_members(rewards, valid)
     check_floating(weights=weights)
@@ -94,8 +95,8 @@ def length_quality(lengths: Lengths) -> Float[Array, "..."]:
         [0.5, 0.10000000149011612, 0.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 52, length normalization. Published for the same
-        job: `rljax.ops.baseline.length_weighted_centered`, whose weight is the length itself, not its inverse root.
+        unpublished: from a design document, not a paper; its Eq. 52, length normalization. Published alternative:
+        `rljax.ops.baseline.length_weighted_centered`, whose weight is the length itself, not its inverse root.
     """
     check_lengths(lengths=lengths)
     tokens = as_float(lengths)
@@ -131,7 +132,7 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
 
     Source:
         unpublished: from a design document, not a paper; its Eq. 52, confidence scores, length-normalized as GEPO's authors
-        do (arXiv:2508.17850). Published for the same job: the weights of
+        do (arXiv:2508.17850). Published alternative: the weights of
         `rljax.ops.ratio.group_expectation_log_denominator`.
     """
     check_floating(logp=logp)
@@ -216,7 +217,7 @@ def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> F
 
     Source:
         unpublished: from a design document, not a paper; its Eq. 40, which does not say how to rank ties; averaging them makes
-        the sum 0. Published for the same job: `rljax.ops.group.group_normalized`.
+        the sum 0. Published alternative: `rljax.ops.group.group_normalized`.
     """
     member = group_members(rewards, valid)
     pair = member[..., :, None] & member[..., None, :]
@@ -280,7 +281,7 @@ def hierarchical(
 
     Source:
         unpublished: from a design document, not a paper; its Eq. 51, with the α of its Table 5. "Similar" is read as "of
-        the same type". Published for the same job: `rljax.ops.batch.batch_normalized_rewards`.
+        the same type". Published alternative: `rljax.ops.batch.batch_normalized_rewards`.
     """
     member = group_members(rewards, valid)
     check_integer(types=types)

@@ -178,7 +178,7 @@ def median_length(mask: Mask) -> Float[Array, ""]:
         2.5
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 30, L_median. Published for the same job: the constant of
+        unpublished: from a design document, not a paper; its Eq. 30, L_median. Published alternative: the constant of
         Dr.GRPO, `rljax.ops.weights.constant_length`.
     """
     lengths = as_float(count_tokens(mask).reshape(-1))
@@ -224,7 +224,7 @@ def length_reweighted(
         [0.10000000149011612, 0.20000000298023224]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 30; not in DAPO. Published for the same job:
+        unpublished: from a design document, not a paper; its Eq. 30; not in DAPO. Published alternative:
         `rljax.ops.weights.sequence_mean` and `rljax.ops.weights.constant_length`.
     """
     check_nonnegative(alpha=alpha)

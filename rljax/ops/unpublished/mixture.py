@@ -48,7 +48,7 @@ def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, w
 
     Source:
         unpublished: from a design document, not a paper; its Eq. 58 (VAPO first, GRPO second; its Eq. 59 is the schedule of
-        α). Published for the same job: either part alone, `rljax.ops.gae.gae` or `rljax.ops.group.group_normalized`.
+        α). Published alternative: either part alone, `rljax.ops.gae.gae` or `rljax.ops.group.group_normalized`.
     """
     check_floating(first=first, second=second)
     check_same_shape(first=first, second=second)
@@ -83,8 +83,8 @@ def with_exploration_bonus(
         [1.5, 0.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 9, line 6 (DAPO-GRPO hybrid). Published for the same
-        job: the entropy term of T1, `rljax.algorithms.terms.entropy_bonus`.
+        unpublished: from a design document, not a paper; its Algorithm 9, line 6 (DAPO-GRPO hybrid). Published
+        alternative: the entropy term of T1, `rljax.algorithms.terms.entropy_bonus`.
     """
     check_floating(advantage=advantage, bonus=bonus)
     check_same_shape(advantage=advantage, bonus=bonus)
@@ -119,7 +119,7 @@ def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, 
 
     Source:
         unpublished: from a design document, not a paper; its Algorithm 9 leaves `exploration_bonus` undefined; this
-        definition is ours. Published for the same job: T1's entropy, `rljax.ops.divergence.entropy`.
+        definition is ours. Published alternative: T1's entropy, `rljax.ops.divergence.entropy`.
     """
     check_floating(entropy=entropy)
     check_mask(mask=mask)
@@ -154,7 +154,7 @@ def mix_values(
         [2.5]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 17; not in VAPO. Published for the same job: the critic
+        unpublished: from a design document, not a paper; its Eq. 17; not in VAPO. Published alternative: the critic
         alone, pretrained (VC-PPO, arXiv:2503.01491).
     """
     check_floating(pretrained=pretrained, critic=critic)
@@ -233,7 +233,7 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
         2.0
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 21; not in VAPO. Published for the same job: a categorical
+        unpublished: from a design document, not a paper; its Eq. 21; not in VAPO. Published alternative: a categorical
         head, `rljax.ops.categorical.hl_gauss`.
     """
     check_floating(values=values, weight_logits=weight_logits)
@@ -279,7 +279,7 @@ def constitutional_sum(
         [1.25]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 62. Published for the same job:
+        unpublished: from a design document, not a paper; its Eq. 62. Published alternative:
         `rljax.ops.shaping.weighted_composite`.
     """
     check_floating(base=base)
@@ -314,7 +314,7 @@ def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "
         [3.0, 1.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 63. Published for the same job:
+        unpublished: from a design document, not a paper; its Eq. 63. Published alternative:
         `rljax.ops.shaping.weighted_composite`.
     """
     _check_weights(weights, objectives=objectives)

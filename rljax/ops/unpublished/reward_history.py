@@ -47,7 +47,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
 
     Args:
         prompts: N, the number of prompts; their ids run from 0 to N - 1.
-        capacity: H, rewards kept per prompt, at least 1. For groups of K, keep K - G.
+        capacity: H, rewards kept per prompt, at least 1. For groups of K with G responses per step, keep K - G.
 
     Returns:
         the empty memory.
@@ -60,7 +60,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
         [0, 0, 0]
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 5, history buffer 𝓗. Published for the same job:
+        unpublished: from a design document, not a paper; its Algorithm 5, history buffer 𝓗. Published alternative:
         more responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     check_at_least(1, prompts=prompts, capacity=capacity)
@@ -108,7 +108,7 @@ def _remember_prompt(memory: RewardHistory, entry: tuple[Array, Array, Array]) -
 def push_history(
     history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], *, valid: Mask | None = None
 ) -> RewardHistory:
-    """Add a step's rewards to the memory, dropping the oldest of a full prompt.
+    """Add a step's rewards to the memory, dropping a prompt's oldest rewards when its buffer is full.
 
     ::
 
@@ -135,7 +135,7 @@ def push_history(
         ([2.0, 3.0], [0, 2])
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 5, line 6. Published for the same job: more
+        unpublished: from a design document, not a paper; its Algorithm 5, line 6. Published alternative: more
         responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     ids, counts = _check_entries(history, prompt_ids, rewards, valid)
@@ -173,7 +173,7 @@ def join_history(
         ([1.0, 5.0, 0.0], [[True, True, False], [True, False, False]])
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 5, lines 2 to 4. Published for the same job: more
+        unpublished: from a design document, not a paper; its Algorithm 5, lines 2 to 4. Published alternative: more
         responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     ids, counts = _check_entries(history, prompt_ids, rewards, valid)
@@ -219,7 +219,7 @@ def temporal_advantage(
         [[0.5, 0.5]]
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 5, line 5. Published for the same job: more
+        unpublished: from a design document, not a paper; its Algorithm 5, line 5. Published alternative: more
         responses per prompt, `rljax.ops.group.leave_one_out`.
     """
     combined, counts = join_history(history, prompt_ids, rewards, valid=valid)

@@ -38,7 +38,7 @@ def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: i
         [0.0, 0.4619, 0.7071, 0.3827, 0.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 57, corrected. Published for the same job: the half cosine
+        unpublished: from a design document, not a paper; its Eq. 57, corrected. Published alternative: the half cosine
         of SGDR, arXiv:1608.03983, Eq. 5 (`optax.warmup_cosine_decay_schedule`).
     """
     check_nonnegative(step=step)

@@ -72,7 +72,7 @@ def _results(job: Mapping, judge: Judge) -> Iterator[tuple[int, int]]:
     _supply_oracles(space, setup, [*tests, check], job["entry_point"])
     candidate = _connect(space, trees, tests, job["entry_point"], judge)
     for tree in trees:
-        source.prepared(tree)
+        source.instrument(tree)
     ready = _attempt(setup, space, judge)
     for test in tests:
         yield int(_attempt(test, space, judge) and ready), 1
@@ -90,7 +90,7 @@ def _parsed(text: str, name: str) -> ast.Module:
 
 
 def _accounting(judge: Judge) -> dict[str, Callable]:
-    """Make the functions that `rljax.rewards.sandbox.source.prepared` puts into the tests."""
+    """Make the functions that `rljax.rewards.sandbox.source.instrument` puts into the tests."""
 
     def kind_of(value: object) -> object:
         reference = reference_of(value)
@@ -156,7 +156,7 @@ def _helpers(space: dict, prompt: str) -> None:
     """Define what the prompt defines, if it is a program: the tests may use it, and the program must not replace it."""
     try:
         tree = ast.parse(prompt)
-        compiled = compile(source.prepared(tree), "<prompt>", "exec")
+        compiled = compile(source.instrument(tree), "<prompt>", "exec")
     except (SyntaxError, ValueError, RecursionError):
         return  # a prompt in prose
     try:
@@ -210,7 +210,7 @@ def _connect(space: dict, trees: list[ast.Module], tests: list[ast.Module], entr
 
 def _checked(check: ast.Module, space: dict, candidate: object, judge: Judge) -> tuple[int, int]:
     """Run HumanEval's `check`. If it raises outside its assertions, it fails completely."""
-    assertions = Assertions(judge, source.counted(check))
+    assertions = Assertions(judge, source.wrap_assertions(check))
     space["__assertion__"] = assertions.one
     if not (callable(candidate) and _attempt(check, space, judge) and "check" in space):
         return 0, 1

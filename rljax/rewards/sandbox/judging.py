@@ -54,14 +54,14 @@ class Program(NamedTuple):
     entry_point: str = ""
     """The name of the program's function with which `check` is called."""
     prompt: str = ""
-    """The task. If it is Python, the tests see the names that it defines, with the prompt's own definitions."""
+    """The task. If it is Python, the tests see the names that it defines as the prompt, not the program, defines them."""
 
 
 class Verdict(NamedTuple):
     """The result of one program's tests."""
 
     shares: tuple[float, ...]
-    """For each test the share that passed: 0 or 1, or a fraction for a `check` of several assertions; 0 if it was not reached."""
+    """The share of each test that passed: 0 or 1, or a fraction for a `check` of several assertions; 0 if it was not reached."""
     ended: str
     """`done`; `timeout`; `died` if something else ended the tests; `unjudged` if they cannot run here, whatever the program is."""
     reason: str
@@ -98,7 +98,7 @@ def unavailable() -> Mapping[str, str]:
     """Find out which levels do not work on this machine. Those below the strongest that works are not tried.
 
     Returns:
-        For each level that does not work the reason.
+        The reason for each level that does not work.
 
     Example:
         >>> level() in unavailable()
@@ -156,9 +156,9 @@ def _judged(program: Program, limits: Limits, at: str, patience: float) -> Verdi
     if not units:
         raise InputError("a program without tests cannot be judged; provide `tests` or `check`.")
     if len(program.code) > _LONGEST_PROGRAM or len(wire.frame(program.code)) > wire.LONGEST_FRAME // 2:
-        return Verdict((0.0,) * units, "died", f"the program has {len(program.code)} characters")
+        return Verdict((0.0,) * units, "died", f"the program is too long ({len(program.code)} characters)")
     if len(wire.frame(program._replace(code=""))) > wire.LONGEST_FRAME // 2:
-        return Verdict((0.0,) * units, "unjudged", f"the tests have more than {wire.LONGEST_FRAME // 2} bytes")
+        return Verdict((0.0,) * units, "unjudged", f"the tests are too long (more than {wire.LONGEST_FRAME // 2} bytes)")
     *results, end = _reports(program, limits, at, patience)
     if end["ended"] == "not confined":
         raise InputError(

@@ -159,8 +159,8 @@ def oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable[str]
 
     These are names of the standard library, aliases of packages such as `np`, names such as `allclose`, functions that judge
     another function's result, as `check` in `assert check(f(3), 42)`, and references to compare with, as in `f(3) == expected(3)`.
-    Such a name may also be the function under test: it is if it is the entry point or, without an entry point, if a test uses it
-    without using any other name that the program can define.
+    Such a name is not listed if it is the function under test: if it is the entry point or, without an entry point, if a test
+    uses it without using any other name that the program can define.
 
     Args:
         setup: the statements before the tests.
@@ -169,7 +169,7 @@ def oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable[str]
         entry_point: the name of the function under test; empty if it is not known.
 
     Returns:
-        For each such name the module that it has to come from; empty if none is known.
+        Each such name -> the module that it must come from; empty if none is known.
 
     Example:
         >>> test = ast.parse("assert isclose(f(2), np.pi)\\nassert approx(f(3)) == 1")
@@ -240,7 +240,7 @@ def _is_named(node: ast.AST, names: set[str]) -> bool:
 
 
 def _encloses(trees: Sequence[ast.Module], name: str, others: set[str]) -> bool:
-    """True if a call of a function has another one's call among its arguments."""
+    """True if a call of the function `name` uses one of `others` in its positional arguments."""
     calls = [node for node in walk(trees) if isinstance(node, ast.Call) and _is_named(node.func, {name})]
     return any(_is_named(inner, others) for call in calls for argument in call.args for inner in ast.walk(argument))
 
@@ -310,12 +310,13 @@ def _used_as_objects(node: ast.AST, made: dict[str, str]) -> list[str]:
     return found
 
 
-def prepared(tree: ast.Module) -> ast.Module:
+def instrument(tree: ast.Module) -> ast.Module:
     """Change the source of a test, so that it reports what it does with exceptions, types and arguments.
 
     A handler of exceptions calls `__handled__()` first. The object of a `with` statement is `__guarded__(..., asserts)`, where
-    `asserts` is whether its body contains an assertion. A call of `assertRaises` with a function is `__settled__(__owed__(), ...)`.
-    What an assertion tests is `__answer__(...)`. `type(x)` and `x.__class__` are `__type__(x)`. A variable that is passed to a
+    `asserts` is whether its body contains an assertion. A call of `assertRaises` with a function is `__settled__(__owed__(), ...)`:
+    `__owed__()` lists the exceptions that the test has yet to handle, and `__settled__` forgets those that the call adds. What an
+    assertion tests is `__answer__(...)`. `type(x)` and `x.__class__` are `__type__(x)`. A variable that is passed to a
     function and then compared with a constant is passed as `__examined__(variable)`.
 
     Args:
@@ -325,7 +326,7 @@ def prepared(tree: ast.Module) -> ast.Module:
         The tree.
 
     Example:
-        >>> print(ast.unparse(prepared(ast.parse("f(xs)\\nassert xs == [1]\\nassert type(y) == list"))))
+        >>> print(ast.unparse(instrument(ast.parse("f(xs)\\nassert xs == [1]\\nassert type(y) == list"))))
         f(__examined__(xs))
         assert __answer__(xs == [1])
         assert __answer__(__type__(y) == list)
@@ -333,8 +334,8 @@ def prepared(tree: ast.Module) -> ast.Module:
     return ast.fix_missing_locations(_Preparation(tree).visit(tree))
 
 
-def counted(tree: ast.Module) -> int:
-    """Make each assertion one that is counted and does not end the test; constant ones such as `assert True` stay unchanged.
+def wrap_assertions(tree: ast.Module) -> int:
+    """Wrap each assertion so that it is counted and does not end the test; constant ones such as `assert True` stay unchanged.
 
     Args:
         tree: the source of a `check`; each of its assertions becomes the content of `with __assertion__(number):`.
@@ -343,7 +344,7 @@ def counted(tree: ast.Module) -> int:
         The number of assertions.
 
     Example:
-        >>> tree = ast.parse("assert f(1)\\nassert False"); counted(tree); print(ast.unparse(tree))
+        >>> tree = ast.parse("assert f(1)\\nassert False"); wrap_assertions(tree); print(ast.unparse(tree))
         1
         with __assertion__(0):
             assert f(1)
@@ -409,7 +410,7 @@ class _Preparation(ast.NodeTransformer):
 
 
 def _examined_arguments(tree: ast.Module) -> set[int]:
-    """Find the arguments that a test examines after the call: whatever else it does is to compare the variable with constants."""
+    """Find the arguments that a test examines after the call: apart from calls, it only compares the variable with constants."""
     nodes = list(ast.walk(tree))
     calls = [node for node in nodes if isinstance(node, ast.Call) and not _is_builtin(node.func)]
     arguments = {id(argument) for call in calls for argument in (*call.args, *(word.value for word in call.keywords))}

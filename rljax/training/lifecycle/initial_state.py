@@ -127,7 +127,7 @@ def initial_state(setup: Setup, params: Params) -> TrainState:
 
 
 def all_for_critic(setup: Setup, params: Params) -> Params | None:
-    """Return the policy's full parameters, which may initialize a critic; None without a critic."""
+    """Return the policy's full parameters, which may initialize a critic; None if there is no critic."""
     return None if setup.critic is None else setup.whole(params)
 
 

@@ -33,7 +33,7 @@ class Consent(NamedTuple):
     trust: bool = False
     """Whether to execute code that only the config.json of the run names."""
     changes: bool = False
-    """Whether to continue although the run's rows, rewards, chat template or tokenizer have changed."""
+    """Whether to continue even if the run's rows, rewards, chat template or tokenizer have changed."""
 
 
 NO_CONSENT = Consent()
