@@ -257,7 +257,7 @@ def _list_chat_omissions(chats: Sequence[Problem], tokenizer: Tokenizer, *, chat
             seen.add(shape)
             unread |= tokenizer.unread(messages, **columns)
     names = ", ".join(sorted(unread))
-    note = f"the chat template omits the fields {names} of the chats in the data, so the model does not see them"
+    note = f"the chat template omits these fields of the chats in the data, so the model does not see them: {names}"
     return [note] if unread else []
 
 

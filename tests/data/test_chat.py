@@ -228,7 +228,7 @@ def test_lost_parts_of_a_chat_are_reported():
     assert list_prompt_omissions([conversation], make_tokenizer(), chat=True) == []
     poor = make_tokenizer("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}")
     (note,) = list_prompt_omissions([conversation], poor, chat=True)
-    assert "omits the fields name, tool_calls, tools of the chats" in note
+    assert "the model does not see them: name, tool_calls, tools" in note
     with_columns = [Problem("x", "4", None, {"system": "s"}), Problem("x", "4", None, {"documents": ["d"], "system": ""})]
     expected = ["the prompts leave out the columns system, documents; write them into the messages"]
     assert (

@@ -96,6 +96,7 @@ def test_unreadable_adapters_are_refused_by_name(stored):
         ({**tensors, "base_model.model.lm_head.lora_A.weight": np.zeros((3, 16), np.float32)}, "'lm_head.lora_A.weight'"),
         ({**tensors, name: np.zeros((2, 2), np.float32)}, "does not fit its model"),
         ({key: tensor for key, tensor in tensors.items() if key != name}, "does not fit its model"),
+        ({}, "has no adapter tensors; restore the original file"),
     ):
         save_file(changed, folder / "adapter_model.safetensors")
         with pytest.raises(InputError, match=message):

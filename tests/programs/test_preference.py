@@ -128,7 +128,7 @@ def test_unused_margins_of_the_pairs_are_reported():
 @pytest.mark.parametrize(
     ("chat", "warning"),
     [
-        (True, "the chat template omits the fields tool_calls of the chats in the data, so the model does not see them"),
+        (True, "the chat template omits these fields of the chats in the data, so the model does not see them: tool_calls"),
         (
             False,
             "40 prompts are chats (roles: user) and chat is off: the texts are joined by newlines without roles; use --chat",

@@ -54,7 +54,7 @@ class Program(NamedTuple):
     entry_point: str = ""
     """The name of the program's function with which `check` is called."""
     prompt: str = ""
-    """The task. If it is Python, the tests see the names that it defines as the prompt, not the program, defines them."""
+    """The task. If it is Python, the tests see the names that it defines, in the prompt's version, not the program's."""
 
 
 class Verdict(NamedTuple):
