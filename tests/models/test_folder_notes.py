@@ -64,7 +64,9 @@ def test_unread_weight_files_are_reported(folder, capsys, file):
 @pytest.mark.parametrize("name", ["LlamaForSequenceClassification", "LlamaForQuestionAnswering", "LlamaModel"])
 def test_a_model_of_another_class_is_refused(folder, name):
     edit_config(folder / "config.json", architectures=[name])
-    with pytest.raises(InputError, match=rf"has architectures \['{name}'\]; it must be a list of class names that end in ForCausalLM"):
+    with pytest.raises(
+        InputError, match=rf"has architectures \['{name}'\]; it must be a list of class names that end in ForCausalLM"
+    ):
         read_config(folder)
 
 
