@@ -111,7 +111,7 @@ def llama(tmp_path):
         ({"rope_parameters": {"rope_type": "yarn"}}, "has rope_parameters.factor None; it must be a number above 0"),
         (
             {"rope_parameters": {"rope_type": "proportional", "factor": 2.0}},
-            "has rope_parameters.rope_type 'proportional'; 'default' or",
+            "has rope_parameters.rope_type 'proportional'; it must be 'default' or",
         ),
         ({"model_type": "olmo"}, "the nearest one is olmo2, but olmo also has norms without"),
     ],
