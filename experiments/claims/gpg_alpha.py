@@ -70,7 +70,7 @@ def measure(settings, seeds):
 CLAIM = Claim(
     paper="GPG, arXiv:2504.02546",
     place="Section 3",
-    text="dividing a batch by its share of groups with a signal raises the final pass rate",
+    text="dividing a batch by its share of groups with a signal finishes ahead",
     arms=ARMS,
     measure=measure,
     statistic=difference("success", "with", "without, larger steps"),

@@ -39,7 +39,7 @@ ARMS = {f"lambda {lambda_:g}": make_arm(open_reasoner_zero(lambda_=lambda_)) for
 CLAIM = Claim(
     paper="Open-Reasoner-Zero, arXiv:2503.24290",
     place="Abstract, and its ablation (section not checked)",
-    text="PPO with lambda = 1 finishes ahead of PPO with 0.95",
+    text="PPO with lambda = 1 finishes ahead of 0.95",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "lambda 1", "lambda 0.95"),

@@ -40,7 +40,7 @@ ARMS = {"all responses": make_arm(ROWS["naive_grpo"]), "truncated ones left out"
 CLAIM = Claim(
     paper="DAPO, arXiv:2503.14476",
     place="Section 3.4, Table 1",
-    text="leaving truncated responses out of the loss raises the final pass rate",
+    text="leaving truncated responses out of the loss finishes ahead",
     arms=ARMS,
     measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "truncated ones left out", "all responses"),

@@ -40,7 +40,7 @@ ARMS = {"tokens of the batch": make_arm(token_mean), "tokens of a prompt": make_
 CLAIM = Claim(
     paper="ScaleRL, arXiv:2510.13786",
     place="Section 3.2 and Appendix A.9, Figure 14a",
-    text="a mean over the tokens of each prompt finishes ahead of a mean over all tokens of the batch",
+    text="a mean over the tokens of each prompt finishes ahead of a mean over the batch's tokens",
     arms=ARMS,
     measure=partial(measure_tuned, number="success", rates=(0.1, 0.3, 1.0, 3.0)),
     statistic=difference("success", "tokens of a prompt", "tokens of the batch"),
