@@ -18,12 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 IDEAS = [idea for section in read_ideas().values() for idea in section]
 WITH_COMMAND = [idea for idea in IDEAS if idea.commands]
-PLACES = ("model", "dataset", "task", "run", "run_folder", "device")
-"""Flags that only name a place; a test uses places of its own."""
+INPUTS = ("model", "dataset", "task", "run", "run_folder", "device")
+"""Flags for a path, a model, a task or a device; tests pass values of their own."""
 
 
 @cache
-def functions_of(file):
+def tests_in(file):
     """Names of the tests of a file."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
@@ -51,8 +51,8 @@ def marks_of(command):
     for word in rest:
         if word.startswith("--"):
             flag = word[2:].replace("-", "_")
-            marks |= set() if flag in PLACES else {flag}
-        elif flag not in PLACES and (flags or name == "explain"):
+            marks |= set() if flag in INPUTS else {flag}
+        elif flag not in INPUTS and (flags or name == "explain"):
             marks |= {
                 part for part in re.findall(r"[a-z][\w]{3,}", word.replace("-", "_")) if part not in ("reward", "term")
             }
@@ -103,7 +103,7 @@ def test_commands_of_an_idea_parse_and_their_algorithm_is_valid(idea):
 
 def test_tests_of_every_idea_exist():
     names = [name.partition("::") for idea in IDEAS for name in idea.tests]
-    assert ["::".join((file, name)) for file, _, name in names if name not in functions_of(file)] == []
+    assert ["::".join((file, name)) for file, _, name in names if name not in tests_in(file)] == []
 
 
 def test_commands_of_an_idea_occur_in_the_files_of_its_tests():
@@ -127,7 +127,7 @@ def test_results_of_every_idea_exist():
 
 
 def test_flags_and_links_in_reasons_exist():
-    """Its flags are settings or occur in a command on the page, and its links lead to pages."""
+    """The flags in a reason are settings or occur in a command on the page, and its links lead to pages."""
     known = {"--resume", *(word for idea in WITH_COMMAND for command in idea.commands for word in command.split())}
     for idea in IDEAS:
         flags = {word for span in re.findall(r"`([^`]+)`", idea.reason) for word in span.split() if word.startswith("--")}

@@ -57,7 +57,7 @@ def test_links_lead_to_existing_files(page):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
-def test_python_runs_up_to_the_training(page, tmp_path, monkeypatch):
+def test_the_python_code_of_a_page_runs_with_its_training_calls_removed(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__page__"}
     for block in blocks(page):
@@ -154,7 +154,7 @@ def test_committed_rows_have_the_current_settings_and_rows_with_others_are_not_r
     assert rows_of(file, experiment.settings_of) == []
 
 
-def test_the_committed_tuning_matches_its_command():
+def test_the_committed_tuning_run_matches_its_command():
     experiment, found = experiment_and_results("tuning")
     words = experiment.words_of(experiment.Arguments())
     command = parse(words)

@@ -146,7 +146,7 @@ def read_algorithm(name: str, factory: Callable) -> Equation:
         source=source[1],
         module=factory.__module__,
         function=factory.__name__,
-        test="tests/algorithms/test_against_loops.py",
+        test="tests/algorithms/test_losses_against_oracles.py",
     )
 
 

@@ -95,11 +95,11 @@ def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str,
     return found
 
 
-def without_own(arguments: Sequence[str]) -> list[str]:
+def without_tune_flags(arguments: Sequence[str]) -> list[str]:
     """The flags of `rljax train` on a command line of `rljax tune`.
 
     Example:
-        >>> without_own(["--try", "learning_rate=1e-4,2e-4", "--steps", "8", "--cut=3", "--json"])
+        >>> without_tune_flags(["--try", "learning_rate=1e-4,2e-4", "--steps", "8", "--cut=3", "--json"])
         ['--steps', '8']
     """
     words: list[str] = []
@@ -135,7 +135,7 @@ def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str
         InputError: a setting is both tried and set, or cannot be tried.
     """
     tried = values_of(command.tried, command.config)
-    base = without_own(arguments)
+    base = without_tune_flags(arguments)
     flags = set(flags_in(base))
     both = sorted(name for name in tried if f"--{name.replace('_', '-')}" in flags)
     if both:

@@ -165,7 +165,7 @@ def _check(split: str, count: int, seed: int, operands: tuple[int, int], difficu
     if count < 1:
         raise InputError(f"count is {count}; it must be at least 1.")
     if seed < 0:
-        raise InputError(f"seed is {seed}; it must be an integer of 0 or more.")
+        raise InputError(f"seed is {seed}; it must be a non-negative integer.")
     if not 1 <= difficulty.digits <= 9:
         raise InputError(f"digits is {difficulty.digits}; an operand must have 1 to 9 digits.")
     if not difficulty.operators or not set(difficulty.operators) <= set(_APPLY):

@@ -186,7 +186,7 @@ def _message(message: object, column: str) -> Mapping[str, Any]:
         )
     if entries.get("weight", 1) not in (0, 1):
         raise BadRowError(
-            f"the weight of a chat message must be 1, or 0 if it is not trained on, not {shown(entries['weight'])}",
+            f"the weight of a chat message must be 1 (trained on) or 0 (not trained on), not {shown(entries['weight'])}",
             "rewrite it",
             column=column,
         )

@@ -123,7 +123,7 @@ def perturb(problems: Sequence[Problem], name: str, *, seed: int = 0) -> list[Pr
         ]
         raise InputError(
             f"--perturb {name} changes no prompt of these problems, such as {problems[0].prompt[:60]!r}, because it needs "
-            f"{_NEEDS[name]}; perturbations that change some: {', '.join(others) or 'none'}."
+            f"{_NEEDS[name]}; perturbations that would change some of these prompts: {', '.join(others) or 'none'}."
         )
     return changed
 

@@ -286,7 +286,7 @@ class PromptStream:
         if not len(records):
             raise InputError("there are no records to sample from; give at least one.")
         if seed < 0:
-            raise InputError(f"the seed of the data order is {seed}; it must be an integer of 0 or more.")
+            raise InputError(f"the seed of the data order is {seed}; it must be a non-negative integer.")
         self.records = records
         # Grain shuffles epoch e with seed + e, so epoch 1 of seed 0 would be epoch 0 of seed 1; spread the seeds far apart.
         self._order = _Shuffled(len(records), int(np.random.SeedSequence(seed).generate_state(1)[0]))

@@ -15,6 +15,7 @@ from rljax.text import one_line
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 """The suffixes of the files that can be read."""
+_LISTED = ".jsonl, .json or .parquet"
 
 Row = tuple[str, object]
 """The place of a row ("line 3"), and its content: usually a dict, or a `BadRowError` if it cannot be read."""
@@ -45,7 +46,7 @@ def open_rows(path_or_id: str | Path | Iterable[object], split: str) -> tuple[st
         return f"{name} ({split})", _read_hub(name, split)
     readers = {".jsonl": _read_json_lines, ".json": _read_json, ".parquet": _read_parquet}
     if path.suffix not in readers:
-        raise InputError(f"the dataset {str(path)!r} is not a {', '.join(SUFFIXES)} file; convert it to one of these.")
+        raise InputError(f"the dataset {str(path)!r} is not a {_LISTED} file; convert it to one of these.")
     return str(path), readers[path.suffix](path)
 
 
@@ -68,7 +69,7 @@ def locate(path_or_id: str | Path, split: str) -> Path | None:
     if path.is_file():
         return path
     if path.suffix in SUFFIXES or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise InputError(f"the dataset {name!r} does not exist; give an existing {', '.join(SUFFIXES)} file.")
+        raise InputError(f"the dataset {name!r} does not exist; give an existing {_LISTED} file.")
     return None
 
 

@@ -67,7 +67,7 @@ class SearchReport(NamedTuple):
         return table
 
     def lines(self) -> list[str]:
-        """Describe the differences in words, and note if k differs from what the search's tokens pay for."""
+        """Describe the differences in words, and note if the search's tokens would give another number of responses than k."""
         return [
             f"{row.samples} samples per step: search minus best of {row.responses} {points(row.over_best)}; "
             f"search minus votes of {row.responses} {points(row.over_votes)}{_limit(row)}"
@@ -84,10 +84,11 @@ class SearchReport(NamedTuple):
 
 
 def _limit(row: SearchRow) -> str:
-    """Note for a row whose k differs from the number of responses that the search pays for."""
+    """Note for a row if the search's tokens would give another number of responses than k."""
     if row.affordable > row.responses:
-        return f"; its tokens pay for {row.affordable} responses, but only {row.responses} were sampled (the largest of --samples)"
-    return "; its tokens do not pay for one response" if row.affordable < row.responses else ""
+        only = f"only {row.responses} were sampled (the largest of --samples)"
+        return f"; its tokens would give {row.affordable} responses, but {only}"
+    return "; its tokens are too few for one response" if row.affordable < row.responses else ""
 
 
 def search_row(

@@ -498,7 +498,7 @@ def settings_to_run(
     folder = PairFolder.open(path)
     begins = folder.died_before_saving
     if not (begins or folder.checkpoints.is_dir()):
-        raise InputError(f"The training in {str(path)!r} has no checkpoint: it has ended, or an older rljax made it.")
+        raise InputError(f"The run in {str(path)!r} has no checkpoint: it has ended, or an older rljax made it.")
     names = [field.name for field in fields(kind)]
     saved, passed = dict(folder.config), kind() if config is None else config
     saved.pop(FINGERPRINTS, None)
@@ -525,7 +525,7 @@ def check_fingerprints(folder: PairFolder, fingerprints: Mapping[str, str]) -> N
     changed = [name for name, value in fingerprints.items() if saved.get(name) != value]
     if changed:
         raise InputError(
-            f"{' and '.join(changed).capitalize()} of the training in {str(folder.path)!r} changed since it began, so it "
+            f"{' and '.join(changed).capitalize()} of the run in {str(folder.path)!r} changed since it began, so it "
             "cannot continue: restore them, or start again in a new folder."
         )
 

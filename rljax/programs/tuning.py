@@ -222,8 +222,8 @@ def _tune(
             forget(folder, plan, [trial for trial in trials if trial not in failed])
             reasons = "; ".join(f"{trial.candidate} (seed {trial.seed}): {trial.error}" for trial in failed)
             raise InputError(
-                f"{len(failed)} runs failed, and an error is not a result: {reasons}. The other results are kept. The same command "
-                "retries these runs; --drop-failed drops their candidates."
+                f"{len(failed)} run{'s' * (len(failed) > 1)} failed, and a failed run has no accuracy: {reasons}. "
+                "The other results are kept. The same command retries the failed runs; --drop-failed drops their candidates."
             )
         if number + 1 < len(rungs):
             left = best(score, rungs[number + 1].candidates)

@@ -182,7 +182,7 @@ class RolloutWorker:
         return replace(self, judge=self.judge._replace(progress=progress))
 
     def patient(self, patience: Patience) -> "RolloutWorker":
-        """Return a worker that calls a failing judge again; its engine also shows its reports with `patience.tell`."""
+        """Return a worker that retries a failing judge; from now on, its engine also reports through `patience.tell`."""
         if isinstance(self.engine, ReportingEngine):
             self.engine.report_to(patience.tell)
         return replace(self, judge=self.judge._replace(patience=patience))

@@ -1,4 +1,4 @@
-"""`rljax serve --drift T`: raise an alarm if answers differ from held-out answers in length or log-probability."""
+"""`rljax serve --drift T`: raise an alarm if answers differ from those to held-out problems in length or log-probability."""
 
 import math
 import threading
@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from rljax.serving.guests import Guest, SampledAnswer
 
 WINDOW = 100
-"""Number of answers that are compared with the held-out ones at a time."""
+"""Number of served answers that are compared at a time with the answers to held-out problems."""
 ALPHA = 0.001
 """Probability of a false alarm per window."""
 MIN_HELDOUT = 50
-"""Minimum number of held-out answers."""
+"""Minimum number of answers to held-out problems."""
 MEASURES = ("length", "mean_logprob")
 """An answer's number of tokens, including its end token, and their mean log-probability in nats (its confidence)."""
 
@@ -70,11 +70,12 @@ def welch_test(new: Float[np.ndarray, "N"], reference: Float[np.ndarray, "P"]) -
 
 
 class DriftMonitor(Guest):
-    """Compares every `WINDOW` answers with the held-out ones, and keeps an alarm raised while they differ.
+    """Compares every `WINDOW` answers with the model's answers to held-out problems; keeps an alarm raised while they differ.
 
     A window differs if the p value of one of the two measures is below `ALPHA` / 2 (Bonferroni). It contains only answers that
-    were sampled like the held-out ones: at the same temperature, from the full vocabulary, with the same stop strings, and with
-    room for the longest one. If a prompt has several samples, only the first counts, because they are not independent.
+    were sampled like those to held-out problems: at the same temperature, from the full vocabulary, with the same stop strings,
+    and with a token limit no smaller than the longest of them. If a prompt has several samples, only the first counts, because
+    they are not independent.
 
     Args:
         heldout: answers to held-out problems.
@@ -100,7 +101,7 @@ class DriftMonitor(Guest):
             self.mean.labels(measure, "heldout").set(mean)
 
     def settle(self, answers: list[SampledAnswer]) -> list[SampledAnswer]:
-        """Add answers to the window."""
+        """Add comparable answers to the window, and return all answers unchanged."""
         with self.lock:
             for answer in filter(self.is_comparable, answers):
                 self.answers.inc()
@@ -111,7 +112,7 @@ class DriftMonitor(Guest):
         return answers
 
     def is_comparable(self, answer: SampledAnswer) -> bool:
-        """True if an answer was sampled like the held-out ones."""
+        """True if an answer was sampled like those to held-out problems."""
         own, sampling = self.heldout, answer.sampling
         is_same = (sampling.temperature, sampling.stop) == (own.temperature, own.stop)
         is_full = sampling.top_k is None and sampling.top_p is None and not sampling.stop_ids

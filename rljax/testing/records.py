@@ -1,4 +1,4 @@
-"""Test an algorithm's record, `rljax.algorithms.Algorithm`."""
+"""Check an algorithm, i.e. an `rljax.algorithms.Algorithm`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -63,13 +63,13 @@ def check_algorithm(algorithm: Algorithm, *, like: str | None = None, mesh: Mesh
     without reward, micro-batches, single precision, and the device mesh.
 
     Args:
-        algorithm: the record of functions.
+        algorithm: the algorithm to check.
         like: the algorithm that it must equal, one of `rljax.testing.LIKE`; None: it is not compared.
         mesh: devices that share the rows; None: the mesh is not tested.
         options: fields of `Convention` that differ from that algorithm's.
 
     Raises:
-        AssertionError: a change affects the loss, or the loss differs; the message names the change or the slot.
+        AssertionError: a change affects the loss, or the loss differs; the message names the change, or the fields that differ.
 
     Example:
         >>> from rljax.algorithms import BY_NAME

@@ -456,7 +456,7 @@ def test_a_single_response_is_compared_with_earlier_ones():
     np.testing.assert_allclose(np.asarray(batch.advantage)[:, 0], [2 / 3, -1 / 3], atol=1e-6)
 
 
-def test_a_past_is_only_for_algorithms_that_compare_responses():
+def test_a_history_is_refused_for_algorithms_that_do_not_compare_responses():
     past = Past(empty_history(2, 2), jnp.array([0, 1]))
     with pytest.raises(ValueError, match="past must be None: the algorithm does not compare"):
         prepare_eagerly(BY_NAME["ppo"](), EVERYTHING, past=past)

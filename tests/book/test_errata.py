@@ -1,4 +1,4 @@
-"""Errata of papers and libraries: every check shows its difference with the right numbers, and none for the correct formula."""
+"""Errata in papers and libraries: every check finds its error, with the right numbers, and none in the correct formula."""
 
 import dataclasses
 import json
@@ -83,13 +83,13 @@ def test_the_correct_formula_shows_no_difference(number):
     assert CORRECT[number]().holds is False
 
 
-def test_k3_as_a_loss_has_the_gradient_of_the_reverse_divergence():
+def test_k3_as_a_loss_has_the_gradient_of_the_kl_from_reference_to_policy():
     logits, reference = (jnp.log(jnp.array(p)) for p in ((0.5, 0.5), (0.25, 0.75)))
-    reverse = jax.grad(lambda x: (jnp.exp(reference) * (reference - jax.nn.log_softmax(x))).sum())(logits)
-    assert jnp.allclose(book.K3_GRADIENT(logits, reference), reverse, atol=1e-6)
+    expected = jax.grad(lambda x: (jnp.exp(reference) * (reference - jax.nn.log_softmax(x))).sum())(logits)
+    assert jnp.allclose(book.K3_GRADIENT(logits, reference), expected, atol=1e-6)
 
 
-def test_the_command_reports_that_readings_of_an_ambiguity_differ(evidence, capsys, monkeypatch):
+def test_the_command_prints_every_verdict_and_json(evidence, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("rljax.book.errata.run_all", lambda: evidence)
     assert main(["errata"]) == 0

@@ -1,4 +1,4 @@
-"""Which ops the records call: all ops are found, in the right slots, but not the ops that other ops call."""
+"""Which ops each algorithm calls: all of them are found, in the right slots, but not the ops that other ops call."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def by_global(x):
 by_global.__module__ = closed_over.__module__ = "rljax.made_up"
 
 
-def as_own(function):
+def as_user_function(function):
     function.__module__ = "rljax.made_up"
     return function
 
@@ -36,11 +36,11 @@ def as_own(function):
         (surrogate.clipped, ("surrogate.clipped",)),
         (partial(surrogate.clipped, low=0.1, high=0.2), ("surrogate.clipped",)),
         (partial(partial(surrogate.clipped, low=0.1), high=0.2), ("surrogate.clipped",)),
-        (partial(as_own(lambda f, x: f(x)), weights.token_mean), ("weights.token_mean",)),
-        (partial(as_own(lambda x, f: f(x)), f=weights.token_mean), ("weights.token_mean",)),
-        (as_own(closed_over(k2)), ("divergence.k2",)),
-        (as_own(closed_over(partial(k2))), ("divergence.k2",)),
-        (as_own(lambda x: [k3(y, y) for y in x]), ("divergence.k3",)),
+        (partial(as_user_function(lambda f, x: f(x)), weights.token_mean), ("weights.token_mean",)),
+        (partial(as_user_function(lambda x, f: f(x)), f=weights.token_mean), ("weights.token_mean",)),
+        (as_user_function(closed_over(k2)), ("divergence.k2",)),
+        (as_user_function(closed_over(partial(k2))), ("divergence.k2",)),
+        (as_user_function(lambda x: [k3(y, y) for y in x]), ("divergence.k3",)),
         (by_global, ("divergence.k3",)),
         ((k3, (k2, k3)), ("divergence.k3", "divergence.k2")),
         (lambda x: k3(x, x), ()),
@@ -48,19 +48,19 @@ def as_own(function):
         (None, ()),
     ],
 )
-def test_ops_in_values_of_slots(value, ops):
+def test_ops_are_found_in_the_values_of_slots(value, ops):
     assert ops_in(value) == ops
 
 
-def test_an_attribute_with_the_name_of_an_op_is_no_op():
-    assert ops_in(as_own(lambda inputs: inputs.k3 + inputs.k2)) == ()
+def test_an_attribute_with_the_name_of_an_op_is_not_an_op():
+    assert ops_in(as_user_function(lambda inputs: inputs.k3 + inputs.k2)) == ()
 
 
 def test_a_recursive_function_is_walked_once():
     def again(x):
         return again(k2(x, x))
 
-    assert ops_in(as_own(again)) == ("divergence.k2",)
+    assert ops_in(as_user_function(again)) == ("divergence.k2",)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -107,7 +107,7 @@ def test_every_algorithm_has_an_op_in_each_of_the_four_common_slots():
         assert found & {"advantage", "critic.advantage", "teacher_divergence"}, name
 
 
-def test_users_invert_the_map_of_calls():
+def test_callers_of_ops_are_the_inverse_of_calls():
     calls = calls_of_records()
     used = users(calls)
     assert set(used) == set(names_of_ops().values())
@@ -130,7 +130,7 @@ def test_the_flags_name_the_ops_that_the_trainer_calls():
     assert called == {op for flag in BY_FLAG for op in calls_of_records()[flag]} | {"divergence.ema_update"}
 
 
-def test_parts_are_users():
+def test_swappable_parts_are_listed_as_callers():
     used = users(calls_of_records())
     assert used["unpublished.group_baseline.rank_based"] == ("--with advantage=rank",)
     assert used["unpublished.schedule.warmup_cosine"] == ("--schedule quarter_cosine",)
@@ -149,8 +149,8 @@ def test_ops_that_ops_call():
         (0.25, "0.25"),
         (partial(surrogate.clipped, low=0.2, high=3e-4), "clipped low=0.2 high=0.0003"),
         (ratio.token_log_ratio, "token_log_ratio"),
-        (as_own(lambda x: (k2, k3)), "k2 + k3"),
-        (as_own(by_global), "k3"),
+        (as_user_function(lambda x: (k2, k3)), "k2 + k3"),
+        (as_user_function(by_global), "k3"),
     ],
 )
 def test_the_content_of_a_slot_is_formatted(value, text):
@@ -164,7 +164,7 @@ def test_a_value_that_fits_no_slot_is_refused():
 
 def test_a_critics_head_and_a_function_without_ops_have_their_own_names():
     assert slot_contents(BY_NAME["ppo"]())["critic.head"] == SlotContent("1 number", "")
-    assert describe_slot(as_own(lambda x: x)).function == "<lambda>"
+    assert describe_slot(as_user_function(lambda x: x)).function == "<lambda>"
     assert "reference_rate" not in slot_contents(BY_NAME["grpo"]())
     assert slot_contents(BY_NAME["t1"]())["reference_rate"] == SlotContent("", "0.01")
 

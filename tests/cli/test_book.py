@@ -94,7 +94,7 @@ def test_an_entry_has_its_formula_source_and_links(capsys):
     assert "    calls       masked.zero_outside" in text
 
 
-def test_losses_on_preference_pairs_are_among_the_users(capsys):
+def test_losses_on_preference_pairs_are_listed_as_callers(capsys):
     assert "    used by     preference --loss dpo, preference --loss" in printed(capsys, "equations", "dpo_loss")
     users = ("preference --loss dpo", "preference --loss dpo_average", "preference --loss rpo")
     assert links()["direct_preference.dpo_loss"]["used by"] == users

@@ -111,7 +111,7 @@ sys.exit(run_with_restarts(["--run", "r"], 3))
 """
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_training_once(tmp_path):
+def test_ctrl_c_in_a_terminal_reaches_the_training_process_once(tmp_path):
     """A terminal signals the process group of the command that it runs."""
     (tmp_path / "rljax").mkdir()
     (tmp_path / "rljax" / "__init__.py").touch()

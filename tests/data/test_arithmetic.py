@@ -117,7 +117,7 @@ def test_the_seed_determines_the_problems():
 
 
 @pytest.mark.parametrize(("operands", "operators", "nesting"), [(2, "+-", 0), (3, "+", 1), (3, "-*", 1)])
-def test_a_listed_space_is_counted_correctly_and_can_be_used_up(operands, operators, nesting):
+def test_an_enumerated_problem_space_is_counted_correctly_and_can_be_exhausted(operands, operators, nesting):
     difficulty = module._Difficulty(digits=1, operators=operators, nesting=nesting)
     train, heldout = map(module._list_prompts(difficulty, operands).get, (False, True))
     prompts = {prompt for prompt, *_ in train + heldout}
@@ -133,7 +133,7 @@ def test_the_count_of_groupings_matches_the_list():
         assert len(set(listed)) == len(listed) == module._count_groupings(operands, nesting)
 
 
-def test_a_small_supply_is_compensated_by_the_larger_ones():
+def test_a_small_supply_is_compensated_for_by_the_larger_ones():
     assert module._share(10, {3: 100, 4: 1, 5: 3}) == {4: 1, 5: 3, 3: 6}
     assert module._share(7, {3: 2, 4: 2, 5: 3}) == {3: 2, 4: 2, 5: 3}
     shares = Counter(p.columns["operands"] for p in arithmetic("heldout", 400, seed=0, operands=(2, 4)))
@@ -147,7 +147,7 @@ def test_a_small_supply_is_compensated_by_the_larger_ones():
     [
         ({"split": "test"}, "split is 'test'; .* 'train' and 'heldout'"),
         ({"count": 0}, "count is 0; it must be at least 1"),
-        ({"seed": -1}, "seed is -1; it must be an integer of 0 or more"),
+        ({"seed": -1}, "seed is -1; it must be a non-negative integer"),
         ({"digits": 0}, "digits is 0; an operand must have 1 to 9 digits"),
         ({"digits": 10}, "digits is 10; an operand must have 1 to 9 digits"),
         ({"operators": ""}, r"operators is ''; choose one or more of '\+-\*'"),
@@ -174,7 +174,7 @@ def test_a_request_for_too_many_problems_names_both_numbers():
         arithmetic("train", supply + 1, seed=0, operands=(2, 2))
 
 
-def test_a_sampled_space_gives_all_that_it_promises():
+def test_a_sampled_problem_space_supplies_as_many_problems_as_it_promises():
     assert module.LARGEST_COUNTED < 9**5
     promised = 9**5 // 16
     problems = arithmetic("heldout", promised, seed=0, operands=(5, 5))
@@ -200,13 +200,13 @@ def test_unfinished_demonstrations_keep_their_steps_and_lose_their_answer():
 
 
 @pytest.mark.parametrize(("share", "changed"), [(0.0, 0), (1.0, 40)])
-def test_no_or_every_longer_demonstration_is_unfinished(share, changed):
+def test_a_share_of_0_leaves_no_demonstration_unfinished_and_1_leaves_all(share, changed):
     problems = arithmetic("train", 40, seed=0, operands=(3, 6))
     after = unfinished(problems, share=share, operands=3)
     assert sum(old != new for old, new in zip(problems, after, strict=True)) == changed
 
 
-def test_from_some_length_on_every_demonstration_is_unfinished():
+def test_every_demonstration_of_at_least_a_given_length_is_unfinished():
     problems = arithmetic("train", 200, seed=0, operands=(2, 5))
     by_share, after = (unfinished(problems, share=0.5, operands=4, never=never) for never in (None, 5))
     for old, half, new in zip(problems, by_share, after, strict=True):

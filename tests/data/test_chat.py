@@ -60,8 +60,8 @@ def text_of(ids, tokenizer):
     return tokenizer.inner.decode(ids)
 
 
-def mark_learned(problem, tokenizer):
-    """The response as text, with brackets around what is learned."""
+def mark_trained(problem, tokenizer):
+    """The response as text, with brackets around the tokens that are trained on."""
     ids, mask = response_tokens(problem, tokenizer, chat=True)
     assert len(ids) == len(mask)
     marks = [*mask, False]
@@ -99,15 +99,15 @@ def test_calls_names_reasoning_and_tools_reach_the_template(rows):
     assert "tool add\nfour" in text
     assert '<call>{"type": "function"' in text
     assert text.startswith("<tools>[{")
-    assert mark_learned(problem, tokenizer) == "[<think>two twos</think>It is 4.<|im_end|>]"
+    assert mark_trained(problem, tokenizer) == "[<think>two twos</think>It is 4.<|im_end|>]"
     assert problem.prompt == '2+2?\n[{"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}]\nfour'
 
 
-def test_a_completion_of_several_turns_keeps_its_roles_and_learns_the_assistants(rows):
+def test_only_the_assistant_turns_of_a_completion_are_trained_on_and_all_roles_are_kept(rows):
     (problem,) = rows({"prompt": [QUESTION], "completion": [TOOL_CALL, TOOL_RESULT, REPLY], "tools": TOOLS})
     tokenizer = make_tokenizer(date="2026-01-31")
     call = json.dumps(CALL)
-    assert mark_learned(problem, tokenizer) == (
+    assert mark_trained(problem, tokenizer) == (
         f"[<call>{call}<|im_end|>]\n<|im_start|>tool add\nfour<|im_end|>\n<|im_start|>assistant\n[It is 4.<|im_end|>]"
     )
     assert problem.answer == "It is 4."
@@ -122,13 +122,13 @@ def test_a_completion_of_several_turns_keeps_its_roles_and_learns_the_assistants
         rows({"prompt": [QUESTION], "completion": [TOOL_CALL, TOOL_RESULT]})
 
 
-def test_a_complete_dialogue_learns_every_turn_of_the_assistant(rows):
+def test_every_assistant_turn_of_a_complete_dialogue_is_trained_on(rows):
     (problem,) = rows({"messages": [QUESTION, TOOL_CALL, TOOL_RESULT, REPLY], "tools": TOOLS})
     tokenizer = make_tokenizer(date="2026-01-31")
-    assert mark_learned(problem, tokenizer) == "[It is 4.<|im_end|>]"
+    assert mark_trained(problem, tokenizer) == "[It is 4.<|im_end|>]"
     whole = whole_dialogue(problem)
     call = json.dumps(CALL)
-    assert mark_learned(whole, tokenizer) == (
+    assert mark_trained(whole, tokenizer) == (
         f"[<call>{call}<|im_end|>]\n<|im_start|>tool add\nfour<|im_end|>\n<|im_start|>assistant\n[It is 4.<|im_end|>]"
     )
     ids = [
@@ -148,22 +148,24 @@ def test_a_complete_dialogue_learns_every_turn_of_the_assistant(rows):
     assert whole_dialogue(problem) == problem
 
 
-def test_a_message_of_weight_0_is_not_learned(rows):
+def test_a_message_of_weight_0_is_not_trained_on(rows):
     tokenizer = make_tokenizer(date="2026-01-31")
     (problem,) = rows(
         {"messages": [QUESTION, {**TOOL_CALL, "weight": 0}, TOOL_RESULT, {**REPLY, "weight": 1}], "tools": TOOLS}
     )
-    assert mark_learned(whole_dialogue(problem), tokenizer).endswith("<|im_start|>assistant\n[It is 4.<|im_end|>]")
-    assert not mark_learned(whole_dialogue(problem), tokenizer).startswith("[")
+    assert mark_trained(whole_dialogue(problem), tokenizer).endswith("<|im_start|>assistant\n[It is 4.<|im_end|>]")
+    assert not mark_trained(whole_dialogue(problem), tokenizer).startswith("[")
     assert list_prompt_omissions([problem], tokenizer, chat=True) == []
-    with pytest.raises(InputError, match=r"the weight of a chat message must be 1, or 0 if it is not trained on, not 0\.5"):
+    with pytest.raises(
+        InputError, match=r"the weight of a chat message must be 1 \(trained on\) or 0 \(not trained on\), not 0\.5"
+    ):
         rows({"messages": [QUESTION, {**REPLY, "weight": 0.5}]})
 
 
 @pytest.mark.parametrize("end", ["", "<|im_end|>", "<|im_end|>\n", "<|im_end|><|im_end|>"])
-def test_a_demonstration_ends_once_as_the_template_ends_a_turn(end):
+def test_a_demonstration_ends_with_exactly_one_end_of_turn_token(end):
     tokenizer = make_tokenizer()
-    assert mark_learned(Problem("1+1?", "2", f"2{end}"), tokenizer) == "[2<|im_end|>]"
+    assert mark_trained(Problem("1+1?", "2", f"2{end}"), tokenizer) == "[2<|im_end|>]"
     assert tokenizer.turn_end == tokenizer.inner.convert_tokens_to_ids("<|im_end|>") != tokenizer.eos_token_id
     plain = Problem("1+1?", "2", "2<|endoftext|>")
     assert text_of(response_tokens(plain, tokenizer)[0], tokenizer) == "2<|endoftext|>"
@@ -191,15 +193,15 @@ def test_options_of_the_run_and_of_the_row():
             prompt_tokens(Problem("1", "2", columns={"tools": wrong}), tokenizer, chat=True)
 
 
-def test_a_prefill_and_an_opened_thought_are_part_of_the_answer():
+def test_a_prefill_and_an_open_think_tag_are_part_of_the_answer():
     tokenizer = make_tokenizer(OPENS, prefill="First", keeps_special=True)
     ids = prompt_tokens(Problem("1+1?", "2"), tokenizer, chat=True)
     assert text_of(ids, tokenizer).endswith("<|im_start|>assistant\n<think>\nFirst")
     sampled = tokenizer.encode(" so</think>2<|im_end|>")
     assert completion_text(tokenizer, sampled) == "<think>\nFirst so</think>2"
-    assert mark_learned(Problem("1+1?", "2", "<think>\nFirst so</think>2"), tokenizer) == "[ so</think>2<|im_end|>]"
-    assert mark_learned(Problem("1+1?", "2", "2"), make_tokenizer(prefill="It is ")) == "[2<|im_end|>]"
-    assert mark_learned(Problem("1+1?", "2", "It is 2"), make_tokenizer(prefill="It is ")) == "[2<|im_end|>]"
+    assert mark_trained(Problem("1+1?", "2", "<think>\nFirst so</think>2"), tokenizer) == "[ so</think>2<|im_end|>]"
+    assert mark_trained(Problem("1+1?", "2", "2"), make_tokenizer(prefill="It is ")) == "[2<|im_end|>]"
+    assert mark_trained(Problem("1+1?", "2", "It is 2"), make_tokenizer(prefill="It is ")) == "[2<|im_end|>]"
 
 
 def test_special_tokens_stay_in_answers_only_on_request():
@@ -238,7 +240,7 @@ def test_lost_parts_of_a_chat_are_reported():
     )
 
 
-def test_pairs_keep_tools_and_turns_that_a_text_cannot_contain():
+def test_pairs_keep_tools_and_turns_that_plain_text_cannot_represent():
     columns = PreferenceColumns("prompt", "chosen", "rejected")
     row = {"prompt": [QUESTION], "chosen": [REPLY], "rejected": [{**REPLY, "content": "5"}], "tools": TOOLS}
     assert read_preference(row, columns).columns == {"tools": TOOLS}
@@ -303,7 +305,7 @@ CHATS = {
 @pytest.mark.skipif(not TEMPLATES.is_dir(), reason="the templates of the families come with TRL: pip install trl")
 @pytest.mark.parametrize("conversation", CHATS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_templates_of_the_families_are_rendered_as_by_transformers(family, conversation):
+def test_templates_of_the_families_are_rendered_as_transformers_renders_them(family, conversation):
     tokenizer = make_tokenizer((TEMPLATES / f"{family}.jinja").read_text())
     messages, tools = CHATS[conversation]
     columns = {"tools": tools} if tools else {}
@@ -318,7 +320,7 @@ def test_templates_of_the_families_are_rendered_as_by_transformers(family, conve
 
 @pytest.mark.skipif(not TEMPLATES.is_dir(), reason="the templates of the families come with TRL: pip install trl")
 @pytest.mark.parametrize("family", ["llama3", "qwen2_5", "qwen3", "qwen3_instruct_2507", "phi3"])
-def test_what_is_learned_is_what_the_training_templates_mark(family):
+def test_the_trained_tokens_are_those_that_the_training_templates_mark(family):
     turns = (REPLY,) if family in ("llama3", "phi3") else (TOOL_CALL, TOOL_RESULT, REPLY)
     problem = Problem("2+2?", "4", "x", {"tools": TOOLS} if len(turns) > 1 else {}, None, turns)
     tokenizer = make_tokenizer((TEMPLATES / f"{family}.jinja").read_text())
@@ -328,6 +330,6 @@ def test_what_is_learned_is_what_the_training_templates_mark(family):
     theirs = [token for token, is_own in zip(marked["input_ids"], marked["assistant_masks"], strict=True) if is_own]
     ids, mask = response_tokens(problem, tokenizer, chat=True)
     ours = [token for token, is_own in zip(ids, mask, strict=True) if is_own]
-    # TRL's templates are patched: they always write an empty thought, and what is learned begins at the line break before it.
+    # TRL's templates are patched: they always write an empty thought, and the trained tokens begin at the line break before it.
     plain = [text_of(tokens, tokenizer).replace("\n", "").replace("<think></think>", "") for tokens in (ours, theirs)]
     assert plain[0] == plain[1].removesuffix("<|endoftext|>")

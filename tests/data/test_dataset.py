@@ -1,4 +1,4 @@
-"""Reading problems: the formats that people have, and the messages for rows that cannot be used."""
+"""Loading problems from files: the usual formats, and the messages for rows that cannot be used."""
 
 import json
 import math
@@ -206,7 +206,7 @@ def test_columns_that_cannot_be_found(write, row, arguments, message):
         ("[]", "data.json", r"data\.json contains no problems"),
         ("{}", "data.json", r"data\.json must contain one list of objects, not an object"),
         (GOOD + GOOD, "data.json", r"data\.json is not JSON .* rename it to \.jsonl"),
-        (GOOD, "data.csv", r"data\.csv' is not a \.jsonl, \.json, \.parquet file; convert it"),
+        (GOOD, "data.csv", r"data\.csv' is not a \.jsonl, \.json or \.parquet file; convert it"),
     ],
 )
 def test_files_that_cannot_be_used(write, text, name, message):

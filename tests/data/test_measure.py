@@ -1,4 +1,4 @@
-"""Lengths, bins, complexity and wordings."""
+"""Lengths, bins, complexity and prompt templates."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_steps():
     assert steps_in("0.5 is half") == 1
 
 
-def test_complexity_is_the_mean_of_the_shares_below():
+def test_complexity_is_the_mean_percentile_rank():
     problems = [
         Problem("1 2", "", "a"),
         Problem("1 2 3", "", "a\nb"),
@@ -50,7 +50,7 @@ def test_complexity_grows_with_every_part():
     assert (low, high) == (0.25, 0.75)
 
 
-def test_a_wording_surrounds_the_question_and_nothing_else():
+def test_a_prompt_template_surrounds_the_question_and_nothing_else():
     wording = "Think: {prompt}\nUse \\boxed{}."
     assert reword(Problem("1+1?", "2"), wording) == Problem("Think: 1+1?\nUse \\boxed{}.", "2")
     chat = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"})
@@ -69,6 +69,6 @@ def test_summary():
     assert summary([]) is None
 
 
-def test_no_lengths_have_no_bins():
+def test_an_empty_list_of_lengths_is_refused():
     with pytest.raises(ValueError, match="lengths must hold at least one length"):
         bins_of([])

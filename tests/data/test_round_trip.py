@@ -148,7 +148,7 @@ def test_nothing_of_a_row_is_lost(tmp_path, name, suffix):
 
 
 @pytest.mark.parametrize("name", ["TRL messages", "TRL completion"])
-def test_messages_are_the_rows_own_without_the_tables_nulls(tmp_path, name):
+def test_messages_equal_those_of_the_row_without_the_nulls_of_the_table(tmp_path, name):
     rows = [FORMATS[name](n) for n in range(20)]
     for row, problem in zip(rows, read_problems(write_rows(rows, tmp_path / "rows.parquet")).problems, strict=True):
         chat = row["messages"] if "messages" in row else [*row["prompt"], *row["completion"]]

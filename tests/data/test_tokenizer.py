@@ -115,7 +115,7 @@ def test_the_end_token_pads_if_there_is_no_pad_token(save):
     assert tokenizer.pad_token_id == tokenizer.eos_token_id == 2
 
 
-def test_a_tokenizer_without_end_token_is_refused(save):
+def test_a_tokenizer_without_an_end_token_is_refused(save):
     folder = save(pad_token="<pad>")
     with pytest.raises(
         InputError, match=r"tokenizer' has no end-of-sequence token.*set `eos_token` in its tokenizer_config"
@@ -167,7 +167,7 @@ def test_names_of_tokenizers():
     assert load_tokenizer("characters:a:b").alphabet == "a:b"
 
 
-def test_an_id_of_the_hub_goes_to_transformers(monkeypatch):
+def test_a_hub_id_is_passed_to_transformers(monkeypatch):
     names = []
 
     def from_pretrained(name):

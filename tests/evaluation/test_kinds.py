@@ -25,7 +25,7 @@ def test_shares_before_and_after_are_counted_by_kind():
     ]
 
 
-def test_only_a_certain_change_is_called_learned():
+def test_only_a_significant_change_is_called_learned():
     before = [0] * 40 + [1] * 40 + [1, 0]
     after = [1] * 40 + [0] * 40 + [1, 1]
     kinds = kinds_of(rows(0, before) + rows(9, after), problems([4] * 40 + [5] * 40 + [2] * 2))

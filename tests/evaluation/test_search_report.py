@@ -1,4 +1,4 @@
-"""A search compared with independent responses: how many responses its tokens pay for, and the difference in accuracy."""
+"""A search compared with independent responses: how many its tokens would give, and the difference in accuracy."""
 
 import numpy as np
 import pytest
@@ -21,18 +21,18 @@ def make_row(tokens, *, problems=4, right=True):
 
 @pytest.mark.parametrize(
     ("tokens", "k", "note"),
-    [(25, 2, None), (65, 4, "pay for 6 responses, but only 4 were sampled"), (7, 1, "do not pay for one response")],
+    [(25, 2, None), (65, 4, "would give 6 responses, but only 4 were sampled"), (7, 1, "are too few for one response")],
 )
-def test_what_the_tokens_of_a_search_pay_for(tokens, k, note):
+def test_a_search_is_compared_with_the_responses_that_its_tokens_would_give(tokens, k, note):
     row, line = make_row(tokens)
     assert (row.responses, row.response_tokens) == (k, 10 * k)
     assert "tokens" not in line if note is None else note in line
 
 
-def test_a_difference_without_scatter_has_no_interval_of_its_own():
+def test_a_difference_with_zero_variance_still_gets_an_interval():
     row, line = make_row(10)
     assert row.over_best.value == 0.5
     assert "best of 1 +50.0 points;" in line
     assert "nan" not in make_row(10, problems=1)[1]
     missed, _ = make_row(40, right=False)
-    assert missed.over_best.low < -0.9 < missed.over_best.high, "four problems cannot say that it is -1"
+    assert missed.over_best.low < -0.9 < missed.over_best.high, "four problems are too few to conclude that it is -1"

@@ -72,7 +72,7 @@ def test_a_fault_is_found_again(which, name, fault, texts, standard_promotion):
 
 
 @pytest.mark.parametrize("style", [style for style, (_, arrays, _) in planted.correct.CORRECT.items() if arrays == "numpy"])
-def test_a_correct_style_passes_again(style):
+def test_every_correct_style_still_passes(style):
     name, arrays, source = planted.correct.CORRECT[style]
     assert not planted.run_kit(planted.compile_source(source, name), name, arrays)["found"]
 

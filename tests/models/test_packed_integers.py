@@ -1,4 +1,4 @@
-"""Folders with integer matrices: their contents, what rljax and transformers read from them, and what is refused."""
+"""Folders with quantized weights: their contents, what rljax and transformers read from them, and what is refused."""
 
 import json
 import shutil
@@ -67,7 +67,7 @@ def test_weights_are_read_as_the_nearest_multiples_of_their_scales(folder, exact
     np.testing.assert_array_equal(attention["key_bias"], own["key_bias"])
 
 
-def test_transformers_computes_the_same_logits_from_integers(folder):
+def test_transformers_computes_the_same_logits_from_quantized_weights(folder):
     torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     pytest.importorskip(
         "compressed_tensors", reason="transformers needs it to read such folders: pip install compressed-tensors"
@@ -82,7 +82,7 @@ def test_transformers_computes_the_same_logits_from_integers(folder):
         np.testing.assert_allclose(theirs(torch.tensor(np.asarray(TOKENS))).logits.numpy(), ours, atol=1e-4)
 
 
-def test_a_model_that_starts_from_integers_is_written_in_full_precision(folder, tmp_path):
+def test_a_model_that_starts_from_quantized_weights_is_written_in_full_precision(folder, tmp_path):
     _, place = folder
     config = read_config(place)
     write_model(tmp_path / "out", model_contents(config, load_params(place, config), bos=None, eos=1, source=place))
@@ -153,7 +153,7 @@ def test_other_formats_are_refused(folder, tmp_path, change, message):
 @pytest.mark.parametrize(
     ("name", "value"), [("symmetric", False), ("num_bits", 3), ("type", "float"), ("actorder", "group")]
 )
-def test_other_integers_are_refused(folder, tmp_path, name, value):
+def test_unsupported_quantization_settings_are_refused(folder, tmp_path, name, value):
     _, place = folder
     other = shutil.copytree(place, tmp_path / "other")
     raw = read_json(other / "config.json")

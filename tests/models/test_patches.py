@@ -179,7 +179,7 @@ def test_the_gradient_reaches_every_part(params, rollout):
     assert [bool(number > 0) for number in numbers] == [bool(black[place]) for place in DOTS]
 
 
-def test_text_without_images_is_read_as_by_the_plain_transformer(params):
+def test_text_without_images_is_read_as_the_plain_transformer_reads_it(params):
     """Without patches, the policy equals the built-in one with the patch vectors in its embedding table."""
     plain = transformer_policy(CONFIG, eos=1)
     theirs = first_logits(plain.decoder, with_full_table(READER, params), "3+4=")

@@ -51,7 +51,7 @@ def params():
     return init_value_params(MODEL, jax.random.key(1))
 
 
-def test_values_stand_before_their_tokens(params):
+def test_a_value_depends_only_on_the_tokens_before_it(params):
     outputs = outputs_of(MODEL, params, TOKENS, ATTENTION, start=2)
     assert outputs.shape == (2, 4, 3)
     hidden = hidden_states(MODEL.trunk, params["trunk"], TOKENS, ATTENTION)

@@ -64,24 +64,24 @@ SHARED = {
     "algorithm": ("test_prepare.py", "test_defaults.py", "../test_records.py"),
     "corrections": ("test_corrections.py",),
     "critic": (
-        *("test_against_loops.py", "test_reductions.py", "test_value_head.py", "test_defaults.py"),
+        *("test_losses_against_oracles.py", "test_reductions.py", "test_value_head.py", "test_defaults.py"),
         *("-k", "vapo or vc_ppo or pretrained or outside_the_factories"),
     ),
     "losses": (
-        *("test_losses.py", "test_value_head.py", "test_against_loops.py"),
+        *("test_losses.py", "test_value_head.py", "test_losses_against_oracles.py"),
         *("-k", "test_losses or test_value_head or dapo or t1 or vapo or dppo"),
     ),
     "metrics": ("test_losses.py",),
     "preparation": (
         "test_prepare.py",
-        "test_against_loops.py",
+        "test_losses_against_oracles.py",
         "-k",
         "test_prepare or vapo_grpo or dapo_grpo or gepo or t1",
     ),
     "part_equations": ("test_parts.py",),
     "parts": ("test_parts.py",),
     "parts_fit": ("test_parts.py",),
-    "terms": ("test_against_loops.py", "test_defaults.py", "test_losses.py", "test_corrections.py"),
+    "terms": ("test_losses_against_oracles.py", "test_defaults.py", "test_losses.py", "test_corrections.py"),
     "value_head": ("test_value_head.py",),
 }
 # A fault in a module on which others are built shows in their tests too.
@@ -115,7 +115,7 @@ def tests_of_module(module: Path) -> list[str]:
         node.name for node in ast.parse(module.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)
     ]
     named = " or ".join(name for name in functions if not name.startswith("_"))
-    files = [ALGORITHMS / f"test_{about}.py" for about in (module.stem, "against_loops", "defaults", "prepare")]
+    files = [ALGORITHMS / f"test_{about}.py" for about in (module.stem, "losses_against_oracles", "defaults", "prepare")]
     return [*(str(file) for file in files if file.exists()), str(module), "-k", named]
 
 

@@ -156,7 +156,7 @@ def test_large_margins_overflow_neither_losses_nor_slopes(size):
 
 
 @pytest.mark.parametrize("certain", [0.0, -1e-30, -1e-9])
-def test_a_certain_response_has_large_finite_odds_and_no_gradient(certain):
+def test_a_response_of_probability_1_has_large_finite_odds_and_no_gradient(certain):
     one = jnp.array([certain])
     assert 15 < float(log_odds(one)[0]) < 17
     assert not jax.grad(lambda x: log_odds(x).sum())(one).any()

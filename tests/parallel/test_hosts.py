@@ -209,7 +209,7 @@ def test_only_a_large_process_returns_freed_memory(monkeypatch, size, trims):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_resident_memory_matches_the_system_s_report():
+def test_resident_memory_matches_proc_self_status():
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     expected = 1024 * int(re.search(r"VmRSS:\s*(\d+)", status)[1])
     assert hosts._resident_bytes() == pytest.approx(expected, rel=0.05)

@@ -84,7 +84,7 @@ def watch_beats(values, *, is_open=True, limit=0.5):
     return (reasons or [None])[0], store.values
 
 
-def test_hosts_that_are_done_are_not_missed():
+def test_hosts_that_have_finished_are_not_reported_as_lost():
     reason, values = watch_beats({"rljax/beats/1": DONE, "rljax/beats/2": DONE})
     assert reason is None
     assert values["rljax/beats/0"] == DONE

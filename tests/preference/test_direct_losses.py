@@ -1,4 +1,4 @@
-"""Records of direct losses, checked against loops: the log-probabilities that each passes to its equation, and what it needs."""
+"""Direct preference losses, checked against loops: the log-probabilities passed to each equation, and the inputs it needs."""
 
 import inspect
 import math

@@ -98,7 +98,7 @@ def test_an_arm_equals_a_run_with_its_own_warm_start(rows_file, tmp_path, capsys
     assert read_measurements(alone.run) == read_measurements(tmp_path / "ablation" / "dapo" / "seed-0")
 
 
-def test_a_signal_stops_it_and_the_message_says_how_to_continue(rows_file, tmp_path, capsys, monkeypatch):
+def test_an_interrupted_ablation_says_how_to_continue(rows_file, tmp_path, capsys, monkeypatch):
     def interrupt(*arguments, **options):
         raise Interrupted
 

@@ -190,7 +190,7 @@ def test_a_reward_model_is_refused(tmp_path):
 
 
 def test_updates_that_are_not_finite_never_reach_the_model(tmp_path):
-    """They are skipped, and after a few of them the training stops with the model from before."""
+    """They are skipped, and after a few of them the run stops with the model from before."""
     config = replace(CONFIG, learning_rate=1e30, learning_rate_warmup=0, output=str(tmp_path / "model"))
     with pytest.raises(
         InputError, match=r"far too large, in 5 updates in a row, .* start again from it .* lower --learning-rate"
@@ -214,7 +214,7 @@ def interrupt_after(row, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["dpo", "kto"])
-def test_an_interrupted_training_continues_exactly(trained, name, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_run_continues_exactly(trained, name, tmp_path, monkeypatch, capsys):
     uninterrupted, folder = trained(name), tmp_path / "stopped"
     with monkeypatch.context() as patched:
         interrupt_after(("preference", 13), patched)
@@ -225,7 +225,7 @@ def test_an_interrupted_training_continues_exactly(trained, name, tmp_path, monk
     assert not (folder / "config.json").exists(), "the model is written only at the end"
     with pytest.raises(InputError, match=r"cannot change --learning-rate; leave it out. quiet, "):
         train_preference(replace(CONFIG, learning_rate=0.5), preferences=DATA, resume=folder)
-    with pytest.raises(InputError, match=r"The pairs of the training in .* changed since it began"):
+    with pytest.raises(InputError, match=r"The pairs of the run in .* changed since it began"):
         train_preference(preferences=(DATA[0][:-1], DATA[1]), resume=folder)
     again = train_preference(preferences=DATA, resume=folder)
     assert read_rows(folder) == read_rows(uninterrupted.folder)
@@ -241,9 +241,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("resumes", [True, False], ids=["resume", "the same command"])
-def test_a_training_that_was_killed_before_its_first_save_starts_from_the_beginning(
-    trained, resumes, tmp_path, monkeypatch
-):
+def test_a_run_that_was_killed_before_its_first_save_starts_from_the_beginning(trained, resumes, tmp_path, monkeypatch):
     uninterrupted, config = trained("dpo"), replace(CONFIG, loss="dpo", output=str(tmp_path / "killed"))
 
     def die(*arguments):
@@ -260,7 +258,7 @@ def test_a_training_that_was_killed_before_its_first_save_starts_from_the_beginn
     assert read_rows(tmp_path / "killed") == read_rows(uninterrupted.folder)
 
 
-def test_the_reference_of_a_resumed_training_is_the_first_model(trained, tmp_path, monkeypatch):
+def test_the_reference_of_a_resumed_run_is_the_first_model(trained, tmp_path, monkeypatch):
     first, folder = tmp_path / "first", tmp_path / "stopped"
     shutil.copytree(trained("orpo").folder, first)
     config = replace(CONFIG, tokenizer=None, model=str(first), output=str(folder), steps=4)
@@ -270,5 +268,5 @@ def test_the_reference_of_a_resumed_training_is_the_first_model(trained, tmp_pat
             train_preference(config, preferences=DATA)
     for file in ("model.safetensors", "config.json"):
         shutil.copy(trained("simpo").folder / file, first / file)
-    with pytest.raises(InputError, match=r"The weights of the first model of the training in .* changed"):
+    with pytest.raises(InputError, match=r"The weights of the first model of the run in .* changed"):
         train_preference(preferences=DATA, resume=folder)

@@ -187,7 +187,7 @@ def test_it_starts_from_a_language_model_with_a_fresh_head(tmp_path):
         make_reward_setup(replace(config, tokenizer="bytes"), (digit_pairs(40, 0), HELDOUT[:4]))
 
 
-def test_a_training_is_the_same_on_eight_devices():
+def test_training_is_the_same_on_eight_devices():
     data = digit_pairs(40, 0), HELDOUT[:4]
     histories = []
     for mesh in ({"replicas": 1}, {"replicas": 2, "fsdp": 4, "microbatch_pairs": 8}):

@@ -9,7 +9,7 @@ from small_runs import SMALL
 
 import rljax.cli.tune
 import rljax.programs.train
-from rljax.cli.tune import tuning_text, values_of, without_own, words_of
+from rljax.cli.tune import tuning_text, values_of, without_tune_flags, words_of
 from rljax.errors import InputError
 from rljax.programs.tuning import FILE, Rung, Trial, rungs_of, scores, tune, winner
 from rljax.training.config import TrainConfig
@@ -45,7 +45,7 @@ def test_what_cannot_be_halved_is_refused(count, steps, cut, message):
 
 
 class FakeTrainer:
-    """A fake training whose accuracy is a formula of rate, seed and steps; it records its calls, and can stop or fail."""
+    """A fake trainer whose accuracy is a formula of rate, seed and steps; it records its calls, and can stop or fail."""
 
     def __init__(self, *, stop=None, fail=()):
         self.calls, self.stop, self.fail = [], stop, fail
@@ -86,7 +86,7 @@ def test_a_candidate_is_judged_by_the_mean_over_all_seeds(tmp_path):
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3, 4, 6])
-def test_a_stopped_tuning_continues_and_repeats_nothing(tmp_path, stop):
+def test_a_stopped_tuning_run_continues_and_repeats_nothing(tmp_path, stop):
     whole = FakeTrainer()
     expected = run_tuning(whole, tmp_path / "whole")
     first, second = FakeTrainer(stop=stop), FakeTrainer()
@@ -97,9 +97,9 @@ def test_a_stopped_tuning_continues_and_repeats_nothing(tmp_path, stop):
     assert [call[:3] for call in first.calls + second.calls] == [call[:3] for call in whole.calls]
 
 
-def test_an_error_is_not_a_result_and_the_same_command_tries_again(tmp_path):
+def test_a_failed_run_has_no_accuracy_and_the_same_command_retries_it(tmp_path):
     with pytest.raises(
-        InputError, match=r"1 runs failed, and an error is not a result: learning_rate=0\.4 \(seed 0\): .*--drop-failed"
+        InputError, match=r"1 run failed, and a failed run has no accuracy: learning_rate=0\.4 \(seed 0\): .*--drop-failed"
     ):
         run_tuning(FakeTrainer(fail=(0.4,)), tmp_path)
     again = FakeTrainer()
@@ -161,13 +161,13 @@ def test_if_all_fail_the_reason_is_reported(tmp_path):
         ({"configs": dict(list(RATES.items())[:3])}, "different candidates"),
     ],
 )
-def test_results_of_another_tuning_are_not_mixed(tmp_path, change, message):
+def test_results_of_different_tuning_runs_are_not_mixed(tmp_path, change, message):
     run_tuning(FakeTrainer(), tmp_path)
     with pytest.raises(InputError, match=message):
         run_tuning(FakeTrainer(), tmp_path, **change)
 
 
-def test_settings_that_change_no_number_may_change(tmp_path):
+def test_settings_that_do_not_affect_the_results_may_change(tmp_path):
     run_tuning(FakeTrainer(), tmp_path)
     again = FakeTrainer()
     run_tuning(again, tmp_path, configs={name: config.replace(eval_every=1) for name, config in RATES.items()})
@@ -180,7 +180,7 @@ def test_settings_and_values():
         "learning_rate": ("1", "2"),
         "with": ("advantage=rank", "weights=length_reweighted,alpha=0.5"),
     }
-    assert without_own(["--out", "x", "--steps=3", "--try=a=1,2", "--seeds", "2", "--json", "--chat"]) == [
+    assert without_tune_flags(["--out", "x", "--steps=3", "--try=a=1,2", "--seeds", "2", "--json", "--chat"]) == [
         "--steps=3",
         "--chat",
     ]
@@ -253,7 +253,7 @@ def test_a_rung_continues_the_runs_of_the_previous_rung(monkeypatch):
     assert calls == [(SMALL, "auto")]
 
 
-def test_unfinished_files_of_a_killed_tuning_are_removed(tmp_path):
+def test_unfinished_files_of_a_killed_tuning_run_are_removed(tmp_path):
     (tmp_path / ".unfinished-0").write_text("{")
     run_tuning(FakeTrainer(), tmp_path)
     assert not list(tmp_path.glob(".unfinished-*"))

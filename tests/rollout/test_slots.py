@@ -99,7 +99,7 @@ def test_the_largest_number_of_rows_that_fits_is_chosen(requests, kilobytes, bud
     assert fitting(1_000 * kilobytes, per_row=beside, refuses=False, most=7)(*wanted) == min(7, rows)
 
 
-def test_memory_too_small_for_one_row_is_refused_with_the_bytes_of_one():
+def test_memory_too_small_for_one_row_is_refused_and_the_message_gives_the_bytes_needed():
     with pytest.raises(
         InputError, match=r"cache_memory is 10 bytes on each device, .* set cache_memory to at least (\d+)B"
     ) as error:
@@ -162,7 +162,7 @@ def test_a_decode_allocates_the_caches_that_are_counted(axes, each, long, parts,
     assert max(most) == pytest.approx(slots.memory, rel=0.02), "keys and values, and little else"
 
 
-def test_the_settings_choose_the_rows():
+def test_the_settings_determine_the_number_of_rows():
     tokenizer = make_tokenizer(CONFIG)
     policy = make_policy(CONFIG.model, tokenizer, MESH)
 
@@ -208,11 +208,15 @@ def test_an_environment_needs_a_row_and_its_copy():
         return int(str(error.value).split("at least ")[1].split("B")[0])
 
     row, alone = least(environment=Silent()) // 2, least(reward=even_length)
-    assert row < alone < 2 * row, "its prompt, which has room for no response"
+    assert row < alone < 2 * row, "the copy holds only the prompt, with no room for a response"
 
 
 def test_a_run_without_memory_for_a_row_is_refused_before_initialization(monkeypatch):
-    monkeypatch.setattr(setup, "make_worker", lambda *arguments, **keywords: pytest.fail("a weight may be read"))
+    monkeypatch.setattr(
+        setup,
+        "make_worker",
+        lambda *arguments, **keywords: pytest.fail("make_worker was called before the memory was checked"),
+    )
     with pytest.raises(
         InputError, match=r"cache_memory is 1,000 bytes on each device, .* 12 of response, take 1,\d+ bytes"
     ):

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 from chat_models import save_chat_model
-from own_policies import gru_policy
 from reopened import first_state
 from small_runs import SMALL, even_length
+from third_party_policies import gru_policy
 
 import rljax
 from rljax.agents import ToolEnvironment

@@ -7,9 +7,9 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from own_policies import gru_policy
 from reopened import first_state
 from small_runs import SMALL, even_length
+from third_party_policies import gru_policy
 
 import rljax
 from rljax.data.problem import Problem

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import optax
 import pytest
-from own_policies import gru_policy
 from reopened import checkpoint_of
 from small_runs import SMALL, even_length, stopping_after
+from third_party_policies import gru_policy
 
 import rljax
 from rljax.data.problem import Problem

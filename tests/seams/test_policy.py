@@ -10,10 +10,10 @@ import optax
 import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
-from own_policies import GRU as Network
-from own_policies import gru_policy, load_transformer, plain_transformer_policy, transformer_params
 from reopened import checkpoint_of, first_state
 from small_runs import SMALL, even_length, stopping_after
+from third_party_policies import GRU as Network
+from third_party_policies import gru_policy, load_transformer, plain_transformer_policy, transformer_params
 
 import rljax
 from rljax.algorithms import BY_NAME

@@ -1,11 +1,12 @@
-"""Stop commands at random and type them again: in the end they must leave the same files as a command that was never stopped.
+"""Stop commands at random and run them again: in the end they must leave the same files as a command that was never stopped.
 
     python tests/soak/commands.py long --stops 150 --minutes 60 --result tests/soak/commands.json
     python tests/soak/commands.py every --result tests/soak/commands.json
 
-`long` stops the commands that save their progress: training with an environment, on pairs, tuning, adapting. `every` kills each
-command of `rljax` three times in its first second, types it again each time, and lets the last start finish; then it kills it once
-more, later. If the result file exists, rows are added to it, and its seeds are not run again.
+`long` stops the commands that save their progress: plain training, training with an environment, training on pairs, tuning, and
+adapting. `every` starts each command of `rljax` four times: it kills the first three in their first second, and lets the last one
+finish. Then it starts the command twice more: it kills the first of these at a later moment, and lets the second one finish. If the
+result file exists, rows are added to it, and its seeds are not run again.
 """
 
 import argparse
@@ -54,15 +55,15 @@ class Command(NamedTuple):
     """A command that is stopped."""
 
     begin: Callable[[Path], list[str]]
-    """Output -> the words that are typed first."""
+    """Given the output folder, returns the arguments of the first start."""
     resume: Callable[[Path], list[str]] | None = None
-    """Output -> the words that are typed after a stop; None: the same words."""
+    """Given the output folder, returns the arguments of a start after a stop; None: the same as the first."""
     ended: str = "\0"
     """What a command prints, with exit code 2, if it had ended before it was stopped."""
 
 
 def training_words(folder: Path, *words: str) -> list[str]:
-    """Words of a command that trains a tiny run."""
+    """Arguments of a command that trains a tiny run."""
     return [
         "train",
         "--config",
@@ -88,13 +89,13 @@ def pair_training(command: str) -> Command:
 
 
 def tuning_words(folder: Path) -> list[str]:
-    """Words of a command that tunes two learning rates."""
+    """Arguments of a command that tunes two learning rates."""
     words = training_words(folder)[1:-2]
     return ["tune", *words, "--try", "learning_rate=1e-3,1e-2", "--steps", "6", "--out", str(folder)]
 
 
 def adapting_words(folder: Path) -> list[str]:
-    """Words of a command that adapts to a queue."""
+    """Arguments of a command that trains on a queue of feedback."""
     words = ("--feedback", str(WORLD / "queue.jsonl"), "--batch", "8", "--heldout", "6", "--max-kl", "None", "--once")
     return ["adapt", str(WORLD / "run"), *words, "--run", str(folder)]
 
@@ -164,7 +165,7 @@ EVERY = {
     "completion": lambda out: ["completion", "bash"],
     **{name: command.begin for name, command in LONG.items() if name != "environment"},
 }
-"""All commands: folder of the output -> words."""
+"""All commands: their arguments, as functions of the output folder."""
 MAKERS = {*LONG, "sft", "pretrain", "ablate"}
 """Commands that create their output folder, and whose printed progress is not compared."""
 
@@ -427,7 +428,7 @@ def main() -> int:
     result["command"] = [*dict.fromkeys([*result.get("command", []), typed])]
     table, end = result.setdefault(options.part, []), time.monotonic() + 60 * options.minutes
     if missing := COMMANDS.keys() ^ (EVERY.keys()):
-        raise SystemExit(f"{', '.join(sorted(missing))}: in one of rljax.cli.COMMANDS and EVERY only.")
+        raise SystemExit(f"{', '.join(sorted(missing))}: in only one of rljax.cli.COMMANDS and EVERY.")
     names = options.only or list(LONG if options.part == "long" else EVERY)
     make_world()
     done = {(row["command"], row["seed"]) for row in table}

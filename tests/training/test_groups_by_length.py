@@ -65,7 +65,7 @@ def test_groups_are_full_if_responses_are_expected_to_be_short():
     assert sizes_of(TINY, history, np.array([0])) is None
 
 
-def test_empty_places_are_not_sampled_judged_or_learned_from():
+def test_empty_places_are_not_sampled_judged_or_trained_on():
     setup, state = first_state(TINY, reward=even_length)
     sizes = np.array([4, 2, 3, 2])
     groups = setup.train.generate(state.params, [0, 1, 2, 3], 4, jax.random.key(0), sizes=sizes)

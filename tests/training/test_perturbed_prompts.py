@@ -29,7 +29,7 @@ def test_each_perturbation_changes_its_share_and_the_rest_is_unchanged():
     assert [(new.answer, new.columns) for new in found] == [(old.answer, old.columns) for old in problems]
 
 
-def test_only_the_prompts_that_rl_samples_change():
+def test_only_prompts_used_for_rl_sampling_are_changed():
     plain, changed = (first_state(config, reward=even_length)[0] for config in (ORDER.replace(perturb_prompts={}), ORDER))
     before, after = plain.train.prompts, changed.train.prompts
     differ = [new.prompt != old.prompt for new, old in zip(after.problems, before.problems, strict=True)]
@@ -78,7 +78,10 @@ def test_a_run_learns_from_changed_prompts_and_resumes_exactly(tmp_path):
 
 def test_prompts_that_cannot_be_perturbed_are_refused():
     for changes, message in (
-        ({"typos": 0.5}, "because it needs words of at least four letters; perturbations that change some: spaces, order"),
+        (
+            {"typos": 0.5},
+            "because it needs words of at least four letters; perturbations that would change some of these prompts: spaces, order",
+        ),
         ({"spaces": 0.5}, "--perturb-prompts makes prompts that this model cannot read"),
         ({"noise": 0.5}, "no perturbation 'noise'"),
     ):

@@ -105,7 +105,7 @@ def test_at_most_k_rollouts_wait(tmp_path, monkeypatch):
     assert sampled == [*range(STEPS)]
 
 
-def test_a_reward_that_fails_ahead_loses_no_finished_step(tmp_path, monkeypatch):
+def test_a_reward_that_fails_on_a_later_rollout_loses_no_finished_step(tmp_path, monkeypatch):
     calls = []
 
     def reward(completions):

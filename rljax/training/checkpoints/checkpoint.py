@@ -437,7 +437,7 @@ def _search(folder: Path) -> tuple[int, tuple[DamagedCheckpoint, ...]]:
         return max(complete), damaged
     if not damaged:
         raise InputError(
-            f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Type its first command again, with "
+            f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Run its first command again, with "
             "--resume auto."
         )
     faults = " ".join(map(str, damaged))

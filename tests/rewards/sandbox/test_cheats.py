@@ -242,12 +242,12 @@ def verdicts():
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_cheat_scores_nothing(verdicts, name):
+def test_a_cheat_scores_nothing(verdicts, name):
     assert verdicts[name].shares == (0.0,)
     assert verdicts[name].ended == "done", "the tests themselves were not disturbed"
 
 
-def test_what_the_program_does_is_never_no_opinion():
+def test_nothing_that_a_program_does_leaves_it_unjudged():
     """An object whose call misbehaves used to turn 0 into None: it had the test pass what could not be sent."""
     tests = ("assert f(1)(iter(f(2))) == 42", "assert f(f(1)) == 42", "assert f(3)(x for x in f(2)) == 42")
     for code in (SAME, "def f(x):\n    def g(*a): raise KeyError\n    return g", "f = 3", "def f(x): return f", ""):

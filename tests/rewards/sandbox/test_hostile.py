@@ -513,7 +513,7 @@ def test_weaker_levels(name, at, world):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
-def test_killed_launcher_takes_all_along_and_its_program_is_judged_again(world):
+def test_a_killed_launcher_leaves_no_process_and_its_program_is_judged_again(world):
     code = "import time\ndef answer(x):\n    time.sleep(1.5)\n    return 42"
     with ThreadPoolExecutor(max_workers=1) as pool:
         judged = pool.submit(judge, Program(code, ("assert answer(3) == 42",)))

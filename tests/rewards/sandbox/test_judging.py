@@ -76,7 +76,7 @@ def test_right_programs_pass_at_every_level(at):
 
 
 @pytest.mark.parametrize("code", ["", "def answer(x): pass", "def answer(x):"])
-def test_nothing_passes_nothing(code):
+def test_an_empty_or_broken_program_passes_no_test(code):
     assert judge(Program(code, ("assert answer(3) == 42", "assert answer(4)"))).shares == (0.0, 0.0)
 
 
@@ -119,7 +119,7 @@ def test_tests_that_cannot_be_run_give_no_judgment(program):
     assert verdict.reason
 
 
-def test_judging_tells_how_far_it_is():
+def test_judging_reports_its_progress():
     progress = []
     programs = [Program("def f(x): return x", (f"assert f({n}) == {n}",)) for n in range(3)]
     verdicts = judge_all(programs, progress=lambda done, total: progress.append((done, total)))
@@ -164,7 +164,7 @@ def test_refusals():
         judge_all([], workers=0)
 
 
-def test_level_is_said_once(caplog):
+def test_the_level_is_reported_once(caplog):
     unavailable.cache_clear()
     with caplog.at_level(logging.INFO, logger="rljax.rewards.sandbox"):
         assert level() == level() == LEVEL
@@ -230,7 +230,7 @@ def test_library_under_a_closed_folder_is_held_open(tmp_path, monkeypatch):
     os.close(number)
 
 
-def test_users_of_two_programs_differ_unless_there_is_but_one(monkeypatch, tmp_path):
+def test_two_programs_run_as_different_users_unless_only_one_user_is_available(monkeypatch, tmp_path):
     for table, spare in (("0 0 4294967295", True), ("0 1000 1\n1 100000 65536", True), ("0 1000 1", False)):
         (tmp_path / "uid_map").write_text(table)
         monkeypatch.setattr(confine, "Path", lambda _: tmp_path / "uid_map")

@@ -88,7 +88,7 @@ def outcome(level, landlock):
     return judged({**RIGHT, **programs}, level, ordinary(), refused), where, level
 
 
-def test_an_ordinary_users_sandbox_holds_back_what_it_says(outcome):
+def test_an_ordinary_users_sandbox_holds_back_what_its_table_lists(outcome):
     results = outcome[0]
     assert results["verdicts"].pop("right")[0] == [1.0]
     broken = {name: found for name, found in results["verdicts"].items() if found[0] != [0.0]}

@@ -178,7 +178,7 @@ def mutated(frames, rng):
 
 
 @pytest.mark.parametrize("name", TESTS)
-def test_no_frames_are_paid_and_none_raises(name):
+def test_mutated_frames_earn_nothing_and_raise_nothing(name):
     """About 10,000 mutated dialogues, over all tests."""
     rng = random.Random(name)
     frames = recorded(TESTS[name])

@@ -283,7 +283,7 @@ def test_a_launcher_that_dies_or_is_silent_is_an_error_and_no_verdict(action, tm
 
 
 @pytest.mark.parametrize("size", [1, 2**20 - 1])
-def test_a_failure_before_the_program_is_read_is_told(size, tmp_path, monkeypatch):
+def test_a_failure_before_the_program_is_read_is_reported(size, tmp_path, monkeypatch):
     script = tmp_path / "launch.py"
     report = 'os.write(files[0], b\'{{"ended": "not confined", "reason": "no more processes"}}\\n\')'
     script.write_text(SERVER.format(action=report.format()))

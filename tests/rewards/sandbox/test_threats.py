@@ -64,7 +64,7 @@ def test_a_weaker_level_never_holds_back_more():
             assert held == sorted(held, reverse=True), threat.attempt
 
 
-def test_what_is_not_held_back_is_said():
+def test_what_is_not_held_back_is_reported():
     paragraph = exposure("rlimits", Machine(False, 0))
     for threat in THREATS:
         assert (threat.attempt in paragraph) == (not held_back(threat, "rlimits", Machine(False, 0)))

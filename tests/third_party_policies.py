@@ -98,7 +98,7 @@ def transformer_logits(params, tokens, positions, segments):
 
 
 def save_transformer(params, folder):
-    """The owner's own format: safetensors, with a config.json."""
+    """Save in a format of the model's author: safetensors, with a config.json."""
     folder.mkdir(parents=True)
     save_file(params, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "tiny"}))
