@@ -181,11 +181,11 @@ def calls_of_ops() -> dict[str, tuple[str, ...]]:
     return {name: tuple(op for op in ops_in(tuple(body)) if op != name) for name, body in bodies.items()}
 
 
-def users(calls: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def callers(calls: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Invert a map of calls: every op -> the keys that call it, in their order.
 
     Example:
-        >>> users({"dapo": ("surrogate.clipped",)})["surrogate.clipped"]
+        >>> callers({"dapo": ("surrogate.clipped",)})["surrogate.clipped"]
         ('dapo',)
     """
     return {op: tuple(name for name, ops in calls.items() if op in ops) for op in names_of_ops().values()}

@@ -11,7 +11,7 @@ from rljax.algorithms import BY_NAME
 from rljax.book.equations import Equation, by_role, equations
 from rljax.book.references import find_citations, references
 from rljax.book.text_search import IDEAS, Match, content_words, search
-from rljax.book.uses import calls_of_ops, calls_of_records, ops_in, users, uses
+from rljax.book.uses import callers, calls_of_ops, calls_of_records, ops_in, uses
 from rljax.cli.columns import columns_of, formula_lines, with_label, with_paragraphs, wrap
 from rljax.errors import InputError
 from rljax.preference.direct_losses import BY_NAME as DIRECT_LOSSES
@@ -24,7 +24,7 @@ def links() -> dict[str, dict[str, tuple[str, ...]]]:
     """Links of each entry: op -> `used by`, `called by` and `calls`; algorithm -> the ops of its slots."""
     records = calls_of_records() | {f"preference --loss {name}": ops_in(make()) for name, make in DIRECT_LOSSES.items()}
     calls = calls_of_ops()
-    used, called = users(records), users(calls)
+    used, called = callers(records), callers(calls)
     found = {op: {"used by": used[op], "called by": called[op], "calls": calls[op]} for op in calls}
     for name in BY_NAME:
         rows = {f"{use.slot} (with {use.option})" if use.option else use.slot: use.ops for use in uses(name)}
@@ -53,7 +53,7 @@ MOST_USED = 10
 
 def most_used() -> list[tuple[Equation, int]]:
     """The equations that most algorithms use, each with its count; the most used first."""
-    used = users(calls_of_records())
+    used = callers(calls_of_records())
     entries = [(entry, sum(name in BY_NAME for name in used[entry.name])) for entry in equations() if entry.name in used]
     return sorted(entries, key=lambda pair: -pair[1])[:MOST_USED]
 

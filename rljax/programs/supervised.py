@@ -113,7 +113,7 @@ def supervised_config(config: TrainConfig, epochs: int | None, rows: Iterable[Ma
     """
     config = config.replace(steps=0)
     if is_text(config.data.dataset) and (epochs is not None or not config.warm_start.steps):
-        raise InputError("plain text is learned for a number of steps: set warm_start_steps, and leave epochs out.")
+        raise InputError("training on plain text lasts a number of steps: set warm_start_steps, and leave epochs out.")
     if epochs is None and config.warm_start.steps:
         return config
     if epochs is not None and epochs < 1:

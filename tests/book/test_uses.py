@@ -7,7 +7,7 @@ import pytest
 from rljax.algorithms import BY_NAME, Algorithm
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.book.slots import SIZES, SlotContent, describe_slot, slot_contents, table
-from rljax.book.uses import BY_FLAG, calls_of_ops, calls_of_records, names_of_ops, ops_in, slots, users, uses
+from rljax.book.uses import BY_FLAG, callers, calls_of_ops, calls_of_records, names_of_ops, ops_in, slots, uses
 from rljax.ops import group, ratio, surrogate, weights
 from rljax.ops.divergence import k2, k3
 from rljax.options import kl_target, moving_reference
@@ -109,7 +109,7 @@ def test_every_algorithm_has_an_op_in_each_of_the_four_common_slots():
 
 def test_callers_of_ops_are_the_inverse_of_calls():
     calls = calls_of_records()
-    used = users(calls)
+    used = callers(calls)
     assert set(used) == set(names_of_ops().values())
     assert {(name, op) for name, ops in calls.items() for op in ops} == {(n, op) for op, ns in used.items() for n in ns}
     assert "dapo" in used["surrogate.clipped"]
@@ -131,7 +131,7 @@ def test_the_flags_name_the_ops_that_the_trainer_calls():
 
 
 def test_swappable_parts_are_listed_as_callers():
-    used = users(calls_of_records())
+    used = callers(calls_of_records())
     assert used["unpublished.group_baseline.rank_based"] == ("--with advantage=rank",)
     assert used["unpublished.schedule.warmup_cosine"] == ("--schedule quarter_cosine",)
 

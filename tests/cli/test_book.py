@@ -96,8 +96,8 @@ def test_an_entry_has_its_formula_source_and_links(capsys):
 
 def test_losses_on_preference_pairs_are_listed_as_callers(capsys):
     assert "    used by     preference --loss dpo, preference --loss" in printed(capsys, "equations", "dpo_loss")
-    users = ("preference --loss dpo", "preference --loss dpo_average", "preference --loss rpo")
-    assert links()["direct_preference.dpo_loss"]["used by"] == users
+    callers = ("preference --loss dpo", "preference --loss dpo_average", "preference --loss rpo")
+    assert links()["direct_preference.dpo_loss"]["used by"] == callers
     assert links()["reference_free.simpo_loss"]["used by"] == ("preference --loss simpo",)
 
 

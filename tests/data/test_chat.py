@@ -82,7 +82,7 @@ def rows(tmp_path):
     return write
 
 
-def test_calls_names_reasoning_and_tools_reach_the_template(rows):
+def test_tool_calls_and_names_and_reasoning_and_tools_reach_the_template(rows):
     messages = [
         QUESTION,
         {**TOOL_CALL, "content": None, "name": None},

@@ -17,7 +17,7 @@ def make_history(attempts, passes):
 
 
 @given(st.data())
-def test_recording_is_counting(data):
+def test_recording_matches_counts_by_hand(data):
     decay = data.draw(st.sampled_from([1.0, 0.5]))
     history, counts = no_history(4), np.zeros((3, 4))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -175,7 +175,7 @@ def test_a_pilot_states_which_seeds_were_seen_before():
 
 
 @pytest.mark.parametrize("name", [name for name in claim_files() if find_page(name).claim.first_look])
-def test_a_first_look_was_not_decided(name, capsys):
+def test_the_first_look_at_a_claim_was_not_decided(name, capsys):
     claim = find_page(name).claim
     assert claim.first_look is not None
     assert (claim.first_look.seeds, claim.seed_range) == (16, range(16, 80))

@@ -83,7 +83,7 @@ def test_signs_become_tex(plain, expected):
 
 
 @pytest.mark.parametrize("module", [docstrings, formulas], ids=lambda module: module.__name__)
-def test_the_examples_hold(module):
+def test_the_examples_in_its_docstrings_are_correct(module):
     result = doctest.testmod(module)
     assert result.attempted
     assert not result.failed

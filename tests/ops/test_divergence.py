@@ -142,7 +142,7 @@ def test_importance_weighted_k3_is_computed_in_float32(dtype):
 
 
 @pytest.mark.usefixtures("untyped")
-def test_importance_weighted_k3_refuses():
+def test_importance_weighted_k3_refuses_wrong_shapes_and_types():
     with pytest.raises(ValueError, match=r"behaviour_logp must have the shape of logp \[2, 3\], got \[3\]"):
         divergence.importance_weighted_k3(X, X[0], X)
     with pytest.raises(ValueError, match=r"ref_logp must be a floating-point array, got int32\[2, 3\]"):
@@ -271,7 +271,7 @@ M = jnp.ones((2, 3))
 
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("op", [divergence.k1, divergence.k2, divergence.k3])
-def test_estimators_refuse(op):
+def test_estimators_refuse_wrong_shapes_and_types(op):
     with pytest.raises(ValueError, match=r"ref_logp must have the shape of logp \[2, 3\], got \[3\]"):
         op(X, X[0])
     with pytest.raises(ValueError, match=r"logp must be a floating-point array, got int32\[2, 3\]"):

@@ -231,7 +231,7 @@ def test_lines_wait_for_a_full_batch_and_bad_ones_are_rejected(served, tmp_path,
     assert [row["line"] for row in found] == list(range(1, BATCH + 6))
     assert [row["line"] for row in read_log(tmp_path / "adapted", "rejects.jsonl")] == [2, 3, 4, BATCH + 3, BATCH + 4]
     assert main(words) == 0
-    assert read_log(tmp_path / "adapted") == found, "no line is learned twice"
+    assert read_log(tmp_path / "adapted") == found, "no line is trained on twice"
 
 
 def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("task", ROWS, ids=lambda task: task.key)
-def test_forms_pass_and_cheats_do_not(task):
+def test_correct_variants_pass_and_cheats_fail(task):
     variants = list(code_differential.variants(task))
     columns = {name: [value] * len(variants) for name, value in task.columns.items()}
     rewards = code([task.prompt] * len(variants), [response for _, _, response in variants], **columns)

@@ -51,7 +51,7 @@ def test_collect_refills_until_enough_groups_are_kept_and_carries_the_surplus():
     assert place == 2, "what was sampled is not sampled again"
 
 
-def test_carried_groups_fill_up_after_fresh_ones():
+def test_carried_groups_complete_the_batch_after_fresh_ones():
     _, collected = collect(*serve([1, 3]), mixed, wanted=3, carried=groups(11, 13), max_tries=5)
     assert collected.groups.prompt_ids.tolist() == [1, 3, 11]
     assert collected.surplus is None, "carried groups that are not needed are dropped"

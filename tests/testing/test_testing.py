@@ -83,7 +83,7 @@ def test_small_cases_are_small():
     assert all(case.example.mask.shape == (1, 2, 3) for case in gap_cases())
 
 
-def test_cases_with_gaps_have_them():
+def test_cases_with_gaps_contain_gaps():
     for mask in [case.mask for case in gae_cases(gaps=True)] + [case.example.mask[0] for case in gap_cases()]:
         assert (mask[:, 1:] & ~mask[:, :-1]).any()
         assert mask.any(-1).all()

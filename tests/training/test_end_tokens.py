@@ -84,7 +84,7 @@ def test_an_end_token_outside_the_vocabulary_is_refused(tmp_path, ends):
         end_tokens(path)
 
 
-def test_a_rollout_ends_at_each_of_them(folder):
+def test_a_rollout_ends_at_every_end_token(folder):
     setup, state = first_state(CONFIG.replace(model=str(folder), stop_ids=(9,)), reward=even_length)
     assert setup.train.sampling.eos_ids == setup.heldout.sampling.eos_ids == (1, 7, 9)
     groups = setup.train.generate(state.params, list(range(12)), 8, jax.random.key(1))
@@ -99,7 +99,7 @@ def test_a_rollout_ends_at_each_of_them(folder):
         assert prefix.text == TOKENIZER.decode(row), "the reward reads this text, including a visible end token"
 
 
-def test_a_search_ends_at_each_of_them(folder):
+def test_a_search_ends_at_every_end_token(folder):
     setup, state = first_state(CONFIG.replace(model=str(folder)), reward=even_length)
     search = Search(16, 8, ("0",))
     values = lambda prefixes: np.array([-float(len(prefix.tokens)) for prefix in prefixes])  # noqa: E731
@@ -112,7 +112,7 @@ def test_a_search_ends_at_each_of_them(folder):
         assert prefix.text.endswith(TOKENIZER.decode([7])) == (prefix.end == 7)
 
 
-def test_answers_end_at_each_of_them(folder, tmp_path, capsys):
+def test_answers_end_at_every_end_token(folder, tmp_path, capsys):
     opened = rljax.load(folder, problems=PROBLEMS, max_response_tokens=12)
     prompts = [TOKENIZER.encode(problem.prompt) for problem in PROBLEMS]
     rows = opened.sample_ids(prompts, count=8, temperature=1.0)

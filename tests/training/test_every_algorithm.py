@@ -152,7 +152,7 @@ def test_the_entropy_reaches_the_advantage_of_a_critic(sampled):
 
 
 def test_plans_and_answers_are_credited_separately(judge, sampled):
-    """The last step of a response is its answer; weighting the plan changes what is learned."""
+    """The last step of a response is its answer; weighting the plan changes the update."""
     learned = []
     for weight in (0, 2):
         part = f"advantage=plan_and_answer,plan_weight={weight}"

@@ -100,7 +100,7 @@ def test_options_have_the_types_of_their_defaults():
     assert isinstance(fitted["share"], float)
 
 
-def test_a_text_is_converted_where_the_type_is_known():
+def test_a_text_is_converted_if_the_type_is_known():
     words = [
         "name=007",
         "count=4",

@@ -143,7 +143,7 @@ def test_imitation_lowers_the_negative_log_likelihood_of_trained_tokens(data):
 
 @pytest.mark.parametrize("loss", [None, "dft"])
 def test_imitation_in_packed_micro_batches_is_the_same_update(data, loss):
-    """Some tokens are not learned, and one sequence has none."""
+    """Some tokens are not trained on, and one sequence has none that is."""
     sequences, _ = data
     learned = sequences.attention & (np.arange(LENGTH) != 1) & (np.arange(ROWS) != 3)[:, None]
     mesh = make_mesh(2, 1)

@@ -145,7 +145,7 @@ def g(x):
     assert judge(Program(code, ("assert f('text') == 'text'", "assert g(1) == [1]"))).shares == (1.0, 1.0)
 
 
-def test_many_at_a_time_keep_their_order():
+def test_programs_that_are_judged_at_the_same_time_keep_their_order():
     programs = [Program(f"def f(): return {n}", ("assert f() % 2 == 0",)) for n in range(6)]
     assert [verdict.shares for verdict in judge_all(programs, workers=2)] == [(1.0,), (0.0,)] * 3
 
@@ -199,7 +199,7 @@ def test_a_level_that_does_not_work_has_a_reason(reports, problem, monkeypatch):
     assert judging._problem("rlimits") == problem
 
 
-def test_level_that_cannot_be_had_is_refused(monkeypatch):
+def test_an_unavailable_level_is_refused(monkeypatch):
     monkeypatch.setattr(judging, "_reports", lambda *_: [{"ended": "not confined", "reason": "no such call"}])
     with pytest.raises(InputError, match="no such call"):
         judge(Program("", ("assert 1",)), at="namespaces")

@@ -116,7 +116,7 @@ def test_the_log_says_what_is_not_held_back_and_why_no_stronger_level(outcome):
     assert exposure("seccomp", where) in line
 
 
-def test_a_level_that_cannot_be_had_is_an_error_and_no_verdict():
+def test_an_unavailable_level_is_an_error_and_not_a_verdict():
     five = {f"{number}": RIGHT["right"] for number in range(5)}
     results = judged(five, "namespaces", ordinary())["verdicts"]
     assert all(

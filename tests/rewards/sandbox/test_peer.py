@@ -68,7 +68,7 @@ def test_arguments_cannot_be_forged(level):
         assert verdict.shares == (0.0,), name
 
 
-def test_arguments_that_a_program_may_change_still_change():
+def test_a_program_may_change_its_arguments_in_place():
     code = "def answer(v):\n    v.sort()\ndef both(v):\n    v.sort()\n    return len(v)"
     tests = ("v = [3, 1]\nanswer(v)\nassert v == [1, 3]", "v = [3, 1]\nn = both(v)\nassert v == [1, 3]\nassert n == 2")
     assert judge(Program(code, tests)).shares == (1.0, 1.0)

@@ -62,7 +62,7 @@ def kernels_numbers(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("table", ["_ALWAYS", "_WRITING", "_CONDITIONAL"])
-def test_numbers_are_the_kernels(machine, table):
+def test_system_call_numbers_are_those_of_the_kernel(machine, table):
     numbers, kernels = seccomp._numbers(getattr(seccomp, table), machine), kernels_numbers(machine)
     assert numbers == {name: kernels[name] for name in numbers}
     absent = {entry.split()[0] for entry in getattr(seccomp, table).split(",")} - set(numbers)
@@ -70,7 +70,7 @@ def test_numbers_are_the_kernels(machine, table):
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_numbers_of_the_calls_that_confine_are_the_kernels(machine):
+def test_numbers_of_the_confining_system_calls_are_those_of_the_kernel(machine):
     kernels = kernels_numbers(machine)
     assert spaces._CALLS[machine] == (kernels["pivot_root"], kernels["capset"])
     newer = {"mount_setattr": spaces._MOUNT_SETATTR, "landlock_create_ruleset": landlock._CREATE}
@@ -136,7 +136,7 @@ def test_flags_may_not_have_signals_sent(machine):
         assert decided(machine, False, FCNTL[machine], 5, 4, flags) == 0x50000 | errno.EINVAL
 
 
-def test_numbers_of_commands_are_pythons():
+def test_command_numbers_are_those_of_the_fcntl_module():
     fcntl = pytest.importorskip("fcntl")
     numbers = {}
     for row in commands.COMMANDS:

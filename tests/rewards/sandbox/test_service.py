@@ -267,7 +267,7 @@ while True:
     "action",
     ["pass", "os.write(files[0], b'[1, 1]')", "os.write(files[0], b'[1, 1]\\n')", "import time; time.sleep(1)"],
 )
-def test_a_launcher_that_dies_or_is_silent_is_an_error_and_no_verdict(action, tmp_path, monkeypatch):
+def test_a_launcher_that_dies_or_is_silent_is_an_error_and_not_a_verdict(action, tmp_path, monkeypatch):
     script = tmp_path / "launch.py"
     script.write_text(SERVER.format(action=action))
     monkeypatch.setattr(service, "_SERVER", script)
@@ -340,7 +340,7 @@ def watched_by(launcher):
 
 
 @LINUX
-def test_clock_counts_sleep_and_not_delay(monkeypatch):
+def test_the_clock_counts_sleep_but_not_delays(monkeypatch):
     delays = iter([1.0, 1.0, 4.0])
     monkeypatch.setattr("rljax.rewards.sandbox.clock._delay", lambda count, last: next(delays))
     monkeypatch.setattr("rljax.rewards.sandbox.clock.time.monotonic", iter([10.0, 12.0, 17.0]).__next__)
@@ -349,7 +349,7 @@ def test_clock_counts_sleep_and_not_delay(monkeypatch):
     assert clock.left() == pytest.approx(1.0)
 
 
-def test_clock_has_patience_where_the_kernel_does_not_count():
+def test_the_clock_allows_more_time_if_the_kernel_does_not_count_delays():
     assert 39.0 < Clock(5.0, (2**31 - 1,), 8.0).left() <= 40.0
 
 
