@@ -40,7 +40,7 @@ def page(request):
 
 
 def compile_once(compile_for):
-    """Compile once for one device and once for eight: every training here has the same optimizer schedule."""
+    """Compile once for one device and once for eight: every run here has the same optimizer schedule."""
     known = {}
 
     def programs(devices, *optimizer):
