@@ -1,4 +1,4 @@
-"""`rljax pretrain`: it learns a text, measures held-out perplexity, and resumes bit for bit."""
+"""`rljax pretrain`: it trains on a text, measures held-out perplexity, and resumes bit for bit."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""The quick ones of the newcomers' scripts, in this environment; and that no script types what no page tells."""
+"""The newcomers' scripts: the quick ones run in this environment, and the words of every command are on a page."""
 
 import os
 import re
@@ -26,13 +26,13 @@ def command_lines(text):
 
 
 @pytest.mark.parametrize("person", QUICK)
-def test_the_quick_ones_work_here(person, tmp_path):
+def test_the_quick_scripts_work_in_this_environment(person, tmp_path):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     play(person, tmp_path, environment)
 
 
 @pytest.mark.parametrize("person", PERSONS)
-def test_what_they_type_is_on_a_page(person):
+def test_every_word_of_a_script_s_commands_is_on_a_page(person):
     words = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*|[a-z]+(?:-[a-z]+)*)")
     page_words = set().union(*(words.findall(page.read_text()) for page in PAGES))
     typed = set().union(*map(words_of, command_lines((HERE / f"{person}.sh").read_text())))

@@ -1,4 +1,4 @@
-"""A transformer that values: where it looks, what it is copied from, and the folder it comes back from."""
+"""A value model: which tokens it reads, which model it is copied from, and the folder that it is saved to and read from."""
 
 import json
 

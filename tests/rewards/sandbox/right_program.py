@@ -1,4 +1,4 @@
-"""A program that does much that programs may do; `test_right_programs.py` tests it as the sandbox tests a response."""
+"""A program that does many things that programs may do; `test_right_programs.py` tests it as the sandbox tests a response."""
 
 import asyncio
 import collections

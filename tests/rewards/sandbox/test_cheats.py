@@ -1,4 +1,4 @@
-"""Programs that answer in a way that a test might take for right without a right answer: each scores 0, and none ends the tests."""
+"""Programs that a test might accept although they give no right answer: each scores 0, and none ends the tests."""
 
 import pytest
 

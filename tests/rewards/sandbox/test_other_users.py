@@ -1,4 +1,4 @@
-"""The sandbox as others have it: an ordinary user without namespaces, with or without Landlock, and root without capabilities."""
+"""The sandbox of an ordinary user without namespaces, with and without Landlock, and of root without capabilities."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the tests need and do not define: no program supplies what decides its own tests."""
+"""Names that the tests use but do not define: no program can supply a function that decides its own tests."""
 
 import pytest
 
