@@ -3,7 +3,7 @@
     python tests/grading/run.py --data ../shared/data --count 6000 --out tests/grading/result.json
 
 References come from MATH (`math_train.json`), AMC 2023 (`amc23.jsonl`), GSM8K (`gsm8k_train.jsonl`), if the data folder has
-them, and from `own_references.py`. `right.py` and `wrong.py` rewrite them.
+them, and from `generated_references.py`. `right.py` and `wrong.py` rewrite them.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from grading.cases import cases, completion
-from grading.own_references import references as own_references
+from grading.generated_references import references as generated_references
 from grading.right import RIGHT
 from grading.wrong import WRONG
 
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("result.json"))
     arguments = parser.parse_args()
-    found = {**data_references(arguments.data, random.Random(arguments.seed)), "own": own_references()}
+    found = {**data_references(arguments.data, random.Random(arguments.seed)), "own": generated_references()}
     result = {"sources": {name: len(answers) for name, answers in found.items()}, "seed": arguments.seed}
     result |= measure([answer for answers in found.values() for answer in answers], arguments.count, arguments.seed)
     arguments.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -107,7 +107,7 @@ def test_as_a_reward_it_prefers_what_it_was_trained_to_prefer(trained):
     assert (scores.total[:20] > scores.total[20:]).mean() > 0.85
 
 
-def test_a_policy_learns_from_it_with_a_critic_that_starts_from_it(trained, tmp_path):
+def test_a_policy_learns_from_a_reward_model_with_a_critic_that_starts_from_it(trained, tmp_path):
     reward = reward_of_model(trained.folder, ONE)
     config = TINY.replace(critic=str(trained.folder), critic_learning_rate=1e-30, run=str(tmp_path / "run"))
     rljax.train(config, reward)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from grading.cases import cases, completion
-from grading.own_references import references
+from grading.generated_references import references
 from grading.right import RIGHT
 from grading.wrong import WRONG
 

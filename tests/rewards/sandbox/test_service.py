@@ -106,7 +106,7 @@ def test_a_killed_trainer_leaves_nothing(trainer):
 
 
 @LINUX
-def test_a_folder_whose_owners_were_all_killed_goes_at_the_next_start(trainer):
+def test_a_folder_whose_owners_were_all_killed_is_removed_at_the_next_start(trainer):
     process, folder = trainer
     process.send_signal(signal.SIGSTOP)
     living, lock = leftovers.claimed_folder(str(folder))
