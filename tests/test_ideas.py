@@ -23,7 +23,7 @@ INPUTS = ("model", "dataset", "task", "run", "run_folder", "device")
 
 
 @cache
-def tests_in(file):
+def names_of_tests(file):
     """Names of the tests of a file."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
@@ -103,7 +103,7 @@ def test_commands_of_an_idea_parse_and_their_algorithm_is_valid(idea):
 
 def test_tests_of_every_idea_exist():
     names = [name.partition("::") for idea in IDEAS for name in idea.tests]
-    assert ["::".join((file, name)) for file, _, name in names if name not in tests_in(file)] == []
+    assert ["::".join((file, name)) for file, _, name in names if name not in names_of_tests(file)] == []
 
 
 def test_commands_of_an_idea_occur_in_the_files_of_its_tests():
