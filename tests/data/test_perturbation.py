@@ -49,9 +49,9 @@ def test_only_the_user_messages_of_a_chat_are_changed():
 
 def test_prompts_with_nothing_to_change_are_refused():
     reason = r"no prompt of these problems, such as '3\+4=', because it needs words of at least four letters; perturbations that "
-    with pytest.raises(InputError, match=reason + r"change some: spaces, order\."):
+    with pytest.raises(InputError, match=reason + r"would change some of these prompts: spaces, order\."):
         perturb([Problem("3+4=", "7")], "typos")
-    with pytest.raises(InputError, match=r"change some: none\."):
+    with pytest.raises(InputError, match=r"would change some of these prompts: none\."):
         perturb([Problem("x", "7")], "case")
     with pytest.raises(InputError, match="no perturbation 'noise'; choose one of spaces, case, typos"):
         perturb([Problem("3+4=", "7")], "noise")
