@@ -69,7 +69,7 @@ CLAIM = Claim(
     margin=0.005,
     seeds=64,
     first_look=Interval(-0.00382, -0.0227, 0.0151, 16),
-    pilot="A first run had 51 points and the same rates for the critics of all arms, from 0.05 to 0.8, of which the smallest "
+    pilot="A first run had 51 points and the same rates for the critics of all arms, from 0.05 to 0.8; the smallest "
     "was best for the number, and the largest for the distribution. In a second run, the distribution had rates from 0.2 to 3.2, "
     "and the largest was best again. Neither run decided the claim.",
     figures={

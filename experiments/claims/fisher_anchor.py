@@ -44,7 +44,7 @@ SECOND = FIRST._replace(next_state=OTHER_TOKENS, row=FIRST.row + FIRST.rows)
 _PLACES = SECOND.rows
 _RANKS = np.random.default_rng(0).random((_PLACES, SHARED)).argsort(-1)
 FEATURES = jnp.asarray(np.concatenate([np.eye(_PLACES), _RANKS < SHARED_BY_A_PLACE], -1), jnp.float32)
-"""Features of each row of logits: one of its own, and two that it shares with other rows."""
+"""Features of each row of logits: one that no other row has, and two that it shares with other rows."""
 FIRST_RATE = 0.03
 RATES, WEIGHTS = (0.01, 0.03, 0.1, 0.3), (1.0, 10.0, 100.0, 1000.0)
 

@@ -125,7 +125,7 @@ def settings_of(folder: RunFolder) -> ShownSettings:
     try:
         config, own_parts = read_saved_settings(folder.config)
     except InputError as error:
-        flat, notes = raw_settings(folder.config), (f"Settings are shown as they are in config.json. {error}",)
+        flat, notes = raw_settings(folder.config), (f"Settings are shown as config.json has them. {error}",)
     else:
         flat, notes = json_safe(config.to_flat(), "settings"), ()
         flat |= {"own parts": list(own_parts)} if own_parts else {}

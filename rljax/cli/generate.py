@@ -47,7 +47,7 @@ def _generated(command: Generate) -> list[str]:
     kept = generate(command.target, command.out, command, watch=watch)
     lines = [
         f"{len(kept.rows)} of {kept.responses} responses kept, for {kept.solved} of {kept.problems} problems; "
-        f"{kept.accepted} were accepted, of which some were too similar or more than needed."
+        f"{kept.accepted} were accepted, but some were too similar or more than needed."
     ]
     if kept.false_steps:
         lines.append(f"{kept.false_steps} responses with a right answer left out: one of their steps is false.")

@@ -198,7 +198,7 @@ def _settings(
 
 
 def _written(value: Any) -> str:
-    """A value as it is typed after its flag; empty for None and for a switch."""
+    """The words to type after a flag for a value; empty for None and for a switch."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, dict):

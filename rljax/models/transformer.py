@@ -397,9 +397,8 @@ class Transformer(nnx.Module):
         tokens = constrain_sharding(tokens, ("copy_rows", "slots"), self.mesh)
         x = constrain_sharding(embedding, ("vocab", "width"), self.mesh)[tokens]
         x = constrain_sharding(x, ("copy_rows", "slots", "width"), self.mesh)
-        return constrain_sharding(
-            x, ("copy_rows", "tokens", "fsdp_width"), self.mesh
-        )  # one exchange for each axis of the mesh
+        # one exchange per axis of the mesh: first over the context axis, then over fsdp
+        return constrain_sharding(x, ("copy_rows", "tokens", "fsdp_width"), self.mesh)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Logits of every token before any temperature, float32 at least."""

@@ -94,7 +94,7 @@ class RichDisplay:
         self._compiling = None if function is None else (function, now)
 
     def stopping(self) -> None:
-        """Show that the run is stopping, the next time that the live region is drawn."""
+        """Show that the run is stopping, the next time that the live region is refreshed."""
         self._is_stopping = True
 
     def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:

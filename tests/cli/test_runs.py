@@ -110,11 +110,11 @@ def test_a_setting_of_another_version_does_not_stop_the_report(tmp_path, capsys)
     config = json.loads(folder.config_file.read_text())
     config["optimization"] |= {"momentum_of_old": 0.5, "learning_rate": 0.25}
     folder.config_file.write_text(json.dumps(config))
-    note = "Settings are shown as they are in config.json. The run's config.json has settings unknown to this version"
+    note = "Settings are shown as config.json has them. The run's config.json has settings unknown to this version"
     assert note in " ".join(printed(capsys, "doctor", str(folder.path)).split())
     report = (folder.path / "report.html").read_text(encoding="utf-8")
     assert "optimization.momentum_of_old" in report
-    assert "Settings are shown as they are in config.json." in report
+    assert "Settings are shown as config.json has them." in report
     words = " ".join(printed(capsys, "compare", str(folder.path), str(other.path)).split())
     assert note in words
     assert "learning_rate: A 0.25" in words
