@@ -1,25 +1,26 @@
 """How much does an old sampler cost GRPO, GSPO and GEPO? Best and last accuracy with samples 0, 8 and 64 steps old.
 
-A small transformer learns sums of two to four numbers from demonstrations, and then by RL with `--sampler-delay`: a ring buffer
-of old parameters samples the responses, and their true log-probabilities are the denominator of the ratio. All runs begin with
-one base model, whose warm start has its own seed; the seeds of the arms vary RL: its problems, their order, sampling, and the
-held-out problems. GEPO's paper (arXiv:2508.17850) reports that GEPO loses 3 % from no delay to the largest, and GRPO and GSPO more.
-The claim `staleness_gepo` tests the same with a table of logits.
+A small transformer learns sums of two to four numbers from demonstrations, and then by RL with `--sampler-delay`: the responses
+are sampled with old parameters from a ring buffer, and their probabilities under those parameters are the denominator of the
+ratio. All runs start from the same base model, whose warm start has its own seed; the seeds of the arms vary RL: its problems,
+their order, sampling, and the held-out problems. GEPO's paper (arXiv:2508.17850) reports that GEPO loses 3 % between no delay and
+the longest delay, and that GRPO and GSPO lose more. The claim `staleness_gepo` tests the same with a table of logits.
 
 Command:
 
     python experiments/sampler_delay.py     (an estimated half hour on one CPU core)
 
-A finished run is not repeated; `--seeds` and `--minutes` run only a part.
+A finished run is not repeated; use `--seeds` and `--minutes` to do only some of the runs.
 
-Deviations from the paper: a model of 0.1 million parameters and 160 steps, so that with a delay of 64 the first 64 steps, which
-sample from the base model, are two fifths of the run. There is no KL penalty except GEPO's own, 0.005 towards the sampler, as in
-its authors' recipes. One learning rate for all arms, 5e-4, chosen on two other seeds (1e-3 unlearned the task without a delay,
-3e-4 learned little).
+Deviations from the paper: the model has 0.1 million parameters, and a run has only 160 steps, so with a delay of 64 two fifths of
+the run samples from the base model. There is no KL penalty except GEPO's own, 0.005 towards the sampler, as in its authors'
+recipes. All arms use one learning rate, 5e-4, chosen on two other seeds: at 1e-3 the model unlearned the task even without a
+delay, and at 3e-4 it learned little.
 
 It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy after every 20 steps, of which `best` is the highest and `last`
-the mean of the last two. The cost of a delay is an algorithm's own difference from no delay, paired by seed; costs are compared
-with GRPO's by the rule of `rljax claims`. `best` is selected on the same problems that it is measured on, in all arms.
+the mean of the last two. The cost of a delay is how much lower an algorithm's accuracy is than its own without a delay, paired
+by seed; costs are compared with GRPO's by the rule of `rljax claims`. In all arms, `best` is selected on the same problems that
+it is measured on.
 """
 
 import hashlib
@@ -42,7 +43,7 @@ from lab.rows import made_on, write_rows
 from lab.separation import draw_comparisons
 from rljax.tracking.rows import read_metrics
 
-STATED = {
+COMMON_SETTINGS = {
     "name": "sampler_delay",
     "task": "sums",
     "operands": (2, 4),
@@ -72,7 +73,7 @@ STATED = {
 }
 BASE_SEED = 1000
 """Seed of the base model, different from the seeds of the arms."""
-CONFIG = rljax.TrainConfig.flat(**STATED, algorithm="grpo", algorithm_options={"beta": 0.0})
+CONFIG = rljax.TrainConfig.flat(**COMMON_SETTINGS, algorithm="grpo", algorithm_options={"beta": 0.0})
 OPTIONS = {"grpo": {"beta": 0.0}, "gspo": {}, "gepo": {}}
 """Options of each algorithm."""
 DELAYS = (0, 8, 64)
@@ -88,7 +89,7 @@ class Arguments:
     """Arguments of the experiment."""
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Random seeds; the arms are compared with the same ones."""
+    """Random seeds; every arm uses the same ones."""
     out: Path = Path("experiments/sampler_delay")
     """Output files: `.json`, `.md` and `.png`."""
     minutes: float = 600.0
@@ -99,20 +100,20 @@ class Arguments:
 
 def settings_hash() -> str:
     """Compute a hash of the settings; rows with another hash are run again."""
-    return hashlib.sha256(json.dumps([STATED, OPTIONS, BASE_SEED], default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([COMMON_SETTINGS, OPTIONS, BASE_SEED], default=str).encode()).hexdigest()[:16]
 
 
-def base_model(work: Path) -> Path:
+def ensure_base_model(work: Path) -> Path:
     """Return the folder of the model before RL; train it if it does not exist."""
-    place = work / f"base-{settings_hash()}"
-    if not (place / "last" / "config.json").exists():
-        rljax.train(CONFIG.replace(seed=BASE_SEED, steps=0, eval_every=0, models="last", run=str(place)), resume="auto")
-    return place / "last"
+    folder = work / f"base-{settings_hash()}"
+    if not (folder / "last" / "config.json").exists():
+        rljax.train(CONFIG.replace(seed=BASE_SEED, steps=0, eval_every=0, models="last", run=str(folder)), resume="auto")
+    return folder / "last"
 
 
-def row_of(name: str, delay: int, seed: int, work: Path) -> Row:
-    """Train with one algorithm, delay and seed."""
-    model, begin = base_model(work), time.monotonic()
+def train_and_measure(name: str, delay: int, seed: int, work: Path) -> Row:
+    """Train with one algorithm, delay and seed, and return the run's row."""
+    model, begin = ensure_base_model(work), time.monotonic()
     config = CONFIG.replace(algorithm=name, algorithm_options=OPTIONS[name], sampler_delay=delay, seed=seed)
     config = config.replace(model=str(model), warm_start_steps=0, warm_start_accuracy=None)
     with TemporaryDirectory() as folder:
@@ -130,36 +131,36 @@ def row_of(name: str, delay: int, seed: int, work: Path) -> Row:
     }
 
 
-def by_seed(rows: Sequence[Row], name: str, delay: int, number: str) -> dict[int, float]:
+def values_by_seed(rows: Sequence[Row], name: str, delay: int, measure: str) -> dict[int, float]:
     """Return a measurement of one arm, by seed."""
-    return {row["seed"]: row[number] for row in rows if (row["algorithm"], row["delay"]) == (name, delay)}
+    return {row["seed"]: row[measure] for row in rows if (row["algorithm"], row["delay"]) == (name, delay)}
 
 
-def cost(rows: Sequence[Row], name: str, delay: int, number: str) -> dict[int, float]:
+def cost(rows: Sequence[Row], name: str, delay: int, measure: str) -> dict[int, float]:
     """Compute the accuracy that a delay costs an algorithm, by seed."""
-    fresh, stale = by_seed(rows, name, 0, number), by_seed(rows, name, delay, number)
+    fresh, stale = values_by_seed(rows, name, 0, measure), values_by_seed(rows, name, delay, measure)
     return {seed: round(fresh[seed] - stale[seed], 4) for seed in sorted(fresh.keys() & stale.keys())}
 
 
 def report(rows: Sequence[Row]) -> str:
     """Format means over the seeds with 95 % intervals, the cost of each delay, and the comparison of costs, in Markdown."""
-    columns = ["algorithm", "delay", *SHOWN, *(f"cost of the delay, {number}" for number in SHOWN)]
-    columns += [f"GRPO's cost minus this one, {number}" for number in SHOWN]
+    columns = ["algorithm", "delay", *SHOWN, *(f"cost of the delay, {measure}" for measure in SHOWN)]
+    columns += [f"GRPO's cost minus this one, {measure}" for measure in SHOWN]
     lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
     for name, delay in itertools.product(OPTIONS, DELAYS):
-        cells = [over_seeds([*by_seed(rows, name, delay, number).values()]).text() for number in SHOWN]
-        costs = [over_seeds([*cost(rows, name, delay, number).values()]).text() if delay else "-" for number in SHOWN]
-        compared = [compare_with_grpo(rows, name, delay, number) if delay and name != "grpo" else "-" for number in SHOWN]
+        cells = [over_seeds([*values_by_seed(rows, name, delay, measure).values()]).text() for measure in SHOWN]
+        costs = [over_seeds([*cost(rows, name, delay, measure).values()]).text() if delay else "-" for measure in SHOWN]
+        compared = [compare_with_grpo(rows, name, delay, measure) if delay and name != "grpo" else "-" for measure in SHOWN]
         lines.append(f"| {' | '.join([name, str(delay), *cells, *costs, *compared])} |")
     before = over_seeds([row["curve"][0] for row in rows if row["algorithm"] == "grpo" and row["delay"] == 0])
     return "\n".join(["", f"{before.seeds} seeds; accuracy before RL {before.text()}.", "", *lines]) + "\n"
 
 
-def compare_with_grpo(rows: Sequence[Row], name: str, delay: int, number: str) -> str:
+def compare_with_grpo(rows: Sequence[Row], name: str, delay: int, measure: str) -> str:
     """Format the cost of a delay for GRPO minus its cost for another algorithm, and whether the sign is decided."""
-    grpo, own = cost(rows, "grpo", delay, number), cost(rows, name, delay, number)
+    grpo, own = cost(rows, "grpo", delay, measure), cost(rows, name, delay, measure)
     interval = over_seeds([round(grpo[seed] - own[seed], 4) for seed in sorted(grpo.keys() & own.keys())])
-    shown = interval._replace(value=round(interval.value, 6))  # a mean of 0 except for rounding
+    shown = interval._replace(value=round(interval.value, 6))  # a mean that is 0 up to rounding error
     return f"{shown.text()}: {verdict_of(interval, kind='above', margin=MARGIN)}"
 
 
@@ -174,7 +175,7 @@ def main(arguments: Arguments) -> None:
     for seed, name, delay in itertools.product(arguments.seeds, OPTIONS, DELAYS):
         if (name, delay, seed) in done or time.monotonic() - start > 60 * arguments.minutes:
             continue
-        rows.append(row_of(name, delay, seed, arguments.work))
+        rows.append(train_and_measure(name, delay, seed, arguments.work))
         write_rows(file, rows)
         print(json.dumps(rows[-1]), flush=True)
     if rows:
@@ -182,7 +183,7 @@ def main(arguments: Arguments) -> None:
             f"`python experiments/sampler_delay.py` ({made_on()})\n{report(rows)}", encoding="utf-8"
         )
         arms = {f"{name}, {delay}": (name, delay) for name, delay in itertools.product(OPTIONS, DELAYS)}
-        shown = {f"{n} accuracy": {arm: by_seed(rows, *key, n) for arm, key in arms.items()} for n in SHOWN}
+        shown = {f"{n} accuracy": {arm: values_by_seed(rows, *key, n) for arm, key in arms.items()} for n in SHOWN}
         draw_comparisons(shown, arguments.out.with_suffix(".png"))
 
 

@@ -1,7 +1,7 @@
 """Do the generated tasks separate algorithms? Four arms on each task, several seeds, and whether their intervals are disjoint.
 
 Each task of `rljax.tasks` is designed to show one effect. Four algorithms or variants that should differ in this effect
-according to theory are compared on it: see `CASES`. All runs of a task begin with one base model, whose warm start has its own
+according to theory are compared on it: see `CASES`. All runs of a task start from the same base model, whose warm start has its own
 seed; the seeds of the arms vary RL: its problems, their order, sampling, and the held-out problems. Arms are apart if their 95 %
 t intervals over these seeds are disjoint. Another base model might give another order.
 
@@ -9,20 +9,21 @@ Command:
 
     python experiments/tasks_that_separate.py     (an estimated hour and a half on one CPU core)
 
-A finished row is not repeated; `--tasks` and `--minutes` run only a part. A row is dropped if the hash of its settings and of its
-task's problems has changed. The command writes OUT.json, OUT.md and OUT.png. The accuracy of samples is the share of right answers
-even if the training reward differs, as in `exploit` and `outliers`.
+A finished row is not repeated; use `--tasks` and `--minutes` to do only some of the runs. A row is dropped if the hash of its
+settings and of its task's problems has changed. The command writes OUT.json, OUT.md and OUT.png. The accuracy of samples is the
+share of right answers even if the training reward differs, as in `exploit` and `outliers`.
 
-Deviations: no paper has these tasks. Pilot runs with seeds from 100 on were used to choose arms, steps and learning rates. Three
-tasks were measured again, with seeds that had not been used. `tight` first had 40 steps, and three arms were apart (seeds 0 to 7).
-`lengths` was first to be decided by the length of wrong answers, with tilts of 0.5, 1 and 2, and no arms were apart (seeds 0 to
-4); then by the length of samples, which varies less, with tilts of 1, 2 and 4: it was stopped after eight seeds (8 to 15), because
-1 and 2 were too close. With tilts of 1, 2.5 and 6 it was given sixteen seeds, because the intervals had to be shorter. `outliers`
-and `exploit` were repeated from another base model when the accuracy of samples was changed to count right answers. From the first
-base model, centered rewards with outliers were apart from rewards without; in `exploit` all arms were apart, as now. `iteration`
-was first to be decided with λ = 0.5, 0.8, 0.95 and 1 and a learning rate of 3e-4; it was stopped after one seed (40), in which
-the first three were not in the pilot's order. With 0.5, 0.9, 0.98 and 1 and 5e-4 it has five seeds, because its runs are the
-longest.
+Deviations: not applicable, because no paper uses these tasks. Pilot runs with seeds from 100 on were used to choose arms,
+steps and learning rates. Three tasks were measured again, with seeds that had not been used. `tight` first had 40 steps,
+and three arms were apart (seeds 0 to 7). The first attempt at `lengths` was decided by the length of wrong answers, with α,
+the exponent of the length weighting, at 0.5, 1 and 2, and no arms were apart (seeds 0 to 4). The second was decided by the
+length of samples, which varies less, with α = 1, 2 and 4; it was stopped after eight seeds (8 to 15), because the arms with
+α = 1 and 2 were too close. With α = 1, 2.5 and 6, `lengths` now has sixteen seeds, because the intervals had to be shorter.
+`outliers` and `exploit` were repeated from another base model when the accuracy of samples was changed to count right
+answers. From the first base model, the arm with centered rewards was apart from the arm without outliers; in `exploit` all
+arms were apart, as now. The first attempt at `iteration` used λ = 0.5, 0.8, 0.95 and 1 and a learning rate of 3e-4; it was
+stopped after one seed (40), in which the first three arms were not in the pilot's order. With λ = 0.5, 0.9, 0.98 and 1 and
+a learning rate of 5e-4, it has only five seeds, because its runs are the longest.
 """
 
 import hashlib
@@ -48,7 +49,7 @@ from rljax.records import required
 from rljax.rewards import resolve
 from rljax.tracking.rows import read_metrics
 
-STATED = {
+COMMON_SETTINGS = {
     "algorithm": "grpo",
     "tokenizer": "characters",
     "layers": 2,
@@ -75,11 +76,11 @@ STATED = {
 }
 BASE_SEED = 1000
 """Seed of the base models, different from the seeds of the arms."""
-CONFIG = rljax.TrainConfig.flat(**STATED)
+CONFIG = rljax.TrainConfig.flat(**COMMON_SETTINGS)
 
 
-def plain(**settings: Any) -> dict[str, Any]:
-    """Build an arm of GRPO without a KL penalty, with these settings."""
+def make_arm(**settings: Any) -> dict[str, Any]:
+    """Build an arm: GRPO without a KL penalty, changed by these settings."""
     return {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}} | settings
 
 
@@ -96,7 +97,7 @@ def ppo(lambda_: float) -> dict[str, Any]:
 
 def dapo(*without: str) -> dict[str, Any]:
     """Build an arm of DAPO without dynamic sampling and without these parts; its soft penalty covers the last 24 of 32 tokens."""
-    return plain(
+    return make_arm(
         algorithm="dapo", algorithm_options={"max_length": 32, "cache": 24}, without=("dynamic_sampling", *without)
     )
 
@@ -111,15 +112,15 @@ CASES: Mapping[str, Case] = {
     "outliers": Case(
         {"max_response_tokens": 8, "prompts": 16, "eval_every": 20},
         {
-            "no outliers": plain(reward="exact"),
-            "rank": plain(**{"with": ("advantage=rank",)}),
-            "z-score": plain(),
-            "centred": plain(**{"with": ("advantage=centered",)}),
+            "no outliers": make_arm(reward="exact"),
+            "rank": make_arm(**{"with": ("advantage=rank",)}),
+            "z-score": make_arm(),
+            "centered": make_arm(**{"with": ("advantage=centered",)}),
         },
         GAIN,
-        "How a reward becomes an advantage. An outlier is one rank among eight; in a z-score it dominates the scale of "
-        "its group, and if rewards are only centered, the scale of the batch. Ranks should learn most; the arm without "
-        "outliers is the upper bound.",
+        "How a reward becomes an advantage. As a rank, an outlier is only one of eight; in a z-score it dominates the "
+        "scale of its group, and if rewards are only centered, the scale of the batch. Ranks should learn most; the arm "
+        "without outliers is the upper bound.",
         seeds=range(5),
     ),
     "lengths": Case(
@@ -137,7 +138,7 @@ CASES: Mapping[str, Case] = {
     ),
     "countdown": Case(
         {"max_response_tokens": 24, "learning_rate": 5e-4, "eval_every": 20},
-        {f"groups of {size}": plain(group_size=size) for size in (2, 4, 16, 64)},
+        {f"groups of {size}": make_arm(group_size=size) for size in (2, 4, 16, 64)},
         GAIN,
         "How many tries each of 8 problems gets in a step. A group without a right answer teaches nothing, so larger "
         "groups should learn more, at the cost of proportionally more responses.",
@@ -145,27 +146,28 @@ CASES: Mapping[str, Case] = {
     "mixed": Case(
         {"max_response_tokens": 8, "warm_start_accuracy": 0.55, "prompts": 16, "learning_rate": 1e-3},
         {
-            "z-score": plain(),
+            "z-score": make_arm(),
             "no group": full_batch(),
-            "hierarchical": plain(**{"with": ("advantage=hierarchical",)}),
-            "dynamic sampling": plain(**{"with": ("keep_group=mixed_outcomes",)}),
+            "hierarchical": make_arm(**{"with": ("advantage=hierarchical",)}),
+            "dynamic sampling": make_arm(**{"with": ("keep_group=mixed_outcomes",)}),
         },
         MEAN,
         "What a reward is compared with: the full batch (no group), in which copies are always good and products always "
         "bad; problems of the same kind; or responses to the same prompt, which in most groups do not differ. Dynamic "
-        "sampling samples prompts until enough groups have differences, so it should learn most, and no group least.",
+        "sampling samples prompts until enough groups have differences, so it should learn most, and the arm `no group` "
+        "least.",
         seeds=range(5),
     ),
     "drift": Case(
         {"max_response_tokens": 8, "stage_prompts": 320, "prompts": 16, "learning_rate": 1e-3},
         {
-            "alone": plain(),
-            "KL": plain(algorithm_options={"beta": 0.1}),
-            "demonstrations": plain(auxiliary=0.3),
-            "anchor": plain(anchor=100.0),
+            "alone": make_arm(),
+            "KL": make_arm(algorithm_options={"beta": 0.1}),
+            "demonstrations": make_arm(auxiliary=0.3),
+            "anchor": make_arm(anchor=100.0),
         },
         KEPT,
-        "How much of the sums, which came first, is retained while differences are trained. Demonstrations of both kinds "
+        "How well sums, which are trained first, are retained while differences are trained. Demonstrations of both kinds "
         "during RL rehearse them; a KL penalty and a Fisher anchor keep the policy near the model before RL, which knew "
         "little of either kind.",
         ("accuracy of the kind difference at the end",),
@@ -174,10 +176,10 @@ CASES: Mapping[str, Case] = {
     "brackets": Case(
         {"max_response_tokens": 24},
         {
-            "alone": plain(),
-            "demonstrations": plain(auxiliary=1.0),
-            "KL 1": plain(algorithm_options={"beta": 1.0}),
-            "KL 4": plain(algorithm_options={"beta": 4.0}),
+            "alone": make_arm(),
+            "demonstrations": make_arm(auxiliary=1.0),
+            "KL 1": make_arm(algorithm_options={"beta": 1.0}),
+            "KL 4": make_arm(algorithm_options={"beta": 4.0}),
         },
         SAMPLED_END,
         "How far the policy may move from its demonstrations, half of which are malformed. A loss on them during RL "
@@ -187,10 +189,10 @@ CASES: Mapping[str, Case] = {
     "exploit": Case(
         {},
         {
-            "truth": plain(reward="exact"),
-            "learned": plain(),
-            "learned, KL 1": plain(algorithm_options={"beta": 1.0}),
-            "learned, KL 4": plain(algorithm_options={"beta": 4.0}),
+            "truth": make_arm(reward="exact"),
+            "learned": make_arm(),
+            "learned, KL 1": make_arm(algorithm_options={"beta": 1.0}),
+            "learned, KL 4": make_arm(algorithm_options={"beta": 4.0}),
         },
         GAIN,
         "Which reward is trained on, and how far the policy may move to get it. The learned reward can be exploited, and "
@@ -226,12 +228,12 @@ CASES: Mapping[str, Case] = {
             "warm_start_accuracy": None,
             "steps": 80,
         },
-        {f"delay {delay}": plain(sampler_delay=delay) for delay in (0, 16, 32, 64)},
+        {f"delay {delay}": make_arm(sampler_delay=delay) for delay in (0, 16, 32, 64)},
         MEAN,
-        "How many steps old the parameters that sample the responses to `sums` are. Nine in ten demonstrations with four "
+        "The age, in steps, of the parameters that sample the responses to `sums`. Nine in ten demonstrations with four "
         "or five numbers stop before the answer, so RL has to make a rare ending the usual one. The clip limits how far "
         "the policy moves from the sampling policy. The older the sampling policy is, the slower the policy should learn. "
-        "The accuracy of samples does not decide, because it is the accuracy of the old parameters.",
+        "The accuracy of samples is not the metric that decides, because it is the accuracy of the old parameters.",
         seeds=range(40, 48),
     ),
     "iteration": Case(
@@ -293,22 +295,22 @@ def hash_of(task: str, arm: str) -> str:
     config, case, problems = config_of_arm(task, arm, 0), CASES[task], problems_of(task)
     texts = [problem.prompt for problem in problems], [str(problem.demonstration) for problem in problems]
     rewards = resolve(config.reward.name)(*texts, **reward_columns(problems))
-    read = [STATED, BASE_SEED, dict(case.settings), dict(case.arms[arm]), texts, rewards]
-    return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    hashed = [COMMON_SETTINGS, BASE_SEED, dict(case.settings), dict(case.arms[arm]), texts, rewards]
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def warm_start(task: str, work: Path) -> Path:
+def ensure_base_model(task: str, work: Path) -> Path:
     """Return the folder of the base model of a task; train it if it does not exist."""
-    config = config_of(task).replace(**plain(), seed=BASE_SEED, steps=0, eval_every=0, models="last")
-    place = work / f"{task}-{hashlib.sha256(json.dumps(config.to_json()).encode()).hexdigest()[:8]}"
-    if not (place / "last" / "config.json").exists():
-        rljax.train(config.replace(run=str(place)), resume="auto")
-    return place / "last"
+    config = config_of(task).replace(**make_arm(), seed=BASE_SEED, steps=0, eval_every=0, models="last")
+    folder = work / f"{task}-{hashlib.sha256(json.dumps(config.to_json()).encode()).hexdigest()[:8]}"
+    if not (folder / "last" / "config.json").exists():
+        rljax.train(config.replace(run=str(folder)), resume="auto")
+    return folder / "last"
 
 
-def row_of(task: str, arm: str, seed: int, work: Path) -> dict[str, Any]:
-    """Train one arm with one seed, from the base model of its task."""
-    model, begin = warm_start(task, work), time.monotonic()
+def train_and_measure(task: str, arm: str, seed: int, work: Path) -> dict[str, Any]:
+    """Train one arm with one seed, from the base model of its task, and return the run's row."""
+    model, begin = ensure_base_model(task, work), time.monotonic()
     config = config_of_arm(task, arm, seed).replace(model=str(model), warm_start_steps=0, warm_start_accuracy=None)
     with TemporaryDirectory() as folder:
         result = rljax.train(config.replace(run=f"{folder}/run"))
@@ -362,7 +364,7 @@ def main(arguments: Arguments) -> None:
         for seed, arm in itertools.product(CASES[task].seeds, CASES[task].arms):
             if (task, arm, seed) in done or time.monotonic() - start > 60 * arguments.minutes:
                 continue
-            rows.append(row_of(task, arm, seed, arguments.work))
+            rows.append(train_and_measure(task, arm, seed, arguments.work))
             write_rows(file, rows)
             print(json.dumps(rows[-1]), flush=True)
     if rows:

@@ -5,9 +5,10 @@ mean over tokens (42) and dynamic sampling (50). The statistic is Kendall's rank
 of a seed; a difference of up to 0.01 is a tie, which counts neither way.
 
 Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
-without effect); a wrong answer ends it. The reward is 1 or -1. A response is truncated after 16 tokens, which counts as
-wrong; the soft penalty begins after 12. Each of the three tokens has its own logit at each step. The initial policy
-wanders with most of its tokens, and two responses in five are truncated; it differs from seed to seed.
+without effect); a wrong answer ends the response. The reward is 1 or -1. A response is truncated after 16 tokens, which
+counts as wrong; the soft penalty begins after 12. The three tokens (the right next step, wandering, a wrong answer)
+have separate logits at each step. The initial policy wanders with most of its tokens, and two responses in five are
+truncated; it differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
 optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8

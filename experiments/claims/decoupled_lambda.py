@@ -11,8 +11,8 @@ in all arms.
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right, which makes it a good critic. The optimizer is Adam; each arm uses
 the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8 other seeds; the critic's is 0.05. By
-the end, most seeds have permanently solved or lost every context in every arm. If the pass rate no longer changes, its
-final value cannot tell the arms apart, and the claim is not decided.
+the end, in most seeds and every arm, each context is either solved or lost for good. If the pass rate no longer
+changes, its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun decoupled_lambda
 """

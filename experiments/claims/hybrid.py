@@ -13,8 +13,8 @@ state includes whether all tokens so far were right. alpha is 1.25, so lambda is
 to 0.05; the document has no numbers. GRPO has VAPO's clip, mean over tokens and loss on right responses, so the
 advantage is the only difference. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1,
 with the best final pass rate on 8 other seeds; the critic's is 0.05. Each half of the seeds compares with the parent
-that is better on the other half. By the end, most seeds have permanently solved or lost every context in every arm. If
-the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
+that is better on the other half. By the end, in most seeds and every arm, each context is either solved or lost for
+good. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun hybrid
 """

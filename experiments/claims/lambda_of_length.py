@@ -12,8 +12,8 @@ Deviations from the paper: policy and critic are tables, so nothing learned on o
 state includes whether all tokens so far were right. alpha is 1.25 instead of 0.05, which gives 0.8, 0.9, 0.95 and
 0.975, so the fixed 0.95 is one of them, just as with the paper's lengths of thousands of tokens. The optimizer is Adam;
 each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8 other seeds; the
-critic's is 0.05. By the end, most seeds have permanently solved or lost every context in every arm. If the pass rate no
-longer changes, its final value cannot tell the arms apart, and the claim is not decided.
+critic's is 0.05. By the end, in most seeds and every arm, each context is either solved or lost for good. If the pass
+rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun lambda_of_length
 """

@@ -5,9 +5,10 @@ for others (Eqs. 31-33 of the document), and says that this encourages thorough 
 discourages verbosity on simple ones.
 
 Setting: 8 contexts. A right response needs some steps of thought and then the answer, and may wander in between (tokens
-without effect); a wrong answer ends it. Simple problems take 1 step, difficult ones 6. A response is truncated after 24
-tokens, which counts as wrong. Each of the three tokens has its own logit at each step. The initial policy differs from
-seed to seed. The advantage is the reward minus the group's mean, as in the document.
+without effect); a wrong answer ends the response. Simple problems take 1 step, difficult ones 6. A response is
+truncated after 24 tokens, which counts as wrong. The three tokens (the right next step, wandering, a wrong answer) have
+separate logits at each step. The initial policy differs from seed to seed. The advantage is the reward minus the
+group's mean, as in the document.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The document
 gives no target length, and no value of alpha or beta: the target is 8 tokens, the longest right response being 7, and

@@ -4,17 +4,18 @@ Lite PPO has only two techniques: the group's mean with the batch's standard dev
 paper reports that it surpasses GRPO and DAPO, which has many more parts.
 
 Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
-without effect); a wrong answer ends it. The reward is 1 or -1. A response is truncated after 16 tokens, which counts as
-wrong; DAPO's soft penalty begins after 12. Each of the three tokens has its own logit at each step. The initial policy
-wanders with most of its tokens, and two responses in five are truncated; it differs from seed to seed. Every arm
-samples 64 prompts per step; DAPO trains on the first 16 that its dynamic sampling keeps, the other arm on all.
+without effect); a wrong answer ends the response. The reward is 1 or -1. A response is truncated after 16 tokens, which
+counts as wrong; DAPO's soft penalty begins after 12. The three tokens (the right next step, wandering, a wrong answer)
+have separate logits at each step. The initial policy wanders with most of its tokens, and two responses in five are
+truncated; it differs from seed to seed. Every arm samples 64 prompts per step; DAPO trains on the first 16 that its
+dynamic sampling keeps, the other arm on all.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
 optimizer is Adam; each arm uses the learning rate, out of 0.01, 0.03, 0.1, 0.3 and 1, with the best final pass rate on
 8 other seeds. 4 updates on the mini-batches of a rollout. In the paper, DAPO keeps sampling until it has enough
 prompts; here it samples four times as many. In this world its soft penalty is a disadvantage (`soft_overlong`), which
-favors Lite PPO. By the end, most seeds have permanently solved or lost every context in both arms. If the pass rate no
-longer changes, its final value cannot tell the arms apart, and the claim is not decided.
+favors Lite PPO. By the end, in most seeds and both arms, each context is either solved or lost for good. If the pass
+rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun lite_ppo
 """

@@ -4,9 +4,10 @@ DAPO subtracts up to 1 from the reward over the last tokens before the limit, in
 to 41, with less noise in the reward.
 
 Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
-without effect); a wrong answer ends it. The reward is 1 or -1. A response is truncated after 16 tokens, which counts as
-wrong; the penalty begins after 12. Each of the three tokens has its own logit at each step. The initial policy wanders
-with most of its tokens, and two responses in five are truncated; it differs from seed to seed.
+without effect); a wrong answer ends the response. The reward is 1 or -1. A response is truncated after 16 tokens, which
+counts as wrong; the penalty begins after 12. The three tokens (the right next step, wandering, a wrong answer) have
+separate logits at each step. The initial policy wanders with most of its tokens, and two responses in five are
+truncated; it differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
 optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8

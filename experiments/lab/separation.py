@@ -175,7 +175,7 @@ def report(rows: Rows, cases: Mapping[str, Case], *, also: Sequence[str]) -> str
     at_least = {least: sum(count >= least for count in counts) for least in (2, 3, 4)}
     lines[:0] = [
         "",
-        "All runs of a task begin with one base model; the intervals are over seeds of RL. "
+        "All runs of a task start from the same base model; the intervals are over seeds of RL. "
         f"Tasks that are decided: {len(counts)}; with at least two arms apart: {at_least[2]}; with three: {at_least[3]}; "
         f"with all four: {at_least[4]}. Four arms are six pairs.",
     ]
