@@ -62,7 +62,7 @@ def sandbox_processes():
             command = (entry / "cmdline").read_text()
         except OSError:
             continue
-        if "sandbox/launch.py" in command:
+        if "sandbox/fork_server.py" in command:
             parents[int(entry.name)] = parent
     return parents
 

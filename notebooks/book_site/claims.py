@@ -76,14 +76,14 @@ def claims_picture(file: Path) -> None:
 
 
 def summary(verdicts: Mapping[str, Verdict]) -> str:
-    """A line for each question, with its claims in a few words by verdict."""
+    """A line for each topic, with its claims in a few words by verdict."""
     lines = []
-    for question, claims in SUMMARY.items():
+    for topic, claims in SUMMARY.items():
         parts = []
         for verdict in VERDICTS:
             here = [f"{escape_text(words)} ({_link(name)})" for name, words in claims.items() if verdicts[name] == verdict]
             parts += [f"*{verdict}:* {', '.join(here)}"] if here else []
-        lines.append(f"- **{question}.** {'; '.join(parts)}.")
+        lines.append(f"- **{topic}.** {'; '.join(parts)}.")
     return "\n".join(lines)
 
 

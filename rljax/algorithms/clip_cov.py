@@ -42,7 +42,7 @@ def clip_cov(
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: covariances and their means are computed on the rollout before its updates. The authors' code uses the policy
-    being trained, and only the tokens of one update that PPO's clip has not cut; at the first update both agree. The random numbers
+    being trained, and only those tokens of one update that PPO would not clip; at the first update both agree. The random numbers
     are derived from the response's log-probabilities, so they need no random key and do not depend on the order of the responses;
     responses whose log-probabilities are all equal get the same random numbers.
     """
@@ -62,24 +62,24 @@ def _tokens_to_keep(
 ) -> Bool[Array, "P G T"]:
     """The tokens whose gradient Clip-Cov keeps."""
     covariance = token_covariance(logp, advantage, mask)
-    return ~clip_cov_tokens(covariance, uniform_of(logp, mask), mask, share=share, lower=lower, upper=upper)
+    return ~clip_cov_tokens(covariance, sample_uniform(logp, mask), mask, share=share, lower=lower, upper=upper)
 
 
-def uniform_of(logp: Float[Array, "*rows T"], mask: Array) -> Float[Array, "*rows T"]:
-    """One uniform number in [0, 1) for each token, 0 outside the mask.
+def sample_uniform(logp: Float[Array, "*rows T"], mask: Array) -> Float[Array, "*rows T"]:
+    """Sample one uniform number in [0, 1) for each token, 0 outside the mask.
 
     Its random key comes from the token's position among the tokens of its response and the bits of all their log-probabilities.
 
     Example:
-        >>> draws = uniform_of(jnp.array([[-0.5, 0.0, 0.0], [0.0, -0.5, 0.0]]), jnp.ones((2, 3), bool))
+        >>> draws = sample_uniform(jnp.array([[-0.5, 0.0, 0.0], [0.0, -0.5, 0.0]]), jnp.ones((2, 3), bool))
         >>> len(set(draws.ravel().tolist()))
         6
     """
     counts = mask.astype(bool)
     bits = jax.lax.bitcast_convert_type(zero_outside(logp, mask).astype(jnp.float32), jnp.uint32).reshape(-1)
-    place = (jnp.cumsum(counts, -1) - 1).astype(jnp.uint32).reshape(-1)
+    position = (jnp.cumsum(counts, -1) - 1).astype(jnp.uint32).reshape(-1)
     fold = jax.vmap(jax.random.fold_in)
-    tokens = fold(jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(place), bits)
+    tokens = fold(jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(position), bits)
     words = jnp.where(
         counts, jax.vmap(partial(jax.random.bits, dtype=jnp.uint32))(tokens).reshape(logp.shape), jnp.uint32(0)
     )

@@ -1,4 +1,4 @@
-"""Parts for an algorithm: equations that each replace one slot of its record, and extra loss terms."""
+"""Parts for an algorithm: equations, each of which fills one slot of its record, and extra loss terms."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +51,7 @@ class Part(NamedTuple):
     """Its name, unique within the slot."""
     function: Callable[..., Any]
     """What the slot calls; for a term, the function that builds it."""
-    numbers: Mapping[str, int | float]
+    hyperparameters: Mapping[str, int | float]
     """Its hyperparameters (keywords of the function) and their defaults."""
     summary: str
     """What it does, in one line."""
@@ -59,29 +59,29 @@ class Part(NamedTuple):
     """The `Credit` that lists the rollout fields that the function reads, if the slot does not pass them all; else None."""
 
     @property
-    def word(self) -> str:
+    def spec(self) -> str:
         """The part as written after `--with`, without its hyperparameters."""
         return f"{self.slot}={self.name}"
 
-    def value(self, **numbers: int | float) -> Credit | Callable[..., Any]:
+    def value(self, **hyperparameters: int | float) -> Credit | Callable[..., Any]:
         """The slot's content, with these hyperparameters instead of the defaults.
 
         Raises:
             ValueError: the part has no such hyperparameter.
         """
-        unknown = sorted(set(numbers) - set(self.numbers))
+        defaults = self.hyperparameters
+        unknown = sorted(set(hyperparameters) - set(defaults))
         if unknown:
-            known = ", ".join(self.numbers) or "none"
-            advice = nearest_first(unknown[0], self.numbers, f"it has {known}")
-            raise ValueError(f"{self.word} has no hyperparameter {', '.join(map(repr, unknown))}{advice}")
-        function = partial(self.function, **{**self.numbers, **numbers}) if self.numbers else self.function
+            advice = nearest_first(unknown[0], defaults, f"it has {', '.join(defaults) or 'none'}")
+            raise ValueError(f"{self.spec} has no hyperparameter {', '.join(map(repr, unknown))}{advice}")
+        function = partial(self.function, **{**defaults, **hyperparameters}) if defaults else self.function
         return function if self.credit is None else self.credit._replace(function=function)
 
 
-def _part(slot: str, name: str, function: Credit | Callable[..., Any], summary: str, **numbers: int | float) -> Part:
+def _part(slot: str, name: str, function: Credit | Callable[..., Any], summary: str, **defaults: int | float) -> Part:
     if isinstance(function, Credit):
-        return Part(slot, name, function.function, MappingProxyType(numbers), summary, function)
-    return Part(slot, name, function, MappingProxyType(numbers), summary)
+        return Part(slot, name, function.function, MappingProxyType(defaults), summary, function)
+    return Part(slot, name, function, MappingProxyType(defaults), summary)
 
 
 PARTS: tuple[Part, ...] = (
@@ -281,48 +281,48 @@ def _slots() -> str:
     return ", ".join(dict.fromkeys(part.slot for part in PARTS))
 
 
-def read_part(word: str) -> tuple[Part, dict[str, int | float]]:
-    """Read a part and its numbers from `SLOT=PART` or `SLOT=PART,NUMBER=VALUE,...`.
+def read_part(spec: str) -> tuple[Part, dict[str, int | float]]:
+    """Read a part and its hyperparameters from `SLOT=PART` or `SLOT=PART,NAME=VALUE,...`.
 
     Raises:
-        ValueError: the word does not have this form, the part is unknown, or a number is malformed, not finite, or set twice.
+        ValueError: the text does not have this form, the part is unknown, or a value is malformed, not finite, or set twice.
 
     Example:
-        >>> part, numbers = read_part("keep_group=difficulty_window,low=0.3")
-        >>> part.word, numbers
+        >>> part, hyperparameters = read_part("keep_group=difficulty_window,low=0.3")
+        >>> part.spec, hyperparameters
         ('keep_group=difficulty_window', {'low': 0.3})
     """
-    head, *rest = word.split(",")
+    head, *rest = spec.split(",")
     slot, equals, name = head.partition("=")
     if not (slot and equals and name):
-        raise ValueError(f"{word!r} must have the form SLOT=PART, such as advantage=rank; the slots are {_slots()}")
+        raise ValueError(f"{spec!r} must have the form SLOT=PART, such as advantage=rank; the slots are {_slots()}")
     pairs = [entry.partition("=") for entry in rest]
     try:
-        numbers = {number: int(value) if value.lstrip("+-").isdigit() else float(value) for number, _, value in pairs}
+        hyperparameters = {key: int(value) if value.lstrip("+-").isdigit() else float(value) for key, _, value in pairs}
     except ValueError as error:
         raise ValueError(
-            f"{word!r} must have the form SLOT=PART,NUMBER=VALUE, such as keep_group=difficulty_window,low=0.3"
+            f"{spec!r} must have the form SLOT=PART,NAME=VALUE, such as keep_group=difficulty_window,low=0.3"
         ) from error
-    if len(numbers) < len(pairs):
-        raise ValueError(f"{word!r} sets a number twice; remove one of the two")
-    for number, value in numbers.items():
+    if len(hyperparameters) < len(pairs):
+        raise ValueError(f"{spec!r} sets a hyperparameter twice; remove one of them")
+    for key, value in hyperparameters.items():
         if not math.isfinite(value):
-            raise ValueError(f"{word!r}: {number} must be finite, got {value}")
-    return find_part(slot, name), numbers
+            raise ValueError(f"{spec!r}: {key} must be finite, got {value}")
+    return find_part(slot, name), hyperparameters
 
 
-def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
+def with_parts(algorithm: Algorithm, specs: Sequence[str]) -> Algorithm:
     """Replace parts of an algorithm, and add terms to its loss.
 
     Args:
         algorithm: the record to change.
-        words: parts, each for a different slot, and terms, each a different one, in the form that `read_part` reads.
+        specs: parts, each for a different slot, and terms, each a different one, in the form that `read_part` reads.
 
     Returns:
-        The record. A part that provides credit replaces the record's credit.
+        The record. A part that computes advantages replaces whatever computed them before.
 
     Raises:
-        ValueError: a part or a number is unknown, two parts are for the same slot, the record has no place for a part or
+        ValueError: a part or a hyperparameter is unknown, two parts are for the same slot, the record cannot use a part or
             already has such a term, or a part would compute something meaningless in it.
 
     Example:
@@ -332,17 +332,17 @@ def with_parts(algorithm: Algorithm, words: Sequence[str]) -> Algorithm:
         >>> ranked.advantage(jnp.array([[2.0, 9.0]])).tolist()
         [[-0.5, 0.5]]
     """
-    parts_by_place: dict[str, Part] = {}
-    for word in words:
-        part, numbers = read_part(word)
-        place = part.word if part.slot == TERM else part.slot
-        if place in parts_by_place:
+    parts_by_slot: dict[str, Part] = {}
+    for spec in specs:
+        part, hyperparameters = read_part(spec)
+        slot = part.spec if part.slot == TERM else part.slot
+        if slot in parts_by_slot:
             raise ValueError(
-                f"{parts_by_place[place].word} and {part.word} are two parts for one slot; leave one of them out"
+                f"{parts_by_slot[slot].spec} and {part.spec} are two parts for one slot; leave one of them out"
             )
-        parts_by_place[place] = part
-        algorithm = _place_part(algorithm, part, part.value(**numbers))
-    check_fit(algorithm, {part.slot: part.word for part in parts_by_place.values()})
+        parts_by_slot[slot] = part
+        algorithm = _place_part(algorithm, part, part.value(**hyperparameters))
+    check_fit(algorithm, {part.slot: part.spec for part in parts_by_slot.values()})
     return algorithm
 
 
@@ -353,26 +353,26 @@ def _place_part(algorithm: Algorithm, part: Part, value: Any) -> Algorithm:
         return algorithm._replace(terms=(*algorithm.terms, *_new_terms(algorithm, part, value())))
     if inner:
         return algorithm._replace(critic=_critic_with(algorithm.critic, part, value))
-    read = {name for credit in algorithm.credits for name in credit.needs}
-    if part.slot in SLOTS_THAT_NEED_CREDIT and not read:
-        raise ValueError(f"the algorithm uses no advantages, so {part.word} would change nothing")
-    if part.slot == "outcome_reward" and read.isdisjoint({"rewards", "token_rewards"}):
-        raise ValueError(f"the algorithm's advantage does not read the summed reward, so {part.word} would change nothing")
+    needed = {name for credit in algorithm.credits for name in credit.needs}
+    if part.slot in SLOTS_THAT_NEED_CREDIT and not needed:
+        raise ValueError(f"the algorithm uses no advantages, so {part.spec} would have no effect")
+    if part.slot == "outcome_reward" and needed.isdisjoint({"rewards", "token_rewards"}):
+        raise ValueError(f"the algorithm's advantage does not read the summed reward, so {part.spec} would have no effect")
     if part.slot == "advantage" and (algorithm.advantage is None or algorithm.needs("teacher_logp")):
         teacher = "the critic" if algorithm.critic is not None else "a teacher"
-        raise ValueError(f"the algorithm learns from {teacher}, and has no place for {part.word}")
+        raise ValueError(f"the algorithm learns from {teacher}, so it cannot use {part.spec}")
     return algorithm._replace(**{part.slot: value})
 
 
 def _new_terms(algorithm: Algorithm, part: Part, terms: tuple[Term, ...]) -> tuple[Term, ...]:
     """Return the part's terms; refuse those that the record already has."""
     if not terms:
-        raise ValueError(f"{part.word} at a coefficient of 0 would change nothing; leave it out")
+        raise ValueError(f"{part.spec} with a coefficient of 0 would have no effect; leave it out")
     known = {term.name: term.coefficient for term in algorithm.terms}
     for term in terms:
         if term.name in known:
             raise ValueError(
-                f"the loss already has a term {term.name!r}, with the coefficient {known[term.name]:g}, so {part.word} cannot be "
+                f"the loss already has a term {term.name!r}, with the coefficient {known[term.name]:g}, so {part.spec} cannot be "
                 "added; set that coefficient with the option of the algorithm, or of the other part, that adds the term"
             )
     return terms
@@ -380,9 +380,10 @@ def _new_terms(algorithm: Algorithm, part: Part, terms: tuple[Term, ...]) -> tup
 
 def _critic_with(critic: Critic | None, part: Part, value: Any) -> Critic:
     if critic is None:
-        raise ValueError(f"the algorithm has no critic, and so no place for {part.word}")
+        raise ValueError(f"the algorithm has no critic, so it cannot use {part.spec}")
     if critic.policy_lambda is not None:
         raise ValueError(
-            f"the critic's λ follows the length, and {part.word} has its own λ; set the critic's policy_lambda to None first"
+            f"the critic's λ depends on the response length, but {part.spec} has its own λ; set the critic's policy_lambda to None "
+            "first"
         )
     return critic._replace(**{part.slot.partition(".")[2]: value})

@@ -6,10 +6,10 @@ from types import MappingProxyType
 SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "Many updates on a rollout": {
-            "cispo": "CISPO learns faster than a clip",
-            "sapo": "SAPO's gate finishes ahead of a clip",
+            "cispo": "CISPO learns faster than DAPO's clip",
+            "sapo": "SAPO's gate finishes ahead of GRPO's clip",
             "gmpo_stability": "GMPO finishes ahead of GRPO with large steps",
-            "dppo": "DPPO's bound learns more than a clip",
+            "dppo": "DPPO's bound learns more than clipping the ratio",
         },
         "Which prompts": {
             "dynamic_sampling": "replacing groups without a signal learns more",
@@ -18,15 +18,15 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "Baseline and scale within a group": {
             "zscore_rloo": "leave-one-out learns more than z-scores",
-            "batch_deviation": "the batch's deviation learns more than the group's",
+            "batch_deviation": "dividing by the batch's standard deviation learns more than by the group's",
             "rank_outliers": "ranks lose less to outliers than z-scores",
-            "hierarchical_kinds": "a baseline by kind of problem learns more than the prompt's",
+            "hierarchical_kinds": "a baseline per kind of problem learns more than one per prompt",
         },
         "A critic or none": {
             "rloo_ppo": "RLOO finishes ahead of PPO",
             "value_pretraining": "a pretrained critic beats one with biased values",
-            "lambda_of_length": "lambda by length finishes ahead of 0.95",
-            "distributional_critic": "a distribution learns more than a number",
+            "lambda_of_length": "a lambda that grows with the length finishes ahead of 0.95",
+            "distributional_critic": "a critic that predicts a distribution teaches more than one that predicts a number",
         },
         "Length of responses": {
             "length_bias": "wrong responses grow longer under GRPO than under Dr.GRPO",
@@ -43,10 +43,10 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "k3_gradient": "the gradient of k3 in the loss is biased",
         },
         "A sampler with old weights or different rounding": {
-            "truncated_weights": "truncated weights finish ahead of none",
-            "masked_weights": "a mask finishes ahead of a cap",
+            "truncated_weights": "truncated importance weights finish ahead of none",
+            "masked_weights": "masking extreme ratios finishes ahead of capping their weight",
             "staleness_gepo": "a delay costs GEPO less than GRPO",
-            "bounded_ratio": "a ratio within a factor of ten finishes ahead",
+            "bounded_ratio": "bounding the ratio to a factor of ten finishes ahead of not bounding it",
         },
         "pass@k": {
             "pass_at_k_after_rl": "RL raises pass@1 and lowers pass@256",
@@ -60,15 +60,15 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
-"""Question -> claim -> the claim in a few words, whether or not it holds; the verdicts are in the results."""
+"""Topic -> claim -> the claim in a few words, whether or not it holds; the verdicts are in the results."""
 LABELS = ("updates", "prompts", "baseline", "critic", "length", "entropy", "reference", "sampler", "pass@k", "recipes")
-"""One word per question, for a terminal."""
+"""One word per topic, for a terminal."""
 SIGNS = MappingProxyType({"holds here": "+", "contradicted": "-", "not seen at this scale": "~", "not decided": "?"})
 """A sign for each verdict."""
 
 
 def summary_lines(verdicts: Mapping[str, str]) -> Sequence[str]:
-    """Return ten lines for a terminal: the claims on each question, each after the sign of its verdict.
+    """Return ten lines for a terminal: the claims on each topic, each after the sign of its verdict.
 
     Args:
         verdicts: claim -> its verdict.

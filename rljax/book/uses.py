@@ -171,7 +171,7 @@ def calls_of_records() -> dict[str, tuple[str, ...]]:
         bounds = {bound: 0.5 for bound, parameter in parameters if parameter.default is parameter.empty}
         found[f"--correction {name}"] = ops_in(factory(**bounds))
     found["--off-policy-delta"] = ops_in(off_policy_mask(0.5))
-    found |= {f"--with {part.word}": ops_in(part.function) for part in PARTS}
+    found |= {f"--with {part.spec}": ops_in(part.function) for part in PARTS}
     return found | {flag: ops_in(op) for flag, op in BY_FLAG.items()}
 
 

@@ -103,16 +103,16 @@ def _correction(name: str, correction: Callable[..., Any], columns: int) -> str:
 
 
 def _part(part: Part, columns: int) -> str:
-    numbers = " ".join(f"{name}={number:g}" for name, number in part.numbers.items())
-    lines = [f"{part.summary}{_named(ops_in(part.function))}", numbers]
-    return "\n".join([part.word, *(wrap(line, columns, indent="    ", hang=" " * 8) for line in lines if line)])
+    hyperparameters = " ".join(f"{name}={value:g}" for name, value in part.hyperparameters.items())
+    lines = [f"{part.summary}{_named(ops_in(part.function))}", hyperparameters]
+    return "\n".join([part.spec, *(wrap(line, columns, indent="    ", hang=" " * 8) for line in lines if line)])
 
 
 def show_parts(stream: TextIO) -> None:
-    """Print the parts of algorithms with their numbers and equations."""
+    """Print the parts of algorithms with their hyperparameters and equations."""
     columns = columns_of(stream)
     hint = (
-        "`rljax train --with SLOT=PART,NUMBER=VALUE` puts a part into a slot of an algorithm, in place of the algorithm's own, and "
+        "`rljax train --with SLOT=PART,NAME=VALUE` puts a part into a slot of an algorithm, in place of the algorithm's own, and "
         "`--with term=PART` adds a term to its loss; `rljax equations NAME` explains an equation."
     )
     stream.write("\n".join([*(_part(part, columns) for part in PARTS), "", wrap(hint, columns)]) + "\n")
@@ -136,7 +136,7 @@ def show_algorithms_json(names: Sequence[str], stream: TextIO) -> None:
                 "slot": part.slot,
                 "name": part.name,
                 "summary": part.summary,
-                "numbers": dict(part.numbers),
+                "numbers": dict(part.hyperparameters),
                 "ops": ops_in(part.function),
             }
             for part in PARTS

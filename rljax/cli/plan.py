@@ -1,4 +1,4 @@
-"""`rljax plan`: what a run needs on each device, before it is started."""
+"""`rljax plan`: estimate how much memory and time a run needs on each device, before it starts."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ CPU = "cpu"
 
 @dataclass(frozen=True)
 class Plan(Settings):
-    """Estimate what `rljax train` with the same flags would need per device, before it starts.
+    """Estimate how much memory and time `rljax train` with the same flags would need on each device, before it starts.
 
     The model's weights are not read, only its config.json, and the devices need not be present: programs are compiled, but not run.
     With --device-memory or --device the exit code is 1 if the run does not fit, and the command names flags with which it would.
@@ -27,12 +27,12 @@ class Plan(Settings):
     the process and of its programs.
 
     With --topology, the estimate comes from the devices' own compiler, on any machine. Otherwise it comes from the compiler for
-    CPUs: programs that only accelerators have (`--attention cudnn`, `splash`) then count as blockwise attention, with the mask that
-    cuDNN reads, and the estimates of memory and communication are larger than on an accelerator.
+    CPUs: kernels that exist only for accelerators (`--attention cudnn`, `splash`) then count as blockwise attention, with the mask
+    that cuDNN reads, and the estimates of memory and communication are larger than on an accelerator.
     """
 
     topology: str | None = None
-    """Devices whose own compiler makes the estimate, although they are absent: TPUs such as v5e:2x2, v5p:2x2x2 or v6e:2x4 (package
+    """Devices whose own compiler makes the estimate; they need not be present. TPUs such as v5e:2x2, v5p:2x2x2 or v6e:2x4 (package
     libtpu), or H100s such as h100x8 (package jax-cuda13-plugin). It replaces --device and --device-count."""
     device_count: int = 1
     """Number of devices of the run."""
@@ -62,7 +62,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     simulate_devices(os.environ, command.device_count)
     import jax  # noqa: PLC0415
 
-    # Reading the folder of --model has imported JAX before its environment was set.
+    # By now, reading the folder of --model has already imported JAX, before its environment was set.
     jax.config.update("jax_platforms", "cpu")
     from rljax.programs.plan import plan_of  # noqa: PLC0415
     from rljax.programs.roofline import device_of  # noqa: PLC0415
@@ -73,10 +73,10 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     if topology is not None:
         command = replace(command, device=topology.kind, device_count=len(topology.devices))
     config, count = command.config, command.device_count
-    copy = config.devices.fsdp * config.devices.tensor
-    if copy > count:
-        more = f"plan with --device-count {copy}" if topology is None else f"{command.topology} has {count}"
-        raise InputError(f"The parameters are sharded over {copy} devices (--fsdp, --tensor); {more}.")
+    devices_per_copy = config.devices.fsdp * config.devices.tensor
+    if devices_per_copy > count:
+        more = f"plan with --device-count {devices_per_copy}" if topology is None else f"{command.topology} has {count}"
+        raise InputError(f"The parameters are sharded over {devices_per_copy} devices (--fsdp, --tensor); {more}.")
     on_cpu = command.device == CPU
     device = None if command.device is None or on_cpu else device_of(command.device)
     memory = command.device_memory
@@ -101,9 +101,9 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     if room is None:
         return 0
     if plan.peak <= room:
-        print(f"It fits {memory}.")
+        print(f"It fits in {memory}.")
         return 0
-    print(f"It does not fit {memory}; a run may use nine tenths of it.")
+    print(f"It does not fit in {memory}, of which a run may use nine tenths.")
     print(_advice(config, count, room, lambda changed: plan_with(changed).peak))
     return 1
 
@@ -122,7 +122,7 @@ def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
         "optimizer": plan.optimizer,
         "reference": plan.reference,
         "critic": plan.critic,
-        "options": plan.options,
+        "arrays of added options": plan.options,
         "in an update: temporaries": plan.temporaries,
         "in a critic's update": plan.critic_temporaries,
         "in an update: cuDNN's mask": plan.mask,
@@ -147,14 +147,14 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
     Args:
         plan: a `rljax.programs.plan.Plan`.
         config: the settings.
-        command: number and name of the devices.
+        command: the command, for the number and kind of the devices.
         device: a `rljax.programs.roofline.Device`, or None.
     """
     from rljax.programs.roofline import speed_of  # noqa: PLC0415  --help need not wait for JAX
 
     count, speed = command.device_count, speed_of(config.model.dtype)
     head = f"  {'in one step':<28}{'operations':>12}{'GB moved':>10}{'GB sent':>10}"
-    lines = [head if device is None else f"{head}{'seconds':>10} at least on {command.device}"]
+    lines = [head if device is None else f"{head}{'seconds':>10} (minimum on {command.device})"]
     total = 0.0
     for name, work in plan.phases.items():
         line = f"  {name:<28}{work.flops:>12.2e}{work.moved / 1e9:>10.1f}{work.sent / 1e9:>10.1f}"
@@ -165,12 +165,12 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
 
 
 def _advice(config: TrainConfig, count: int, room: int, needs: Callable[[TrainConfig], int]) -> str:
-    """Name the first flags with which the run fits; one change after the other is tried."""
+    """Name the first flags with which the run fits; the changes are tried one after another."""
     from rljax.training.memory_plan import changes_to_try, try_changes  # noqa: PLC0415  --help need not wait for JAX
 
     changes = changes_to_try(config, count)
     trial = try_changes(config, changes, needs, room)
     if trial.fits:
         return f"With {' '.join(trial.flags)} it would: {trial.needed / 1e9:.3f} GB."
-    tried = f" with {' '.join(trial.flags)}: {trial.needed / 1e9:.3f} GB" if trial.flags else ""
-    return f"Nor does it{tried}. Use more devices or shorter responses."
+    tried = f"It still does not fit with {' '.join(trial.flags)}: {trial.needed / 1e9:.3f} GB. " if trial.flags else ""
+    return f"{tried}Use more devices or shorter responses."

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljax.boxes import boxes
-from rljax.data.fault import BadRowError, kind, shown
+from rljax.data.fault import BadRowError, describe_value, short_repr
 
 MAX_CHARACTERS = 1_000_000
 """The longest prompt, answer or demonstration that is accepted. A longer text is treated as a mistake in the file."""
@@ -76,7 +76,7 @@ def text_of(row: Mapping[str, object], column: str, noun: str) -> str:
     """
     value = take(row, column)
     if not isinstance(value, str):
-        raise BadRowError(f"the {noun} must be text, not {kind(value)}", "replace it with text", column=column)
+        raise BadRowError(f"the {noun} must be text, not {describe_value(value)}", "replace it with text", column=column)
     return _check_text(value, column, noun)
 
 
@@ -115,7 +115,7 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
         return str(int(value)) if value == int(value) else repr(value)
     if not isinstance(value, str):
         raise BadRowError(
-            f"an answer must be text or a number, not {kind(value)}",
+            f"an answer must be text or a number, not {describe_value(value)}",
             "fill in the answer, or remove the row",
             column=column,
         )
@@ -161,7 +161,7 @@ def chat_of(value: object, column: str) -> Messages:
     """
     if not isinstance(value, (list, tuple)) or not value:
         raise BadRowError(
-            f"a prompt must be text or a list of chat messages, not {kind(value)}", "rewrite it", column=column
+            f"a prompt must be text or a list of chat messages, not {describe_value(value)}", "rewrite it", column=column
         )
     return tuple(_message(message, column) for message in value)
 
@@ -173,20 +173,20 @@ def _message(message: object, column: str) -> Mapping[str, Any]:
         other = next((part for part in content if not isinstance(part, Mapping) or part.get("type") != "text"), None)
         if other is not None:
             raise BadRowError(
-                f"a part of a chat message must be {{'type': 'text', 'text': ...}}, not {shown(other)}",
+                f"a part of a chat message must be {{'type': 'text', 'text': ...}}, not {short_repr(other)}",
                 "rewrite it",
                 column=column,
             )
         content = "".join(str(part.get("text")) for part in content)
     if not isinstance(entries.get("role"), str) or not isinstance(content, str):
         raise BadRowError(
-            f"a chat message must be an object whose 'role' and 'content' are text, not {shown(message)}",
+            f"a chat message must be an object whose 'role' and 'content' are text, not {short_repr(message)}",
             "rewrite it",
             column=column,
         )
     if entries.get("weight", 1) not in (0, 1):
         raise BadRowError(
-            f"the weight of a chat message must be 1 (trained on) or 0 (not trained on), not {shown(entries['weight'])}",
+            f"the weight of a chat message must be 1 (trained on) or 0 (not trained on), not {short_repr(entries['weight'])}",
             "rewrite it",
             column=column,
         )

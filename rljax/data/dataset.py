@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 from rljax.data.cells import MISSING, answer_of, columns_of, lookup, prompt_of, text_of
-from rljax.data.fault import BadRowError, Fault, OnError, kind
+from rljax.data.fault import BadRowError, Fault, OnError, describe_value
 from rljax.data.formats import ANSWER_COLUMNS, PROMPT_COLUMNS, Format, nothing, optional, recognize, without
 from rljax.data.problem import Problem
 from rljax.data.reading import open_rows
@@ -142,7 +142,9 @@ def _check_row(row: object) -> Mapping[str, object]:
     if isinstance(row, BadRowError):
         raise row
     if not isinstance(row, Mapping):
-        raise BadRowError(f"a row must be an object with named columns, not {kind(row)}", "rewrite it as an object")
+        raise BadRowError(
+            f"a row must be an object with named columns, not {describe_value(row)}", "rewrite it as an object"
+        )
     return row
 
 

@@ -64,22 +64,22 @@ def describe(faults: Sequence[Fault], *, shown: int = 3) -> str:
     return f"{total}. {' '.join(map(str, faults[:shown]))}{rest}"
 
 
-def kind(value: object) -> str:
+def describe_value(value: object) -> str:
     """Name the kind of a value in JSON's terms; a number is written unchanged.
 
     Example:
-        >>> kind(None), kind([1]), kind(3.5)
+        >>> describe_value(None), describe_value([1]), describe_value(3.5)
         ('null', 'a list', '3.5')
     """
     names = {type(None): "null", dict: "an object", list: "a list", str: "text", bool: "a boolean"}
-    return names[type(value)] if type(value) in names else shown(value)
+    return names[type(value)] if type(value) in names else short_repr(value)
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Write a value as `repr` does, cut after 80 characters.
 
     Example:
-        >>> shown("a" * 100) == repr("a" * 100)[:80] + "…"
+        >>> short_repr("a" * 100) == repr("a" * 100)[:80] + "…"
         True
     """
     text = repr(value)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from rljax.data.cells import Messages, prompt_of, take
 from rljax.data.chat import CHAT_COLUMNS, chat_columns
-from rljax.data.fault import BadRowError, kind, shown
+from rljax.data.fault import BadRowError, describe_value, short_repr
 from rljax.text import did_you_mean
 
 WINDOW = 4096
@@ -244,12 +244,12 @@ def feedback_of(row: object) -> Feedback:
         BadRowError: it is not an object, or an entry is missing or has a wrong value.
     """
     if not isinstance(row, Mapping):
-        raise BadRowError(f"the line must be an object, not {kind(row)}", "write one object in each line")
+        raise BadRowError(f"the line must be an object, not {describe_value(row)}", "write one object in each line")
     _check_names(row)
     prompt, messages = prompt_of(row, "prompt")
     finished = row.get("finished", True)
     if not isinstance(finished, bool):
-        raise BadRowError(f"finished must be true or false, not {shown(finished)}", "correct it", column="finished")
+        raise BadRowError(f"finished must be true or false, not {short_repr(finished)}", "correct it", column="finished")
     return Feedback(prompt, messages, _response(row), _reward(row), _id(row), _logp(row), finished, chat_columns(row))
 
 
@@ -273,7 +273,7 @@ def _response(row: Mapping[str, object]) -> str | tuple[int, ...]:
     if isinstance(value, list) and value and all(type(token) is int for token in value):
         return tuple(value)
     raise BadRowError(
-        f"the response must be text, or a non-empty list of token ids, not {shown(value)}",
+        f"the response must be text, or a non-empty list of token ids, not {short_repr(value)}",
         "correct it",
         column="response",
     )
@@ -289,11 +289,13 @@ def _reward(row: Mapping[str, object]) -> float:
     if name == "thumbs":
         if not isinstance(value, bool):
             raise BadRowError(
-                f"thumbs must be true or false, not {kind(value)}", "give a number as `reward` instead", column="thumbs"
+                f"thumbs must be true or false, not {describe_value(value)}",
+                "give a number as `reward` instead",
+                column="thumbs",
             )
         return float(value)
     if not _is_number(value):
-        raise BadRowError(f"the reward must be a finite number, not {kind(value)}", "correct it", column="reward")
+        raise BadRowError(f"the reward must be a finite number, not {describe_value(value)}", "correct it", column="reward")
     return float(value)  # pyright: ignore[reportArgumentType]  a number
 
 
@@ -306,7 +308,7 @@ def _id(row: Mapping[str, object]) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise BadRowError(f"the id must be text or a whole number, not {kind(value)}", "correct it", column="id")
+        raise BadRowError(f"the id must be text or a whole number, not {describe_value(value)}", "correct it", column="id")
     return str(value)
 
 
@@ -317,7 +319,7 @@ def _logp(row: Mapping[str, object]) -> tuple[float, ...] | None:
     if isinstance(value, list) and all(_is_number(number) and number <= 0 for number in value):
         return tuple(map(float, value))
     raise BadRowError(
-        f"logp must be a list of log-probabilities, one for each token, none above 0, not {shown(value)}",
+        f"logp must be a list of log-probabilities, one for each token, none above 0, not {short_repr(value)}",
         "correct it",
         column="logp",
     )

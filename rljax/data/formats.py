@@ -22,7 +22,7 @@ from rljax.data.cells import (
     take,
     text_of,
 )
-from rljax.data.fault import BadRowError, kind, shown
+from rljax.data.fault import BadRowError, describe_value, short_repr
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "text")
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "target", "reward_model.ground_truth")
@@ -242,7 +242,9 @@ def _strategy_qa(first: Row) -> Format | None:
     def answer(row: Row) -> str:
         value = take(row, "answer")
         if not isinstance(value, bool):
-            raise BadRowError(f"a StrategyQA answer is true or false, not {kind(value)}", "correct it", column="answer")
+            raise BadRowError(
+                f"a StrategyQA answer is true or false, not {describe_value(value)}", "correct it", column="answer"
+            )
         return "yes" if value else "no"
 
     return Format("StrategyQA", lambda row: prompt_of(row, "question"), answer, nothing, without("question"))
@@ -289,7 +291,7 @@ def _commonsense_qa(first: Row) -> Format | None:
         labels, texts = (_lines(choices, name) if isinstance(choices, Mapping) else [] for name in ("label", "text"))
         if not labels or len(labels) != len(texts) or len(labels) > len(ascii_uppercase):
             raise BadRowError(
-                f"choices must have as many labels as texts, at most 26, not {shown(choices)}",
+                f"choices must have as many labels as texts, at most 26, not {short_repr(choices)}",
                 "rewrite them",
                 column="choices",
             )
@@ -305,7 +307,7 @@ def _commonsense_qa(first: Row) -> Format | None:
             return ""
         if key not in labels:
             raise BadRowError(
-                f"the answer {shown(key)} is not one of the labels {labels}", "correct it", column="answerKey"
+                f"the answer {short_repr(key)} is not one of the labels {labels}", "correct it", column="answerKey"
             )
         return ascii_uppercase[labels.index(str(key))]
 
@@ -330,7 +332,9 @@ def _folio(first: Row) -> Format | None:
         label = take(row, "label")
         if label not in _FOLIO_LABELS:
             raise BadRowError(
-                f"a label of FOLIO is True, False, Uncertain or Unknown, not {shown(label)}", "correct it", column="label"
+                f"a label of FOLIO is True, False, Uncertain or Unknown, not {short_repr(label)}",
+                "correct it",
+                column="label",
             )
         return _FOLIO_LABELS[str(label)]
 
@@ -373,7 +377,7 @@ def _texts_in(row: Row, column: str, name: str) -> list[str]:
     """Return the texts in a list inside an object."""
     value = take(row, column)
     if not isinstance(value, Mapping):
-        raise BadRowError(f"{column} must be an object, not {kind(value)}", "rewrite it", column=column)
+        raise BadRowError(f"{column} must be an object, not {describe_value(value)}", "rewrite it", column=column)
     return _lines(value, name, empty=True)
 
 
@@ -472,7 +476,7 @@ def _lines(row: Row, column: str, *, empty: bool = False) -> list[str]:
     entries = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
     lines = [] if entries is None else [entry for entry in entries if isinstance(entry, str)]
     if entries is None or len(lines) < len(entries) or not (lines or empty):
-        actual = "an empty list" if entries == [] else kind(value)
+        actual = "an empty list" if entries == [] else describe_value(value)
         raise BadRowError(f"{column} must be a list of texts, not {actual}", "rewrite it, or remove the row", column=column)
     return lines
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rljax.data.cells import MISSING, Messages, chat_of, columns_of, joined, lookup, prompt_of, take, text_of
 from rljax.data.chat import chat_columns
-from rljax.data.fault import BadRowError, Fault, kind
+from rljax.data.fault import BadRowError, Fault, describe_value
 from rljax.data.formats import PROMPT_COLUMNS, rich_turns
 from rljax.data.reading import open_rows
 from rljax.errors import InputError
@@ -117,7 +117,9 @@ def read_preferences(
             if isinstance(row, BadRowError):
                 raise row
             if not isinstance(row, Mapping):
-                raise BadRowError(f"a row must be an object with named columns, not {kind(row)}", "rewrite it as an object")
+                raise BadRowError(
+                    f"a row must be an object with named columns, not {describe_value(row)}", "rewrite it as an object"
+                )
             if columns is None:
                 columns = _choose_columns(row, prompt_column, chosen_column, rejected_column)
             preferences.append(read_preference(row, columns))
@@ -206,7 +208,7 @@ def _response(row: Mapping[str, object], column: str) -> str | Messages:
         return text_of(row, column, "response")
     if not isinstance(value, (list, tuple)) or not value:
         raise BadRowError(
-            f"a response must be text or a list of chat messages, not {kind(value)}", "rewrite it", column=column
+            f"a response must be text or a list of chat messages, not {describe_value(value)}", "rewrite it", column=column
         )
     return chat_of(value, column)
 
@@ -272,7 +274,7 @@ def _margin(row: Mapping[str, object]) -> float:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
         raise BadRowError(
-            f"a margin must be a finite number of at least 0, not {kind(value)}",
+            f"a margin must be a finite number of at least 0, not {describe_value(value)}",
             "rewrite it, or remove the row",
             column="margin",
         )

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rljax.data.fault import BadRowError, kind
+from rljax.data.fault import BadRowError, describe_value
 from rljax.data.plain_text import is_text, read_texts
 from rljax.errors import InputError
 from rljax.files import check_local
@@ -100,7 +100,7 @@ def _read_json(path: Path) -> Iterator[Row]:
             f"{path} is not JSON ({error}); fix it, or rename it to .jsonl if each line is a separate object."
         ) from error
     if not isinstance(rows, list):
-        raise InputError(f"{path} must contain one list of objects, not {kind(rows)}; rewrite it as a list.")
+        raise InputError(f"{path} must contain one list of objects, not {describe_value(rows)}; rewrite it as a list.")
     for number, row in enumerate(rows, start=1):
         yield f"entry {number}", row
 

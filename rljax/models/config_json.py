@@ -41,14 +41,14 @@ ROPE_NUMBERS: Mapping[str, tuple[str, ...]] = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor",),
 }
-"""Type of rotary scaling -> the numbers that it needs."""
+"""Type of RoPE scaling -> the numbers that it needs."""
 YARN_NUMBERS = ("beta_fast", "beta_slow", "attention_factor")
-PART, FACTORS = "partial_rotary_factor", ("short_factor", "long_factor")
+PARTIAL_ROTARY, FACTORS = "partial_rotary_factor", ("short_factor", "long_factor")
 ROPE_ENTRIES = {
-    *("rope_theta", "type", "rope_type", PART, "original_max_position_embeddings"),
+    *("rope_theta", "type", "rope_type", PARTIAL_ROTARY, "original_max_position_embeddings"),
     *(name for names in ROPE_NUMBERS.values() for name in names),
 }
-"""Entries of a rotary scaling that are read or compared; YaRN has more."""
+"""Known entries of a RoPE scaling; YaRN and LongRoPE have more."""
 CAUSAL, CLASSIFIERS = ("ForCausalLM",), ("ForSequenceClassification", "ForTokenClassification")
 """Class-name suffixes of language models, and of models with a `score` head."""
 
@@ -56,7 +56,18 @@ CAUSAL, CLASSIFIERS = ("ForCausalLM",), ("ForSequenceClassification", "ForTokenC
 def entries_that_are_read(family: Family) -> set[str]:
     """Return the names of all entries of config.json that change a model of this family, or are refused."""
     layers = ("layer_types", "no_rope_layers", "max_window_layers")
-    usual = (*SIZES, *OPTIONAL_SIZES, *NUMBERS, PART, *SWITCHES, *NEUTRAL, *ROPE, *USUAL, *layers, "quantization_config")
+    usual = (
+        *SIZES,
+        *OPTIONAL_SIZES,
+        *NUMBERS,
+        PARTIAL_ROTARY,
+        *SWITCHES,
+        *NEUTRAL,
+        *ROPE,
+        *USUAL,
+        *layers,
+        "quantization_config",
+    )
     return {*usual, *family.defaults, *family.neutral, *family.numbers}
 
 
@@ -90,7 +101,7 @@ def check_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
         file: the file, for error messages.
 
     Raises:
-        InputError: an entry is missing, has a wrong type, or needs a feature that this transformer lacks; the message names it.
+        InputError: an entry is missing, has a wrong type, or needs a feature that rljax's transformer lacks; the message names it.
 
     Example:
         >>> check_config({"vocab_size": "9"}, Path("config.json"))
@@ -105,14 +116,14 @@ def check_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
         raw["rope_parameters"] = dict(family.rope)
     _check_neutral(raw, {**NEUTRAL, **family.neutral}, file)
     if raw.get("quantization_config") is not None:
-        from rljax.models.packed_integers import check_description  # noqa: PLC0415  few folders have integers
+        from rljax.models.packed_integers import check_description  # noqa: PLC0415  few models are quantized to integers
 
         check_description(raw["quantization_config"], file)
     for name in SIZES + tuple(name for name in OPTIONAL_SIZES if raw.get(name) is not None):
         value = raw.get(name)
         if type(value) is not int or not 0 < value < 2**31:
             _refuse(file, name, value, "a whole number above 0")
-    numbers = {"rms_norm_eps": raw.get("rms_norm_eps"), **_entries(raw, (*NUMBERS, PART, *family.numbers))}
+    numbers = {"rms_norm_eps": raw.get("rms_norm_eps"), **_entries(raw, (*NUMBERS, PARTIAL_ROTARY, *family.numbers))}
     for name in ROPE:
         by_kind = family.window == "pattern" and not family.shares_rope
         numbers |= (_rope_numbers_by_layer_kind if by_kind else _rope_numbers)(name, raw.get(name), file)
@@ -130,7 +141,7 @@ def check_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
 
 
 def family_of(raw: Mapping[str, Any], file: Path) -> Family:
-    """Return the model family of a config.json; without a name it is Llama.
+    """Return the model family of a config.json: Llama if it names none.
 
     Raises:
         InputError: it is not supported; the message names the nearest one that is.
@@ -140,33 +151,33 @@ def family_of(raw: Mapping[str, Any], file: Path) -> Family:
         return FAMILIES[name]
     advice = f"choose among {', '.join(FAMILIES)}."
     if name in NEAREST:
-        near, difference = NEAREST[name]
-        advice = f"the nearest one is {near}, but {name} also has {difference}; {advice}"
+        nearest, difference = NEAREST[name]
+        advice = f"the nearest one is {nearest}, but {name} also has {difference}; {advice}"
     raise InputError(f"{file} is of the family {name!r}, which is not supported; {advice}")
 
 
 def _check_neutral(raw: Mapping[str, Any], known: Mapping[str, tuple[object, ...]], file: Path) -> None:
-    """Refuse entries that require a feature that this transformer lacks."""
+    """Refuse entries that require a feature that rljax's transformer lacks."""
     for name, neutral in known.items():
         if raw.get(name) is not None and raw[name] not in neutral:
             _refuse(file, name, raw[name], " or ".join(["absent", *map(json.dumps, neutral)]))
 
 
 def _rope_numbers_by_layer_kind(name: str, rope: object, file: Path) -> dict[str, object]:
-    """Collect the numbers of a rotary scaling, or of one scaling for each kind of layer; see `_rope_numbers`."""
+    """Collect the numbers of a RoPE scaling, or of one scaling for each kind of layer; see `_rope_numbers`."""
     if not isinstance(rope, dict) or not {SLIDING, FULL} & set(rope):
         return _rope_numbers(name, rope, file)
     unknown = next((entry for entry in rope if entry not in (SLIDING, FULL)), None)
     if unknown is not None:
         _refuse(file, f"{name}.{unknown}", rope[unknown], "absent")
-    near = rope.get(SLIDING) or {}
-    if isinstance(near, dict) and _kind_of(near) != "default":
-        _refuse(file, f"{name}.{SLIDING}.rope_type", _kind_of(near), "'default'")
-    return _rope_numbers(f"{name}.{FULL}", rope.get(FULL), file) | _rope_numbers(f"{name}.{SLIDING}", near, file)
+    sliding = rope.get(SLIDING) or {}
+    if isinstance(sliding, dict) and _kind_of(sliding) != "default":
+        _refuse(file, f"{name}.{SLIDING}.rope_type", _kind_of(sliding), "'default'")
+    return _rope_numbers(f"{name}.{FULL}", rope.get(FULL), file) | _rope_numbers(f"{name}.{SLIDING}", sliding, file)
 
 
 def _rope_numbers(name: str, rope: object, file: Path) -> dict[str, object]:
-    """Collect the numbers of a rotary scaling, by their names in error messages, including all that its type requires."""
+    """Collect the numbers of a RoPE scaling, keyed by their names in error messages, with all that its type requires."""
     if rope is None:
         return {}
     if not isinstance(rope, dict):
@@ -181,13 +192,13 @@ def _rope_numbers(name: str, rope: object, file: Path) -> dict[str, object]:
         _refuse(file, f"{name}.{unknown}", rope[unknown], "absent")
     if type(rope.get("truncate", True)) is not bool:
         _refuse(file, f"{name}.truncate", rope["truncate"], "true or false")
-    others = ("rope_theta", "original_max_position_embeddings", PART, *YARN_NUMBERS)
+    others = ("rope_theta", "original_max_position_embeddings", PARTIAL_ROTARY, *YARN_NUMBERS)
     numbers = _entries(rope, others) | {entry: rope.get(entry) for entry in ROPE_NUMBERS[kind]}
     return {f"{name}.{entry}": value for entry, value in numbers.items()}
 
 
 def _kind_of(rope: Mapping[str, Any]) -> Any:
-    """Type of a rotary scaling, from the newer entry or the older one."""
+    """Type of a RoPE scaling, from the newer entry or the older one."""
     return rope.get("rope_type", rope.get("type", "default"))
 
 
@@ -201,14 +212,14 @@ def read_rope(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """
     family = family_of(raw, file)
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    far, near = (rope.get(FULL) or {}, rope.get(SLIDING) or {}) if {SLIDING, FULL} & set(rope) else (rope, {})
-    theta = far.get("rope_theta", raw.get("rope_theta", 10_000.0))
-    rotated = _read_rotated(raw, far, family, file)
-    fields = {"rope_theta": theta, "rotated": rotated, **_read_scaling(raw, far, rotated, file)}
+    full, sliding = (rope.get(FULL) or {}, rope.get(SLIDING) or {}) if {SLIDING, FULL} & set(rope) else (rope, {})
+    theta = full.get("rope_theta", raw.get("rope_theta", 10_000.0))
+    rotated = _read_rotated(raw, full, family, file)
+    fields = {"rope_theta": theta, "rotated": rotated, **_read_scaling(raw, full, rotated, file)}
     if family.window != "pattern" or family.shares_rope:
         return fields
     usual = raw.get("rope_theta", theta) if family.window_theta is None else family.window_theta
-    own = near.get("rope_theta", raw.get("rope_local_base_freq", usual))
+    own = sliding.get("rope_theta", raw.get("rope_local_base_freq", usual))
     return fields if own == theta and fields.get("rope_scaling") is None else fields | {"window_rope_theta": own}
 
 
@@ -218,20 +229,20 @@ def _head_dim(raw: Mapping[str, Any]) -> int:
 
 def _read_rotated(raw: Mapping[str, Any], rope: Mapping[str, Any], family: Family, file: Path) -> int | None:
     """Read the number of a head's features with rotary positions; None: all."""
-    part = rope.get(PART) or raw.get(PART) or 1
+    part = rope.get(PARTIAL_ROTARY) or raw.get(PARTIAL_ROTARY) or 1
     if part == 1:
         return None
     rotated = int(_head_dim(raw) * part)
     if not family.partial_rope or part > 1 or rotated < 2 or rotated % 2:
         wanted = "a fraction that gives an even number of rotated features" if family.partial_rope else "1"
-        _refuse(file, PART, part, wanted)
+        _refuse(file, PARTIAL_ROTARY, part, wanted)
     return rotated
 
 
 def _read_scaling(raw: Mapping[str, Any], rope: Mapping[str, Any], rotated: int | None, file: Path) -> dict[str, Any]:
     """Read how the frequencies of `rotated` features are scaled, as fields of `TransformerConfig`.
 
-    Two types change with the length of the sequence. Their frequencies are read for sequences up to the original context,
+    For two types, the frequencies depend on the length of the sequence. They are read for sequences up to the original context,
     `longest`, so that sampler and learner, which see sequences of different lengths, always have the same ones.
     """
     kind = _kind_of(rope)

@@ -124,7 +124,7 @@ class Family(NamedTuple):
     partial_rope: bool = False
     """Whether only the first features of a head may have rotary positions."""
     rope_types: tuple[str, ...] | None = None
-    """Types of rotary scaling that the family accepts; None: all that can be read."""
+    """Types of RoPE scaling that the family accepts; None: all that can be read."""
 
 
 USUAL: Mapping[str, Any] = MappingProxyType({"rms_norm_eps": 1e-6})

@@ -112,7 +112,7 @@ def read_config(
         classes: ends of the names of the classes of `transformers` that can be read.
 
     Raises:
-        InputError: config.json is missing, the family is unknown, it needs a feature that this transformer lacks, or it is a
+        InputError: config.json is missing, the family is unknown, it needs a feature that rljax's transformer lacks, or it is a
             model of another class.
 
     If the weights store an output head that differs from the embedding, it is kept even if `tie_word_embeddings` is true, as in

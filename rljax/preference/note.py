@@ -1,4 +1,4 @@
-"""The note in the folder of a model that was trained on pairs: its tokenizer, and how prompts are formatted."""
+"""The file that records, for a model that was trained on pairs, its tokenizer and how prompts are formatted."""
 
 import json
 from pathlib import Path
@@ -28,16 +28,16 @@ class Note(NamedTuple):
 
 
 def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool) -> None:
-    """Write a note on the tokenizer, and the tokenizer's files.
+    """Write the file that records the tokenizer, and the tokenizer's own files.
 
     Args:
         folder: folder of the model; it must exist.
-        file: name of the note.
+        file: name of the file with the `Note`.
         tokenizer: the tokenizer that the model was trained with.
         chat: whether prompts were written through its chat template.
 
     Raises:
-        InputError: the note cannot name the tokenizer.
+        InputError: the tokenizer has no name that the file could record.
     """
     note = Note(tokenizer_name(tokenizer), tokenizer.vocab_size, chat)
     save_tokenizer_files(tokenizer, folder)
@@ -45,7 +45,7 @@ def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool)
 
 
 def check_named(tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer that a note cannot name.
+    """Refuse a tokenizer without a name that a `Note` could record.
 
     Raises:
         InputError: the tokenizer is of a kind that has no name.
@@ -54,10 +54,10 @@ def check_named(tokenizer: Tokenizer) -> None:
 
 
 def read_note(folder: Path) -> Note | None:
-    """Read the note of a folder; None for a model that was not trained on pairs by rljax.
+    """Read the `Note` of a folder; None for a model that was not trained on pairs by rljax.
 
     Raises:
-        InputError: the note cannot be read.
+        InputError: the file cannot be read.
     """
     file = next((folder / name for name in NOTES if (folder / name).is_file()), None)
     if file is None:

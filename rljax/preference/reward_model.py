@@ -121,7 +121,7 @@ def make_score(
     Args:
         model: a decoder whose head has one output per token.
         mesh: its devices share the rows.
-        rows: sequences scored at a time, rounded up to a multiple of the devices; a smaller part is padded with empty rows.
+        rows: sequences scored at a time, rounded up to a multiple of the number of devices; smaller batches are padded.
 
     Returns:
         `(params, token lists) -> scores`, in their order.
@@ -133,10 +133,10 @@ def make_score(
         scores = np.zeros(len(sequences), np.float32)
         lengths = np.array([padded_length(len(tokens)) for tokens in sequences], int)
         for length in np.unique(lengths):
-            places = np.flatnonzero(lengths == length)
-            for begin in range(0, len(places), rows):
-                part = places[begin : begin + rows]
-                filled = [sequences[place] for place in part] + [[]] * (rows - len(part))
+            indices = np.flatnonzero(lengths == length)
+            for begin in range(0, len(indices), rows):
+                part = indices[begin : begin + rows]
+                filled = [sequences[index] for index in part] + [[]] * (rows - len(part))
                 padded = right_pad(filled, int(length), pad_id=0)
                 scores[part] = fetch(compiled(params, *put_rows(mesh, padded)))[: len(part)]
         return scores
@@ -145,14 +145,14 @@ def make_score(
 
 
 def save_reward_model(folder: Path, trained: RewardModel) -> None:
-    """Write a sequence-classification model, and a note on its tokenizer and on the format of its prompts.
+    """Write a sequence-classification model, and a file that records its tokenizer and the format of its prompts.
 
     Args:
         folder: folder of the model; the files of an earlier model are overwritten.
         trained: the model with its parameters. The files of its tokenizer are written too.
 
     Raises:
-        InputError: the note cannot name the tokenizer.
+        InputError: the tokenizer has no name that the file could record.
     """
     tokenizer = trained.tokenizer
     check_named(tokenizer)
@@ -176,7 +176,7 @@ def load_reward_model(
     Args:
         name_or_folder: its folder, or a hub id.
         tokenizer: replaces the folder's own tokenizer.
-        chat: for a folder without a note, whether prompts go through the chat template.
+        chat: for a model that rljax did not train, whether prompts go through the chat template.
         dtype: precision of matrix products.
         remat: what layers recompute in the backward pass, one of `rljax.models.config.REMATS`.
 
@@ -220,7 +220,7 @@ def check_vocabulary(tokenizer: Tokenizer, folder: Path, model: ValueModel, note
         )
 
 
-def reward_of_model(
+def make_reward_function(
     name_or_folder: str | Path,
     mesh: Mesh,
     *,
@@ -240,7 +240,7 @@ def reward_of_model(
         name_or_folder: folder of the reward model, or a hub id.
         mesh: its devices hold the model and share the rows.
         tokenizer: replaces the folder's own tokenizer.
-        chat: for a folder without a note, whether prompts go through the chat template.
+        chat: for a model that rljax did not train, whether prompts go through the chat template.
         chats: prompt as text -> its messages, for prompts that are chats of several messages.
         rows: number of responses scored at a time.
         dtype: precision of matrix products.

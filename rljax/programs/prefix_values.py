@@ -133,7 +133,7 @@ def reward_model_value(folder: str, mesh: Mesh, *, chat: bool) -> Value:
     Args:
         folder: folder of the reward model, or a hub id.
         mesh: the devices.
-        chat: for a folder without a note, whether prompts go through the chat template.
+        chat: for a model that rljax did not train, whether prompts go through the chat template.
 
     Raises:
         InputError: for the reasons that `load_reward_model` gives.

@@ -36,7 +36,7 @@ def score_named(name: str, *, chat: bool) -> Score:
 
     Args:
         name: `model:FOLDER` for a reward model, or a reward as `--reward` takes it.
-        chat: for a reward model without a note, whether prompts go through its chat template.
+        chat: for a reward model that rljax did not train, whether prompts go through its chat template.
 
     Raises:
         InputError: there is no such model or reward, or the reward cannot judge without a reference answer.

@@ -66,12 +66,12 @@ LINE_ENDS = ("\n",)
 """Default ends of a step."""
 
 
-def on_tokens(
+def assign_to_tokens(
     steps: Sequence[Step], decode: Callable[[Sequence[int]], str], tokens: Sequence[int]
 ) -> tuple[Float32[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
     """Assign the steps of one completion to the tokens at which they end.
 
-    A step ends at the first token up to which the decoded text reaches the step's end. If the last step ends with the text, it
+    A step ends at the first token by which the decoded text has reached the step's end. If the last step ends with the text, it
     ends at the last token, so that stopping (EOS, which decodes to no text) gets credit too. If two steps end at one token, the
     later one counts.
 
@@ -87,7 +87,7 @@ def on_tokens(
         InputError: an end is outside the completion, or a reward is not a finite number.
 
     Example:
-        >>> rewards, ends = on_tokens([(2, 1.0), (3, 0.5)], lambda ids: "".join(map(chr, ids)), [97, 98, 99])
+        >>> rewards, ends = assign_to_tokens([(2, 1.0), (3, 0.5)], lambda ids: "".join(map(chr, ids)), [97, 98, 99])
         >>> rewards.tolist(), ends.tolist()
         ([0.0, 1.0, 0.5], [False, True, True])
     """
@@ -141,6 +141,6 @@ def score_steps(
         ) from error
     if len(steps) != len(completions):
         raise InputError(
-            f"the step reward {name} returned {len(steps)} lists for {len(completions)} completions; it must return one each."
+            f"the step reward {name} returned {len(steps)} lists for {len(completions)} completions; it must return one for each."
         )
     return steps

@@ -12,7 +12,7 @@ from rljax.data.tokenizer import Tokenizer, completion_text
 from rljax.parallel import divide, of_first, together
 from rljax.rewards import protocol
 from rljax.rewards.calling import Answer, FailedJudgeError, OutOfRangeError, Progress, join_answers
-from rljax.rewards.steps import Step, on_tokens, score_steps
+from rljax.rewards.steps import Step, assign_to_tokens, score_steps
 from rljax.rollout.request import Response
 
 WAITS = (1.0, 5.0, 25.0)
@@ -190,7 +190,7 @@ class Judge(NamedTuple):
         if self.step_reward is None:
             return RewardOutput(answers, [])
         steps = score_steps(self.step_reward, prompts, completions, columns)
-        return RewardOutput(answers, [self._on_tokens(*pair) for pair in zip(responses, steps, strict=True)])
+        return RewardOutput(answers, [self._assign_to_tokens(*pair) for pair in zip(responses, steps, strict=True)])
 
     def verdicts(self, outputs: Sequence[RewardOutput], length: int) -> Verdicts:
         """Join the results of several calls, in order; their failures are counted together.
@@ -214,11 +214,11 @@ class Judge(NamedTuple):
             step_rewards[row, : len(rewards)], step_end[row, : len(end)] = rewards, end
         return verdicts._replace(step_rewards=step_rewards, step_end=step_end)
 
-    def _on_tokens(
+    def _assign_to_tokens(
         self, response: Response, steps: Sequence[Step]
     ) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
         """Return the step rewards and the step ends at the tokens of a response."""
         rewards, end = np.zeros(len(response.tokens), np.float32), np.zeros(len(response.tokens), bool)
         places = np.flatnonzero(response.mask)
-        rewards[places], end[places] = on_tokens(steps, self.tokenizer.decode, response.tokens[places].tolist())
+        rewards[places], end[places] = assign_to_tokens(steps, self.tokenizer.decode, response.tokens[places].tolist())
         return rewards, end

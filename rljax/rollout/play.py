@@ -150,7 +150,7 @@ def play(
         metrics=_sums([episode.metrics for episode in episodes]),
     )
     if turn_rewards is not None:
-        on_tokens = [_on_tokens(episode, turn_rewards) for episode in episodes]
+        on_tokens = [_assign_to_tokens(episode, turn_rewards) for episode in episodes]
         rewards, ends = (np.stack(arrays) for arrays in zip(*on_tokens, strict=True))
         verdicts = verdicts._replace(step_rewards=rewards, step_end=ends, turn_rewards=rewards)
     return [_response(episode) for episode in episodes], verdicts
@@ -215,7 +215,7 @@ def _correct(episodes: Sequence[_Episode]) -> Float32[np.ndarray, "N"] | None:
     return np.array([np.nan if correct is None else float(correct) for correct in stated], np.float32)
 
 
-def _on_tokens(episode: _Episode, length: int) -> tuple[Float32[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
+def _assign_to_tokens(episode: _Episode, length: int) -> tuple[Float32[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
     """Return the rewards of the turns at their last tokens, 0 without a verdict, and the mask of these tokens."""
     rewards, ends = np.zeros(length, np.float32), np.zeros(length, bool)
     after = np.cumsum([len(piece.tokens) for piece in episode.pieces])

@@ -1,4 +1,4 @@
-"""Layer 1: tools for all settings: flat names, checks of values, and options by name."""
+"""Layer 1: tools for all settings: flat names, checks of values, and lookup of options by name."""
 
 from rljax.lazy import lazy_names
 

@@ -2,8 +2,8 @@
 
 There are three kinds: copy a number, `(427)=`; give the last digit of a sum, `427+5=`; and multiply, `7*42=`; each is answered
 without steps, as in `#2`. A small model soon learns to copy, later learns last digits, and rarely learns to multiply. So at any
-time many groups are all right or all wrong, and the task shows how well an algorithm uses the others. The column `type` names
-the kind.
+time, in many groups either every response is right or every response is wrong, and the task shows how well an algorithm uses the
+other groups. The column `type` names the kind.
 """
 
 from dataclasses import dataclass

@@ -398,8 +398,8 @@ def check_room(
 def _advice(out: Trial) -> str:
     """Say which changes would make a run fit."""
     named = " ".join(out.flags)
-    last = f" with {named}: {out.needed / 1e9:,.2f} GB" if out.flags else ""
-    return f"With {named} it would: {out.needed / 1e9:,.2f} GB." if out.fits else f"Nor does it{last}. Use more devices."
+    last = f"It still does not fit with {named}: {out.needed / 1e9:,.2f} GB. " if out.flags else ""
+    return f"With {named} it would: {out.needed / 1e9:,.2f} GB." if out.fits else f"{last}Use more devices."
 
 
 def check_loaded(

@@ -72,10 +72,10 @@ def make_worker(
     if url is not None and engine is not None:
         raise InputError(f"engine_url={url!r} and an engine passed to train() exclude each other; leave one of them out.")
     if url is not None:
-        from rljax.engines.build import server_engine  # noqa: PLC0415  most runs use the built-in engine
+        from rljax.engines.connect import connect_to_server  # noqa: PLC0415  most runs use the built-in engine
 
         save, sizes = weights_writer(config, policy, tokenizer), {"prompt_length": prompt_length}
-        engine = server_engine(url, config.sampling, save, sampling, vocabulary=policy.vocab_size, **sizes)
+        engine = connect_to_server(url, config.sampling, save, sampling, vocabulary=policy.vocab_size, **sizes)
     elif engine is None:
         engine = make_engine(config, policy, mesh, prompt_length, left=left, text=tokenizer.decode)
     return RolloutWorker(

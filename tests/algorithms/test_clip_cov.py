@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rljax.algorithms import BY_NAME, Rollout, loss, prepare
-from rljax.algorithms.clip_cov import uniform_of
+from rljax.algorithms.clip_cov import sample_uniform
 from rljax.ops.batch import batch_normalized
 
 P, G, T = 3, 4, 25
@@ -41,22 +41,22 @@ def test_a_share_of_the_tokens_between_the_bounds_is_cut():
 def test_other_log_probabilities_choose_other_tokens_and_another_order_the_same():
     assert (find_cut_tokens(LOGP) != find_cut_tokens(LOGP * np.float32(1.001))).any()
     mask = jnp.ones((G, T), bool)
-    ours, reversed_rows = (np.asarray(uniform_of(jnp.array(logp), mask)) for logp in (LOGP[0], LOGP[0, ::-1]))
+    ours, reversed_rows = (np.asarray(sample_uniform(jnp.array(logp), mask)) for logp in (LOGP[0], LOGP[0, ::-1]))
     np.testing.assert_array_equal(reversed_rows, ours[::-1])
 
 
 def test_tokens_of_equal_log_probability_get_different_random_numbers():
     """Half of the tokens are certain. Within a response their covariances are equal, but their random numbers must differ."""
     certain = np.where(np.random.default_rng(1).random(LOGP.shape) < 0.5, 0, LOGP).astype(np.float32)
-    assert len(np.unique(uniform_of(jnp.array(certain), jnp.ones(LOGP.shape, bool)))) == LOGP.size
+    assert len(np.unique(sample_uniform(jnp.array(certain), jnp.ones(LOGP.shape, bool)))) == LOGP.size
     assert find_cut_tokens(certain).sum() == round(0.05 * LOGP.size)
 
 
 def test_slots_between_and_after_the_tokens_do_not_change_the_random_numbers():
     mask = np.arange(T) % 3 != 1
     wide = jnp.array(np.where(mask, LOGP[0], np.nan))
-    tight = uniform_of(jnp.array(LOGP[0][:, mask]), jnp.ones((G, mask.sum()), bool))
-    spread = np.asarray(uniform_of(wide, jnp.broadcast_to(mask, (G, T))))
+    tight = sample_uniform(jnp.array(LOGP[0][:, mask]), jnp.ones((G, mask.sum()), bool))
+    spread = np.asarray(sample_uniform(wide, jnp.broadcast_to(mask, (G, T))))
     np.testing.assert_array_equal(spread[:, mask], tight)
     assert not spread[:, ~mask].any()
 
@@ -65,11 +65,11 @@ def test_a_resumed_run_gets_the_same_random_numbers():
     """No formula gives these numbers, but a version of the library with other numbers could not continue an older run."""
     logp, mask = jnp.array([[-0.5, -1.25, jnp.nan], [-2.0, -0.75, -3.0]]), jnp.array([[1, 1, 0], [1, 1, 1]])
     expected = [[0.15157294, 0.64719045, 0.0], [0.65393102, 0.47218394, 0.46465504]]
-    np.testing.assert_allclose(uniform_of(logp, mask), expected, rtol=1e-6)
+    np.testing.assert_allclose(sample_uniform(logp, mask), expected, rtol=1e-6)
 
 
 def test_the_random_numbers_are_uniform():
-    samples = np.asarray(uniform_of(jnp.array(-np.linspace(0.01, 5, 4000, dtype=np.float32)), jnp.ones(4000, bool)))
+    samples = np.asarray(sample_uniform(jnp.array(-np.linspace(0.01, 5, 4000, dtype=np.float32)), jnp.ones(4000, bool)))
     assert ((samples >= 0) & (samples < 1)).all()
     shares = np.histogram(samples, bins=5, range=(0, 1))[0] / samples.size
     np.testing.assert_allclose(shares, 0.2, atol=0.03)

@@ -109,7 +109,7 @@ def plain(rollout, policy):
     return cache(lambda base: gradient(base, rollout, policy))
 
 
-@pytest.mark.parametrize("word", [part.word for part in PARTS])
+@pytest.mark.parametrize("word", [part.spec for part in PARTS])
 def test_every_part_learns_and_changes_the_gradient(word, rollout, policy, plain):
     base = BASES.get(word, DAPO)
     learned = gradient(with_parts(base, [word + NUMBERS.get(word, "")]), rollout, policy)
@@ -158,11 +158,11 @@ DEFAULTS = {
 
 
 def test_defaults_of_the_parts_do_not_change():
-    assert {part.word: dict(part.numbers) for part in PARTS if part.numbers} == DEFAULTS
+    assert {part.spec: dict(part.hyperparameters) for part in PARTS if part.hyperparameters} == DEFAULTS
 
 
 def test_names_are_unique_and_slots_exist():
-    assert len({part.word for part in PARTS}) == len(PARTS)
+    assert len({part.spec for part in PARTS}) == len(PARTS)
     for part in PARTS:
         outer, _, inner = part.slot.partition(".")
         assert outer in (*Algorithm._fields, TERM)
@@ -185,11 +185,11 @@ def test_a_word_names_a_part_and_its_hyperparameters():
             ["rank"],
             "'rank' must have the form SLOT=PART, such as advantage=rank; the slots are outcome_reward, ",
         ),
-        ("dapo", ["advantage=rank,eps"], "must have the form SLOT=PART,NUMBER=VALUE"),
+        ("dapo", ["advantage=rank,eps"], "must have the form SLOT=PART,NAME=VALUE"),
         ("dapo", ["advantage=normalized,eps=nan"], "eps must be finite, got nan"),
         ("dapo", ["surrogate_mask=binary_kl,threshold=inf"], "threshold must be finite, got inf"),
         ("dapo", ["log_ratio=bounded,bound=1e999"], "bound must be finite, got inf"),
-        ("dapo", ["keep_group=difficulty_window,low=0.2,low=0.3"], "sets a number twice"),
+        ("dapo", ["keep_group=difficulty_window,low=0.2,low=0.3"], "sets a hyperparameter twice"),
         (
             "dapo",
             ["surrogat=rank"],
@@ -201,18 +201,18 @@ def test_a_word_names_a_part_and_its_hyperparameters():
         ("dapo", ["weights=token_mean", "weights=sequence_mean"], "two parts for one slot"),
         ("dapo", ["advantage=rank", "rollout_advantage=length_quality"], "two parts for one slot"),
         ("dapo", ["critic.advantage=offset_decayed"], "has no critic"),
-        ("vapo", ["critic.advantage=offset_decayed"], "λ follows the length"),
-        ("ppo", ["advantage=rank"], "learns from the critic, and has no place for advantage=rank"),
+        ("vapo", ["critic.advantage=offset_decayed"], "λ depends on the response length"),
+        ("ppo", ["advantage=rank"], "learns from the critic, so it cannot use advantage=rank"),
         ("gkd", ["advantage=rank"], "learns from a teacher"),
-        ("on_policy_distillation", ["advantage=rank"], "learns from a teacher, and has no place"),
-        ("gkd", ["log_ratio=sequence"], "uses no advantages, so log_ratio=sequence would change nothing"),
+        ("on_policy_distillation", ["advantage=rank"], "learns from a teacher, so it cannot use"),
+        ("gkd", ["log_ratio=sequence"], "uses no advantages, so log_ratio=sequence would have no effect"),
         ("gdpo", ["outcome_reward=rule"], "advantage does not read the summed reward"),
         (
             "dapo",
             ["term=entropy", "term=entropy,coefficient=1"],
             "term=entropy and term=entropy are two parts for one slot",
         ),
-        ("dapo", ["term=entropy,coefficient=0"], "term=entropy at a coefficient of 0 would change nothing"),
+        ("dapo", ["term=entropy,coefficient=0"], "term=entropy with a coefficient of 0 would have no effect"),
         ("dapo", ["term=entropy,coefficient=-1"], "coefficient must not be negative"),
         *((name, [word], "already") for name, word in (("gepo", "term=sampler_kl"), ("t1", "term=entropy"))),
         ("grpo", ["term=reference_kl"], "already has a term 'reference_kl', with the coefficient 0.04"),
@@ -277,7 +277,7 @@ def test_a_part_is_accepted_together_with_one_that_gives_it_meaning(name, words)
 
 def test_a_part_replaces_the_algorithms_credit():
     part = find_part("advantage", "length_quality")
-    assert with_parts(BY_NAME["reinforce_pp"](), [part.word]).advantage == part.value()
+    assert with_parts(BY_NAME["reinforce_pp"](), [part.spec]).advantage == part.value()
     mixed = with_parts(BY_NAME["vapo_grpo"](), ["advantage=rank"])
     assert mixed.advantage is find_part("advantage", "rank").function
     assert mixed.critic is not None

@@ -194,7 +194,7 @@ def test_json_of_algorithms(capsys):
 def test_parts_are_listed_with_their_numbers_and_equations(capsys):
     text = printed(capsys, "algorithms", "--parts")
     for part in PARTS:
-        assert f"{part.word}\n    {part.summary[:20]}" in text
+        assert f"{part.spec}\n    {part.summary[:20]}" in text
     assert "low=0.2 high=0.8" in text
     assert "[selection.in_difficulty_window]" in text
     found = json.loads(printed(capsys, "algorithms", "--json"))["parts"]

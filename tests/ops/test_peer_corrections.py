@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms.clip_cov import uniform_of
+from rljax.algorithms.clip_cov import sample_uniform
 from rljax.ops import baseline, correction, gae, off_policy, ratio, surrogate, token_choice, weights
 
 PEER = json.loads(Path(__file__).with_name("peer_corrections.json").read_text())
@@ -137,7 +137,7 @@ def clip_cov(logp, inputs):
     covariance = jax.lax.stop_gradient(token_choice.token_covariance(logp, inputs.advantage, inputs.mask))
     free = inputs.mask & (slope != 0)
     cut = token_choice.clip_cov_tokens(
-        covariance, uniform_of(inputs.old, inputs.mask), free, lower=0.05, upper=0.6, share=1.0
+        covariance, sample_uniform(inputs.old, inputs.mask), free, lower=0.05, upper=0.6, share=1.0
     )
     return jnp.where(cut, 0.0, value)
 

@@ -270,7 +270,7 @@ def test_a_state_that_does_not_fit_is_refused_with_changes_that_would():
         check_room(config, algorithm, policy, mesh, available)
     with pytest.raises(InputError, match=r"takes 0\.00 GB on each of 8 devices, and .* With --fsdp 8 it would"):
         check_room(config, algorithm, policy, mesh, 8 * (needed - 1))
-    with pytest.raises(InputError, match=r"Nor does it with --fsdp 8 --lora-rank 16: .* Use more devices"):
+    with pytest.raises(InputError, match=r"It still does not fit with --fsdp 8 --lora-rank 16: .* Use more devices"):
         check_room(config, algorithm, policy, mesh, 8)
 
 
@@ -399,22 +399,25 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     assert main([*flags, "--device-memory", "1GB"]) == 0
     text = capsys.readouterr().out
     assert "grpo, 4 x 4 responses of at most 12 tokens; GB on 1 device\n" in text
-    assert text.endswith("It fits 1GB.\n")
+    assert text.endswith("It fits in 1GB.\n")
     assert "  optimizer" in text
     assert re.search(r"^  rows decoded at once +16$", text, re.MULTILINE)
     assert re.search(r"^  in one step +operations +GB moved +GB sent$", text, re.MULTILINE)
     assert re.search(r"^  update +\d\.\d\de\+\d\d +\d\.\d +2\.0$", text, re.MULTILINE)
     assert main([*flags, "--device", "h100"]) == 0
     text = capsys.readouterr().out
-    assert "GB sent   seconds at least on h100\n" in text
-    assert text.endswith("It fits 80GB.\n")
+    assert "GB sent   seconds (minimum on h100)\n" in text
+    assert text.endswith("It fits in 80GB.\n")
     assert main([*flags, "--device", "cpu"]) == 0
     text = capsys.readouterr().out
     assert re.search(r"^  process and programs +0\.688$", text, re.MULTILINE)
     assert main([*flags, "--device-memory", "1KB"]) == 1
     text = capsys.readouterr().out
-    assert "It does not fit 1KB" in text
-    assert "Nor does it with --microbatch-rows 1 --remat full --dtype bfloat16 --lora-rank 16 --quantize nf4: " in text
+    assert "It does not fit in 1KB, of which a run may use nine tenths." in text
+    assert (
+        "It still does not fit with --microbatch-rows 1 --remat full --dtype bfloat16 --lora-rank 16 --quantize nf4: "
+        in text
+    )
     assert main([*flags, "--cache-memory", "100KB"]) == 0
     assert re.search(r"^  rows decoded at once +5$", capsys.readouterr().out, re.MULTILINE)
     refused(capsys, "--device 'abacus' is unknown; choose one of a100, h100", *flags, "--device", "abacus")

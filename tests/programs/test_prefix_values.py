@@ -10,7 +10,7 @@ from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.parallel import make_mesh
-from rljax.preference.reward_model import RewardModel, reward_of_model, save_reward_model, sequence_tokens
+from rljax.preference.reward_model import RewardModel, make_reward_function, save_reward_model, sequence_tokens
 from rljax.programs.prefix_values import critic_value, reward_model_value
 from rljax.rollout.continuations import Prefix
 
@@ -33,7 +33,7 @@ def make_prefix(text, *, ended):
 
 def test_a_complete_response_has_the_models_reward_and_a_prefix_lacks_the_end_token(folder):
     mesh = make_mesh(1, 1)
-    value, reward = reward_model_value(str(folder), mesh, chat=False), reward_of_model(folder, mesh)
+    value, reward = reward_model_value(str(folder), mesh, chat=False), make_reward_function(folder, mesh)
     texts = ["1+1=2;#2", "#3", "1"]
     complete = value([make_prefix(text, ended=True) for text in texts])
     np.testing.assert_allclose(complete, reward(["1+1="] * 3, texts), atol=1e-6)

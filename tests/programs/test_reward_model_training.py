@@ -25,7 +25,7 @@ from rljax.models.huggingface import save_pretrained
 from rljax.parallel import make_mesh
 from rljax.preference.config import RewardModelConfig
 from rljax.preference.pair_update import encode_pairs, judge_pairs
-from rljax.preference.reward_model import load_reward_model, make_score, reward_of_model
+from rljax.preference.reward_model import load_reward_model, make_reward_function, make_score
 from rljax.programs import pair_training
 from rljax.programs import reward_model_training as training
 from rljax.programs.reward_model_training import make_reward_setup, train_reward_model
@@ -103,12 +103,12 @@ def test_the_folder_is_the_model_after_training(trained):
 
 
 def test_as_a_reward_it_prefers_what_it_was_trained_to_prefer(trained):
-    scores = judge(reward_of_model(trained.folder, ONE), *texts(HELDOUT[:20]), {})
+    scores = judge(make_reward_function(trained.folder, ONE), *texts(HELDOUT[:20]), {})
     assert (scores.total[:20] > scores.total[20:]).mean() > 0.85
 
 
 def test_a_policy_learns_from_a_reward_model_with_a_critic_that_starts_from_it(trained, tmp_path):
-    reward = reward_of_model(trained.folder, ONE)
+    reward = make_reward_function(trained.folder, ONE)
     config = TINY.replace(critic=str(trained.folder), critic_learning_rate=1e-30, run=str(tmp_path / "run"))
     rljax.train(config, reward)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

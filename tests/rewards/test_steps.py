@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.steps import STEP_REWARDS, equations, on_tokens, score_steps
+from rljax.rewards.steps import STEP_REWARDS, assign_to_tokens, equations, score_steps
 
 
 def decode(ids):
@@ -30,7 +30,7 @@ def test_equations_are_judged_one_by_one(completion, steps):
 
 
 def test_steps_are_assigned_to_the_tokens_that_end_them():
-    rewards, ends = on_tokens([(7, 1.0), (15, 0.5), (18, 0.25)], decode, [1, 2, 3, 4, 0])
+    rewards, ends = assign_to_tokens([(7, 1.0), (15, 0.5), (18, 0.25)], decode, [1, 2, 3, 4, 0])
     np.testing.assert_array_equal(ends, [False, True, False, True, True])
     np.testing.assert_array_equal(rewards, np.float32([0, 1, 0, 0.5, 0.25]))
 
@@ -47,18 +47,18 @@ def test_steps_are_assigned_to_the_tokens_that_end_them():
 )
 def test_only_a_stated_answer_is_rewarded_at_the_end(tokens, paid, judged):
     (steps,) = equations(["7+5+9="], [decode(tokens)], ["21"])
-    rewards, ends = on_tokens(steps, decode, tokens)
+    rewards, ends = assign_to_tokens(steps, decode, tokens)
     np.testing.assert_array_equal(rewards, np.float32(paid))
     np.testing.assert_array_equal(ends, np.bool_(judged))
 
 
 def test_a_completion_without_text_has_its_step_at_its_end():
     with pytest.raises(InputError, match="for a completion of 0 characters; the end must be from 0 to that length"):
-        on_tokens([(1, 0.0)], decode, [0])
+        assign_to_tokens([(1, 0.0)], decode, [0])
 
 
 def test_of_two_steps_in_one_token_the_later_one_counts():
-    rewards, ends = on_tokens([(5, 1.0), (6, 0.5)], decode, [1, 2, 5])
+    rewards, ends = assign_to_tokens([(5, 1.0), (6, 0.5)], decode, [1, 2, 5])
     np.testing.assert_array_equal(ends, [False, True, False])
     np.testing.assert_array_equal(rewards, np.float32([0, 0.5, 0]))
 
@@ -66,7 +66,7 @@ def test_of_two_steps_in_one_token_the_later_one_counts():
 @pytest.mark.parametrize("step", [(0, 1.0), (8, 1.0), (3, float("nan"))])
 def test_a_step_outside_the_text_is_refused(step):
     with pytest.raises(InputError, match="for a completion of 7 characters; the end must be"):
-        on_tokens([step], decode, [1, 2])
+        assign_to_tokens([step], decode, [1, 2])
 
 
 @pytest.mark.parametrize(

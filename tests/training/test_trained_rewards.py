@@ -18,7 +18,7 @@ from rljax.data.preferences import Preference
 from rljax.data.problem import Problem
 from rljax.parallel import make_mesh
 from rljax.preference.config import RewardModelConfig
-from rljax.preference.reward_model import reward_of_model
+from rljax.preference.reward_model import make_reward_function
 from rljax.programs.labelled_pairs import pairs_of
 from rljax.programs.reward_model_training import train_reward_model
 from rljax.rewards.protocol import combine, judge
@@ -155,7 +155,7 @@ def scores_of(reward):
 
 
 def test_a_policy_exploits_a_reward_model_until_it_is_retrained_on_the_policys_responses(run, models, tmp_path):
-    old = reward_of_model(models[0], ONE)
+    old = make_reward_function(models[0], ONE)
     assert scores_of(old)["9"] > scores_of(old)["3"] > scores_of(old)["1"]
     hacked, _, samples = run(old, steps=5)
     before, exploited = probability(START, ANSWER, "9"), probability(hacked, ANSWER, "9")
@@ -168,7 +168,7 @@ def test_a_policy_exploits_a_reward_model_until_it_is_retrained_on_the_policys_r
     assert any(pair.rejected.startswith("#9") for pair in pairs), "the policy's own evasions"
     folder = tmp_path / "retrained"
     train_reward_model(replace(REWARD_MODEL, model=str(models[0]), output=str(folder)), preferences=(pairs, pairs))
-    retrained = reward_of_model(folder, ONE)
+    retrained = make_reward_function(folder, ONE)
     assert scores_of(retrained)["3"] > scores_of(retrained)["9"]
     cured, *_ = run(retrained, start=hacked, steps=5, name="cured")
     assert probability(cured, ANSWER, "9") < exploited / 1.5
@@ -176,7 +176,7 @@ def test_a_policy_exploits_a_reward_model_until_it_is_retrained_on_the_policys_r
 
 
 def test_answers_overrated_by_one_of_two_models_become_rarer_under_their_minimum(run, models):
-    both = [reward_of_model(folder, ONE) for folder in models]
+    both = [make_reward_function(folder, ONE) for folder in models]
     least = combine(both, None, how="min")
     assert scores_of(both[1])["1"] > scores_of(both[1])["3"]
     assert scores_of(least)["3"] > max(scores_of(least)["9"], scores_of(least)["1"])

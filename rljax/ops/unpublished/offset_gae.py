@@ -66,9 +66,9 @@ def offset_decayed_gae(
 
         A_t = Σ_l (γ λ_l)^l δ_{t+l}        λ_l = λ_base exp(-α l / L_max)
 
-    No recursion can compute it, since (γ λ_l)^l is not a product of one-step factors. But the weight depends only on the offset,
-    so the sum is a correlation, computed by FFT in O(T log T). Rounding is therefore relative to the largest δ of the row,
-    and a NaN on one response token spreads over its row. With α = 0 it is `rljax.ops.gae.gae` with
+    No recursion can compute it, since (γ λ_l)^l is not a product of one-step factors. But the weight depends only on the
+    offset, so the sum is a correlation, computed by FFT in O(T log T). Rounding errors are therefore proportional to the
+    largest δ of the row, and a NaN on one response token spreads over its row. With α = 0 it is `rljax.ops.gae.gae` with
     λ_base. It is not VAPO's estimator, whose λ is constant within a sequence and *grows* with its length: see
     `rljax.ops.gae.length_adaptive_lambda`.
 
@@ -141,7 +141,7 @@ def complexity_weighted_gae(
         alpha: α, not negative.
         max_length: L_max in tokens, at least 1.
         beta: β in [0, 1].
-        max_complexity: C_max, positive, the bound of |c| on response tokens.
+        max_complexity: C_max, positive, the bound on |c| for response tokens.
         chunk: positions computed at a time, at least 1; changes memory, not the result.
 
     Returns:
@@ -179,7 +179,7 @@ def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> 
         return
     used = np.abs(np.asarray(complexity)[np.asarray(mask).astype(bool)])
     if not (used <= max_complexity).all():
-        raise ValueError(f"complexity must lie within max_complexity {max_complexity:g}, got a magnitude of {used.max():g}")
+        raise ValueError(f"|complexity| must not exceed max_complexity {max_complexity:g}, got {used.max():g}")
 
 
 @jax.jit(static_argnames="chunk")  # outside a compiled program, `map` would recompile at each call

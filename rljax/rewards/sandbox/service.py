@@ -1,4 +1,4 @@
-"""The trainer's side of the sandbox: it starts `launch.py` once, and has a launcher forked for each program."""
+"""The trainer's side of the sandbox: it starts `fork_server.py` once, and has a launcher forked for each program."""
 
 import contextlib
 import ctypes
@@ -20,7 +20,7 @@ from typing import Any
 from rljax.errors import InputError
 from rljax.rewards.sandbox import launch, wire
 
-_SERVER = Path(__file__).with_name("launch.py")
+_SERVER = Path(__file__).with_name("fork_server.py")
 _START_SECONDS = 120.0
 _SILENCE_SECONDS = 60.0  # a launcher gives a sign of life every 5 s
 _END_SECONDS = 20.0

@@ -34,10 +34,10 @@ def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable
 
     def part(name: str) -> Callable:
         if name.startswith(PREFIX):
-            from rljax.preference.reward_model import reward_of_model  # noqa: PLC0415  most runs have no reward model
+            from rljax.preference.reward_model import make_reward_function  # noqa: PLC0415  most runs have no reward model
 
             folder = name.removeprefix(PREFIX)
-            return reward_of_model(folder, mesh, chat=config.model.chat, chats=chats, dtype=config.model.dtype)
+            return make_reward_function(folder, mesh, chat=config.model.chat, chats=chats, dtype=config.model.dtype)
         return resolve(name)
 
     for name in {*config.reward.names} & {*RUN_PROGRAMS}:

@@ -345,7 +345,7 @@ COMPLEX = {**OFFSET, "beta": 0.1, "max_complexity": 1.0}
         (lambda: ops.complexity_weighted_gae(X, X, M, **COMPLEX, chunk=0), "chunk must be at least 1, got 0"),
         (
             lambda: ops.complexity_weighted_gae(X, -2 * X, M, **COMPLEX),
-            "complexity must lie within max_complexity 1, got a magnitude of 2",
+            r"\|complexity\| must not exceed max_complexity 1, got 2",
         ),
     ],
 )

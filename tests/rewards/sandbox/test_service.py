@@ -69,7 +69,7 @@ def said_by(folder):
 
 
 def of_folder(folder):
-    return [pid for pid, command in commands().items() if "launch.py" in command and str(folder) in command]
+    return [pid for pid, command in commands().items() if "fork_server.py" in command and str(folder) in command]
 
 
 def states_of(folder):
@@ -242,7 +242,7 @@ def readable_memory(pid):
 
 @pytest.mark.parametrize("text", ["", "import time; time.sleep(99)", "import sys; sys.exit('no such thing')"])
 def test_a_server_that_does_not_start_is_an_error(text, tmp_path, monkeypatch):
-    script = tmp_path / "launch.py"
+    script = tmp_path / "fork_server.py"
     script.write_text(text)
     monkeypatch.setattr(service, "_SERVER", script)
     monkeypatch.setattr(service, "_START_SECONDS", 0.5)
@@ -268,7 +268,7 @@ while True:
     ["pass", "os.write(files[0], b'[1, 1]')", "os.write(files[0], b'[1, 1]\\n')", "import time; time.sleep(1)"],
 )
 def test_a_launcher_that_dies_or_is_silent_is_an_error_and_not_a_verdict(action, tmp_path, monkeypatch):
-    script = tmp_path / "launch.py"
+    script = tmp_path / "fork_server.py"
     script.write_text(SERVER.format(action=action))
     monkeypatch.setattr(service, "_SERVER", script)
     monkeypatch.setattr(service, "_SILENCE_SECONDS", 0.3)
@@ -284,7 +284,7 @@ def test_a_launcher_that_dies_or_is_silent_is_an_error_and_not_a_verdict(action,
 
 @pytest.mark.parametrize("size", [1, 2**20 - 1])
 def test_a_failure_before_the_program_is_read_is_reported(size, tmp_path, monkeypatch):
-    script = tmp_path / "launch.py"
+    script = tmp_path / "fork_server.py"
     report = 'os.write(files[0], b\'{{"ended": "not confined", "reason": "no more processes"}}\\n\')'
     script.write_text(SERVER.format(action=report.format()))
     monkeypatch.setattr(service, "_SERVER", script)

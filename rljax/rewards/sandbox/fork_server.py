@@ -1,7 +1,7 @@
-"""The process from which a launcher is forked for each program under test, so that no program waits for an interpreter.
+"""The process from which a launcher is forked for each program under test, so that no program waits for an interpreter to start.
 
-It runs as `python -I -S launch.py FOLDER`. Over its standard input it receives orders; each order to judge comes with a socket.
-It reads nothing from that socket; only the forked launcher does (`rljax.rewards.sandbox.trial`). So this process never
+It runs as `python -I -S fork_server.py FOLDER`. Over its standard input it receives orders; each order to judge comes with a
+socket. It reads nothing from that socket; only the forked launcher does (`rljax.rewards.sandbox.trial`). So this process never
 holds a program, a test or a secret of the trainer that a launcher could inherit. It ends when the trainer does.
 """
 
@@ -21,7 +21,7 @@ ORDER = struct.Struct(">cQ")
 """An order: `j` to judge or `k` to kill, and the number of the launcher."""
 
 _TICK_SECONDS = 0.1
-_LAST_SECONDS = 10.0  # for the launchers to clean up after the trainer has ended
+_CLEANUP_SECONDS = 10.0  # for the launchers to clean up after the trainer has ended
 
 
 def main() -> None:
@@ -50,11 +50,11 @@ def main() -> None:
             if not os.path.isdir(folder):  # somebody has cleaned up
                 os.close(lock)
                 folder, lock = leftovers.claimed_folder(sys.argv[1])
-            os.fchmod(lock, 0o711)  # a program of the same user may have closed it
+            os.fchmod(lock, 0o711)  # a program of the same user may have changed its permissions
             _fork(launchers, number, files[0], orders, folder)
         elif number in launchers:
             os.kill(launchers[number], signal.SIGKILL)
-    deadline = time.monotonic() + _LAST_SECONDS
+    deadline = time.monotonic() + _CLEANUP_SECONDS
     while _reap(launchers, folder) and time.monotonic() < deadline:
         time.sleep(_TICK_SECONDS)
     leftovers.remove_folder(folder)

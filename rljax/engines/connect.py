@@ -1,4 +1,4 @@
-"""Build an engine that samples on a server, from the settings."""
+"""Connect to a server that samples responses, as the settings say."""
 
 import os
 from pathlib import Path
@@ -9,11 +9,11 @@ from rljax.settings.shared_groups import EngineConfig
 
 KEY = "RLJAX_ENGINE_KEY"
 """Environment variable with the API key of the server."""
-PATIENCE = 120.0
+RETRY_SECONDS = 120.0
 """Seconds for which requests to a server that does not answer are repeated, unless the settings give another time."""
 
 
-def server_engine(
+def connect_to_server(
     url: str, settings: EngineConfig, save: SaveModel, sampling: Sampling, *, prompt_length: int, vocabulary: int
 ) -> ServerEngine:
     """Connect to the server of `--engine-url`.
@@ -38,5 +38,5 @@ def server_engine(
         sampling=sampling,
         vocabulary=vocabulary,
         key=os.environ.get(KEY) or None,
-        patience=settings.engine_patience or PATIENCE,
+        patience=settings.engine_patience or RETRY_SECONDS,
     )
