@@ -36,7 +36,7 @@ from rljax.data.problem import Problem
 from rljax.files import settings_hash
 from rljax.preference.config import RewardModelConfig
 from rljax.programs.reward_model_training import train_reward_model
-from rljax.programs.serving_guests import read_filter, score_named
+from rljax.programs.serving_extensions import read_filter, score_named
 from rljax.serving.filters import withheld_by
 
 RULES = {

@@ -173,7 +173,7 @@ def run_serve(command: Serve) -> int:
 
     with loading(quiet=False):
         from rljax.errors import InputError  # noqa: PLC0415
-        from rljax.programs.serving import GuestSettings, ServeSettings, serve  # noqa: PLC0415
+        from rljax.programs.serving import ExtensionSettings, ServeSettings, serve  # noqa: PLC0415
 
     key = None if command.api_key_file is None else command.api_key_file.read_text(encoding="utf-8").strip()
     if key == "":
@@ -194,7 +194,7 @@ def run_serve(command: Serve) -> int:
         version=command.version,
         quantize=command.quantize,
         log=command.log,
-        guests=GuestSettings(
+        extensions=ExtensionSettings(
             best_of=command.best_of,
             choose_by=command.choose_by,
             majority=command.majority,

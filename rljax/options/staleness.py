@@ -32,7 +32,7 @@ from rljax.tracking.phase_times import PhaseSeconds, Stopwatch
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics, present
-from rljax.training.phase import leave
+from rljax.training.phase import save_and_exit
 from rljax.training.reinforce import StepResult, Tools, learn_from, make_learner, step_result
 from rljax.training.run import Run
 from rljax.training.scored_rollout import ChoosePrompts, ScoredRollout, next_rollout
@@ -101,7 +101,7 @@ class Overlap:
         """Make one step; see `rljax.training.reinforce.one_step`."""
         start, done = time.monotonic(), int(checkpoint.state.step)
         sample = partial(sample_rollout, tools.setup, choose_prompts)
-        with run.abandonable(partial(leave, run, checkpoint)), run.stopwatch.phase("sample"):
+        with run.abandonable(partial(save_and_exit, run, checkpoint)), run.stopwatch.phase("sample"):
             rollout = self._take(done) or sample(checkpoint.state, checkpoint.history, checkpoint.carried)
         state, (sampler, *newer), after = split_queue(checkpoint, rollout)
         del checkpoint  # the updates donate its state
@@ -201,7 +201,7 @@ def learn(
 
 def leave_once_learned(run: Run, after: Checkpoint, queue: Queue, learning: Future) -> None:
     """Wait for the updates of the step, save, and end the process, which was sampling later rollouts."""
-    leave(run, after._replace(state=with_queue(learning.result()[0], queue)))
+    save_and_exit(run, after._replace(state=with_queue(learning.result()[0], queue)))
 
 
 def in_thread(work: Callable[[], Any]) -> Future:

@@ -60,7 +60,7 @@ from rljax.training.checkpoints.manifest import Retention
 from rljax.training.interrupt import Interrupted
 from rljax.training.lifecycle.initial_state import place_state, template
 from rljax.training.parts.adapter import base_entry, check_base
-from rljax.training.phase import Harness, Phase, StepOutcome, hold, open_harness, reopen, run_phase
+from rljax.training.phase import Phase, RunResources, StepOutcome, lock_folder, open_resources, reopen, run_phase
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 
@@ -111,12 +111,12 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
     setup, served = make_served_setup(config, path if exists else None)
     folder = AdaptationFolder.open(path) if exists else new_folder(config, setup, served, path)
     with ExitStack() as stack:
-        hold(folder, stack)
+        lock_folder(folder, stack)
         tools = make_tools(config, setup, _template(setup))
         checkpoint, losses = open_checkpoint(setup, served, folder, exists=exists)
         owned = [checkpoint]
         del checkpoint
-        run = open_harness(
+        run = open_resources(
             stack,
             folder,
             LineDisplay(say),
@@ -208,10 +208,10 @@ class Adaptation:
 
     Args:
         tools: settings, setup, and functions for learning.
-        run: the harness that the loop runs with.
+        run: files, screen, trackers and signals of the run.
     """
 
-    def __init__(self, tools: Tools, run: Harness):
+    def __init__(self, tools: Tools, run: RunResources):
         self._tools, self._config, self._run = tools, tools.config, run
         self._log = read_log(run.folder.path / FEEDBACK)
         self._best = best_of(run.folder.path / UPDATES)
@@ -225,11 +225,11 @@ class Adaptation:
             steps=None,
             done=lambda state: int(state.step),
             make_step=lambda checkpoint: self._step,
-            give_up=self._give_up,
+            explain_stop=self._explain_stop,
             is_due=lambda done: True,
             enter=lambda checkpoint: checkpoint if self._was_entered(checkpoint) else checkpoint._replace(),
             evaluate_start=self._evaluate_start,
-            follow=self._write_down,
+            react_to_metrics=self._write_down,
             evaluate=self._keep_best,
         )
 
@@ -349,7 +349,7 @@ class Adaptation:
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         self._run.write(name, lambda: append(self._run.folder.path / name, rows))
 
-    def _give_up(self, skipped: int, outcome: StepOutcome) -> str:
+    def _explain_stop(self, skipped: int, outcome: StepOutcome) -> str:
         """Explain why too many batches in a row gave no update, judging by the last one, and what to do."""
         if outcome.details.attempt.outcome == UNSOUND:
             return (

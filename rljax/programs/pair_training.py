@@ -49,12 +49,12 @@ from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import present
 from rljax.training.objective.optimizer import adamw, cosine_schedule
 from rljax.training.phase import (
-    Harness,
     Phase,
+    RunResources,
     Step,
     StepOutcome,
-    hold,
-    open_harness,
+    lock_folder,
+    open_resources,
     reopen,
     run_phase,
 )
@@ -310,7 +310,7 @@ def train_on_pairs(
     """
     with ExitStack() as stack:
         folder = make_folder(config, training.fingerprints) if existing is None else existing
-        hold(folder, stack)
+        lock_folder(folder, stack)
         checkpoint, losses = Checkpoint(owned.pop(), no_history(1)), []
         if existing is not None:
             like = like_placed(checkpoint.state)
@@ -318,7 +318,7 @@ def train_on_pairs(
             checkpoint, losses = reopen(folder, lambda phase: like)
         checkpoints = [checkpoint]
         del checkpoint
-        run = open_harness(
+        run = open_resources(
             stack,
             folder,
             display,
@@ -341,7 +341,7 @@ def resume_command(training: PairTraining, folder: RunFolder) -> str:
     return f"rljax {training.command} --resume {shlex.quote(str(folder.path))}"
 
 
-def pair_phase(config: PairConfig, training: PairTraining, run: Harness) -> Phase:
+def pair_phase(config: PairConfig, training: PairTraining, run: RunResources) -> Phase:
     """Make the phase of training on pairs, including its evaluations."""
 
     def evaluate_at(checkpoint: Checkpoint, step: int) -> Checkpoint:
@@ -374,7 +374,7 @@ def pair_phase(config: PairConfig, training: PairTraining, run: Harness) -> Phas
             evaluate_at(outcome.checkpoint, done)
         return outcome.checkpoint, False
 
-    def give_up(skipped: int, outcome: StepOutcome) -> str:
+    def explain_stop(skipped: int, outcome: StepOutcome) -> str:
         training.save(outcome.checkpoint.state.params, run.folder.path)
         remove_checkpoints(run.folder)
         return skipped_pairs_text(skipped, run.folder.path)
@@ -384,7 +384,7 @@ def pair_phase(config: PairConfig, training: PairTraining, run: Harness) -> Phas
         steps=training.steps,
         done=lambda state: int(state.step),
         make_step=make_step,
-        give_up=give_up,
+        explain_stop=explain_stop,
         is_due=lambda done: done == training.steps or done % config.checkpoint_every == 0,
         enter=enter,
         evaluate_start=lambda checkpoint: evaluate_at(checkpoint, 0),
@@ -392,7 +392,7 @@ def pair_phase(config: PairConfig, training: PairTraining, run: Harness) -> Phas
     )
 
 
-def finish(training: PairTraining, run: Harness, params: Params) -> PairOutcome:
+def finish(training: PairTraining, run: RunResources, params: Params) -> PairOutcome:
     """Write the model, show the outcome, and remove the checkpoints, which are only needed during training."""
     folder = run.folder.path
     run.saver.wait()
@@ -438,7 +438,7 @@ class PairFolder(RunFolder):
         """True if the training was killed before its first save.
 
         Raises:
-            InputError: another process trains in the folder, and may not have saved anything yet.
+            InputError: another process is training in the folder, and may not have saved anything yet.
         """
         if self.is_locked:
             raise InputError(f"another process is training in {self.path}; wait until it ends, or stop it.")

@@ -32,7 +32,7 @@ CONFIDENCE = "confidence"
 """Name of the score of an answer that is its mean log-probability."""
 
 
-class GuestSettings(NamedTuple):
+class ExtensionSettings(NamedTuple):
     """Options that choose or judge answers."""
 
     best_of: int | None = None
@@ -49,7 +49,7 @@ class GuestSettings(NamedTuple):
     """Temperature at which answers are compared with those to held-out problems."""
 
 
-NO_GUESTS = GuestSettings()
+NO_EXTENSIONS = ExtensionSettings()
 
 
 class ServeSettings(NamedTuple):
@@ -85,7 +85,7 @@ class ServeSettings(NamedTuple):
     """Type that the weights are rounded to, including weights that replace them later."""
     log: Path | None = None
     """Folder of the log of answers and feedback."""
-    guests: GuestSettings = NO_GUESTS
+    extensions: ExtensionSettings = NO_EXTENSIONS
     """Options that choose or judge answers."""
     grace_seconds: float = 30.0
     """How long running responses may take after SIGTERM."""
@@ -94,7 +94,7 @@ class ServeSettings(NamedTuple):
 def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
     """Open the policy of a folder; a model with a chat template is opened for chats, and a run with its held-out problems if the
     server compares its answers with those to them."""
-    needs_problems = settings.guests.drift is not None and find_run(target, settings.which)[0] is not None
+    needs_problems = settings.extensions.drift is not None and find_run(target, settings.which)[0] is not None
     opened = load(
         target,
         which=settings.which,
@@ -209,11 +209,11 @@ def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[s
     decoder, expected = decoder_of(opened, settings), fingerprint(opened)
     name = settings.name or Path(settings.target).resolve().name
     limits = Limits(name, settings.context, settings.most_tokens, opened.policy.vocab_size, settings.queue)
-    guests = ()
-    if settings.guests != NO_GUESTS:
-        from rljax.programs.serving_guests import make_guests  # noqa: PLC0415  most servers have none
+    extensions = ()
+    if settings.extensions != NO_EXTENSIONS:
+        from rljax.programs.serving_extensions import make_extensions  # noqa: PLC0415  most servers have none
 
-        guests = make_guests(settings.guests, opened, decoder, limits, report)
+        extensions = make_extensions(settings.extensions, opened, decoder, limits, report)
     programs = decoder.warm()
     report(f"compiled {programs} programs for {decoder.count} rows of {settings.context} tokens")
     return ServerParts(
@@ -221,12 +221,12 @@ def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[s
         tokenizer=opened.tokenizer,
         limits=limits,
         fingerprint=expected,
-        load_weights=partial(load_weights, settings._replace(guests=NO_GUESTS), expected),
+        load_weights=partial(load_weights, settings._replace(extensions=NO_EXTENSIONS), expected),
         api_key=settings.api_key,
         allows_weights=settings.api_key is not None or settings.host in LOOPBACK,
         body_bytes=settings.body_bytes,
         log=log,
-        guests=guests,
+        extensions=extensions,
     )
 
 

@@ -82,7 +82,7 @@ def value_pretraining(run: Run) -> Phase:
         steps=steps,
         done=lambda state: int(state.value_step),
         make_step=partial(make_step, run, steps),
-        give_up=lambda skipped, outcome: stop_reason(run, "--critic-learning-rate", skipped),
+        explain_stop=lambda skipped, outcome: stop_reason(run, "--critic-learning-rate", skipped),
         is_due=lambda done: done % config.run.checkpoint_every == 0,
         enter=partial(enter_value_pretraining, run.setup),
         evaluate_start=partial(evaluate_start, run, steps),

@@ -50,7 +50,7 @@ def warm_start_phase(run: Run) -> Phase:
         steps=settings.steps,
         done=lambda state: int(state.warm_step),
         make_step=partial(make_step, run),
-        give_up=lambda skipped, outcome: stop_reason(run, "--warm-start-learning-rate", skipped),
+        explain_stop=lambda skipped, outcome: stop_reason(run, "--warm-start-learning-rate", skipped),
         is_due=lambda done: done % every == 0,
         saves_start=False,
         evaluate=partial(evaluate_accuracy, run),

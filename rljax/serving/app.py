@@ -24,7 +24,7 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.serving.answer_log import AnswerLog
 from rljax.serving.batching import Batcher, DecodingFailure, Job, Piece, QueueFull, RowChoice, ServerClosed
-from rljax.serving.guests import FilteredPrompt, Guest, Prompt, SampledAnswer
+from rljax.serving.extensions import Extension, FilteredPrompt, Prompt, SampledAnswer
 from rljax.serving.metrics import Metrics
 from rljax.serving.protocol import (
     ApiError,
@@ -65,7 +65,7 @@ class ServerParts(NamedTuple):
     """Maximum size of a request's body, in bytes."""
     log: AnswerLog | None = None
     """Log of answers and feedback."""
-    guests: Sequence[Guest] = ()
+    extensions: Sequence[Extension] = ()
     """Optional parts, in the order in which they see requests and answers."""
 
 
@@ -118,8 +118,8 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
 class _Server:
     def __init__(self, served: ServerParts):
         self.served, self.metrics = served, Metrics(lambda: served.batcher.load)
-        for guest in served.guests:
-            guest.register(self.metrics.registry)
+        for extension in served.extensions:
+            extension.register(self.metrics.registry)
         self.created = int(time.time())
         self.weights_lock = asyncio.Lock()
 
@@ -232,8 +232,8 @@ class _Server:
     ) -> Response:
         """Sample responses to prompts."""
         try:
-            for guest in self.served.guests:
-                fields = await asyncio.to_thread(guest.admit, prompts, fields)
+            for extension in self.served.extensions:
+                fields = await asyncio.to_thread(extension.admit, prompts, fields)
         except FilteredPrompt as refusal:
             if self.served.log is not None:
                 await self._log(partial(self.served.log.record_prompt, refusal.prompt.written, refusal.by))
@@ -310,8 +310,8 @@ class _Server:
         self.metrics.duration.observe(time.monotonic() - waiting.arrived)
 
     async def _answers(self, waiting: PendingRequest) -> AsyncIterator[Choice]:
-        """Yield choices as their pieces arrive or, if a guest has to see all of them first, once all have ended."""
-        waits = any(guest.waits for guest in self.served.guests)
+        """Yield choices as their pieces arrive or, if an extension has to see all of them first, once all have ended."""
+        waits = any(extension.waits for extension in self.served.extensions)
         async for choice in self._pieces(waiting):
             if choice.finish is not None and not waits:
                 await self._settle(waiting, [choice])
@@ -321,13 +321,13 @@ class _Server:
             yield choice
 
     async def _settle(self, waiting: PendingRequest, choices: Sequence[Choice]) -> list[Choice]:
-        """Pass complete answers to the guests, then log and return the answers that they keep."""
+        """Pass complete answers to the extensions, then log and return the answers that they keep."""
         answers = []
         for choice in choices:
             place, sample = divmod(choice.index, waiting.fields.samples)
             answers.append(SampledAnswer(waiting.prompts[place], waiting.jobs[choice.index].choice, choice, sample))
-        for guest in self.served.guests:
-            answers = await asyncio.to_thread(guest.settle, answers)
+        for extension in self.served.extensions:
+            answers = await asyncio.to_thread(extension.settle, answers)
         for answer in answers:
             await self._record(waiting, answer)
         return [answer.choice if answer.filtered is None else answer.choice.without_content() for answer in answers]

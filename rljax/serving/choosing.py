@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from rljax.serving.guests import Guest, Prompt, SampledAnswer
+from rljax.serving.extensions import Extension, Prompt, SampledAnswer
 from rljax.serving.protocol import ApiError, SamplingFields
 
 
@@ -60,7 +60,7 @@ def best_index(scores: Float[np.ndarray, "N"], confidence: Float[np.ndarray, "N"
     return max(range(len(scores)), key=lambda place: (lowest[place], confidence[place]))
 
 
-class Chooser(Guest):
+class Chooser(Extension):
     """Samples several answers to each prompt and sends the one that ranks highest.
 
     At temperature 0 all samples would be identical, so only one is sampled.

@@ -10,7 +10,7 @@ import scipy.stats
 from jaxtyping import Float
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from rljax.serving.guests import Guest, SampledAnswer
+from rljax.serving.extensions import Extension, SampledAnswer
 
 WINDOW = 100
 """Number of served answers that are compared at a time with the answers to held-out problems."""
@@ -69,7 +69,7 @@ def welch_test(new: Float[np.ndarray, "N"], reference: Float[np.ndarray, "P"]) -
     return t, float(2 * scipy.stats.t.sf(abs(t), freedom))
 
 
-class DriftMonitor(Guest):
+class DriftMonitor(Extension):
     """Compares every `WINDOW` answers with the model's answers to held-out problems; keeps an alarm raised while they differ.
 
     A window differs if the p value of one of the two measures is below `ALPHA` / 2 (Bonferroni). It contains only answers that

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
-from rljax.serving.guests import FilteredPrompt, Guest, Prompt, SampledAnswer, Score, problem_of
+from rljax.serving.extensions import Extension, FilteredPrompt, Prompt, SampledAnswer, Score, problem_of
 from rljax.serving.protocol import SamplingFields
 
 CountVerdict = Callable[[str, str], None]
@@ -56,7 +56,7 @@ def withheld_by(
     return found
 
 
-class Filters(Guest):
+class Filters(Extension):
     """Refuses requests whose prompts do not pass, and withholds answers that do not pass.
 
     Args:

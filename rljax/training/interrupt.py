@@ -36,14 +36,14 @@ class StopRequest:
 
     Args:
         tell: called at the first signal, inside the signal handler.
-        terminating: called at the first SIGTERM, if no SIGINT came before.
+        on_sigterm: called at the first SIGTERM, if no SIGINT came before.
     """
 
-    def __init__(self, tell: Callable[[], None] = lambda: None, terminating: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, tell: Callable[[], None] = lambda: None, on_sigterm: Callable[[], None] = lambda: None) -> None:
         self.requested = False
         self._is_urgent = False
         self._tell = tell
-        self._terminating = terminating
+        self._on_sigterm = on_sigterm
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
@@ -66,7 +66,7 @@ class StopRequest:
             self.requested = True
             self._tell()
         if number == signal.SIGTERM:
-            self._terminating()
+            self._on_sigterm()
 
 
 class GracePeriod:

@@ -38,7 +38,7 @@ from rljax.training.lifecycle.resume import check_steps, inputs_of, summary
 from rljax.training.lifecycle.start import NO_CONSENT, Consent, continue_folder, new_folder, settings_of
 from rljax.training.parts.adapter import base_entry, check_base
 from rljax.training.parts.seams import Seams
-from rljax.training.phase import hold, open_harness, reopen
+from rljax.training.phase import lock_folder, open_resources, reopen
 from rljax.training.run import Run, describe, nothing_to_learn, resume_command
 from rljax.training.setup import Install, Setup, make_setup
 from rljax.training.state import TrainState
@@ -109,29 +109,29 @@ def run_training(
             check_models(setup, param_shapes(setup), seams.names())
             check_base(folder, base)
             changed_inputs = together(lambda: check_inputs(existing, inputs, accepts=consent.changes))
-        killed = hold(folder, stack)
+        killed = lock_folder(folder, stack)
         folder, losses = open_run(config, setup, owned, folder, changes)
         step = int(owned[0].state.step)
         on_first(lambda: record_start(folder, step, changes or (), inputs, changed_inputs))
         seconds = config.run.grace if jax.process_count() == 1 else None
         grace = None if seconds is None else GracePeriod(seconds)
-        harness = open_harness(
+        resources = open_resources(
             stack,
             folder,
             screen,
             partial(make_trackers, config, folder, trackers),
             keep=retentions(config),
             resume=resume_command(folder, config, command),
-            **({} if grace is None else {"terminating": grace.begin}),
+            **({} if grace is None else {"on_sigterm": grace.begin}),
         )
-        display = harness.display
+        display = resources.display
         stream.tell(display.warning)
         display.measuring(accuracy_name(setup.heldout))
         stack.enter_context(watch_compilation(display.compiling))
         setup = setup.watched(display.judging)
-        setup = setup.patient(Patience(WAITS, display.warning, lambda: harness.stop.requested))
-        setup = setup._replace(train=setup.train.timed(partial(harness.stopwatch.phase, "judge")))
-        run = Run(**vars(harness), setup=setup, abandonable=nullcontext if grace is None else grace.within)
+        setup = setup.patient(Patience(WAITS, display.warning, lambda: resources.stop.requested))
+        setup = setup._replace(train=setup.train.timed(partial(resources.stopwatch.phase, "judge")))
+        run = Run(**vars(resources), setup=setup, abandonable=nullcontext if grace is None else grace.within)
         introduce(run, owned[0].state, changes)
         for loss in (*([ABANDONED] if killed and existing is not None else []), *losses):
             display.warning(loss)

@@ -1,7 +1,7 @@
-"""One loop for every phase of training: it logs, guards, evaluates, saves, stops, and resumes from a checkpoint.
+"""One loop for every phase of training: it logs, checks for unsafe updates, evaluates, saves, stops, and resumes from a checkpoint.
 
-A phase is a record of functions: a step from one checkpoint to the next, and functions that are called at its beginning, after its
-steps and at its end. Warm start, value pretraining, reinforcement learning and training on pairs are such records.
+A phase is a record of functions: a step from one in-memory `Checkpoint` to the next, and functions called at its beginning,
+after its steps and at its end. Examples are warm start, value pretraining, reinforcement learning and training on pairs.
 """
 
 import sys
@@ -42,7 +42,7 @@ from rljax.training.state import TrainState
 
 
 @dataclass(frozen=True)
-class Harness:
+class RunResources:
     """Files, screen, trackers, signals and checkpoint writer of a run. Nothing here changes during the run."""
 
     folder: RunFolder
@@ -71,7 +71,7 @@ class Harness:
             self.saver.save(which, checkpoint, marks)
 
     def write(self, what: str, work: Callable[[], object]) -> None:
-        """Have the first process write something, once there is room for it; all processes call it.
+        """Have the first process write something, once the disk has room; every process must call this method.
 
         Args:
             what: its name in messages, such as "the metrics".
@@ -80,16 +80,16 @@ class Harness:
         on_first(lambda: self.disk.attempt(what, work))
 
     def log(self, phase: str, step: int, metrics: Numbers) -> None:
-        """Log and show the metrics of a training step; all processes call it."""
+        """Log and show the metrics of a training step; every process must call this method."""
         self.record(phase, step, metrics)
         self.display.update(step, metrics)
 
     def record(self, phase: str, step: int, metrics: Numbers) -> None:
-        """Log metrics; all processes call it, because the first one, which has the trackers, may be stopped while it waits."""
+        """Log metrics; every process must call this, because the first, which has the trackers, may be stopped while it waits."""
         on_first(lambda: self.trackers.log(phase, step, metrics))
 
     def report(self, events: Sequence[Event]) -> None:
-        """Report raised and cleared alarms, on the screen, in the log and in `alarms.jsonl`; all processes call it.
+        """Report raised and cleared alarms, on the screen, in the log and in `alarms.jsonl`; every process must call this method.
 
         Args:
             events: the alarms found by the first process; events from other processes are not written.
@@ -118,7 +118,7 @@ class Harness:
         self.display.commands("To continue:", [self.resume])
 
 
-def open_harness(
+def open_resources(
     stack: ExitStack,
     folder: RunFolder,
     screen: Display,
@@ -126,8 +126,8 @@ def open_harness(
     *,
     keep: Mapping[str, Retention],
     resume: str,
-    terminating: Callable[[], None] = lambda: None,
-) -> Harness:
+    on_sigterm: Callable[[], None] = lambda: None,
+) -> RunResources:
     """Open the log, install the signal handlers, and start the checkpoint writer; the stack closes them.
 
     Args:
@@ -137,21 +137,21 @@ def open_harness(
         make_trackers: makes the trackers from the file writer.
         keep: which checkpoints are kept, by kind.
         resume: command, or call, that continues the run.
-        terminating: called at a SIGTERM.
+        on_sigterm: called on SIGTERM.
     """
     logged = LoggedDisplay(screen, folder.log) if is_first() else nullcontext(screen)  # other hosts write no log
     display = together(lambda: stack.enter_context(logged))
-    stop = stack.enter_context(StopRequest(display.stopping, terminating))
+    stop = stack.enter_context(StopRequest(display.stopping, on_sigterm))
     disk = DiskWriter(str(folder.path), display.warning, lambda: stop.requested, resume)
     trackers = together(lambda: make_trackers(disk))
     stack.callback(trackers.close)
     stopwatch = Stopwatch()
     waiting = partial(stopwatch.phase, "wait")
     saver = stack.enter_context(Saver(folder.checkpoints, keep, disk, display.warning, waiting))
-    return Harness(folder, display, trackers, stop, disk, saver, stopwatch, resume)
+    return RunResources(folder, display, trackers, stop, disk, saver, stopwatch, resume)
 
 
-def hold(folder: RunFolder, stack: ExitStack) -> bool:
+def lock_folder(folder: RunFolder, stack: ExitStack) -> bool:
     """Lock the folder until the run ends, and remove files that a killed process left half-written.
 
     The first host does this for all hosts.
@@ -160,7 +160,7 @@ def hold(folder: RunFolder, stack: ExitStack) -> bool:
         Whether the process that had the lock before was killed or crashed; known to the first host only.
 
     Raises:
-        InputError: another process trains in the folder.
+        InputError: another process is training in the folder.
     """
     found: list[bool] = []
     on_first(lambda: found.append(stack.enter_context(folder.lock())))
@@ -230,7 +230,7 @@ class Phase:
     """State -> number of steps of the phase that are done."""
     make_step: Callable[[Checkpoint], Step]
     """Builds the step, from the checkpoint at which the phase begins or resumes."""
-    give_up: Callable[[int, StepOutcome], str]
+    explain_stop: Callable[[int, StepOutcome], str]
     """(consecutive steps without a safe update, outcome of the last one) -> why the run stops, and what to do."""
     is_due: Callable[[int], bool]
     """Steps done -> whether a checkpoint is due."""
@@ -240,7 +240,7 @@ class Phase:
     """Evaluates the policy at the beginning of the phase, after the phase was entered."""
     saves_start: bool = True
     """Whether a checkpoint is saved at the beginning, after the phase was entered."""
-    follow: Callable[[StepOutcome], Checkpoint] = lambda outcome: outcome.checkpoint
+    react_to_metrics: Callable[[StepOutcome], Checkpoint] = lambda outcome: outcome.checkpoint
     """Reacts to the metrics of a step, before its updates are checked."""
     evaluate: Callable[[StepOutcome], tuple[Checkpoint, bool]] = lambda outcome: (outcome.checkpoint, False)
     """Shows samples and evaluates, if that is due; returns the checkpoint, and whether the phase has reached its goal."""
@@ -248,7 +248,7 @@ class Phase:
     """Called at the end of the phase, for example to write a file."""
 
 
-def run_phase(run: Harness, owned: list[Checkpoint], phase: Phase) -> None:
+def run_phase(run: RunResources, owned: list[Checkpoint], phase: Phase) -> None:
     """Run the remaining steps of a phase.
 
     When a phase reaches its goal, no checkpoint is saved: a resumed run repeats the last step and ends at the same place.
@@ -266,11 +266,11 @@ def run_phase(run: Harness, owned: list[Checkpoint], phase: Phase) -> None:
     checkpoint = _begin(run, owned, phase)
     if phase.steps != 0:
         step, done, skipped = phase.make_step(checkpoint), phase.done(checkpoint.state), 0
-        checkpoint, has_reached = _evaluate_again(run, checkpoint, phase)
+        checkpoint, has_reached_goal = _evaluate_again(run, checkpoint, phase)
         if phase.steps is not None:
             run.display.phase(phase.name, phase.steps, done=done)
         log, saved = run.record if phase.steps is None else run.log, done
-        while (phase.steps is None or done < phase.steps) and not has_reached:
+        while (phase.steps is None or done < phase.steps) and not has_reached_goal:
             with save_on_error(run, checkpoint, done - saved):
                 outcome = step(checkpoint)
             if outcome is None:
@@ -278,47 +278,47 @@ def run_phase(run: Harness, owned: list[Checkpoint], phase: Phase) -> None:
                 break
             done = phase.done(outcome.checkpoint.state)
             log(phase.name, done, outcome.metrics)
-            outcome = outcome._replace(checkpoint=phase.follow(outcome))
+            outcome = outcome._replace(checkpoint=phase.react_to_metrics(outcome))
             skipped = count_consecutive_skips(skipped, outcome.skipped)
             if skipped >= MOST_SKIPPED:
                 run.save(LAST, outcome.checkpoint)
                 run.saver.wait()
-                raise InputError(phase.give_up(skipped, outcome))
+                raise InputError(phase.explain_stop(skipped, outcome))
             with save_on_error(run, _awaiting(outcome.checkpoint), done - saved):
-                checkpoint, has_reached = phase.evaluate(outcome)
+                checkpoint, has_reached_goal = phase.evaluate(outcome)
             del outcome  # its rollout need not stay in memory while the next one is sampled
-            if not has_reached and (phase.is_due(done) or run.saver.has_failed):
+            if not has_reached_goal and (phase.is_due(done) or run.saver.has_failed):
                 run.save(LAST, checkpoint)
                 saved = done
-            if not has_reached:
+            if not has_reached_goal:
                 run.stop_if_asked(checkpoint)
         phase.leave(checkpoint)
     owned.append(checkpoint)
 
 
 def _awaiting(checkpoint: Checkpoint) -> Checkpoint:
-    """Mark a checkpoint after a step whose evaluation has not been made yet."""
+    """Mark a checkpoint after a step that has not been evaluated yet."""
     return checkpoint._replace(notes=checkpoint.notes._replace(awaits_evaluation=True))
 
 
-def _evaluate_again(run: Harness, checkpoint: Checkpoint, phase: Phase) -> tuple[Checkpoint, bool]:
+def _evaluate_again(run: RunResources, checkpoint: Checkpoint, phase: Phase) -> tuple[Checkpoint, bool]:
     """Repeat the evaluation that failed before the run was resumed, if one did."""
     if not checkpoint.notes.awaits_evaluation:
         return checkpoint, False
-    evaluated, has_reached = phase.evaluate(
+    evaluated, has_reached_goal = phase.evaluate(
         StepOutcome(checkpoint._replace(notes=checkpoint.notes._replace(awaits_evaluation=False)), {}, None)
     )
-    if not has_reached:
+    if not has_reached_goal:
         run.save(LAST, evaluated)
-    return evaluated, has_reached
+    return evaluated, has_reached_goal
 
 
 @contextmanager
-def save_on_error(run: Harness, checkpoint: Checkpoint, unsaved: int) -> Generator[None]:
+def save_on_error(run: RunResources, checkpoint: Checkpoint, unsaved: int) -> Generator[None]:
     """If a step or its evaluation fails, save the steps before it, and report what is lost and how to continue.
 
     A step that fails while it samples or judges has not changed the state. A step that fails within an update may have donated its
-    arrays; then only the last checkpoint is left. Several hosts save nothing either, because only one of them may have failed.
+    arrays; then only the last checkpoint is left. With several hosts nothing is saved either, because only one may have failed.
 
     Args:
         run: files, screen, trackers and signals of the run.
@@ -347,7 +347,7 @@ def save_on_error(run: Harness, checkpoint: Checkpoint, unsaved: int) -> Generat
         raise
 
 
-def _begin(run: Harness, owned: list[Checkpoint], phase: Phase) -> Checkpoint:
+def _begin(run: RunResources, owned: list[Checkpoint], phase: Phase) -> Checkpoint:
     """Take the checkpoint out of the list, and enter the phase if the checkpoint is from before it."""
     before = owned.pop()
     checkpoint = phase.enter(before)
@@ -362,7 +362,7 @@ def _begin(run: Harness, owned: list[Checkpoint], phase: Phase) -> Checkpoint:
     return checkpoint
 
 
-def leave(run: Harness, checkpoint: Checkpoint) -> None:
+def save_and_exit(run: RunResources, checkpoint: Checkpoint) -> None:
     """Save a checkpoint, close the trackers, and end the process."""
     code = 1
     try:
@@ -376,7 +376,7 @@ def leave(run: Harness, checkpoint: Checkpoint) -> None:
         end_process(code)
 
 
-def save_and_close(run: Harness, checkpoint: Checkpoint) -> None:
+def save_and_close(run: RunResources, checkpoint: Checkpoint) -> None:
     """Save a checkpoint, then close the trackers; the folder's lock is released only if the checkpoint is on the disk."""
     is_saved = False
     try:

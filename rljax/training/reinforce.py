@@ -21,7 +21,7 @@ from rljax.training.lifecycle.initial_state import first_rl_state
 from rljax.training.metrics import LearnMetrics, UpdateMetrics, mean_update, present, rollout_metrics
 from rljax.training.objective.algorithm import reward_weights, with_reward_weights
 from rljax.training.objective.optimizer import learning_rate_of
-from rljax.training.phase import Phase, Step, StepOutcome, leave
+from rljax.training.phase import Phase, Step, StepOutcome, save_and_exit
 from rljax.training.run import Run, begin_watch, evaluate_and_keep_best, stop_reason
 from rljax.training.scored_rollout import (
     ChoosePrompts,
@@ -179,7 +179,7 @@ class Reinforcement:
 
         return step
 
-    def follow(self, outcome: StepOutcome) -> Checkpoint:
+    def react_to_metrics(self, outcome: StepOutcome) -> Checkpoint:
         """Report the alarms of a step, and let the options react to them."""
         self._watch_row("rl", int(outcome.checkpoint.state.step), outcome.metrics)
         checkpoint = outcome.checkpoint
@@ -210,7 +210,7 @@ def reinforcement(run: Run) -> Phase:
     """Return the RL phase."""
     functions, config = Reinforcement(run), run.config
 
-    def give_up(skipped: int, outcome: StepOutcome) -> str:
+    def explain_stop(skipped: int, outcome: StepOutcome) -> str:
         step = int(outcome.checkpoint.state.step)
         return stop_reason(run, "--learning-rate", skipped, step=step, scored_rollout=outcome.details.scored_rollout)
 
@@ -219,10 +219,10 @@ def reinforcement(run: Run) -> Phase:
         steps=config.optimization.steps,
         done=lambda state: int(state.step),
         make_step=functions.make_step,
-        give_up=give_up,
+        explain_stop=explain_stop,
         is_due=lambda done: done == config.optimization.steps or done % config.run.checkpoint_every == 0,
         enter=partial(enter_rl, run.setup),
-        follow=functions.follow,
+        react_to_metrics=functions.react_to_metrics,
         evaluate=functions.evaluate,
     )
 
@@ -264,7 +264,7 @@ def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: Cho
     """Sample, judge and learn once; only sampling and judging may be abandoned after SIGTERM."""
     start, setup = time.monotonic(), tools.setup
     run.display.activity("sampling", compiles=True)
-    with run.abandonable(partial(leave, run, checkpoint)), run.stopwatch.phase("sample"):
+    with run.abandonable(partial(save_and_exit, run, checkpoint)), run.stopwatch.phase("sample"):
         state, history, collected = next_rollout(
             setup, checkpoint.state, checkpoint.history, checkpoint.carried, choose_prompts
         )

@@ -38,7 +38,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.guard import explain_skips
 from rljax.training.objective.algorithm import reward_weights
 from rljax.training.parts.reward import code_of_training
-from rljax.training.phase import Harness
+from rljax.training.phase import RunResources
 from rljax.training.scored_rollout import ScoredRollout
 from rljax.training.setup import Setup
 from rljax.training.state import TrainState
@@ -106,7 +106,7 @@ HELDOUT_KEPT = 1000
 
 
 @dataclass(frozen=True)
-class Run(Harness):
+class Run(RunResources):
     """A run of reinforcement learning in progress."""
 
     setup: Setup

@@ -9,11 +9,11 @@ from served_model import NAME, events, make_model, post, serving
 from small_cli import refused
 
 from rljax.errors import InputError
-from rljax.programs import serving_guests
-from rljax.programs.serving import GuestSettings
+from rljax.programs import serving_extensions
+from rljax.programs.serving import ExtensionSettings
 from rljax.rewards.ballot import vote_for
 from rljax.serving.choosing import best_index, by_votes
-from rljax.serving.guests import Prompt, SampledAnswer
+from rljax.serving.extensions import Prompt, SampledAnswer
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "2+2?"}]
@@ -42,7 +42,7 @@ def test_the_most_confident_of_n_samples_is_sent_and_all_are_counted(folder, sam
     text, chat = samples
     means = [mean_logp(choice) for choice in text["choices"]]
     assert len({round(mean, 4) for mean in means}) > 1
-    with serving(folder, guests=GuestSettings(best_of=4), log=tmp_path / "log") as (url, _):
+    with serving(folder, extensions=ExtensionSettings(best_of=4), log=tmp_path / "log") as (url, _):
         found = post(url, TEXT, prompt=["a", "a"], logprobs=0, **SAMPLING).json()
         assert [choice["index"] for choice in found["choices"]] == [0, 1]
         for choice in found["choices"]:
@@ -70,7 +70,7 @@ def test_at_temperature_0_there_is_one_sample(folder):
     ask = {"prompt": "a", "max_tokens": 5, "temperature": 0, "return_token_ids": True}
     with serving(folder) as (url, _):
         expected = post(url, TEXT, **ask).json()
-    with serving(folder, guests=GuestSettings(best_of=4)) as (url, _):
+    with serving(folder, extensions=ExtensionSettings(best_of=4)) as (url, _):
         found = post(url, TEXT, **ask).json()
     assert found["usage"] == expected["usage"]
     assert found["choices"] == expected["choices"]
@@ -81,7 +81,7 @@ def test_the_best_by_a_reward_is_sent(folder, samples, tmp_path):
     texts = [choice["text"] for choice in samples[0]["choices"]]
     letters = sorted({*"".join(texts)} - {*texts[2]})
     rules.write_text(json.dumps({f"letter {place}": {"must_not": f"[{letter}]"} for place, letter in enumerate(letters)}))
-    with serving(folder, guests=GuestSettings(best_of=4, choose_by=f"constitution:{rules}")) as (url, _):
+    with serving(folder, extensions=ExtensionSettings(best_of=4, choose_by=f"constitution:{rules}")) as (url, _):
         (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
     assert choice["token_ids"] == samples[0]["choices"][2]["token_ids"]
     assert choice["score"] == 0
@@ -94,11 +94,11 @@ def test_the_majority_votes_with_the_results_that_the_reward_reads(folder, sampl
         rewards.append(name)
         return lambda text: text[:1]
 
-    monkeypatch.setattr(serving_guests, "vote_for", first_letter)
+    monkeypatch.setattr(serving_extensions, "vote_for", first_letter)
     texts = [choice["text"] for choice in samples[0]["choices"]]
     votes = [text[:1] for text in texts]
     most = max(map(votes.count, votes))
-    with serving(folder, guests=GuestSettings(majority=4)) as (url, _):
+    with serving(folder, extensions=ExtensionSettings(majority=4)) as (url, _):
         (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
     assert most > 1
     assert choice["agreement"] == most / 4
@@ -121,7 +121,7 @@ def test_votes_are_equal_results_and_ties_go_to_the_more_confident():
 
 
 def test_requests_that_leave_no_choice_to_the_server_are_refused(folder):
-    with serving(folder, guests=GuestSettings(best_of=4), queue=8) as (url, _):
+    with serving(folder, extensions=ExtensionSettings(best_of=4), queue=8) as (url, _):
         several = post(url, TEXT, prompt="a", n=2)
         assert (several.status_code, several.json()["error"]["code"]) == (400, "chooses_answers")
         assert post(url, TEXT, prompt="a", seeds=[1]).json()["error"]["param"] == "seeds"
@@ -134,17 +134,17 @@ def test_requests_that_leave_no_choice_to_the_server_are_refused(folder):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (GuestSettings(best_of=4, majority=4), "give one of them"),
-        (GuestSettings(choose_by="format"), "needs --best-of"),
-        (GuestSettings(best_of=1), "give 2 up to the queue, 256"),
-        (GuestSettings(majority=257), "give 2 up to the queue, 256"),
-        (GuestSettings(best_of=2, choose_by="exact"), "without a reference"),
-        (GuestSettings(best_of=2, choose_by="model:/nowhere"), "/nowhere"),
-        (GuestSettings(best_of=2, choose_by="formats"), "there is no reward 'formats'"),
+        (ExtensionSettings(best_of=4, majority=4), "give one of them"),
+        (ExtensionSettings(choose_by="format"), "needs --best-of"),
+        (ExtensionSettings(best_of=1), "give 2 up to the queue, 256"),
+        (ExtensionSettings(majority=257), "give 2 up to the queue, 256"),
+        (ExtensionSettings(best_of=2, choose_by="exact"), "without a reference"),
+        (ExtensionSettings(best_of=2, choose_by="model:/nowhere"), "/nowhere"),
+        (ExtensionSettings(best_of=2, choose_by="formats"), "there is no reward 'formats'"),
     ],
 )
 def test_invalid_options_are_refused(folder, settings, words):
-    with pytest.raises(InputError, match=words), serving(folder, guests=settings):
+    with pytest.raises(InputError, match=words), serving(folder, extensions=settings):
         pass
 
 

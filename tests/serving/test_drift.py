@@ -8,8 +8,8 @@ from served_model import NAME, make_model, post, serving
 from small_runs import SMALL
 
 from rljax.errors import InputError
-from rljax.programs.serving import GuestSettings, ServeSettings, open_policy
-from rljax.programs.serving_guests import answer_heldout
+from rljax.programs.serving import ExtensionSettings, ServeSettings, open_policy
+from rljax.programs.serving_extensions import answer_heldout
 from rljax.programs.train import train
 from rljax.programs.trained_policy import load
 from rljax.serving import drift
@@ -39,7 +39,7 @@ def prompts(run):
 
 
 def serve_with_drift(run, temperature, **more):
-    return serving(run, guests=GuestSettings(drift=temperature, **more), context=64, most_tokens=MOST)
+    return serving(run, extensions=ExtensionSettings(drift=temperature, **more), context=64, most_tokens=MOST)
 
 
 def drift_metrics(url):
@@ -56,7 +56,7 @@ def test_held_out_answers_match_the_server_s_answers(run, prompts, temperature):
             post(url, TEXT, prompt=tokens, seed=place, **usual).json()["choices"][0] for place, tokens in enumerate(prompts)
         ]
     values = [(len(choice["token_ids"]), np.mean(choice["logprobs"]["token_logprobs"])) for choice in found]
-    np.testing.assert_allclose(served.guests[0].heldout.values, values, atol=1e-4)
+    np.testing.assert_allclose(served.extensions[0].heldout.values, values, atol=1e-4)
     assert len({length for length, _ in values}) > 1
 
 
@@ -71,7 +71,7 @@ def test_other_prompts_raise_the_alarm_once_and_usual_ones_clear_it(run, prompts
 
         usual = ask(prompts[:30])
         assert (usual["alarm"], usual["answers_total"]) == (0, 30)
-        heldout = served.guests[0].heldout
+        heldout = served.extensions[0].heldout
         for place, name in enumerate(drift.MEASURES):
             mean = heldout.values[:, place].mean()
             assert usual[f'mean{{measure="{name}",of="heldout"}}'] == pytest.approx(mean)
@@ -90,7 +90,7 @@ def test_other_prompts_raise_the_alarm_once_and_usual_ones_clear_it(run, prompts
 
 def test_only_answers_sampled_like_the_held_out_ones_are_compared(run, prompts):
     with serve_with_drift(run, 0.7, best_of=2) as (url, served):
-        longest = served.guests[0].heldout.longest
+        longest = served.extensions[0].heldout.longest
         usual = {"prompt": prompts[0], "max_tokens": longest, "temperature": 0.7}
         for change in (
             {"temperature": 1},
@@ -158,7 +158,7 @@ def test_a_model_without_enough_held_out_problems_is_refused(tmp_path, words):
 
 @pytest.mark.usefixtures("untyped")
 def test_an_environment_is_refused(run):
-    opened = open_policy(ServeSettings(str(run), guests=GuestSettings(drift=0)), str(run))
+    opened = open_policy(ServeSettings(str(run), extensions=ExtensionSettings(drift=0)), str(run))
     with pytest.raises(InputError, match="has an environment"):
         answer_heldout(opened._replace(skipped="mine.py:World"), None, 0, most_tokens=MOST)
 

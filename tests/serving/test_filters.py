@@ -14,7 +14,7 @@ from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.parallel import make_mesh
 from rljax.preference.reward_model import RewardModel, reward_of_model, save_reward_model
-from rljax.programs.serving import GuestSettings
+from rljax.programs.serving import ExtensionSettings
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SAMPLING = {"seed": 3, "top_k": 2, "max_tokens": 5}
@@ -66,7 +66,7 @@ def counts(url, what):
 
 def test_answers_that_break_a_rule_are_withheld_counted_and_logged(folder, texts, rules, tmp_path):
     name, broken = rules
-    with serving(folder, guests=GuestSettings(filter_answers=(name,)), log=tmp_path / "log") as (url, _):
+    with serving(folder, extensions=ExtensionSettings(filter_answers=(name,)), log=tmp_path / "log") as (url, _):
         assert counts(url, "answer") == [0, 0, 0]
         body = post(url, TEXT, prompt="a", n=4, logprobs=2, return_token_ids=True, **SAMPLING).json()
         for choice, text, is_broken in zip(body["choices"], texts, broken, strict=True):
@@ -89,7 +89,7 @@ def test_answers_that_break_a_rule_are_withheld_counted_and_logged(folder, texts
 def test_prompts_that_break_a_rule_are_refused_before_sampling(folder, tmp_path):
     path = tmp_path / "rules.yaml"
     path.write_text(json.dumps({"secret": {"must_not": "(?i)secret"}}))
-    with serving(folder, guests=GuestSettings(filter_prompts=(f"constitution:{path}",)), log=tmp_path / "log") as (
+    with serving(folder, extensions=ExtensionSettings(filter_prompts=(f"constitution:{path}",)), log=tmp_path / "log") as (
         url,
         served,
     ):
@@ -115,11 +115,11 @@ def test_prompts_that_break_a_rule_are_refused_before_sampling(folder, tmp_path)
 
 def test_the_best_of_the_samples_that_pass_is_sent(folder, texts, rules):
     name, broken = rules
-    with serving(folder, guests=GuestSettings(best_of=4, filter_answers=(name,))) as (url, _):
+    with serving(folder, extensions=ExtensionSettings(best_of=4, filter_answers=(name,))) as (url, _):
         (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
         assert choice["text"] in [text for text, is_broken in zip(texts, broken, strict=True) if not is_broken]
     strict = f"{name},least=1"
-    with serving(folder, guests=GuestSettings(best_of=4, filter_answers=(strict,))) as (url, _):
+    with serving(folder, extensions=ExtensionSettings(best_of=4, filter_answers=(strict,))) as (url, _):
         (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
         assert (choice["text"], choice["finish_reason"], "mean_logprob" in choice) == ("", "content_filter", False)
         assert counts(url, "answer") == [0, 4, 0]
@@ -140,10 +140,10 @@ def reward_model(tmp_path_factory):
 def test_a_reward_model_withholds_answers_below_a_score_and_chooses_the_best(folder, texts, reward_model):
     scores = np.array(reward_of_model(reward_model, make_mesh(1, 1))(["a"] * 4, texts))
     least = float(np.sort(scores)[1:3].mean())
-    with serving(folder, guests=GuestSettings(filter_answers=(f"model:{reward_model},least={least}",))) as (url, _):
+    with serving(folder, extensions=ExtensionSettings(filter_answers=(f"model:{reward_model},least={least}",))) as (url, _):
         choices = post(url, TEXT, prompt="a", n=4, **SAMPLING).json()["choices"]
     assert [choice["finish_reason"] == "content_filter" for choice in choices] == (scores < least).tolist()
-    with serving(folder, guests=GuestSettings(best_of=4, choose_by=f"model:{reward_model}")) as (url, _):
+    with serving(folder, extensions=ExtensionSettings(best_of=4, choose_by=f"model:{reward_model}")) as (url, _):
         (choice,) = post(url, TEXT, prompt="a", **SAMPLING).json()["choices"]
     assert choice["text"] == texts[int(scores.argmax())]
     assert choice["score"] == pytest.approx(scores.max(), abs=1e-5)
@@ -151,7 +151,10 @@ def test_a_reward_model_withholds_answers_below_a_score_and_chooses_the_best(fol
 
 def test_what_a_filter_cannot_judge_is_withheld(folder, tmp_path):
     (tmp_path / "judge.py").write_text(JUDGE)
-    with serving(folder, guests=GuestSettings(filter_prompts=(f"{tmp_path / 'judge.py'}:judge,least=0",))) as (url, _):
+    with serving(folder, extensions=ExtensionSettings(filter_prompts=(f"{tmp_path / 'judge.py'}:judge,least=0",))) as (
+        url,
+        _,
+    ):
         statuses = [post(url, TEXT, prompt=text, max_tokens=1).status_code for text in ("a", "a?", "crash")]
         assert statuses == [200, 400, 400]  # the reward abstains on the second prompt and fails on the third
         assert counts(url, "prompt") == [1, 0, 2]
@@ -169,5 +172,5 @@ def test_what_a_filter_cannot_judge_is_withheld(folder, tmp_path):
     ],
 )
 def test_filters_that_cannot_be_used_are_refused(folder, name, words):
-    with pytest.raises(InputError, match=words), serving(folder, guests=GuestSettings(filter_answers=(name,))):
+    with pytest.raises(InputError, match=words), serving(folder, extensions=ExtensionSettings(filter_answers=(name,))):
         pass

@@ -89,7 +89,7 @@ def test_only_the_first_sigterm_starts_the_grace_period():
     started = []
     for number, expected in ((signal.SIGTERM, 1), (signal.SIGINT, 0)):
         started.clear()
-        with StopRequest(terminating=lambda: started.append(None)):
+        with StopRequest(on_sigterm=lambda: started.append(None)):
             signal.raise_signal(number)
             assert len(started) == expected
             with pytest.raises(KeyboardInterrupt):
@@ -134,7 +134,7 @@ def test_the_trackers_are_closed_after_the_save_and_a_failed_one_keeps_the_folde
         trackers=SimpleNamespace(close=call("close")),
         folder=SimpleNamespace(mark_normal_end=call("mark normal end")),
     )
-    phase.leave(run, mock.Mock(spec=Checkpoint))
+    phase.save_and_exit(run, mock.Mock(spec=Checkpoint))
     begun = {"save": ["save", "close"], "room": ["save", "room", "close"]}
     assert calls == [*begun.get(failing, ["save", "room", "say", "close", "mark normal end"]), code]
     assert ("OSError: gone" in capsys.readouterr().err) == (code == 1)

@@ -23,12 +23,12 @@ def test_the_first_signal_is_remembered_and_the_second_interrupts(number):
 def test_notice_signals_request_a_stop_and_never_interrupt(number):
     """Slurm sends SIGUSR1 some time before SIGTERM; a closed terminal may send SIGHUP more than once."""
     before, calls = signal.getsignal(number), []
-    with StopRequest(lambda: calls.append("told"), lambda: calls.append("terminating")) as stop:
+    with StopRequest(lambda: calls.append("told"), lambda: calls.append("SIGTERM")) as stop:
         signal.raise_signal(number)
         signal.raise_signal(number)
         assert stop.requested
         signal.raise_signal(signal.SIGTERM)
-        assert calls == ["told", "terminating"]
+        assert calls == ["told", "SIGTERM"]
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(number) == before

@@ -16,7 +16,7 @@ from rljax.training import phase as module
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.guard import MOST_SKIPPED
 from rljax.training.interrupt import Interrupted
-from rljax.training.phase import Harness, Phase, StepOutcome, run_phase
+from rljax.training.phase import Phase, RunResources, StepOutcome, run_phase
 from rljax.training.state import create
 
 PACKAGE = Path(module.__file__).parents[1]
@@ -50,7 +50,7 @@ def run(calls, tmp_path):
         wait=lambda: None,
         has_failed=False,
     )
-    return Harness(
+    return RunResources(
         folder=SimpleNamespace(marks=dict, has_progress=True),
         display=notes,
         trackers=SimpleNamespace(log=lambda phase, step, metrics: calls.append((phase, step))),
@@ -69,7 +69,7 @@ def advance(checkpoint, *, skipped=0.0):
 
 def phase_of(step, **changes):
     settings = {"name": "rl", "steps": 4, "done": lambda state: int(state.step), "make_step": lambda checkpoint: step}
-    settings |= {"give_up": lambda count, outcome: f"gave up after {count}", "is_due": lambda done: done == 2}
+    settings |= {"explain_stop": lambda count, outcome: f"gave up after {count}", "is_due": lambda done: done == 2}
     return Phase(**settings | changes)
 
 

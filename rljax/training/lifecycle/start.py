@@ -101,7 +101,7 @@ def _continues(path: Path) -> bool:
     """Return True if the folder has a run that can continue. The files of a run that saved nothing are removed.
 
     Raises:
-        InputError: another process trains in the folder, and may not have saved anything yet.
+        InputError: another process is training in the folder, and may not have saved anything yet.
     """
     if not RunFolder(path, {}).config_file.exists():
         return False

@@ -1,4 +1,4 @@
-"""Optional parts of a server: they see requests before sampling, and answers before they are sent."""
+"""Extensions of a server: optional parts that see requests before sampling, and answers before they are sent."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -66,7 +66,7 @@ def problem_of(prompt: Prompt, tokenizer: Tokenizer) -> Problem:
     return Problem(joined(written), "", columns=columns, messages=tuple(written))
 
 
-class Guest:
+class Extension:
     """An optional part of a server; this base class changes nothing."""
 
     waits = False
@@ -88,6 +88,6 @@ class Guest:
         """Return the answers to send.
 
         Args:
-            answers: all answers of a request, in order, if any guest waits for them; otherwise one that has just ended.
+            answers: all answers of a request, in order, if any extension waits for them; otherwise one that has just ended.
         """
         return answers

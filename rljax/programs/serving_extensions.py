@@ -14,7 +14,7 @@ from rljax.errors import InputError
 from rljax.parallel import make_mesh
 from rljax.preference.note import PREFIX
 from rljax.programs.prefix_values import reward_model_value
-from rljax.programs.serving import CONFIDENCE, GuestSettings
+from rljax.programs.serving import CONFIDENCE, ExtensionSettings
 from rljax.programs.trained_policy import OpenPolicy
 from rljax.rewards import resolve
 from rljax.rewards.ballot import vote_for
@@ -22,8 +22,8 @@ from rljax.rewards.protocol import judge
 from rljax.rollout.continuations import Prefix
 from rljax.serving.batching import Batcher, DecodingFailure, Job, Piece, RowChoice
 from rljax.serving.choosing import Chooser, Rank, Ranking, by_confidence, by_votes
+from rljax.serving.extensions import Extension, SampledAnswer, Score, problem_of
 from rljax.serving.filters import Filter, Filters
-from rljax.serving.guests import Guest, SampledAnswer, Score, problem_of
 from rljax.serving.protocol import MOST_TEMPERATURE, ApiError, Limits
 from rljax.serving.rows import RowDecoder
 
@@ -144,13 +144,13 @@ def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, 
     return HeldoutAnswers(values, temperature, tuple(stop))
 
 
-def make_guests(
-    settings: GuestSettings,
+def make_extensions(
+    settings: ExtensionSettings,
     opened: OpenPolicy,
     decoder: RowDecoder,
     limits: Limits,
     report: Callable[[str], None],
-) -> tuple[Guest, ...]:
+) -> tuple[Extension, ...]:
     """Build the options, in the order in which they see answers: the chooser selects among answers that pass the filters.
 
     Args:
@@ -163,7 +163,7 @@ def make_guests(
     Raises:
         InputError: an option cannot be used.
     """
-    guests: list[Guest] = []
+    extensions: list[Extension] = []
     if settings.drift is not None:
         from rljax.serving.drift import DriftMonitor  # noqa: PLC0415  as above
 
@@ -173,17 +173,17 @@ def make_guests(
             f"{len(heldout.values)} answers to held-out problems have {length:.4g} tokens and log-probability "
             f"{logprob:.3g} on average"
         )
-        guests.append(DriftMonitor(heldout, report))
+        extensions.append(DriftMonitor(heldout, report))
     if settings.filter_prompts or settings.filter_answers:
         prompts, answers = (
             [read_filter(text, chat=opened.config.model.chat) for text in texts]
             for texts in (settings.filter_prompts, settings.filter_answers)
         )
-        guests.append(Filters(prompts, answers, opened.tokenizer))
-    return (*guests, *make_chooser(settings, opened, queue=limits.most_rows))
+        extensions.append(Filters(prompts, answers, opened.tokenizer))
+    return (*extensions, *make_chooser(settings, opened, queue=limits.most_rows))
 
 
-def make_chooser(settings: GuestSettings, opened: OpenPolicy, *, queue: int) -> tuple[Guest, ...]:
+def make_chooser(settings: ExtensionSettings, opened: OpenPolicy, *, queue: int) -> tuple[Extension, ...]:
     """Build the chooser among several samples; nothing for one sample. `queue` is the maximum number of waiting responses."""
     samples = settings.majority if settings.best_of is None else settings.best_of
     if settings.best_of is not None and settings.majority is not None:
