@@ -129,7 +129,7 @@ def play(
     check_environment(environment)
     settings = read_call_settings(environment)
     settings = settings if seconds is None else settings._replace(seconds=seconds)
-    with StepRunner(seconds=settings.seconds, most=settings.at_once) as runner:
+    with StepRunner(seconds=settings.seconds, max_concurrent=settings.at_once) as runner:
         context = EpisodeContext(environment, tokenizer, settings, runner)
         with judging():
             episodes = _begin_episodes(context, requests, problems)

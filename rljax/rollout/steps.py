@@ -17,7 +17,7 @@ from typing import Any
 
 from rljax.errors import InputError
 
-MOST_STUCK = 64
+MAX_STUCK = 64
 """Largest number of calls that may be stuck outside of Python; with more, the run stops."""
 PATIENCE = 5.0
 """Seconds within which an event loop must react and interrupted threads must end."""
@@ -81,7 +81,7 @@ class Batch:
 
     def _fill(self) -> None:
         """Start calls while fewer than the limit are running."""
-        while self.waiting and len(self.running) < self.runner.most:
+        while self.waiting and len(self.running) < self.runner.max_concurrent:
             place, call = self.waiting.popleft()
             self.running[place] = (time.monotonic(), self._begin(place, call))
 
@@ -143,11 +143,11 @@ class StepRunner:
 
     Args:
         seconds: time limit of each call; None for no limit.
-        most: largest number of calls that run at once.
+        max_concurrent: largest number of calls that run at once.
     """
 
-    def __init__(self, *, seconds: float | None, most: int):
-        self.seconds, self.most = seconds, most
+    def __init__(self, *, seconds: float | None, max_concurrent: int):
+        self.seconds, self.max_concurrent = seconds, max_concurrent
         self._loop: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
         self._stuck: list[threading.Thread] = []
 
@@ -189,7 +189,7 @@ class StepRunner:
             _interrupt(work)
             self._stuck.append(work)
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]
-        if len(self._stuck) > MOST_STUCK:
+        if len(self._stuck) > MAX_STUCK:
             raise InputError(
                 f"environment: {len(self._stuck)} steps are still running after their time limit of {self.seconds:g} s, blocked "
                 "outside of Python, where nothing can end them; set a time limit on the operations that they wait for."

@@ -1,4 +1,4 @@
-"""Plain text: how files become rows, and how their tokens become blocks, counted by hand."""
+"""Plain text: how files become rows, and how their tokens become blocks, compared with blocks worked out by hand."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_each_token_after_the_first_is_predicted_once_in_order(length):
     assert blocks.response_tokens.shape[1] == length
 
 
-def test_without_a_prefix_an_end_token_starts_the_stream():
+def test_without_a_start_token_an_end_token_begins_the_stream():
     tokenizer = load_tokenizer("characters")
     assert tokenizer.bos_token_id is None
     blocks = cut_blocks(documents("1+2", "3"), tokenizer, 8)

@@ -1,4 +1,4 @@
-"""Tasks of the claims: which arms share a task, which facts it has, and which scores already exist."""
+"""Tasks of the claims: which arms share a task, which facts describe it, and which scores already exist."""
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +75,7 @@ def test_arms_that_differ_in_the_task_do_not_share_it(other):
     assert fingerprint(make_setting(**other)) != fingerprint(make_setting())
 
 
-def test_a_setting_is_found_in_every_form_of_an_arm_without_the_algorithm_s_own_settings():
+def test_setting_of_accepts_every_form_of_an_arm_and_resets_the_fields_of_its_algorithm():
     own = make_setting(tries=4, past=8, value_steps=50, first_value=0.5, delay=3)
     for arm in (own, [own, make_setting()], (own, make_setting()), (own, (0.1, 0.3))):
         found = setting_of(arm)

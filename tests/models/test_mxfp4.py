@@ -17,7 +17,7 @@ from rljax.models.model_folder import write_model
 from rljax.models.mxfp4 import values_of
 
 WIDE = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16}
-PLACES = jnp.broadcast_to(jnp.arange(TOKENS.shape[1]), TOKENS.shape)
+POSITIONS = jnp.broadcast_to(jnp.arange(TOKENS.shape[1]), TOKENS.shape)
 
 
 def test_all_codes_and_scales_match_ml_dtypes():
@@ -31,8 +31,8 @@ def test_all_codes_and_scales_match_ml_dtypes():
 def folder(tmp_path, monkeypatch):
     """A GPT-OSS folder whose experts are stored in MXFP4, and the values that they represent."""
     monkeypatch.setitem(CASES, "wide", CASES["gpt_oss"] | WIDE)
-    place = write_folder(tmp_path / "wide", "wide")
-    random, tensors, exact = np.random.default_rng(0), load_file(place / "model.safetensors"), {}
+    path = write_folder(tmp_path / "wide", "wide")
+    random, tensors, exact = np.random.default_rng(0), load_file(path / "model.safetensors"), {}
     for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
         experts, inputs, outputs = tensors.pop(name).shape
         codes = random.integers(0, 16, (experts, outputs, inputs // 32, 32), np.uint8)
@@ -40,21 +40,21 @@ def folder(tmp_path, monkeypatch):
         tensors |= {f"{name}_blocks": codes[..., ::2] | codes[..., 1::2] << 4, f"{name}_scales": scales}
         values = codes.view(float4_e2m1fn).astype(np.float32) * scales.view(float8_e8m0fnu).astype(np.float32)[..., None]
         exact[name] = values.reshape(experts, outputs, inputs).transpose(0, 2, 1)
-    save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
-    raw = json.loads((place / "config.json").read_text())
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    raw = json.loads((path / "config.json").read_text())
     raw["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
-    (place / "config.json").write_text(json.dumps(raw))
-    return place, exact
+    (path / "config.json").write_text(json.dumps(raw))
+    return path, exact
 
 
 def test_experts_are_read_and_written_as_the_values_that_they_represent(folder, tmp_path):
-    place, exact = folder
-    config = read_config(place)
-    params = load_params(place, config)
+    path, exact = folder
+    config = read_config(path)
+    params = load_params(path, config)
     for layer, expected in enumerate(exact[f"model.layers.{index}.mlp.experts.gate_up_proj"] for index in range(2)):
         np.testing.assert_array_equal(params["layers"][layer]["feed_forward"]["expert_gate"], expected[..., ::2])
         np.testing.assert_array_equal(params["layers"][layer]["feed_forward"]["expert_up"], expected[..., 1::2])
-    write_model(tmp_path / "out", model_contents(config, params, bos=None, eos=1, source=place))
+    write_model(tmp_path / "out", model_contents(config, params, bos=None, eos=1, source=path))
     assert "quantization_config" not in json.loads((tmp_path / "out/config.json").read_text())
     written = load_file(tmp_path / "out/model.safetensors")
     for name, expected in exact.items():
@@ -66,10 +66,10 @@ def test_logits_match_transformers(folder):
     torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     from transformers import AutoModelForCausalLM, Mxfp4Config
 
-    place, _ = folder
-    theirs = AutoModelForCausalLM.from_pretrained(place, quantization_config=Mxfp4Config(dequantize=True)).float()
-    config = read_config(place)
-    ours = logits(Model(config), load_params(place, config), jnp.array(TOKENS), PLACES, jnp.ones_like(PLACES))
+    path, _ = folder
+    theirs = AutoModelForCausalLM.from_pretrained(path, quantization_config=Mxfp4Config(dequantize=True)).float()
+    config = read_config(path)
+    ours = logits(Model(config), load_params(path, config), jnp.array(TOKENS), POSITIONS, jnp.ones_like(POSITIONS))
     with torch.no_grad():
         np.testing.assert_allclose(ours, theirs(torch.tensor(TOKENS)).logits.numpy(), rtol=1e-4, atol=1e-4)
 
@@ -89,9 +89,9 @@ def test_logits_match_transformers(folder):
     ],
 )
 def test_tensors_that_do_not_fit_together_are_refused(folder, change, message):
-    place, _ = folder
-    tensors = load_file(place / "model.safetensors")
+    path, _ = folder
+    tensors = load_file(path / "model.safetensors")
     change(tensors, "model.layers.1.mlp.experts.down_proj")
-    save_file(tensors, place / "model.safetensors")
+    save_file(tensors, path / "model.safetensors")
     with pytest.raises(InputError, match=message):
-        load_params(place, read_config(place))
+        load_params(path, read_config(path))

@@ -40,7 +40,7 @@ CONFIG = PreferenceConfig(
     quiet=True,
 )
 DATA = even_pairs(256, 0), even_pairs(64, 1)
-REWARDED = tuple([replace(pair, margin=4.0) for pair in part] for part in DATA)
+DATA_WITH_MARGINS = tuple([replace(pair, margin=4.0) for pair in part] for part in DATA)
 
 
 def read_rows(folder):
@@ -56,7 +56,7 @@ def trained(tmp_path_factory):
     def result(name):
         if name not in results:
             folder = tmp_path_factory.mktemp("models") / name
-            pairs = REWARDED if BY_NAME[name]().margin else DATA
+            pairs = DATA_WITH_MARGINS if BY_NAME[name]().margin else DATA
             results[name] = train_preference(replace(CONFIG, loss=name, output=str(folder)), preferences=pairs)
         return results[name]
 
@@ -88,7 +88,7 @@ def test_every_loss_learns_which_response_is_preferred(trained, name):
         assert result.before["margin"] == 0.0, "the reference is the model before training"
 
 
-def test_the_first_losses_are_the_values_at_the_reference(trained):
+def test_the_loss_at_the_first_step_is_the_value_at_the_reference(trained):
     expected = {"dpo": math.log(2), "cdpo": math.log(2), "ipo": 25.0, "kto": 0.5, "rebel": 16.0}
     first = {name: read_rows(trained(name).folder)[1]["loss"] for name in expected}
     assert first == pytest.approx(expected, rel=1e-5)
@@ -139,7 +139,7 @@ def test_what_is_left_out_of_chats_is_reported(tmp_path, chat, warning):
     call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
     turns = (call, {"role": "tool", "content": "2"}, {"role": "assistant", "content": "2"}) if chat else None
     ask = ({"role": "user", "content": "1+1"},)
-    pairs = [replace(pair, messages=ask, prompt=f"{place}", turns=(turns, None)) for place, pair in enumerate(DATA[0][:40])]
+    pairs = [replace(pair, messages=ask, prompt=f"{index}", turns=(turns, None)) for index, pair in enumerate(DATA[0][:40])]
     config = replace(CONFIG, tokenizer=str(save_chat_model(tmp_path / "model")), chat=chat)
     setup, _ = make_preference_setup(config, (pairs[:30], pairs[30:]))
     assert setup.data.warnings == [warning]
@@ -147,9 +147,9 @@ def test_what_is_left_out_of_chats_is_reported(tmp_path, chat, warning):
 
 def test_margins_reach_the_loss_of_every_micro_batch_and_of_the_heldout_pairs():
     """At the reference, REBEL's loss is the squared margin; a quarter of the pairs have a margin of 4."""
-    train = [replace(pair, margin=4.0 * (place % 4 == 0)) for place, pair in enumerate(DATA[0][:64])]
+    train = [replace(pair, margin=4.0 * (index % 4 == 0)) for index, pair in enumerate(DATA[0][:64])]
     config = replace(CONFIG, loss="rebel", loss_options={"eta": 0.5}, batch=64, microbatch_pairs=8, steps=1)
-    setup, state = make_preference_setup(config, (train, REWARDED[1]))
+    setup, state = make_preference_setup(config, (train, DATA_WITH_MARGINS[1]))
     assert setup.data.warnings == []
     assert setup.heldout.pairs.margin.tolist() == [4.0] * 64
     assert update_of(setup, state)(state)[1]["loss"] == pytest.approx(4.0, rel=1e-5)
@@ -190,7 +190,7 @@ def test_a_reward_model_is_refused(tmp_path):
 
 
 def test_updates_that_are_not_finite_never_reach_the_model(tmp_path):
-    """They are skipped, and after a few of them the run stops with the model from before."""
+    """They are skipped, and after a few of them the run stops with the model as it was before them."""
     config = replace(CONFIG, learning_rate=1e30, learning_rate_warmup=0, output=str(tmp_path / "model"))
     with pytest.raises(
         InputError, match=r"far too large, in 5 updates in a row, .* start again from it .* lower --learning-rate"

@@ -10,8 +10,8 @@ from rljax.rewards.code_blocks import LONGEST_RESPONSE, defines, extract_code, f
 SQUARE = "def square(x):\n    return x * x"
 
 
-def fenced(text, mark="python"):
-    return f"```{mark}\n{text}\n```"
+def fenced(text, language="python"):
+    return f"```{language}\n{text}\n```"
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def fenced(text, mark="python"):
         (f"```\nleft open\n{fenced(SQUARE)}", SQUARE),
         (fenced("").replace("\n\n", "\n"), ""),
         (fenced("4", "text"), fenced("4", "text")),
-        (f"Here is it:\n\n{SQUARE}\n```", f"{SQUARE}\n"),
+        (f"Here it is:\n\n{SQUARE}\n```", f"{SQUARE}\n"),
         (f"Sure.\npython\n{SQUARE}\n```\nIt squares.", f"{SQUARE}\n"),
         (f"python```\n{SQUARE}\n```", f"{SQUARE}\n"),
         (f"```\n\npython\n{SQUARE}\n```", SQUARE),
         *(
-            (fenced(SQUARE, mark), SQUARE)
-            for mark in ("[python]", "(python)", "# python", "ipython", "python-3", "pythoncode")
+            (fenced(SQUARE, language), SQUARE)
+            for language in ("[python]", "(python)", "# python", "ipython", "python-3", "pythoncode")
         ),
         (f"```python {SQUARE}\n```", SQUARE),
         ("", ""),
@@ -60,22 +60,22 @@ def test_which_lines_are_fences():
 
 
 @pytest.mark.parametrize(
-    "mark",
+    "language",
     [
         *("python", "Python", "PYTHON3", "py", "py3", "python3.11", "python 3", "{python}", "{.python .lines}"),
         *("python,linenos", "python:square.py", 'py title="square.py"', ""),
     ],
 )
 @pytest.mark.parametrize("fence", ["```", "````", "~~~"])
-def test_tags_of_program_blocks(mark, fence):
-    assert extract_code(f"Here:\n{fence}{mark}\n{SQUARE}\n{fence}\nDone.") == SQUARE
+def test_tags_of_program_blocks(language, fence):
+    assert extract_code(f"Here:\n{fence}{language}\n{SQUARE}\n{fence}\nDone.") == SQUARE
 
 
-@pytest.mark.parametrize("mark", ["text", "bash", "pycon", "python-repl", "json", "pyx"])
-def test_tags_of_other_blocks(mark):
-    response = f"{fenced('pip install x', mark)}\n{fenced(SQUARE, '')}"
+@pytest.mark.parametrize("language", ["text", "bash", "pycon", "python-repl", "json", "pyx"])
+def test_tags_of_other_blocks(language):
+    response = f"{fenced('pip install x', language)}\n{fenced(SQUARE, '')}"
     assert extract_code(response) == SQUARE
-    assert extract_code(fenced(SQUARE, mark)) == fenced(SQUARE, mark)
+    assert extract_code(fenced(SQUARE, language)) == fenced(SQUARE, language)
 
 
 USE = "print(square(3))\nresult = square(4)"
@@ -103,7 +103,7 @@ def test_without_names_any_function_or_class_is_a_program():
 
 
 @pytest.mark.parametrize("indent", ["  ", "   ", "    ", "\t"])
-def test_the_fence_of_a_list_entry_is_indented(indent):
+def test_an_indented_fence_in_a_list_item_is_found(indent):
     inner = "\n".join(f"{indent}{line}" for line in fenced(SQUARE).split("\n"))
     assert extract_code(f"1. The program:\n\n{inner}\n\n2. Done.") == SQUARE
 

@@ -54,14 +54,14 @@ async def block():
     forever()
 
 
-def outcomes_of(calls, *, seconds, most=8):
-    with StepRunner(seconds=seconds, most=most) as runner:
+def outcomes_of(calls, *, seconds, max_concurrent=8):
+    with StepRunner(seconds=seconds, max_concurrent=max_concurrent) as runner:
         return runner.start(calls).wait()
 
 
 def test_outcomes_are_in_the_order_of_the_calls():
-    calls = [lambda place=place: place for place in range(50)]
-    assert outcomes_of(calls, seconds=None, most=3) == list(range(50))
+    calls = [lambda index=index: index for index in range(50)]
+    assert outcomes_of(calls, seconds=None, max_concurrent=3) == list(range(50))
     assert outcomes_of([], seconds=None) == []
     assert all_end()
 
@@ -85,14 +85,14 @@ def test_every_kind_of_failure_has_its_outcome_and_leaves_no_thread():
 
 def test_a_coroutine_that_blocks_the_event_loop_is_abandoned(monkeypatch):
     monkeypatch.setattr(steps_module, "PATIENCE", 0.5)
-    with StepRunner(seconds=5.0, most=8) as runner:
+    with StepRunner(seconds=5.0, max_concurrent=8) as runner:
         assert runner.start([block]).wait() == [Overdue(5.0)]
         assert runner.start([lambda: wait_for(3)]).wait() == [3], "on a new loop"
     assert all_end()
 
 
 def test_too_many_stuck_calls_stop_the_run(monkeypatch):
-    monkeypatch.setattr(steps_module, "MOST_STUCK", 2)
+    monkeypatch.setattr(steps_module, "MAX_STUCK", 2)
     ended = threading.Event()
 
     def stuck():
@@ -156,7 +156,7 @@ def test_a_thousand_episodes_count_every_failure_once_and_leave_no_thread(enviro
     ]  # the turn that fails: 0 is the reset; above 3, none fails
     plans = generator.sample([*plans, *[(2, "timed_out")] * 60], 1000)
     problems = [Problem("1", "", columns={"plan": list(plan)}) for plan in plans]
-    requests = [Request((3,), place, place, Sampling(40, (1,)), place) for place in range(1000)]
+    requests = [Request((3,), index, index, Sampling(40, (1,)), index) for index in range(1000)]
     responses, verdicts = play(Digits(), environment, {}, requests, problems, TOKENIZER, max_failure_share=1.0)
     expected = [KINDS[kind] if turn <= 3 else 0 for turn, kind in plans]
     assert verdicts.failed.tolist() == expected
@@ -172,20 +172,20 @@ def test_a_thousand_episodes_count_every_failure_once_and_leave_no_thread(enviro
     assert all_end()
 
 
-class Slow(Chaos):
-    """An environment whose steps take time."""
+class Waiting(Chaos):
+    """An environment that declares that its steps wait."""
 
     waits = True
 
 
 @pytest.mark.parametrize("count", [1, 7])
-def test_slow_steps_do_not_change_the_episodes(count):
+def test_steps_that_wait_do_not_change_the_episodes(count):
     problems = [Problem("1", "", columns={"plan": [9, ""]}) for _ in range(count)]
-    requests = [Request((3,), place, place, Sampling(40, (1,)), place) for place in range(count)]
-    (plain, _), (late, _) = (
-        play(Digits(), one, {}, requests, problems, TOKENIZER, max_failure_share=0.0) for one in (Chaos(), Slow())
+    requests = [Request((3,), index, index, Sampling(40, (1,)), index) for index in range(count)]
+    (plain, _), (waiting, _) = (
+        play(Digits(), one, {}, requests, problems, TOKENIZER, max_failure_share=0.0) for one in (Chaos(), Waiting())
     )
-    assert [response.tokens.tolist() for response in plain] == [response.tokens.tolist() for response in late]
+    assert [response.tokens.tolist() for response in plain] == [response.tokens.tolist() for response in waiting]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_slow_steps_do_not_change_the_episodes(count):
         ({"tools": "search"}, r"^environment\.tools: .* must set a list of functions or JSON schemas; got 'search'"),
     ],
 )
-def test_an_attribute_of_another_type_is_refused(attributes, message):
+def test_an_invalid_attribute_is_refused(attributes, message):
     with pytest.raises(InputError, match=message):
         play(Digits(), type("Other", (Chaos,), attributes)(), {}, [], [], TOKENIZER, max_failure_share=0.0)
 

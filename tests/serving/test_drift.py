@@ -17,12 +17,12 @@ from rljax.serving.drift import ALPHA, WINDOW, HeldoutAnswers, welch_test
 
 TEXT = "/v1/completions"
 HELDOUT = 60
-MOST = 20
+MAX_TOKENS = 20
 
 
 def make_run(folder, **changes):
     sizes = {"steps": 0, "train_problems": 20, "heldout_problems": HELDOUT, "warm_start_steps": 20, "digits": 2}
-    sizes |= {"max_prompt_tokens": 8, "max_response_tokens": MOST}
+    sizes |= {"max_prompt_tokens": 8, "max_response_tokens": MAX_TOKENS}
     train(SMALL.replace(**(sizes | changes), run=str(folder)))
     return folder
 
@@ -39,7 +39,7 @@ def prompts(run):
 
 
 def serve_with_drift(run, temperature, **more):
-    return serving(run, extensions=ExtensionSettings(drift=temperature, **more), context=64, most_tokens=MOST)
+    return serving(run, extensions=ExtensionSettings(drift=temperature, **more), context=64, most_tokens=MAX_TOKENS)
 
 
 def drift_metrics(url):
@@ -49,11 +49,11 @@ def drift_metrics(url):
 
 
 @pytest.mark.parametrize("temperature", [0, 0.7])
-def test_held_out_answers_match_the_server_s_answers(run, prompts, temperature):
+def test_held_out_answers_match_those_of_the_server(run, prompts, temperature):
     with serve_with_drift(run, temperature) as (url, served):
-        usual = {"max_tokens": MOST, "temperature": temperature, "logprobs": 0, "return_token_ids": True}
+        usual = {"max_tokens": MAX_TOKENS, "temperature": temperature, "logprobs": 0, "return_token_ids": True}
         found = [
-            post(url, TEXT, prompt=tokens, seed=place, **usual).json()["choices"][0] for place, tokens in enumerate(prompts)
+            post(url, TEXT, prompt=tokens, seed=index, **usual).json()["choices"][0] for index, tokens in enumerate(prompts)
         ]
     values = [(len(choice["token_ids"]), np.mean(choice["logprobs"]["token_logprobs"])) for choice in found]
     np.testing.assert_allclose(served.extensions[0].heldout.values, values, atol=1e-4)
@@ -65,19 +65,19 @@ def test_other_prompts_raise_the_alarm_once_and_usual_ones_clear_it(run, prompts
     with serve_with_drift(run, 0) as (url, served):
 
         def ask(rows):
-            body = {"max_tokens": MOST, "temperature": 0}
+            body = {"max_tokens": MAX_TOKENS, "temperature": 0}
             assert post(url, TEXT, prompt=rows, **body).status_code == 200
             return drift_metrics(url)
 
         usual = ask(prompts[:30])
         assert (usual["alarm"], usual["answers_total"]) == (0, 30)
         heldout = served.extensions[0].heldout
-        for place, name in enumerate(drift.MEASURES):
-            mean = heldout.values[:, place].mean()
+        for column, name in enumerate(drift.MEASURES):
+            mean = heldout.values[:, column].mean()
             assert usual[f'mean{{measure="{name}",of="heldout"}}'] == pytest.approx(mean)
             new = usual[f'mean{{measure="{name}",of="window"}}']
-            assert new == pytest.approx(heldout.values[:30, place].mean(), rel=1e-4)
-            t = scipy.stats.ttest_ind(heldout.values[:30, place], heldout.values[:, place], equal_var=False).statistic
+            assert new == pytest.approx(heldout.values[:30, column].mean(), rel=1e-4)
+            t = scipy.stats.ttest_ind(heldout.values[:30, column], heldout.values[:, column], equal_var=False).statistic
             assert usual[f't{{measure="{name}"}}'] == pytest.approx(t, abs=1e-3)
         assert "drift:" not in capsys.readouterr().out
         odd = prompts[int(np.abs(heldout.values[:, 1] - heldout.values[:, 1].mean()).argmax())]
@@ -106,18 +106,18 @@ def test_only_answers_sampled_like_the_held_out_ones_are_compared(run, prompts):
         assert drift_metrics(url)["answers_total"] == 1  # only the first of the two samples
 
 
-def test_the_test_matches_scipy_and_is_defined_without_spread():
-    chance = np.random.default_rng(0)
-    one, other = chance.normal(size=30), chance.exponential(size=50)
+def test_welch_test_matches_scipy_and_is_defined_at_zero_variance():
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(size=30), rng.exponential(size=50)
     expected = scipy.stats.ttest_ind(one, other, equal_var=False)
     np.testing.assert_allclose(welch_test(one, other), (expected.statistic, expected.pvalue))
     assert welch_test(np.ones(3), np.ones(4)) == (0, 1)
     assert welch_test(np.zeros(3), np.ones(4)) == (-np.inf, 0)
 
 
-def rejection_share(chance, sample_values, shift, *, heldout, windows=4000):
+def rejection_share(rng, sample_values, shift, *, heldout, windows=4000):
     """Return the share of windows that differ in one measure; each window has its own held-out answers."""
-    old, new = sample_values(chance, (windows, heldout)), sample_values(chance, (windows, WINDOW)) + shift
+    old, new = sample_values(rng, (windows, heldout)), sample_values(rng, (windows, WINDOW)) + shift
     first, second = new.var(1, ddof=1) / WINDOW, old.var(1, ddof=1) / heldout
     freedom = (first + second) ** 2 / (first**2 / (WINDOW - 1) + second**2 / (heldout - 1))
     t = (new.mean(1) - old.mean(1)) / np.sqrt(first + second)
@@ -128,18 +128,18 @@ def rejection_share(chance, sample_values, shift, *, heldout, windows=4000):
 @pytest.mark.parametrize(
     "sample_values",
     [
-        lambda chance, size: chance.normal(size=size),
-        lambda chance, size: chance.exponential(size=size),  # the distribution of lengths if each token may end an answer
-        lambda chance, size: -chance.gamma(2.0, size=size) / np.sqrt(2),
+        lambda rng, size: rng.normal(size=size),
+        lambda rng, size: rng.exponential(size=size),  # the distribution of lengths if each token may end an answer
+        lambda rng, size: -rng.gamma(2.0, size=size) / np.sqrt(2),
     ],
     ids=["normal", "lengths", "mean_logprob"],
 )
 def test_false_alarms_are_rare_and_a_shift_of_one_standard_deviation_is_detected(sample_values, heldout):
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     assert (
-        rejection_share(chance, sample_values, 0.0, heldout=heldout, windows=20_000) < 2 * ALPHA
+        rejection_share(rng, sample_values, 0.0, heldout=heldout, windows=20_000) < 2 * ALPHA
     )  # per window, for one measure
-    assert rejection_share(chance, sample_values, 1.0, heldout=heldout) > 0.9
+    assert rejection_share(rng, sample_values, 1.0, heldout=heldout) > 0.9
 
 
 def test_new_weights_need_no_held_out_problems(run, tmp_path):
@@ -160,7 +160,7 @@ def test_a_model_without_enough_held_out_problems_is_refused(tmp_path, words):
 def test_an_environment_is_refused(run):
     opened = open_policy(ServeSettings(str(run), extensions=ExtensionSettings(drift=0)), str(run))
     with pytest.raises(InputError, match="has an environment"):
-        answer_heldout(opened._replace(skipped="mine.py:World"), None, 0, most_tokens=MOST)
+        answer_heldout(opened._replace(skipped="mine.py:World"), None, 0, most_tokens=MAX_TOKENS)
 
 
 def test_longest_is_the_largest_length_among_the_values():

@@ -98,23 +98,23 @@ def test_only_the_first_sigterm_starts_the_grace_period():
 
 
 def test_work_that_may_be_dropped_is_dropped_in_time():
-    left, time_left = threading.Event(), GracePeriod(0.0)
-    with time_left.within(left.set):
-        time_left.begin()
-        assert left.wait(10.0)
+    exited, grace_period = threading.Event(), GracePeriod(0.0)
+    with grace_period.within(exited.set):
+        grace_period.begin()
+        assert exited.wait(10.0)
 
 
 def test_work_that_may_not_be_dropped_is_finished():
-    left, time_left = threading.Event(), GracePeriod(0.0)
-    time_left.begin()
-    assert not left.wait(0.2)
-    with time_left.within(left.set):
+    exited, grace_period = threading.Event(), GracePeriod(0.0)
+    grace_period.begin()
+    assert not exited.wait(0.2)
+    with grace_period.within(exited.set):
         pass
-    assert not left.is_set()
+    assert not exited.is_set()
 
 
 @pytest.mark.parametrize(("failing", "code"), [(None, INTERRUPTED), ("save", 1), ("room", INTERRUPTED), ("close", 1)])
-def test_the_trackers_are_closed_after_the_save_and_a_failed_one_keeps_the_folder(monkeypatch, capsys, failing, code):
+def test_trackers_close_after_the_save_and_a_failure_does_not_mark_a_normal_end(monkeypatch, capsys, failing, code):
     calls = []
 
     def call(name, error=OSError):
@@ -146,5 +146,5 @@ def test_times_of_more_than_a_year_are_refused(setting):
         SMALL.replace(**{setting: 1e12})
 
 
-def test_without_a_grace_period_the_step_is_finished():
+def test_there_is_no_grace_period_by_default():
     assert RunConfig().grace is None

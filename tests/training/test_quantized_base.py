@@ -185,7 +185,7 @@ def test_another_base_is_recognized_by_its_quantized_weights(finished, config, m
 
 
 def test_a_plan_counts_the_copy_for_sampling(config):
-    """The copy has the type of the matrix products; on a float32 model it is float32 and then cast."""
+    """The copy has the type of the matrix products; if the base is not quantized, it is first made in float32, then cast."""
     found = {}
     for dtype in ("float32", "bfloat16"):
         shape = make_shape(config.replace(dtype=dtype).model, 128)
@@ -198,7 +198,7 @@ def test_a_plan_counts_the_copy_for_sampling(config):
 
 
 def test_runs_that_cannot_be_quantized_are_refused(config, capsys):
-    with pytest.raises(InputError, match=r"quantize='int8' rounds the model under an adapter.*Set lora_rank"):
+    with pytest.raises(InputError, match=r"quantize='int8' quantizes the model under an adapter.*Set lora_rank"):
         config.replace(lora_rank=None, quantize="int8")
     with pytest.raises(
         InputError, match=r"fsdp=8 cannot share the 2 blocks of the quantized layers/0/attention/key equally"

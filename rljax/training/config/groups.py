@@ -146,7 +146,7 @@ class AdapterConfig:
         check_positive(self, ["alpha"])
         if self.quantize is not None and self.rank is None:
             raise InputError(
-                f"quantize={self.quantize!r} rounds the model under an adapter, but there is no adapter, and rounded weights "
+                f"quantize={self.quantize!r} quantizes the model under an adapter, but there is no adapter, and quantized weights "
                 "cannot be trained. Set lora_rank, or leave quantize out."
             )
         if not self.targets:

@@ -1,4 +1,4 @@
-"""The distribution's name and links come from the project's metadata."""
+"""The name and links of the Python package come from the project's metadata."""
 
 import re
 import tomllib
