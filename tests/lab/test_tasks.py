@@ -182,7 +182,7 @@ def test_scores_are_taken_from_a_claim_only_if_an_arm_is_the_unchanged_algorithm
         is None
     )
     assert scores_in_results(second, dapo(), pages, results) is None  # the claim's arm uses dynamic sampling
-    assert scores_in_results(last, rloo(), pages, results) is None  # the claim's arm has two candidates
+    assert scores_in_results(last, rloo(), pages, results) is None  # the claim's arm has two candidate settings
 
 
 def test_a_claim_without_results_is_refused(claims):
