@@ -9,7 +9,7 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "cispo": "CISPO learns faster than DAPO's clip",
             "sapo": "SAPO's gate finishes ahead of GRPO's clip",
             "gmpo_stability": "GMPO finishes ahead of GRPO with large steps",
-            "dppo": "DPPO's bound learns more than clipping the ratio",
+            "dppo": "DPPO's bound learns more than ratio clipping",
         },
         "Which prompts": {
             "dynamic_sampling": "replacing groups without a signal learns more",
@@ -18,15 +18,15 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "Baseline and scale within a group": {
             "zscore_rloo": "leave-one-out learns more than z-scores",
-            "batch_deviation": "dividing by the batch's standard deviation learns more than by the group's",
+            "batch_deviation": "dividing by batch deviation beats dividing by group deviation",
             "rank_outliers": "ranks lose less to outliers than z-scores",
-            "hierarchical_kinds": "a baseline per kind of problem learns more than one per prompt",
+            "hierarchical_kinds": "a baseline per kind of problem beats one per prompt",
         },
         "A critic or none": {
             "rloo_ppo": "RLOO finishes ahead of PPO",
             "value_pretraining": "a pretrained critic beats one with biased values",
-            "lambda_of_length": "a lambda that grows with the length finishes ahead of 0.95",
-            "distributional_critic": "a critic that predicts a distribution teaches more than one that predicts a number",
+            "lambda_of_length": "a length-adaptive lambda finishes ahead of 0.95",
+            "distributional_critic": "a distributional critic beats a scalar one",
         },
         "Length of responses": {
             "length_bias": "wrong responses grow longer under GRPO than under Dr.GRPO",
@@ -44,9 +44,9 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "A sampler with old weights or different rounding": {
             "truncated_weights": "truncated importance weights finish ahead of none",
-            "masked_weights": "masking extreme ratios finishes ahead of capping their weight",
+            "masked_weights": "masking extreme weights finishes ahead of capping them",
             "staleness_gepo": "a delay costs GEPO less than GRPO",
-            "bounded_ratio": "bounding the ratio to a factor of ten finishes ahead of not bounding it",
+            "bounded_ratio": "bounding the ratio finishes ahead of not bounding it",
         },
         "pass@k": {
             "pass_at_k_after_rl": "RL raises pass@1 and lowers pass@256",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax.errors import InputError
-from rljax.rewards.sandbox import launch, wire
+from rljax.rewards.sandbox import fork_server, wire
 
 _SERVER = Path(__file__).with_name("fork_server.py")
 _START_SECONDS = 120.0
@@ -82,7 +82,7 @@ class Service:
     def _order(self, connection: socket.socket) -> int:
         with self._lock:
             number = next(self._numbers)
-            order = launch.ORDER.pack(b"j", number)
+            order = fork_server.ORDER.pack(b"j", number)
             if self._server is None:
                 self._server = self._started()
             try:
@@ -97,7 +97,7 @@ class Service:
     def _kill(self, number: int) -> None:
         with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server is dead, too
             if self._server is not None:
-                self._server[1].sendall(launch.ORDER.pack(b"k", number))
+                self._server[1].sendall(fork_server.ORDER.pack(b"k", number))
 
     def _started(self) -> tuple[subprocess.Popen, socket.socket]:
         environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
