@@ -2,7 +2,7 @@
 
     python experiments/conformance/field.py --work /tmp/field        (minutes; it makes an environment for each library, with pip)
 
-Every library has its own environment with pinned versions, in which rljax is not installed. `field_side.py` runs there and
+Every library has its own environment with pinned versions, in which rljax is not installed. `library_losses.py` runs there and
 calls the library's functions on the kit's small rollouts, in float64 if the library allows it. Writes field.json and field.md
 next to this file, and exits with code 1 if a row differs from the committed result.
 """
@@ -17,7 +17,7 @@ import venv
 from pathlib import Path
 from typing import Any
 
-from rljax.testing.conventions import LIKE, Convention, difference
+from rljax.testing.loss_conventions import LIKE, Convention, difference
 
 HERE = Path(__file__).resolve().parent
 TORCH = "torch==2.13.0"
@@ -35,7 +35,7 @@ TOKENS = "PPO's clipped loss over all tokens: a token of a long response has the
 CLAMPED = "Each token's KL is clamped to [-10, 10], beyond which it has no gradient (erratum 11 of `rljax errata` on verl)."
 WHITENED = "The normalization is inside the function that is called GAE; the returns are those of plain GAE."
 NOTES: dict[tuple[str, str], str] = {
-    ("trl", "GRPO, its default loss"): (
+    ("trl", "GRPO, default loss"): (
         "Documented: `loss_type` is `dapo` unless it is set, because the mean over a sequence favors short right answers."
     ),
     ("trl", "BNPO"): "Documented; the mean is over the tokens of the local batch.",
@@ -44,7 +44,7 @@ NOTES: dict[tuple[str, str], str] = {
         "trl",
         "RLOO",
     ): "A clipped ratio of the response in place of its log-probability; at ratio 1 the gradient is the paper's.",
-    ("verl", "GRPO, its documented defaults"): (
+    ("verl", "GRPO, documented defaults"): (
         "Documented: `token-mean` is verl's default, and its page on GRPO names the paper's mean. `clip_ratio_c = 3` adds the dual "
         "clip to the clipped loss. Each token's KL is clamped to [-10, 10] (erratum 11 of `rljax errata`)."
     ),
@@ -59,7 +59,7 @@ NOTES: dict[tuple[str, str], str] = {
     ("verl", "DAPO"): "The recipe's `clip_ratio_c = 10` is above every ratio here. Groups are filtered before the loss.",
     ("verl", "RLOO"): TOKENS,
     ("verl", "GAE"): WHITENED,
-    ("tunix", "GRPO, its defaults"): (
+    ("tunix", "GRPO, default settings"): (
         "Documented: `kl_loss_mode` is `kl`, the plain difference. As a term of the loss its expected gradient on policy is 0 "
         "(erratum 13 of `rljax errata`); `low_var_kl` is the paper's."
     ),
@@ -104,9 +104,9 @@ def python_of(library: str, work: Path) -> Path:
 
 
 def rows_of(library: str, work: Path) -> list[dict[str, Any]]:
-    """Run a library's side, and add verdicts to its rows."""
+    """Run `library_losses.py` for a library, and add verdicts to its rows."""
     variables = os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE.parents[1])}
-    command = [python_of(library, work), HERE / "field_side.py", library]
+    command = [python_of(library, work), HERE / "library_losses.py", library]
     done = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     return [

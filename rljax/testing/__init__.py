@@ -9,9 +9,9 @@ def test_my_loss():
 from rljax.lazy import lazy_names
 
 SOURCES = {
-    "Convention": "rljax.testing.conventions",
+    "Convention": "rljax.testing.loss_conventions",
     "Example": "rljax.testing.example",
-    "LIKE": "rljax.testing.conventions",
+    "LIKE": "rljax.testing.loss_conventions",
     "Report": "rljax.testing.checks",
     "check_algorithm": "rljax.testing.records",
     "check_gae": "rljax.testing.checks",

@@ -14,19 +14,19 @@ import numpy as np
 from rljax.errors import InputError
 from rljax.importing import import_optional
 from rljax.testing.cases import Case, GAECase, gae_cases, gap_cases, larger_case, loss_cases, triple_cases
-from rljax.testing.conventions import (
+from rljax.testing.example import Example
+from rljax.testing.invariants import BrokenInvariant, Evaluate, broken_invariant
+from rljax.testing.loss_conventions import (
     ALTERNATIVES,
     LIKE,
     MOST_CHANGES,
-    NUMBERS,
+    NUMERIC_FIELDS,
     SLOTS,
     Convention,
     difference,
     loss_and_gradient,
     neighbors,
 )
-from rljax.testing.example import Example
-from rljax.testing.invariants import BrokenInvariant, Evaluate, broken_invariant
 
 Arrays = Literal["numpy", "jax", "torch"]
 Result = tuple[float, np.ndarray]
@@ -172,7 +172,7 @@ def convention_of(like: str, options: dict[str, Any]) -> Convention:
     if unknown:
         raise InputError(f"{unknown[0]!r} is not an option; choose from {', '.join(asdict(Convention()))}.")
     for name, value in options.items():
-        if name in ALTERNATIVES and name not in NUMBERS and value not in ALTERNATIVES[name]:
+        if name in ALTERNATIVES and name not in NUMERIC_FIELDS and value not in ALTERNATIVES[name]:
             raise InputError(f"{name} is {value!r}; choose one of {', '.join(map(str, ALTERNATIVES[name]))}.")
     return replace(LIKE[like], **options)
 

@@ -24,8 +24,8 @@ from rljax.ops.surrogate import dual_clipped
 from rljax.parallel import make_mesh
 from rljax.testing import check_algorithm, check_gae, check_loss, conform, conform_gae
 from rljax.testing.cases import gae_cases, gap_cases, loss_cases, triple_cases
-from rljax.testing.conventions import LIKE, loss_and_gradient, neighbors
 from rljax.testing.example import Example
+from rljax.testing.loss_conventions import LIKE, loss_and_gradient, neighbors
 from rljax.testing.records import as_function, rollout_of
 from rljax.testing.strategies import examples
 

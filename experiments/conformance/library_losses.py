@@ -1,6 +1,6 @@
 """Pass one library's own functions to `conform` as losses. This runs in that library's environment, without rljax installed.
 
-    PYTHONPATH=CHECKOUT python field_side.py trl|verl|tunix|openrlhf        prints JSON, one row for each algorithm
+    PYTHONPATH=CHECKOUT python library_losses.py trl|verl|tunix|openrlhf        prints JSON, one row for each algorithm
 
 No code of a library is copied: its functions are called. If advantages are computed inside a method (TRL, OpenRLHF), the method's
 own statements are taken from the installed source and executed separately.
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rljax.testing.checks import conform, conform_gae
-from rljax.testing.conventions import LIKE
+from rljax.testing.loss_conventions import LIKE
 
 BETA, LONGEST = 0.04, 3
 EPS = {"trl": 1e-4, "verl": 1e-6, "tunix": 1e-6, "openrlhf": 1e-9}
@@ -34,30 +34,38 @@ class Row(NamedTuple):
     """One algorithm of a library."""
 
     algorithm: str
-    """Name of the row."""
+    """Label of the row: the algorithm, and the variant of it if the library has several."""
     like: str
-    """Algorithm that it is compared with, as in `conform`."""
+    """Name of the algorithm that the row is compared with, as in `conform`."""
     settings: str
     """The library's settings, as a user would write them."""
     function: Callable[..., Any]
     options: dict[str, Any] = {}  # noqa: RUF012  never mutated
-    """Options of `conform` for what is not part of this library's loss, or what its settings choose."""
+    """Fields that replace those of the paper's convention: they are computed outside the loss, or depend on the settings."""
     rtol: float = 1e-5
 
 
-def compile_statements(function: Callable[..., Any], begins: str, ends: str) -> Any:
-    """Compile the statements of a function from one statement to another, each identified by how its first line begins."""
+def compile_statements(function: Callable[..., Any], first_prefix: str, stop_prefix: str) -> Any:
+    """Compile consecutive statements of a function.
+
+    Args:
+        function: the function.
+        first_prefix: beginning of the first statement to compile.
+        stop_prefix: beginning of the first statement after it that is not compiled.
+    """
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     for node in ast.walk(tree):
         for body in (getattr(node, name, None) for name in ("body", "orelse")):
             if not isinstance(body, list):
                 continue
             lines = [ast.unparse(each).splitlines()[0] for each in body]
-            first = next((at for at, line in enumerate(lines) if line.startswith(begins)), None)
+            first = next((at for at, line in enumerate(lines) if line.startswith(first_prefix)), None)
             if first is not None:
-                last = next(at for at, line in enumerate(lines) if at > first and line.startswith(ends))
-                return compile(ast.Module(body[first:last], []), f"<{function.__qualname__}>", "exec")
-    raise SystemExit(f"{function.__qualname__} has no statement that begins with {begins!r}; is it another version?")
+                stop = next(at for at, line in enumerate(lines) if at > first and line.startswith(stop_prefix))
+                return compile(ast.Module(body[first:stop], []), f"<{function.__qualname__}>", "exec")
+    raise SystemExit(
+        f"{function.__qualname__} has no statement that begins with {first_prefix!r}; is a different version installed?"
+    )
 
 
 def trl() -> list[Row]:
@@ -66,10 +74,10 @@ def trl() -> list[Row]:
     from trl.trainer import grpo_trainer, rloo_trainer  # noqa: PLC0415
 
     generate = grpo_trainer.GRPOTrainer._generate_and_score_completions
-    of_group = compile_statements(
+    group_advantage_code = compile_statements(
         generate, "if self.multi_objective_aggregation == 'sum_then_normalize'", "advantages = torch.nan_to_num"
     )
-    of_rloo = compile_statements(
+    rloo_advantage_code = compile_statements(
         rloo_trainer.RLOOTrainer._generate_and_score_completions, "grouped_rewards = ", "advantages = torch.nan_to_num"
     )
     accelerator = types.SimpleNamespace(gather=lambda x: x, reduce=lambda x, reduction: x, num_processes=1)
@@ -97,7 +105,7 @@ def trl() -> list[Row]:
             "num_items_in_batch": mask.sum(),
         }  # fmt: skip
 
-    def group(**settings: Any) -> Callable[..., Any]:
+    def make_group_loss(**settings: Any) -> Callable[..., Any]:
         def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
             self, module = trainer(grpo_trainer, rows(logp), **settings)
             names = vars(module) | {
@@ -105,60 +113,60 @@ def trl() -> list[Row]:
                 "unscorable_mask": torch.zeros(rewards.numel(), dtype=torch.bool),
             }  # fmt: skip
             self.reward_weights = torch.ones(1, dtype=rewards.dtype)
-            exec(of_group, names)
+            exec(group_advantage_code, names)
             return module.GRPOTrainer._compute_loss(self, self.model, inputs(old_logp, ref_logp, mask, names["advantages"]))
 
         return loss
 
-    def leave_one_out(**settings: Any) -> Callable[..., Any]:
+    def make_leave_one_out_loss(**settings: Any) -> Callable[..., Any]:
         def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
             self, module = trainer(rloo_trainer, rows(logp), **settings)
             names = vars(module) | {"self": self, "rewards": rewards.reshape(-1), "num_generations": rewards.shape[1]}
             names |= {"mode": "train", "unscorable_mask": torch.zeros(rewards.numel(), dtype=torch.bool), "device": "cpu"}
-            exec(of_rloo, names)
+            exec(rloo_advantage_code, names)
             batch = inputs(old_logp, ref_logp, mask, names["advantages"])
             batch["old_logps"] = (rows(old_logp) * batch["completion_mask"]).sum(1)
             return module.RLOOTrainer._compute_loss(self, self.model, batch)
 
         return loss
 
-    filtered = {"kept": "all"}
+    filtered_before_the_loss = {"kept": "all"}
     gspo = {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4}
-    dapo = group(loss_type="dapo", epsilon_high=0.28)
+    dapo = make_group_loss(loss_type="dapo", epsilon_high=0.28)
     return [
-        Row("GRPO", "grpo", f"loss_type='grpo', beta={BETA}", group(loss_type="grpo", beta=BETA)),
-        Row("GRPO, its default loss", "grpo", f"beta={BETA}", group(loss_type="dapo", beta=BETA)),
-        Row("BNPO", "grpo", f"loss_type='bnpo', beta={BETA}", group(loss_type="bnpo", beta=BETA)),
+        Row("GRPO", "grpo", f"loss_type='grpo', beta={BETA}", make_group_loss(loss_type="grpo", beta=BETA)),
+        Row("GRPO, default loss", "grpo", f"beta={BETA}", make_group_loss(loss_type="dapo", beta=BETA)),
+        Row("BNPO", "grpo", f"loss_type='bnpo', beta={BETA}", make_group_loss(loss_type="bnpo", beta=BETA)),
         Row(
             "Dr.GRPO",
             "dr_grpo",
             "loss_type='dr_grpo', scale_rewards='none'",
-            group(loss_type="dr_grpo", scale_rewards="none"),
+            make_group_loss(loss_type="dr_grpo", scale_rewards="none"),
         ),
-        Row("DAPO", "dapo", "loss_type='dapo', epsilon_high=0.28", dapo, filtered),
+        Row("DAPO", "dapo", "loss_type='dapo', epsilon_high=0.28", dapo, filtered_before_the_loss),
         Row(
             "GSPO",
             "gspo",
             "importance_sampling_level='sequence', loss_type='grpo', epsilon=3e-4, epsilon_high=4e-4",
-            group(**gspo),
+            make_group_loss(**gspo),
         ),
         Row(
             "CISPO",
             "cispo",
             "loss_type='cispo', epsilon_high=1.28",
-            group(loss_type="cispo", epsilon_high=1.28),
+            make_group_loss(loss_type="cispo", epsilon_high=1.28),
         ),
         Row(
             "Lite PPO",
             "lite_ppo",
             "loss_type='dapo', scale_rewards='batch'",
-            group(loss_type="dapo", scale_rewards="batch"),
+            make_group_loss(loss_type="dapo", scale_rewards="batch"),
         ),
         Row(
             "RLOO",
             "rloo",
             "RLOOTrainer, beta=0",
-            leave_one_out(),
+            make_leave_one_out_loss(),
             {"surrogate": "clipped", "clip": "ratio", "ratio": "response", "mean": "sequence"},
         ),
     ]
@@ -173,7 +181,7 @@ def verl() -> list[Row]:
     def config(**settings: Any) -> Any:
         return ActorConfig(strategy="fsdp", rollout_n=2, ppo_micro_batch_size_per_gpu=1, **settings)
 
-    def group(
+    def make_group_loss(
         estimator: str, policy: str, mean: str, *, kl: str | None = None, by_std: bool = True, **settings: Any
     ) -> Callable[..., Any]:
         actor = config(**settings)
@@ -206,35 +214,38 @@ def verl() -> list[Row]:
     def gae(rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
         return core.compute_gae_advantage_return(rewards, values, mask.to(values.dtype), gamma, lam)
 
-    filtered = {"kept": "all"}
+    filtered_before_the_loss = {"kept": "all"}
     kl = f"use_kl_loss, kl_loss_type='low_var_kl', kl_loss_coef={BETA}"
     paper = "seq-mean-token-mean"
-    by_default = group("grpo", "vanilla", "token-mean", kl="low_var_kl")
+    by_default = make_group_loss("grpo", "vanilla", "token-mean", kl="low_var_kl")
     return [
-        Row("GRPO, its documented defaults", "grpo", f"adv_estimator='grpo', {kl}", by_default),
+        Row("GRPO, documented defaults", "grpo", f"adv_estimator='grpo', {kl}", by_default),
         Row(
             "GRPO, loss of the paper", "grpo", f"the same, loss_agg_mode='{paper}'",
-            group("grpo", "vanilla", paper, kl="low_var_kl"),
+            make_group_loss("grpo", "vanilla", paper, kl="low_var_kl"),
         ),
         Row(
             "Dr.GRPO", "dr_grpo",
             f"norm_adv_by_std_in_grpo=False, loss_agg_mode='seq-mean-token-sum-norm', loss_scale_factor={LONGEST}",
-            group("grpo", "vanilla", "seq-mean-token-sum-norm", by_std=False, global_batch_info={"loss_scale_factor": LONGEST}),
+            make_group_loss("grpo", "vanilla", "seq-mean-token-sum-norm", by_std=False,
+                global_batch_info={"loss_scale_factor": LONGEST}
+            ),
         ),
         Row(
             "DAPO", "dapo", "clip_ratio_high=0.28, clip_ratio_c=10, loss_agg_mode='token-mean'",
-            group("grpo", "vanilla", "token-mean", clip_ratio_high=0.28, clip_ratio_c=10.0), filtered,
+            make_group_loss("grpo", "vanilla", "token-mean", clip_ratio_high=0.28, clip_ratio_c=10.0),
+            filtered_before_the_loss,
         ),
         Row(
             "GSPO", "gspo", f"policy_loss.loss_mode='gspo', clip_ratio_low=3e-4, clip_ratio_high=4e-4, loss_agg_mode='{paper}'",
-            group("grpo", "gspo", paper, clip_ratio_low=3e-4, clip_ratio_high=4e-4),
+            make_group_loss("grpo", "gspo", paper, clip_ratio_low=3e-4, clip_ratio_high=4e-4),
         ),
         Row(
             "CISPO", "cispo", "policy_loss.loss_mode='cispo', clip_ratio_low=1, clip_ratio_high=0.28, loss_agg_mode='token-mean'",
-            group("grpo", "cispo", "token-mean", clip_ratio_low=1.0, clip_ratio_high=0.28),
+            make_group_loss("grpo", "cispo", "token-mean", clip_ratio_low=1.0, clip_ratio_high=0.28),
         ),
         Row(
-            "RLOO", "rloo", "adv_estimator='rloo', loss_agg_mode='token-mean'", group("rloo", "vanilla", "token-mean"),
+            "RLOO", "rloo", "adv_estimator='rloo', loss_agg_mode='token-mean'", make_group_loss("rloo", "vanilla", "token-mean"),
             {"surrogate": "clipped", "clip": "ratio"},
         ),
         Row("GAE", "gae", "adv_estimator='gae'", gae),
@@ -249,7 +260,7 @@ def tunix() -> list[Row]:
     from tunix.rl import algo_core, common  # noqa: PLC0415
     from tunix.rl.grpo import dapo_learner, drgrpo_learner, grpo_learner  # noqa: PLC0415
 
-    def group(config: Any, estimator: Callable[..., Any] = algo_core.compute_advantages) -> Callable[..., Any]:
+    def make_group_loss(config: Any, estimator: Callable[..., Any] = algo_core.compute_advantages) -> Callable[..., Any]:
         def advantages(rewards: Any) -> Any:
             return np.asarray(estimator(np.asarray(rewards).reshape(-1), rewards.shape[1])).astype(rewards.dtype)
 
@@ -270,33 +281,33 @@ def tunix() -> list[Row]:
         return algo_core.compute_gae_advantages(rewards, values, mask.astype(values.dtype), gamma, lam)
 
     def config(kind: Any, **settings: Any) -> Any:
-        made = kind(**settings)
-        made.temperature = 1.0  # the learner sets it from the rollout's
-        return made
+        configuration = kind(**settings)
+        configuration.temperature = 1.0  # the learner sets it from the rollout's
+        return configuration
 
     grpo, dapo = grpo_learner.GRPOConfig, dapo_learner.DAPOConfig
     gspo = {"loss_algo": "gspo-token", "beta": 0.0, "epsilon": 3e-4}
     sequence_level = config(grpo, **gspo)
     sequence_level.epsilon_high = 4e-4
     dr_grpo = config(drgrpo_learner.DrGRPOConfig, beta=0.0)
-    done_right = algo_core.compute_drgrpo_advantages
+    dr_grpo_advantages = algo_core.compute_drgrpo_advantages
     return [
-        Row("GRPO, its defaults", "grpo", f"GRPOConfig(beta={BETA})", group(config(grpo)), {}, 1e-4),
+        Row("GRPO, default settings", "grpo", f"GRPOConfig(beta={BETA})", make_group_loss(config(grpo)), {}, 1e-4),
         Row(
             "GRPO, KL of the paper",
             "grpo",
             "GRPOConfig(kl_loss_mode='low_var_kl')",
-            group(config(grpo, kl_loss_mode="low_var_kl")),
+            make_group_loss(config(grpo, kl_loss_mode="low_var_kl")),
             {},
             1e-4,
         ),
-        Row("Dr.GRPO", "dr_grpo", "DrGRPOConfig(beta=0)", group(dr_grpo, done_right), {}, 1e-4),
-        Row("DAPO", "dapo", "DAPOConfig()", group(config(dapo)), {"kept": "all"}, 1e-4),
+        Row("Dr.GRPO", "dr_grpo", "DrGRPOConfig(beta=0)", make_group_loss(dr_grpo, dr_grpo_advantages), {}, 1e-4),
+        Row("DAPO", "dapo", "DAPOConfig()", make_group_loss(config(dapo)), {"kept": "all"}, 1e-4),
         Row(
             "GSPO",
             "gspo",
             "GRPOConfig(loss_algo='gspo-token', beta=0, epsilon=3e-4, epsilon_high=4e-4)",
-            group(sequence_level),
+            make_group_loss(sequence_level),
             {},
             1e-4,
         ),
@@ -323,24 +334,28 @@ def openrlhf() -> list[Row]:
         for node in ast.walk(functions["compute_advantages_and_returns"])
         if isinstance(node, ast.If) and ast.unparse(node.test) == "args.algo.advantage.estimator == 'rloo'"
     )
-    shape = compile(ast.Module([shaping], []), "<compute_advantages_and_returns>", "exec")
+    shaping_code = compile(ast.Module([shaping], []), "<compute_advantages_and_returns>", "exec")
     names: dict[str, Any] = {"torch": torch, "Tuple": tuple}
     exec(compile(ast.Module([functions["get_advantages_and_returns"]], []), "<experience_maker>", "exec"), names)
 
-    def group(estimator: str, *, kl: str | None = None, token_level: bool = True, **settings: Any) -> Callable[..., Any]:
+    def make_group_loss(
+        estimator: str, *, kl: str | None = None, token_level: bool = True, **settings: Any
+    ) -> Callable[..., Any]:
         policy = PolicyLoss(token_level_loss=token_level, **settings)
 
         def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
             advantage = types.SimpleNamespace(estimator=estimator)
             rollout = types.SimpleNamespace(n_samples_per_prompt=rewards.shape[1])
-            columns = {
+            namespace = {
                 "rewards": rewards,
                 "args": types.SimpleNamespace(algo=types.SimpleNamespace(advantage=advantage), rollout=rollout),
             }
-            exec(shape, columns)
+            exec(shaping_code, namespace)
             new, old, ref, counted = (x.reshape(-1, x.shape[-1]) for x in (logp, old_logp, ref_logp, mask.to(logp.dtype)))
-            spread = columns["rewards"].reshape(-1, 1) * counted  # as get_cumulative_returns computes it, with gamma 1
-            found = policy(new, old, spread, action_mask=counted)[0]
+            token_advantages = (
+                namespace["rewards"].reshape(-1, 1) * counted
+            )  # as get_cumulative_returns computes it, with gamma 1
+            found = policy(new, old, token_advantages, action_mask=counted)[0]
             if kl is None:
                 return found
             from openrlhf.models.loss import aggregate_loss  # noqa: PLC0415  # pyright: ignore
@@ -354,32 +369,41 @@ def openrlhf() -> list[Row]:
 
     gspo = {"policy_loss_type": "gspo", "clip_eps_low": 3e-4, "clip_eps_high": 4e-4}
     return [
-        Row("GRPO", "grpo", f"group_norm, use_kl_loss, k3, init_kl_coef={BETA}", group("group_norm", kl="k3")),
+        Row("GRPO", "grpo", f"group_norm, use_kl_loss, k3, init_kl_coef={BETA}", make_group_loss("group_norm", kl="k3")),
         Row(
-            "GRPO, loss of the paper", "grpo", "the same, per-sample loss", group("group_norm", kl="k3", token_level=False)
+            "GRPO, loss of the paper",
+            "grpo",
+            "the same, per-sample loss",
+            make_group_loss("group_norm", kl="k3", token_level=False),
         ),
-        Row("Dr.GRPO", "dr_grpo", "dr_grpo", group("dr_grpo")),
-        Row("DAPO", "dapo", "group_norm, clip_eps_high=0.28", group("group_norm", clip_eps_high=0.28), {"kept": "all"}),
-        Row("GSPO", "gspo", "group_norm, policy_loss_type='gspo', 3e-4, 4e-4", group("group_norm", **gspo)),
-        Row("RLOO", "rloo", "rloo", group("rloo")),
+        Row("Dr.GRPO", "dr_grpo", "dr_grpo", make_group_loss("dr_grpo")),
+        Row(
+            "DAPO",
+            "dapo",
+            "group_norm, clip_eps_high=0.28",
+            make_group_loss("group_norm", clip_eps_high=0.28),
+            {"kept": "all"},
+        ),
+        Row("GSPO", "gspo", "group_norm, policy_loss_type='gspo', 3e-4, 4e-4", make_group_loss("group_norm", **gspo)),
+        Row("RLOO", "rloo", "rloo", make_group_loss("rloo")),
         Row("GAE, before its normalization", "gae", "get_advantages_and_returns", gae),
     ]
 
 
-SIDES = {"trl": trl, "verl": verl, "tunix": tunix, "openrlhf": openrlhf}
+ROW_BUILDERS = {"trl": trl, "verl": verl, "tunix": tunix, "openrlhf": openrlhf}
 
 
 def main(library: str) -> None:
     """Print the rows of one library."""
     found = []
     arrays = "jax" if library == "tunix" else "torch"
-    quiet = nullcontext()
+    rank_promotion = nullcontext()
     if arrays == "jax":
         import jax  # noqa: PLC0415
 
-        quiet = jax.numpy_rank_promotion("allow")
-    with quiet:
-        for row in SIDES[library]():
+        rank_promotion = jax.numpy_rank_promotion("allow")
+    with rank_promotion:
+        for row in ROW_BUILDERS[library]():
             if row.like == "gae":
                 equals, text = conform_gae(row.function, arrays=arrays)
                 convention = None if equals is None else equals._asdict()

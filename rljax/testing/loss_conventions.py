@@ -61,13 +61,13 @@ class Convention:
             self.center
         ]
         if self.ddof is not None:
-            advantage += f", over the {self.deviation}'s standard deviation (ddof {self.ddof}, eps {self.eps:g})"
+            advantage += f", divided by the {self.deviation}'s standard deviation (ddof {self.ddof}, eps {self.eps:g})"
         tokens = {
             "batch": "mean over the tokens of the batch",
             "prompt": "mean over the tokens of a prompt, then over prompts",
             "sequence": "mean over the tokens of a sequence, then over sequences",
             "sequence_sum": "sum over the tokens of a sequence, then mean over sequences",
-            "constant": f"sum over the tokens of a sequence over {self.max_length}, then mean over sequences",
+            "constant": f"sum over the tokens of a sequence, divided by {self.max_length}, then mean over sequences",
         }[self.mean]
         bounds = {
             "ratio": f"ratio within [{1 - self.low:g}, {1 + self.high:g}]",
@@ -79,7 +79,7 @@ class Convention:
         parts += [] if self.dual_clip is None else [f"dual clip at {self.dual_clip:g}"]
         cap = "" if self.kl_cap is None else f" clamped to [{-self.kl_cap:g}, {self.kl_cap:g}]"
         parts.append("no KL" if self.kl == "none" else f"{self.kl}{cap} in the {self.kl_place}, beta {self.beta:g}")
-        parts += ["groups of one outcome dropped"] * (self.kept == "mixed")
+        parts += ["groups with equal rewards dropped"] * (self.kept == "mixed")
         parts += [f"overlong punishment over the last {self.cache} of {self.max_length} tokens"] * bool(self.cache)
         return "; ".join(parts)
 
@@ -122,10 +122,10 @@ ALTERNATIVES = {
     "kl_cap": (None, 10.0),
 }
 """Field -> the values that existing implementations use."""
-NUMBERS = ("eps", "low", "high", "dual_clip", "kl_cap")
-"""Fields that may also have other values."""
+NUMERIC_FIELDS = ("eps", "low", "high", "dual_clip", "kl_cap")
+"""Fields that may also have values outside `ALTERNATIVES`."""
 MOST_CHANGES = 3
-"""Largest number of fields in which the conventions that are tried differ from a paper's."""
+"""The search tries conventions that differ from a paper's in at most this many fields."""
 
 
 def _canonical(convention: Convention) -> Convention:
@@ -181,8 +181,8 @@ def _kl(convention: Convention, log_ratio: float) -> tuple[float, float]:
 
 def _advantages(example: Example, convention: Convention) -> np.ndarray:
     advantage = np.zeros((example.prompts, example.group))
-    every = [[_reward(example, convention, p, i) for i in range(example.group)] for p in range(example.prompts)]
-    for p, rewards in enumerate(every):
+    all_rewards = [[_reward(example, convention, p, i) for i in range(example.group)] for p in range(example.prompts)]
+    for p, rewards in enumerate(all_rewards):
         mean, size = sum(rewards) / len(rewards), len(rewards)
         for i, reward in enumerate(rewards):
             baseline = mean if convention.center == "mean" else (size * mean - reward) / (size - 1)
@@ -190,8 +190,8 @@ def _advantages(example: Example, convention: Convention) -> np.ndarray:
         if max(rewards) == min(rewards):
             advantage[p] = 0.0
         elif convention.ddof is not None:
-            of = rewards if convention.deviation == "group" else [reward for group in every for reward in group]
-            advantage[p] /= _deviation(of, convention.ddof) + convention.eps
+            pooled = rewards if convention.deviation == "group" else [reward for group in all_rewards for reward in group]
+            advantage[p] /= _deviation(pooled, convention.ddof) + convention.eps
     return advantage
 
 
@@ -205,8 +205,8 @@ def _reward(example: Example, convention: Convention, p: int, i: int) -> float:
     if convention.cache and length > longest - convention.cache:
         reward += max(-1.0, (longest - convention.cache - length) / convention.cache)
     if convention.kl != "none" and convention.kl_place == "reward":
-        away = example.old_logp[p, i] - example.ref_logp[p, i]
-        reward -= convention.beta * sum(_kl(convention, float(away[t]))[0] for t in range(length))
+        reference_log_ratio = example.old_logp[p, i] - example.ref_logp[p, i]
+        reward -= convention.beta * sum(_kl(convention, float(reference_log_ratio[t]))[0] for t in range(length))
     return reward
 
 
@@ -247,9 +247,9 @@ def _surrogate(convention: Convention, log_ratio: float, advantage: float) -> tu
         return 0.0, exp(min(max(log_ratio, low), high)) * advantage
     if advantage < 0 and convention.dual_clip is not None:
         high = log(convention.dual_clip)
-    held = max(log_ratio, low) if advantage < 0 else log_ratio
-    held = min(held, high) if advantage > 0 or convention.dual_clip is not None else held
-    return exp(held) * advantage, exp(held) * advantage if held == log_ratio else 0.0
+    clamped = max(log_ratio, low) if advantage < 0 else log_ratio
+    clamped = min(clamped, high) if advantage > 0 or convention.dual_clip is not None else clamped
+    return exp(clamped) * advantage, exp(clamped) * advantage if clamped == log_ratio else 0.0
 
 
 def loss_and_gradient(example: Example, convention: Convention) -> tuple[float, np.ndarray]:
