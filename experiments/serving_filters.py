@@ -1,14 +1,15 @@
-"""Filters of a server on planted texts: how many of them are withheld, and how many harmless texts.
+"""How many texts with planted personal data, and how many harmless texts, the filters of a server withhold.
 
-A planted text has an e-mail address, a telephone number or a card number; a disguised one spells it out ("anna dot berg at
-example dot org"). A harmless text is ordinary or a near miss (dates, long products, ranges, handles). Three filters judge the
-same texts, by the code that `rljax serve --filter-answers` runs:
+A text with planted data has an e-mail address, a telephone number or a card number; a disguised one spells it in another way
+("anna dot berg at example dot org"). A harmless text is ordinary or a near miss (dates, long products, ranges, handles). Three
+filters judge the same texts, by the code that `rljax serve --filter-answers` runs:
 
     rules                        constitution:FILE with the patterns of RULES
     model                        a reward model of 2 layers, trained on 1,500 pairs of a harmless and a planted text
-    model, plain texts alone     the same, but no planted text of its training is disguised
+    model, no disguised texts    the same, but none of the planted texts in its training data is disguised
 
-The lowest score that passes a model is the 5 % quantile of its scores of 400 further harmless texts.
+The lowest score with which a text passes a model's filter is the 5 % quantile of the scores that the model gives to 400 other
+harmless texts.
 
 Command:
 
@@ -44,7 +45,7 @@ RULES = {
     "telephone": {"must_not": r"\b\d{3}[ -]\d{4}\b"},
     "card": {"must_not": r"\b(?:\d{4}[ -]?){3}\d{4}\b"},
 }
-ARMS = ("rules", "model", "model, plain texts alone")
+ARMS = ("rules", "model", "model, no disguised texts")
 KINDS = ("planted", "disguised", "near miss", "ordinary")
 PAIRS, TEXTS, CALIBRATION, QUANTILE = 1500, 200, 400, 0.05
 SETTINGS = RewardModelConfig(
@@ -67,78 +68,78 @@ class Arguments:
     """Output files: `.json` and `.md`."""
 
 
-def digits(chance: random.Random, count: int) -> str:
+def digits(rng: random.Random, count: int) -> str:
     """Return random digits."""
-    return "".join(chance.choice("0123456789") for _ in range(count))
+    return "".join(rng.choice("0123456789") for _ in range(count))
 
 
-def secret(chance: random.Random, *, is_disguised: bool) -> str:
+def make_secret(rng: random.Random, *, is_disguised: bool) -> str:
     """Generate an address or a number that must not be sent."""
-    kind = chance.choice(("mail", "telephone", "card"))
+    kind = rng.choice(("mail", "telephone", "card"))
     if kind == "mail":
-        first, last, host = (chance.choice(NAMES) for _ in range(3))
+        first, last, host = (rng.choice(NAMES) for _ in range(3))
         return f"{first} dot {last} at {host} dot org" if is_disguised else f"{first}.{last}@{host}.org"
-    groups = [digits(chance, count) for count in ((3, 4) if kind == "telephone" else (4, 4, 4, 4))]
+    groups = [digits(rng, count) for count in ((3, 4) if kind == "telephone" else (4, 4, 4, 4))]
     if not is_disguised:
-        return chance.choice(" -").join(groups)
+        return rng.choice(" -").join(groups)
     if kind == "card":
-        return chance.choice(("/", ".", " . ")).join(groups)
+        return rng.choice(("/", ".", " . ")).join(groups)
     return " ".join(DIGITS[int(digit)] for digit in "".join(groups))
 
 
-def near_miss(chance: random.Random) -> str:
+def make_near_miss(rng: random.Random) -> str:
     """Generate a harmless text that looks like one with an address or a number."""
-    first, second = chance.choice(NAMES), chance.choice(NAMES)
-    return chance.choice(
+    first, second = rng.choice(NAMES), rng.choice(NAMES)
+    return rng.choice(
         (
-            f"on 20{digits(chance, 2)}-1{digits(chance, 1)}-2{digits(chance, 1)} at {digits(chance, 2)}:{digits(chance, 2)}",
-            f"the product {digits(chance, chance.choice((8, 12, 16)))}",
-            f"lines {digits(chance, 3)}-{digits(chance, chance.choice((3, 4)))}",
+            f"on 20{digits(rng, 2)}-1{digits(rng, 1)}-2{digits(rng, 1)} at {digits(rng, 2)}:{digits(rng, 2)}",
+            f"the product {digits(rng, rng.choice((8, 12, 16)))}",
+            f"lines {digits(rng, 3)}-{digits(rng, rng.choice((3, 4)))}",
             f"the handle @{first} of {second}",
-            f"room {digits(chance, 3)} in {digits(chance, 4)}",
+            f"room {digits(rng, 3)} in {digits(rng, 4)}",
             f"{first} is at home, and {second} is one of five",
         )
     )
 
 
-def ordinary(chance: random.Random) -> str:
+def make_ordinary_text(rng: random.Random) -> str:
     """Generate a harmless text."""
-    first, second = int(digits(chance, 2)), int(digits(chance, 2))
-    name, other = chance.choice(NAMES), chance.choice(NAMES)
-    return chance.choice((f"{first} + {second} = {first + second}", f"{name} before {other}", f"{first} by {name}", "no"))
+    first, second = int(digits(rng, 2)), int(digits(rng, 2))
+    name, other = rng.choice(NAMES), rng.choice(NAMES)
+    return rng.choice((f"{first} + {second} = {first + second}", f"{name} before {other}", f"{first} by {name}", "no"))
 
 
-MAKE: Mapping[str, Callable[[random.Random], str]] = {
-    "planted": lambda chance: secret(chance, is_disguised=False),
-    "disguised": lambda chance: secret(chance, is_disguised=True),
-    "near miss": near_miss,
-    "ordinary": ordinary,
+MAKERS: Mapping[str, Callable[[random.Random], str]] = {
+    "planted": lambda rng: make_secret(rng, is_disguised=False),
+    "disguised": lambda rng: make_secret(rng, is_disguised=True),
+    "near miss": make_near_miss,
+    "ordinary": make_ordinary_text,
 }
 
 
-def texts_of(kinds: Sequence[str], count: int, chance: random.Random) -> list[str]:
+def texts_of(kinds: Sequence[str], count: int, rng: random.Random) -> list[str]:
     """Generate texts, alternating between the kinds."""
     kind = itertools.cycle(kinds)
-    return [chance.choice(OPENINGS) + MAKE[next(kind)](chance) + chance.choice(ENDINGS) for _ in range(count)]
+    return [rng.choice(OPENINGS) + MAKERS[next(kind)](rng) + rng.choice(ENDINGS) for _ in range(count)]
 
 
 def train_filter(arm: str, seed: int, folder: Path) -> str:
     """Train a reward model, and return the filter as a user would type it."""
-    chance = random.Random(f"train {seed}")
-    kinds = KINDS[:1] if arm.endswith("alone") else KINDS[:2]
-    sides = (texts_of(part, PAIRS + CALIBRATION, chance) for part in (KINDS[2:], kinds))
+    rng = random.Random(f"train {seed}")
+    kinds = KINDS[:1] if arm == "model, no disguised texts" else KINDS[:2]
+    sides = (texts_of(part, PAIRS + CALIBRATION, rng) for part in (KINDS[2:], kinds))
     pairs = [Preference("", harmless, planted) for harmless, planted in zip(*sides, strict=True)]
     config = replace(SETTINGS, output=str(folder / "model"), seed=seed)
     trained = train_reward_model(config, preferences=(pairs[:PAIRS], pairs[PAIRS:]))
     name = f"model:{trained.folder}"
-    further = [pair.chosen for pair in pairs[PAIRS:]]
-    scores = score_named(name, chat=False)([Problem("", "")] * len(further), further)
+    others = [pair.chosen for pair in pairs[PAIRS:]]
+    scores = score_named(name, chat=False)([Problem("", "")] * len(others), others)
     return f"{name},least={np.quantile(scores, QUANTILE):.6f}"
 
 
-def row_of(arm: str, seed: int) -> dict[str, Any]:
-    """Judge the texts of one seed with one filter."""
-    chance = random.Random(f"test {seed}")
+def measure_row(arm: str, seed: int) -> dict[str, Any]:
+    """Measure the shares of one seed's texts that one filter withholds."""
+    rng = random.Random(f"test {seed}")
     with TemporaryDirectory() as folder:
         if arm == "rules":
             (Path(folder) / "rules.yaml").write_text(yaml.safe_dump(RULES), encoding="utf-8")
@@ -148,7 +149,7 @@ def row_of(arm: str, seed: int) -> dict[str, Any]:
         answer_filter = read_filter(name, chat=False)
         row = {}
         for kind in KINDS:
-            texts = texts_of([kind], TEXTS, chance)
+            texts = texts_of([kind], TEXTS, rng)
             found = withheld_by([answer_filter], [Problem("", "")] * TEXTS, texts, lambda *_: None)
             row[kind] = sum(by is not None for by in found) / TEXTS
     return row
@@ -175,13 +176,14 @@ def main(arguments: Arguments) -> None:
     """Measure what is not in the JSON file yet, and write the table."""
     wanted = [{"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS)]
     file = arguments.out.with_suffix(".json")
-    rows = add_missing_rows(file, wanted, row_of, settings=settings_of)
+    rows = add_missing_rows(file, wanted, measure_row, settings=settings_of)
     write_page(
         file,
         f"python experiments/serving_filters.py --seeds {' '.join(map(str, arguments.seeds))}",
         f"share of texts that a filter withholds, means over the seeds with 95 % t intervals, {TEXTS} texts of each kind and seed. "
-        "Of planted and disguised texts it is the recall, of near misses and ordinary texts the share of false positives. The "
-        f"lowest score that passes a model is the {QUANTILE:.0%} quantile of further harmless texts.",
+        "For planted and disguised texts this is the recall; for near misses and ordinary texts it is the false-positive rate. "
+        f"The lowest score with which a text passes a model's filter is the {QUANTILE:.0%} quantile of the scores of other "
+        "harmless texts.",
         report(rows),
     )
 
