@@ -33,7 +33,7 @@ from rljax.programs.feedback_log import as_lines
 from rljax.programs.trained_policy import find_run, fit_devices
 from rljax.rewards.calling import abstain
 from rljax.tracking.rows import lines_of, parse_row
-from rljax.tracking.run_folder import Mark, RunFolder, mark_of
+from rljax.tracking.run_folder import FileState, RunFolder, describe_content
 from rljax.training.checkpoints.checkpoint import LAST, Quality, quality_of
 from rljax.training.checkpoints.manifest import fault_of
 from rljax.training.config import AlgorithmConfig, CriticConfig, TrainConfig, WarmStartConfig
@@ -64,16 +64,16 @@ class Heldout(NamedTuple):
 
 
 class AdaptationFolder(RunFolder):
-    """The folder of an adaptation. A checkpoint also marks the ends of its two logs, and `discard` also removes them."""
+    """The folder of an adaptation. A checkpoint also records the states of its two logs, and `discard` also removes them."""
 
     @property
     def own_files(self) -> tuple[Path, ...]:
         """Files that an adaptation writes into its folder; served.json, which identifies it, is removed last."""
         return (*super().own_files, *(self.path / name for name in (FEEDBACK, UPDATES, REJECTS)))
 
-    def marks(self) -> dict[str, Mark]:
-        """Mark the ends of the growing files."""
-        return super().marks() | {name: _mark(self.path / name) for name in (FEEDBACK, UPDATES)}
+    def file_states(self) -> dict[str, FileState]:
+        """Return the states of the growing files, by file name."""
+        return super().file_states() | {name: _sync_and_describe(self.path / name) for name in (FEEDBACK, UPDATES)}
 
 
 def continues(path: Path) -> bool:
@@ -182,14 +182,14 @@ def settings_of(setup: Setup) -> dict[str, Any]:
     return setup.config.to_json() | {"seams": ["algorithm"]} | base_entry(setup.config, setup.base)
 
 
-def check_log(folder: RunFolder, marks: Mapping[str, Mark]) -> None:
+def check_log(folder: RunFolder, file_states: Mapping[str, FileState]) -> None:
     """Reject a run whose log is gone, because it would be unknown which lines were learned from.
 
     Raises:
         InputError: the message names the file.
     """
     file = folder.path / FEEDBACK
-    if marks[FEEDBACK].length and not file.exists():
+    if file_states[FEEDBACK].length and not file.exists():
         raise InputError(
             f"{str(file)!r} is gone. It lists the lines that were learned from: restore it, or start again in another "
             "folder (--run)."
@@ -278,10 +278,10 @@ def _right(text: str) -> Float[np.ndarray, "P"]:
     return np.array([np.nan if one == "-" else float(one) for one in text])
 
 
-def _mark(file: Path) -> Mark:
-    """Mark the end of a file. Its content is on disk when this returns."""
+def _sync_and_describe(file: Path) -> FileState:
+    """Return the state of a file. Its content is on disk when this returns."""
     if not file.is_file():
-        return mark_of(b"")
+        return describe_content(b"")
     with file.open("rb") as opened_file:
         os.fsync(opened_file.fileno())
-        return mark_of(opened_file.read())
+        return describe_content(opened_file.read())

@@ -167,7 +167,7 @@ def open_checkpoint(
     check_base(folder, base_entry(setup.config, setup.base))
     if exists:
         folder.write_config(settings_of(setup))
-        return reopen(folder, lambda phase: like, lambda restored: check_log(folder, restored.marks))
+        return reopen(folder, lambda phase: like, lambda restored: check_log(folder, restored.file_states))
     check_base(run, base_entry(setup.config, setup.base))
     state = begin_adaptation(setup, checkpoints.restore_params(run.checkpoints / served[1], like.params))
     return Checkpoint(place_state(setup, state), no_history(len(setup.train.prompts.tokens))), []

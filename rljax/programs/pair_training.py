@@ -461,7 +461,7 @@ def make_folder(config: PairConfig, fingerprints: Mapping[str, str]) -> PairFold
     """
     path = default_run_path(config.name, datetime.now()) if config.output is None else Path(config.output).expanduser()
     if (path / SETTINGS).is_file() and (earlier := PairFolder.open(path)).died_before_saving:
-        earlier.discard(rows=True)
+        earlier.discard(even_with_rows=True)
     existing = [name for name in ("config.json", METRICS, SETTINGS, CHECKPOINTS, *NOTES) if (path / name).exists()]
     if existing:
         raise InputError(f"{str(path)!r} already contains {', '.join(existing)}; choose another folder with --output.")

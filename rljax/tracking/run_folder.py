@@ -51,8 +51,8 @@ MODELS = ("best", "last", "critic")
 Folder = TypeVar("Folder", bound="RunFolder")
 
 
-class Mark(NamedTuple):
-    """Length and digest that a growing file had at some point in time."""
+class FileState(NamedTuple):
+    """Length and digest of a growing file at some point in time."""
 
     length: int
     """Length in bytes."""
@@ -60,9 +60,9 @@ class Mark(NamedTuple):
     """Digest of these bytes, in hexadecimal."""
 
 
-def mark_of(content: bytes) -> Mark:
-    """Return the mark of a file with this content."""
-    return Mark(len(content), hashlib.sha256(content).hexdigest())
+def describe_content(content: bytes) -> FileState:
+    """Return the state of a file with this content."""
+    return FileState(len(content), hashlib.sha256(content).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class RunFolder:
 
     @property
     def _service_ids(self) -> tuple[Path, ...]:
-        """Files with the run's ids at the services that it is sent to."""
+        """Files with the ids of this run at the tracking services that its metrics are sent to."""
         return (self.path / "wandb.id", self.path / "mlflow.id")
 
     @property
@@ -234,13 +234,13 @@ class RunFolder:
         saves = {(path.parent.name, path.name.partition(".")[0]) for path in self.checkpoints.glob("*/*")}
         return not saves <= {("last", "0")}
 
-    def discard(self, *, rows: bool = False) -> None:
+    def discard(self, *, even_with_rows: bool = False) -> None:
         """Remove the files of a run without progress; keep other files, and the folder if it has any.
 
         Args:
-            rows: also remove the files of a run that has logged steps, but saved nothing to continue from.
+            even_with_rows: also remove the files of a run that has logged steps, but saved nothing to continue from.
         """
-        if self.has_saved if rows else self.has_progress:
+        if self.has_saved if even_with_rows else self.has_progress:
             return
         last = self.checkpoints / "last"
         for save in last.glob("0*"):
@@ -299,8 +299,8 @@ class RunFolder:
                 return True
         return False
 
-    def marks(self) -> dict[str, Mark]:
-        """Return the marks of the files of metrics, samples, held-out answers and rollouts, by file name. Their contents are on
+    def file_states(self) -> dict[str, FileState]:
+        """Return the states of the files of metrics, samples, held-out answers and rollouts, by file name. Their contents are on
         disk when this returns.
 
         A file that does not exist yet counts as empty.
@@ -308,14 +308,14 @@ class RunFolder:
         for path in filter(Path.is_file, self._growing):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        return {path.name: mark_of(_content(path)) for path in self._growing}
+        return {path.name: describe_content(_content(path)) for path in self._growing}
 
-    def rewind(self, marks: Mapping[str, Mark]) -> list[str]:
+    def rewind(self, file_states: Mapping[str, FileState]) -> list[str]:
         """Truncate metrics, samples, held-out answers and rollouts to the lengths that they had when a checkpoint was saved, so
         that no step occurs twice.
 
         Args:
-            marks: the result of `self.marks()` at that time.
+            file_states: the result of `self.file_states()` at that time.
 
         Returns:
             Messages about files that are missing, whose earlier rows are lost.
@@ -323,20 +323,20 @@ class RunFolder:
         Raises:
             InputError: a file is shorter than it was, or its content was changed. In that case nothing is truncated.
         """
-        contents = {name: _content(self.path / name) for name in marks}
-        gone = [name for name, mark in marks.items() if mark.length and not (self.path / name).exists()]
-        for name, mark in marks.items():
-            if name in gone or mark_of(contents[name][: mark.length]) == mark:
+        contents = {name: _content(self.path / name) for name in file_states}
+        gone = [name for name, state in file_states.items() if state.length and not (self.path / name).exists()]
+        for name, state in file_states.items():
+            if name in gone or describe_content(contents[name][: state.length]) == state:
                 continue
             length = len(contents[name])
-            fault = f"has {length} of {mark.length} bytes" if length < mark.length else "was changed"
+            cut = f"has only {length} of the {state.length} bytes that it had when"
             raise InputError(
-                f"{self.path / name} {fault} since the checkpoint was saved. Restore it, or move it away: the run then continues "
-                "without its earlier rows."
+                f"{self.path / name} {cut if length < state.length else 'has changed since'} the checkpoint was saved. Restore it, "
+                "or move it away: the run then continues without its earlier rows."
             )
-        for name, mark in marks.items():
-            if len(contents[name]) > mark.length:
-                atomic_write(self.path / name, contents[name][: mark.length])
+        for name, state in file_states.items():
+            if len(contents[name]) > state.length:
+                atomic_write(self.path / name, contents[name][: state.length])
         return [f"{self.path / name} is gone: its rows up to the checkpoint are lost." for name in gone]
 
     def add_heldout(self, rows: Sequence[Mapping[str, Any]]) -> None:

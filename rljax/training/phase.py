@@ -21,7 +21,7 @@ from rljax.tracking.alarms import Event
 from rljax.tracking.display import Display
 from rljax.tracking.phase_times import Stopwatch
 from rljax.tracking.plain_display import LoggedDisplay
-from rljax.tracking.run_folder import Mark, RunFolder
+from rljax.tracking.run_folder import FileState, RunFolder
 from rljax.tracking.trackers import Trackers
 from rljax.training.checkpoints.checkpoint import (
     BEST,
@@ -65,10 +65,10 @@ class RunResources:
     def save(self, which: str, checkpoint: Checkpoint) -> None:
         """Begin to write a checkpoint as `which`, "last" or "best"; its arrays may be donated afterwards."""
         self.display.activity("saving")
-        marks: dict[str, Mark] = {}
+        file_states: dict[str, FileState] = {}
         with self.stopwatch.phase("save"):
-            self.write("the metrics", lambda: marks.update(self.folder.marks()))
-            self.saver.save(which, checkpoint, marks)
+            self.write("the metrics", lambda: file_states.update(self.folder.file_states()))
+            self.saver.save(which, checkpoint, file_states)
 
     def write(self, what: str, work: Callable[[], object]) -> None:
         """Have the first process write something, once the disk has room; every process must call this method.
@@ -187,7 +187,7 @@ def reopen(
     losses: list[str] = []
     restored = restore(folder.checkpoints / LAST, like)
     check(restored)
-    on_first(lambda: losses.extend(folder.rewind(restored.marks)))
+    on_first(lambda: losses.extend(folder.rewind(restored.file_states)))
     best, best_step = folder.checkpoints / BEST, restored.checkpoint.notes.best_step
     on_first(lambda: losses.extend(set_aside([*restored.damaged, *find_damaged(best)])))
     on_first(lambda: losses.extend(set_aside(find_abandoned(best, best_step))))

@@ -70,7 +70,7 @@ def make_valid_input(folder: Path) -> ValidInput:
         tracker.log("warm_start", step, {"loss": 1.5, "seconds": 0.1})
     tracker.close()
     for number in range(2):
-        checkpoints.save(run.checkpoints / "last", checkpoints.Checkpoint(state, no_history(8)), run.marks())
+        checkpoints.save(run.checkpoints / "last", checkpoints.Checkpoint(state, no_history(8)), run.file_states())
         del number
     save_model(folder / "model", setup.policy, state.params, companions(CONFIG, setup.tokenizer))
     rows = '{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3", "level": 2, "tags": ["a"]}\n'

@@ -119,32 +119,32 @@ def test_rewind_truncates_the_files_to_their_marks(tmp_path):
     run = RunFolder.create(tmp_path, {})
     write_rows(run.metrics, [metrics_row("rl", 1), metrics_row("eval", 1)])
     run.samples.write_bytes('{"step": 1,  "completion": "a\u2028b\x85c é"}\n'.encode())
-    marks, before = run.marks(), (run.metrics.read_bytes(), run.samples.read_bytes())
+    file_states, before = run.file_states(), (run.metrics.read_bytes(), run.samples.read_bytes())
     for path in (run.metrics, run.samples):
         with path.open("ab") as file:
             file.write('{"phase": "rl", "step": 2}\n{"step": 3, "completion": "é'.encode()[:-1])
-    assert run.rewind(marks) == []
+    assert run.rewind(file_states) == []
     assert (run.metrics.read_bytes(), run.samples.read_bytes()) == before
-    assert run.rewind(marks) == []
+    assert run.rewind(file_states) == []
     assert sorted(part.name for part in tmp_path.iterdir()) == ["config.json", "metrics.jsonl", "samples.jsonl"]
 
 
 def test_rewind_to_the_beginning_empties_the_files(tmp_path):
     run = RunFolder.create(tmp_path, {})
-    marks = run.marks()
-    assert run.rewind(marks) == []
+    file_states = run.file_states()
+    assert run.rewind(file_states) == []
     assert not run.metrics.exists()
     write_rows(run.metrics, [metrics_row("rl", 1)])
-    assert run.rewind(marks) == []
+    assert run.rewind(file_states) == []
     assert run.metrics.read_bytes() == b""
 
 
 def test_a_missing_file_is_reported(tmp_path):
     run = RunFolder.create(tmp_path, {})
     write_rows(run.metrics, [metrics_row("rl", 1)])
-    marks = run.marks()
+    file_states = run.file_states()
     run.metrics.unlink()
-    assert run.rewind(marks) == [f"{run.metrics} is gone: its rows up to the checkpoint are lost."]
+    assert run.rewind(file_states) == [f"{run.metrics} is gone: its rows up to the checkpoint are lost."]
 
 
 @pytest.mark.parametrize(
@@ -152,11 +152,14 @@ def test_a_missing_file_is_reported(tmp_path):
     [
         (
             lambda content: b"",
-            r"metrics\.jsonl has 0 of \d+ bytes since the checkpoint was saved\. Restore it, or move it away",
+            r"metrics\.jsonl has only 0 of the \d+ bytes that it had when the checkpoint was saved\. Restore it, or move it away",
         ),
-        (lambda content: content[:-1], r"metrics\.jsonl has \d+ of \d+ bytes"),
-        (lambda content: content.splitlines(keepends=True)[1] * 3, r"metrics\.jsonl was changed"),
-        (lambda content: content.replace(b"1", b"7"), r"metrics\.jsonl was changed"),
+        (lambda content: content[:-1], r"metrics\.jsonl has only \d+ of the \d+ bytes"),
+        (
+            lambda content: content.splitlines(keepends=True)[1] * 3,
+            r"metrics\.jsonl has changed since the checkpoint was saved",
+        ),
+        (lambda content: content.replace(b"1", b"7"), r"metrics\.jsonl has changed since the checkpoint was saved"),
     ],
     ids=["emptied", "shortened", "a row twice", "a digit changed"],
 )
@@ -164,13 +167,13 @@ def test_a_file_that_was_changed_is_refused_and_left_alone(tmp_path, change, mes
     run = RunFolder.create(tmp_path, {})
     write_rows(run.metrics, [metrics_row("rl", 1), metrics_row("rl", 2), metrics_row("rl", 3)])
     write_rows(run.samples, [{"step": 1}])
-    marks = run.marks()
+    file_states = run.file_states()
     write_rows(run.samples, [{"step": 1}, {"step": 2}])
     changed = change(run.metrics.read_bytes())
     run.metrics.write_bytes(changed)
     samples = run.samples.read_bytes()
     with pytest.raises(InputError, match=message):
-        run.rewind(marks)
+        run.rewind(file_states)
     assert (run.metrics.read_bytes(), run.samples.read_bytes()) == (changed, samples)
 
 

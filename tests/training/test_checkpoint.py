@@ -16,7 +16,7 @@ from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.programs.trained_policy import find_run
-from rljax.tracking.run_folder import mark_of
+from rljax.tracking.run_folder import describe_content
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import (
     Checkpoint,
@@ -32,7 +32,7 @@ from rljax.training.checkpoints.compatibility import to_earlier
 from rljax.training.checkpoints.manifest import MANIFEST, Retention, fault_of, files_of, prune
 from rljax.training.state import create
 
-MARKS = {"metrics.jsonl": mark_of(b"rows")}
+FILE_STATES = {"metrics.jsonl": describe_content(b"rows")}
 KEEP = Retention()
 
 
@@ -41,8 +41,8 @@ def state_of(value):
     return create(params, optax.adam(1e-3), 0, with_reference=False)
 
 
-def save(folder, checkpoint, marks, keep=KEEP):
-    checkpoints.save(folder, checkpoint, marks)
+def save(folder, checkpoint, file_states, keep=KEEP):
+    checkpoints.save(folder, checkpoint, file_states)
     prune(folder, int(checkpoint.state.step), keep)
 
 
@@ -51,7 +51,7 @@ def saved(tmp_path_factory):
     """Three checkpoints, with the values 0, 1 and 2."""
     folder = tmp_path_factory.mktemp("run") / "last"
     for value in range(3):
-        save(folder, Checkpoint(state_of(value), no_history(2)), MARKS)
+        save(folder, Checkpoint(state_of(value), no_history(2)), FILE_STATES)
     return folder
 
 
@@ -62,7 +62,7 @@ def folder(saved, tmp_path):
 
 def value_in(folder):
     restored = restore(folder, lambda phase: state_of(-1))
-    assert restored.marks == MARKS
+    assert restored.file_states == FILE_STATES
     return float(restored.checkpoint.state.params["weight"][0, 0]), [str(damaged) for damaged in restored.damaged]
 
 
@@ -117,7 +117,7 @@ def test_a_damaged_checkpoint_is_skipped_and_set_aside(folder, damage, message):
     assert damage.startswith(f"{folder / '2'} is damaged: ")
     assert [path.name[:7] for path in (folder.parent / "damaged").iterdir()] == ["last-2-"]
     assert (folder / "3.orbax-checkpoint-tmp-1").exists(), "a reader leaves a save in progress alone"
-    save(folder, Checkpoint(state_of(7), no_history(2)), MARKS)
+    save(folder, Checkpoint(state_of(7), no_history(2)), FILE_STATES)
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
     assert value_in(folder) == (7.0, [])
 
@@ -138,9 +138,9 @@ def test_a_checkpoint_of_an_earlier_version_gives_a_one_paragraph_error(tmp_path
     state = state_of(0)
     fields = state._asdict() | {"temperature": None}
     earlier = namedtuple("Earlier", fields)(**fields)
-    save(tmp_path, Checkpoint(earlier, no_history(2)), MARKS)
+    save(tmp_path, Checkpoint(earlier, no_history(2)), FILE_STATES)
     with pytest.raises(
-        InputError, match=r"An earlier version of rljax saved this checkpoint: continue the run with that version"
+        InputError, match=r"An earlier version of rljax saved this checkpoint: continue with that version"
     ) as refusal:
         restore(tmp_path, lambda phase: state)
     assert "\n" not in str(refusal.value)
@@ -151,7 +151,7 @@ def test_a_state_of_version_0_2_is_read_with_its_optional_parts(tmp_path):
     """It had one field per optional part, None if the part was absent."""
     memory = empty_history(3, 2)._replace(size=jnp.array([1, 0, 2]))
     state = state_of(5)._replace(options={"kl_coefficient": jnp.float32(0.3), "reward_history": memory})
-    save(tmp_path, Checkpoint(to_earlier(state), no_history(2)), MARKS)
+    save(tmp_path, Checkpoint(to_earlier(state), no_history(2)), FILE_STATES)
     found = restore(tmp_path, lambda phase: jax.tree.map(jnp.zeros_like, state)).checkpoint.state
     chex.assert_trees_all_equal(found, state)
     queue = state._replace(options={"sampler_delay": (state.params,)})
@@ -183,7 +183,7 @@ def test_another_optimizer_structure_is_refused_by_name(tmp_path, case):
     assert len(jax.tree.leaves(states[0])) == len(jax.tree.leaves(states[1]))
     for saved, wanted, texts in ((*states, (expected, found)), (*states[::-1], (found, expected))):
         folder = tmp_path / f"{wanted is states[0]}"
-        save(folder, Checkpoint(saved, no_history(2)), MARKS)
+        save(folder, Checkpoint(saved, no_history(2)), FILE_STATES)
         chex.assert_trees_all_equal(restore(folder, lambda phase, own=saved: own).checkpoint.state, saved)
         with pytest.raises(InputError) as refusal:
             restore(folder, lambda phase, own=wanted: own)
@@ -199,7 +199,7 @@ def test_a_long_structure_is_shortened(tmp_path):
         create({"weight": jnp.zeros(2)}, optax.chain(*count * [optax.identity()]), 0, with_reference=False)
         for count in (90, 91)
     ]
-    save(tmp_path, Checkpoint(states[0], no_history(2)), MARKS)
+    save(tmp_path, Checkpoint(states[0], no_history(2)), FILE_STATES)
     nones = ", ".join(20 * ["None"])
     message = (
         f"structure [{nones[:59]} … {nones[-59:]}] (90 entries) in the checkpoint and [{nones[:59]} … {nones[-59:]}] (91 "
@@ -223,7 +223,7 @@ def test_the_newest_checkpoints_and_every_nth_are_kept(tmp_path):
     folder = tmp_path / "checkpoints" / "last"
     for step in range(5):
         state = state_of(step)._replace(step=jnp.int32(step))
-        save(folder, Checkpoint(state, no_history(2)), MARKS, Retention(max_to_keep=3, keep_period=2))
+        save(folder, Checkpoint(state, no_history(2)), FILE_STATES, Retention(max_to_keep=3, keep_period=2))
     assert sorted(path.name for path in folder.iterdir()) == ["2", "3", "4"]
     assert sorted(path.name for path in folder.parent.iterdir()) == ["last", "step-2", "step-4"]
     assert value_in(folder.parent / "step-2") == (2.0, [])
@@ -233,7 +233,7 @@ def test_the_newest_checkpoints_and_every_nth_are_kept(tmp_path):
 
 def test_incomplete_saves_do_not_count_and_are_deleted(folder):
     (folder / "1" / MANIFEST).unlink()
-    save(folder, Checkpoint(state_of(3), no_history(2)), MARKS)
+    save(folder, Checkpoint(state_of(3), no_history(2)), FILE_STATES)
     assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
 
 
@@ -243,14 +243,14 @@ def test_a_save_that_fails_leaves_nothing(folder, monkeypatch):
 
     monkeypatch.setattr("rljax.training.checkpoints.checkpoint.write_manifest", full)
     with pytest.raises(OSError, match="No space"):
-        save(folder, Checkpoint(state_of(3), no_history(2)), MARKS)
+        save(folder, Checkpoint(state_of(3), no_history(2)), FILE_STATES)
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
     assert value_in(folder) == (2.0, [])
 
 
 def test_best_checkpoints_after_the_resumed_step_are_found(tmp_path):
     for step in (1, 3):
-        save(tmp_path / "best", Checkpoint(state_of(step), no_history(2), notes=Notes(best_step=step)), MARKS)
+        save(tmp_path / "best", Checkpoint(state_of(step), no_history(2), notes=Notes(best_step=step)), FILE_STATES)
     assert [damaged.path.name for damaged in find_abandoned(tmp_path / "best", 1)] == ["1"]
     assert find_abandoned(tmp_path / "best", 3) == []
     assert find_abandoned(tmp_path / "best", 2) == [], "a later one is better than none"

@@ -46,12 +46,12 @@ def run(calls, tmp_path):
         activity=lambda *arguments: None,
     )
     saver = SimpleNamespace(
-        save=lambda which, checkpoint, marks: calls.append(("save", int(checkpoint.state.step))),
+        save=lambda which, checkpoint, file_states: calls.append(("save", int(checkpoint.state.step))),
         wait=lambda: None,
         has_failed=False,
     )
     return RunResources(
-        folder=SimpleNamespace(marks=dict, has_progress=True),
+        folder=SimpleNamespace(file_states=dict, has_progress=True),
         display=notes,
         trackers=SimpleNamespace(log=lambda phase, step, metrics: calls.append((phase, step))),
         stop=SimpleNamespace(requested=False),
@@ -159,7 +159,7 @@ def test_if_a_step_fails_the_steps_before_it_are_saved(run, calls, first):
 
 def test_a_failed_evaluation_is_repeated_first_on_resume(run, calls, first, monkeypatch):
     kept, down = [], True
-    monkeypatch.setattr(run.saver, "save", lambda which, checkpoint, marks: kept.append(checkpoint))
+    monkeypatch.setattr(run.saver, "save", lambda which, checkpoint, file_states: kept.append(checkpoint))
 
     def evaluate(outcome):
         if down and int(outcome.checkpoint.state.step) == 3:

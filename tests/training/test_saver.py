@@ -163,9 +163,9 @@ def test_no_copy_of_the_state_is_kept_between_saves(tmp_path, monkeypatch):
     """The arrays are freed once the checkpoint is written, with and without an error."""
     copies, save = [], checkpoints.save
 
-    def witness(folder, checkpoint, marks):
+    def witness(folder, checkpoint, file_states):
         copies.append(weakref.ref(checkpoint.state.params["weight"]))
-        save(folder, checkpoint, marks)
+        save(folder, checkpoint, file_states)
 
     monkeypatch.setattr(checkpoints, "save", failing(1, OSError(errno.EIO, "broken"), witness))
     with Saver(tmp_path, KEEP, disk_of([]), lambda text: None) as saver:
@@ -197,11 +197,11 @@ def test_a_large_state_in_the_hosts_memory_is_written_before_the_run_continues(l
     monkeypatch.setattr(memory, "LARGE", large)
     held, written, real = threading.Event(), [], checkpoints.save
 
-    def save(folder, checkpoint, marks):
+    def save(folder, checkpoint, file_states):
         if not large:
             held.set()
         held.wait()
-        real(folder, checkpoint, marks)
+        real(folder, checkpoint, file_states)
         written.append(float(checkpoint.state.params["weight"][0, 0]))
 
     monkeypatch.setattr(checkpoints, "save", save)

@@ -34,7 +34,7 @@ from rljax.parallel import is_first, of_first, on_first
 from rljax.parallel.mesh import path_names
 from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
-from rljax.tracking.run_folder import Mark
+from rljax.tracking.run_folder import FileState
 from rljax.training.checkpoints.compatibility import (
     check_same_state,
     from_earlier,
@@ -207,8 +207,8 @@ class Restoration(NamedTuple):
 
     checkpoint: Checkpoint
     """The newest complete checkpoint."""
-    marks: dict[str, Mark]
-    """Where the files of the run folder ended when it was saved."""
+    file_states: dict[str, FileState]
+    """Lengths and digests of the files of the run folder when it was saved."""
     damaged: tuple[DamagedCheckpoint, ...] = ()
     """Newer checkpoints that are not complete; known to the first host only."""
 
@@ -246,18 +246,18 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False, most_
     return ocp.CheckpointManager(folder.absolute(), options=options, item_handlers=handlers)
 
 
-def save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> None:
+def save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, FileState]) -> None:
     """Write a checkpoint into `folder`, next to the older ones. If this fails, nothing is left behind.
 
     Args:
         folder: the checkpoints of one kind.
         checkpoint: the checkpoint to write.
-        marks: where the files of the run folder end now; a resumed run cuts them there.
+        file_states: lengths and digests of the files of the run folder now; a resumed run cuts them there.
     """
-    begin_save(folder, checkpoint, marks)()
+    begin_save(folder, checkpoint, file_states)()
 
 
-def begin_save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> Callable[[], None]:
+def begin_save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, FileState]) -> Callable[[], None]:
     """Begin a `save`; all processes call it together. With several processes, this only
     copies their arrays, which may be donated afterwards.
 
@@ -267,7 +267,7 @@ def begin_save(folder: Path, checkpoint: Checkpoint, marks: Mapping[str, Mark]) 
     """
     notes = checkpoint.notes._asdict() | {
         "phase": int(checkpoint.state.phase),
-        "files": {name: list(mark) for name, mark in marks.items()},
+        "files": {name: list(state) for name, state in file_states.items()},
         "journal": dict(checkpoint.journal),
     }
     items = {
@@ -349,7 +349,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
     with quiet_orbax(), _manager(folder) as manager:
         notes = manager.restore(number, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
         state = like(notes.pop("phase"))
-        marks = {name: Mark(*mark) for name, mark in notes.pop("files").items()}
+        file_states = {name: FileState(*state) for name, state in notes.pop("files").items()}
         journal, remedies = notes.pop("journal", {}), notes.pop("remedies", None)
         if remedies:  # the format of version 0.2
             journal["remedies"] = remedies
@@ -375,7 +375,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
     state = found["state"]._replace(reference=found[REFERENCE]) if REFERENCE in wanted else found["state"]
     state = from_earlier(state) if earlier else state
     checkpoint = Checkpoint(state, History(**found["history"]), carried, Notes.from_json(notes), journal)
-    return Restoration(checkpoint, marks, damaged)
+    return Restoration(checkpoint, file_states, damaged)
 
 
 def restore_params(

@@ -1,4 +1,4 @@
-"""Reject checkpoints with the state of another run, before and while Orbax reads them."""
+"""Reject checkpoints that do not match this run's state, before and while Orbax reads them; convert those of version 0.2."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -15,9 +15,9 @@ from rljax.parallel.mesh import path_names
 from rljax.text import shorten
 from rljax.training.state import TrainState
 
-SEAMS = MappingProxyType({"opt_state": "optimizer", "params": "policy"})
+ARGUMENT_OF_FIELD = MappingProxyType({"opt_state": "optimizer", "params": "policy"})
 """Field of the state -> the argument of `rljax.train` that decides its structure."""
-EARLIER = "An earlier version of rljax saved this checkpoint: continue the run with that version, or start a new run."
+EARLIER_VERSION = "An earlier version of rljax saved this checkpoint: continue with that version, or start a new run."
 LONGEST_STRUCTURE = 120
 """Maximum number of characters of a structure that a message shows."""
 
@@ -59,7 +59,7 @@ def to_earlier(state: TrainState) -> EarlierState:
     fields = state._asdict()
     options = fields.pop("options")
     if set(options) - set(OPTIONS.values()):
-        raise InputError(EARLIER)
+        raise InputError(EARLIER_VERSION)
     return EarlierState(**fields, **{field: options.get(name) for field, name in OPTIONS.items()})
 
 
@@ -88,11 +88,11 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
         return
     # Another policy also changes the optimizer's moments; another optimizer does not change the parameters.
     parameters = [name for name in different if "opt_state" not in name.split("/")]
-    seam, name = ("policy", parameters[0]) if parameters else ("optimizer", different[0])
+    argument, name = ("policy", parameters[0]) if parameters else ("optimizer", different[0])
     shown = [f"of shape {list(shapes[name])}" if name in shapes else "absent" for shapes in (saved_shapes, own_shapes)]
     raise InputError(
-        f"{seam}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; {name!r} is "
-        f"{shown[0]} in the checkpoint and {shown[1]} now ({len(different)} arrays differ). Pass the same {seam} as when the "
+        f"{argument}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; {name!r} is "
+        f"{shown[0]} in the checkpoint and {shown[1]} now ({len(different)} arrays differ). Pass the same {argument} as when the "
         "run was started."
     )
 
@@ -111,15 +111,15 @@ def reject_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[No
         if "tree structures do not match" not in str(error):
             raise
         place = _first_difference(dict(saved), serialize_tree(like, keep_empty_nodes=True))
-        seam = SEAMS.get(place.path[0]) if place is not None and place.path else None
-        if place is None or seam is None:
+        argument = ARGUMENT_OF_FIELD.get(place.path[0]) if place is not None and place.path else None
+        if place is None or argument is None:
             raise InputError(
-                f"The checkpoint in {str(folder)!r} has different fields from the state of this run. {EARLIER}"
+                f"The checkpoint in {str(folder)!r} has different fields from the state of this run. {EARLIER_VERSION}"
             ) from error
         raise InputError(
-            f"{seam}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; "
+            f"{argument}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; "
             f"{'/'.join(place.path)!r} has the structure {_brief(place.saved)} in the checkpoint and {_brief(place.own)} now. Pass "
-            f"the same {seam} as when the run was started."
+            f"the same {argument} as when the run was started."
         ) from error
 
 

@@ -19,7 +19,7 @@ import jax
 from rljax.files import check_file_size, no_room
 from rljax.parallel import is_first, return_freed_memory, together
 from rljax.parallel.memory import shares_memory
-from rljax.tracking.run_folder import Mark
+from rljax.tracking.run_folder import FileState
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.checkpoints.manifest import Retention, prune
@@ -117,8 +117,8 @@ class Save(NamedTuple):
     """Kind of the checkpoint, which is the name of its folder."""
     checkpoint: Checkpoint
     """The checkpoint."""
-    marks: Mapping[str, Mark]
-    """Where the files of the run folder ended when the save began."""
+    file_states: Mapping[str, FileState]
+    """Lengths and digests of the files of the run folder when the save began."""
 
 
 class Saver:
@@ -178,7 +178,7 @@ class Saver:
             return False
         return self._pending.exception() is not None
 
-    def save(self, which: str, checkpoint: Checkpoint, marks: Mapping[str, Mark]) -> None:
+    def save(self, which: str, checkpoint: Checkpoint, file_states: Mapping[str, FileState]) -> None:
         """Begin a save, after the previous one has ended. The arrays of the checkpoint may be donated afterwards.
 
         If the previous save failed, wait for this one, and then retry the previous one if it was of another kind. With several
@@ -187,7 +187,7 @@ class Saver:
         Args:
             which: kind of the checkpoint, which is the name of its folder.
             checkpoint: the checkpoint to save.
-            marks: where the files of the run folder end now.
+            file_states: lengths and digests of the files of the run folder now.
 
         Raises:
             InputError: this process is not allowed to write files as large as the state.
@@ -197,13 +197,13 @@ class Saver:
         check_file_size(sum(leaf.nbytes for leaf in jax.tree.leaves(checkpoint.state)))
         if jax.process_count() > 1:
             self.wait()
-            end = checkpoints.begin_save(self._folder / which, checkpoint, marks)
+            end = checkpoints.begin_save(self._folder / which, checkpoint, file_states)
             step = int(checkpoint.state.step)
             self._pending = self._pool.submit(self._end, which, step, end)
             return
         failed = self._take_failed()
         # A host array from JAX keeps its contents when a buffer that it may share is donated.
-        self._begin(Save(which, checkpoint._replace(state=jax.device_get(checkpoint.state)), marks))
+        self._begin(Save(which, checkpoint._replace(state=jax.device_get(checkpoint.state)), file_states))
         if shares_memory(checkpoint.state) and self._pending is not None:
             with self._waiting():
                 wait([self._pending])  # its failure is found at the next save, like any other
@@ -242,7 +242,7 @@ class Saver:
         """Write a checkpoint, then delete old ones, as two writes, so that a lack of room in the second repeats only that one."""
         folder, step = self._folder / save.which, int(save.checkpoint.state.step)
         try:
-            self._disk.attempt("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.marks))
+            self._disk.attempt("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.file_states))
             self._prune(save.which, step)
             return_freed_memory()
         except Exception:

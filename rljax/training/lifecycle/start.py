@@ -110,7 +110,7 @@ def _continues(path: Path) -> bool:
         raise InputError(f"another process is training in {path}; wait until it ends, or stop it.")
     if existing.has_saved or fault_of(existing.checkpoints / LAST / "0") is None:
         return True
-    existing.discard(rows=True)
+    existing.discard(even_with_rows=True)
     return False
 
 
