@@ -24,14 +24,14 @@ from shapes import QWEN_0_6B
 from rljax.models.token_scores import default_chunk, token_scores
 from rljax.parallel.collectives import counted_lines
 from rljax.programs.topology import topology_of
-from rljax.rollout import truncation
-from rljax.rollout.truncation import keep_top_k, keep_top_p
+from rljax.rollout import top_k_and_top_p
+from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
 HERE = Path(__file__).resolve().parent
 TOPOLOGY, HERTZ = "v5e:2x2", 1.5e9
 ROWS, TOKENS = 64, (2_048, 8_192)
 """Rows that sample a token, and tokens of an update."""
-OLD_DIGIT, OLD_CHUNK = 1, 263
+OLD_DIGIT_BITS, OLD_CHUNK = 1, 263
 """Earlier numbers of bits per pass of top-k and top-p, and of tokens per chunk of the head."""
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
@@ -42,13 +42,13 @@ def milliseconds(program: jax.stages.Compiled) -> float:
     return 1e3 / HERTZ * sum(times * int(found[1]) for line, times in counted if (found := _CYCLES.search(line)))
 
 
-def truncate(logits: Array, *, keep: Callable[..., Array], digit: int) -> Array:
-    """Truncate logits with `digit` bits per pass."""
-    chosen, truncation.DIGIT = truncation.DIGIT, digit
+def truncate(logits: Array, *, keep: Callable[..., Array], digit_bits: int) -> Array:
+    """Truncate logits with `digit_bits` bits per pass."""
+    chosen, top_k_and_top_p.DIGIT_BITS = top_k_and_top_p.DIGIT_BITS, digit_bits
     try:
         return keep(logits)
     finally:
-        truncation.DIGIT = chosen
+        top_k_and_top_p.DIGIT_BITS = chosen
 
 
 def head_loss(hidden: Array, head: Array, tokens: Array, *, chunk: int) -> Array:
@@ -74,7 +74,7 @@ def measure() -> list[dict[str, Any]]:
         print(row, flush=True)
 
     for name, keep in (("top-p 0.9", partial(keep_top_p, p=0.9)), ("top-k 50", partial(keep_top_k, k=50))):
-        old, new = (partial(truncate, keep=keep, digit=digit) for digit in (OLD_DIGIT, truncation.DIGIT))
+        old, new = (partial(truncate, keep=keep, digit_bits=bits) for bits in (OLD_DIGIT_BITS, top_k_and_top_p.DIGIT_BITS))
         add(f"{name}, {ROWS} rows", old, new, shape(ROWS, size))
     for count in TOKENS:
         shapes = shape(1, count, width, dtype=jnp.bfloat16), shape(size, width), shape(1, count, dtype=jnp.int32)

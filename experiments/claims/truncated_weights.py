@@ -31,7 +31,7 @@ from lab.tuned import measure_tuned
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
 from rljax.algorithms.corrections import capped
-from rljax.rollout.truncation import keep_top_p
+from rljax.rollout.top_k_and_top_p import keep_top_p
 
 WORLD = codes(contexts=8, length=6, tokens=4)
 

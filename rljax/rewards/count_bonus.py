@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rljax.rewards.ballot import vote
+from rljax.rewards.bonus_scale import read_scale
 from rljax.rewards.confidence import without_confidence
-from rljax.rewards.scale import read_scale
 
 
 def count_bonus(scale: float | int | str, *, answer_of: Callable[[str], str | None] = vote) -> Callable:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from rljax.rewards.scale import read_scale
+from rljax.rewards.bonus_scale import read_scale
 from rljax.text import shingles_of
 
 

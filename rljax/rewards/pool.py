@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, wait
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failed
-from rljax.rewards.pool_line import LONGEST_LINE, value_of
+from rljax.rewards.result_line import LONGEST_LINE, decode_result
 from rljax.text import one_line
 
 _START_SECONDS = 120.0
@@ -320,7 +320,7 @@ def _read_line(worker: _Worker) -> object:
     if not end:
         raise BlockingIOError
     worker.line = b""
-    return value_of(line)
+    return decode_result(line)
 
 
 def _end(worker: _Worker) -> int:

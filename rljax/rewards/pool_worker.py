@@ -5,7 +5,7 @@ computation that holds the interpreter lock, and even if the parent process has 
 when the other end of its connection is closed; the kernel does that for a parent that is killed.
 
 Items arrive as pickles. Results are returned as pickles too, or, by a confined process, as lines of JSON
-(`rljax.rewards.pool_line`).
+(`rljax.rewards.result_line`).
 """
 
 import os
@@ -19,7 +19,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import NamedTuple
 
 from rljax.rewards.correctness import Failed
-from rljax.rewards.pool_line import line_of
+from rljax.rewards.result_line import encode_result
 from rljax.rewards.sandbox import confine
 from rljax.text import one_line
 
@@ -53,7 +53,10 @@ def main(descriptor: int, name: str, memory: int | None, begin: str | None = Non
     if memory is not None and sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     connection = Connection(descriptor)
-    lines, pickles = _Channel(line_of, partial(_write, descriptor)), _Channel(ForkingPickler.dumps, connection.send_bytes)
+    lines, pickles = (
+        _Channel(encode_result, partial(_write, descriptor)),
+        _Channel(ForkingPickler.dumps, connection.send_bytes),
+    )
     channel = lines if confined else pickles
     try:
         function = _load(name)

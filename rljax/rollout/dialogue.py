@@ -23,7 +23,7 @@ from rljax.rollout.engine import Decoding, DecodingEngine
 from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, check_responses
 from rljax.rollout.sampling import Prompts, decode_weights, empty_rows
 from rljax.rollout.slots import FittingSlots, padded_length, rooms, turn_bytes, turn_rows
-from rljax.sharing import bound
+from rljax.sharing import cached_partial
 
 FEWEST_TOKENS = 8
 """Tokens per row in the smallest compiled program that reads a turn."""
@@ -40,8 +40,8 @@ class RowState(NamedTuple):
 
 def row_decoder(turns: TurnDecoder) -> Decoder:
     """Build a decoder from the functions that read turns."""
-    partition = None if turns.partition is None else bound(_partition, turns)
-    return Decoder(bound(_begin, turns), bound(_advance, turns), partition=partition)
+    partition = None if turns.partition is None else cached_partial(_partition, turns)
+    return Decoder(cached_partial(_begin, turns), cached_partial(_advance, turns), partition=partition)
 
 
 def _grow(turns: TurnDecoder, state: RowState, more: int) -> RowState:
@@ -252,7 +252,7 @@ class CachedDialogue:
 
 def turn_engine(engine: DecodingEngine, turns: TurnDecoder) -> DecodingEngine:
     """Adapt an engine to a dialogue, in which rows have different lengths and are copied when they read a turn."""
-    grow = None if turns.grow is None else bound(_grow, turns)  # all rows and their copies have the same room
+    grow = None if turns.grow is None else cached_partial(_grow, turns)  # all rows and their copies have the same room
     decoder, slots = row_decoder(turns)._replace(grow=grow), engine.slots
     if isinstance(slots, FittingSlots):
         slots = replace(slots, decoder=decoder, peak=turn_bytes)

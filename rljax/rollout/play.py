@@ -332,9 +332,9 @@ def _observation(context: EpisodeContext, episode: _Episode, observation: str | 
     """Return the token ids of an observation."""
     if isinstance(observation, str):
         return context.tokenizer.encode(observation)
-    from rljax.data.turns import write_messages  # noqa: PLC0415  most runs have no messages between turns
+    from rljax.data.turns import encode_messages  # noqa: PLC0415  most runs have no messages between turns
 
-    return write_messages(context.tokenizer, episode.problem, _action(context, episode), observation)
+    return encode_messages(context.tokenizer, episode.problem, _action(context, episode), observation)
 
 
 def _observation_response(turn: Response, observation: Sequence[int]) -> Response:

@@ -222,9 +222,9 @@ def _fault(request: Request, response: Response) -> str | None:
     if found != expected:
         return f"must answer prompt {expected[0]} of group {expected[1]}; got prompt {found[0]} of group {found[1]}"
     if response.finish not in get_args(Finish):
-        return f"must have as its finish one of {', '.join(map(repr, get_args(Finish)))}; got {response.finish!r:.80}"
+        return f"must have one of {', '.join(map(repr, get_args(Finish)))} as its finish; got {response.finish!r:.80}"
     if not isinstance(response.turns, int | np.integer) or response.turns < 1:
-        return f"must have an integer of at least 1 as its turns; got {response.turns!r:.80}"
+        return f"must have an integer of at least 1 as its number of turns; got {response.turns!r:.80}"
     return _array_fault(response, request.sampling.max_tokens) or _mask_fault(response, request.sampling.kept)
 
 

@@ -68,7 +68,7 @@ def test_a_continuation_begins_with_its_prefix(rollout):
 
 
 def test_the_value_of_a_finished_answer_is_its_reward(rollout):
-    """At the last slot no continuation can change the first character, so the value is the response's reward."""
+    """At the last token no continuation can change the first character, so the value is the response's reward."""
     worker, params, groups = rollout
     rewards = continued_rewards(
         with_reward(worker, lambda completions: [float(ord(c[0])) if c else 0.0 for c in completions]),

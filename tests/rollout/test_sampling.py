@@ -13,7 +13,7 @@ from rljax.models import Model, TransformerConfig, init_params, language_model, 
 from rljax.rollout import Sampling, Sequences, pack
 from rljax.rollout.engine import seed_words
 from rljax.rollout.sampling import Draws, decode, empty_rows, fill_rows, read_prompts, sample_token, shift_right
-from rljax.rollout.truncation import keep_top_k, keep_top_p
+from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
 MODEL = Model(CONFIG)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Int32, Num
 
-CPU_DIGIT, DIGIT = 1, 4
+CPU_DIGIT_BITS, DIGIT_BITS = 1, 4
 """Bits that a pass over the vocabulary finds, on CPUs and on other devices; divisors of 32."""
 LOWEST = -(2**31)
 """The smallest integer of 32 bits."""
@@ -48,7 +48,7 @@ def largest_threshold(
     weigh: Callable[[Int32[Array, "B V"]], Num[Array, "#B #V"]],
     needed: Num[Array, "#B 1"],
     *,
-    digit: int,
+    digit_bits: int,
 ) -> Int32[Array, "B 1"]:
     """Return the largest integer t for which the weights of {v : integers_v >= t} sum to at least `needed`.
 
@@ -57,22 +57,22 @@ def largest_threshold(
         weigh: function from the integers to their weights, which must not be negative. It is called in each pass, so that an
             accelerator can compute the weights instead of reading them.
         needed: smallest sufficient sum of each row.
-        digit: bits found in each pass, a divisor of 32.
+        digit_bits: bits found in each pass, a divisor of 32.
 
     Returns:
         The threshold of each row; the smallest integer, which keeps everything, if no sum suffices.
     """
 
     def find_digit(step: Array, threshold: Int32[Array, "B 1"]) -> Int32[Array, "B 1"]:
-        weights, place = weigh(integers), jnp.int32(32) - digit * (step + 1)
-        higher = [threshold + (jnp.int32(value) << place) for value in range(1, 2**digit)]
+        weights, place = weigh(integers), jnp.int32(32) - digit_bits * (step + 1)
+        higher = [threshold + (jnp.int32(value) << place) for value in range(1, 2**digit_bits)]
         kept = [jnp.where(integers >= each, weights, jnp.zeros((), weights.dtype)) for each in higher]
         suffices = [part.sum(-1, keepdims=True) >= needed for part in kept]
         for each, is_enough in zip(higher, suffices, strict=True):
             threshold = jnp.where(is_enough, each, threshold)
         return threshold
 
-    return jax.lax.fori_loop(0, 32 // digit, find_digit, jnp.full((integers.shape[0], 1), LOWEST, jnp.int32))
+    return jax.lax.fori_loop(0, 32 // digit_bits, find_digit, jnp.full((integers.shape[0], 1), LOWEST, jnp.int32))
 
 
 def _keep_above(
@@ -85,9 +85,9 @@ def _keep_above(
 
     def on_cpu(integers: Int32[Array, "B V"]) -> Int32[Array, "B 1"]:
         weights = weigh(integers)  # CPUs read them faster than they compute them
-        return largest_threshold(integers, lambda _: weights, needed, digit=CPU_DIGIT)
+        return largest_threshold(integers, lambda _: weights, needed, digit_bits=CPU_DIGIT_BITS)
 
-    elsewhere = partial(largest_threshold, weigh=weigh, needed=needed, digit=DIGIT)
+    elsewhere = partial(largest_threshold, weigh=weigh, needed=needed, digit_bits=DIGIT_BITS)
     threshold = jax.lax.platform_dependent(integers, cpu=on_cpu, default=elsewhere)
     return jnp.where(integers >= threshold, logits, -jnp.inf)
 
@@ -102,12 +102,11 @@ def keep_top_p(logits: Float[Array, "B V"], p: float | Float[Array, "B"]) -> Flo
 
     Ties with the least likely of them are kept, too. p is one number, or one per row; a p of 1 or more keeps every token.
     """
-    share, most = jnp.reshape(p, (-1, 1)), logits.astype(jnp.float32).max(-1, keepdims=True)
+    share, largest = jnp.reshape(p, (-1, 1)), logits.astype(jnp.float32).max(-1, keepdims=True)
 
-    def weigh(
-        integers: Int32[Array, "B V"],
-    ) -> Float[Array, "B V"]:  # the total uses it too, so that a CPU computes it once
-        return jnp.exp(_numbers(integers) - most)
+    def weigh(integers: Int32[Array, "B V"]) -> Float[Array, "B V"]:
+        # The total below calls this function too, so that a CPU computes the weights once.
+        return jnp.exp(_numbers(integers) - largest)
 
     total = weigh(ordered_integers(logits)).sum(-1, keepdims=True)
     return _keep_above(logits, weigh, jnp.where(share < 1, share * total, jnp.inf))

@@ -1,4 +1,4 @@
-"""Messages of a confined process: one line of JSON, which contains a number, null or a failure.
+"""Results that a sandboxed process sends: each is one line of JSON, which contains a number, null or a failure.
 
 The process may have run what a model wrote, so its line is data and nothing else. It is never unpickled: a pickle can call any
 function of the process that reads it.
@@ -16,21 +16,21 @@ LONGEST_LINE = 2**16
 _LONGEST_REASON = 1000  # characters; JSON writes one in at most 12 bytes
 
 
-def line_of(value: object) -> bytes:
+def encode_result(value: object) -> bytes:
     r"""Encode a result.
 
     Args:
         value: a finite number, None or `Failed`, whose reason is cut to 1000 characters.
 
     Returns:
-        The line with its end.
+        The line, including its newline.
 
     Raises:
         TypeError: the value is of another kind.
         ValueError: the number is infinite or NaN.
 
     Example:
-        >>> line_of(1), line_of(Failed("raised", "KeyError: 'x'"))
+        >>> encode_result(1), encode_result(Failed("raised", "KeyError: 'x'"))
         (b'1.0\n', b'{"kind": "raised", "reason": "KeyError: \'x\'"}\n')
     """
     if isinstance(value, Failed):
@@ -42,7 +42,7 @@ def line_of(value: object) -> bytes:
     return f"{json.dumps(content, allow_nan=False)}\n".encode()
 
 
-def value_of(line: bytes) -> float | Failed | None:
+def decode_result(line: bytes) -> float | Failed | None:
     r"""Decode and check a result.
 
     Args:
@@ -52,10 +52,10 @@ def value_of(line: bytes) -> float | Failed | None:
         The result. Unprintable characters of a reason are replaced by their escapes.
 
     Raises:
-        ValueError: the line is not one that `line_of` could have written.
+        ValueError: the line is not one that `encode_result` could have written.
 
     Example:
-        >>> value_of(b"0.5\n"), value_of(b"null\n"), value_of(b'{"kind": "raised", "reason": "a\\u001bb"}\n')
+        >>> decode_result(b"0.5\n"), decode_result(b"null\n"), decode_result(b'{"kind": "raised", "reason": "a\\u001bb"}\n')
         (0.5, None, Failed(kind='raised', reason='a\\x1bb'))
     """
     try:

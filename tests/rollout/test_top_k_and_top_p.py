@@ -12,8 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rljax.rollout import truncation
-from rljax.rollout.truncation import CPU_DIGIT, DIGIT, keep_top_k, keep_top_p, largest_threshold, ordered_integers
+from rljax.rollout import top_k_and_top_p
+from rljax.rollout.top_k_and_top_p import (
+    CPU_DIGIT_BITS,
+    DIGIT_BITS,
+    keep_top_k,
+    keep_top_p,
+    largest_threshold,
+    ordered_integers,
+)
 
 SHAPE = (2, 11)
 SINGLE = st.floats(-40, 40, width=32, allow_subnormal=False)
@@ -23,8 +30,8 @@ PROBABILITIES = st.sampled_from([1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0, 1.5])
 
 
 COUNT = {
-    digit: jax.jit(partial(largest_threshold, weigh=lambda integers: jnp.ones((1, 1), jnp.int32), digit=digit))
-    for digit in (1, 2, 4)
+    bits: jax.jit(partial(largest_threshold, weigh=lambda integers: jnp.ones((1, 1), jnp.int32), digit_bits=bits))
+    for bits in (1, 2, 4)
 }
 """Searches for the k-th largest integer."""
 
@@ -36,11 +43,11 @@ class Kept(NamedTuple):
     top_p: Callable[..., jax.Array]
 
 
-@pytest.fixture(params=[CPU_DIGIT, DIGIT], scope="module")
+@pytest.fixture(params=[CPU_DIGIT_BITS, DIGIT_BITS], scope="module")
 def keep(request):
     """Both search algorithms: for CPUs and for accelerators. `partial` makes each a separate function for JAX's cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(truncation, "CPU_DIGIT", request.param)
+        patch.setattr(top_k_and_top_p, "CPU_DIGIT_BITS", request.param)
         logits, k, p = jnp.zeros(SHAPE), jnp.ones(SHAPE[0], jnp.int32), jnp.ones(SHAPE[0])
         yield Kept(
             jax.jit(partial(keep_top_k)).lower(logits, k).compile(),
@@ -83,10 +90,10 @@ def test_a_single_k_or_p_applies_to_all_rows(keep):
 @given(
     integers=arrays.arrays(np.int64, SHAPE, elements=st.integers(-(2**31), 2**31 - 1)),
     count=st.integers(1, 12),
-    digit=st.sampled_from([1, 2, 4]),
+    bits=st.sampled_from([1, 2, 4]),
 )
-def test_the_threshold_is_the_largest_that_suffices(integers, count, digit):
-    found = COUNT[digit](jnp.array(integers, jnp.int32), needed=jnp.array([[count]]))
+def test_the_threshold_is_the_largest_that_suffices(integers, count, bits):
+    found = COUNT[bits](jnp.array(integers, jnp.int32), needed=jnp.array([[count]]))
     expected = [np.sort(row)[-count] if count <= row.size else -(2**31) for row in integers]
     np.testing.assert_array_equal(found[:, 0], expected)
 
