@@ -1,4 +1,4 @@
-"""Layer 1: what kind of machine this is."""
+"""Layer 1: the processors of this machine, and the limit on open files of this process."""
 
 import hashlib
 import os
@@ -9,13 +9,13 @@ from pathlib import Path
 from rljax.errors import InputError
 
 
-def processor(listed: Path = Path("/proc/cpuinfo")) -> str:
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Name of this kind of processor: its architecture, and a checksum of the instructions that it supports.
 
     Args:
-        listed: file in which Linux lists the instructions; if there is none, the processor's name is hashed instead.
+        cpuinfo: file in which Linux lists the instructions; if there is none, the processor's name is hashed instead.
     """
-    lines = listed.read_text(errors="replace").splitlines() if listed.is_file() else [platform.processor()]
+    lines = cpuinfo.read_text(errors="replace").splitlines() if cpuinfo.is_file() else [platform.processor()]
     known = next((line for line in lines if line.lower().startswith(("flags", "features"))), lines[0] if lines else "")
     return f"{platform.machine()}-{hashlib.sha256(known.encode()).hexdigest()[:8]}"
 
@@ -30,8 +30,8 @@ def usable_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def allow_open_files(*, least: int = 64, enough: int = 4096) -> None:
-    """Raise this process's limit of open files if the system allows it: a checkpoint is written to many files at once.
+def raise_open_file_limit(*, least: int = 64, enough: int = 4096) -> None:
+    """Raise this process's limit on open files if the system allows it: a checkpoint is written to many files at once.
 
     Args:
         least: number of files below which a run cannot work.

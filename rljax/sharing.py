@@ -22,7 +22,8 @@ def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
 
     Returns:
         `make` with a cache of its latest results. Calls are not cached if an argument is not hashable or contains a method of an
-        object, whose attributes may change; a user's own parts may be such objects. A user's functions must not change.
+        object, whose attributes may change: a user may pass such an object as a part of an algorithm. A user's functions must
+        always compute the same.
 
     Example:
         >>> @shared
@@ -35,7 +36,7 @@ def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
 
     @wraps(make)
     def made(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
-        if has_method((args, tuple(kwargs.values()))):
+        if contains_bound_method((args, tuple(kwargs.values()))):
             return make(*args, **kwargs)
         try:
             hash((args, *kwargs.values()))
@@ -46,25 +47,27 @@ def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
     return made
 
 
-def has_method(argument: object) -> bool:
-    """True if an argument is a method of an object, or a record with one.
+def contains_bound_method(argument: object) -> bool:
+    """True if an argument is a bound method of a Python class, or a tuple or partial function that contains one.
+
+    Built-in methods do not count.
 
     Example:
-        >>> has_method((1, [].append)), has_method((1, len)), has_method((has_method, ("text".join, None)))
-        (False, False, False)
+        >>> contains_bound_method((1, len, ("text".join, None))), contains_bound_method([].append)
+        (False, False)
         >>> from pathlib import Path
-        >>> has_method((1, (Path().exists,)))
+        >>> contains_bound_method((1, (Path().exists,)))
         True
     """
     if isinstance(argument, partial):
-        return has_method((argument.func, argument.args, tuple(argument.keywords.values())))
+        return contains_bound_method((argument.func, argument.args, tuple(argument.keywords.values())))
     if isinstance(argument, tuple):
-        return any(map(has_method, argument))
+        return any(map(contains_bound_method, argument))
     return isinstance(argument, MethodType)
 
 
-bound = lru_cache(maxsize=8 * KEPT, typed=True)(partial)
+cached_partial = lru_cache(maxsize=8 * KEPT, typed=True)(partial)
 """`functools.partial`, but the same object for an equal function and equal arguments, so that JAX compiles it once.
 
-The arguments must be hashable. All bound functions share one cache, so it is larger than a builder's.
+The arguments must be hashable. All partial functions share one cache, so it is larger than a builder's.
 """

@@ -23,7 +23,7 @@ from rljax.rewards.protocol import judge
 from rljax.rollout.environment import Step
 from rljax.text import one_line
 
-MOST_CHARACTERS = 4000
+MAX_RESULT_CHARACTERS = 4000
 """Maximum number of characters of a tool's result that the policy sees; the rest is cut off."""
 
 
@@ -37,7 +37,7 @@ class ToolState(NamedTuple):
 
 
 class ToolEnvironment:
-    """A dialogue with tools: write a subclass that sets `tools`.
+    """An environment in which the policy may call tools; write a subclass that sets `tools`.
 
     Args:
         reward: function that judges the final answer, or its name, as for `--reward`.
@@ -111,7 +111,7 @@ class ToolEnvironment:
         return Step(state, messages, reward=0.0, done=False, metrics=metrics)
 
     def judge(self, state: ToolState, answer: str) -> Step:
-        """Judge the final answer; override it for rewards of your own.
+        """Judge the final answer. Override this method to use a reward of your own.
 
         Raises:
             RuntimeError: the reward failed, so the episode fails as well.
@@ -125,7 +125,7 @@ class ToolEnvironment:
         return Step(state, reward=float(scores.total[0]) if scores.valid[0] else None, correct=correct, metrics=zeros)
 
     async def _result(self, call: ToolCall) -> str:
-        """What a tool returns, or its error, as text of at most `MOST_CHARACTERS` characters."""
+        """What a tool returns, or its error, as text of at most `MAX_RESULT_CHARACTERS` characters."""
         tool = self.by_name.get(call.name)
         if tool is None:
             return f"Error: there is no tool {call.name!r}; the tools are {', '.join(self.by_name)}."
@@ -140,7 +140,7 @@ class ToolEnvironment:
         except Exception as error:  # a tool is user code, and the model may give it anything
             return f"Error: {call.name}: {one_line(error)}."
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
-        return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}… (cut)"
+        return text if len(text) <= MAX_RESULT_CHARACTERS else f"{text[:MAX_RESULT_CHARACTERS]}… (cut)"
 
 
 def _fault_in_names(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
@@ -164,7 +164,8 @@ OPERATIONS: Mapping[type, Callable[..., Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
-LARGEST_POWER = 1000
+LONGEST_EXPRESSION = 1000
+LARGEST_EXPONENT = 1000
 LARGEST_NUMBER = 10**300
 
 
@@ -174,7 +175,7 @@ def calculate(expression: str) -> int | float:
     Args:
         expression: for example "12 * (3 + 4)".
     """
-    if len(expression) > LARGEST_POWER:
+    if len(expression) > LONGEST_EXPRESSION:
         raise ValueError("the expression is too long")
     return _value(ast.parse(expression.strip(), mode="eval").body)
 
@@ -183,13 +184,13 @@ def _value(node: ast.expr) -> int | float:
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return number
-        case ast.UnaryOp(op=sign, operand=operand) if type(sign) in OPERATIONS:
-            return OPERATIONS[type(sign)](_value(operand))
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATIONS:
+        case ast.UnaryOp(op=operation, operand=operand) if type(operation) in OPERATIONS:
+            return OPERATIONS[type(operation)](_value(operand))
+        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in OPERATIONS:
             one, other = _value(left), _value(right)
-            if isinstance(sign, ast.Pow) and abs(other) > LARGEST_POWER:
+            if isinstance(operation, ast.Pow) and abs(other) > LARGEST_EXPONENT:
                 raise ValueError("the exponent is too large")
-            found = OPERATIONS[type(sign)](one, other)
+            found = OPERATIONS[type(operation)](one, other)
             if isinstance(found, complex) or abs(found) > LARGEST_NUMBER or not math.isfinite(found):
                 raise ValueError("the result is too large, or not a real number")
             return found
@@ -198,6 +199,6 @@ def _value(node: ast.expr) -> int | float:
 
 
 class Calculator(ToolEnvironment):
-    """A dialogue with a calculator."""
+    """An environment whose only tool is a calculator."""
 
     tools = (calculate,)

@@ -1,4 +1,4 @@
-"""Losses of the policy and the critic: computed row by row, and linear in the weights."""
+"""Losses of the policy and the critic: computed row by row, and linear in the weights of the tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,9 @@ def _check_terms(algorithm: Algorithm, batch: Batch[Array]) -> None:
     names = [term.name for term in algorithm.terms]
     for name in names:
         if names.count(name) > 1 or name in LossMetrics._fields:
-            raise ValueError(f"every term of the algorithm must have its own name, got {name!r} twice")
+            raise ValueError(
+                f"every term of the algorithm must have a name of its own, got {name!r}, which another term or a metric also has"
+            )
 
 
 def term_inputs(
@@ -54,7 +56,7 @@ def term_inputs(
 
 
 def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Float[Array, ""]:
-    """Weighted sum of a term over the trained tokens."""
+    """Weighted sum of a term over the tokens in `mask`."""
     if inputs._asdict()[term.needs] is None:
         raise ValueError(f"{term.needs} must be given: the algorithm's term {term.name!r} reads it; got None")
     return (weights * zero_outside(term.per_token(inputs), mask)).sum()
@@ -83,12 +85,12 @@ def loss(
         L = -Σ_bt w_bt M_bt · surrogate(log ρ_bt, A_bt) + Σ_k c_k Σ_bt w^k_bt · term^k_bt        M = surrogate_mask, or 1
 
     Args:
-        algorithm: the record of functions that prepared the batch.
+        algorithm: the algorithm that prepared the batch.
         logp: log-probabilities of the response tokens under the policy being trained, `[B, T]`, nats.
         batch: all or some rows of a mini-batch.
         entropy: entropy of the policy at each token, `[B, T]`, nats; for algorithms with an entropy term.
-        teacher_divergence: `algorithm.teacher_divergence` of each token, carries the gradient, `[B, T]`; for algorithms with a term
-            that reads it.
+        teacher_divergence: `algorithm.teacher_divergence` of each token, `[B, T]`; for algorithms with a term that reads it. The
+            loss is differentiated with respect to it.
 
     Returns:
         The loss and its metrics.
@@ -120,7 +122,7 @@ def loss(
         terms[term.name] = _term_sum(term, weights, inputs, batch.mask)
         total = total + term.coefficient * terms[term.name]
     clipped = jax.lax.stop_gradient((slope == 0) & (batch.advantage != 0))
-    up_share = jnp.where(clipped & (batch.advantage > 0), batch.token_share, 0.0)
+    share_clipped_high = jnp.where(clipped & (batch.advantage > 0), batch.token_share, 0.0)
     return total, LossMetrics(
         loss=total,
         share=batch.token_share.sum(),
@@ -133,8 +135,8 @@ def loss(
         if algorithm.surrogate_mask is None
         else jnp.where(batch.mask & ~trained, batch.token_share, 0.0).sum(),
         clip_fraction_low=jnp.where(clipped & (batch.advantage < 0), batch.token_share, 0.0).sum(),
-        clip_fraction_high=up_share.sum(),
-        up_clipped=(up_share * jnp.exp(inputs.policy_logp)).sum(),
+        clip_fraction_high=share_clipped_high.sum(),
+        up_clipped=(share_clipped_high * jnp.exp(inputs.policy_logp)).sum(),
     )
 
 
@@ -150,10 +152,12 @@ def value_loss(
         L = -Σ_bt w_bt Σ_i distribution_i(R_bt) log softmax(outputs_bt)_i        for a categorical head
 
     Args:
-        algorithm: the record of functions that prepared the batch; it has a critic.
-        values: the critic's estimate before each token, carries the gradient, `[B, T]`, in the reward's unit.
+        algorithm: the algorithm that prepared the batch; it has a critic.
+        values: the critic's estimate before each token, `[B, T]`, in the reward's unit; the loss is differentiated with respect to
+            it.
         batch: all or some rows of a critic's mini-batch.
-        outputs: the logits of a categorical head, carry the gradient, `[B, T, N]`; other heads do not need them.
+        outputs: the logits of a categorical head, `[B, T, N]`; the loss is differentiated with respect to them. Other heads do not
+            need them.
 
     Returns:
         The loss and its metrics, from which `explained_variance_of` computes the explained variance.

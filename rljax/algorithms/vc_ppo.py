@@ -28,10 +28,10 @@ def vc_ppo(
     Args:
         clip: ε = 0.2, PPO's.
         gamma: γ = 1.
-        policy_lambda: λ_policy = 0.95, decoupled; in the paper's sweep 0.99 did as well as the full method, 1 did far worse.
+        policy_lambda: λ_policy = 0.95, decoupled; in the paper's sweep, 0.99 did as well as the full method; 1 did far worse.
         value_lambda: λ_value = 1: the target is the Monte-Carlo return, which is unbiased.
-        pretraining_steps: rollouts of the fixed initial policy on which only the critic learns. The paper continues until
-            value loss and explained variance settle; 50 is VAPO's number.
+        pretraining_steps: number of rollouts of the fixed initial policy, before RL, from which only the critic learns. The paper
+            continues until value loss and explained variance settle; 50 is VAPO's value.
 
     Deviations: written from descriptions of the paper, including one by VAPO's authors. So the learning-rate ratio (VAPO's 2) and
     the unclipped value loss are not verified. The critic pretrains on its own target, which at λ_value = 1 is the Monte-Carlo

@@ -1,4 +1,7 @@
-"""Trainer experiments that are decided by the rule for claims. They take minutes to hours, and their results are tables."""
+"""Experiments with the trainer whose comparisons get a verdict by the rule of experiments/lab/claims.py.
+
+They take minutes to hours, and their results are tables.
+"""
 
 import ast
 import re
@@ -9,7 +12,7 @@ from rljax.files import experiments_folder
 
 
 class TrainerExperiment(NamedTuple):
-    """A file in experiments/ whose comparisons are decided by `verdict_of` of experiments/lab/claims.py."""
+    """A file in experiments/ whose comparisons get a verdict from `verdict_of` of experiments/lab/claims.py."""
 
     name: str
     """Name of the file."""
@@ -29,10 +32,10 @@ class TrainerExperiment(NamedTuple):
 def trainer_experiments() -> dict[str, Path]:
     """Find the files in experiments/ that import `verdict_of` or `verdict_table` by name, in alphabetical order."""
     files = sorted(experiments_folder().glob("*.py"))
-    return {file.stem: file for file in files if _is_decided(ast.parse(file.read_text(encoding="utf-8")))}
+    return {file.stem: file for file in files if _imports_verdict(ast.parse(file.read_text(encoding="utf-8")))}
 
 
-def _is_decided(tree: ast.Module) -> bool:
+def _imports_verdict(tree: ast.Module) -> bool:
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lab.")]
     return any(name.name in ("verdict_of", "verdict_table") for node in imports for name in node.names)
 

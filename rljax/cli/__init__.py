@@ -49,7 +49,7 @@ from rljax.cli.preprocess import run_preprocess
 from rljax.cli.recommend import Recommend, run_recommend
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.runs import Runs, Show, run_runs, run_show
-from rljax.cli.search import SearchSteps, run_search
+from rljax.cli.search import SearchCommand, run_search
 from rljax.cli.starting import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.train import (
     PRETRAIN_DEFAULTS,
@@ -72,7 +72,7 @@ from rljax.data.recipe import Preprocess
 from rljax.errors import InputError
 from rljax.files import causes, check_local, limit_reached, no_room
 from rljax.lazy import lazy_names
-from rljax.machine import allow_open_files
+from rljax.machine import raise_open_file_limit
 from rljax.programs.start import DEFAULT_EXPERIMENT, Start
 from rljax.text import did_you_mean, one_line, one_paragraph
 from rljax.training.interrupt import INTERRUPTED
@@ -149,7 +149,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "sample": (Sample, run_sample),
         "chat": (Chat, run_chat),
         "serve": (Serve, run_serve),
-        "search": (SearchSteps, run_search),
+        "search": (SearchCommand, run_search),
         "generate": (Generate, run_generate),
         "runs": (Runs, run_runs),
         "show": (Show, run_show),
@@ -337,7 +337,7 @@ def _run_main(words: list[str]) -> int:
             print(version_text())
             return 0
         check_jax(metadata.version("jax"))
-        allow_open_files()
+        raise_open_file_limit()
         keep_compiled_programs(os.environ)
         code = run(words)
         sys.stdout.flush()

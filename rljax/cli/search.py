@@ -11,14 +11,14 @@ from rljax.programs.answer_settings import SearchSettings
 
 
 @dataclass(frozen=True)
-class SearchSteps(SearchSettings):
+class SearchCommand(SearchSettings):
     """Search over reasoning steps with the critic of a run, and compare with best-of-N and voting at the same number of tokens.
 
     The beam samples N steps for a problem at each step of reasoning, and keeps the prefixes with the highest values. --method tree
     samples N steps in total, one at a time, where mean value and uncertainty are high (UCT). The table has the accuracy of the
-    search and its tokens. It compares them with as many independent responses as cost no more tokens (at least one, at most the
-    largest of --samples): the accuracy of the response with the highest value, the accuracy of the most frequent answer, and the
-    probability that any response is right.
+    search and its tokens. The search is compared with the largest number of independent responses that cost no more tokens (at
+    least one, at most the largest of --samples): the accuracy of the response with the highest value, the accuracy of the most
+    frequent answer, and the probability that any response is right.
     """
 
     target: tyro.conf.Positional[str]
@@ -27,7 +27,7 @@ class SearchSteps(SearchSettings):
     """File for the results as JSON; it must not exist yet."""
 
 
-def run_search(command: SearchSteps) -> int:
+def run_search(command: SearchCommand) -> int:
     """Search, and print the table."""
     from rich.console import Console  # noqa: PLC0415  --help need not wait for JAX
 

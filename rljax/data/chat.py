@@ -99,7 +99,7 @@ def render_chat(
     chat: ChatFormat,
     *,
     name: str,
-    opens: bool,
+    opens_turn: bool,
     tools: Sequence[Mapping[str, Any]] | None = None,
     chat_template_kwargs: Mapping[str, object] | None = None,
 ) -> str:
@@ -110,7 +110,7 @@ def render_chat(
         messages: the chat.
         chat: options, date and prefill.
         name: the tokenizer's name, for messages.
-        opens: whether the text ends with the beginning of the assistant's turn.
+        opens_turn: whether the text ends with the beginning of the assistant's turn.
         tools: the available tools.
         chat_template_kwargs: options of this chat; they override the run's.
 
@@ -129,7 +129,7 @@ def render_chat(
             list(messages),
             tools=tools if tools is None else list(tools),
             chat_template=template,
-            add_generation_prompt=opens,
+            add_generation_prompt=opens_turn,
             tokenize=False,
             **options,
         )

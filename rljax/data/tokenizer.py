@@ -252,9 +252,9 @@ class HuggingFaceTokenizer:
         skips = not self.keeps_special
         return self.inner.decode(ids, skip_special_tokens=skips, clean_up_tokenization_spaces=False)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, opens: bool, **columns: Any) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], *, opens_turn: bool, **columns: Any) -> str:
         """Turn a chat into text; see `rljax.data.chat.render_chat`."""
-        return render_chat(self.inner, messages, self.chat, name=self.name, opens=opens, **columns)
+        return render_chat(self.inner, messages, self.chat, name=self.name, opens_turn=opens_turn, **columns)
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> list[int]:
         """Turn a chat into the ids of a prompt, up to the start of the assistant's turn, and the prefill.
@@ -269,7 +269,7 @@ class HuggingFaceTokenizer:
         Raises:
             InputError: the tokenizer has no chat template, the template rejects the messages, or jinja2 is missing.
         """
-        return self.encode(self.render(messages, opens=True, **columns) + self.chat.prefill)
+        return self.encode(self.render(messages, opens_turn=True, **columns) + self.chat.prefill)
 
     @cached_property
     def turn_end(self) -> int | None:
@@ -278,7 +278,7 @@ class HuggingFaceTokenizer:
             return None
         mark = "4711"
         messages = [{"role": "user", "content": "1"}, {"role": "assistant", "content": mark}]
-        _, found, after = self.render(messages, opens=False).rpartition(mark)
+        _, found, after = self.render(messages, opens_turn=False).rpartition(mark)
         ids = self.encode(after) if found else []
         special = {*self.inner.all_special_ids, *self.inner.added_tokens_decoder}
         return next((token for token in ids if token in special), None)
@@ -288,7 +288,7 @@ class HuggingFaceTokenizer:
         """The beginning of an answer that is part of the prompt: a reasoning tag that the template opens, and the prefill."""
         if not self.chat.is_used or not self.inner.chat_template:
             return ""
-        return unclosed_thought(self.render([{"role": "user", "content": "1"}], opens=True)) + self.chat.prefill
+        return unclosed_thought(self.render([{"role": "user", "content": "1"}], opens_turn=True)) + self.chat.prefill
 
     def encode_turns(
         self, messages: Sequence[Mapping[str, Any]], turns: Sequence[Mapping[str, Any]], **columns: Any
@@ -311,9 +311,9 @@ class HuggingFaceTokenizer:
         turns = [self._clean(turn, end, is_first=not place) for place, turn in enumerate(turns)]
         places = [place for place, turn in enumerate(turns) if turn["role"] == "assistant"]
         learned = [turns[place].get("weight", 1) != 0 for place in places]
-        opened = [self.render([*messages, *turns[:place]], opens=True, **columns) for place in places]
+        opened = [self.render([*messages, *turns[:place]], opens_turn=True, **columns) for place in places]
         opened[0] += self.chat.prefill
-        whole = self.render([*messages, *turns], opens=False, **columns)
+        whole = self.render([*messages, *turns], opens_turn=False, **columns)
         if len(turns) == 1 and not whole.startswith(opened[0]):
             # The prompt opens a thought that the template does not write into turns that have ended.
             content = turns[0]["content"].removeprefix(self.opening).removeprefix(self.chat.prefill)
@@ -342,13 +342,15 @@ class HuggingFaceTokenizer:
 
     def unread(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> set[str]:
         """Return the entries of messages, and the columns, that the template does not write anywhere."""
-        text = self.render(messages, opens=True, **columns)
+        text = self.render(messages, opens_turn=True, **columns)
         names = {name for message in messages for name in message} - {"role", "content", "weight"}
         without = {
             name: [{key: value for key, value in message.items() if key != name} for message in messages] for name in names
         }
-        same = {name for name, chat in without.items() if self.render(chat, opens=True, **columns) == text}
-        return same | {name for name in columns if self.render(messages, opens=True, **{**columns, name: None}) == text}
+        same = {name for name, chat in without.items() if self.render(chat, opens_turn=True, **columns) == text}
+        return same | {
+            name for name in columns if self.render(messages, opens_turn=True, **{**columns, name: None}) == text
+        }
 
     def _encode_ended(self, text: str) -> list[int]:
         """Return the ids of a turn, which end with an end token."""

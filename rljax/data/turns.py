@@ -1,4 +1,4 @@
-"""Messages between the turns of an episode as tokens, by the rules of the chat template.
+"""Encode the messages between the turns of an episode as tokens, following the chat template.
 
 What was sampled is never rendered again: only the text between a turn's end and the beginning of the next turn is taken from the
 template. A template for which this differs from rendering the full dialogue is rejected.
@@ -24,7 +24,7 @@ THOUGHT = "<think>\n1\n</think>\n\n"
 NO_CALLS: Sequence[ToolCall] = ()
 
 
-def write_messages(tokenizer: Tokenizer, problem: Problem, turn: str, messages: Sequence[Message]) -> list[int]:
+def encode_messages(tokenizer: Tokenizer, problem: Problem, turn: str, messages: Sequence[Message]) -> list[int]:
     """Return the token ids of the messages after a turn of the policy, up to the beginning of its next turn.
 
     Args:
@@ -34,7 +34,7 @@ def write_messages(tokenizer: Tokenizer, problem: Problem, turn: str, messages: 
         messages: the messages.
 
     Raises:
-        InputError: the template rejects the messages, or cannot be continued.
+        InputError: the template rejects the messages, or writes the text before them differently.
     """
     if not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.chat.is_used):
         return tokenizer.encode("".join(f"{message['content']}\n" for message in messages))
@@ -57,23 +57,23 @@ def text_between(
         InputError: the template rejects the messages, or writes the text before them differently.
     """
     prompt, columns = chat_messages(problem), columns_for_chat(problem.columns)
-    messages = _accept_messages(tokenizer, messages)
-    answers = any(message["role"] == "tool" for message in messages)
-    opened = tokenizer.render(prompt, opens=True, **columns)
-    turn, ended = _stand_in(tokenizer, prompt, opened, calls if answers else NO_CALLS, columns)
-    whole = tokenizer.render([*prompt, turn, *messages], opens=True, **columns)
+    messages = _adapt_messages(tokenizer, messages)
+    has_tool_results = any(message["role"] == "tool" for message in messages)
+    opened = tokenizer.render(prompt, opens_turn=True, **columns)
+    turn, ended = _placeholder_turn(tokenizer, prompt, opened, calls if has_tool_results else NO_CALLS, columns)
+    whole = tokenizer.render([*prompt, turn, *messages], opens_turn=True, **columns)
     roles = " and ".join(dict.fromkeys(message["role"] for message in messages))
     if not ended.startswith(opened) or not whole.startswith(opened):
         raise InputError(
-            f"the chat template of {tokenizer.name!r} writes the prompt differently once {roles} messages follow it (for example "
-            "tools before the last user message, or an empty thought that only the newest turn has), so an episode cannot be "
-            "continued as it was sampled; return observations as text, with another role, or change the template."
+            f"the chat template of {tokenizer.name!r} writes the prompt differently once {roles} messages follow it (for example, "
+            "it lists the tools before the last user message, or only the newest turn has an empty thought), so an episode cannot "
+            "be continued as it was sampled; return the observations as plain text, give them another role, or change the template."
         )
     if not whole.startswith(ended):
         raise InputError(
             f"the chat template of {tokenizer.name!r} writes a turn of the assistant differently once {roles} messages follow it "
-            "(for example without its reasoning), so an episode cannot be continued as it was sampled; return observations as "
-            "text, with another role, or change the template."
+            "(for example, without its reasoning), so an episode cannot be continued as it was sampled; return the observations as "
+            "plain text, give them another role, or change the template."
         )
     end = tokenizer.turn_end
     closing = "" if end is None else str(tokenizer.inner.convert_ids_to_tokens(end))
@@ -81,30 +81,30 @@ def text_between(
     return tail + whole[len(ended) :]
 
 
-def _stand_in(
+def _placeholder_turn(
     tokenizer: HuggingFaceTokenizer,
     prompt: Sequence[Message],
     opened: str,
     calls: Sequence[ToolCall],
     columns: Mapping[str, Any],
 ) -> tuple[Message, str]:
-    """Return an assistant's turn in place of the sampled one, and the dialogue up to its end; only what follows it is used."""
+    """Return a placeholder for the sampled turn, and the dialogue rendered up to its end; only the text after it is used."""
     thinks = THINK_END in str(tokenizer.inner.chat_template) and not opened.rstrip().endswith(THINK_END)
     content = (THOUGHT if thinks else "") + ("" if calls and not thinks else STAND_IN)
     turn: dict[str, Any] = {"role": "assistant", "content": content}
     if not calls:
-        return turn, tokenizer.render([*prompt, turn], opens=False, **columns)
+        return turn, tokenizer.render([*prompt, turn], opens_turn=False, **columns)
     turn["tool_calls"] = [call.to_message() for call in calls]
     try:
-        return turn, tokenizer.render([*prompt, turn], opens=False, **columns)
+        return turn, tokenizer.render([*prompt, turn], opens_turn=False, **columns)
     except InputError:  # some templates take the arguments of a call as JSON text
         for call in turn["tool_calls"]:
             call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
-        return turn, tokenizer.render([*prompt, turn], opens=False, **columns)
+        return turn, tokenizer.render([*prompt, turn], opens_turn=False, **columns)
 
 
-def _accept_messages(tokenizer: HuggingFaceTokenizer, messages: Sequence[Message]) -> list[Message]:
-    """Return the messages, with tool results as one user message if the template does not support tools."""
+def _adapt_messages(tokenizer: HuggingFaceTokenizer, messages: Sequence[Message]) -> list[Message]:
+    """Return the messages; if the template does not support tools, tool results become one user message."""
     if "tool" in str(tokenizer.inner.chat_template) or all(message["role"] != "tool" for message in messages):
         return list(messages)
     return [{"role": "user", "content": "\n".join(message["content"] for message in messages)}]
@@ -126,7 +126,7 @@ def with_tools(problems: Sequence[Problem], tools: Sequence[Any], tokenizer: Tok
         return list(problems)
     schemas = [dict(schema_of(tool)) for tool in tools]
     probe = [{"role": "user", "content": STAND_IN}]
-    if tokenizer.render(probe, opens=True) != tokenizer.render(probe, opens=True, tools=schemas):
+    if tokenizer.render(probe, opens_turn=True) != tokenizer.render(probe, opens_turn=True, tools=schemas):
         return [replace(problem, columns={"tools": schemas, **problem.columns}) for problem in problems]
     text = tools_as_text(schemas)
     return [replace(problem, messages=_add_instructions(chat_messages(problem), text)) for problem in problems]

@@ -95,7 +95,7 @@ def init_adapter(
         most = min(math.prod(inputs), math.prod(outputs))
         if rank > most:
             raise InputError(
-                f"lora_rank is {rank}, but {'/'.join(path)} of shape {list(shape)} has at most the rank {most}."
+                f"lora_rank is {rank}, but {'/'.join(path)} of shape {list(shape)} has a rank of at most {most}."
             )
         a = jax.random.normal(jax.random.fold_in(key, number), (*inputs, rank)) / math.sqrt(math.prod(inputs))
         return LowRank(a, jnp.zeros((rank, *outputs)))

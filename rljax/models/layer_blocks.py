@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from rljax.models.transformer import Cache, Layer, LayerCache, RotaryAngles
 
 
-def through_blocks(
+def run_in_blocks(
     run: Callable[..., tuple[Float[Array, "B T D"], LayerCache]],
     layers: Sequence[Layer],
     x: Float[Array, "B T D"],

@@ -51,7 +51,7 @@ from rljax.models.language_model import (
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Decoder, HostParams, Params, Policy
 from rljax.models.token_scores import chosen_chunk, features_scores
-from rljax.sharing import bound, shared
+from rljax.sharing import cached_partial, shared
 
 PATCHES = "patches"
 """Entry of the parameters with the projection `[F, D]`, its bias `[D]`, and the positions `row` and `column`."""
@@ -340,10 +340,10 @@ def patch_policy(
         partition=partial(_place, mesh=mesh),
         save=_refuse_to_save,
         decoder=Decoder(
-            bound(begin_with_patches, reader),
-            bound(advance_with_patches, reader),
+            cached_partial(begin_with_patches, reader),
+            cached_partial(advance_with_patches, reader),
             insert_prompts,
-            bound(patch_weights, reader),
+            cached_partial(patch_weights, reader),
             grow_decode,
             partition=None if mesh is None else state_spec,
         ),

@@ -44,5 +44,7 @@ def select_paths(
         if not any(matches(pattern, path) for path in paths):
             names = list(dict.fromkeys(re.sub(r"/\d+(?=/)", "/*", "/".join(path)) for path in paths))
             more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-            raise InputError(f"{setting}: {pattern!r} matches no parameter; there are {', '.join(names[:LISTED])}{more}.")
+            raise InputError(
+                f"{setting}: {pattern!r} matches no parameter; the parameters are {', '.join(names[:LISTED])}{more}."
+            )
     return tuple(path for path in paths if any(matches(pattern, path) for pattern in patterns))

@@ -376,9 +376,9 @@ class Transformer(nnx.Module):
         if self.config.remat != "none" and cache is None:
             run = nnx.remat(run, policy=SAVED[self.config.remat])
         if self.config.remat == "sqrt" and cache is None:
-            from rljax.models.layer_blocks import through_blocks  # noqa: PLC0415  most runs keep every layer's input
+            from rljax.models.layer_blocks import run_in_blocks  # noqa: PLC0415  most runs keep every layer's input
 
-            x, cache = through_blocks(run, list(self.layers), x, angles, segments)
+            x, cache = run_in_blocks(run, list(self.layers), x, angles, segments)
             return self.norm(x), cache
         for index, layer in enumerate(self.layers):
             x, layer_cache = run(layer, x, angles[index], segments, None if cache is None else cache[index], slot)

@@ -36,7 +36,7 @@ from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.policy import Decoder, HostParams, Params, Policy, TurnDecoder, ValueFunction, path_names
 from rljax.models.quantization import quantize_parameter, quantize_params
 from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
-from rljax.sharing import bound, shared
+from rljax.sharing import cached_partial, shared
 
 
 @shared
@@ -96,12 +96,12 @@ def transformer_policy(
         partition=parameter_partition(mesh),
         save=_writer(contents),
         decoder=Decoder(
-            bound(begin_decode, sampler),
-            bound(advance_decode, sampler),
+            cached_partial(begin_decode, sampler),
+            cached_partial(advance_decode, sampler),
             insert_prompts,
-            bound(decode_weights, sampler),
+            cached_partial(decode_weights, sampler),
             grow_decode,
-            TurnDecoder(bound(empty_cache, sampler), bound(extend_rows, sampler), grow_cache, partition),
+            TurnDecoder(cached_partial(empty_cache, sampler), cached_partial(extend_rows, sampler), grow_cache, partition),
             partition,
         ),
         value_function=shared(
@@ -112,7 +112,7 @@ def transformer_policy(
         contents=contents,
         shapes=partial(abstract_params, config),
         features=partial(token_features, model),
-        copies=bound(product_copies, model),
+        copies=cached_partial(product_copies, model),
         quantized=init_quantized,
     )
 

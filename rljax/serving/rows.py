@@ -21,7 +21,7 @@ from rljax.models.policy import insert_rows, path_names
 from rljax.parallel import fetch, put_rows, replicated, row_sharding, row_shards
 from rljax.rollout.engine import seed_words
 from rljax.rollout.slots import PROMPT_TOKENS_AT_ONCE, compiled_rows
-from rljax.rollout.truncation import keep_top_k, keep_top_p
+from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
 STEPS = 8
 """Maximum number of tokens per row in one call of the decoding program. Between calls, rows begin and end, and pieces are
