@@ -60,7 +60,7 @@ def test_sft_on_chats_writes_a_run_that_every_command_opens(model, chats, tmp_pa
     refused(capsys, "Start RL from its model with a reward", "train", "--resume", str(run), "--steps", "2")
 
 
-def test_sft_takes_prompts_and_completions_a_reward_and_an_adapter(model, tmp_path, capsys):
+def test_sft_accepts_prompts_with_completions_and_a_reward_and_an_adapter(model, tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps({"prompt": f"{n}=", "completion": f"#{n}"}) + "\n" for n in range(40)))
     words = ["--lora-rank", "2", "--reward", "exact", "--max-response-tokens", "4", "--replicas", "1", "--quiet"]
@@ -88,7 +88,7 @@ def test_invalid_arguments_give_one_paragraph_and_exit_code_2(words, message, tm
 
 
 @pytest.mark.parametrize("command", ["sft", "train", "tune", "plan"])
-def test_a_path_without_a_flag_is_refused_with_the_dataset_flag(command, capsys):
+def test_a_path_without_a_flag_is_refused_and_the_message_names_the_dataset_flag(command, capsys):
     message = rf"`rljax {command}` takes only flags, not 'my data.jsonl'; for a dataset, write --dataset 'my data.jsonl'\."
     refused(capsys, message, command, "my data.jsonl", "--seed", "1")
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rljax.agents import Calculator, GuessingGame, Maze, ToolEnvironment
-from rljax.agents.tools import MOST_CHARACTERS, calculate
+from rljax.agents.tools import MAX_RESULT_CHARACTERS, calculate
 from rljax.agents.worlds import MOVES
 from rljax.data.problem import Problem
 from rljax.data.tool_calls import parse_turn
@@ -40,7 +40,7 @@ def repeat(text: str) -> dict:
     Args:
         text: what is repeated.
     """
-    return {"text": text * MOST_CHARACTERS}
+    return {"text": text * MAX_RESULT_CHARACTERS}
 
 
 class Tools(ToolEnvironment):
@@ -97,7 +97,7 @@ def test_a_malformed_call_is_answered_with_an_error_message_and_counted():
 
 def test_a_long_result_is_cut_and_marked_as_cut():
     (reply,) = answer_turn(call("repeat", text="ab")).observation
-    assert len(reply["content"]) == MOST_CHARACTERS + len("… (cut)")
+    assert len(reply["content"]) == MAX_RESULT_CHARACTERS + len("… (cut)")
     assert reply["content"].endswith("… (cut)")
 
 

@@ -145,7 +145,7 @@ def test_a_term_may_read_the_policy_before_the_update(rollout):
 @pytest.mark.parametrize("names", [("kl",), ("loss",), ("twice", "twice")])
 def test_two_terms_with_one_name_are_refused(rollout, names):
     algorithm = BY_NAME["rloo"]()._replace(terms=tuple(Term(name, 1.0, lambda inputs: inputs.logp) for name in names))
-    with pytest.raises(ValueError, match=f"every term of the algorithm must have its own name, got '{names[0]}'"):
+    with pytest.raises(ValueError, match=f"every term of the algorithm must have a name of its own, got '{names[0]}'"):
         loss(algorithm, rows(sample_normal()), prepare(algorithm, rollout))
 
 

@@ -20,8 +20,8 @@ Symbol = tuple[str, str]
 UNREACHED = {
     "categorical.c51_projection": "The critic's targets are complete returns, which `two_hot` projects.",
     "divergence.entropy": "A model computes it over parts of the vocabulary, so that the full logits are never in memory.",
-    "gae.decoupled_gae": "The slots `advantage` and `target` of a critic are its two halves.",
-    "ratio.group_expectation_log_ratio": "The slots `denominator` and `log_ratio` of GEPO are its two halves.",
+    "gae.decoupled_gae": "A critic's slots `advantage` and `target` are the two halves of this equation.",
+    "ratio.group_expectation_log_ratio": "GEPO's slots `denominator` and `log_ratio` are the two halves of this equation.",
     "selection.rl_kl_from_pass_rate": "It explains why a difficulty window helps; no decision depends on it.",
     "shaping.weighted_composite": "`--reward-weights` computes the same sum on the host, without rewards that abstain.",
     "unpublished.mixture.constitutional_sum": "`--reward A,constitution:FILE` is the same sum on the host.",

@@ -10,7 +10,7 @@ from small_runs import SMALL
 
 from rljax.errors import InputError
 from rljax.files import limit_reached
-from rljax.machine import allow_open_files
+from rljax.machine import raise_open_file_limit
 
 FLAGS = (
     "--task sums --layers 1 --width 16 --heads 2 --kv-heads 1 --hidden 32 --steps 1 --warm-start-steps 1 --train-problems 8"
@@ -95,4 +95,4 @@ def test_a_limit_of_threads_is_named():
 
 def test_a_process_that_may_open_few_files_is_refused():
     with pytest.raises(InputError, match=r"may open only \d+ files; raise the limit, for example with `ulimit -n 4096`"):
-        allow_open_files(least=2**40)
+        raise_open_file_limit(least=2**40)

@@ -111,7 +111,7 @@ def test_only_the_assistant_turns_of_a_completion_are_trained_on_and_all_roles_a
         f"[<call>{call}<|im_end|>]\n<|im_start|>tool add\nfour<|im_end|>\n<|im_start|>assistant\n[It is 4.<|im_end|>]"
     )
     assert problem.answer == "It is 4."
-    whole = tokenizer.render([QUESTION, TOOL_CALL, TOOL_RESULT, REPLY], opens=False, tools=TOOLS)
+    whole = tokenizer.render([QUESTION, TOOL_CALL, TOOL_RESULT, REPLY], opens_turn=False, tools=TOOLS)
     ids = prompt_tokens(problem, tokenizer, chat=True) + response_tokens(problem, tokenizer, chat=True)[0]
     assert text_of(ids, tokenizer) + "\n" == whole
     arrays = encode_demonstrations([problem], tokenizer, 400, 400, chat=True)
@@ -173,17 +173,17 @@ def test_a_demonstration_ends_with_exactly_one_end_of_turn_token(end):
 
 def test_the_date_can_be_fixed():
     pinned = make_tokenizer(date="2026-01-31")
-    assert "[31 Jan 2026]" in pinned.render([QUESTION], opens=True)
-    assert f"[{time.strftime('%d %b %Y')}]" in make_tokenizer().render([QUESTION], opens=True)
+    assert "[31 Jan 2026]" in pinned.render([QUESTION], opens_turn=True)
+    assert f"[{time.strftime('%d %b %Y')}]" in make_tokenizer().render([QUESTION], opens_turn=True)
     with pytest.raises(InputError, match="the date cannot be fixed"):
-        make_tokenizer("{{ strftime_now(messages[0].content) }}", date="2026-01-31").render([QUESTION], opens=True)
+        make_tokenizer("{{ strftime_now(messages[0].content) }}", date="2026-01-31").render([QUESTION], opens_turn=True)
     with pytest.raises(InputError, match="chat_date is '31 Jan'"):
         ChatFormat(date="31 Jan")
 
 
 def test_options_of_the_run_and_of_the_row():
     tokenizer = make_tokenizer(options={"mood": "kind"})
-    assert "(kind)" in tokenizer.render([QUESTION], opens=True)
+    assert "(kind)" in tokenizer.render([QUESTION], opens_turn=True)
     row = Problem("1+1?", "2", columns={"chat_template_kwargs": '{"mood": "stern"}'})
     assert "(stern)" in text_of(prompt_tokens(row, tokenizer, chat=True), tokenizer)
     with pytest.raises(InputError, match="'tools', which the data or rljax sets"):

@@ -1,4 +1,4 @@
-"""Perturbed prompts differ from their originals, always in the same way, and keep their numbers and formulas."""
+"""Perturbed prompts differ from their originals, are the same for the same seed, and keep their numbers and formulas."""
 
 import random
 import re

@@ -13,7 +13,7 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import chat_messages, prompt_tokens
 from rljax.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer
 from rljax.data.tool_calls import ToolCall, dialect_of, parse_turn, read_turn
-from rljax.data.turns import text_between, with_tools, write_messages
+from rljax.data.turns import encode_messages, text_between, with_tools
 from rljax.errors import InputError
 
 QWEN = """\
@@ -192,8 +192,8 @@ RESULT = {"role": "tool", "name": "add", "tool_call_id": CALL.id, "content": 'fi
 
 def write_turn(tokenizer, before, turn, end, **columns):
     """The text of a turn as a model that follows the template would write it, with its end token."""
-    opened = tokenizer.render(before, opens=True, **columns)
-    ended = tokenizer.render([*before, turn], opens=False, **columns)
+    opened = tokenizer.render(before, opens_turn=True, **columns)
+    ended = tokenizer.render([*before, turn], opens_turn=False, **columns)
     assert ended.startswith(opened)
     own, sign, _ = ended[len(opened) :].partition(end)
     return own + sign
@@ -202,13 +202,13 @@ def write_turn(tokenizer, before, turn, end, **columns):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_user_messages_continue_a_dialogue_as_the_template_writes_it(family):
     tokenizer, prompt = family_tokenizer(family), chat_messages(PROBLEM)
-    text, dialogue = tokenizer.render(prompt, opens=True), [*prompt]
+    text, dialogue = tokenizer.render(prompt, opens_turn=True), [*prompt]
     for reply, observation in (("It is 4.", "Wrong."), ("It is 5.", "Right. And 3 + 3?"), ("6", "Right.")):
         turn, message = {"role": "assistant", "content": reply}, {"role": "user", "content": observation}
         text += write_turn(tokenizer, dialogue, turn, ENDS[family])
         text += text_between(tokenizer, PROBLEM, [message])
         dialogue += [turn, message]
-        assert text == tokenizer.render(dialogue, opens=True)
+        assert text == tokenizer.render(dialogue, opens_turn=True)
 
 
 @pytest.mark.parametrize("family", WRITES_TOOLS)
@@ -216,16 +216,16 @@ def test_tool_results_continue_a_dialogue_as_the_template_writes_it(family):
     tokenizer = family_tokenizer(family)
     (problem,) = with_tools([PROBLEM], [add], tokenizer)
     tools = problem.columns["tools"]
-    assert "Add two numbers." in tokenizer.render(chat_messages(problem), opens=True, tools=tools)
-    text, dialogue = tokenizer.render(chat_messages(problem), opens=True, tools=tools), [*chat_messages(problem)]
+    assert "Add two numbers." in tokenizer.render(chat_messages(problem), opens_turn=True, tools=tools)
+    text, dialogue = tokenizer.render(chat_messages(problem), opens_turn=True, tools=tools), [*chat_messages(problem)]
     for _ in range(2):
         own = write_turn(tokenizer, dialogue, call_message(family), ENDS[family], tools=tools)
         turn = read_turn(tokenizer, tokenizer.encode(own), is_first=True)
         assert (turn.calls, turn.malformed, turn.content) == ((CALL,), (), ""), "the call that the template writes is read"
         text += own + text_between(tokenizer, problem, [RESULT], calls=turn.calls)
         dialogue += [call_message(family), RESULT]
-        assert text == tokenizer.render(dialogue, opens=True, tools=tools)
-    written = write_messages(tokenizer, problem, turn, [RESULT])
+        assert text == tokenizer.render(dialogue, opens_turn=True, tools=tools)
+    written = encode_messages(tokenizer, problem, turn, [RESULT])
     assert tokenizer.inner.decode(written) == text_between(tokenizer, problem, [RESULT], calls=turn.calls)
 
 
@@ -233,7 +233,7 @@ def test_tool_results_continue_a_dialogue_as_the_template_writes_it(family):
 def test_a_template_without_tools_gets_instructions_and_results_as_user_messages(family):
     tokenizer = family_tokenizer(family)
     (problem,) = with_tools([PROBLEM], [add], tokenizer)
-    text = tokenizer.render(chat_messages(problem), opens=True)
+    text = tokenizer.render(chat_messages(problem), opens_turn=True)
     assert "Add two numbers." in text
     assert text.index("<tool_call>") < text.index(PROBLEM.prompt)
     assert "tools" not in problem.columns
@@ -277,7 +277,7 @@ def test_a_template_that_cannot_be_continued_is_refused_with_the_reason(template
 
 def test_messages_without_a_template_are_their_text():
     plain = ByteTokenizer()
-    assert plain.decode(write_messages(plain, PROBLEM, "4", [{"role": "tool", "content": "5"}])) == "5\n"
+    assert plain.decode(encode_messages(plain, PROBLEM, "4", [{"role": "tool", "content": "5"}])) == "5\n"
     assert with_tools([PROBLEM], [add], plain) == [PROBLEM]
 
 

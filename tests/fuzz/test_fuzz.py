@@ -1,4 +1,4 @@
-"""A small sample of the commands with bad input of which `python tests/fuzz/run.py` runs thousands."""
+"""Commands with bad input: a small sample of the thousands that `python tests/fuzz/run.py` runs."""
 
 import os
 import shutil

@@ -110,7 +110,7 @@ def test_the_gradient_follows_the_chain_rule_through_the_merged_matrix():
 
 
 def test_an_adapter_of_full_rank_can_express_any_change():
-    """With the rank of a matrix, the factors can express any new matrix."""
+    """If an adapter has the full rank of a matrix, its factors can express any new matrix."""
     params = random_params(LLAMA)
     wanted = jax.random.normal(jax.random.key(9), (16, 24))
     now = params["layers"][0]["feed_forward"]["gate"]
@@ -123,11 +123,11 @@ def test_an_adapter_of_full_rank_can_express_any_change():
 @pytest.mark.parametrize(
     ("rank", "targets", "message"),
     [
-        (9, ("key",), r"lora_rank is 9, but layers/0/attention/key of shape \[16, 2, 4\] has at most the rank 8"),
+        (9, ("key",), r"lora_rank is 9, but layers/0/attention/key of shape \[16, 2, 4\] has a rank of at most 8"),
         (
             2,
             ("q_proj",),
-            r"lora_targets: 'q_proj' matches no parameter; there are layers/\*/attention/key, .*feed_forward/up\.",
+            r"lora_targets: 'q_proj' matches no parameter; the parameters are layers/\*/attention/key, .*feed_forward/up\.",
         ),
         (2, ("query", "embedding"), "lora_targets: 'embedding' matches no parameter"),
     ],

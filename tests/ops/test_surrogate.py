@@ -96,7 +96,7 @@ ELEMENTWISE = {
         lambda x, a: clipped_by_hand(x, a, 1.0, 0.45),
     ),
     "dual_clipped": (surrogate.dual_clipped, lambda x, a: dual_clipped_by_hand(x, a, 0.2, 0.2, 3.0)),
-    "dual_clipped, other": (
+    "dual_clipped, other settings": (
         lambda x, a: surrogate.dual_clipped(x, a, low=0.3, high=0.45, cap=1.8),
         lambda x, a: dual_clipped_by_hand(x, a, 0.3, 0.45, 1.8),
     ),
@@ -110,7 +110,7 @@ ELEMENTWISE = {
     ),
     "reinforce": (surrogate.reinforce, lambda x, a: a * x),
     "sapo": (surrogate.sapo, lambda x, a: sapo_by_hand(x, a, 1.0, 1.05)),
-    "sapo, other": (
+    "sapo, other settings": (
         lambda x, a: surrogate.sapo(x, a, tau_positive=0.7, tau_negative=2.0),
         lambda x, a: sapo_by_hand(x, a, 0.7, 2.0),
     ),
@@ -228,14 +228,14 @@ def test_gspo_and_its_token_form_have_the_same_gradient(x64, log_ratio):
 
 ON_POLICY = {
     "clipped": surrogate.clipped,
-    "clipped, no room": lambda x, a: surrogate.clipped(x, a, low=0.0, high=0.0),
+    "clipped, zero range": lambda x, a: surrogate.clipped(x, a, low=0.0, high=0.0),
     "dual_clipped": surrogate.dual_clipped,
     "reinforce": surrogate.reinforce,
     "cispo": lambda x, a: surrogate.cispo(x, a, low=1.0, high=0.2),
-    "cispo, no room": lambda x, a: surrogate.cispo(x, a, low=0.0, high=0.0),
+    "cispo, zero range": lambda x, a: surrogate.cispo(x, a, low=0.0, high=0.0),
     "mirror_descent": lambda x, a: off_policy.mirror_descent(x, a, tau=0.3),
     "sapo": surrogate.sapo,
-    "sapo, other": lambda x, a: surrogate.sapo(x, a, tau_positive=3.0, tau_negative=0.4),
+    "sapo, other settings": lambda x, a: surrogate.sapo(x, a, tau_positive=3.0, tau_negative=0.4),
 }
 
 
@@ -276,7 +276,7 @@ def test_dual_clip_bounds_the_side_that_the_plain_clip_leaves_open():
     assert surrogate.clipped(log_ratio, advantage).tolist() == [-np.inf]
 
 
-def test_mf_equation_26_never_clips_a_bad_token():
+def test_equation_26_of_the_design_document_never_clips_a_token_with_negative_advantage():
     """For A <= 0, Eq. 26's max(ρA, (1 - low)A) inside Eq. 29's min gives ρA at every ratio; PPO clips at 1 - low."""
     low, advantage = 0.2, -1.0
     for rho in (0.1, 0.5, 0.9, 1.5):
@@ -297,7 +297,7 @@ def test_hyperparameters_may_be_traced():
 
 
 X = jnp.zeros((2, 3))
-PAIRS = [
+OPS = [
     surrogate.clipped,
     surrogate.dual_clipped,
     surrogate.reinforce,
@@ -308,7 +308,7 @@ PAIRS = [
 
 
 @pytest.mark.usefixtures("untyped")
-@pytest.mark.parametrize("op", PAIRS)
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -317,7 +317,7 @@ PAIRS = [
         ((X, X.astype(int)), r"advantage must be a floating-point array, got int32\[2, 3\]"),
     ],
 )
-def test_refusals(op, arguments, message):
+def test_invalid_arrays_are_refused(op, arguments, message):
     with pytest.raises(ValueError, match=message):
         op(*arguments)
 
@@ -341,7 +341,7 @@ def test_refusals(op, arguments, message):
         (lambda: surrogate.gmpo(X, X, jnp.ones(3)), r"mask must have the shape of log_ratio \[2, 3\], got \[3\]"),
     ],
 )
-def test_refusals_of_hyperparameters(call, message):
+def test_invalid_hyperparameters_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -351,7 +351,7 @@ def test_a_zero_advantage_gives_a_zero_objective_at_any_ratio():
 
 
 @given(log_ratios, advantages, st.sampled_from([(0.2, 0.28), (0.0, 0.0), (1.0, 2.0)]))
-def test_the_clip_as_its_paper_prints_it_equals_the_safe_form(log_ratio, advantage, clip_range):
+def test_the_clip_as_printed_in_the_paper_equals_the_safe_form(log_ratio, advantage, clip_range):
     low, high = clip_range
 
     def value_and_slope(form):

@@ -29,7 +29,7 @@ RUNGS = rungs_of(4, 8, 2)
         (2, 3, 3, [(3, 2)]),
     ],
 )
-def test_rungs(count, steps, cut, expected):
+def test_each_rung_keeps_fewer_candidates_for_more_steps(count, steps, cut, expected):
     rungs = rungs_of(count, steps, cut)
     assert [tuple(rung) for rung in rungs] == expected
     assert rungs[-1].steps == steps
@@ -39,7 +39,7 @@ def test_rungs(count, steps, cut, expected):
     ("count", "steps", "cut", "message"),
     [(1, 8, 2, "one candidate"), (4, 3, 2, "at least 4"), (4, 8, 1, "cut is 1")],
 )
-def test_what_cannot_be_halved_is_refused(count, steps, cut, message):
+def test_too_few_candidates_or_steps_and_a_cut_of_1_are_refused(count, steps, cut, message):
     with pytest.raises(InputError, match=message):
         rungs_of(count, steps, cut)
 
@@ -174,7 +174,7 @@ def test_settings_that_do_not_affect_the_results_may_change(tmp_path):
     assert not again.calls
 
 
-def test_settings_and_values():
+def test_tried_values_are_parsed_and_tune_flags_are_removed():
     config = TrainConfig()
     assert values_of(["learning-rate=1,2", "with=advantage=rank;weights=length_reweighted,alpha=0.5"], config) == {
         "learning_rate": ("1", "2"),
@@ -216,7 +216,7 @@ def test_bad_input_is_refused_with_a_hint(capsys, tmp_path, words, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command_with_its_table_picture_and_winner(capsys, tmp_path, monkeypatch):
+def test_the_command_prints_a_table_draws_a_plot_and_names_the_winner(capsys, tmp_path, monkeypatch):
     trainer = FakeTrainer()
     monkeypatch.setattr(rljax.cli.tune, "train_candidate", trainer)
     words = [

@@ -1,4 +1,4 @@
-"""Your own engine samples all responses of a run; the built-in one returns the same response to a request in any batch."""
+"""A user's engine samples all responses of a run; the built-in one returns the same response to a request in any batch."""
 
 import json
 import random
@@ -28,7 +28,7 @@ SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
 PROBLEMS = (SUMS[:20], SUMS[20:])
 TOKENIZER = load_tokenizer("characters")
 POLICY = gru_policy(TOKENIZER.vocab_size)._replace(decoder=None)
-OWN = SMALL.replace(
+CONFIG = SMALL.replace(
     name="engine", algorithm="grpo", steps=2, prompts=4, group_size=4, learning_rate=1e-2, eval_every=0, sample_every=0
 )
 
@@ -69,11 +69,11 @@ def rows_of(run, phase):
     return [row for row in rows if row["phase"] == phase]
 
 
-@pytest.fixture(scope="module", params=[None, 0], ids=["as called", "of version 0"])
+@pytest.fixture(scope="module", params=[None, 0], ids=["no version", "version 0"])
 def trained(request, tmp_path_factory):
     """An engine, and a run whose responses it sampled."""
     engine = PythonEngine(request.param)
-    config = OWN.replace(run=str(tmp_path_factory.mktemp("engine") / "run"))
+    config = CONFIG.replace(run=str(tmp_path_factory.mktemp("engine") / "run"))
     return engine, rljax.train(config, even_length, policy=POLICY, engine=engine, problems=PROBLEMS)
 
 
@@ -104,11 +104,11 @@ def test_its_own_responses_are_judged(trained):
     assert result.accuracy_before == np.mean(even_length(texts))
 
 
-def test_the_version_of_the_weights_is_measured(trained):
+def test_the_age_of_the_weights_is_recorded(trained):
     engine, result = trained
     ages = [row["staleness"] for row in rows_of(result.run, "rl")]
     assert ages == ([0, 0] if engine.version is None else [0, 1])
-    setup, state = first_state(OWN, policy=POLICY, engine=engine, problems=PROBLEMS, reward=even_length)
+    setup, state = first_state(CONFIG, policy=POLICY, engine=engine, problems=PROBLEMS, reward=even_length)
     groups = setup.train.generate(state.params, [0, 1], 2, jax.random.key(0), version=7)
     assert groups.version.tolist() == [[7 if engine.version is None else 0] * 2] * 2
 
@@ -120,69 +120,71 @@ def response(request, **changes):
     return right._replace(**changes)
 
 
-def with_first(**changes):
+def change_first_response(**changes):
     return lambda requests: [response(requests[0], **changes), *map(response, requests[1:])]
 
 
-def long(count):
+def resize_first_response(count):
     zeros = np.zeros(count, np.float32)
-    return with_first(tokens=np.full(count, 2), mask=np.ones(count, bool), behaviour_logp=zeros, policy_logp=zeros)
+    return change_first_response(
+        tokens=np.full(count, 2), mask=np.ones(count, bool), behaviour_logp=zeros, policy_logp=zeros
+    )
 
 
 LOGP = np.array([-1.5, -0.5], np.float32)
 WRONG = {
-    "another number": (lambda requests: [*map(response, requests)][1:], "4 requests need one response each; got 3"),
+    "too few responses": (lambda requests: [*map(response, requests)][1:], "4 requests need one response each; got 3"),
     "nothing": (lambda requests: None, "the result must be a list of rljax.rollout.Response; got None"),
     "texts": (lambda requests: ["12"] * len(requests), "response 0 must be an rljax.rollout.Response; got '12'"),
     "another order": (
         lambda requests: [response(request) for request in reversed(requests)],
         "response 0 must answer prompt 0 of group 0; got prompt 1 of group 1",
     ),
-    "too many tokens": (long(13), "response 0 must have 1 to 12 tokens; got 13"),
-    "no token": (long(0), "response 0 must have 1 to 12 tokens; got 0"),
+    "too many tokens": (resize_first_response(13), "response 0 must have 1 to 12 tokens; got 13"),
+    "no token": (resize_first_response(0), "response 0 must have 1 to 12 tokens; got 0"),
     "a short mask": (
-        with_first(mask=np.ones(1, bool)),
+        change_first_response(mask=np.ones(1, bool)),
         r"response 0 has 2 tokens, so its mask must have the shape \[2\]; got \[1\]",
     ),
     "long log-probabilities": (
-        with_first(policy_logp=np.zeros(3, np.float32)),
+        change_first_response(policy_logp=np.zeros(3, np.float32)),
         r"response 0 has 2 tokens, so its policy_logp must have the shape \[2\]; got \[3\]",
     ),
     "two axes": (
-        with_first(behaviour_logp=np.zeros((2, 1), np.float32)),
+        change_first_response(behaviour_logp=np.zeros((2, 1), np.float32)),
         r"its behaviour_logp must have the shape \[2\]; got \[2, 1\]",
     ),
     "NaN": (
-        with_first(policy_logp=LOGP * [1, np.nan]),
+        change_first_response(policy_logp=LOGP * [1, np.nan]),
         "response 0 must have finite log-probabilities of at most 0 in policy_logp; got nan",
     ),
     "positive": (
-        with_first(behaviour_logp=-LOGP),
+        change_first_response(behaviour_logp=-LOGP),
         "response 0 must have finite log-probabilities of at most 0 in behaviour_logp; got 1.5",
     ),
     "probabilities": (
-        with_first(behaviour_logp=np.exp(LOGP)),
+        change_first_response(behaviour_logp=np.exp(LOGP)),
         "finite log-probabilities of at most 0 in behaviour_logp; got 0.22",
     ),
     "a list of tokens": (
-        with_first(tokens=[3, 1]),
+        change_first_response(tokens=[3, 1]),
         r"response 0 must have a NumPy array of integers as its tokens; got \[3, 1\]",
     ),
     "a mask of 0 and 1": (
-        with_first(mask=np.ones(2, np.int32)),
+        change_first_response(mask=np.ones(2, np.int32)),
         "response 0 must have a NumPy array of booleans as its mask; got array",
     ),
-    "another end": (
-        with_first(finish="eos"),
-        "response 0 must have as its finish one of 'stop', 'length', 'turns'; got 'eos'",
+    "an unknown finish": (
+        change_first_response(finish="eos"),
+        "response 0 must have one of 'stop', 'length', 'turns' as its finish; got 'eos'",
     ),
     "no turn": (
-        with_first(turns=0),
-        "response 0 must have an integer of at least 1 as its turns; got 0",
+        change_first_response(turns=0),
+        "response 0 must have an integer of at least 1 as its number of turns; got 0",
     ),
-    "places of turns": (
-        with_first(turns=(0, 3)),
-        r"response 0 must have an integer of at least 1 as its turns; got \(0, 3\)",
+    "a tuple instead of a count": (
+        change_first_response(turns=(0, 3)),
+        r"response 0 must have an integer of at least 1 as its number of turns; got \(0, 3\)",
     ),
 }
 
@@ -197,7 +199,7 @@ def test_invalid_responses_are_refused(case):
             return answers(requests)
 
     parts = {"policy": POLICY, "engine": Wrong(), "problems": PROBLEMS, "reward": even_length}
-    setup, state = first_state(OWN, **parts)
+    setup, state = first_state(CONFIG, **parts)
     with pytest.raises(InputError, match=rf"^engine\.generate: .*{message}") as caught:
         setup.train.generate(state.params, [0, 1], 2, jax.random.key(0))
     assert "\n" not in str(caught.value)
@@ -215,7 +217,7 @@ def test_an_object_that_is_not_an_engine_is_refused_before_anything_is_written(t
     with pytest.raises(
         InputError, match=r"^engine\.generate: an engine must have the method generate\(params, requests\); got"
     ):
-        rljax.train(OWN.replace(run=str(path)), even_length, policy=POLICY, engine=even_length, problems=PROBLEMS)
+        rljax.train(CONFIG.replace(run=str(path)), even_length, policy=POLICY, engine=even_length, problems=PROBLEMS)
     assert not path.exists()
 
 
@@ -239,16 +241,16 @@ def test_a_request_gets_the_same_response_in_any_batch(name):
     whole = engine.generate(params, requests)
     assert len({response.tokens.tobytes() for response in whole}) > 12
     order = generator.permutation(len(requests)).tolist()
-    permuted = engine.generate(params, [requests[place] for place in order])
+    permuted = engine.generate(params, [requests[index] for index in order])
     halves = engine.generate(params, requests[:9]) + engine.generate(params, requests[9:])
-    for place, response in enumerate(whole):
-        for other, rounding in ((permuted[order.index(place)], 0.0), (halves[place], 3e-6)):
+    for index, response in enumerate(whole):
+        for other, rounding in ((permuted[order.index(index)], 0.0), (halves[index], 3e-6)):
             assert (other.prompt_id, other.finish) == (response.prompt_id, response.finish)
             for field in ("tokens", "mask"):
-                np.testing.assert_array_equal(getattr(other, field), getattr(response, field), err_msg=f"{place} {field}")
+                np.testing.assert_array_equal(getattr(other, field), getattr(response, field), err_msg=f"{index} {field}")
             for field in ("behaviour_logp", "policy_logp"):
                 found, expected = getattr(other, field), getattr(response, field)
-                np.testing.assert_allclose(found, expected, rtol=rounding, atol=rounding, err_msg=f"{place} {field}")
+                np.testing.assert_allclose(found, expected, rtol=rounding, atol=rounding, err_msg=f"{index} {field}")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -266,9 +268,9 @@ def test_few_slots_give_the_responses_of_many(name, slots):
     expected, actual = (engine.generate(params, requests) for engine in (at_once, in_turn))
     check_responses(requests, actual)
     assert {response.finish for response in expected} == {"stop", "length"}
-    for place, (one, other) in enumerate(zip(actual, expected, strict=True)):
+    for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
         assert (one.prompt_id, one.finish) == (other.prompt_id, other.finish)
-        np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(place))
+        np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(index))
         np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-5)
 
 
@@ -288,8 +290,8 @@ def test_the_last_rows_continue_in_smaller_batches(name, monkeypatch):
     """As rows of long responses end, the others move to the smallest batch that holds them, and their samples do not change."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
-    budgets = [3 + place % 3 if place % 8 else 20 + place for place in range(32)]
-    prompts = [tuple(range(2, 4 + place % 5)) for place in range(32)]
+    budgets = [3 + index % 3 if index % 8 else 20 + index for index in range(32)]
+    prompts = [tuple(range(2, 4 + index % 5)) for index in range(32)]
     requests = [
         Request(prompts[i], i, 0, Sampling(budget, (), temperature=0.8), seed=i << 40) for i, budget in enumerate(budgets)
     ]
@@ -304,11 +306,11 @@ def test_the_last_rows_continue_in_smaller_batches(name, monkeypatch):
     monkeypatch.setattr("rljax.rollout.engine.move_rows", record_call)
     actual = engine.generate(params, requests)
     assert moved == [(32, 24, 23), (24, 16, 13), (16, 8, 4)]  # from 16 to 8, without 12: nine rows end at once
-    streamed = {place: response for ended in engine.stream(params, requests) for place, response in ended.items()}
+    streamed = {index: response for ended in engine.stream(params, requests) for index, response in ended.items()}
     assert [sizes for *sizes, _ in moved] == [[32, 24], [24, 16], [16, 8]] * 2
-    for place, one in enumerate(expected):
-        for other in (actual[place], streamed[place]):
-            np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(place))
+    for index, one in enumerate(expected):
+        for other in (actual[index], streamed[index]):
+            np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(index))
             np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-5)
 
 
@@ -318,7 +320,7 @@ def test_a_long_decode_begins_with_a_small_cache(name, slots, monkeypatch):
     """A cache that doubles twice while rows replace others, and then wraps around, gives the same samples."""
     policy = MODELS[name]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
-    prompts = [tuple(range(2, 4 + place % 5)) for place in range(24)]
+    prompts = [tuple(range(2, 4 + index % 5)) for index in range(24)]
     requests = [Request(prompts[i], i, 0, Sampling(1 + 5 * i % 37, (), temperature=0.8), seed=i << 40) for i in range(24)]
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 6, slots)
     expected, grown = engine.generate(params, requests), []
@@ -331,8 +333,8 @@ def test_a_long_decode_begins_with_a_small_cache(name, slots, monkeypatch):
     monkeypatch.setattr("rljax.rollout.engine.grow_rows", record_call)
     actual = engine.generate(params, requests)
     assert grown == ([10, 17] if policy.decoder.grow else [])
-    for place, (one, other) in enumerate(zip(actual, expected, strict=True)):
-        np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(place))
+    for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
+        np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(index))
         np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-5)
 
 
@@ -352,7 +354,7 @@ def test_each_prompt_is_read_once(monkeypatch):
     assert read == [(2, 6), (2, 6)]
 
 
-def test_prompts_that_are_read_in_parts_are_put_into_rows_at_once(monkeypatch):
+def test_prompts_that_are_read_in_parts_are_put_into_rows_together(monkeypatch):
     """Two of 40 prompts are read at a time; each fill takes four of them, an eighth of the slots."""
     policy = MODELS["transformer"]
     params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))

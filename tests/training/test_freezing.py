@@ -40,7 +40,7 @@ def frozen_parts(params):
 
 
 def test_a_run_keeps_frozen_parameters_bit_for_bit_and_changes_the_others(tmp_path):
-    """Warm start and RL run with weight decay, which would also move them; the checkpoint is read back."""
+    """The warm start and RL both use weight decay, which would also move frozen parameters; the checkpoint is read back."""
     first = jax.device_get(first_state(TINY, reward=even_length)[1].params)
     result = rljax.train(TINY.replace(run=str(tmp_path / "run"), wandb=False), even_length)
     jax.tree.map(np.testing.assert_array_equal, frozen_parts(jax.device_get(result.params)), frozen_parts(first))
@@ -74,8 +74,8 @@ def test_the_gradient_norm_counts_only_trained_parameters():
         def total(params, score=score, packed=packed):
             return score(params, packed).logp.sum()
 
-        apart = frozen_parts(jax.jit(jax.grad(total))(state.params))
-        assert (float(optax.tree.norm(apart)) == 0) == (name == "some")
+        frozen_gradient = frozen_parts(jax.jit(jax.grad(total))(state.params))
+        assert (float(optax.tree.norm(frozen_gradient)) == 0) == (name == "some")
         layout = lay_out_examples(sequences, sequences.attention, rows=8)
         norms[name] = float(step(state, layout, sequences.attention)[1].grad_norm)
     assert 0 < norms["some"] < norms["all"]
@@ -86,7 +86,7 @@ def test_the_gradient_norm_counts_only_trained_parameters():
     [
         (
             {"freeze": ("embeding",)},
-            r"freeze: 'embeding' matches no parameter; there are embedding, layers/\*/attention/key, ",
+            r"freeze: 'embeding' matches no parameter; the parameters are embedding, layers/\*/attention/key, ",
         ),
         ({"freeze": ("*",)}, r"freeze=\* matches every parameter, so nothing could be learned"),
         ({"freeze": ("embedding",), "lora_rank": 1}, "freeze cannot apply if lora_rank is set"),

@@ -1,4 +1,4 @@
-"""Algorithm lengths that follow the run's limit, and schedules that reach their end even if updates are skipped."""
+"""Length settings of algorithms that follow the run's limit, and schedules that reach their end even if updates are skipped."""
 
 import itertools
 import json
@@ -64,7 +64,7 @@ def test_shown_settings_contain_the_resolved_lengths():
         ),
     ],
 )
-def test_lengths_that_do_not_fit_are_named_in_the_error(config, beginning):
+def test_lengths_that_do_not_fit_the_run_are_reported(config, beginning):
     notes = misfits(config)
     assert [note.startswith(beginning) for note in notes] == ([] if beginning is None else [True])
 

@@ -12,7 +12,7 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.policy import policy_of_logits
-from rljax.sharing import KEPT, bound, has_method, shared
+from rljax.sharing import KEPT, cached_partial, contains_bound_method, shared
 from rljax.tracking.phase_times import watch_compilation
 from rljax.training.scoring import check_policy
 
@@ -89,8 +89,8 @@ def test_methods_are_not_cached():
     assert made(scale.apply)(1.0) == 3.0
     assert made(partial(scale.apply)) is not made(partial(scale.apply))
     nested = shared(lambda optimizer: optimizer)
-    assert has_method((optax.GradientTransformation(scale.apply, scale.apply),))
-    assert not has_method((optax.sgd(0.1), nested))
+    assert contains_bound_method((optax.GradientTransformation(scale.apply, scale.apply),))
+    assert not contains_bound_method((optax.sgd(0.1), nested))
 
 
 def test_unhashable_arguments_are_not_cached():
@@ -106,14 +106,14 @@ class Scale(NamedTuple):
     number: float
 
 
-def test_a_bound_function_is_the_same_for_equal_arguments():
-    """JAX compiles a bound function once, even if it is built twice."""
+def test_a_cached_partial_is_the_same_for_equal_arguments():
+    """JAX compiles a cached partial function once, even if it is built twice."""
 
     @chex.assert_max_traces(n=1)
     def scaled(scale, x):
         return scale.number * x
 
-    first, second = (bound(scaled, Scale(2.0)) for _ in range(2))
+    first, second = (cached_partial(scaled, Scale(2.0)) for _ in range(2))
     assert first is second
-    assert bound(scaled, Scale(3.0)) is not first
+    assert cached_partial(scaled, Scale(3.0)) is not first
     assert float(jax.jit(first)(1.5)) == float(jax.jit(second)(2.0)) - 1.0 == 3.0

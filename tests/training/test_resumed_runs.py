@@ -22,7 +22,9 @@ def test_resuming_gives_the_same_run_as_never_stopping(finished, tmp_path, calls
     with pytest.raises(Interrupted):
         rljax.train(TINY.replace(run=str(path)), stopping_after(calls))
     hint = f"\nTo continue:\n  rljax.train(resume={str(path)!r}, reward=reward)\n"
-    assert capsys.readouterr().out.endswith(hint), "a command cannot pass the reward"
+    assert capsys.readouterr().out.endswith(hint), (
+        "the hint must be a Python call, because a command cannot pass a reward function"
+    )
     stopped = last_checkpoint(path)
     assert int(stopped.state.warm_step) + int(stopped.state.step) < TINY.warm_start.steps + TINY.optimization.steps
     rljax.train(None, even_length, resume=path)
