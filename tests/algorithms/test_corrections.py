@@ -79,7 +79,7 @@ def test_nothing_is_cut_if_the_policies_agree(name):
     assert not correction.cut(*arrays).any()
 
 
-def test_refusals():
+def test_invalid_arguments_are_refused():
     arrays = jnp.asarray(POLICY), jnp.asarray(SAMPLER), jnp.asarray(MASK)
     with pytest.raises(ValueError, match=r"cap must be positive, got 0\.0"):
         BY_NAME["capped"](high=0.0).weight(*arrays)

@@ -221,6 +221,6 @@ def test_settings_of_the_training_loop(name):
         ("vapo", {"positive": -1.0}, r"coefficient must not be negative, got -1\.0"),
     ],
 )
-def test_refusals(name, options, message):
+def test_invalid_arguments_are_refused(name, options, message):
     with pytest.raises(ValueError, match=message):
         BY_NAME[name](**options)

@@ -37,7 +37,7 @@ def prepare(algorithm, rollout):
 
 
 @pytest.mark.usefixtures("untyped")
-def test_refusals(rollout):
+def test_invalid_arguments_are_refused(rollout):
     logp, batch = rows(sample_normal()), prepare(BY_NAME["ppo"](), rollout)
     with pytest.raises(ValueError, match=r"logp must have the batch's shape \[4, 3\], got \[3, 3\]"):
         loss(BY_NAME["ppo"](), logp[1:], batch)

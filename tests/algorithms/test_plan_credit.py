@@ -72,6 +72,6 @@ def test_a_longer_plan_gets_no_more_credit():
         (lambda x: plan_and_answer(x, x, plan_weight=-1.0), "plan_weight must not be negative"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call(jnp.ones((2, 3)))

@@ -160,7 +160,7 @@ def test_a_small_supply_is_compensated_for_by_the_larger_ones():
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_refusals(arguments, message):
+def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         arithmetic(**{"split": "train", "count": 5, "seed": 0, **arguments})
 

@@ -104,7 +104,7 @@ def test_jaccard_of_a_set_with_itself():
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.5, -1.0])
-def test_refusals(threshold):
+def test_invalid_arguments_are_refused(threshold):
     for compare in (
         lambda: near_duplicates(["a"], ["b"], threshold=threshold),
         lambda: leaks(["a"], ["a"], threshold=threshold),

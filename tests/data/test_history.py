@@ -113,7 +113,7 @@ def test_a_resumed_choice_continues_as_if_never_stopped(position, first, second)
     assert rest.position == full.position
 
 
-def test_refusals():
+def test_invalid_arguments_are_refused():
     history, stream = no_history(3), PromptStream(range(3), seed=0)
     for window in (Window(0.8, 0.2), Window(-0.1, 0.5), Window(0.5, 1.1)):
         with pytest.raises(InputError, match=r"difficulty window is .*; give two pass rates between 0 and 1"):

@@ -67,7 +67,7 @@ def test_a_chat_goes_through_the_template():
         (PROBLEMS, {"max_length": 9, "chat": True}, "a CharacterTokenizer has no chat template"),
     ],
 )
-def test_refusals(problems, arguments, message):
+def test_invalid_arguments_are_refused(problems, arguments, message):
     with pytest.raises(InputError, match=message):
         encode_prompts(problems, CharacterTokenizer(), **arguments)
 

@@ -192,7 +192,7 @@ def test_a_hub_id_is_passed_to_transformers(monkeypatch):
         ("a/b/c", "folder 'a/b/c' does not exist"),
     ],
 )
-def test_refusals(name, message):
+def test_invalid_arguments_are_refused(name, message):
     with pytest.raises(InputError, match=message):
         load_tokenizer(name)
 

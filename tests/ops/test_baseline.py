@@ -178,6 +178,6 @@ PAIR = jnp.ones((2, 2))
         (lambda: baseline.optimal_token_baseline(PAIR, PAIR, PAIR[0], PAIR), "square_sum must have the shape of returns"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

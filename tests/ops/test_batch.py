@@ -260,6 +260,6 @@ PAIR = jnp.ones((2, 2))
         (lambda: batch.gpg_scale(PAIR[:, :1]), "rewards must hold groups of at least 2"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -295,6 +295,6 @@ N = jnp.ones((2, 3), int)
         ),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

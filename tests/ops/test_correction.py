@@ -251,7 +251,7 @@ M = jnp.ones((2, 3))
         ((X, X, M / 2), r"mask must hold only 0 and 1, got values \[0.5\]"),
     ],
 )
-def test_refusals(name, arguments, message):
+def test_invalid_arguments_are_refused(name, arguments, message):
     with pytest.raises(ValueError, match=message):
         getattr(correction, name)(*arguments, **CASES[name][0][0])
 
@@ -270,13 +270,13 @@ def test_refusals(name, arguments, message):
         *((name, {"low": 0.0, "high": 0.0}, "high must be positive, got 0.0") for name in CASES if "truncated" not in name),
     ],
 )
-def test_refusals_of_bounds(name, options, message):
+def test_invalid_bounds_are_refused(name, options, message):
     with pytest.raises(ValueError, match=message):
         weigh(name, X, X, M, **options)
 
 
 @pytest.mark.usefixtures("untyped")
-def test_refusals_of_the_mask():
+def test_invalid_arguments_of_the_mask_are_refused():
     with pytest.raises(ValueError, match=r"delta must not be negative, got -0\.1"):
         correction.off_policy_sequence_mask(X, X, X, M, delta=-0.1)
     with pytest.raises(ValueError, match=r"advantage must have the shape of logp \[2, 3\], got \[2\]"):

@@ -312,7 +312,7 @@ def test_estimators_refuse_wrong_shapes_and_types(op):
         ),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 

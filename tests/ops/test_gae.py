@@ -438,7 +438,7 @@ GROUPS = jnp.ones((2, 2, 3))
         ),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 

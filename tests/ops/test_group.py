@@ -355,7 +355,7 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
         (lambda: group.turn_normalized(PAIR, PAIR, discount=1.5), r"discount must lie in \[0, 1\], got 1.5"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 

@@ -80,7 +80,7 @@ def test_ties_single_members_and_empty_groups_get_zero(valid):
 
 
 @pytest.mark.usefixtures("untyped")
-def test_refusals_name_the_argument():
+def test_errors_name_the_argument():
     yes, one = jnp.ones((1, 2), bool), jnp.ones((1, 2))
     with pytest.raises(ValueError, match="correct must be a boolean array, got float32"):
         cosine_length_reward(one, one, max_length=2)

@@ -157,7 +157,7 @@ def test_masks_of_every_dtype_mean_the_same(mask):
         (lambda: masked.group_members(jnp.ones((2, 2)), jnp.ones(2)), "valid must have the shape of rewards"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 

@@ -128,6 +128,6 @@ ONES = jnp.ones(2)
         (lambda: off_policy.binary_kl(ONES, ONES[:1]), "old_logp must have the shape of logp"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -157,6 +157,6 @@ ROW = jnp.ones((1, 4))
         (lambda: pass_at_k.pass_at_k_normalized(ROW, k=2, eps=-1.0), "eps must not be negative, got -1.0"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

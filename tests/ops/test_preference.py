@@ -89,7 +89,7 @@ def test_half_precision_is_widened():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_refusals_name_the_argument():
+def test_errors_name_the_argument():
     one, two = jnp.zeros(1), jnp.zeros(2)
     with pytest.raises(ValueError, match="chosen must be a floating-point array, got int32"):
         bradley_terry_loss(jnp.array([1]), one)

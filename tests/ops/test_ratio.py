@@ -282,7 +282,7 @@ ROW_WISE = [
         ((X[:, :0], X[:, :0], M[:, :0]), "at least (one|2)"),
     ],
 )
-def test_refusals(op, arguments, message):
+def test_invalid_arguments_are_refused(op, arguments, message):
     with pytest.raises(ValueError, match=message):
         op(*arguments)
 
@@ -307,6 +307,6 @@ def test_refusals(op, arguments, message):
         (lambda: ratio.clamp_log_ratio(X.astype(int), bound=1.0), "log_ratio must be a floating-point array"),
     ],
 )
-def test_refusals_of_hyperparameters(call, message):
+def test_invalid_hyperparameters_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

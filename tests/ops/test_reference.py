@@ -47,6 +47,6 @@ def test_a_reference_keeps_its_precision():
         (lambda: reference.reset_reference({}, {}, 1, period=0), "period must be at least 1, got 0"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

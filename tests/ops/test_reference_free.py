@@ -172,7 +172,7 @@ def test_half_precision_is_computed_in_float32():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_refusals_name_the_argument():
+def test_errors_name_the_argument():
     one, two = jnp.zeros(1), jnp.zeros(2)
     with pytest.raises(ValueError, match=r"rejected must have the shape of chosen \[1\], got \[2\]"):
         simpo_loss(one, two)

@@ -240,6 +240,6 @@ W = {"w": X}
         (lambda: regularise.diagonal_fisher([X.astype(int)]), r"per_example_gradients\[0\] must be a floating"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -193,6 +193,6 @@ PAIR, LENGTHS = jnp.ones((2, 2)), jnp.array([3, 4])
         (lambda: selection.rl_kl_from_pass_rate(PAIR, beta=0.0), "beta must be positive, got 0.0"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

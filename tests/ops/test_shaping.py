@@ -91,6 +91,6 @@ PENALTY = {"target": 1.0, "threshold": 0.0, "alpha": 1.0, "beta": 1.0}
         (lambda: shaping.weighted_composite({"a": ONES, "b": ONES[:1]}, {"a": 1, "b": 1}), "b must have the shape of a"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

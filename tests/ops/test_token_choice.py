@@ -123,6 +123,6 @@ ROW = jnp.ones(3)
         ),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -186,6 +186,6 @@ WEIGHT = {"total_steps": 10, "reliability": 0.5, "eta": 1.0}
         (lambda: ops.explained_variance(X, X, M[:1]), "mask must have the shape of values"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

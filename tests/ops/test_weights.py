@@ -134,6 +134,6 @@ ROW = jnp.ones((2, 2))
         (lambda: weights.overlong_filter(ROW, ROW > 0), r"truncated must have one entry for each row .* got \[2, 2\]"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

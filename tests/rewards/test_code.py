@@ -207,7 +207,7 @@ def test_code_works_as_a_reward_function():
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_refusals(columns, message):
+def test_invalid_arguments_are_refused(columns, message):
     with pytest.raises(InputError, match=message):
         code([""], [SQUARE], **columns)
 

@@ -115,7 +115,7 @@ def test_a_completion_with_a_failed_component_has_no_reward():
         (lambda: Weighted({"a": steps}, {"a": float("nan")}), "is nan; it must be a finite number"),
     ],
 )
-def test_refusals(make, message):
+def test_invalid_arguments_are_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
 

@@ -295,7 +295,7 @@ def test_a_module_that_ends_its_process_is_an_error(tmp_path):
         pool.map([{}])
 
 
-def test_refusals():
+def test_invalid_arguments_are_refused():
     with pytest.raises(InputError, match="time limit of 'math:sqrt' is 0"):
         Pool("math:sqrt", seconds=0)
     with pytest.raises(InputError, match="time limit of 'math:sqrt' is nan"):

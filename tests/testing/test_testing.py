@@ -424,7 +424,7 @@ def test_a_compact_example_has_the_same_tokens(example):
         (lambda: check_gae(lambda rewards, q: rewards), "unknown parameter 'q'"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(InputError, match=re.escape(message)):
         call()
 

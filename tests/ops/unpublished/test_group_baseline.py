@@ -294,6 +294,6 @@ PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
         ),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

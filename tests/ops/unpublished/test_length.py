@@ -231,6 +231,6 @@ PAIR = jnp.ones((2, 2))
         (lambda: length.length_bins(LENGTHS, PAIR[0, 0]), r"edges must have one axis, got shape \[\]"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

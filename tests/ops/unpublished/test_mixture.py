@@ -264,6 +264,6 @@ ONES, LENGTHS, COLUMNS = jnp.ones(2), jnp.array([3, 4]), jnp.ones((2, 3))
         (lambda: mixture.neural_symbolic_mixture(X, X, alpha=1.5), r"alpha must lie in \[0, 1\], got 1.5"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -349,6 +349,6 @@ COMPLEX = {**OFFSET, "beta": 0.1, "max_complexity": 1.0}
         ),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

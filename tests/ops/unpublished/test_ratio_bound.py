@@ -50,6 +50,6 @@ X = jnp.zeros((2, 3))
         (lambda: ratio_bound.bounded_ratio(X.astype(int), bound=2.0), "log_ratio must be a floating-point array"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

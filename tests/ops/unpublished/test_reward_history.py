@@ -127,7 +127,7 @@ IDS, REWARDS = jnp.array([0, 1]), jnp.ones((2, 2))
         ((IDS, REWARDS), 2 * REWARDS, "valid must hold only 0 and 1"),
     ],
 )
-def test_refusals(function, arguments, valid, message):
+def test_invalid_arguments_are_refused(function, arguments, valid, message):
     with pytest.raises(ValueError, match=message):
         function(EMPTY, *arguments, valid=valid)
 

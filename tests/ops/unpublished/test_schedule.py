@@ -106,7 +106,7 @@ WEIGHT = {"initial": 0.5, "decay": 1.0, "total_steps": 5}
         (lambda: schedule.hybrid_weight(1, **{**WEIGHT, "initial": 1.5}), r"initial must lie in \[0, 1\], got 1.5"),
     ],
 )
-def test_refusals(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 

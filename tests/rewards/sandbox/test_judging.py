@@ -157,7 +157,7 @@ def test_limits_are_positive(name, value):
         judge(Program("", ("assert 1",)), Limits()._replace(**{name: value}))
 
 
-def test_refusals():
+def test_invalid_arguments_are_refused():
     with pytest.raises(InputError, match="without tests"):
         judge(Program("a = 1"))
     with pytest.raises(InputError, match="0 programs at a time"):
