@@ -1,4 +1,4 @@
-"""Experiments with the trainer whose comparisons get a verdict by the rule of experiments/lab/claims.py.
+"""Trainer experiments whose comparisons get a verdict by the rule of experiments/lab/claims.py.
 
 They take minutes to hours, and their results are tables.
 """
