@@ -26,7 +26,7 @@ BASES = {
     "critic.advantage=complexity_weighted": PPO,
     "keep_tokens=critical": PPO,
 }
-"""Base algorithms with a different part in the slot; used if DAPO itself has the part, or has no place for it."""
+"""Base algorithms with a different part in the slot; used if DAPO itself has the part, or cannot use it."""
 NUMBERS = {
     "outcome_reward=cosine": ",max_length=6",
     "outcome_reward=length_shaped": ",target=2",

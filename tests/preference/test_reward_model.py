@@ -24,8 +24,8 @@ from rljax.preference.pair_update import encode_pairs, judge_pairs
 from rljax.preference.reward_model import (
     RewardModel,
     load_reward_model,
+    make_reward_function,
     make_score,
-    reward_of_model,
     save_reward_model,
     score_sequences,
     sequence_tokens,
@@ -98,8 +98,8 @@ def test_a_saved_model_gives_the_same_scores(saved, params):
 
 def test_half_precision_scores_are_close_and_float32(saved):
     prompts, completions = texts(HELDOUT[:16])
-    exact = reward_of_model(saved, ONE)(prompts=prompts, completions=completions)
-    coarse = reward_of_model(saved, ONE, dtype="bfloat16")(prompts=prompts, completions=completions)
+    exact = make_reward_function(saved, ONE)(prompts=prompts, completions=completions)
+    coarse = make_reward_function(saved, ONE, dtype="bfloat16")(prompts=prompts, completions=completions)
     np.testing.assert_allclose(coarse, exact, atol=0.05 * np.abs(exact).max())
     assert coarse != exact
 
@@ -120,7 +120,7 @@ def test_a_models_tokenizer_is_saved_with_it(tmp_path):
     again = load_reward_model(tmp_path)
     assert again.chat
     assert again.tokenizer.encode("a b") == [1, 2]
-    answers = reward_of_model(tmp_path, ONE)(prompts=["b"], completions=["a a"])
+    answers = make_reward_function(tmp_path, ONE)(prompts=["b"], completions=["a a"])
     assert "has no chat template" in answers[0].reason
     assert load_reward_model(tmp_path, chat=False).chat, "the folder decides, whatever the argument"
 
@@ -136,7 +136,7 @@ def test_chats_are_scored_through_the_template(tmp_path, params):
     save_value_model(tmp_path, MODEL, params, bos=None, eos=1)
     chat = ({"role": "system", "content": "1"}, {"role": "user", "content": "2"})
     ask = {"prompts": ["1\n2", "3"], "completions": ["4", "5"]}
-    found = reward_of_model(tmp_path, ONE, tokenizer=ChatCharacterTokenizer(), chat=True, chats={"1\n2": chat})(**ask)
+    found = make_reward_function(tmp_path, ONE, tokenizer=ChatCharacterTokenizer(), chat=True, chats={"1\n2": chat})(**ask)
     sequences = [[*TOKENIZER.encode(text), 1] for text in ("1+2+4", "3+5")]
     np.testing.assert_allclose(found, make_score(MODEL, ONE)(params, sequences), atol=1e-6)
     pair = Preference("1\n2", "4", "5", chat)
@@ -154,9 +154,9 @@ def test_a_folder_of_another_library_names_no_tokenizer(tmp_path, params):
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(saved):
     with pytest.raises(InputError, match=r"trained on a vocabulary of \d+ tokens, but the tokenizer has 4; .*'characters:"):
-        reward_of_model(saved, ONE, tokenizer=CharacterTokenizer("01"))
+        make_reward_function(saved, ONE, tokenizer=CharacterTokenizer("01"))
     with pytest.raises(InputError, match=r"vocabulary of \d+ tokens, but the tokenizer has 259"):
-        reward_of_model(saved, ONE, tokenizer=ByteTokenizer())
+        make_reward_function(saved, ONE, tokenizer=ByteTokenizer())
 
 
 def test_folders_that_are_not_a_reward_model_are_refused(untyped, tmp_path):
@@ -190,7 +190,7 @@ def test_folders_that_are_not_a_reward_model_are_refused(untyped, tmp_path):
 
 @pytest.mark.parametrize("rows", [3, 32])
 def test_the_reward_is_the_score(saved, rows, params):
-    reward = reward_of_model(saved, ONE, rows=rows)
+    reward = make_reward_function(saved, ONE, rows=rows)
     prompts, completions = texts(HELDOUT[:20])
     prompts, completions = [*prompts, "7="], [*completions, "1" * 40]
     sequences = [sequence_tokens(*pair, TOKENIZER, chat=False) for pair in zip(prompts, completions, strict=True)]
@@ -203,10 +203,10 @@ def test_the_reward_is_the_score(saved, rows, params):
 
 
 def test_a_completion_that_cannot_be_encoded_has_failed(saved):
-    answers = reward_of_model(saved, ONE)(prompts=["7=", "7=", "7="], completions=["1", "é", "111"])
+    answers = make_reward_function(saved, ONE)(prompts=["7=", "7=", "7="], completions=["1", "é", "111"])
     assert isinstance(answers[1], Failed)
     assert "'é'" in answers[1].reason
-    alone = reward_of_model(saved, ONE)(prompts=["7=", "7="], completions=["1", "111"])
+    alone = make_reward_function(saved, ONE)(prompts=["7=", "7="], completions=["1", "111"])
     np.testing.assert_allclose([answers[0], answers[2]], alone, atol=1e-6)
-    scores = judge(reward_of_model(saved, ONE), ["7="] * 12, ["1"] * 11 + ["é"], {})
+    scores = judge(make_reward_function(saved, ONE), ["7="] * 12, ["1"] * 11 + ["é"], {})
     assert scores.valid.tolist() == [True] * 11 + [False]

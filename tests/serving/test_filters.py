@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.parallel import make_mesh
-from rljax.preference.reward_model import RewardModel, reward_of_model, save_reward_model
+from rljax.preference.reward_model import RewardModel, make_reward_function, save_reward_model
 from rljax.programs.serving import ExtensionSettings
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -138,7 +138,7 @@ def reward_model(tmp_path_factory):
 
 
 def test_a_reward_model_withholds_answers_below_a_score_and_chooses_the_best(folder, texts, reward_model):
-    scores = np.array(reward_of_model(reward_model, make_mesh(1, 1))(["a"] * 4, texts))
+    scores = np.array(make_reward_function(reward_model, make_mesh(1, 1))(["a"] * 4, texts))
     least = float(np.sort(scores)[1:3].mean())
     with serving(folder, extensions=ExtensionSettings(filter_answers=(f"model:{reward_model},least={least}",))) as (url, _):
         choices = post(url, TEXT, prompt="a", n=4, **SAMPLING).json()["choices"]
