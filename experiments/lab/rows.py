@@ -71,7 +71,7 @@ def add_missing_rows(
     return rows
 
 
-def write_page(file: Path, command: str, caption: str, report: str) -> None:
+def write_page(file: Path, command: str, caption: str, report: str, *, machine: str | None = None) -> None:
     """Write the page of results next to a file of rows: command, date and machine, a caption, and tables.
 
     Args:
@@ -79,8 +79,10 @@ def write_page(file: Path, command: str, caption: str, report: str) -> None:
         command: the command that writes both.
         caption: description of the numbers.
         report: the tables, in Markdown.
+        machine: date and machine of the rows, as `made_on` describes them; by default, today and this machine.
     """
-    file.with_suffix(".md").write_text(f"`{command}` ({made_on()}): {caption}\n\n{report}", encoding="utf-8")
+    place = made_on() if machine is None else machine
+    file.with_suffix(".md").write_text(f"`{command}` ({place}): {caption}\n\n{report}", encoding="utf-8")
 
 
 def share_text(shares: Mapping[int, float]) -> str:
@@ -156,11 +158,12 @@ def verdict_table(comparisons: Iterable[Comparison], *, margin: float = 0.01) ->
 
 
 def made_on() -> str:
-    """Describe the date, machine and versions of a run for its page of results.
+    """Describe the date, machine and versions of a run for its page of results; an accelerator is named last.
 
     Example:
         >>> made_on().count(", ")
         4
     """
     machine = f"{usable_processors()} cores, {platform.machine()}"
-    return f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}, JAX {jax.__version__}"
+    device = "" if jax.default_backend() == "cpu" else f", {jax.devices()[0].device_kind}"
+    return f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}, JAX {jax.__version__}{device}"

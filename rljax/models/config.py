@@ -184,6 +184,8 @@ class TransformerConfig:
     """What each layer recomputes in the backward pass: one of `REMATS`."""
     attention: str = "blockwise"
     """Program for attention over complete sequences: dense, blockwise, cudnn or splash; see `rljax.models.attention`."""
+    scan_layers: bool = False
+    """Whether complete sequences pass through equal layers in one loop; see `rljax.models.layer_blocks`."""
 
     activation: str = "silu"
     """Activation function of the gate, one of `ACTIVATIONS`."""

@@ -564,7 +564,7 @@ def _raw_config(config: TransformerConfig, *, bos: int | None, eos: int) -> dict
     lost += [
         f"{field.name}={getattr(config, field.name)!r}"
         for field in fields(config)
-        if field.name not in (*read, "tied_head", "compute_dtype", "remat", "attention")
+        if field.name not in (*read, "tied_head", "compute_dtype", "remat", "attention", "scan_layers")
         and getattr(config, field.name) != field.default
     ]
     if lost:

@@ -375,10 +375,11 @@ class Transformer(nnx.Module):
         run = Layer.__call__
         if self.config.remat != "none" and cache is None:
             run = nnx.remat(run, policy=SAVED[self.config.remat])
-        if self.config.remat == "sqrt" and cache is None:
-            from rljax.models.layer_blocks import run_in_blocks  # noqa: PLC0415  most runs keep every layer's input
+        if cache is None and (self.config.scan_layers or self.config.remat == "sqrt"):
+            from rljax.models.layer_blocks import run_in_blocks, scan_layers  # noqa: PLC0415  most runs do neither
 
-            x, cache = run_in_blocks(run, list(self.layers), x, angles, segments)
+            run_all = scan_layers if self.config.scan_layers else run_in_blocks
+            x, cache = run_all(run, list(self.layers), x, angles, segments)
             return self.norm(x), cache
         for index, layer in enumerate(self.layers):
             x, layer_cache = run(layer, x, angles[index], segments, None if cache is None else cache[index], slot)

@@ -20,6 +20,7 @@ from rljax.models import (
     init_params,
     language_model,
 )
+from rljax.models.adapters import Base, init_adapter, scoring_params
 from rljax.models.config import REMATS
 from rljax.models.language_model import (
     empty_cache,
@@ -264,6 +265,42 @@ def test_blocks_of_layers_keep_values_gradients_and_caches():
     )
     assert len(of_blocks) == 5
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), of_blocks, of_layers)
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_scanned_layers_keep_values_gradients_and_caches(remat):
+    """Seven layers: a pattern of a full and two windowed layers, twice, and one that is left."""
+    config = replace(CONFIG, layers=7, window=3, full_layers=(0, 3, 6), remat=remat)
+    params = jax.tree.map(lambda x: x * 4, init_params(config, jax.random.key(2)))
+
+    def total(params, scan):
+        scores = score_tokens(Model(replace(config, scan_layers=scan)), params, packed(1))
+        return (scores.logp + 0.3 * scores.entropy).sum()
+
+    differentiate = jax.jit(jax.value_and_grad(total), static_argnums=1)
+    (value, gradient), (expected, expected_gradient) = (differentiate(params, scan) for scan in (True, False))
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, expected_gradient)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) > 0.01
+    loops = [differentiate.lower(params, scan).as_text().count("stablehlo.while") for scan in (True, False)]
+    assert loops[0] > loops[1], "the layers are a loop"
+    scanned, unrolled = (
+        begin_decode(Model(replace(config, scan_layers=scan)), params, TOKENS, ATTENTION, 4) for scan in (True, False)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), scanned, unrolled)
+
+
+def test_layers_with_different_parameters_are_not_scanned_together(params):
+    """Only the second of three layers has an adapter, so no two layers repeat, and all run one by one."""
+    config = replace(CONFIG, layers=3)
+    params = init_params(config, jax.random.key(2))
+    adapter = init_adapter(jax.random.key(0), params, rank=2, targets=("query",))
+    held = scoring_params(Base(params, jnp.float32(1)), adapter)
+    held["layers"][0], held["layers"][2] = params["layers"][0], params["layers"][2]
+    by_scan, by_loop = (
+        score_tokens(Model(replace(config, scan_layers=scan)), held, packed(1)).logp for scan in (True, False)
+    )
+    np.testing.assert_allclose(by_scan, by_loop, atol=1e-6)
 
 
 def test_bfloat16_is_close_and_scores_stay_float32(params):

@@ -14,6 +14,7 @@ from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.policy import policy_of_logits
 from rljax.sharing import KEPT, cached_partial, contains_bound_method, shared
 from rljax.tracking.phase_times import watch_compilation
+from rljax.tracking.rows import read_metrics
 from rljax.training.scoring import check_policy
 
 CONFIG = SMALL.replace(
@@ -117,3 +118,27 @@ def test_a_cached_partial_is_the_same_for_equal_arguments():
     assert first is second
     assert cached_partial(scaled, Scale(3.0)) is not first
     assert float(jax.jit(first)(1.5)) == float(jax.jit(second)(2.0)) - 1.0 == 3.0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "vapo", "value_pretraining_steps": 1},
+        {"algorithm": "grpo", "algorithm_options": {"beta": 0.1}, "lora_rank": 2},
+        {"algorithm": "dapo", "fsdp": 2, "tensor": 2, "heads": 4, "kv_heads": 2, "width": 32, "replicas": 2},
+    ],
+    ids=lambda settings: settings["algorithm"],
+)
+def test_a_run_with_scanned_layers_is_the_same_run(tmp_path, settings):
+    """Two steps, with the layers in a loop and one after another."""
+
+    def record(scan):
+        run = tmp_path / f"scan_{scan}"
+        rljax.train(
+            CONFIG.replace(layers=3, steps=2, warm_start_steps=0, scan_layers=scan, run=str(run), **settings), even_length
+        )
+        rows = [row for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "rl"]
+        return [{name: row[name] for name in ("loss", "reward", "entropy", "grad_norm")} for row in rows]
+
+    for scanned, unrolled in zip(record(True), record(False), strict=True):
+        assert scanned == pytest.approx(unrolled, rel=1e-3, abs=1e-6)

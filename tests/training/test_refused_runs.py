@@ -49,6 +49,7 @@ def test_invalid_settings_are_refused_before_anything_is_written(tmp_path, chang
         ({"steps": -1}, "steps is -1; it must not be negative"),
         ({"operands": (4, 3)}, r"operands is \(4, 3\)"),
         ({"dtype": "float16"}, "dtype is 'float16'"),
+        ({"remat": "sqrt", "scan_layers": True}, "scan_layers cannot be combined with remat='sqrt'"),
         ({"remat": "all"}, "remat is 'all'; choose none, full, dots, dots_no_batch or sqrt"),
         ({"oversample": 0.5}, "oversample is 0.5"),
         ({"heads": 3}, "width=16 over heads=3"),

@@ -35,7 +35,10 @@ class ModelConfig(NetworkConfig):
     """Keep special tokens, such as <think> in some tokenizers, in the text that rewards and environments read."""
     attention: Literal["blockwise", "dense", "cudnn", "splash"] = "blockwise"
     """Implementation of attention over full sequences: blockwise (a few queries at a time) or dense (all scores at once) on any
-    device; cudnn on NVIDIA GPUs and splash on TPUs, neither of which has been run on such a device yet."""
+    device; cudnn on NVIDIA GPUs and splash on TPUs, which has not been run on a TPU yet."""
+    scan_layers: bool = False
+    """Compile equal layers once, as a loop, for scoring, training and reading prompts. On an accelerator, a deep model then starts
+    minutes earlier; each step may take longer, and another copy of the layers' parameters and of their gradient is in memory."""
     score_chunk: int | None = None
     """Number of tokens whose logits are on a device at once; by default as many as fit in
     160 MB on CPUs and in 1.28 GB on accelerators, there at most 4,096."""
@@ -61,6 +64,10 @@ class ModelConfig(NetworkConfig):
             raise InputError(
                 f"score_chunk={self.score_chunk} cannot be combined with calculator={self.calculator}, whose mixture needs the "
                 "logits of all tokens on a device at once; leave one of them out."
+            )
+        if self.scan_layers and self.remat == "sqrt":
+            raise InputError(
+                "scan_layers cannot be combined with remat='sqrt', which groups layers too; choose remat='full'."
             )
         self.chat_format()
         if self.images is not None:

@@ -1,5 +1,7 @@
 """The policy of a run: the user's, or the built-in one with the shape and parts that the settings choose."""
 
+from dataclasses import replace
+
 from jax.sharding import Mesh
 
 from rljax.data.images import PATTERNS, patch_counts
@@ -7,7 +9,6 @@ from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Policy, TransformerConfig, transformer_policy
 from rljax.models.huggingface import locate, read_config
-from rljax.records import required
 from rljax.training.config import ModelConfig, TrainConfig
 from rljax.training.parts.seams import Seams
 
@@ -18,8 +19,10 @@ def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
     Raises:
         InputError: the model folder cannot be found or read.
     """
-    if config.path is None:
-        return TransformerConfig(
+    if config.path is not None:
+        shape = read_config(locate(config.path))
+    else:
+        shape = TransformerConfig(
             vocab_size=vocab_size,
             width=config.width,
             layers=config.layers,
@@ -27,22 +30,24 @@ def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
             kv_heads=config.kv_heads,
             head_dim=config.width // config.heads,
             hidden=config.hidden,
-            compute_dtype=config.dtype,
-            remat=config.remat,
-            attention=config.attention,
         )
-    return read_config(locate(config.path), compute_dtype=config.dtype, remat=config.remat, attention=config.attention)
+    shape = replace(shape, compute_dtype=config.dtype, attention=config.attention)
+    return replace(shape, remat=config.remat, scan_layers=config.scan_layers)
 
 
 def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
     """Make the built-in policy; its parameters are loaded or initialized when `init` is called.
 
     Raises:
-        InputError: a part of the model cannot read the tokens.
+        InputError: a part of the model cannot read the tokens, or the mesh does not divide the transformer's axes.
     """
     shape = make_shape(config, tokenizer.vocab_size)
     if config.images is not None:
-        return image_policy(config, tokenizer, shape, mesh)
+        from rljax.models.patches import patch_policy, patches_of  # noqa: PLC0415  few runs read images
+
+        rows, columns = patch_counts(*config.images)
+        patches = patches_of(tokenizer.encode, PATTERNS, rows=rows, columns=columns)
+        return patch_policy(shape, patches, mesh=mesh, chunk=config.score_chunk)
     folder, bos, eos = None if config.path is None else locate(config.path), tokenizer.bos_token_id, tokenizer.eos_token_id
     policy = transformer_policy(shape, folder=folder, bos=bos, eos=eos, mesh=mesh, chunk=config.score_chunk)
     if config.calculator is None:
@@ -51,25 +56,6 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
     from rljax.models.symbolic import mixed_policy  # noqa: PLC0415  as above
 
     return mixed_policy(policy, calculator_of(tokenizer.encode, policy.vocab_size), share=config.calculator)
-
-
-def image_policy(config: ModelConfig, tokenizer: Tokenizer, shape: TransformerConfig, mesh: Mesh) -> Policy:
-    """Make the small transformer with patch embeddings for the Braille characters of a tokenizer.
-
-    Args:
-        config: the settings; `images` is the size of an image.
-        tokenizer: tokenizer of prompts and responses.
-        shape: shape of the transformer.
-        mesh: the devices.
-
-    Raises:
-        InputError: a Braille character is not one token, or the mesh does not divide the transformer's axes.
-    """
-    from rljax.models.patches import patch_policy, patches_of  # noqa: PLC0415  few runs read images
-
-    rows, columns = patch_counts(*required(config.images, "model.images"))
-    patches = patches_of(tokenizer.encode, PATTERNS, rows=rows, columns=columns)
-    return patch_policy(shape, patches, mesh=mesh, chunk=config.score_chunk)
 
 
 def choose_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh: Mesh) -> Policy:

@@ -1,0 +1,82 @@
+"""A pretrained model learns a format: the sum of two numbers as one line of JSON with two named keys.
+
+The reward is 0.5 for a response that is nothing but a JSON object with the keys `sum` (a number) and `even` (true or false), and 1
+if both values are also right. The page reports both shares, before and after.
+
+    python experiments/real/json_answers.py --model HuggingFaceTB/SmolLM2-135M-Instruct
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab and real
+from real.addition import CONFIG, question_of
+from real.curves import Arguments, Experiment, run_experiment, write_jsonl
+
+from rljax.rewards.correctness import right_from
+
+
+def read_answer(completion: str) -> Mapping[str, Any] | None:
+    """Read a response in the requested format; None if it is in another."""
+    if "\n" in completion.strip():
+        return None
+    try:
+        found = json.loads(completion)
+    except ValueError:
+        return None
+    is_valid = isinstance(found, dict) and {*found} == {"sum", "even"}
+    return found if is_valid and type(found["sum"]) is int and type(found["even"]) is bool else None
+
+
+def is_right(completion: str, answer: str) -> bool:
+    """Return whether a response is in the format and both values are right."""
+    found = read_answer(completion)
+    return found is not None and found == {"sum": int(answer), "even": int(answer) % 2 == 0}
+
+
+@right_from(1.0)
+def json_answer(completions: Sequence[str], answer: Sequence[str], **columns: Any) -> list[float]:
+    """Reward half for the format, and half for the right values in it."""
+    return [
+        0.5 * (read_answer(completion) is not None) + 0.5 * is_right(completion, right)
+        for completion, right in zip(completions, answer, strict=True)
+    ]
+
+
+def write_questions(folder: Path) -> tuple[Path, Path]:
+    """Write sums of two numbers below 50 in a fixed random order: 256 for evaluation, the others for training."""
+    pairs = np.random.default_rng(1).permutation([(a, b) for a in range(1, 50) for b in range(1, 50)])
+    keys = (
+        'Reply with one line of JSON, such as {"sum": 3, "even": false}, that says what the sum is and whether it is even.'
+    )
+    rows = [question_of(f"What is {a} + {b}? {keys}", str(a + b)) for a, b in pairs]
+    return write_jsonl(folder, rows[256:], rows[:256])
+
+
+JSON_ANSWERS = Experiment(
+    name="json_answers",
+    caption="share of greedy responses to 256 held-out questions that are in the format with right values",
+    config=CONFIG.replace(
+        name="json-answers",
+        max_prompt_tokens=96,
+        max_response_tokens=32,
+        steps=60,
+    ),
+    arms={"GRPO": {}},
+    reward=json_answer,
+    write_problems=write_questions,
+    measures={
+        "valid JSON with the two keys": lambda completion, answer: read_answer(completion) is not None,
+        "valid, with the right sum": lambda completion, answer: (read_answer(completion) or {}).get("sum") == int(answer),
+        "valid, with both values right": is_right,
+    },
+)
+
+if __name__ == "__main__":
+    run_experiment(JSON_ANSWERS, tyro.cli(Arguments, description=__doc__))

@@ -1,0 +1,55 @@
+"""A puzzle of reasoning-gym that the model sometimes solves: the least common multiple of two numbers up to 40.
+
+The reward is the generator's own score of the number that the response ends with. A response that goes on after its last number
+has no answer: if it had, a response that repeats the question until it reaches the limit would score whenever the second number of
+the question is the answer, and RL finds that within ten steps. It needs the extra `tasks`.
+
+    python experiments/real/least_common_multiple.py --model HuggingFaceTB/SmolLM2-135M-Instruct
+"""
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab and real
+from real.addition import CONFIG
+from real.curves import Arguments, Experiment, run_experiment
+
+from rljax.rewards.correctness import right_from
+from rljax.rewards.reasoning_gym import reasoning_gym
+
+
+def final_number(text: str) -> str:
+    """Return the number that a text ends with, up to punctuation; the empty text if it ends otherwise."""
+    found = re.search(r"(\d+)\W*$", text)
+    return "" if found is None else found[1]
+
+
+@right_from(1.0)
+def score_final_number(prompts: Sequence[str], completions: Sequence[str], **columns: Any) -> list:
+    """Let the generator score the number that each response ends with."""
+    return reasoning_gym(prompts, [f"<answer>{final_number(text)}</answer>" for text in completions], **columns)
+
+
+LEAST_COMMON_MULTIPLE = Experiment(
+    name="least_common_multiple",
+    caption="greedy accuracy on 256 held-out problems of reasoning-gym's `lcm`",
+    config=CONFIG.replace(
+        name="least-common-multiple",
+        task="reasoning_gym:lcm",
+        task_options={"max_numbers": 2, "max_value": 40},
+        train_problems=800,
+        max_prompt_tokens=64,
+        max_response_tokens=32,
+        steps=60,
+    ),
+    arms={"GRPO": {}},
+    reward=score_final_number,
+)
+
+if __name__ == "__main__":
+    run_experiment(LEAST_COMMON_MULTIPLE, tyro.cli(Arguments, description=__doc__))

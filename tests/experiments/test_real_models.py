@@ -1,0 +1,118 @@
+"""The experiments on a pretrained model: their rewards, their problems, and that committed results match the settings."""
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SHARED_DATA
+from real import gsm8k
+from real.addition import ADDITION, last_number, write_sums
+from real.addition_algorithms import COMPARISON
+from real.curves import at_tokens, curves_of, plot, report, report_by_tokens, settings_of
+from real.json_answers import JSON_ANSWERS, is_right, json_answer, read_answer, write_questions
+from real.least_common_multiple import LEAST_COMMON_MULTIPLE, final_number
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "real"
+EXPERIMENTS = (ADDITION, COMPARISON, JSON_ANSWERS, LEAST_COMMON_MULTIPLE)
+COMMITTED = [experiment for experiment in EXPERIMENTS if (FOLDER / f"{experiment.name}.json").is_file()]
+
+
+def rows_of(experiment):
+    """The committed rows of an experiment."""
+    return json.loads((FOLDER / f"{experiment.name}.json").read_text())
+
+
+def read_problems(files):
+    """The training and the held-out problems in two files."""
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+
+
+def test_the_last_number_is_judged():
+    answers = ["17 + 25 = 42", "42", "It is 42, since 17 + 25 is that", "about 42.", "forty-two", ""]
+    assert last_number(answers, ["42"] * len(answers)) == [1, 1, 0, 1, 0, 0]
+
+
+def test_no_held_out_sum_is_trained_on(tmp_path):
+    train, heldout = read_problems(write_sums(tmp_path))
+    rows = [*train, *heldout]
+    sums = [re.findall(r"\d+", row["prompt"][0]["content"]) for row in rows]
+    assert (len(train), len(heldout), len({*map(tuple, sums)})) == (90 * 90 - 256, 256, 90 * 90)
+    assert all(int(a) + int(b) == int(row["answer"]) for (a, b), row in zip(sums, rows, strict=True))
+
+
+def test_a_json_answer_is_one_line_with_exactly_the_two_keys():
+    right, wrong = '{"sum": 42, "even": true}', '{"sum": 43, "even": true}'
+    scores = {right: 1, f"\n{right} ": 1, wrong: 0.5, "42": 0, '{"sum": 42}': 0, '{"sum": "42", "even": true}': 0, "[]": 0}
+    scores['{"sum": 42,\n"even": true}'] = 0
+    assert json_answer([*scores], ["42"] * len(scores)) == [*scores.values()]
+    assert [read_answer(text) is not None for text in scores] == [score > 0 for score in scores.values()]
+    assert is_right(right, "42")
+    assert not is_right(wrong, "42")
+
+
+def test_no_held_out_question_is_trained_on(tmp_path):
+    train, heldout = read_problems(write_questions(tmp_path))
+    questions = [row["prompt"][0]["content"] for row in (*train, *heldout)]
+    assert len({*questions}) == len(questions) == 49 * 49
+
+
+def test_only_a_response_that_ends_with_a_number_has_an_answer():
+    texts = ["The LCM of 4 and 6 is 12.", "12", "**12**", "The LCM of 4 and 6", "12 is the LCM of both", "none"]
+    assert [final_number(text) for text in texts] == ["12", "12", "12", "6", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("so $1,080.00 in all", "1080"), ("3.50", "3.50"), ("-7 degrees", "-7"), ("Step 2: it is 9", "9"), ("none", None)],
+)
+def test_the_last_number_of_a_gsm8k_response(text, number):
+    assert gsm8k.number_of(text) == number
+
+
+@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="shared data absent")
+def test_gsm8k_is_divided_and_every_problem_has_a_number(tmp_path):
+    train, heldout = read_problems(gsm8k.write_problems(SHARED_DATA / "gsm8k_train.jsonl", tmp_path))
+    assert (len(train), len(heldout)) == (7473 - gsm8k.HELD_OUT, gsm8k.HELD_OUT)
+    assert all(re.fullmatch(r"-?\d+(\.\d+)?", row["answer"]) for row in (*train, *heldout))
+
+
+def test_curves_count_the_tokens_sampled_until_each_evaluation():
+    steps = [
+        {"phase": "rl", "step": step, "tokens_per_second": 10.0, "seconds": 3.0, "accuracy": 0.5, "response_length": 4.0}
+        for step in (1, 2)
+    ]
+    evaluations = [{"phase": "eval", "step": step, "accuracy": 0.1 * step, "seconds": 1.0} for step in (0, 2)]
+    found = curves_of([evaluations[0], *steps, evaluations[1]])
+    assert found["tokens"] == {"0": 0, "2": 60}
+    assert found["entropy"] == [None, None], "no group to train on: no update"
+    assert at_tokens(found, 30) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("experiment", COMMITTED, ids=lambda experiment: experiment.name)
+def test_committed_results_match_the_settings(experiment, tmp_path):
+    """The page and the picture are made from the rows, and the rows with the present settings."""
+    rows = rows_of(experiment)
+    assert [row["settings"] for row in rows] == list(map(partial(settings_of, experiment), rows))
+    page = (FOLDER / f"{experiment.name}.md").read_text()
+    assert report(experiment, rows) in page
+    if all("tokens" in row for row in rows) and len(experiment.arms) > 1:
+        assert report_by_tokens(experiment, rows) in page
+    plot(experiment, rows, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
+    assert (FOLDER / f"{experiment.name}.png").is_file()
+
+
+@pytest.mark.parametrize("experiment", [ADDITION, COMPARISON], ids=lambda experiment: experiment.name)
+def test_every_run_learned_to_add(experiment):
+    for row in rows_of(experiment):
+        first, *_, last = row["accuracy"].values()
+        assert last > first + 0.3, (row["arm"], row["seed"])
+
+
+def test_sampling_and_scoring_agree_on_the_gpu():
+    """The mean difference of the log-probabilities that the sampler and the scorer computed in float32 (TF32 products)."""
+    for row in rows_of(COMPARISON):
+        assert np.nanmax(np.asarray(row["sampler_gap"], float)) < 1e-4
