@@ -1,7 +1,7 @@
 """A pretrained model learns a format: the sum of two numbers as one line of JSON with two named keys.
 
-The reward is 0.5 for a response that is nothing but a JSON object with the keys `sum` (a number) and `even` (true or false), and 1
-if both values are also right. The page reports both shares, before and after.
+The reward is a third for a response that is nothing but a JSON object with the keys `sum` (a number) and `even` (true or false),
+and a third for each right value in it. The page reports the shares of each kind, before and after.
 
     python experiments/real/json_answers.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 """
@@ -34,17 +34,17 @@ def read_answer(completion: str) -> Mapping[str, Any] | None:
     return found if is_valid and type(found["sum"]) is int and type(found["even"]) is bool else None
 
 
-def is_right(completion: str, answer: str) -> bool:
-    """Return whether a response is in the format and both values are right."""
+def count_right(completion: str, answer: str) -> int:
+    """Count the right values of a response; 0 if it is not in the format."""
     found = read_answer(completion)
-    return found is not None and found == {"sum": int(answer), "even": int(answer) % 2 == 0}
+    return 0 if found is None else (found["sum"] == int(answer)) + (found["even"] == (int(answer) % 2 == 0))
 
 
 @right_from(1.0)
 def json_answer(completions: Sequence[str], answer: Sequence[str], **columns: Any) -> list[float]:
-    """Reward half for the format, and half for the right values in it."""
+    """Reward a third for the format, and a third for each right value in it."""
     return [
-        0.5 * (read_answer(completion) is not None) + 0.5 * is_right(completion, right)
+        ((read_answer(completion) is not None) + count_right(completion, right)) / 3
         for completion, right in zip(completions, answer, strict=True)
     ]
 
@@ -74,7 +74,7 @@ JSON_ANSWERS = Experiment(
     measures={
         "valid JSON with the two keys": lambda completion, answer: read_answer(completion) is not None,
         "valid, with the right sum": lambda completion, answer: (read_answer(completion) or {}).get("sum") == int(answer),
-        "valid, with both values right": is_right,
+        "valid, with both values right": lambda completion, answer: count_right(completion, answer) == 2,
     },
 )
 

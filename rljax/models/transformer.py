@@ -374,7 +374,7 @@ class Transformer(nnx.Module):
         angles, caches = angles_by_layer(positions, self.config, [layer.attention.window for layer in self.layers]), []
         run = Layer.__call__
         if self.config.remat != "none" and cache is None:
-            run = nnx.remat(run, policy=SAVED[self.config.remat])
+            run = nnx.remat(run, prevent_cse=not self.config.scan_layers, policy=SAVED[self.config.remat])
         if cache is None and (self.config.scan_layers or self.config.remat == "sqrt"):
             from rljax.models.layer_blocks import run_in_blocks, scan_layers  # noqa: PLC0415  most runs do neither
 

@@ -12,7 +12,7 @@ from real import gsm8k
 from real.addition import ADDITION, last_number, write_sums
 from real.addition_algorithms import COMPARISON
 from real.curves import at_tokens, curves_of, plot, report, report_by_tokens, settings_of
-from real.json_answers import JSON_ANSWERS, is_right, json_answer, read_answer, write_questions
+from real.json_answers import JSON_ANSWERS, json_answer, read_answer, write_questions
 from real.least_common_multiple import LEAST_COMMON_MULTIPLE, final_number
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "real"
@@ -44,13 +44,20 @@ def test_no_held_out_sum_is_trained_on(tmp_path):
 
 
 def test_a_json_answer_is_one_line_with_exactly_the_two_keys():
-    right, wrong = '{"sum": 42, "even": true}', '{"sum": 43, "even": true}'
-    scores = {right: 1, f"\n{right} ": 1, wrong: 0.5, "42": 0, '{"sum": 42}': 0, '{"sum": "42", "even": true}': 0, "[]": 0}
+    right, wrong = '{"sum": 42, "even": true}', '{"sum": 43, "even": false}'
+    scores = {
+        right: 1,
+        f"\n{right} ": 1,
+        wrong: 1 / 3,
+        '{"sum": 42, "even": false}': 2 / 3,
+        "42": 0,
+        '{"sum": 42}': 0,
+        '{"sum": "42", "even": true}': 0,
+        "[]": 0,
+    }
     scores['{"sum": 42,\n"even": true}'] = 0
     assert json_answer([*scores], ["42"] * len(scores)) == [*scores.values()]
     assert [read_answer(text) is not None for text in scores] == [score > 0 for score in scores.values()]
-    assert is_right(right, "42")
-    assert not is_right(wrong, "42")
 
 
 def test_no_held_out_question_is_trained_on(tmp_path):
