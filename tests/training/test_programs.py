@@ -130,13 +130,11 @@ def test_a_cached_partial_is_the_same_for_equal_arguments():
     ids=lambda settings: settings["algorithm"],
 )
 def test_a_run_with_scanned_layers_is_the_same_run(tmp_path, settings):
-    """Two steps, with the layers in a loop and one after another."""
+    """A step and its metrics, with the layers in a loop and one after another."""
 
     def record(scan):
         run = tmp_path / f"scan_{scan}"
-        rljax.train(
-            CONFIG.replace(layers=3, steps=2, warm_start_steps=0, scan_layers=scan, run=str(run), **settings), even_length
-        )
+        rljax.train(CONFIG.replace(layers=3, warm_start_steps=0, scan_layers=scan, run=str(run), **settings), even_length)
         rows = [row for row in read_metrics(run / "metrics.jsonl") if row["phase"] == "rl"]
         return [{name: row[name] for name in ("loss", "reward", "entropy", "grad_norm")} for row in rows]
 
