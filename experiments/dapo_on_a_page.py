@@ -1,7 +1,7 @@
 """DAPO on a page: a Flax transformer, a device mesh, three jitted functions, Optax and Orbax, from top to bottom.
 
-A small model first imitates worked sums, most of which stop before the answer; DAPO then rewards only stated, right answers. The
-equations are `rljax.algorithms`, the transformer is `rljax.models`, and everything else about training is in this file.
+A small model first imitates worked sums, most of which stop before the answer; DAPO then rewards an answer only if it is stated
+and right. The equations are `rljax.algorithms`, the transformer is `rljax.models`; all else about training is in this file.
 
     python experiments/dapo_on_a_page.py [FOLDER]       train; save to FOLDER, or continue from it
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python experiments/dapo_on_a_page.py       on 8 (fake) devices
@@ -34,9 +34,9 @@ from rljax.ops.weights import token_mean
 # 1. Settings: P prompts of at most L tokens, G responses to each of at most T tokens; B = P G rows of L + T tokens.
 P, G, L, T = 32, 8, 10, 40
 SEED, TRIES, MINIBATCHES, WARM_ROWS, WARM_STEPS, RL_STEPS, EVAL_EVERY = 0, 3, 2, 64, 600, 40, 10
-TEXT = CharacterTokenizer()
-PAD, END = TEXT.pad_token_id, TEXT.eos_token_id
-SHAPE = TransformerConfig(TEXT.vocab_size, width=96, layers=3, heads=4, kv_heads=2, head_dim=24, hidden=256)
+TOKENIZER = CharacterTokenizer()
+PAD, END = TOKENIZER.pad_token_id, TOKENIZER.eos_token_id
+MODEL_CONFIG = TransformerConfig(TOKENIZER.vocab_size, width=96, layers=3, heads=4, kv_heads=2, head_dim=24, hidden=256)
 DAPO = dapo(clip_low=0.2, clip_high=0.28, max_length=T, cache=4)
 WARM_RATE = optax.warmup_cosine_decay_schedule(0.0, 4e-3, warmup_steps=50, decay_steps=WARM_STEPS)
 RATE = optax.join_schedules([WARM_RATE, optax.constant_schedule(1e-4)], [WARM_STEPS])
@@ -47,19 +47,19 @@ TRAIN = unfinished(arithmetic("train", 4096, seed=SEED, operands=(2, 5)), share=
 HELDOUT = arithmetic("heldout", 512, seed=SEED, operands=(2, 5))
 
 
-def prompts_of(problems: list) -> np.ndarray:
-    """Prompts `[N, L]`."""
-    return np.array([([PAD] * L + TEXT.encode(problem.prompt))[-L:] for problem in problems], np.int32)
+def encode_prompts(problems: list) -> np.ndarray:
+    """Encode prompts, padded on the left: `[N, L]`."""
+    return np.array([([PAD] * L + TOKENIZER.encode(problem.prompt))[-L:] for problem in problems], np.int32)
 
 
 def demonstrations_of(problems: list) -> np.ndarray:
     """Worked sums and their end-of-sequence token, `[N, T]`."""
-    return np.array([([*TEXT.encode(problem.demonstration), END] + [PAD] * T)[:T] for problem in problems], np.int32)
+    return np.array([([*TOKENIZER.encode(problem.demonstration), END] + [PAD] * T)[:T] for problem in problems], np.int32)
 
 
 def is_right(problem: Any, response: np.ndarray) -> bool:
     """The reward: the response ends, and what follows its `#` is the answer."""
-    return END in response and TEXT.decode(response).partition("#")[2] == problem.answer
+    return END in response and TOKENIZER.decode(response).partition("#")[2] == problem.answer
 
 
 # 3. The model: two pure functions of its parameters.
@@ -78,13 +78,11 @@ def respond(model: Model, params: Any, prompts: jax.Array, key: jax.Array, tempe
     """Sample responses to prompts `[B, L]` at temperature 1, or decode greedily at 0: tokens and their log π, both `[B, T]`."""
 
     def one_token(carry: tuple, key: jax.Array) -> tuple:
-        every, state, has_ended = carry
-        best = (every + temperature * jax.random.gumbel(key, every.shape)).argmax(
-            -1
-        )  # the Gumbel trick samples from softmax
-        token = jnp.where(has_ended, PAD, best).astype(jnp.int32)
+        all_logp, state, has_ended = carry
+        chosen = (all_logp + temperature * jax.random.gumbel(key, all_logp.shape)).argmax(-1)  # the Gumbel-max trick
+        token = jnp.where(has_ended, PAD, chosen).astype(jnp.int32)
         z, state = advance_decode(model, params, token, state)
-        logp = jnp.take_along_axis(every, token[:, None], axis=-1)[:, 0]
+        logp = jnp.take_along_axis(all_logp, token[:, None], axis=-1)[:, 0]
         return (next_logp(z), state, has_ended | (token == END)), (token, logp)
 
     z, state = begin_decode(model, params, prompts, prompts != PAD, T)
@@ -103,45 +101,47 @@ class State(NamedTuple):
 
 
 def compile_for(devices: list) -> tuple:
-    """Compile `sample`, `score` and `update`, each with shardings of its arguments and results (formerly `pjit`, now `jit`)."""
+    """Compile `sample`, `score`, `update` and the initializer with explicit shardings; also return the shapes of the state."""
     shape = (2, 2, 2) if len(devices) == 8 else (1, 1, 1)
     mesh = jax.make_mesh(shape, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3, devices=devices)
-    model, everywhere = Model(SHAPE, mesh), NamedSharding(mesh, PartitionSpec())
+    model, replicated = Model(MODEL_CONFIG, mesh), NamedSharding(mesh, PartitionSpec())
     rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
-    def initial(key: jax.Array) -> State:
-        params = init_params(SHAPE, key)
+    def make_initial_state(key: jax.Array) -> State:
+        params = init_params(MODEL_CONFIG, key)
         return State(params, OPTIMIZER.init(params), jnp.int32(0))
 
-    def place(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:  # moments are sharded like their parameter
+    def add_sharding(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:  # moments: like their parameter
         by_name = parameter_spec(path_names(path), leaf.shape) if leaf.ndim else PartitionSpec()
         return leaf.update(sharding=NamedSharding(mesh, by_name))
 
-    shapes = jax.tree_util.tree_map_with_path(place, jax.eval_shape(initial, jax.random.key(0)))
-    places = jax.tree.map(lambda leaf: leaf.sharding, shapes)
+    shapes = jax.tree_util.tree_map_with_path(add_sharding, jax.eval_shape(make_initial_state, jax.random.key(0)))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, shapes)
 
-    def score(params: Any, tokens: jax.Array, rollout: Rollout) -> Batch:  # what needs complete groups but no gradient
+    def score(params: Any, tokens: jax.Array, rollout: Rollout) -> Batch:  # needs complete groups, but no gradient
         logp = token_logp(model, params, tokens).reshape(rollout.mask.shape)
         return prepare(DAPO, rollout._replace(policy_logp=logp), minibatches=MINIBATCHES)
 
     def update(state: State, tokens: jax.Array, batch: Any, objective: Any, minibatches: int) -> tuple[State, jax.Array]:
         def descend(state: State, part: tuple) -> tuple[State, jax.Array]:
-            of_params = jax.value_and_grad(lambda params: objective(token_logp(model, params, part[0]), part[1]))
-            value, slope = of_params(state.params)
-            change, moments = OPTIMIZER.update(slope, state.moments, state.params)
+            value_and_gradient = jax.value_and_grad(lambda params: objective(token_logp(model, params, part[0]), part[1]))
+            value, gradient = value_and_gradient(state.params)
+            change, moments = OPTIMIZER.update(gradient, state.moments, state.params)
             return State(optax.apply_updates(state.params, change), moments, state.step), value
 
         parts = jax.tree.map(lambda x: x.reshape(minibatches, -1, *x.shape[1:]), (tokens, batch))
         state, losses = jax.lax.scan(descend, state, parts)
         return state._replace(step=state.step + 1), losses
 
-    weights = places.params
+    weights = shardings.params
     sample = jax.jit(
-        partial(respond, model), in_shardings=(weights, rows, everywhere, everywhere), out_shardings=(rows, rows)
+        partial(respond, model), in_shardings=(weights, rows, replicated, replicated), out_shardings=(rows, rows)
     )
     score = jax.jit(score, in_shardings=(weights, rows, rows), out_shardings=rows)
-    update = jax.jit(update, static_argnums=(3, 4), in_shardings=(places, rows, rows), out_shardings=(places, everywhere))
-    return sample, score, update, jax.jit(initial, out_shardings=places), shapes
+    update = jax.jit(
+        update, static_argnums=(3, 4), in_shardings=(shardings, rows, rows), out_shardings=(shardings, replicated)
+    )
+    return sample, score, update, jax.jit(make_initial_state, out_shardings=shardings), shapes
 
 
 # 5. Training. The randomness of a step depends only on its number, so a continued run is bitwise equal to an uninterrupted one.
@@ -160,9 +160,9 @@ def sample_groups(sample: Any, params: Any, step: int) -> tuple[np.ndarray, Roll
     rng, tried = np.random.default_rng((SEED, step)), []
     for key in jax.random.split(jax.random.fold_in(jax.random.key(SEED), step), TRIES):
         problems = [TRAIN[i] for i in np.repeat(rng.choice(len(TRAIN), P, replace=False), G)]
-        tokens, logp = jax.device_get(sample(params, prompts_of(problems), key, 1.0))
+        tokens, logp = jax.device_get(sample(params, encode_prompts(problems), key, 1.0))
         rewards = np.array(list(map(is_right, problems, tokens)), np.float32)
-        tried.append([x.reshape(P, G, -1) for x in (np.hstack([prompts_of(problems), tokens]), logp, rewards)])
+        tried.append([x.reshape(P, G, -1) for x in (np.hstack([encode_prompts(problems), tokens]), logp, rewards)])
         rows, logp, rewards = map(np.concatenate, zip(*tried, strict=True))
         is_mixed = np.ptp(rewards[..., 0], axis=1) > 0
         if is_mixed.sum() >= P:
@@ -174,13 +174,13 @@ def sample_groups(sample: Any, params: Any, step: int) -> tuple[np.ndarray, Roll
 
 def train(devices: list, *, warm_steps=WARM_STEPS, rl_steps=RL_STEPS, folder: Path | None = None) -> tuple[State, list]:
     """Train, or continue from `folder`; return the last state and the losses of each step."""
-    sample, score, update, initial, shapes = compile_for(devices)
+    sample, score, update, make_initial_state, shapes = compile_for(devices)
     saver, losses = ocp.StandardCheckpointer(), []
-    state = saver.restore(folder, shapes) if folder and folder.exists() else initial(jax.random.key(SEED))
+    state = saver.restore(folder, shapes) if folder and folder.exists() else make_initial_state(jax.random.key(SEED))
     for step in range(int(state.step), warm_steps + rl_steps):
         if step < warm_steps:
             problems = [TRAIN[i] for i in np.random.default_rng((SEED, step)).choice(len(TRAIN), WARM_ROWS, replace=False)]
-            rows = np.hstack([prompts_of(problems), demonstrations_of(problems)])
+            rows = np.hstack([encode_prompts(problems), demonstrations_of(problems)])
             state, values = update(state, rows, rows[:, L:] != PAD, imitation, 1)
         else:
             rows, rollout = sample_groups(sample, state.params, step)
@@ -188,7 +188,7 @@ def train(devices: list, *, warm_steps=WARM_STEPS, rl_steps=RL_STEPS, folder: Pa
         losses.append(values.tolist())
         done = step + 1 - warm_steps
         if done >= 0 and done % EVAL_EVERY == 0:
-            greedy = jax.device_get(sample(state.params, prompts_of(HELDOUT), jax.random.key(0), 0.0)[0])
+            greedy = jax.device_get(sample(state.params, encode_prompts(HELDOUT), jax.random.key(0), 0.0)[0])
             print(f"RL step {done}: held-out accuracy {np.mean(list(map(is_right, HELDOUT, greedy))):.1%}", flush=True)
     if folder:
         saver.save(folder, state, force=True)

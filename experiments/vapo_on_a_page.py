@@ -44,28 +44,28 @@ ALPHA, CLIP_LOW, CLIP_HIGH, POSITIVE = (
     0.28,
     0.1,
 )  # the paper's values, except α: its 0.05 is for responses of thousands of tokens
-TEXT = CharacterTokenizer()
-PAD, END = TEXT.pad_token_id, TEXT.eos_token_id
-SHAPE = TransformerConfig(TEXT.vocab_size, width=96, layers=3, heads=4, kv_heads=2, head_dim=24, hidden=256)
+TOKENIZER = CharacterTokenizer()
+PAD, END = TOKENIZER.pad_token_id, TOKENIZER.eos_token_id
+MODEL_CONFIG = TransformerConfig(TOKENIZER.vocab_size, width=96, layers=3, heads=4, kv_heads=2, head_dim=24, hidden=256)
 
 # 2. Data: prompts are padded on the left and responses on the right, so column L is the first token of every response.
 TRAIN = unfinished(arithmetic("train", 4096, seed=SEED, operands=(2, 5)), share=0.8, operands=3, never=5)
 HELDOUT = arithmetic("heldout", 512, seed=SEED, operands=(2, 5))
 
 
-def prompts_of(problems: list) -> np.ndarray:
+def encode_prompts(problems: list) -> np.ndarray:
     """Prompts `[N, L]`."""
-    return np.array([([PAD] * L + TEXT.encode(problem.prompt))[-L:] for problem in problems], np.int32)
+    return np.array([([PAD] * L + TOKENIZER.encode(problem.prompt))[-L:] for problem in problems], np.int32)
 
 
 def demonstrations_of(problems: list) -> np.ndarray:
     """Worked sums and their end-of-sequence token, `[N, T]`."""
-    return np.array([([*TEXT.encode(problem.demonstration), END] + [PAD] * T)[:T] for problem in problems], np.int32)
+    return np.array([([*TOKENIZER.encode(problem.demonstration), END] + [PAD] * T)[:T] for problem in problems], np.int32)
 
 
 def is_right(problem: Any, response: np.ndarray) -> bool:
     """The reward: the response ends, and what follows its `#` is the answer."""
-    return END in response and TEXT.decode(response).partition("#")[2] == problem.answer
+    return END in response and TOKENIZER.decode(response).partition("#")[2] == problem.answer
 
 
 # 3. The model: pure functions of its parameters, {"policy": transformer, "critic": {"trunk": transformer, "readout": [D]}}.
@@ -94,13 +94,11 @@ def respond(model: Model, params: Any, prompts: jax.Array, key: jax.Array, tempe
     """Sample responses to prompts `[B, L]` at temperature 1, or decode greedily at 0: tokens and their log π, both `[B, T]`."""
 
     def one_token(carry: tuple, key: jax.Array) -> tuple:
-        every, state, has_ended = carry
-        best = (every + temperature * jax.random.gumbel(key, every.shape)).argmax(
-            -1
-        )  # the Gumbel trick samples from softmax
-        token = jnp.where(has_ended, PAD, best).astype(jnp.int32)
+        all_logp, state, has_ended = carry
+        chosen = (all_logp + temperature * jax.random.gumbel(key, all_logp.shape)).argmax(-1)  # the Gumbel-max trick
+        token = jnp.where(has_ended, PAD, chosen).astype(jnp.int32)
         z, state = advance_decode(model, params["policy"], token, state)
-        logp = jnp.take_along_axis(every, token[:, None], axis=-1)[:, 0]
+        logp = jnp.take_along_axis(all_logp, token[:, None], axis=-1)[:, 0]
         return (next_logp(z), state, has_ended | (token == END)), (token, logp)
 
     z, state = begin_decode(model, params["policy"], prompts, prompts != PAD, T)
@@ -163,71 +161,73 @@ def make_optimizer(warm_steps: int) -> optax.GradientTransformation:
 
 
 def compile_for(devices: list, optimizer: optax.GradientTransformation) -> tuple:
-    """Compile `sample`, `score` and `update`, each with shardings of its arguments and results (formerly `pjit`, now `jit`)."""
+    """Compile `sample`, `score`, `update` and the initializer with explicit shardings; also return the shapes of the state."""
     shape = (2, 2, 2) if len(devices) == 8 else (1, 1, 1)
     mesh = jax.make_mesh(shape, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3, devices=devices)
-    model, everywhere = Model(SHAPE, mesh), NamedSharding(mesh, PartitionSpec())
+    model, replicated = Model(MODEL_CONFIG, mesh), NamedSharding(mesh, PartitionSpec())
     rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
-    def initial(key: jax.Array) -> State:
-        policy = init_params(SHAPE, key)
-        params = {"policy": policy, "critic": {"trunk": policy, "readout": jnp.zeros(SHAPE.width)}}
+    def make_initial_state(key: jax.Array) -> State:
+        policy = init_params(MODEL_CONFIG, key)
+        params = {"policy": policy, "critic": {"trunk": policy, "readout": jnp.zeros(MODEL_CONFIG.width)}}
         return State(params, optimizer.init(params), jnp.int32(0))
 
-    def place(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:  # moments are sharded like their parameter
+    def add_sharding(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:  # moments: like their parameter
         is_copied = leaf.ndim == 0 or path_names(path)[-1] == "readout"
         by_name = PartitionSpec() if is_copied else parameter_spec(path_names(path), leaf.shape)
         return leaf.update(sharding=NamedSharding(mesh, by_name))
 
-    shapes = jax.tree_util.tree_map_with_path(place, jax.eval_shape(initial, jax.random.key(0)))
-    places = jax.tree.map(lambda leaf: leaf.sharding, shapes)
+    shapes = jax.tree_util.tree_map_with_path(add_sharding, jax.eval_shape(make_initial_state, jax.random.key(0)))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, shapes)
 
     def update(state: State, tokens: jax.Array, seen: Any, loss: Any, minibatches: int) -> tuple[State, jax.Array]:
         def descend(state: State, part: tuple) -> tuple[State, jax.Array]:
-            value, slope = jax.value_and_grad(lambda params: loss(model, params, *part))(state.params)
-            change, moments = optimizer.update(slope, state.moments, state.params)
+            value, gradient = jax.value_and_grad(lambda params: loss(model, params, *part))(state.params)
+            change, moments = optimizer.update(gradient, state.moments, state.params)
             return State(optax.apply_updates(state.params, change), moments, state.step), value
 
         parts = jax.tree.map(lambda x: x.reshape(minibatches, -1, *x.shape[1:]), (tokens, seen))
         state, losses = jax.lax.scan(descend, state, parts)
         return state._replace(step=state.step + 1), losses
 
-    weights = places.params
+    weights = shardings.params
     sample = jax.jit(
-        partial(respond, model), in_shardings=(weights, rows, everywhere, everywhere), out_shardings=(rows, rows)
+        partial(respond, model), in_shardings=(weights, rows, replicated, replicated), out_shardings=(rows, rows)
     )
     score = jax.jit(partial(experience, model), in_shardings=(weights, rows, rows), out_shardings=rows)
-    update = jax.jit(update, static_argnums=(3, 4), in_shardings=(places, rows, rows), out_shardings=(places, everywhere))
-    return sample, score, update, jax.jit(initial, out_shardings=places), shapes
+    update = jax.jit(
+        update, static_argnums=(3, 4), in_shardings=(shardings, rows, rows), out_shardings=(shardings, replicated)
+    )
+    return sample, score, update, jax.jit(make_initial_state, out_shardings=shardings), shapes
 
 
 # 6. Training. The randomness of a step depends only on its number, so a continued run is bitwise equal to an uninterrupted one.
 def train(devices: list, *, warm_steps=WARM_STEPS, rl_steps=RL_STEPS, folder: Path | None = None) -> tuple[State, list]:
     """Train, or continue from `folder`; return the last state and the losses of each step."""
-    sample, score, update, initial, shapes = compile_for(devices, make_optimizer(warm_steps))
+    sample, score, update, make_initial_state, shapes = compile_for(devices, make_optimizer(warm_steps))
     saver, losses = ocp.StandardCheckpointer(), []
-    state = saver.restore(folder, shapes) if folder and folder.exists() else initial(jax.random.key(SEED))
+    state = saver.restore(folder, shapes) if folder and folder.exists() else make_initial_state(jax.random.key(SEED))
     for step in range(int(state.step), warm_steps + VALUE_STEPS + rl_steps):
         rng, key = np.random.default_rng((SEED, step)), jax.random.fold_in(jax.random.key(SEED), step)
         if step < warm_steps:
             problems = [TRAIN[i] for i in rng.choice(len(TRAIN), WARM_ROWS, replace=False)]
-            rows = np.hstack([prompts_of(problems), demonstrations_of(problems)])
+            rows = np.hstack([encode_prompts(problems), demonstrations_of(problems)])
             state, values = update(state, rows, rows[:, L:] != PAD, imitation_loss, 1)
         else:
             if step == warm_steps:  # the critic starts as a copy of the policy
                 critic = {**state.params["critic"], "trunk": state.params["policy"]}
                 state = state._replace(params={**state.params, "critic": critic})
             problems = [TRAIN[i] for i in np.repeat(rng.choice(len(TRAIN), P, replace=False), G)]
-            tokens = jax.device_get(sample(state.params, prompts_of(problems), key, 1.0)[0])
+            tokens = jax.device_get(sample(state.params, encode_prompts(problems), key, 1.0)[0])
             rows, rewards = (
-                np.hstack([prompts_of(problems), tokens]),
+                np.hstack([encode_prompts(problems), tokens]),
                 np.array(list(map(is_right, problems, tokens)), np.float32),
             )
             state, values = update(state, rows, score(state.params, rows, rewards), vapo_loss, MINIBATCHES)
         losses.append(values.tolist())
         done = step + 1 - warm_steps - VALUE_STEPS
         if done >= 0 and done % EVAL_EVERY == 0:
-            greedy = jax.device_get(sample(state.params, prompts_of(HELDOUT), jax.random.key(0), 0.0)[0])
+            greedy = jax.device_get(sample(state.params, encode_prompts(HELDOUT), jax.random.key(0), 0.0)[0])
             print(f"RL step {done}: held-out accuracy {np.mean(list(map(is_right, HELDOUT, greedy))):.1%}", flush=True)
     if folder:
         saver.save(folder, state, force=True)

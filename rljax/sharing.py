@@ -1,4 +1,4 @@
-"""Share functions between runs in the same process: equal settings give the same function, so JAX compiles it once."""
+"""Cache built functions: within one process, equal settings give the same function, so that JAX compiles it once."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial, wraps
@@ -6,13 +6,13 @@ from types import MethodType
 from typing import ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 KEPT = 8
 """Number of results that are kept for each builder: the most recently used ones, enough for two or three runs."""
 
 
-def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
+def cache_results(make: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Cache a builder's results, so that a run that is resumed or repeated in the same process compiles nothing again.
 
     JAX knows a function by its identity, so a closure that is created again is traced and compiled again.
@@ -23,10 +23,10 @@ def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
     Returns:
         `make` with a cache of its latest results. Calls are not cached if an argument is not hashable or contains a method of an
         object, whose attributes may change: a user may pass such an object as a part of an algorithm. A user's functions must
-        always compute the same.
+        always return the same result for the same arguments.
 
     Example:
-        >>> @shared
+        >>> @cache_results
         ... def adder(number):
         ...     return lambda x: x + number
         >>> adder(2) is adder(2), adder(2) is adder(2.0)
@@ -35,7 +35,7 @@ def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
     remembered = lru_cache(maxsize=KEPT, typed=True)(make)
 
     @wraps(make)
-    def made(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
+    def cached(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if contains_bound_method((args, tuple(kwargs.values()))):
             return make(*args, **kwargs)
         try:
@@ -44,7 +44,7 @@ def shared(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
             return make(*args, **kwargs)
         return remembered(*args, **kwargs)
 
-    return made
+    return cached
 
 
 def contains_bound_method(argument: object) -> bool:

@@ -20,15 +20,15 @@ SPECIALS = ["<pad>", "<end>", "<s>", "<u>", "<a>"]
 def save_chat_model(path: Path) -> Path:
     """Write the model to a folder, and return the folder."""
     vocabulary = [*SPECIALS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    inner = Tokenizer(models.BPE({token: place for place, token in enumerate(vocabulary)}, []))
+    inner = Tokenizer(models.BPE({token: index for index, token in enumerate(vocabulary)}, []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner, additional_special_tokens=SPECIALS, eos_token="<end>", pad_token="<pad>"
     )
     fast.chat_template = TEMPLATE
-    shape = make_shape(SMALL.model, len(vocabulary))
-    params = jax.tree.map(lambda leaf: 3 * leaf, init_params(shape, jax.random.key(0)))
-    save_pretrained(path, shape, params, bos=None, eos=1)
+    config = make_shape(SMALL.model, len(vocabulary))
+    params = jax.tree.map(lambda leaf: 3 * leaf, init_params(config, jax.random.key(0)))
+    save_pretrained(path, config, params, bos=None, eos=1)
     fast.save_pretrained(path)
     return path

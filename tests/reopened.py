@@ -21,7 +21,7 @@ def first_state(config, **seams):
 
 def rl_state(setup, state):
     """The state at the start of RL, after a warm start that ended with `state`."""
-    return states.first_rl_state(setup, states.rl_state(setup, state))
+    return states.first_rl_state(setup, states.state_after_warm_start(setup, state))
 
 
 def run_without_training(path, config, which=("best", "last")):

@@ -21,7 +21,7 @@ from rljax.algorithms import BY_NAME
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, main, parse, starting_config
 from rljax.cli.train_help import SHOWN
-from rljax.cli.version import LEAST_JAX, check_jax, version_text
+from rljax.cli.version import MIN_JAX, check_jax, version_text
 from rljax.errors import InputError
 from rljax.programs.start import experiment_files
 from rljax.tasks.sums import SumsConfig
@@ -219,7 +219,7 @@ def test_an_old_jax_is_refused_with_the_command_to_type():
     with pytest.raises(InputError, match=r"JAX 0.9.1 is installed, and rljax needs 0.10.0 or newer; run `pip install -U"):
         check_jax("0.9.1")
     project = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text())["project"]
-    assert f"jax>={'.'.join(map(str, LEAST_JAX))}" in project["dependencies"]
+    assert f"jax>={'.'.join(map(str, MIN_JAX))}" in project["dependencies"]
 
 
 def test_version_names_python_jax_and_devices(capsys):

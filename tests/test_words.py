@@ -65,7 +65,7 @@ LIMITS: dict[str, float] = {
     "experiments": 0.5,
     "notebooks": 1.0,
 }
-"""Package -> highest allowed number of these words per 1,000 lines. A limit may only fall; the target is 2 everywhere."""
+"""Package -> highest allowed number of these words per 1,000 lines. A limit may only be lowered; none should be above 2."""
 
 
 class Stop(NamedTuple):

@@ -4,10 +4,10 @@ The design document lets lambda fall with the offset and with the complexity of 
 (Eqs. 11-12), by a factor of 1 - beta times the complexity over its bound, and recommends beta = 0.1. It only says
 that complexity is syntactic or semantic.
 
-Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
-are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
-response in four, and differs from seed to seed. The critic has a value for every state and is pretrained on 50 rollouts
-in all arms; its own lambda is 1.
+Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
+is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
+right on about one response in four, and differs from seed to seed. The critic has a value for every state and is
+pretrained on 50 rollouts in all arms; its own lambda is 1.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. Complexity is the policy's entropy before a token, over the largest

@@ -1,15 +1,15 @@
-"""Is it enough to train on the tokens that the reward depends on most?
+"""Does training learn more if it updates only the tokens that the reward depends on most?
 
-One of the documents updates only "critical" tokens, those that influence the reward, and says that this makes training
-more efficient. It defines neither these tokens nor their share. Here they are the tokens with the largest absolute
-advantage under a critic, because the advantage is the change in expected reward due to a token.
+An unpublished document on DAPO updates only "critical" tokens, those that influence the reward, and says that this
+makes training more efficient. It defines neither these tokens nor their share. Here they are the tokens with the
+largest absolute advantage under a critic, because the advantage is the change in expected reward due to a token.
 
-Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
-are, and the reward is 1 or 0. The initial policy is right on about one response in four, and differs from seed to seed.
-The critic has a value for every state, which includes whether all tokens so far were right, and is pretrained on 50
-rollouts. PPO with lambda = 0.95 for both.
+Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
+is right if all its tokens are, and the reward is 1 or 0. The initial policy is right on about one response in four, and
+differs from seed to seed. The critic has a value for every state, which includes whether all tokens so far were right,
+and is pretrained on 50 rollouts. All arms use PPO with lambda = 0.95.
 
-Deviations from the paper: the document uses GRPO, whose advantage is the same for all tokens of a response and cannot
+Deviations from the document: it uses GRPO, whose advantage is the same for all tokens of a response and cannot
 rank them, so an algorithm with a critic is used instead. Policy and critic are tables, so nothing learned on one prompt
 helps another. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest
 mean pass rate during training on 8 other seeds.
@@ -41,7 +41,7 @@ ARMS = {
 CLAIM = Claim(
     paper="a document on DAPO (unpublished)",
     place="its section on GRPO, Optimization",
-    text="training on the fifth of the tokens with the largest advantages learns more than training on all",
+    text="training on the 20 % of the tokens with the largest absolute advantages learns more than training on all",
     arms=ARMS,
     measure=measure_tuned,
     statistic=difference("area", "20 %", "all tokens"),

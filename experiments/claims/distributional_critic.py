@@ -4,12 +4,12 @@ The design document lets the critic learn probabilities of fixed support points 
 (Eq. 22 of the document). Farebrother et al. report that values fitted by cross-entropy to such distributions are better
 than values fitted by squared error, especially if targets are noisy.
 
-Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
-are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
-response in four, and differs from seed to seed. The critic has 21 points from -0.5 to 1.5, or one number, for every
-state; values begin at 0.5, and there is no pretraining. The target is the return, projected onto the support by two-hot
-encoding, which is C51's projection of a full return without a next state's value; HL-Gauss spreads it over neighboring
-points.
+Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
+is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
+right on about one response in four, and differs from seed to seed. The critic has 21 points from -0.5 to 1.5, or one
+number, for every state; values begin at 0.5, and there is no pretraining. The target is the return, projected onto the
+support by two-hot encoding, which is C51's projection of a full return without a next state's value; HL-Gauss spreads
+it over neighboring points.
 
 Deviations from the paper: C51 has 51 points. Policy and critic are tables, so there are no network features that could
 gain from the richer target; Farebrother et al. find most of the benefit there; the critic's state includes whether all

@@ -1,13 +1,13 @@
 """Is a baseline over the full batch better than the group's if prompts differ in difficulty?
 
 REINFORCE++ normalizes rewards over the batch, without a group, and reports more stable training than GRPO, whose
-statistics of a few responses are noisy. If some prompts are easy and others hopeless, one baseline for all is far from
-most of them.
+statistics come from a few responses and are noisy. If some prompts are easy and others hopeless, a single baseline is
+far from the expected reward of most of them.
 
 Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
 and the reward is 1 or 0. The verifier errs on one response in 20. The initial logits have a standard deviation of 2, so
 contexts range from hopeless to easy; the initial policy differs from seed to seed. A step has 8 prompts with 8
-responses each, in one arm 64 prompts with one.
+responses each; in one arm, it has 64 prompts with one response each.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. REINFORCE++
 needs only one response per prompt, which is why one arm has no groups. No KL penalty in any arm. The optimizer is Adam;
@@ -41,7 +41,7 @@ ARMS = {
 CLAIM = Claim(
     paper="REINFORCE++, arXiv:2501.03262",
     place="Abstract",
-    text="rewards normalized over the batch teach more than rewards normalized in each group",
+    text="training on rewards normalized over the batch learns more than on rewards normalized in each group",
     arms=ARMS,
     measure=measure_tuned,
     statistic=difference("area", "reinforce_pp", "grpo"),

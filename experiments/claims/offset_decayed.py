@@ -4,10 +4,10 @@ The design document lets lambda fall with the offset between a token and a tempo
 document), and says that this reduces the variance on long sequences and stabilizes updates. VAPO's own lambda grows
 with the length instead.
 
-Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
-are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
-response in four, and differs from seed to seed. The critic has a value for every state and is pretrained on 50 rollouts
-in both arms; its own lambda is 1. The falling lambda is the trainer's part offset_decayed.
+Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
+is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
+right on about one response in four, and differs from seed to seed. The critic has a value for every state and is
+pretrained on 50 rollouts in both arms; its own lambda is 1. The falling lambda is the trainer's part offset_decayed.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. No complexity term. alpha is the document's 0.05, the largest

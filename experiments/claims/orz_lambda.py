@@ -3,10 +3,10 @@
 Open-Reasoner-Zero uses lambda = gamma = 1 and reports that this scales best, which contradicts VC-PPO's choice of the
 policy's lambda (`decoupled_lambda`).
 
-Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
-are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
-response in four, and differs from seed to seed. The critic has a value for every state, and starts at 0, without
-pretraining.
+Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
+is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
+right on about one response in four, and differs from seed to seed. The critic has a value for every state, and starts
+at 0, without pretraining.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. The paper makes 12 critic updates for each policy update; here it

@@ -3,10 +3,10 @@
 VC-PPO names the bias of the critic's initial values as one of two causes of PPO's failure on long chains of thought,
 and lets the critic learn from returns of the fixed initial policy before training.
 
-Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
-are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
-response in four, and differs from seed to seed. The critic has a value for every state; it starts at 0.5 everywhere,
-well above the truth. 50 rollouts of pretraining.
+Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
+is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
+right on about one response in four, and differs from seed to seed. The critic has a value for every state; it starts at
+0.5 everywhere, well above the truth. 50 rollouts of pretraining.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. The critic's initial bias is a constant, while a reward model's

@@ -5,11 +5,11 @@ decoupled GAE, 45 without the length-adaptive lambda, 46 without clip-higher, 53
 without the loss on right responses and 55 without groups. The statistic is Kendall's rank correlation of this order
 with a seed's mean pass rates during training; a difference of up to 0.005 is a tie, which counts neither way.
 
-Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
-are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
-response in four, and differs from seed to seed. The critic has a value for every state, which starts at 0.5, and is
-pretrained on 50 rollouts. 4 updates on the mini-batches of a rollout of 8 prompts with 8 responses each; without
-groups, 64 prompts with one response each.
+Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
+is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
+right on about one response in four, and differs from seed to seed. The critic has a value for every state, which starts
+at 0.5, and is pretrained on 50 rollouts. 4 updates on the mini-batches of a rollout of 8 prompts with 8 responses each;
+without groups, 64 prompts with one response each.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. alpha is 1.25, so lambda is 0.8 to 0.975. The optimizer is Adam at

@@ -1,4 +1,4 @@
-"""Rows of an experiment in a JSON file that grows with every run, and texts for its page: means over seeds, date and machine."""
+"""Keep the rows of an experiment in a JSON file that grows with each run, and write its page: date, machine, means over seeds."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def rows_of(file: Path, settings: Callable[[Mapping[str, Any]], str]) -> list[di
 
     Args:
         file: a file that `write_rows` wrote.
-        settings: row -> the current hash of the settings of such a row.
+        settings: row -> the hash of the settings that would make this row today.
     """
     rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     return [row for row in rows if row["settings"] == settings(row)]
@@ -57,7 +57,7 @@ def add_missing_rows(
         file: the file of rows; it need not exist.
         wanted: for each row, the entries that identify it, such as its arm and its seed.
         make: called with these entries as keyword arguments; returns the other entries.
-        settings: row -> the current hash of the settings of such a row; it may only use the entries of `wanted`.
+        settings: row -> the hash of the settings that would make this row today; it may only use the entries of `wanted`.
 
     Returns:
         All rows: first those from the file, then the new ones.
@@ -79,10 +79,10 @@ def write_page(file: Path, command: str, caption: str, report: str, *, machine: 
         command: the command that writes both.
         caption: description of the numbers.
         report: the tables, in Markdown.
-        machine: date and machine of the rows, as `made_on` describes them; by default, today and this machine.
+        machine: date and machine of the rows, as `made_on` returns them; by default, today and this machine.
     """
-    place = made_on() if machine is None else machine
-    file.with_suffix(".md").write_text(f"`{command}` ({place}): {caption}\n\n{report}", encoding="utf-8")
+    origin = made_on() if machine is None else machine
+    file.with_suffix(".md").write_text(f"`{command}` ({origin}): {caption}\n\n{report}", encoding="utf-8")
 
 
 def share_text(shares: Mapping[int, float]) -> str:
@@ -102,7 +102,7 @@ def share_text(shares: Mapping[int, float]) -> str:
 
 
 def points_text(one: Mapping[int, float], other: Mapping[int, float]) -> str:
-    """Format the mean difference of two shares in points, paired by seed, with its 95 % t interval if there are enough seeds.
+    """Format the mean difference of two shares, paired by seed, in percentage points, with its 95 % t interval if seeds suffice.
 
     Args:
         one: a share for each seed.
@@ -158,7 +158,7 @@ def verdict_table(comparisons: Iterable[Comparison], *, margin: float = 0.01) ->
 
 
 def made_on() -> str:
-    """Describe the date, machine and versions of a run for its page of results; an accelerator is named last.
+    """Describe when and on what a run is made, for its page of results: date, machine and versions; an accelerator is named last.
 
     Example:
         >>> made_on().count(", ")

@@ -40,7 +40,7 @@ def dapo(
 
     Deviations: the token mean is over the full optimizer batch, as in the authors' code; the paper's Eq. 8 takes it over
     the responses to one prompt (`rljax.ops.weights.token_mean_per_group`). Groups are selected by their rewards before the overlong
-    penalty. Other settings of the paper: rewards +1 / -1, AdamW at 1e-6, 20 warm-up rollouts, 512 prompts of 16 responses,
+    penalty. Other settings of the paper: rewards +1 / -1, AdamW at 1e-6, 20 warm-up rollouts, 512 prompts with 16 responses each,
     16 updates per rollout.
     """
     return Algorithm(

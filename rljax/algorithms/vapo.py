@@ -45,7 +45,7 @@ def vapo(
 
     Deviations: λ_i is clipped to [0, 1]; the paper's is negative below 1/α = 20 tokens. Token means are over the full
     optimizer batch. Other settings of the paper: learning rates of 1e-6 for the actor and 2e-6 for the critic
-    (`learning_rate_ratio`), 512 prompts of 16 responses, mini-batches of 512.
+    (`learning_rate_ratio`), 512 prompts with 16 responses each, mini-batches of 512.
     """
     return Algorithm(
         advantage=None,
@@ -103,7 +103,8 @@ def vapo_grpo(
         eps: added to the group's standard deviation.
         ddof: delta degrees of freedom of the group's standard deviation.
 
-    Deviations: the document defines only the advantage; everything else here is VAPO's. t/T_total is `progress` of `prepare`.
+    Deviations: the document defines only the advantage; everything else here is VAPO's. t/T_total is the
+    argument `progress` of `prepare`.
     """
     base = vapo(
         clip_low=clip_low,

@@ -9,7 +9,7 @@ from rljax.cli.compilation_cache import cache_text
 from rljax.distribution import links
 from rljax.errors import InputError
 
-LEAST_JAX = (0, 10, 0)
+MIN_JAX = (0, 10, 0)
 """Oldest version of JAX that works with rljax, as in pyproject.toml."""
 
 
@@ -24,10 +24,10 @@ def check_jax(installed: str) -> None:
         (None, None)
     """
     numbers = tuple(int(number) for number in re.findall(r"\d+", installed)[:3])
-    if numbers < LEAST_JAX:
-        least = ".".join(map(str, LEAST_JAX))
+    if numbers < MIN_JAX:
+        minimum = ".".join(map(str, MIN_JAX))
         raise InputError(
-            f"JAX {installed} is installed, and rljax needs {least} or newer; run `pip install -U 'jax>={least}'`."
+            f"JAX {installed} is installed, and rljax needs {minimum} or newer; run `pip install -U 'jax>={minimum}'`."
         )
 
 

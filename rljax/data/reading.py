@@ -1,4 +1,4 @@
-"""Rows of files and of hub datasets, each with its place.
+"""Read the rows of files and hub datasets, each with its location, such as "line 3".
 
 A row that cannot be read is returned as an error value, so that the other rows can still be read.
 """
@@ -18,15 +18,15 @@ SUFFIXES = (".jsonl", ".json", ".parquet")
 _LISTED = ".jsonl, .json or .parquet"
 
 Row = tuple[str, object]
-"""The place of a row ("line 3"), and its content: usually a dict, or a `BadRowError` if it cannot be read."""
+"""The location of a row ("line 3"), and its content: usually a dict, or a `BadRowError` if it cannot be read."""
 
 
 def open_rows(path_or_id: str | Path | Iterable[object], split: str) -> tuple[str, Iterator[Row]]:
     """Open a file, folder or hub dataset, and return its name and its rows.
 
     Args:
-        path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder with one of them for the split, a hub id, the name of plain
-            text (see `rljax.data.plain_text`), or the rows.
+        path_or_id: a `.jsonl`, `.json` or `.parquet` file, a folder with one such file, named after the split, a hub id, the name
+            of a plain-text source (see `rljax.data.plain_text`), or the rows.
         split: the split of a folder or hub dataset.
 
     Returns:
@@ -63,7 +63,7 @@ def locate(path_or_id: str | Path, split: str) -> Path | None:
         if len(found) != 1:
             state = f"contains {len(found)} of" if found else "contains none of"
             raise InputError(
-                f"the folder {name!r} {state} {', '.join(file.name for file in inside)}; give the path of the file."
+                f"the folder {name!r} {state} {', '.join(file.name for file in inside)}; give the path of the file to read."
             )
         return found[0]
     if path.is_file():

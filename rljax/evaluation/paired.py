@@ -8,11 +8,11 @@ from jaxtyping import Float
 from rljax.evaluation.statistics import Estimate, mean_over_problems, paired_share_difference
 
 
-def points(estimate: Estimate) -> str:
+def format_points(estimate: Estimate) -> str:
     """Format a difference of shares in percentage points, with its interval.
 
     Example:
-        >>> points(Estimate(-0.031, -0.05, 0.01, 256))
+        >>> format_points(Estimate(-0.031, -0.05, 0.01, 256))
         '-3.1 points (-5.0 to +1.0)'
     """
     if math.isnan(estimate.value):
@@ -22,7 +22,7 @@ def points(estimate: Estimate) -> str:
 
 
 def paired_change(before: Float[np.ndarray, "P"], after: Float[np.ndarray, "P"]) -> Estimate:
-    """Mean change of a share per problem, after minus before, with a 95 % interval over problems.
+    """Mean change in a share that is measured for each problem, after minus before, with a 95 % interval over problems.
 
     Args:
         before: a share for each problem, NaN if it is not known.

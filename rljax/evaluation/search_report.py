@@ -9,7 +9,7 @@ from rich.table import Table
 
 from rljax.evaluation.answers import SampledAnswers
 from rljax.evaluation.chosen import VERIFIER, VOTES, accuracy_of_chosen
-from rljax.evaluation.paired import paired_change, points
+from rljax.evaluation.paired import format_points, paired_change
 from rljax.evaluation.report import plain_estimate
 from rljax.evaluation.statistics import Estimate, over_problems
 
@@ -69,8 +69,8 @@ class SearchReport(NamedTuple):
     def lines(self) -> list[str]:
         """Describe the differences in words, and note if the search's tokens would give another number of responses than k."""
         return [
-            f"{row.samples} samples per step: search minus best of {row.responses} {points(row.over_best)}; "
-            f"search minus votes of {row.responses} {points(row.over_votes)}{_limit(row)}"
+            f"{row.samples} samples per step: search minus best of {row.responses} {format_points(row.over_best)}; "
+            f"search minus votes of {row.responses} {format_points(row.over_votes)}{_limit(row)}"
             for row in self.rows
         ]
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.errors import InputError
 from rljax.models.symbolic import Rules
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 
 CHARACTERS = "0123456789+=;"
 """Characters that the calculator reads; each has to be one token, alone and in a sum."""
@@ -42,7 +42,7 @@ def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Ru
     return calculator(tuple(tokens[0] for tokens in ids), vocab_size)
 
 
-@shared
+@cache_results
 def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
     """Make rules that write the result of each step `a+b=` of a worked sum; the network writes everything after it.
 

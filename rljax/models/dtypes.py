@@ -9,19 +9,19 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 """Dtypes in which products can be computed."""
 
 
-def missing_dtype(facts: Facts, *, x64: bool) -> str | None:
-    """Reason why products cannot be computed in a dtype; None if they can. CPUs support all dtypes, some by conversion.
+def explain_unsupported_dtype(facts: Facts, *, x64: bool) -> str | None:
+    """Return why matrix products cannot be computed in a dtype; None if they can. CPUs support all dtypes, some by conversion.
 
     Matrices stored in 8 or 4 bits (`rljax.models.quantization`) are also multiplied in this dtype, so they need no other dtype.
 
     Args:
-        facts: facts about the model and the devices.
+        facts: the dtype, and the platform and compute capability of the devices.
         x64: whether JAX computes in 64 bits (`jax_enable_x64`).
 
     Example:
-        >>> missing_dtype(Facts("gpu", (7, 5), "bfloat16", 64), x64=False)
+        >>> explain_unsupported_dtype(Facts("gpu", (7, 5), "bfloat16", 64), x64=False)
         'bfloat16 needs an NVIDIA GPU of compute capability 8.0 or more, and the devices are gpu 7.5'
-        >>> missing_dtype(Facts("cpu", None, "bfloat16", 64), x64=False)
+        >>> explain_unsupported_dtype(Facts("cpu", None, "bfloat16", 64), x64=False)
     """
     if facts.dtype not in DTYPES:
         return f"products are computed in one of {', '.join(DTYPES)}"
@@ -38,16 +38,16 @@ def missing_dtype(facts: Facts, *, x64: bool) -> str | None:
 
 
 def check_dtype(facts: Facts, *, x64: bool | None = None) -> None:
-    """Refuse a dtype of the products that the devices do not support.
+    """Refuse a dtype that the devices do not support for matrix products.
 
     Args:
-        facts: facts about the model and the devices.
+        facts: the dtype, and the platform and compute capability of the devices.
         x64: whether JAX computes in 64 bits; None: as configured.
 
     Raises:
         InputError: the message has the reason.
     """
-    reason = missing_dtype(facts, x64=jax.config.jax_enable_x64 if x64 is None else x64)  # pyright: ignore[reportAttributeAccessIssue]
+    reason = explain_unsupported_dtype(facts, x64=jax.config.jax_enable_x64 if x64 is None else x64)  # pyright: ignore[reportAttributeAccessIssue]
     if reason is not None:
         raise InputError(
             f"dtype={facts.dtype!r} cannot be used: {reason}. Leave it out: float32, the default, runs anywhere."

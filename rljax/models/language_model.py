@@ -23,7 +23,7 @@ from rljax.models.policy import Copies, Params, insert_rows, path_names
 from rljax.models.quantization import Quantized
 from rljax.models.token_scores import chosen_chunk, features_scores
 from rljax.models.transformer import CACHED_KEYS, SLOTS, Cache, LayerCache, Transformer
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 
 PREFILL_TOKENS = 2_048
 """Largest number of slots of a prompt that are read at once; longer prompts are read chunk by chunk."""
@@ -56,7 +56,7 @@ def init_params(config: TransformerConfig, key: PRNGKeyArray) -> Params:
     return nnx.to_pure_dict(nnx.split(Transformer(config, rngs=nnx.Rngs(key)))[1])
 
 
-@shared
+@cache_results
 def _initial(config: TransformerConfig) -> Callable[[PRNGKeyArray], Params]:
     return partial(init_params, config)
 

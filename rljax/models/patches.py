@@ -51,7 +51,7 @@ from rljax.models.language_model import (
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Decoder, HostParams, Params, Policy
 from rljax.models.token_scores import chosen_chunk, features_scores
-from rljax.sharing import cached_partial, shared
+from rljax.sharing import cached_partial, cache_results
 
 PATCHES = "patches"
 """Entry of the parameters with the projection `[F, D]`, its bias `[D]`, and the positions `row` and `column`."""
@@ -292,7 +292,7 @@ def _refuse_to_save(params: HostParams, folder: Path) -> None:
     )
 
 
-@shared
+@cache_results
 def _initial(reader: PatchModel) -> Callable[[PRNGKeyArray], Params]:
     return partial(init_patch_params, reader)
 
@@ -301,7 +301,7 @@ def _shapes(reader: PatchModel) -> PyTree[jax.ShapeDtypeStruct]:
     return jax.eval_shape(_initial(reader), jax.random.key(0))
 
 
-@shared
+@cache_results
 def patch_policy(
     config: TransformerConfig, patches: Patches, *, mesh: Mesh | None = None, chunk: int | None = None
 ) -> Policy:

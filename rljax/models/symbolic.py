@@ -21,7 +21,7 @@ from rljax.models.policy import Copied, Decoder, Params, Policy, in_precision, i
 from rljax.ops.arrays import at_least_float32, sum_dtype
 from rljax.ops.unpublished.mixture import neural_symbolic_mixture
 from rljax.records import required
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 
 
 class Rules(NamedTuple):
@@ -84,7 +84,7 @@ def mixed_logits(
     return jnp.where(has_opinion[..., None], mixed, logp)
 
 
-@shared
+@cache_results
 def mixed_policy(policy: Policy, rules: Rules, *, share: float) -> Policy:
     """Mix a policy with rules, in its decoder and in its score.
 

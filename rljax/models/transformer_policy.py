@@ -36,10 +36,10 @@ from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.policy import Decoder, HostParams, Params, Policy, TurnDecoder, ValueFunction, path_names
 from rljax.models.quantization import quantize_parameter, quantize_params
 from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
-from rljax.sharing import cached_partial, shared
+from rljax.sharing import cached_partial, cache_results
 
 
-@shared
+@cache_results
 def transformer_policy(
     config: TransformerConfig,
     *,
@@ -104,7 +104,7 @@ def transformer_policy(
             TurnDecoder(cached_partial(empty_cache, sampler), cached_partial(extend_rows, sampler), grow_cache, partition),
             partition,
         ),
-        value_function=shared(
+        value_function=cache_results(
             lambda size, surprisal: value_function(
                 value_model(model, size, surprisal=surprisal), bos=bos, eos=eos, source=folder
             )

@@ -1,6 +1,6 @@
 """Choosing tokens of a batch by entropy or covariance: the ones to train on, to penalize, or to exclude from the gradient.
 
-These functions see all tokens of the batch: compute them once, before the batch is split.
+These functions see all tokens of the batch: call them once, before the batch is split.
 """
 
 import jax.numpy as jnp
@@ -62,8 +62,8 @@ def high_entropy_tokens(entropy: Float[Array, "*rows T"], mask: Mask, *, share: 
     check_mask(mask=mask)
     check_same_shape(entropy=entropy, mask=mask)
     check_between(0, 1, share=share)
-    counts = mask.astype(bool)
-    return _largest(zero_outside(entropy, mask), counts, _rounded_count(counts.sum().astype(entropy.dtype), share))
+    is_response = mask.astype(bool)
+    return _largest(zero_outside(entropy, mask), is_response, _rounded_count(is_response.sum().astype(entropy.dtype), share))
 
 
 @in_float32
@@ -145,7 +145,7 @@ def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Num
 
     ::
 
-        keep = rank(Cov_it) ≤ ⌊share · n⌋        of the batch's n tokens
+        penalized = rank(Cov_it) ≤ ⌊share · n⌋        of the batch's n tokens
 
     Args:
         covariance: from `token_covariance`, `[..., T]`.
@@ -170,8 +170,8 @@ def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Num
     check_mask(mask=mask)
     check_same_shape(covariance=covariance, mask=mask)
     check_between(0, 1, share=share)
-    counts = mask.astype(bool)
-    return _largest(zero_outside(covariance, mask), counts, _floored_count(counts.sum().astype(covariance.dtype), share))
+    is_response = mask.astype(bool)
+    return _largest(zero_outside(covariance, mask), is_response, _floored_count(is_response.sum().astype(covariance.dtype), share))
 
 
 @in_float32
@@ -219,7 +219,7 @@ def clip_cov_tokens(
     check_between(-jnp.inf, jnp.inf, upper=upper)
     check_between(-jnp.inf, upper, lower=lower)
     check_between(0, 1, share=share)
-    counts = mask.astype(bool)
+    is_response = mask.astype(bool)
     clean = zero_outside(covariance, mask)
-    candidate = counts & (clean > lower) & (clean < upper)
-    return _largest(zero_outside(draw, mask), candidate, _floored_count(counts.sum().astype(covariance.dtype), share))
+    candidate = is_response & (clean > lower) & (clean < upper)
+    return _largest(zero_outside(draw, mask), candidate, _floored_count(is_response.sum().astype(covariance.dtype), share))

@@ -15,7 +15,7 @@ from rljax.ops.regularise import negative_log_likelihood
 from rljax.ops.weights import token_mean
 from rljax.parallel import put_rows
 from rljax.rollout import Sequences, demonstrated, pack
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import scored_params
 from rljax.training.setup import Setup
@@ -36,7 +36,7 @@ def install(setup: Setup) -> Setup:
     return setup.with_option(Option(NAME, data=make_batches(examples, setup.mesh, config), gradient=gradient))
 
 
-@shared
+@cache_results
 def make_gradient(
     score: Callable[[Params, Packed], Scores], weight: float
 ) -> Callable[..., tuple[Params, dict[str, Array]]]:

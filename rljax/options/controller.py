@@ -23,7 +23,7 @@ from rljax.models import Params
 from rljax.ops.arrays import Number
 from rljax.ops.surrogate import clipped, dual_clipped
 from rljax.parallel import put
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
 from rljax.training.setup import Setup
@@ -171,7 +171,7 @@ def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer
         )
 
 
-@shared
+@cache_results
 def with_bonus(algorithm: Algorithm) -> Algorithm:
     """Give the algorithm an entropy bonus of coefficient 1, for `with_control` to change."""
     return algorithm._replace(terms=(*algorithm.terms, *entropy_bonus(1.0)))
@@ -204,7 +204,7 @@ def _narrow_clip(surrogate: Any, scale: Number) -> Any:
     return partial(surrogate.func, *surrogate.args, **{**surrogate.keywords, **narrower}) if narrower else surrogate
 
 
-@shared
+@cache_results
 def scale_updates(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """Multiply the updates of an optimizer by the controller's factor, which it reads from the arrays of the options."""
     inner = optax.with_extra_args_support(optimizer)

@@ -24,7 +24,7 @@ from rljax.parallel import put_rows, row_shards
 from rljax.records import required
 from rljax.rollout import RolloutWorker, Sequences, pack
 from rljax.rollout.groups import pad_responses
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import is_run, training_problems
 from rljax.training.scoring import make_score
@@ -67,7 +67,7 @@ def begin(setup: Setup, state: TrainState) -> TrainState:
     return with_fisher(state, worker, score, setup.mesh)
 
 
-@shared
+@cache_results
 def make_pull(weight: float) -> Callable[..., tuple[Params, dict[str, Array]]]:
     """Build the function that adds the gradient of the penalty, λ F (θ - θ*).
 
@@ -161,7 +161,7 @@ def responses_of(
     return Sequences(*prompts, rows["tokens"], rows["attention"], rows["policy_logp"]), rows["mask"]
 
 
-@shared
+@cache_results
 def _squares_program(score: Callable[[Params, Packed], Scores], where: Places, samples: int) -> Any:
     """Compile `(sum so far, params, packed row, mask) -> sum`, which adds a response's Fisher information, divided by `samples`."""
 

@@ -18,7 +18,7 @@ from rljax.models import Params
 from rljax.ops.arrays import Number
 from rljax.parallel import put
 from rljax.records import required
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.training.setup import Setup
 from rljax.training.state import Option, TrainState, Updates
 
@@ -102,7 +102,7 @@ def kind_losses(rollout: Rollout[np.ndarray], count: int) -> Float[np.ndarray, "
     return losses
 
 
-@shared
+@cache_results
 def read_kinds(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with the same advantages, which `with_weights` can weight by kind."""
     credit = algorithm.advantage

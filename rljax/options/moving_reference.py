@@ -11,7 +11,7 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.ops.divergence import ema_update
 from rljax.ops.reference import reset_reference
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
 from rljax.training.setup import Setup
@@ -84,12 +84,12 @@ def make_restart(optimizer: optax.GradientTransformation, period: int) -> Move:
     return move
 
 
-@shared
+@cache_results
 def _average_program(rate: float) -> Any:
     return jax.jit(partial(ema_update, rate=rate), donate_argnums=0)
 
 
-@shared
+@cache_results
 def _restart_program(optimizer: optax.GradientTransformation, where: Places, period: int) -> Any:
     @partial(jax.jit, donate_argnums=0, out_shardings=where.tree())
     def restart(state: TrainState) -> TrainState:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Int
 from rljax.algorithms import Algorithm, Rollout, response_rewards
 from rljax.models import Params
 from rljax.ops.unpublished.reward_history import RewardHistory, empty_history, push_history
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.training.setup import Setup
 from rljax.training.state import Option, Places, Traced, TrainState, adjust_algorithm, adjustments, places, traced
 
@@ -36,7 +36,7 @@ def install(setup: Setup) -> Setup:
     return setup.with_option(Option(NAME, init=init, before_updates=push))
 
 
-@shared
+@cache_results
 def _push_program(algorithm: Algorithm, options: tuple[Traced, ...], where: Places) -> Any:
     """Compile `(memory, prompt ids, rollout, numbers) -> memory`, which adds the rewards and donates the old memory."""
 

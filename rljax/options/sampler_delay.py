@@ -1,8 +1,8 @@
-"""`--sampler-delay N`: responses are sampled with the parameters of N RL steps ago, as by the sampler of an asynchronous trainer.
+"""`--sampler-delay N`: responses are sampled with the parameters from N RL steps ago, as in an asynchronous trainer.
 
-The parameters of the last N steps are part of the state, so that a resumed run samples the same responses. An entry contains the
-trained parameters (all of them, or an adapter) with the same shardings. Matrices are kept in the precision of the matrix products,
-because the sampler needs no more.
+The parameters of the last N steps are a queue in the state, so that a resumed run samples the same responses. Each entry contains
+the trained parameters (all of them, or an adapter) with the same shardings. Matrices are kept in the precision of the matrix
+products, because the sampler needs no more.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from jaxtyping import Array, PyTree
 
 from rljax.models import Params, Policy
 from rljax.models.policy import Copies
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.setup import Setup
 from rljax.training.state import Option, Places, TrainState, places
@@ -24,11 +24,11 @@ NAME = "sampler_delay"
 Queue = tuple[Params, ...]
 """Trained parameters of the last N RL steps, the oldest first, each from before the updates of its step."""
 Cast = Callable[[Params], Copies | None]
-"""A function like `Policy.copies`."""
+"""Function that copies parameters to the precision of the matrix products; see `Policy.copies`."""
 
 
 def install(setup: Setup) -> Setup:
-    """Add the delay, and let sampling and learning overlap with `--staleness`."""
+    """Add the delay; with `--staleness`, also let sampling and learning overlap."""
     delay, cast = setup.config.sampling.lag, cast_of(setup.policy, setup.config)
 
     def sampler(state: TrainState) -> tuple[Params, int]:
@@ -86,7 +86,7 @@ def first_queue(params: Params, *, delay: int, cast: Cast | None = None) -> Queu
 
 
 def sampler_version(step: int, delay: int) -> int:
-    """Return the number of RL steps taken by the parameters that a step samples with.
+    """Return how many RL steps had updated the parameters that a step samples with.
 
     Example:
         >>> [sampler_version(step, 2) for step in range(5)]
@@ -100,7 +100,7 @@ def newest_entry(setup: Setup, params: Params, oldest: Params | None = None) -> 
     return _entry_program(cast_of(setup.policy, setup.config), places(params))(oldest, params)
 
 
-@shared
+@cache_results
 def _entry_program(cast: Cast | None, where: Places) -> Any:
     """Compile `(entry to overwrite or None, params) -> entry`."""
 

@@ -29,7 +29,7 @@ from rljax.programs.adaptation_config import AdaptationConfig
 from rljax.programs.feedback_log import Example
 from rljax.records import required
 from rljax.rollout import Sequences, lay_out
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.training.metrics import LearnMetrics, UpdateMetrics, mean_update, present
 from rljax.training.scored_rollout import make_prepare
 from rljax.training.scoring import make_score, make_scores, scored_params
@@ -44,7 +44,7 @@ FARTHEST = 20.0
 Score = Callable[[Params, Sequences], Scores]
 
 
-@shared
+@cache_results
 def clipped_feedback(clip: float, kl_coefficient: float) -> Algorithm:
     """Policy gradient for single responses of an older policy μ with known advantages.
 

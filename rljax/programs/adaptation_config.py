@@ -15,7 +15,7 @@ class AdaptationConfig:
     """Settings for adapting a trained model to feedback on its responses."""
 
     target: tyro.conf.Positional[str]
-    """Folder of the served run, or of its checkpoint (RUN/checkpoints/last)."""
+    """Folder of the run whose model is served, or of its checkpoint (RUN/checkpoints/last)."""
     feedback: Path
     """The feedback queue: a JSON Lines file that other programs append to, or a folder of such files, *.jsonl."""
     folder: Annotated[Path | None, tyro.conf.arg(name="run")] = None
@@ -23,9 +23,9 @@ class AdaptationConfig:
     checkpoint: Literal["best", "last"] = "best"
     """Checkpoint of the served run."""
     served: Literal["first", "newest"] = "first"
-    """Model that samples the responses: 'first' is the checkpoint that was served at the beginning, 'newest' the adapted one,
-    which is correct only if the server loads each new checkpoint before it samples the lines of the next batch; otherwise give
-    each line a `logp`, which works in both cases."""
+    """Model that samples the responses: 'first' is the checkpoint that was served at the beginning, 'newest' is the adapted model.
+    'newest' is correct only if the server loads each new checkpoint before it samples the next batch. If it may not, put a `logp`
+    in each line, which works in both cases."""
     batch: int = 32
     """Lines per update."""
     passes: int = 1
@@ -40,7 +40,7 @@ class AdaptationConfig:
     """Largest divergence from the served model on the responses of a batch, in nats per token; an update beyond it is undone.
     'None' for no limit."""
     guard: bool = False
-    """Return to the model before a batch if held-out accuracy after it is significantly lower than the best so far: the 95 %
+    """Undo the updates on a batch if the held-out accuracy after them is significantly lower than the best so far: the 95 %
     interval of the change is entirely below 0."""
     heldout: int | None = None
     """Evaluate on the first N of the run's held-out problems; by default on all. 0 evaluates on none."""
@@ -65,7 +65,7 @@ class AdaptationConfig:
             )
 
     @property
-    def place(self) -> Path:
+    def output_folder(self) -> Path:
         """Folder of the adapted run."""
         if self.folder is not None:
             return self.folder

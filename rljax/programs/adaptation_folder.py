@@ -129,7 +129,7 @@ def adapt_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConfig
             remedy="off",
         ),
         devices=fit_devices(served.devices),
-        run=replace(served.run, folder=str(config.place), models="none"),
+        run=replace(served.run, folder=str(config.output_folder), models="none"),
     )
 
 

@@ -16,7 +16,7 @@ from rljax.data.feedback import Place, unfinished
 from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.evaluation.greedy import evaluate
-from rljax.evaluation.paired import paired_change, points
+from rljax.evaluation.paired import format_points, paired_change
 from rljax.evaluation.statistics import over_problems
 from rljax.files import atomic_write
 from rljax.programs.adaptation import (
@@ -106,7 +106,7 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
         Interrupted: Ctrl-C or SIGTERM; what was learned is saved.
     """
     check_queue(config)
-    path = config.place
+    path = config.output_folder
     exists = continues(path)
     setup, served = make_served_setup(config, path if exists else None)
     folder = AdaptationFolder.open(path) if exists else new_folder(config, setup, served, path)
@@ -378,5 +378,5 @@ def describe(step: int, learned: BatchOutcome, best: Float[np.ndarray, "P"] | No
     if heldout is not None:
         text += f", held-out accuracy {heldout.metrics['accuracy']:.1%}"
         if best is not None and len(best) == len(heldout.right):
-            text += f" ({points(paired_change(best, heldout.right))} compared with the best)"
+            text += f" ({format_points(paired_change(best, heldout.right))} compared with the best)"
     return f"{text}; {REASONS[learned.outcome]}." if learned.outcome in REASONS else f"{text}."

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from rljax.data.perturbation import PERTURBATIONS, perturb
 from rljax.errors import InputError
 from rljax.evaluation.answers import SampledAnswers
-from rljax.evaluation.paired import paired_change, points
+from rljax.evaluation.paired import format_points, paired_change
 from rljax.evaluation.report import Report, plain_estimate
 from rljax.evaluation.statistics import (
     Estimate,
@@ -47,7 +47,7 @@ class Robustness(NamedTuple):
             f"{self.prompts} prompts changed ({self.perturbation}), such as {first!r} to {second!r}",
             f"original:     {self.before.headline()}",
             f"changed:      {self.after.headline()}",
-            f"difference:   {points(self.change)} on the same {self.change.problems} problems",
+            f"difference:   {format_points(self.change)} on the same {self.change.problems} problems",
             *(
                 [f"{self.after.dropped} changed prompts have too many tokens and are excluded"]
                 if self.after.dropped
@@ -78,7 +78,7 @@ class Ensemble(NamedTuple):
     def lines(self) -> list[str]:
         """Describe the accuracies in words."""
         rows = [
-            f"{run}: {alone.text()}; vote minus {run}: {points(gain)}"
+            f"{run}: {alone.text()}; vote minus {run}: {format_points(gain)}"
             for run, alone, gain in zip(self.runs, self.alone, self.gains, strict=True)
         ]
         return [*rows, f"vote of {len(self.runs)} runs: {self.vote.text()} on {self.vote.problems} problems"]

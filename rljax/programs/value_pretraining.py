@@ -16,10 +16,10 @@ from rljax.ops.weights import token_mean
 from rljax.parallel import any_host
 from rljax.records import required
 from rljax.rollout import sequences_of
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import CriticConfig, TrainConfig
-from rljax.training.lifecycle.initial_state import rl_state
+from rljax.training.lifecycle.initial_state import state_after_warm_start
 from rljax.training.metrics import CreditMetrics, LearnMetrics, present
 from rljax.training.objective.algorithm import one_response_per_prompt
 from rljax.training.objective.critic import critic_folder
@@ -42,7 +42,7 @@ def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
     return algorithm.critic.pretraining_steps if steps is None else steps
 
 
-@shared
+@cache_results
 def monte_carlo(algorithm: Algorithm) -> Algorithm:
     """Reduce an algorithm to its critic, with the Monte Carlo returns of all responses as targets."""
     critic = required(algorithm.critic, "algorithm.critic")
@@ -96,7 +96,7 @@ def enter_value_pretraining(setup: Setup, checkpoint: Checkpoint) -> Checkpoint:
     """Turn the checkpoint at the end of the warm start into one with the state of the later phases."""
     if int(checkpoint.state.phase) != WARM_START:
         return checkpoint
-    return checkpoint._replace(state=rl_state(setup, checkpoint.state))
+    return checkpoint._replace(state=state_after_warm_start(setup, checkpoint.state))
 
 
 def evaluate_start(run: Run, steps: int, checkpoint: Checkpoint) -> Checkpoint:

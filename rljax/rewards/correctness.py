@@ -80,7 +80,7 @@ class Failures(NamedTuple):
 
     def __str__(self) -> str:
         named = {
-            "raised": self.raised,
+            "raised an exception": self.raised,
             "timed out": self.timed_out,
             "without a value": self.wrong_count,
             "NaN, infinite or too large": self.out_of_range,

@@ -103,7 +103,7 @@ def think_answer(completions: Sequence[str], **columns: Sequence) -> list[float]
 
 @reads("nothing, because there is no reward")
 def none(completions: Sequence[str], **columns: Sequence) -> list[float]:
-    """Refuse to judge: the reward of supervised fine-tuning (`rljax sft`) if no reward is named.
+    """Refuse to judge: the placeholder reward of supervised fine-tuning (`rljax sft`) if no reward is named.
 
     Args:
         completions: the responses.

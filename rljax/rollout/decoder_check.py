@@ -15,7 +15,7 @@ from rljax.models import Decoder, Params, TurnDecoder
 from rljax.models.policy import path_names
 from rljax.parallel import Partition
 from rljax.records import required
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.text import one_line
 
 _RETURNS = MappingProxyType(
@@ -89,7 +89,7 @@ def _check_turns(
         _check_partition("turns.partition", turns.partition, state)
 
 
-@shared
+@cache_results
 def _wrap_functions(decoder: Decoder, budget: int) -> tuple[Callable, ...]:
     """Wrap the decoder's functions so that each takes only arrays and returns a pair: `begin` twice, with full and with no room."""
 

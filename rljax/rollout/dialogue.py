@@ -175,7 +175,7 @@ class CachedDialogue:
                 f"dialogue: a turn may have {self.sampling.max_tokens} tokens, {self.room} with its context; episode {episode} "
                 f"needs {sampling.max_tokens} and {needed}."
             )
-        is_running = any(self.episodes[row] == episode for row in np.flatnonzero(self.decoding.holder >= 0))
+        is_running = any(self.episodes[row] == episode for row in np.flatnonzero(self.decoding.request_of_row >= 0))
         if is_running or episode in self.waiting:
             raise InputError(f"dialogue: the turn of episode {episode} has not ended, so another one cannot begin.")
 
@@ -183,14 +183,14 @@ class CachedDialogue:
         """Begin waiting turns in free rows, and sample until about an eighth of the rows have ended."""
         for part in self._parts(self._readings()):
             self._begin(part)
-        running = int((self.decoding.holder >= 0).sum())
+        running = int((self.decoding.request_of_row >= 0).sum())
         if not running:
             return {}
         enough = len(self.requests) - running + max(1, running // 8)
-        longest = int(fetch(self.decoding.rows.state.lengths)[self.decoding.holder >= 0].max())
+        longest = int(fetch(self.decoding.rows.state.lengths)[self.decoding.request_of_row >= 0].max())
         self._grow(longest + 1)
         self.decoding = self.decoding._replace(written=longest - self.length)
-        self.decoding, ended = self.engine.draw_rows(self.params, self.decoding, self.requests, enough, self.sampling)
+        self.decoding, ended = self.engine.decode_until_ended(self.params, self.decoding, self.requests, enough, self.sampling)
         for row, response in ended.items():  # its last token was sampled, but not read
             self.read[row] = (*self.requests[row].prompt_tokens, *response.tokens[:-1].tolist())
         return {required(self.episodes[row], "episode"): response for row, response in ended.items()}
@@ -205,7 +205,7 @@ class CachedDialogue:
         """Assign rows to waiting turns, and return what must be read for them; new rows with the same prompt share a reading."""
         row_of = {episode: row for row, episode in enumerate(self.episodes) if episode is not None}
         stays = {row_of[episode] for episode in self.waiting if episode in row_of}
-        free = [row for row in np.flatnonzero(self.decoding.holder < 0).tolist() if row not in stays]
+        free = [row for row in np.flatnonzero(self.decoding.request_of_row < 0).tolist() if row not in stays]
         free.sort(key=lambda row: self.episodes[row] is not None)
         readings: dict[tuple, Reading] = {}
         for episode in list(self.waiting):

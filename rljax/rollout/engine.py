@@ -33,7 +33,8 @@ from rljax.rollout.slots import block_parts, compiled_rows, fewer_rows, padded_l
 from rljax.rollout.stopping import CHECK_TOKENS, Decode, may_have_stopped, stop_end
 
 Slots = Callable[[Params, int, int, int, int], int]
-"""(prepared params, number of requests, distinct prompts, slots per prompt, most tokens per response) -> most rows to decode."""
+"""(prepared params, number of requests, number of distinct prompts, padded prompt length, maximum number of tokens per response)
+-> maximum number of rows to decode."""
 
 
 class Decoding(NamedTuple):
@@ -41,7 +42,7 @@ class Decoding(NamedTuple):
 
     rows: Rows
     """The rows."""
-    holder: Int[np.ndarray, "B"]
+    request_of_row: Int[np.ndarray, "B"]
     """The request that each row answers; -1 for a free row."""
     room: int
     """Number of tokens after each prompt that the decoder's state has room for."""
@@ -57,10 +58,10 @@ class DecodingEngine:
     the next requests take their places, so that short responses do not wait for long ones.
 
     Args:
-        decoder: how the model reads prompts and tokens.
+        decoder: functions that run the model on prompts, and then on one new token at a time.
         mesh: devices that share the rows.
         prompt_length: length in tokens that every prompt is padded to; a call with a longer prompt is padded to a power of two.
-        slots: most rows that are decoded at once: a number, or a function that computes it for each call, such as
+        slots: maximum number of rows that are decoded at once: a number, or a function that computes it for each call, such as
             `rljax.rollout.slots.FittingSlots`. The key/value cache has as many rows, each for a prompt and its response.
         text: function that turns token ids into text; needed only for stop strings. `rljax.rollout.stopping.Decode` describes it.
     """
@@ -78,16 +79,16 @@ class DecodingEngine:
             InputError: a request has stop strings, and the engine has no `text`.
         """
         responses: dict[int, Response] = {}
-        for ended in self._sample_kinds(params, requests, last=1):
+        for ended in self._sample_kinds(params, requests, final_pieces=1):
             responses |= ended
-        return [responses[place] for place in range(len(requests))]
+        return [responses[index] for index in range(len(requests))]
 
     def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
         """Sample the same responses as `generate`, and yield them as they end, about an eighth of the rows at a time.
 
         Each dict maps the index of a request to its response.
         """
-        yield from self._sample_kinds(params, requests, last=8)
+        yield from self._sample_kinds(params, requests, final_pieces=8)
 
     def check_stop(self, requests: Iterable[Request]) -> None:
         """Reject stop strings if the engine has no `text`.
@@ -106,25 +107,25 @@ class DecodingEngine:
         Args:
             params: parameters from `decode_weights`.
             requests: all requests of the call.
-            length: slots per prompt, in tokens.
-            budget: most tokens per response.
+            length: padded length of a prompt, in tokens.
+            budget: maximum number of tokens per response.
         """
         count, prompts = len(requests), len({request.prompt_tokens for request in requests})
         most = self.slots if isinstance(self.slots, int) else self.slots(params, count, prompts, length, budget)
         return compiled_rows(min(count, most), row_shards(self.mesh))
 
-    def _sample_kinds(self, params: Params, requests: Sequence[Request], *, last: int) -> Iterator[dict[int, Response]]:
+    def _sample_kinds(self, params: Params, requests: Sequence[Request], *, final_pieces: int) -> Iterator[dict[int, Response]]:
         """Sample responses to requests with different sampling settings, one setting after the other; see `_sample_kind`."""
         params = decode_weights(self.decoder, params)
         self.check_stop(requests)
         kinds = [request.sampling._replace(max_tokens=0, stop=()) for request in requests]
         for kind in dict.fromkeys(kinds):
-            places = [place for place, other in enumerate(kinds) if other == kind]
-            for ended in self._sample_kind(params, [requests[place] for place in places], last=last):
-                yield {places[place]: response for place, response in ended.items()}
+            indices = [index for index, other in enumerate(kinds) if other == kind]
+            for ended in self._sample_kind(params, [requests[index] for index in indices], final_pieces=final_pieces):
+                yield {indices[index]: response for index, response in ended.items()}
 
-    def _sample_kind(self, params: Params, requests: Sequence[Request], *, last: int) -> Iterator[dict[int, Response]]:
-        """Sample responses to requests with the same sampling settings; once no request waits, yield the rest in `last` pieces."""
+    def _sample_kind(self, params: Params, requests: Sequence[Request], *, final_pieces: int) -> Iterator[dict[int, Response]]:
+        """Sample responses to requests with the same settings; once all have begun, yield the rest in `final_pieces` pieces."""
         budget = max(request.sampling.max_tokens for request in requests)
         sampling = requests[0].sampling._replace(max_tokens=budget, stop=())
         length = padded_length(requests, self.prompt_length)
@@ -138,32 +139,32 @@ class DecodingEngine:
             prompts = self._read(params, requests, block, length, 0 if can_grow else budget)
             waiting = block.waiting
             while waiting:
-                if (decoding.holder >= 0).all():
+                if (decoding.request_of_row >= 0).all():
                     decoding = self.grow(decoding, budget)
-                    decoding, ended = self.draw_rows(params, decoding, requests, max(1, slots // 8), sampling)
+                    decoding, ended = self.decode_until_ended(params, decoding, requests, max(1, slots // 8), sampling)
                     yield ended
-                free = np.flatnonzero(decoding.holder < 0)[: len(waiting)]
+                free = np.flatnonzero(decoding.request_of_row < 0)[: len(waiting)]
                 begun, waiting = waiting[: len(free)], waiting[len(free) :]
                 decoding = self.begin_rows(decoding, prompts, requests, free, begun, sampling)
             del prompts  # before the next block is read
-        while (live := int((decoding.holder >= 0).sum())) > 0:
-            slots = len(decoding.holder)
+        while (live := int((decoding.request_of_row >= 0).sum())) > 0:
+            slots = len(decoding.request_of_row)
             fewer = fewer_rows(slots, budget, row_shards(self.mesh))
             if sizes := [size for size in fewer if live <= size]:
                 decoding = self._move(decoding, empty(rows=sizes[-1], room=decoding.room))
                 continue
-            left = max(0, live - -(-slots // last), *fewer[:1])
+            left = max(0, live - -(-slots // final_pieces), *fewer[:1])
             decoding = self.grow(decoding, budget)
-            decoding, ended = self.draw_rows(params, decoding, requests, slots - left, sampling)
+            decoding, ended = self.decode_until_ended(params, decoding, requests, slots - left, sampling)
             yield ended
 
     def _move(self, decoding: Decoding, empty: Rows) -> Decoding:
         """Move the rows that answer a request into a smaller batch."""
-        live = np.flatnonzero(decoding.holder >= 0)
+        live = np.flatnonzero(decoding.request_of_row >= 0)
         source = np.full(empty.ended.shape[0], -1, np.int32)
         source[: len(live)] = live
         moved = move_rows(self.decoder, empty, decoding.rows, put_rows(self.mesh, source))
-        return decoding._replace(rows=moved, holder=np.where(source >= 0, decoding.holder[source], -1))
+        return decoding._replace(rows=moved, request_of_row=np.where(source >= 0, decoding.request_of_row[source], -1))
 
     def grow(self, decoding: Decoding, budget: int) -> Decoding:
         """Make room for at least one more token per row, up to `budget`."""
@@ -172,24 +173,24 @@ class DecodingEngine:
         room = min(budget, 2 * decoding.room)
         return decoding._replace(rows=grow_rows(self.decoder, decoding.rows, more=room - decoding.room), room=room)
 
-    def draw_rows(
+    def decode_until_ended(
         self, params: Params, decoding: Decoding, requests: Sequence[Request], enough: int, sampling: Sampling
     ) -> tuple[Decoding, dict[int, Response]]:
-        """Sample until `enough` rows have ended; return their responses and free their rows."""
+        """Sample until `enough` rows have ended; return their responses and free these rows."""
         responses: dict[int, Response] = {}
-        budget, holder = sampling.max_tokens, decoding.holder.copy()
+        budget, request_of_row = sampling.max_tokens, decoding.request_of_row.copy()
         check = CHECK_TOKENS if any(request.sampling.stop for request in requests) else budget
         while True:
             most = check if decoding.room == budget else min(check, decoding.room - decoding.written)
             rows, steps = decode(self.decoder, params, decoding.rows, np.int32(enough), np.int32(most), sampling=sampling)
-            decoding = decoding._replace(rows=rows, holder=holder, written=decoding.written + int(fetch(steps)))
+            decoding = decoding._replace(rows=rows, request_of_row=request_of_row, written=decoding.written + int(fetch(steps)))
             del rows  # a second reference would keep the old cache alive after it has been copied
             ended, samples = fetch((decoding.rows.ended, decoding.rows.samples))
-            cut = self._find_stops(samples, ended, holder, requests)
-            finished = [row for row in np.flatnonzero(holder >= 0).tolist() if ended[row] or row in cut]
+            cut = self._find_stops(samples, ended, request_of_row, requests)
+            finished = [row for row in np.flatnonzero(request_of_row >= 0).tolist() if ended[row] or row in cut]
             for row in finished:
-                responses[int(holder[row])] = _response(requests[holder[row]], samples, row, cut.get(row))
-            holder[finished] = -1
+                responses[int(request_of_row[row])] = _response(requests[request_of_row[row]], samples, row, cut.get(row))
+            request_of_row[finished] = -1
             over = ended.copy()
             over[list(cut)] = True
             if cut:
@@ -199,12 +200,12 @@ class DecodingEngine:
             decoding = self.grow(decoding, budget)
 
     def _find_stops(
-        self, samples: Samples, ended: Bool[np.ndarray, "B"], holder: Int[np.ndarray, "B"], requests: Sequence[Request]
+        self, samples: Samples, ended: Bool[np.ndarray, "B"], request_of_row: Int[np.ndarray, "B"], requests: Sequence[Request]
     ) -> dict[int, int]:
         """Map each row whose text contains a stop string to the number of tokens of its response, up to that string."""
         found: dict[int, int] = {}
-        for row in np.flatnonzero(holder >= 0).tolist():
-            stop, tokens = requests[holder[row]].sampling.stop, np.asarray(samples.tokens[row, : samples.count[row]])
+        for row in np.flatnonzero(request_of_row >= 0).tolist():
+            stop, tokens = requests[request_of_row[row]].sampling.stop, np.asarray(samples.tokens[row, : samples.count[row]])
             if stop and (ended[row] or may_have_stopped(tokens, stop, required(self.text, "text"), new=CHECK_TOKENS + 1)):
                 end = stop_end(tokens, stop, required(self.text, "text"))
                 found |= {} if end is None else {row: end}
@@ -212,7 +213,7 @@ class DecodingEngine:
 
     def _read(self, params: Params, requests: Sequence[Request], block: "Block", length: int, room: int) -> list[Prompts]:
         """Read the prompts of a block, one part after the other; rows and parts are padded, so that few programs are compiled."""
-        tokens = [requests[place].prompt_tokens for place in block.prompts]
+        tokens = [requests[index].prompt_tokens for index in block.prompts]
         parts: list[Prompts] = []
         for start in range(0, len(tokens), block.rows):
             part = tokens[start : start + block.rows]
@@ -231,20 +232,20 @@ class DecodingEngine:
         sampling: Sampling,
     ) -> Decoding:
         """Begin responses in free rows."""
-        slots, holder = len(decoding.holder), decoding.holder.copy()
-        holder[free] = [place for place, _ in begun]
+        slots, request_of_row = len(decoding.request_of_row), decoding.request_of_row.copy()
+        request_of_row[free] = [index for index, _ in begun]
         source, limit, seeds = np.full(slots, -1, np.int32), np.zeros(slots, np.int32), np.zeros((slots, 2), np.uint32)
         source[free] = [prompt for _, prompt in begun]
-        limit[free] = [requests[place].sampling.max_tokens for place, _ in begun]
-        seeds[free] = seed_words([requests[place].seed for place, _ in begun])
+        limit[free] = [requests[index].sampling.max_tokens for index, _ in begun]
+        seeds[free] = seed_words([requests[index].seed for index, _ in begun])
         source, draws = put_rows(self.mesh, (source, Draws(seeds, limit)))
         return decoding._replace(
-            rows=fill_rows(self.decoder, decoding.rows, prompts, source, draws, sampling=sampling), holder=holder
+            rows=fill_rows(self.decoder, decoding.rows, prompts, source, draws, sampling=sampling), request_of_row=request_of_row
         )
 
 
 class Block(NamedTuple):
-    """Prompts that are read before the same responses begin, and the requests that have them."""
+    """Prompts that are all read before any response to them begins, and the requests with these prompts."""
 
     prompts: list[int]
     """For each prompt, the index of one request that has it."""
@@ -259,23 +260,23 @@ class Block(NamedTuple):
 def blocks_of(requests: Sequence[Request], slots: int, length: int, devices: int) -> Iterator[Block]:
     """Split requests into blocks of prompts, each with about as many requests as there are slots, or fewer if prompts are long.
 
-    A block of long prompts is read in parts. It has at most an eighth as many prompts as there are slots, or one part if that is
-    more, so that prompts that wait for a row need little memory compared to the rows.
+    A block of long prompts is read in parts. It has at most one prompt per eight slots, but at least one part, so that prompts that
+    wait for a row need little memory compared to the rows.
 
     Args:
         requests: all requests of the call.
         slots: rows that are decoded at once.
-        length: slots per prompt, in tokens.
+        length: padded length of a prompt, in tokens.
         devices: number of devices that share the rows.
     """
-    places: dict[tuple[int, ...], list[int]] = {}
-    for place, request in enumerate(requests):
-        places.setdefault(request.prompt_tokens, []).append(place)
-    groups = list(places.values())
+    indices: dict[tuple[int, ...], list[int]] = {}
+    for index, request in enumerate(requests):
+        indices.setdefault(request.prompt_tokens, []).append(index)
+    groups = list(indices.values())
     rows, parts = block_parts(slots, len(requests), len(groups), length, devices)
     for start in range(0, len(groups), rows * parts):
         block = groups[start : start + rows * parts]
-        waiting = [(place, prompt) for prompt, group in enumerate(block) for place in group]
+        waiting = [(index, prompt) for prompt, group in enumerate(block) for index in group]
         yield Block([group[0] for group in block], rows, parts, waiting)
 
 

@@ -267,7 +267,7 @@ def lay_out_examples(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, row
     Args:
         sequences: rows `[B, L]` and `[B, T]`.
         mask: the tokens that matter, `[B, T]`.
-        rows: most rows per micro-batch.
+        rows: maximum number of rows per micro-batch.
         devices: number of devices that share a micro-batch's rows equally.
     """
     if len(sequences.tokens) > rows:
@@ -368,7 +368,7 @@ def full_responses(prompt: int, response: int, size: int, rows: int) -> int:
     A longer row has more responses per prompt, but each token then attends to more slots.
 
     Args:
-        prompt: L, slots per prompt.
+        prompt: L, padded length of a prompt.
         response: T, slots per response.
         size: G, responses per prompt. The result divides this number.
         rows: number of rows of L + T slots on each device; the longer rows that replace them have no more slots in total.

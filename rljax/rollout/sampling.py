@@ -195,8 +195,8 @@ def empty_rows(
         decoder: how the model reads prompts and tokens.
         params: parameters from `decode_weights`.
         rows: B, number of rows.
-        length: L, slots per prompt.
-        budget: T, most tokens per response.
+        length: L, padded length of a prompt.
+        budget: T, maximum number of tokens per response.
         room: number of tokens after a prompt that the decoder's state has room for.
         kept: N, number of ids recorded with each token; see `Sampling.kept`.
         mesh: devices that share the rows; None lets the compiler decide.

@@ -63,8 +63,8 @@ def rooms(budget: int, length: int) -> tuple[int, ...]:
     If prompts are longer than the budget, growing saves little and copies the prompts too, so there is only one size.
 
     Args:
-        budget: most tokens per response.
-        length: slots per prompt, in tokens.
+        budget: maximum number of tokens per response.
+        length: padded length of a prompt, in tokens.
 
     Example:
         >>> rooms(8_192, 1_024), rooms(130, 20), rooms(512, 8_192), rooms(64, 8)
@@ -84,7 +84,7 @@ def fewer_rows(rows: int, budget: int, devices: int) -> tuple[int, ...]:
 
     Args:
         rows: rows of the decode.
-        budget: most tokens per response.
+        budget: maximum number of tokens per response.
         devices: number of devices that share the rows.
 
     Example:
@@ -194,8 +194,8 @@ class FittingSlots:
             params: parameters from `decode_weights`, or their shapes.
             requests: number of responses to sample.
             prompts: number of distinct prompts.
-            length: slots per prompt, in tokens.
-            budget: most tokens per response.
+            length: padded length of a prompt, in tokens.
+            budget: maximum number of tokens per response.
 
         Raises:
             InputError: not even one row on each device fits; the message reports the bytes needed.
@@ -244,8 +244,8 @@ def row_bytes(decoder: Decoder, params: Weights, mesh: Mesh, length: int, budget
         decoder: how the model reads prompts and tokens.
         params: parameters from `decode_weights`, or their shapes.
         mesh: devices that share the rows.
-        length: slots per prompt, in tokens.
-        budget: most tokens per response.
+        length: padded length of a prompt, in tokens.
+        budget: maximum number of tokens per response.
     """
     make = partial(empty_rows, decoder, rows=row_shards(mesh), length=max(length, 1), budget=budget, room=budget)
     empty = jax.eval_shape(make, params)

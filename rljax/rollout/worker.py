@@ -30,7 +30,7 @@ class RolloutWorker:
     Args:
         engine: samples responses.
         prompts: the prompts, with their problems.
-        prompt_length: L, slots per prompt, in tokens.
+        prompt_length: L, padded length of a prompt, in tokens.
         sampling: how tokens are sampled.
         judge: rewards the responses.
         environment: judges in place of the reward, for responses of several turns.

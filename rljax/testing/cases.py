@@ -1,4 +1,4 @@
-"""Small rollouts whose result depends on one slot of an algorithm; ordered so that the first difference names the slot."""
+"""Small rollouts, each for one slot (part) of an algorithm; ordered so that the first case that differs names the slot."""
 
 from typing import NamedTuple
 
@@ -44,17 +44,17 @@ def example_of(
     rewards: list[list[float]],
     lengths: list[list[int]],
     *,
-    near: float = 0.0,
+    max_log_ratio: float = 0.0,
     far: bool = False,
     ref: float = 0.0,
     seed: int = 0,
 ) -> Example:
-    """Build an example.
+    """Build a small rollout with random log-probabilities.
 
     Args:
         rewards: reward of each response, `[P, G]`.
         lengths: number of tokens of each response, `[P, G]`.
-        near: largest distance of a log-ratio from 0.
+        max_log_ratio: largest absolute log-ratio.
         far: whether log-ratios are far outside the bounds of every clip instead, on both sides.
         ref: largest distance of the log-probabilities from the reference's.
         seed: random seed.
@@ -62,7 +62,7 @@ def example_of(
     rng = np.random.default_rng(seed)
     mask = np.arange(TOKENS) < np.array(lengths)[..., None]
     old = np.round(-0.2 - rng.random(mask.shape), 2)
-    moved = np.round(rng.uniform(-near, near, mask.shape), 3)
+    moved = np.round(rng.uniform(-max_log_ratio, max_log_ratio, mask.shape), 3)
     if far:
         moved = np.where(rng.random(mask.shape) < 0.5, -1.0, 1.0) * np.round(rng.uniform(0.3, 2.0, mask.shape), 2)
     logp = old + moved
@@ -90,8 +90,8 @@ def loss_cases() -> list[Case]:
     cases += [Case("advantage", example_of(rewards, equal)) for rewards in (two, [[5.0, 4.0], [0.0, 1e-3]])]
     cases += [Case("weights", example_of(one, [lengths])) for lengths in ([3, 3], [2, 1], [1, 3])]
     cases += [Case("weights", example_of(rewards, ragged)) for rewards in (two, [[0.0, 1.0], [2.0, -1.0]])]
-    cases += [Case("ratio", example_of(one, [[1, 1]], near=0.15, seed=seed)) for seed in range(3)]
-    cases += [Case("ratio", example_of(two, ragged, near=0.15, seed=seed)) for seed in range(3)]
+    cases += [Case("ratio", example_of(one, [[1, 1]], max_log_ratio=0.15, seed=seed)) for seed in range(3)]
+    cases += [Case("ratio", example_of(two, ragged, max_log_ratio=0.15, seed=seed)) for seed in range(3)]
     for step in (
         0.23,
         -0.23,
@@ -108,18 +108,18 @@ def loss_cases() -> list[Case]:
     cases += [Case("clip", example_of(one, [[1, 1]], far=True, seed=seed)) for seed in range(4)]
     cases += [Case("clip", example_of(two, ragged, far=True, seed=seed)) for seed in range(4)]
     cases += [Case("KL", example_of(one, [[1, 1]], ref=1.0, seed=seed)) for seed in range(3)]
-    cases += [Case("KL", example_of(two, ragged, near=0.1, ref=1.0, seed=seed)) for seed in range(3)]
+    cases += [Case("KL", example_of(two, ragged, max_log_ratio=0.1, ref=1.0, seed=seed)) for seed in range(3)]
     for away in (-4.0, 14.0):  # k3 is above 10 on both sides of the reference
         small = example_of(one, [[1, 1]])
         new = np.where(small.mask, -6.0, GARBAGE)
         cases.append(Case("KL", Example(small.mask, new, new, np.where(small.mask, new - away, GARBAGE), small.rewards)))
     cases.append(Case("groups", example_of([[1.0, 1.0], [1.0, 0.0]], equal)))
     cases += [
-        Case("groups", example_of([[0.0, 0.0], [1.0, 0.0]], ragged, near=0.1, ref=1.0, seed=seed)) for seed in range(2)
+        Case("groups", example_of([[0.0, 0.0], [1.0, 0.0]], ragged, max_log_ratio=0.1, ref=1.0, seed=seed)) for seed in range(2)
     ]
-    cases.append(Case("groups", example_of([[0.0, 0.0]], [[2, 1]], near=0.1, ref=1.0)))
+    cases.append(Case("groups", example_of([[0.0, 0.0]], [[2, 1]], max_log_ratio=0.1, ref=1.0)))
     cases += [Case("overlong", example_of([[1.0, 0.0]], [lengths])) for lengths in ([1, 2], [2, 3], [3, 1], [3, 3])]
-    for lengths in ([1, 2], [1, 3], [2, 3]):  # which response is the better one depends on the size of the punishment
+    for lengths in ([1, 2], [1, 3], [2, 3]):  # which response is the better one depends on the size of the overlong penalty
         for lead in (0.1, 0.3, 0.45, 0.55, 0.7, 0.95, 1.05):
             cases.append(Case("overlong", example_of([[0.0, lead]], [lengths])))
     return cases
@@ -135,7 +135,7 @@ def triple_cases() -> list[Case]:
 def gap_cases() -> list[Case]:
     """Cases in which slots before, between and after the tokens are outside the mask, such as an agent's observations."""
     cases = []
-    for rows, lead, near in (
+    for rows, lead, max_log_ratio in (
         ([[0, 1, 1], [1, 0, 1]], 1.0, 0.0),
         ([[0, 0, 1], [1, 0, 0]], 1.0, 0.15),
         ([[1, 0, 1], [0, 1, 0]], 1.0, 0.15),
@@ -143,9 +143,9 @@ def gap_cases() -> list[Case]:
             [[1, 0, 1], [1, 1, 0]],
             0.3,
             0.0,
-        ),  # if the punishment depended on the last column, not on the length, the first response would become the worse one
+        ),  # if the overlong penalty depended on the last column, not on the length, the first response would become the worse one
     ):
-        small, mask = example_of([[lead, 0.0]], [[3, 3]], near=near, ref=1.0), np.array([rows], bool)
+        small, mask = example_of([[lead, 0.0]], [[3, 3]], max_log_ratio=max_log_ratio, ref=1.0), np.array([rows], bool)
         new, old, ref = (
             np.where(mask, x, GARBAGE + at) for at, x in enumerate((small.logp, small.old_logp, small.ref_logp))
         )
@@ -156,7 +156,7 @@ def gap_cases() -> list[Case]:
 def larger_case() -> Case:
     """Four responses to each of two prompts, whose means and medians, for example, differ."""
     rewards = [[1.0, 0.0, 0.0, 0.5], [0.0, 1.0, -2.0, 1.0]]
-    return Case("advantage", example_of(rewards, [[3, 1, 2, 3], [2, 2, 3, 1]], near=0.15, ref=0.5))
+    return Case("advantage", example_of(rewards, [[3, 1, 2, 3], [2, 2, 3, 1]], max_log_ratio=0.15, ref=0.5))
 
 
 def gae_cases(*, gaps: bool = False) -> list[GAECase]:

@@ -30,7 +30,7 @@ class Metric(NamedTuple):
     """Format specification for `format`."""
     scale: float = 1.0
     """Factor that converts the value to the unit."""
-    is_brief: bool = False
+    is_in_plain_lines: bool = False
     """Whether it is also included in the plain lines written to a pipe."""
     is_count: bool = False
     """Whether it counts events: it is hidden while it is 0, and summed instead of averaged."""
@@ -45,36 +45,36 @@ class Metric(NamedTuple):
 
 
 METRICS = (
-    Metric("reward", "reward", "", ".3f", is_brief=True),
-    Metric("accuracy", "rewards above 0", "%", ".1f", 100.0, is_brief=True),
-    Metric("margin", "margin", "", ".3f", is_brief=True),
-    Metric("lead", "lead", "", ".3f", is_brief=True),
+    Metric("reward", "reward", "", ".3f", is_in_plain_lines=True),
+    Metric("accuracy", "rewards above 0", "%", ".1f", 100.0, is_in_plain_lines=True),
+    Metric("margin", "margin", "", ".3f", is_in_plain_lines=True),
+    Metric("lead", "lead", "", ".3f", is_in_plain_lines=True),
     Metric("chosen_logp", "log p of preferred", "nats", ".2f"),
     Metric("rejected_logp", "log p of others", "nats", ".2f"),
     Metric("score", "score", "", ".3f"),
-    Metric("entropy", "entropy", "nats/token", ".3f", is_brief=True),
-    Metric("kl", "KL", "nats/token", ".4f", is_brief=True),
+    Metric("entropy", "entropy", "nats/token", ".3f", is_in_plain_lines=True),
+    Metric("kl", "KL", "nats/token", ".4f", is_in_plain_lines=True),
     Metric("clip_fraction", "clip fraction", "%", ".2f", 100.0),
     Metric("teacher_kl", "KL to the teacher", "nats/token", ".4f"),
     Metric("teacher_divergence", "teacher divergence", "nats/token", ".4f"),
     Metric("correction_cut", "cut by correction", "%", ".2f", 100.0),
     Metric("surrogate_masked", "off-policy masked", "%", ".2f", 100.0),
-    Metric("explained_variance", "explained variance", "", ".3f", is_brief=True),
-    Metric("value_loss", "value loss", "", ".4f", is_brief=True),
+    Metric("explained_variance", "explained variance", "", ".3f", is_in_plain_lines=True),
+    Metric("value_loss", "value loss", "", ".4f", is_in_plain_lines=True),
     Metric("advantage_correlation", "credit correlation", "", ".3f"),
-    Metric("response_length", "response length", "tokens", ".1f", is_brief=True),
+    Metric("response_length", "response length", "tokens", ".1f", is_in_plain_lines=True),
     Metric("truncated_share", "truncated", "%", ".1f", 100.0),
     Metric("grad_norm", "gradient norm", "", ".3f"),
-    Metric("judge_share", "time judging", "%", ".0f", 100.0, is_brief=True),
+    Metric("judge_share", "time judging", "%", ".0f", 100.0, is_in_plain_lines=True),
     Metric("tokens_per_second", "speed", "tokens/s", ",.0f"),
     Metric("filtered_ratio", "filtered groups", "%", ".1f", 100.0),
-    Metric("unfilled_groups", "unfilled groups", "", ".0f", is_brief=True, is_count=True),
-    Metric("unstated_share", "no answer stated", "%", ".1f", 100.0, is_brief=True),
-    Metric("unjudged", "unjudged responses", "", ".0f", is_brief=True, is_count=True),
-    Metric("skipped_updates", "skipped updates", "steps", ".3g", is_brief=True, is_count=True),
+    Metric("unfilled_groups", "unfilled groups", "", ".0f", is_in_plain_lines=True, is_count=True),
+    Metric("unstated_share", "no answer stated", "%", ".1f", 100.0, is_in_plain_lines=True),
+    Metric("unjudged", "unjudged responses", "", ".0f", is_in_plain_lines=True, is_count=True),
+    Metric("skipped_updates", "skipped updates", "steps", ".3g", is_in_plain_lines=True, is_count=True),
     Metric("learning_rate", "learning rate", "", ".2e"),
-    Metric("loss", "loss", "", ".4f", is_brief=True),
-    Metric("perplexity", "perplexity", "", ".4g", is_brief=True),
+    Metric("loss", "loss", "", ".4f", is_in_plain_lines=True),
+    Metric("perplexity", "perplexity", "", ".4g", is_in_plain_lines=True),
 )
 CORRECT, POSITIVE, IN_ORDER = "accuracy", "rewards above 0", "pairs in order"
 """Labels of the metric `accuracy`: with a verifier, without one (then it is the share of rewards above 0), and for pairs."""
@@ -165,8 +165,8 @@ class Progress:
         """Format the time since the phase began, and how much of it was compilation, if that is a second or more."""
         return self.elapsed(now) + (f", {clock_time(self.compiled)} of it compiling" if self.compiled >= 1 else "")
 
-    def is_tenth(self, step: int) -> bool:
-        """True if `step`, the next one, ends a tenth of the phase."""
+    def completes_tenth(self, step: int) -> bool:
+        """True if `step`, the next one, completes another tenth of the phase."""
         return step >= self.total or step * 10 // self.total > self.step * 10 // self.total
 
     def remaining(self, now: float) -> str | None:
@@ -184,7 +184,7 @@ def required_phase(progress: Progress | None) -> Progress:
         ValueError: there is none.
     """
     if progress is None:
-        raise ValueError("update was called before phase: a step belongs to a phase")
+        raise ValueError("update() was called before phase(); every step belongs to a phase")
     return progress
 
 
@@ -251,11 +251,11 @@ def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
     Example:
         >>> steps = [{"trained_groups": 3, "unfilled_groups": 1, "unjudged": 2, "reward_raised": 2}, {"trained_groups": 4}]
         >>> events(steps, prompts=4)[0]
-        '1 of 2 steps found fewer than 4 groups with a signal (1 missing in total) and trained on the rest.'
+        '1 of 2 steps found fewer than 4 groups with a signal (1 missing in total) and trained on those that they found.'
         >>> events(steps, prompts=4)[1]
-        'The reward failed on 2 responses (2 raised), which were excluded.'
+        'The reward failed on 2 responses (2 raised an exception), which were excluded.'
         >>> events([{"skipped_updates": 0.5}, {"skipped_updates": 0.0}], prompts=4)
-        ['1 of 2 steps skipped updates that were not finite or far too large.']
+        ['1 of 2 steps skipped updates that were far too large or not finite.']
     """
     lines = []
     short = [row for row in rows if row.get("unfilled_groups")]
@@ -263,11 +263,13 @@ def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
         missing = sum(row["unfilled_groups"] for row in short)
         lines.append(
             f"{len(short)} of {len(rows)} steps found fewer than {prompts} groups with a signal ({missing:.0f} missing in total) "
-            "and trained on the rest."
+            "and trained on those that they found."
         )
     empty = sum(row.get("trained_groups") == 0 for row in rows)
     if empty:
-        lines.append(f"{empty} of {len(rows)} steps found none and changed nothing: the problems are too hard or too easy.")
+        lines.append(
+            f"{empty} of {len(rows)} steps found no group with a signal and changed nothing: the problems are too hard or too easy."
+        )
     failed = Failures(*(int(sum(row.get(f"reward_{kind}", 0) for row in rows)) for kind in Failures._fields))
     if failed.total:
         lines.append(f"The reward failed on {failed.total} responses ({failed}), which were excluded.")
@@ -275,7 +277,7 @@ def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
         lines.append(f"{failed.unfinished} answers took the verifier too long; they counted as wrong.")
     skipped = sum(row.get("skipped_updates", 0) > 0 for row in rows)
     if skipped:
-        lines.append(f"{skipped} of {len(rows)} steps skipped updates that were not finite or far too large.")
+        lines.append(f"{skipped} of {len(rows)} steps skipped updates that were far too large or not finite.")
     return lines
 
 

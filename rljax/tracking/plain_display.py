@@ -106,14 +106,14 @@ class PlainDisplay:
             f"{label_of(metric, self._accuracy)} {metric.with_unit(metrics[metric.key])}"
             for metric in METRICS
             if metric.key in metrics
-            and (metric.is_brief or self._is_log)
+            and (metric.is_in_plain_lines or self._is_log)
             and not (metric.is_count and not metrics[metric.key])
         ]
         self._write(["  ".join([f"{before.title} {step}/{before.total} ({times})", *numbers])])
 
     def _is_due(self, before: Progress, step: int, now: float) -> bool:
         """True if the step should get a line."""
-        if before.is_tenth(step):
+        if before.completes_tenth(step):
             return True
         if self._quiet:
             return False

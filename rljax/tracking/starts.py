@@ -216,7 +216,7 @@ def _starts(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def digest_of_rows(problems: Iterable[Problem]) -> str:
-    """Compute a digest of problems and their order, covering everything that a prompt, a demonstration or a reward reads.
+    """Compute a digest of problems and their order, covering everything that prompts, demonstrations and rewards depend on.
 
     Example:
         >>> one, two = Problem("1+1=", "2"), Problem("1+1=", "3")

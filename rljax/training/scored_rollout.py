@@ -29,7 +29,7 @@ from rljax.parallel import fetch, put
 from rljax.records import required
 from rljax.rollout import Collected, Groups, Sequences, collect, pad, sequences_of
 from rljax.rollout.groups import right_and_known
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import make_score, make_scores, on_sequences, scored_params
 from rljax.training.setup import Setup
@@ -149,7 +149,7 @@ def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
     return rollout._replace(valid=None) if required(rollout.valid, "rollout.valid").all() else rollout
 
 
-@shared
+@cache_results
 def _prepare_program(algorithm: Algorithm, options: tuple[Traced, ...], **minibatches: int) -> Any:
     def prepared(rollout: Rollout[Array], progress: Array | None, past: Past | None, numbers: dict) -> Batch[Array]:
         return prepare(adjust_algorithm(algorithm, options, numbers), rollout, progress=progress, past=past, **minibatches)
@@ -374,7 +374,7 @@ def make_rollout_values(
     return blended_values
 
 
-@shared
+@cache_results
 def _blend_program(blend: Callable) -> Any:
     def blended(before: Array, now: Array, rewards: Array, mask: Array, done: Array) -> Array:
         return blend(before, now, done, outcome_explained(now, rewards, mask))

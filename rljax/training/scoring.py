@@ -14,7 +14,7 @@ from rljax.models.adapters import Base, scoring_params
 from rljax.models.policy import Copies, with_copies
 from rljax.parallel import fetch, put_rows, row_shards
 from rljax.rollout import Sequences, lay_out, pack
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.text import one_line
 
 Score = Callable[[Params, Packed], Scores]
@@ -66,7 +66,7 @@ def make_supervised_score(policy: Policy, temperature: float) -> Score:
     return _score(policy.supervised_score, "policy.supervised_score", temperature)
 
 
-@shared
+@cache_results
 def _score(score_at: Callable[[Params, Packed, float], Scores], name: str, temperature: float) -> Score:
     def score(params: Params, packed: Packed) -> Scores:
         scores = score_at(params, packed, temperature)
@@ -108,12 +108,12 @@ def check_policy(
             ) from error
 
 
-@shared
+@cache_results
 def _logp_gradient(score: Score) -> Callable[[Params, Packed], Params]:
     return jax.grad(lambda params, packed: score(params, packed).logp.sum())
 
 
-@shared
+@cache_results
 def scores_alone(score: Score) -> Compare:
     """Build a `Compare` that adds no inputs to the loss."""
 
@@ -124,7 +124,7 @@ def scores_alone(score: Score) -> Compare:
     return compare
 
 
-@shared
+@cache_results
 def compile_shared(function: Callable) -> Any:
     """Compile a function once, and share the program among all callers."""
     return jax.jit(function)

@@ -16,7 +16,7 @@ from rljax.ops.regularise import SUPERVISED_LOSSES
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, put, put_rows, replicated
 from rljax.rollout import Layout
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
 from rljax.training.scoring import Compare, Copy, Score, scored_params
@@ -91,7 +91,7 @@ def policy_program(setup: Setup, where: Places) -> Any:
     return _policy_program(gradient_of, setup.optimizer, where, setup.mesh)
 
 
-@shared
+@cache_results
 def _policy_program(gradient_of: Callable, optimizer: optax.GradientTransformation, where: Places, mesh: Mesh) -> Any:
     def step(
         state: TrainState, frozen: Frozen, layout: Layout, batch: Batch[Array], data: dict[str, PyTree]
@@ -103,7 +103,7 @@ def _policy_program(gradient_of: Callable, optimizer: optax.GradientTransformati
     return jit_step(step, where, mesh)
 
 
-@shared
+@cache_results
 def make_gradient(
     algorithm: Algorithm, compare: Compare, copy: Copy | None, options: tuple[Traced, ...]
 ) -> Callable[..., tuple[Params, LossMetrics, dict[str, Array]]]:
@@ -173,7 +173,7 @@ def make_supervised_step(
     return step
 
 
-@shared
+@cache_results
 def _supervised_program(
     score: Score, cost: Loss, optimizer: optax.GradientTransformation, options: tuple[Traced, ...], at: Places, mesh: Mesh
 ) -> Any:

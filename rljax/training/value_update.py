@@ -20,7 +20,7 @@ from rljax.ops.value import explained_variance
 from rljax.parallel import accumulate, mini_batches, row_shards
 from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import CreditMetrics, CriticMetrics, LearnMetrics, mean_critic_update
@@ -52,7 +52,7 @@ def value_schedule(algorithm: Algorithm, config: TrainConfig) -> ValueSchedule:
     return ValueSchedule(minibatches, updates // minibatches)
 
 
-@shared
+@cache_results
 def _values(critic: Critic) -> Callable[[Params, Packed], Float[Array, "B T"]]:
     return critic.values
 
@@ -86,7 +86,7 @@ def make_value_step(
     return _value_program(algorithm, critic.without_builders(), optimizer, places(state), mesh)
 
 
-@shared
+@cache_results
 def _value_program(
     algorithm: Algorithm, critic: Critic, optimizer: optax.GradientTransformation, where: Places, mesh: Mesh
 ) -> Any:

@@ -1,4 +1,4 @@
-"""Environments with tools, and the worlds: every call is answered, and every faulty call is counted and reported to the model."""
+"""Environments with tools, the guessing game and the maze: every call is answered, and faulty calls are counted and reported."""
 
 import asyncio
 
@@ -128,7 +128,7 @@ def hide(text: str) -> str:
 def test_a_plain_tool_that_returns_an_awaitable_is_refused():
     environment = type("Hiding", (ToolEnvironment,), {"tools": (hide,)})()
     with pytest.raises(
-        InputError, match=r"^environment\.tools: one of hide returned an awaitable; write it as `async def`"
+        InputError, match=r"^environment\.tools: a tool returned an awaitable \(the tools are hide\); write it as `async def`"
     ):
         environment.step(environment.reset(PROBLEM), parse_turn(call("hide", text="later")))
 
@@ -166,7 +166,7 @@ def test_the_calculator_calculates(text, value):
 @pytest.mark.parametrize(
     "text", ["2 **", "__import__('os')", "9 ** 9 ** 9", "1 / 0", "1" * 2000, "a + 1", "10.0 ** 400", "True"]
 )
-def test_the_calculator_refuses_everything_else(text):
+def test_the_calculator_refuses_invalid_and_unsafe_expressions(text):
     (reply,) = answer_turn(
         f'<tool_call>{{"name": "calculate", "arguments": {{"expression": "{text}"}}}}</tool_call>', Calculator()
     ).observation
@@ -228,7 +228,7 @@ def test_every_maze_has_a_path_to_the_exit_and_reports_its_walls(seed):
         ("absent.py:Game", None, "the file 'absent.py' does not exist"),
     ],
 )
-def test_a_name_or_options_that_make_no_environment_are_refused(name, options, message):
+def test_an_invalid_environment_name_or_options_are_refused(name, options, message):
     with pytest.raises(InputError, match=message) as caught:
         make_environment(name, options)
     assert "\n" not in str(caught.value)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rljax.evaluation.paired import paired_change, points
+from rljax.evaluation.paired import format_points, paired_change
 
 
 def test_a_paired_change_leaves_unknown_problems_out():
@@ -13,8 +13,8 @@ def test_a_paired_change_leaves_unknown_problems_out():
 
 
 def test_equal_differences_have_an_interval_wider_than_0():
-    assert points(paired_change(np.full(4, 0.5), np.ones(4))) == "+50.0 points"
+    assert format_points(paired_change(np.full(4, 0.5), np.ones(4))) == "+50.0 points"
     certain = paired_change(np.zeros(4), np.ones(4))
     assert certain.low < 0.9 < certain.high
-    assert points(paired_change(np.array([0.5]), np.array([1.0]))) == "+50.0 points"
-    assert points(paired_change(np.full(1, np.nan), np.array([1.0]))) == "-"
+    assert format_points(paired_change(np.array([0.5]), np.array([1.0]))) == "+50.0 points"
+    assert format_points(paired_change(np.full(1, np.nan), np.array([1.0]))) == "-"

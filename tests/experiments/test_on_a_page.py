@@ -98,9 +98,9 @@ def test_the_losses_of_vapo_on_a_page_match_its_record():
     rows = np.zeros((4, page.L + page.T), np.int32)
     for row, length in enumerate(lengths):
         rows[row, page.L - 4 : page.L + length] = rng.integers(2, 20, 4 + length)
-    model = page.Model(page.SHAPE)
-    trunk, policy = (page.init_params(page.SHAPE, jax.random.key(seed)) for seed in (0, 1))
-    readout = jnp.array(rng.normal(size=page.SHAPE.width), jnp.float32)
+    model = page.Model(page.MODEL_CONFIG)
+    trunk, policy = (page.init_params(page.MODEL_CONFIG, jax.random.key(seed)) for seed in (0, 1))
+    readout = jnp.array(rng.normal(size=page.MODEL_CONFIG.width), jnp.float32)
     params = {"policy": policy, "critic": {"trunk": trunk, "readout": readout}}
     rewards = np.array([1, 0, 0, 1], np.float32)
     rows = jnp.asarray(rows)

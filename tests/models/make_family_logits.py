@@ -1,4 +1,4 @@
-"""Write family_logits.json: logits that `transformers` computes for the folders of families.py. Needs PyTorch.
+"""Write family_logits.json: logits that `transformers` computes for the model folders that families.py writes. Needs PyTorch.
 
 Command: PYTHONPATH=tests python tests/models/make_family_logits.py
 """

@@ -1,4 +1,4 @@
-"""Each entry of config.json is used as in `transformers` or refused by name, for every entry of its configuration classes."""
+"""Every entry of config.json that a configuration class of `transformers` defines is used as there, or refused by name."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ TINY = {
     "rope_theta": 500.0,
     "layer_types": None,
 }
-REPLACES = {
+REPLACEMENTS = {
     "hidden_act": "relu",
     "hidden_activation": "relu",
     "rope_parameters": {"rope_type": "proportional", "factor": 2.0},
@@ -32,7 +32,7 @@ REPLACES = {
 }
 """Other values for the entries whose value cannot simply be changed to another of its type."""
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 16}
-"""Too few factors, which `transformers` accepts for Phi 3 instead of the scaling above."""
+"""RoPE scaling with too few factors, for Phi 3: `transformers` accepts it, but not the scaling in `REPLACEMENTS`."""
 
 
 def names_in_source(family):
@@ -45,15 +45,15 @@ def names_in_source(family):
 
 
 def entries_of(family):
-    """Each entry with values other than its own, in turn; `...` leaves it out."""
+    """Yield each entry with values other than its default; `...` means that the entry is absent."""
     plain = AutoConfig.for_model(family, **TINY).to_dict()
     for name in sorted(names_in_source(family) | set(plain) | {"original_max_position_embeddings"} | set(TINY)):
         value = plain.get(name)
         yield name, ...
         if name == "rope_parameters" and family == "phi3":
             yield name, LONGROPE
-        elif name in REPLACES:
-            yield name, REPLACES[name]
+        elif name in REPLACEMENTS:
+            yield name, REPLACEMENTS[name]
         elif isinstance(value, bool):
             yield name, not value
         elif isinstance(value, int | float):

@@ -12,7 +12,7 @@ import rljax
 from rljax.errors import InputError
 from rljax.models import transformer_policy
 from rljax.models.attention import Facts
-from rljax.models.dtypes import check_dtype, missing_dtype
+from rljax.models.dtypes import check_dtype, explain_unsupported_dtype
 from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import init_params
 from rljax.models.patches import Patches, patch_policy
@@ -36,7 +36,7 @@ AMD, TPU, CPU = ("gpu", None), ("tpu", None), ("cpu", None)
 )
 def test_each_device_lists_its_supported_types(device, x64, dtypes):
     names = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "int4")
-    assert [name for name in names if missing_dtype(Facts(*device, name, 64), x64=x64) is None] == dtypes
+    assert [name for name in names if explain_unsupported_dtype(Facts(*device, name, 64), x64=x64) is None] == dtypes
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def results(evidence):
     return {entry.number: found for entry, found in evidence}
 
 
-def test_every_listed_error_has_an_entry_and_numbers_differ():
+def test_every_listed_error_has_an_entry_with_a_unique_number():
     assert {int(re.match(r"\d+", number)[0]) for number in ENTRIES} == set(range(1, 21)) - {18}  # 18 was withdrawn
     assert len(ENTRIES) == len(errata())
     assert [entry.number for entry in errata()][:4] == ["1", "2", "3a", "3b"]
@@ -115,7 +115,7 @@ def test_figures_match_a_hand_computation(number, results):
         assert figure in results[number].numbers
 
 
-def test_the_hand_computed_ratio_is_the_known_one(results):
+def test_the_ratio_of_entry_3b_matches_numpy(results):
     assert round(LONG, 3) == 0.961
     assert float(re.search(r"ratio (\S+),", results["3b"].numbers)[1]) == pytest.approx(LONG, abs=1e-5)
 
@@ -180,7 +180,7 @@ def test_the_correct_form_is_not_refuted(number):
     assert CORRECT_FORMS[number]().holds is False
 
 
-def test_bae_et_al_claim_no_maximum_of_the_divergence():
+def test_bae_et_al_do_not_claim_a_maximum_of_the_divergence():
     """They bound it from below by the variance of the pass rate; a maximum elsewhere refutes nothing."""
     assert "18" not in ENTRIES
     assert not any("2504.03380" in entry.document for entry in ENTRIES.values())

@@ -27,23 +27,23 @@ from rljax.training.scored_rollout import for_algorithm, next_rollout
 TOKENIZER = load_tokenizer("characters")
 SUMS = [Problem(f"{a}+{b}=", str(a + b)) for a in range(1, 13) for b in (1, 10)]
 PROMPTS, GROUP, LENGTH = 3, 2, 12
-OWN = SMALL.replace(
+CONFIG = SMALL.replace(
     name="one-way", algorithm="grpo", steps=1, prompts=PROMPTS, group_size=GROUP, eval_every=0, sample_every=0
 )
 
 
-def response(request, number):
-    """A response with recognizable log-probabilities, -(number + 1) - place / 100; its third token is an observation."""
+def make_response(request, number):
+    """A response with recognizable log-probabilities, -(number + 1) - position / 100; its third token is an observation."""
     length = 4 + number
-    places = np.arange(length, dtype=np.float32)
-    sampled = places != 2
+    positions = np.arange(length, dtype=np.float32)
+    sampled = positions != 2
     return Response(
         request.prompt_id,
         request.group,
         tokens=(2 + (number + np.arange(length)) % 10).astype(np.int32),
         mask=sampled,
-        behaviour_logp=np.where(sampled, -(number + 1) - places / 100, 77).astype(np.float32),
-        policy_logp=np.where(sampled, -(number + 1) - places / 100 - 0.005, 99).astype(np.float32),
+        behaviour_logp=np.where(sampled, -(number + 1) - positions / 100, 77).astype(np.float32),
+        policy_logp=np.where(sampled, -(number + 1) - positions / 100 - 0.005, 99).astype(np.float32),
         finish=("stop", "length", "turns")[number % 3],
         version=20 + number,
         turns=1 + number % 3,
@@ -51,14 +51,14 @@ def response(request, number):
 
 
 class FixedEngine:
-    """An engine that returns the responses of `response`."""
+    """An engine that returns the responses of `make_response`."""
 
     def __init__(self):
         self.requests, self.responses = [], []
 
     def generate(self, params, requests):
         self.requests = requests
-        self.responses = [response(request, number) for number, request in enumerate(requests)]
+        self.responses = [make_response(request, number) for number, request in enumerate(requests)]
         return self.responses
 
 
@@ -69,7 +69,7 @@ PARTS = {"policy": gru_policy(TOKENIZER.vocab_size), "problems": (SUMS[:20], SUM
 def hand_made():
     """Groups of the fixed responses, the responses, and the ids of their prompts."""
     engine = FixedEngine()
-    setup, state = first_state(OWN, engine=engine, **PARTS)
+    setup, state = first_state(CONFIG, engine=engine, **PARTS)
     prompt_ids = [5, 0, 17]
     groups = setup.train.generate(state.params, prompt_ids, GROUP, jax.random.key(0), version=99)
     return groups, engine.responses, prompt_ids
@@ -110,7 +110,7 @@ def test_each_response_keeps_its_prompt_its_end_and_its_version(hand_made):
 
 def test_prompt_tokens_has_one_name_from_the_request_to_the_sequences():
     engine = FixedEngine()
-    setup, state = first_state(OWN, engine=engine, **PARTS)
+    setup, state = first_state(CONFIG, engine=engine, **PARTS)
     groups = setup.train.generate(state.params, [5, 0, 17], GROUP, jax.random.key(0))
     sequences = sequences_of(groups)
     for number, request in enumerate(engine.requests):
@@ -124,8 +124,8 @@ def is_even(completions):
     return [float(reward > 0) for reward in even_length(completions)]
 
 
-class Guessing:
-    """An environment."""
+class OneTurn:
+    """An environment with one turn and no reward."""
 
     max_turns = 1
 
@@ -140,11 +140,11 @@ def one_point_five(completions):
     return [1.5] * len(completions)
 
 
-def test_a_verdict_reaches_the_rollout_the_accuracy_and_the_shown_samples(hand_made):
+def test_rollout_accuracy_and_shown_samples_contain_the_verdict(hand_made):
     plain, *_ = hand_made
     assert plain.rollout.correct is None
     engine = FixedEngine()
-    setup, state = first_state(OWN, engine=engine, **{**PARTS, "reward": [is_even, one_point_five]})
+    setup, state = first_state(CONFIG, engine=engine, **{**PARTS, "reward": [is_even, one_point_five]})
     groups = setup.train.generate(state.params, [5, 0, 17], GROUP, jax.random.key(0), version=99)
     texts = [TOKENIZER.decode(each.tokens[each.mask].tolist()) for each in engine.responses]
     right = np.array(is_even(texts))
@@ -160,7 +160,7 @@ def test_a_verdict_reaches_the_rollout_the_accuracy_and_the_shown_samples(hand_m
     assert numbers.parts == {f"reward_{name}": pytest.approx(part.mean()) for name, part in parts.items()}
     assert [row["correct"] for row in setup.train.shown(groups, 3)] == (groups.rollout.correct[:, 0] > 0).tolist()
     jax.tree.map(np.testing.assert_array_equal, from_dict(to_dict(groups)), groups)
-    assert [accuracy_name(worker) for worker in (setup.heldout, replace(setup.heldout, environment=Guessing()))] == [
+    assert [accuracy_name(worker) for worker in (setup.heldout, replace(setup.heldout, environment=OneTurn()))] == [
         "accuracy", "rewards above 0",
     ]  # fmt: skip
 
@@ -172,11 +172,11 @@ def test_dynamic_sampling_and_the_history_follow_the_verifier(hand_made):
     @verifier
     def by_place(completions):
         calls.append(len(completions))
-        return [None] * 2 + [float(place % 2) for place in range(2, len(completions))]
+        return [None] * 2 + [float(index % 2) for index in range(2, len(completions))]
 
-    setup, state = first_state(OWN, engine=FixedEngine(), **{**PARTS, "reward": [by_place, one_point_five]})
+    setup, state = first_state(CONFIG, engine=FixedEngine(), **{**PARTS, "reward": [by_place, one_point_five]})
     algorithm = BY_NAME["dapo"](max_length=LENGTH, cache=2)
-    config = OWN.replace(prompts=2, oversample=1.5, group_size=GROUP, max_tries=1)
+    config = CONFIG.replace(prompts=2, oversample=1.5, group_size=GROUP, max_tries=1)
     setup = setup._replace(config=config, algorithm=algorithm)
     first_three = lambda history, step, position, count: Choice(np.arange(3), 3, 0)  # noqa: E731
     state, history, collected = next_rollout(setup, state, no_history(20), None, first_three)
@@ -266,7 +266,7 @@ def test_a_run_passes_the_same_values_to_prepare_and_to_the_update(tmp_path, mon
     answers = []
     generate = engine.generate
     engine.generate = lambda params, requests: answers.append(generate(params, requests)) or answers[-1]
-    rljax.train(OWN.replace(run=str(tmp_path / "run")), engine=engine, **PARTS)
+    rljax.train(CONFIG.replace(run=str(tmp_path / "run")), engine=engine, **PARTS)
     ((rollout,), (batch,), ((layout, part),)) = rollouts, batches, rows
     responses = answers[1]
     for name in ("mask", "behaviour_logp", "policy_logp"):

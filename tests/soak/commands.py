@@ -37,7 +37,7 @@ from rljax.cli import COMMANDS
 from rljax.errors import InputError
 from rljax.training.checkpoints.checkpoint import newest_complete
 
-WORLD = WORK / "world"
+INPUTS = WORK / "world"
 """Folder of everything that the commands read."""
 SIZES = (*SMALLEST, "--replicas", "1", "--quiet")
 PAIRS = ("--tokenizer", "characters", "--batch", "4", "--steps", "30", "--max-tokens", "16", "--learning-rate", "1e-2")
@@ -59,20 +59,20 @@ class Command(NamedTuple):
     resume: Callable[[Path], list[str]] | None = None
     """Given the output folder, returns the arguments of a start after a stop; None: the same as the first."""
     ended: str = "\0"
-    """What a command prints, with exit code 2, if it had ended before it was stopped."""
+    """What a resumed command prints, with exit code 2, if it had already finished when it was stopped."""
 
 
-def training_words(folder: Path, *words: str) -> list[str]:
+def training_arguments(folder: Path, *arguments: str) -> list[str]:
     """Arguments of a command that trains a tiny run."""
     return [
         "train",
         "--config",
-        str(WORLD / "tiny.json"),
+        str(INPUTS / "tiny.json"),
         "--reward",
-        f"{WORLD / 'mine.py'}:even_length",
+        f"{INPUTS / 'mine.py'}:even_length",
         "--run",
         str(folder),
-        *words,
+        *arguments,
     ]
 
 
@@ -80,7 +80,7 @@ def pair_training(command: str) -> Command:
     """A command that trains on pairs, and continues with `--resume`."""
 
     def begin(folder: Path) -> list[str]:
-        return [command, str(WORLD / "pairs.jsonl"), *SIZES, *PAIRS, *SAVING, "--output", str(folder)]
+        return [command, str(INPUTS / "pairs.jsonl"), *SIZES, *PAIRS, *SAVING, "--output", str(folder)]
 
     def resume(folder: Path) -> list[str]:
         return [command, "--resume", str(folder), "--quiet"] if (folder / "settings.json").exists() else begin(folder)
@@ -88,30 +88,30 @@ def pair_training(command: str) -> Command:
     return Command(begin, resume, "has no checkpoint: it has ended")
 
 
-def tuning_words(folder: Path) -> list[str]:
+def tuning_arguments(folder: Path) -> list[str]:
     """Arguments of a command that tunes two learning rates."""
-    words = training_words(folder)[1:-2]
-    return ["tune", *words, "--try", "learning_rate=1e-3,1e-2", "--steps", "6", "--out", str(folder)]
+    arguments = training_arguments(folder)[1:-2]
+    return ["tune", *arguments, "--try", "learning_rate=1e-3,1e-2", "--steps", "6", "--out", str(folder)]
 
 
-def adapting_words(folder: Path) -> list[str]:
+def adapting_arguments(folder: Path) -> list[str]:
     """Arguments of a command that trains on a queue of feedback."""
-    words = ("--feedback", str(WORLD / "queue.jsonl"), "--batch", "8", "--heldout", "6", "--max-kl", "None", "--once")
-    return ["adapt", str(WORLD / "run"), *words, "--run", str(folder)]
+    arguments = ("--feedback", str(INPUTS / "queue.jsonl"), "--batch", "8", "--heldout", "6", "--max-kl", "None", "--once")
+    return ["adapt", str(INPUTS / "run"), *arguments, "--run", str(folder)]
 
 
 LONG = {
     "environment": Command(lambda folder: [str(CHILD), "environment", str(folder)]),
     "preference": pair_training("preference"),
     "reward-model": pair_training("reward-model"),
-    "tune": Command(tuning_words),
-    "adapt": Command(adapting_words),
-    "train": Command(lambda folder: training_words(folder, "--resume", "auto", "--trust")),
+    "tune": Command(tuning_arguments),
+    "adapt": Command(adapting_arguments),
+    "train": Command(lambda folder: training_arguments(folder, "--resume", "auto", "--trust")),
 }
 """Commands that save their progress."""
-RUN, OTHER, CHAT_MODEL = str(WORLD / "run"), str(WORLD / "other"), str(WORLD / NAME)
-SFT = ("--dataset", str(WORLD / "demonstrations.jsonl"), *SIZES, "--steps", "6", "--batch", "4", "--checkpoint-every", "2")
-ABLATED = (*SIZES, "--config", str(WORLD / "tiny.json"), "--reward", "exact", "--seeds", "1", "--steps", "2")
+RUN, OTHER, CHAT_MODEL = str(INPUTS / "run"), str(INPUTS / "other"), str(INPUTS / NAME)
+SFT = ("--dataset", str(INPUTS / "demonstrations.jsonl"), *SIZES, "--steps", "6", "--batch", "4", "--checkpoint-every", "2")
+ABLATED = (*SIZES, "--config", str(INPUTS / "tiny.json"), "--reward", "exact", "--seeds", "1", "--steps", "2")
 EVERY = {
     "config": lambda out: ["config", "--steps", "3"],
     "eval": lambda out: ["eval", RUN, "--trust"],
@@ -132,7 +132,7 @@ EVERY = {
     "sft": lambda out: ["sft", *SFT, "--run", str(out), "--resume", "auto"],
     "pretrain": lambda out: [
         "pretrain",
-        str(WORLD / "rows.jsonl"),
+        str(INPUTS / "rows.jsonl"),
         *SIZES,
         "--steps",
         "6",
@@ -143,34 +143,34 @@ EVERY = {
     ],
     "ablate": lambda out: ["ablate", "dapo", *ABLATED, "--out", str(out)],
     "sample": lambda out: ["sample", RUN, "--prompt", "3+4=", "--seed", "1"],
-    "search": lambda out: ["search", str(WORLD / "critic"), "--trust", "--limit", "2"],
+    "search": lambda out: ["search", str(INPUTS / "critic"), "--trust", "--limit", "2"],
     "generate": lambda out: ["generate", RUN, str(out / "rows.jsonl"), "--trust", "--limit", "4"],
-    "runs": lambda out: ["runs", str(WORLD)],
+    "runs": lambda out: ["runs", str(INPUTS)],
     "doctor": lambda out: ["doctor", RUN, "--out", str(out / "report.html")],
     "compare": lambda out: ["compare", RUN, OTHER],
-    "debug": lambda out: ["debug", str(WORLD / "stopped")],
+    "debug": lambda out: ["debug", str(INPUTS / "stopped")],
     "plot": lambda out: ["plot", RUN, "--out", str(out / "plot.png")],
     "explain": lambda out: ["explain", "kl"],
     "export": lambda out: ["export", RUN, str(out / "model")],
-    "average": lambda out: ["average", RUN, str(WORLD / "twin"), str(out / "mean")],
-    "plan": lambda out: ["plan", "--config", str(WORLD / "tiny.json"), "--reward", "exact"],
+    "average": lambda out: ["average", RUN, str(INPUTS / "twin"), str(out / "mean")],
+    "plan": lambda out: ["plan", "--config", str(INPUTS / "tiny.json"), "--reward", "exact"],
     "pairs": lambda out: ["pairs", RUN, str(out / "pairs.jsonl"), "--trust", "--prompts", "8"],
-    "preprocess": lambda out: ["preprocess", str(WORLD / "rows.jsonl"), str(out / "clean.jsonl")],
+    "preprocess": lambda out: ["preprocess", str(INPUTS / "rows.jsonl"), str(out / "clean.jsonl")],
     "algorithms": lambda out: ["algorithms", "grpo"],
     "equations": lambda out: ["equations", "gae"],
     "claims": lambda out: ["claims"],
-    "conform": lambda out: ["conform", f"{WORLD / 'mine.py'}:gae", "--like", "gae"],
+    "conform": lambda out: ["conform", f"{INPUTS / 'mine.py'}:gae", "--like", "gae"],
     "recommend": lambda out: ["recommend"],
     "errata": lambda out: ["errata"],
     "completion": lambda out: ["completion", "bash"],
     **{name: command.begin for name, command in LONG.items() if name != "environment"},
 }
 """All commands: their arguments, as functions of the output folder."""
-MAKERS = {*LONG, "sft", "pretrain", "ablate"}
+FOLDER_CREATORS = {*LONG, "sft", "pretrain", "ablate"}
 """Commands that create their output folder, and whose printed progress is not compared."""
 
 
-def start_command(words: list[str], output: Path) -> subprocess.Popen[str]:
+def start_command(arguments: list[str], output: Path) -> subprocess.Popen[str]:
     """Start a command whose output is written to a file."""
     environment = (
         os.environ
@@ -182,23 +182,23 @@ def start_command(words: list[str], output: Path) -> subprocess.Popen[str]:
             "PYTHONPATH": os.pathsep.join(map(str, CHILD.parents[1:3])),
         }
     )
-    module = [] if words[0] == str(CHILD) else ["-m", "rljax"]
-    command = [sys.executable, *module, *words]
-    with output.open("w") as file, (WORLD / "typed.txt").open() as typed:
-        return subprocess.Popen(command, env=environment, stdin=typed, stdout=file, stderr=subprocess.STDOUT, cwd=WORLD)
+    module = [] if arguments[0] == str(CHILD) else ["-m", "rljax"]
+    command = [sys.executable, *module, *arguments]
+    with output.open("w") as file, (INPUTS / "typed.txt").open() as typed:
+        return subprocess.Popen(command, env=environment, stdin=typed, stdout=file, stderr=subprocess.STDOUT, cwd=INPUTS)
 
 
-def run_command(words: list[str], output: Path) -> int:
+def run_command(arguments: list[str], output: Path) -> int:
     """Run a command to its end, and return its exit code."""
-    return start_command(words, output).wait(timeout=LIMIT)
+    return start_command(arguments, output).wait(timeout=LIMIT)
 
 
-def make_world() -> None:
-    """Create what the commands read: runs, one with a critic, a chat model, pairs, demonstrations, a queue, rows and code."""
-    if (WORLD / "ready").exists():
+def make_inputs() -> None:
+    """Create what the commands read: runs (one has a critic), a chat model, pairs, demonstrations, a queue, rows and code."""
+    if (INPUTS / "ready").exists():
         return
-    shutil.rmtree(WORLD, ignore_errors=True)
-    WORLD.mkdir(parents=True)
+    shutil.rmtree(INPUTS, ignore_errors=True)
+    INPUTS.mkdir(parents=True)
     changes = {
         "train_problems": 40,
         "heldout_problems": 6,
@@ -216,26 +216,26 @@ def make_world() -> None:
     }
     changes |= {"learning_rate": 1e-2, "eval_every": 3, "checkpoint_every": 2, "sample_every": 2, "logged_rollouts": 2}
     tiny = SMALL.replace(algorithm="grpo", algorithm_options={}, **changes)
-    (WORLD / "tiny.json").write_text(json.dumps(tiny.to_json()))
-    (WORLD / "mine.py").write_text(f"{REWARD}\nfrom rljax.ops.gae import gae\n")
+    (INPUTS / "tiny.json").write_text(json.dumps(tiny.to_json()))
+    (INPUTS / "mine.py").write_text(f"{REWARD}\nfrom rljax.ops.gae import gae\n")
     pairs = ({"prompt": p.prompt, "chosen": p.chosen, "rejected": p.rejected} for p in even_pairs(80, 3))
-    (WORLD / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
-    (WORLD / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3"}\n')
+    (INPUTS / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    (INPUTS / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3"}\n')
     rng = random.Random(0)
     lines = ({"id": n, "prompt": "3+4=", "response": str(rng.randint(0, 99)), "reward": rng.random()} for n in range(100))
-    (WORLD / "queue.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (INPUTS / "queue.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     shown = ({"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(40))
-    (WORLD / "demonstrations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in shown))
-    (WORLD / "typed.txt").write_text("hello\n")
-    make_model(WORLD / NAME)
+    (INPUTS / "demonstrations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in shown))
+    (INPUTS / "typed.txt").write_text("hello\n")
+    make_model(INPUTS / NAME)
     critic = ("--algorithm", "vapo", "--value-pretraining-steps", "2")
-    for name, words in (("run", ()), ("other", ("--seed", "1")), ("twin", ("--learning-rate", "5e-3")), ("critic", critic)):
-        if run_command(training_words(WORLD / name, *words), WORLD / "output.txt"):
-            raise RuntimeError((WORLD / "output.txt").read_text())
-    diverging = training_words(WORLD / "stopped", "--learning-rate", "1e20", "--warm-start-steps", "0")
-    if run_command(diverging, WORLD / "output.txt") != InputError.exit_code:
-        raise RuntimeError((WORLD / "output.txt").read_text())
-    (WORLD / "ready").touch()
+    for name, arguments in (("run", ()), ("other", ("--seed", "1")), ("twin", ("--learning-rate", "5e-3")), ("critic", critic)):
+        if run_command(training_arguments(INPUTS / name, *arguments), INPUTS / "output.txt"):
+            raise RuntimeError((INPUTS / "output.txt").read_text())
+    diverging = training_arguments(INPUTS / "stopped", "--learning-rate", "1e20", "--warm-start-steps", "0")
+    if run_command(diverging, INPUTS / "output.txt") != InputError.exit_code:
+        raise RuntimeError((INPUTS / "output.txt").read_text())
+    (INPUTS / "ready").touch()
 
 
 def contents(folder: Path) -> dict[str, Any]:
@@ -264,12 +264,12 @@ def describe_differences(ours: Path, theirs: Path) -> str:
     return "; ".join(sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name)))[:1000]
 
 
-def undisturbed_output(name: str, begin: Callable[[Path], list[str]], kind: str) -> Path:
-    """Output of a command that was never stopped."""
+def run_undisturbed(name: str, begin: Callable[[Path], list[str]], kind: str) -> Path:
+    """Run a command without stopping it, unless that was done before; return its output folder."""
     folder = WORK / kind / name
     if not (WORK / kind / f"{name}.done").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        (folder if kind == "every" and name not in MAKERS else folder.parent).mkdir(parents=True, exist_ok=True)
+        (folder if kind == "every" and name not in FOLDER_CREATORS else folder.parent).mkdir(parents=True, exist_ok=True)
         output, begun = WORK / kind / f"{name}.txt", time.monotonic()
         if run_command(begin(folder), output):
             raise RuntimeError(f"{name}: {output.read_text()[-3000:]}")
@@ -321,26 +321,26 @@ def choose_moment(folder: Path, rng: random.Random) -> tuple[str, Callable[[], b
     return kind, lambda: row_count(folder) >= wanted
 
 
-def stop_repeatedly(name: str, seed: int, most: int = 8) -> Iterator[dict[str, Any]]:
+def stop_repeatedly(name: str, seed: int, max_stops: int = 8) -> Iterator[dict[str, Any]]:
     """Stop a long command several times, and compare its final output; yield one row per stop."""
     rng, folder, command = random.Random(seed), WORK / "stopped" / f"{name}-{seed}", LONG[name]
-    reference, output = undisturbed_output(name, command.begin, "whole"), WORK / "stopped" / f"{name}-{seed}.txt"
+    reference, output = run_undisturbed(name, command.begin, "whole"), WORK / "stopped" / f"{name}-{seed}.txt"
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     stops: list[dict[str, Any]] = []
     while True:
-        words = (command.resume or command.begin)(folder)
-        process = start_command(words, output)
+        arguments = (command.resume or command.begin)(folder)
+        process = start_command(arguments, output)
         kind, has_come = choose_moment(folder, rng)
-        sign = 9 if kind == "in a write" else rng.choice([9, 15])
-        while process.poll() is None and len(stops) < most and not has_come():
+        signal_number = 9 if kind == "in a write" else rng.choice([9, 15])
+        while process.poll() is None and len(stops) < max_stops and not has_come():
             time.sleep(0.002)
-        if process.poll() is None and len(stops) < most:
-            process.send_signal(sign)
+        if process.poll() is None and len(stops) < max_stops:
+            process.send_signal(signal_number)
             code = process.wait(timeout=LIMIT)
-            inside = sign == 9 and kind != "first second" and was_writing(folder)
-            stops.append({"command": name, "seed": seed, "signal": sign, "moment": kind, "in_write": inside})
-            if code in (0, 130, -sign):
+            inside = signal_number == 9 and kind != "first second" and was_writing(folder)
+            stops.append({"command": name, "seed": seed, "signal": signal_number, "moment": kind, "in_write": inside})
+            if code in (0, 130, -signal_number):
                 continue
         code, text = process.wait(timeout=LIMIT), output.read_text()
         fault = (
@@ -354,9 +354,9 @@ def stop_repeatedly(name: str, seed: int, most: int = 8) -> Iterator[dict[str, A
         return
 
 
-def kill_after(words: list[str], output: Path, seconds: float) -> bool:
+def kill_after(arguments: list[str], output: Path, seconds: float) -> bool:
     """Start a command and kill it; return whether it had ended."""
-    process = start_command(words, output)
+    process = start_command(arguments, output)
     time.sleep(seconds)
     has_ended = process.poll() is not None
     process.kill()
@@ -364,9 +364,9 @@ def kill_after(words: list[str], output: Path, seconds: float) -> bool:
     return has_ended
 
 
-def ask_server(words: list[str]) -> str:
+def ask_server(arguments: list[str]) -> str:
     """Start a server, ask for the most likely continuation of a prompt, and stop the server."""
-    with server_process(Path(words[1]), *words[words.index("--context") :]) as (_, url):
+    with server_process(Path(arguments[1]), *arguments[arguments.index("--context") :]) as (_, url):
         return post(url, "/v1/completions", prompt="hello", max_tokens=8, temperature=0).json()["choices"][0]["text"]
 
 
@@ -376,12 +376,12 @@ def kill_repeatedly(name: str, seed: int) -> Iterator[dict[str, Any]]:
     output, resume = WORK / "killed" / f"{name}.txt", LONG[name].resume if name in LONG else None
     is_server = name == "serve"
     reply = ask_server(begin(folder)) if is_server else ""
-    reference = folder if is_server else undisturbed_output(name, begin, "every")
+    reference = folder if is_server else run_undisturbed(name, begin, "every")
     duration = 8.0 if is_server else float((WORK / "every" / f"{name}.done").read_text())
     early = [(place + rng.random()) / 3 for place in range(3)]
     for kind, moments in (("first second", early), ("later", [rng.uniform(min(1.0, 0.5 * duration), duration)])):
         shutil.rmtree(folder, ignore_errors=True)
-        (folder.parent if name in MAKERS else folder).mkdir(parents=True, exist_ok=True)
+        (folder.parent if name in FOLDER_CREATORS else folder).mkdir(parents=True, exist_ok=True)
         ended = [kill_after((resume or begin)(folder), output, seconds) for seconds in moments]
         row = {"command": name, "seed": seed, "moment": kind, "seconds": [round(each, 3) for each in moments]}
         if is_server:
@@ -389,17 +389,17 @@ def kill_repeatedly(name: str, seed: int) -> Iterator[dict[str, Any]]:
             fault = "" if found == reply else f"replies {found!r} instead of {reply!r}"
         else:
             code, text = run_command((resume or begin)(folder), output), output.read_text()
-            if code and name in LONG and LONG[name].ended in text:  # its process was about to end
+            if code and name in LONG and LONG[name].ended in text:  # the killed process was about to end
                 code = 0
             places = ((output, folder), (WORK / "every" / f"{name}.txt", reference))
             ours, theirs = (TIMES.sub("", path.read_text().replace(str(place), "OUT")) for path, place in places)
-            wording = "" if name in MAKERS or ours == theirs else f"prints: {text[:600]}"
+            wording = "" if name in FOLDER_CREATORS or ours == theirs else f"prints: {text[:600]}"
             fault = f"exit {code}: {text[-1500:]}" if code else describe_differences(folder, reference) or wording
         yield row | {"ended": ended, "identical": not fault, "fault": fault}
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
-    """Counts of the rows."""
+    """Count the stops and kills, and those that left identical files."""
     long, every = result.get("long", []), result.get("every", [])
     counts = {
         "stops": len(long),
@@ -430,7 +430,7 @@ def main() -> int:
     if missing := COMMANDS.keys() ^ (EVERY.keys()):
         raise SystemExit(f"{', '.join(sorted(missing))}: in only one of rljax.cli.COMMANDS and EVERY.")
     names = options.only or list(LONG if options.part == "long" else EVERY)
-    make_world()
+    make_inputs()
     done = {(row["command"], row["seed"]) for row in table}
     places = [(name, seed) for seed in range(1000 if options.part == "long" else 1) for name in names]
     for name, seed in places:

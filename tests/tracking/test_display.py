@@ -615,7 +615,7 @@ def test_rich_restores_the_terminal(terminal, clock, error):
 @pytest.mark.parametrize("kind", [PlainDisplay, RichDisplay])
 def test_update_needs_a_phase(kind):
     display = kind(io.StringIO() if kind is PlainDisplay else Console(file=io.StringIO()))
-    with pytest.raises(ValueError, match="update was called before phase"):
+    with pytest.raises(ValueError, match=r"update\(\) was called before phase\(\)"):
         display.update(1, {})
 
 

@@ -68,9 +68,9 @@ def test_events_are_summarized_once():
     assert events([], prompts=4) == []
     hard = {"trained_groups": 0.0, "unfilled_groups": 4.0, "unjudged": 3.0, "reward_raised": 1.0, "reward_timed_out": 2.0}
     assert events([calm, hard, hard], prompts=4) == [
-        "2 of 3 steps found fewer than 4 groups with a signal (8 missing in total) and trained on the rest.",
-        "2 of 3 steps found none and changed nothing: the problems are too hard or too easy.",
-        "The reward failed on 6 responses (2 raised, 4 timed out), which were excluded.",
+        "2 of 3 steps found fewer than 4 groups with a signal (8 missing in total) and trained on those that they found.",
+        "2 of 3 steps found no group with a signal and changed nothing: the problems are too hard or too easy.",
+        "The reward failed on 6 responses (2 raised an exception, 4 timed out), which were excluded.",
     ]
 
 

@@ -12,7 +12,7 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.policy import policy_of_logits
-from rljax.sharing import KEPT, cached_partial, contains_bound_method, shared
+from rljax.sharing import KEPT, cached_partial, contains_bound_method, cache_results
 from rljax.tracking.phase_times import watch_compilation
 from rljax.tracking.rows import read_metrics
 from rljax.training.scoring import check_policy
@@ -67,7 +67,7 @@ def test_different_settings_share_no_program():
 
 
 def test_only_a_few_results_are_cached():
-    made = shared(lambda number: [number])
+    made = cache_results(lambda number: [number])
     first = made(0)
     assert made(0) is first
     for number in range(1, KEPT + 1):
@@ -84,18 +84,18 @@ def test_methods_are_not_cached():
         def apply(self, x):
             return x * self.number
 
-    scale, made = Scale(), shared(jax.jit)
+    scale, made = Scale(), cache_results(jax.jit)
     assert made(scale.apply)(1.0) == 2.0
     scale.number = 3.0
     assert made(scale.apply)(1.0) == 3.0
     assert made(partial(scale.apply)) is not made(partial(scale.apply))
-    nested = shared(lambda optimizer: optimizer)
+    nested = cache_results(lambda optimizer: optimizer)
     assert contains_bound_method((optax.GradientTransformation(scale.apply, scale.apply),))
     assert not contains_bound_method((optax.sgd(0.1), nested))
 
 
 def test_unhashable_arguments_are_not_cached():
-    made = shared(lambda optimizer, *, others: optax.chain(optimizer, *others))
+    made = cache_results(lambda optimizer, *, others: optax.chain(optimizer, *others))
     optimizer = optax.sgd(0.1)
     assert made(optimizer, others=()) is made(optimizer, others=())
     assert made(optimizer, others=[]) is not made(optimizer, others=[])

@@ -76,12 +76,12 @@ class PacedTracker:
 
 def first_setup(folder: Path, step: work.Step):
     """Build the setup and the state of a run before its first step."""
-    from rljax.training.lifecycle.initial_state import first_state, rl_state  # noqa: PLC0415
+    from rljax.training.lifecycle.initial_state import first_state, state_after_warm_start  # noqa: PLC0415
     from rljax.training.parts.seams import Seams  # noqa: PLC0415
     from rljax.training.setup import make_setup  # noqa: PLC0415
 
     setup = make_setup(configuration(folder, step), Seams(reward=work.reward, problems=problems(step)))
-    return setup, rl_state(setup, first_state(setup))
+    return setup, state_after_warm_start(setup, first_state(setup))
 
 
 def rl_step(folder: Path, pace: Pace) -> None:

@@ -1,4 +1,4 @@
-"""google-tunix's side."""
+"""The benchmark cases, implemented with google-tunix."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import workloads as work
 from child import Pace
 
 
-def learner(folder: Path):
+def make_learner(folder: Path):
     """Build Tunix's GRPO with the settings of `sides.of_rljax.configuration`."""
     import optax  # noqa: PLC0415  the case "import" measures importing it
     from transformers import AutoTokenizer  # noqa: PLC0415
@@ -22,7 +22,7 @@ def learner(folder: Path):
     from tunix.rl.rollout.base_rollout import RolloutConfig  # noqa: PLC0415
 
     raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    shape = qwen3.ModelConfig(
+    model_config = qwen3.ModelConfig(
         num_layers=work.LAYERS,
         vocab_size=work.TOKENS,
         embed_dim=work.WIDTH,
@@ -36,7 +36,7 @@ def learner(folder: Path):
     )
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
     with mesh:
-        model = create_model_from_safe_tensors(str(folder), shape, mesh, dtype=jnp.float32)
+        model = create_model_from_safe_tensors(str(folder), model_config, mesh, dtype=jnp.float32)
     cluster = rl_cluster.RLCluster(
         actor=model,
         tokenizer=AutoTokenizer.from_pretrained(folder),
@@ -68,16 +68,16 @@ def rl_step(folder: Path, pace: Pace) -> None:
     """Run complete steps: sample, judge, learn. A step ends when the learner requests the next prompts and the model is ready."""
     from flax import nnx  # noqa: PLC0415
 
-    made = learner(folder)
+    learner = make_learner(folder)
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         while True:
             pace.wait()
-            yield {"prompts": np.array([work.prompt(place) for place in range(work.PROMPTS)])}
-            jax.block_until_ready(nnx.state(made.rl_cluster.actor_trainer.model))
+            yield {"prompts": np.array([work.prompt(index) for index in range(work.PROMPTS)])}
+            jax.block_until_ready(nnx.state(learner.rl_cluster.actor_trainer.model))
             pace.done()
 
-    made.train(batches())
+    learner.train(batches())
 
 
 def training_step(folder: Path, pace: Pace) -> None:
@@ -85,9 +85,9 @@ def training_step(folder: Path, pace: Pace) -> None:
     from flax import nnx  # noqa: PLC0415
     from tunix.rl.grpo.grpo_learner import TrainExample  # noqa: PLC0415
 
-    made, random = learner(folder), np.random.default_rng(0)
+    learner, random = make_learner(folder), np.random.default_rng(0)
     rows = work.PROMPTS * work.GROUP
-    prompts = jnp.asarray([work.prompt_ids(place // work.GROUP) for place in range(rows)])
+    prompts = jnp.asarray([work.prompt_ids(index // work.GROUP) for index in range(rows)])
     example = TrainExample(
         prompt_ids=prompts,
         prompt_mask=jnp.ones_like(prompts, bool),
@@ -99,8 +99,8 @@ def training_step(folder: Path, pace: Pace) -> None:
     )
 
     def update() -> None:
-        made.rl_cluster.update_actor([example], None)
-        jax.block_until_ready(nnx.state(made.rl_cluster.actor_trainer.model))
+        learner.rl_cluster.update_actor([example], None)
+        jax.block_until_ready(nnx.state(learner.rl_cluster.actor_trainer.model))
 
     pace.rounds(update)
 

@@ -102,8 +102,8 @@ def initial_critic(setup: Setup, params: Params) -> CriticState | None:
     return first_critic(setup.critic, optimizer, params, setup.config.run.seed, blended=blended)
 
 
-def begin_warm_start(setup: Setup, params: Params, all_params: Params | None) -> TrainState:
-    """Return the state at the beginning of the warm start, with these parameters of the policy, not yet placed.
+def make_unplaced_state(setup: Setup, params: Params, all_params: Params | None) -> TrainState:
+    """Make the state at the beginning of the warm start from the trained parameters; it is not yet placed on the mesh.
 
     Args:
         setup: everything that the run uses.
@@ -122,11 +122,11 @@ def begin_warm_start(setup: Setup, params: Params, all_params: Params | None) ->
 
 
 def initial_state(setup: Setup, params: Params) -> TrainState:
-    """Return the state at the beginning of the warm start, with these parameters of the policy, on the run's mesh."""
-    return place_state(setup, begin_warm_start(setup, params, all_for_critic(setup, params)))
+    """Return the state at the beginning of the warm start, made from the trained parameters, on the run's mesh."""
+    return place_state(setup, make_unplaced_state(setup, params, full_params_for_critic(setup, params)))
 
 
-def all_for_critic(setup: Setup, params: Params) -> Params | None:
+def full_params_for_critic(setup: Setup, params: Params) -> Params | None:
     """Return the policy's full parameters, which may initialize a critic; None if there is no critic."""
     return None if setup.critic is None else setup.whole(params)
 
@@ -137,18 +137,18 @@ def place_state(setup: Setup, state: TrainState) -> TrainState:
     return place(state, setup.mesh, setup.policy.partition, base=base)
 
 
-def rl_state(setup: Setup, state: TrainState) -> TrainState:
+def state_after_warm_start(setup: Setup, state: TrainState) -> TrainState:
     """Return the state after the warm start: optimizer state, reference and critic are initialized from the current policy."""
-    critic = initial_critic(setup, all_for_critic(setup, state.params))
+    critic = initial_critic(setup, full_params_for_critic(setup, state.params))
     return place_state(setup, end_warm_start(state, setup.optimizer, critic))
 
 
 def state_like(setup: Setup, phase: int) -> TrainState:
-    """Return the shapes, dtypes and shardings of the state in a phase. The warm start has another optimizer than later phases."""
+    """Return the shapes, dtypes and shardings of the state in a phase. The warm start has its own optimizer."""
 
     def begin(params: Params, base: Base | None) -> TrainState:
         all_params = None if setup.critic is None else merge_params(base, params, setup.config)
-        state = begin_warm_start(setup, params, all_params)
+        state = make_unplaced_state(setup, params, all_params)
         if phase != WARM_START:
             state = end_warm_start(state, setup.optimizer, state.critic)
         return begin_rl(state, first_arrays(setup.options, params, from_start=False)) if phase == RL else state
@@ -165,12 +165,12 @@ def template(setup: Setup, begin: Callable[[Params, Base | None], TrainState]) -
     """
     trained, base = param_shapes(setup), setup.base
     state = jax.eval_shape(begin, trained, base)
-    below = None if base is None else matrix_shapes(base.params)
-    return with_places(state, policy_shardings(setup.mesh, state, trained, setup.policy.partition, besides=below))
+    base_shapes = None if base is None else matrix_shapes(base.params)
+    return with_places(state, policy_shardings(setup.mesh, state, trained, setup.policy.partition, besides=base_shapes))
 
 
 def begin_options(setup: Setup, state: TrainState) -> TrainState:
-    """Return the state at the start of a new run, after the options have computed their initial arrays."""
+    """Return the state at the start of a new run, after each of `setup.options` has computed its initial arrays."""
     for option in setup.options:
         if option.begin is not None:
             state = option.begin(state)
@@ -178,5 +178,5 @@ def begin_options(setup: Setup, state: TrainState) -> TrainState:
 
 
 def first_rl_state(setup: Setup, state: TrainState) -> TrainState:
-    """Return the state at the start of RL, with the arrays of all options."""
+    """Return the state at the start of RL, with the arrays of all of `setup.options`."""
     return place_state(setup, begin_rl(state, first_arrays(setup.options, state.params, from_start=False)))

@@ -24,7 +24,7 @@ from rljax.records import required
 from rljax.rewards.protocol import Weighted
 from rljax.rollout.worker import RolloutWorker
 from rljax.settings.checks import misfit_lengths, paper_lengths, run_lengths, warn_of_truncation
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.text import nearest_first
 from rljax.training.config import AlgorithmConfig, SamplingConfig, TrainConfig
 from rljax.training.config.algorithm import factory_of, option_names
@@ -105,17 +105,17 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
     return _add_blend(algorithm) if config.critic.mix_pretrained_value else algorithm
 
 
-_add_blend = shared(with_pretrained_value)
+_add_blend = cache_results(with_pretrained_value)
 
 
-@shared
+@cache_results
 def _with_parts(algorithm: Algorithm, parts: tuple[str, ...]) -> Algorithm:
     from rljax.algorithms.parts import with_parts  # noqa: PLC0415  few runs add parts, which import many equations
 
     return with_parts(algorithm, parts)
 
 
-@shared
+@cache_results
 def _built_in(name: str, /, **options: int | float) -> Algorithm:
     return factory_of(name)(**options)
 
@@ -192,7 +192,7 @@ def with_reward_weights(algorithm: Algorithm, weights: Mapping[str, float] | Non
     return algorithm._replace(advantage=_add_weights(credit, tuple(weights.items())))
 
 
-@shared
+@cache_results
 def _add_weights(credit: Credit, weights: tuple[tuple[str, float], ...]) -> Credit:
     return credit._replace(function=partial(credit.function, weights=dict(weights)))
 
@@ -218,12 +218,12 @@ def make_correction(settings: AlgorithmConfig) -> Correction:
     return _build_correction(name, **bounds)
 
 
-@shared
+@cache_results
 def _build_correction(name: str, /, **bounds: float) -> Correction:
     return CORRECTIONS[name](**bounds)
 
 
-_make_mask = shared(off_policy_mask)
+_make_mask = cache_results(off_policy_mask)
 
 
 def keeps_reference(config: TrainConfig, algorithm: Algorithm) -> bool:
@@ -330,7 +330,7 @@ def blank_rollout(sampling: SamplingConfig, rewards: int) -> Rollout[Array]:
     return Rollout(**blank)
 
 
-@shared
+@cache_results
 def _one_loss(
     algorithm: Algorithm, sampling: SamplingConfig, minibatches: int, rewards: int
 ) -> Callable[[], tuple[Array, LossMetrics]]:

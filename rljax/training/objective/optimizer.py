@@ -26,7 +26,7 @@ from rljax.models.patterns import matches, select_paths
 from rljax.models.policy import path_names
 from rljax.ops.unpublished.schedule import warmup_cosine
 from rljax.records import required
-from rljax.sharing import shared
+from rljax.sharing import cache_results
 from rljax.text import one_line
 from rljax.training.config import OptimizationConfig, TrainConfig
 
@@ -76,7 +76,7 @@ def with_frozen(policy: Policy, patterns: tuple[str, ...]) -> Policy:
     return policy._replace(score=score, features=features, supervised_score=supervised)
 
 
-@shared
+@cache_results
 def _with_frozen(
     score_of: Callable[[Params, Packed, float], Scores],
     features_of: Callable[[Params, Packed], Features] | None,
@@ -103,7 +103,7 @@ def _with_frozen(
     return score, None if features_of is None else features, None if supervised_of is None else supervised
 
 
-@shared
+@cache_results
 def without_frozen(optimizer: optax.GradientTransformation, patterns: tuple[str, ...]) -> optax.GradientTransformation:
     """Return an optimizer that does not change the parameters that the patterns match, and has no state for them.
 
@@ -120,20 +120,20 @@ def without_frozen(optimizer: optax.GradientTransformation, patterns: tuple[str,
     return optax.multi_transform({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
 
 
-@shared
+@cache_results
 def constant_schedule(peak: float, warmup: int) -> optax.Schedule:
     """Rise linearly to `peak` over `warmup` updates (the first is not 0), then stay constant."""
     return optax.schedules.linear_schedule(peak / (warmup + 1), peak, warmup)
 
 
-@shared
+@cache_results
 def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
     """Rise linearly to `peak` over `warmup` updates (the first is not 0), then fall to a tenth of it at `total`, along a cosine."""
     fall = optax.schedules.cosine_decay_schedule(peak, max(total - warmup, 1), alpha=0.1)
     return optax.schedules.join_schedules([constant_schedule(peak, warmup), fall], [warmup])
 
 
-@shared
+@cache_results
 def decay_to_zero(peak: float, warmup: int, total: int, *, shape: str) -> optax.Schedule:
     """Rise linearly to `peak` over `warmup` updates, then fall to 0 after `total`, linearly or along half a cosine wave.
 
@@ -148,7 +148,7 @@ def decay_to_zero(peak: float, warmup: int, total: int, *, shape: str) -> optax.
     return optax.schedules.join_schedules([constant_schedule(peak, warmup), falls[shape]], [warmup])
 
 
-@shared
+@cache_results
 def falling_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
     """Multiply a linear rise over `warmup` updates (the first is not 0) by a quarter cosine that is 0 after `total` updates."""
     whole = max(total, warmup + 1) + 1
@@ -185,7 +185,7 @@ def in_standard_promotion(optimizer: optax.GradientTransformation) -> optax.Grad
     return optax.GradientTransformation(init, update)
 
 
-@shared
+@cache_results
 def adamw(
     schedule: optax.Schedule,
     *,
@@ -224,7 +224,7 @@ def _factored(
     )
 
 
-@shared
+@cache_results
 def factored(
     schedule: optax.Schedule, *, b1: float, weight_decay: float, max_grad_norm: float, moments_dtype: str = "float32"
 ) -> optax.GradientTransformation:
@@ -267,7 +267,7 @@ def _muon(
     )
 
 
-@shared
+@cache_results
 def muon(
     schedule: optax.Schedule,
     *,
@@ -334,7 +334,7 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Params | Py
         ) from error
 
 
-@shared
+@cache_results
 def _trial(optimizer: optax.GradientTransformation) -> Callable[[Params, optax.OptState], tuple[Params, optax.OptState]]:
     def step(params: Params, state: optax.OptState) -> tuple[Params, optax.OptState]:
         updates, state = optimizer.update(params, state, params)
