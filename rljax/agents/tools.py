@@ -90,7 +90,9 @@ class ToolEnvironment:
             return ended.value
         answering.close()
         names = ", ".join(call.name for call in completion.calls)
-        raise InputError(f"environment.tools: a tool returned an awaitable (the tools are {names}); write it as `async def`.")
+        raise InputError(
+            f"environment.tools: a tool returned an awaitable (the tools are {names}); write it as `async def`."
+        )
 
     async def _answer(self, state: ToolState, completion: Turn) -> Step:
         state = state._replace(turns=state.turns + 1)

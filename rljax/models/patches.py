@@ -51,7 +51,7 @@ from rljax.models.language_model import (
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Decoder, HostParams, Params, Policy
 from rljax.models.token_scores import chosen_chunk, features_scores
-from rljax.sharing import cached_partial, cache_results
+from rljax.sharing import cache_results, cached_partial
 
 PATCHES = "patches"
 """Entry of the parameters with the projection `[F, D]`, its bias `[D]`, and the positions `row` and `column`."""

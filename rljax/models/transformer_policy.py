@@ -36,7 +36,7 @@ from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.policy import Decoder, HostParams, Params, Policy, TurnDecoder, ValueFunction, path_names
 from rljax.models.quantization import quantize_parameter, quantize_params
 from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
-from rljax.sharing import cached_partial, cache_results
+from rljax.sharing import cache_results, cached_partial
 
 
 @cache_results

@@ -63,7 +63,9 @@ def high_entropy_tokens(entropy: Float[Array, "*rows T"], mask: Mask, *, share: 
     check_same_shape(entropy=entropy, mask=mask)
     check_between(0, 1, share=share)
     is_response = mask.astype(bool)
-    return _largest(zero_outside(entropy, mask), is_response, _rounded_count(is_response.sum().astype(entropy.dtype), share))
+    return _largest(
+        zero_outside(entropy, mask), is_response, _rounded_count(is_response.sum().astype(entropy.dtype), share)
+    )
 
 
 @in_float32
@@ -171,7 +173,9 @@ def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Num
     check_same_shape(covariance=covariance, mask=mask)
     check_between(0, 1, share=share)
     is_response = mask.astype(bool)
-    return _largest(zero_outside(covariance, mask), is_response, _floored_count(is_response.sum().astype(covariance.dtype), share))
+    return _largest(
+        zero_outside(covariance, mask), is_response, _floored_count(is_response.sum().astype(covariance.dtype), share)
+    )
 
 
 @in_float32

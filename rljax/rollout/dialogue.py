@@ -190,7 +190,9 @@ class CachedDialogue:
         longest = int(fetch(self.decoding.rows.state.lengths)[self.decoding.request_of_row >= 0].max())
         self._grow(longest + 1)
         self.decoding = self.decoding._replace(written=longest - self.length)
-        self.decoding, ended = self.engine.decode_until_ended(self.params, self.decoding, self.requests, enough, self.sampling)
+        self.decoding, ended = self.engine.decode_until_ended(
+            self.params, self.decoding, self.requests, enough, self.sampling
+        )
         for row, response in ended.items():  # its last token was sampled, but not read
             self.read[row] = (*self.requests[row].prompt_tokens, *response.tokens[:-1].tolist())
         return {required(self.episodes[row], "episode"): response for row, response in ended.items()}

@@ -114,7 +114,9 @@ class DecodingEngine:
         most = self.slots if isinstance(self.slots, int) else self.slots(params, count, prompts, length, budget)
         return compiled_rows(min(count, most), row_shards(self.mesh))
 
-    def _sample_kinds(self, params: Params, requests: Sequence[Request], *, final_pieces: int) -> Iterator[dict[int, Response]]:
+    def _sample_kinds(
+        self, params: Params, requests: Sequence[Request], *, final_pieces: int
+    ) -> Iterator[dict[int, Response]]:
         """Sample responses to requests with different sampling settings, one setting after the other; see `_sample_kind`."""
         params = decode_weights(self.decoder, params)
         self.check_stop(requests)
@@ -124,7 +126,9 @@ class DecodingEngine:
             for ended in self._sample_kind(params, [requests[index] for index in indices], final_pieces=final_pieces):
                 yield {indices[index]: response for index, response in ended.items()}
 
-    def _sample_kind(self, params: Params, requests: Sequence[Request], *, final_pieces: int) -> Iterator[dict[int, Response]]:
+    def _sample_kind(
+        self, params: Params, requests: Sequence[Request], *, final_pieces: int
+    ) -> Iterator[dict[int, Response]]:
         """Sample responses to requests with the same settings; once all have begun, yield the rest in `final_pieces` pieces."""
         budget = max(request.sampling.max_tokens for request in requests)
         sampling = requests[0].sampling._replace(max_tokens=budget, stop=())
@@ -183,7 +187,9 @@ class DecodingEngine:
         while True:
             most = check if decoding.room == budget else min(check, decoding.room - decoding.written)
             rows, steps = decode(self.decoder, params, decoding.rows, np.int32(enough), np.int32(most), sampling=sampling)
-            decoding = decoding._replace(rows=rows, request_of_row=request_of_row, written=decoding.written + int(fetch(steps)))
+            decoding = decoding._replace(
+                rows=rows, request_of_row=request_of_row, written=decoding.written + int(fetch(steps))
+            )
             del rows  # a second reference would keep the old cache alive after it has been copied
             ended, samples = fetch((decoding.rows.ended, decoding.rows.samples))
             cut = self._find_stops(samples, ended, request_of_row, requests)
@@ -200,12 +206,19 @@ class DecodingEngine:
             decoding = self.grow(decoding, budget)
 
     def _find_stops(
-        self, samples: Samples, ended: Bool[np.ndarray, "B"], request_of_row: Int[np.ndarray, "B"], requests: Sequence[Request]
+        self,
+        samples: Samples,
+        ended: Bool[np.ndarray, "B"],
+        request_of_row: Int[np.ndarray, "B"],
+        requests: Sequence[Request],
     ) -> dict[int, int]:
         """Map each row whose text contains a stop string to the number of tokens of its response, up to that string."""
         found: dict[int, int] = {}
         for row in np.flatnonzero(request_of_row >= 0).tolist():
-            stop, tokens = requests[request_of_row[row]].sampling.stop, np.asarray(samples.tokens[row, : samples.count[row]])
+            stop, tokens = (
+                requests[request_of_row[row]].sampling.stop,
+                np.asarray(samples.tokens[row, : samples.count[row]]),
+            )
             if stop and (ended[row] or may_have_stopped(tokens, stop, required(self.text, "text"), new=CHECK_TOKENS + 1)):
                 end = stop_end(tokens, stop, required(self.text, "text"))
                 found |= {} if end is None else {row: end}
@@ -240,7 +253,8 @@ class DecodingEngine:
         seeds[free] = seed_words([requests[index].seed for index, _ in begun])
         source, draws = put_rows(self.mesh, (source, Draws(seeds, limit)))
         return decoding._replace(
-            rows=fill_rows(self.decoder, decoding.rows, prompts, source, draws, sampling=sampling), request_of_row=request_of_row
+            rows=fill_rows(self.decoder, decoding.rows, prompts, source, draws, sampling=sampling),
+            request_of_row=request_of_row,
         )
 
 

@@ -115,7 +115,8 @@ def loss_cases() -> list[Case]:
         cases.append(Case("KL", Example(small.mask, new, new, np.where(small.mask, new - away, GARBAGE), small.rewards)))
     cases.append(Case("groups", example_of([[1.0, 1.0], [1.0, 0.0]], equal)))
     cases += [
-        Case("groups", example_of([[0.0, 0.0], [1.0, 0.0]], ragged, max_log_ratio=0.1, ref=1.0, seed=seed)) for seed in range(2)
+        Case("groups", example_of([[0.0, 0.0], [1.0, 0.0]], ragged, max_log_ratio=0.1, ref=1.0, seed=seed))
+        for seed in range(2)
     ]
     cases.append(Case("groups", example_of([[0.0, 0.0]], [[2, 1]], max_log_ratio=0.1, ref=1.0)))
     cases += [Case("overlong", example_of([[1.0, 0.0]], [lengths])) for lengths in ([1, 2], [2, 3], [3, 1], [3, 3])]

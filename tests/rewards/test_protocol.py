@@ -299,7 +299,9 @@ def test_too_many_failures_stop_the_run(count, failed, share, stops):
 
 
 def test_the_message_quotes_the_first_failure():
-    with pytest.raises(InputError, match=r"\(2 raised an exception, 3 timed out\).*the first: completion 15: KeyError: 'x'\. Fix"):
+    with pytest.raises(
+        InputError, match=r"\(2 raised an exception, 3 timed out\).*the first: completion 15: KeyError: 'x'\. Fix"
+    ):
         many(answers(20, raised=2, timed_out=3))
 
 

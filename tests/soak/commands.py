@@ -229,7 +229,12 @@ def make_inputs() -> None:
     (INPUTS / "typed.txt").write_text("hello\n")
     make_model(INPUTS / NAME)
     critic = ("--algorithm", "vapo", "--value-pretraining-steps", "2")
-    for name, arguments in (("run", ()), ("other", ("--seed", "1")), ("twin", ("--learning-rate", "5e-3")), ("critic", critic)):
+    for name, arguments in (
+        ("run", ()),
+        ("other", ("--seed", "1")),
+        ("twin", ("--learning-rate", "5e-3")),
+        ("critic", critic),
+    ):
         if run_command(training_arguments(INPUTS / name, *arguments), INPUTS / "output.txt"):
             raise RuntimeError((INPUTS / "output.txt").read_text())
     diverging = training_arguments(INPUTS / "stopped", "--learning-rate", "1e20", "--warm-start-steps", "0")

@@ -12,7 +12,7 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.policy import policy_of_logits
-from rljax.sharing import KEPT, cached_partial, contains_bound_method, cache_results
+from rljax.sharing import KEPT, cache_results, cached_partial, contains_bound_method
 from rljax.tracking.phase_times import watch_compilation
 from rljax.tracking.rows import read_metrics
 from rljax.training.scoring import check_policy
