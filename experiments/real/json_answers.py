@@ -66,7 +66,7 @@ JSON_ANSWERS = Experiment(
         name="json-answers",
         max_prompt_tokens=96,
         max_response_tokens=32,
-        steps=60,
+        steps=40,
     ),
     arms={"GRPO": {}},
     reward=json_answer,
