@@ -13,7 +13,7 @@ from starlette.routing import Route
 from rljax.programs.serving import listen
 
 
-class Simulated:
+class ServerState:
     """The state of a server: the requests it received, and the folders from which it loaded weights."""
 
     def __init__(self, vocabulary: int):
@@ -27,27 +27,27 @@ class Simulated:
         return next((found[: place + 1] for place, token in enumerate(found) if token in ends), found)
 
 
-def vllm(simulated: Simulated) -> Starlette:
-    """`/v1/models`, `/v1/completions`, `/collective_rpc` and `/reset_prefix_cache`."""
+def vllm(state: ServerState) -> Starlette:
+    """Build a vLLM server with the endpoints `/v1/models`, `/v1/completions`, `/collective_rpc` and `/reset_prefix_cache`."""
 
     async def models(_):
         return JSONResponse({"object": "list", "data": [{"id": "policy", "object": "model", "max_model_len": 64}]})
 
     async def completions(request):
         body = await request.json()
-        simulated.requests.append(body)
+        state.requests.append(body)
         assert body["model"] == "policy"
         assert body["logprobs"] == 0
-        tokens = simulated.tokens(body["seed"], body["max_tokens"], body["stop_token_ids"])
+        tokens = state.tokens(body["seed"], body["max_tokens"], body["stop_token_ids"])
         finish = "stop" if tokens[-1] in body["stop_token_ids"] else "length"
-        logprobs = {"token_logprobs": [-math.log(simulated.vocabulary)] * len(tokens), "tokens": [""] * len(tokens)}
+        logprobs = {"token_logprobs": [-math.log(state.vocabulary)] * len(tokens), "tokens": [""] * len(tokens)}
         choice = {"index": 0, "text": "", "token_ids": tokens, "logprobs": logprobs, "finish_reason": finish}
         return JSONResponse({"object": "text_completion", "choices": [choice]})
 
     async def rpc(request):
         body = await request.json()
         assert body["method"] == "reload_weights"
-        simulated.folders.append(body["kwargs"]["weights_path"])
+        state.folders.append(body["kwargs"]["weights_path"])
         return JSONResponse({"results": [None]})
 
     async def reset(_):
@@ -63,28 +63,28 @@ def vllm(simulated: Simulated) -> Starlette:
     )
 
 
-def sglang(simulated: Simulated) -> Starlette:
-    """`/get_model_info`, `/generate` and `/update_weights_from_disk`."""
+def sglang(state: ServerState) -> Starlette:
+    """Build an SGLang server with the endpoints `/get_model_info`, `/generate` and `/update_weights_from_disk`."""
 
     async def info(_):
         return JSONResponse({"model_path": "policy", "is_generation": True})
 
     async def generate(request):
         body = await request.json()
-        simulated.requests.append(body)
+        state.requests.append(body)
         settings = body["sampling_params"]
         assert body["return_logprob"]
-        tokens = simulated.tokens(settings["sampling_seed"], settings["max_new_tokens"], settings["stop_token_ids"])
+        tokens = state.tokens(settings["sampling_seed"], settings["max_new_tokens"], settings["stop_token_ids"])
         is_over = tokens[-1] in settings["stop_token_ids"]
         finish = {"type": "stop", "matched": tokens[-1]} if is_over else {"type": "length", "length": len(tokens)}
-        pairs = [[-math.log(simulated.vocabulary), token, None] for token in tokens]
-        meta = {"finish_reason": finish, "output_token_logprobs": pairs, "weight_version": simulated.version}
+        pairs = [[-math.log(state.vocabulary), token, None] for token in tokens]
+        meta = {"finish_reason": finish, "output_token_logprobs": pairs, "weight_version": state.version}
         return JSONResponse({"text": "", "output_ids": tokens, "meta_info": meta})
 
     async def update(request):
         body = await request.json()
-        simulated.folders.append(body["model_path"])
-        simulated.version = body["weight_version"]
+        state.folders.append(body["model_path"])
+        state.version = body["weight_version"]
         return JSONResponse({"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0})
 
     return Starlette(

@@ -1,4 +1,4 @@
-"""The page of ideas: its commands parse and occur in the tests it names, and its tests and files exist."""
+"""The page of ideas from papers: each command parses and occurs in the tests that its idea names; these tests and files exist."""
 
 import ast
 import re
@@ -41,7 +41,7 @@ def words_of(command):
     return words if words[0] == "python" else words[1:] if words[0] == "rljax" else ["train", *words]
 
 
-def marks_of(command):
+def expected_words_of(command):
     """Words that a test of this command contains: its flags and their values, or else the command's name."""
     name, *rest = words_of(command)
     if name == "python":
@@ -107,13 +107,14 @@ def test_tests_of_every_idea_exist():
 
 
 def test_commands_of_an_idea_occur_in_the_files_of_its_tests():
-    strange = []
+    untested = []
     for idea, command in [(each, command) for each in WITH_COMMAND for command in each.commands]:
-        marks = marks_of(command) | ({"by_name"} if "--algorithm " in command else set())  # a test of all algorithms
+        # tests that run every algorithm use `by_name`
+        marks = expected_words_of(command) | ({"by_name"} if "--algorithm " in command else set())
         texts = [text_of(name.partition("::")[0]) for name in idea.tests]
         if not any(mark in text for mark in marks for text in texts):
-            strange.append((idea.name, command, marks))
-    assert strange == []
+            untested.append((idea.name, command, marks))
+    assert untested == []
 
 
 def test_results_of_every_idea_exist():

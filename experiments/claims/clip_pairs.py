@@ -1,14 +1,14 @@
 """Is (0.1, 0.3) the best pair of clip bounds?
 
-Table 14 of the design document compares six pairs (low, high), and finds the best accuracy at (0.1, 0.3).
+Table 14 of the design document (unpublished) compares six pairs (low, high), and finds the best accuracy at (0.1, 0.3).
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam at a learning rate of 0.05. 8 updates on each rollout; the document states neither the number of
-updates nor the data. Each half of the seeds compares with the pair that is best on the other half, because the best
-pair on the same seeds would partly be lucky.
+updates nor the data. On each half of the seeds, (0.1, 0.3) is compared with the rival that is best
+on the other half, because a rival chosen on the same seeds would be best partly by luck.
 
 Command: rljax claims --rerun clip_pairs
 """
@@ -42,7 +42,7 @@ OTHERS = [arm for arm in ARMS if arm != "0.1, 0.3"]
 
 
 def lead(arms):
-    """Gain of (0.1, 0.3) over the other pair that is best on the other half of the seeds."""
+    """Compute the gain of (0.1, 0.3) over the rival that is best on the other half of the seeds, for each seed."""
     success = {arm: numbers["success"] for arm, numbers in arms.items()}
     seeds = np.arange(len(success["0.1, 0.3"]))
     leads = np.zeros(len(seeds))

@@ -1,7 +1,7 @@
 """Do weights that fall with the length shorten responses without a loss of accuracy?
 
-The design document multiplies the weights of tokens by (length / median length) to a power of down to -0.5, to keep
-responses short without a loss of quality.
+The design document (unpublished) multiplies the weights of tokens by (length / median length) to a power between -0.5
+and 0, to keep responses short without a loss of quality.
 
 Setting: 8 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
 Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
@@ -9,9 +9,9 @@ response says nothing about its answer. After 64 tokens of thought the answer is
 Contexts differ in difficulty; the mean length is about 13.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam at a learning rate of 0.05. The exponent is the document's largest, 0.5; the reference length is 13
+optimizer is Adam at a learning rate of 0.05. The exponent is the document's strongest, -0.5; the reference length is 13
 tokens, the mean of the initial policy. The document uses the median of the batch, which changes the scale of the loss
-from batch to batch; a further arm does so with the trainer's part weights=length_reweighted.
+from batch to batch; a third arm also uses that median, through the trainer's option weights=length_reweighted.
 
 Command: rljax claims --rerun length_reweighted
 """

@@ -135,7 +135,7 @@ def slot_of(says: str) -> str:
     return found[1] if found else "none"
 
 
-def most_of(fault: str) -> tuple[int, int, int]:
+def size_limit_of(fault: str) -> tuple[int, int, int]:
     """Return the largest size that the counterexample of a fault may have."""
     return (SIZE[0], 3, SIZE[2]) if fault in fresh.NEEDS_THREE else SIZE
 
@@ -147,7 +147,7 @@ def run_faults(places: dict[str, Place]) -> list[dict[str, Any]]:
         for fault, *texts in place.faults:
             row = {"in": name, "fault": fault}
             row |= run_kit(plant(place, *texts), place.like, place.arrays, **place.options)
-            rows.append(row | {"slot": slot_of(row["says"]), "small": is_small(row["says"], most_of(fault))})
+            rows.append(row | {"slot": slot_of(row["says"]), "small": is_small(row["says"], size_limit_of(fault))})
             print(f"{len(rows):3} {name} {fault}: {rows[-1]['slot']}", flush=True)
     return rows
 

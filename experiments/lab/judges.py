@@ -1,6 +1,6 @@
 """Rewards that training sees instead of the true ones, which are 1 for a right response and 0 for a wrong one.
 
-With a verifier that never errs, one right response to a prompt is all there is to learn, and the largest step is best.
+With a verifier that never errs, one right response to a prompt is all there is to learn, so the largest learning rate wins.
 """
 
 from collections.abc import Callable

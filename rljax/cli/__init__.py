@@ -68,7 +68,7 @@ from rljax.cli.train_help import pretrain_help, sft_help, short_help
 from rljax.cli.tune import Tune, run_tune
 from rljax.cli.version import check_jax, version_text
 from rljax.data.plain_text import TEXT
-from rljax.data.recipe import Preprocess
+from rljax.data.preprocess_options import Preprocess
 from rljax.errors import InputError
 from rljax.files import causes, check_local, limit_reached, no_room
 from rljax.lazy import lazy_names

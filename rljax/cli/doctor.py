@@ -27,7 +27,7 @@ class Doctor:
 
 def run_doctor(command: Doctor) -> int:
     """Examine one run."""
-    from rljax.cli.examination import examination, write_report  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.cli.doctor_output import format_diagnosis, write_report  # noqa: PLC0415  --help need not wait for JAX
     from rljax.tracking.summary import open_run, summarize  # noqa: PLC0415  as above
 
     folder = open_run(command.run)
@@ -39,6 +39,6 @@ def run_doctor(command: Doctor) -> int:
         print(json.dumps(summary.to_json(), indent=2, ensure_ascii=False))
         return 0
     columns = columns_of(sys.stdout)
-    print("\n".join(wrap(line, columns, hang=hang) for line, hang in examination(folder, summary)))
+    print("\n".join(wrap(line, columns, hang=hang) for line, hang in format_diagnosis(folder, summary)))
     print(f"\nReport: {out}")
     return 0

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from jaxtyping import Bool, Float32
 
-from rljax.data.recipe import Preprocess
+from rljax.data.preprocess_options import Preprocess
 
 
 def run_preprocess(command: Preprocess) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljax.cli.columns import with_label, wrap
-from rljax.cli.examination import settings_of
+from rljax.cli.doctor_output import settings_of
 from rljax.errors import InputError
 from rljax.evaluation.comparison import interval_of, last_answers, paired_difference
 from rljax.evaluation.statistics import Estimate

@@ -178,7 +178,7 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
             rungs=rungs,
             folder=command.out,
             train=train_candidate,
-            tell=report_trial,
+            on_trial=report_trial,
             drop_failed=command.drop_failed,
         )
     except Interrupted:

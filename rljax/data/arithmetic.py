@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from rljax.data.heldout import HELDOUT_PERIOD, is_heldout, share_of
+from rljax.data.heldout import HELDOUT_PERIOD, is_heldout, hash_to_unit_interval
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 
@@ -266,7 +266,7 @@ def unfinished(
         size, demonstration = problem.columns.get("operands"), problem.demonstration
         if not isinstance(size, int) or demonstration is None:
             raise InputError(f"the problem {problem.prompt!r} needs the column 'operands' and a demonstration; add both.")
-        is_cut = size >= operands and share_of(f"unfinished {problem.prompt}") < share
+        is_cut = size >= operands and hash_to_unit_interval(f"unfinished {problem.prompt}") < share
         if not is_cut and (never is None or size < never):
             return problem
         return replace(problem, demonstration=demonstration.rpartition(";")[0])

@@ -9,7 +9,7 @@ from rljax.errors import InputError
 
 HELDOUT_PERIOD = 8  # one prompt in eight is held out
 TRIES = 40
-"""Samples per problem that is wanted before a generator counts as exhausted; a held-out problem takes eight on average."""
+"""Number of samples per wanted problem before a generator counts as exhausted; a held-out problem takes eight on average."""
 
 Parts = tuple[list[Problem], list[Problem]]
 """Problems to train on, and held-out ones."""
@@ -19,7 +19,7 @@ def is_heldout(prompt: str) -> bool:
     """Decide by its hash whether a prompt is held out.
 
     Args:
-        prompt: the full prompt, `=` included.
+        prompt: the full prompt; in arithmetic, this includes the final `=`.
 
     Returns:
         True for about one prompt in eight.
@@ -35,11 +35,11 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def share_of(text: str) -> float:
+def hash_to_unit_interval(text: str) -> float:
     """Map a text to a number in [0, 1), always the same for the same text.
 
     Example:
-        >>> share_of("3+4=") == share_of("3+4="), 0 <= share_of("3+5=") < 1
+        >>> hash_to_unit_interval("3+4=") == hash_to_unit_interval("3+4="), 0 <= hash_to_unit_interval("3+5=") < 1
         (True, True)
     """
     return (_hash(text) >> 11) / 2**53

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from rljax.data.heldout import is_heldout, share_of
+from rljax.data.heldout import is_heldout, hash_to_unit_interval
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 
@@ -115,8 +115,8 @@ def lapses(problems: Sequence[Problem], *, share: float | int) -> list[Problem]:
             raise InputError(
                 f"the problem {problem.prompt!r} has no column 'steps'; take the problems of an iteration task."
             )
-        lapsed = {k for k in range(11, steps + 1, 10) if share_of(f"lapse {k} {problem.prompt}") < share}
-        uncorrected = {k for k in lapsed if share_of(f"open {k} {problem.prompt}") < share}
+        lapsed = {k for k in range(11, steps + 1, 10) if hash_to_unit_interval(f"lapse {k} {problem.prompt}") < share}
+        uncorrected = {k for k in lapsed if hash_to_unit_interval(f"open {k} {problem.prompt}") < share}
         lines = _demonstration(*_numbers(problem.prompt), steps, lapsed=lapsed, uncorrected=uncorrected)
         return replace(problem, demonstration=lines)
 

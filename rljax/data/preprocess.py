@@ -16,7 +16,7 @@ from rljax.data.duplicates import leaks, near_duplicates
 from rljax.data.measure import bins_of, complexity_of, response_length, reword, summary
 from rljax.data.problem import Problem, reward_columns
 from rljax.data.prompts import prompt_tokens
-from rljax.data.recipe import Preprocess
+from rljax.data.preprocess_options import Preprocess
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 

@@ -1,9 +1,9 @@
 """Scaled dot-product attention with grouped heads: over complete sequences, and of new tokens over a cache.
 
-This module also has the kernels for NVIDIA GPUs and TPUs, and checks which programs for complete sequences can run.
+This module also has the kernels for NVIDIA GPUs and TPUs, and checks which implementations for complete sequences can run.
 
-Axes: B rows, T query tokens, S key slots, K key/value heads, G query heads per key head, H features per head; N blocks of C
-queries, and N = K G query heads in the kernels.
+Axes: B rows, T query tokens, S key slots, K key/value heads, G query heads per key head, H features per head, and N blocks of C
+queries each.
 """
 
 import re
@@ -83,8 +83,8 @@ def attend_cached(
 ) -> Float[Array, "B T K G H"]:
     """Attend from new tokens, which were just written, to the slots of a cache; see `visible_in_cache`.
 
-    The slots are the last axis of the keys, because CPUs then multiply them with few queries faster. More than `block` tokens
-    are computed block by block, so that no array spans all tokens and all slots. There is no custom derivative.
+    The slots are the last axis of the keys, because CPUs are then faster at multiplying them with a few queries. More than
+    `block` tokens are computed block by block, so that no array spans all tokens and all slots. There is no custom derivative.
 
     Args:
         query: queries of the new tokens.
@@ -131,7 +131,7 @@ def visible_in_cache(
         new: number of new tokens.
         first: index of the first of the T tokens among the new tokens.
         count: T.
-        window: largest number of tokens that a token sees: itself and the nearest ones before it in the ring; None: all of them.
+        window: largest number of tokens that a token sees: itself and the nearest ones before it in the cache, a ring; None: all.
     """
     slots = segments.shape[1]
     place = (jnp.arange(slots)[None] - jnp.reshape(slot, (-1, 1)))[:, None]
@@ -213,7 +213,7 @@ def attend_within(
     return jnp.moveaxis(mixed, 0, 1).reshape(padded.shape)[:, :slots]
 
 
-class _Seen(NamedTuple):
+class _VisibleSlots(NamedTuple):
     """Slots that the tokens of a block can see."""
 
     first: Int[Array, ""] | int
@@ -224,11 +224,11 @@ class _Seen(NamedTuple):
         return jax.lax.dynamic_slice_in_dim(array, self.first, self.count, axis=axis)
 
 
-def _seen_slots(number: Array, length: int, slots: int, window: int | None) -> _Seen:
+def _seen_slots(number: Array, length: int, slots: int, window: int | None) -> _VisibleSlots:
     if window is None or length + window - 1 >= slots:
-        return _Seen(0, slots)
+        return _VisibleSlots(0, slots)
     count = length + window - 1
-    return _Seen(jnp.clip(number * length - (window - 1), 0, slots - count), count)
+    return _VisibleSlots(jnp.clip(number * length - (window - 1), 0, slots - count), count)
 
 
 def _attend_block(
@@ -241,7 +241,7 @@ def _attend_block(
     window: int | None,
     cap: float | None,
 ) -> Float[Array, "B C K G H"]:
-    """Attend from a block whose first token is at slot `first` of the passed slots."""
+    """Attend from a block whose first token is at slot `first` of the keys."""
     visible = visible_slots(segments, first=first, count=block.shape[1], window=window)
     return attend(block, keys, values, visible, cap=cap, sinks=sinks)
 
@@ -293,27 +293,27 @@ def _backward(
     length, slots = queries.shape[2], segments.shape[1]
 
     def step(number: Array, carried: tuple[Array, Array, Array, Any]) -> tuple[Array, Array, Array, Any]:
-        pulled, by_keys, by_values, by_sinks = carried
+        pulled, keys_grad, values_grad, sinks_grad = carried
         seen = _seen_slots(number, length, slots, window)
         block = jax.lax.dynamic_index_in_dim(queries, number, keepdims=False)
         near = {"segments": seen.of(segments, axis=1), "window": window, "cap": cap}
         own = partial(_attend_block, number * length - seen.first, **near)
         _, pull = jax.vjp(own, block, seen.of(keys, axis=2), seen.of(values, axis=2), sinks)
-        by_block, more_keys, more_values, more = pull(jax.lax.dynamic_index_in_dim(pulled, number, keepdims=False))
-        pulled = jax.lax.dynamic_update_index_in_dim(pulled, by_block, number, 0)
-        by_sinks = jax.tree.map(jnp.add, by_sinks, more)
-        return pulled, _add_seen(by_keys, more_keys, seen), _add_seen(by_values, more_values, seen), by_sinks
+        block_grad, more_keys, more_values, more = pull(jax.lax.dynamic_index_in_dim(pulled, number, keepdims=False))
+        pulled = jax.lax.dynamic_update_index_in_dim(pulled, block_grad, number, 0)
+        sinks_grad = jax.tree.map(jnp.add, sinks_grad, more)
+        return pulled, _add_seen(keys_grad, more_keys, seen), _add_seen(values_grad, more_values, seen), sinks_grad
 
     nothing = jnp.zeros(keys.shape, sum_dtype(keys))
     gradient, zeros = jax.lax.optimization_barrier(
         (gradient, nothing)
     )  # delays the allocation until this layer is computed
     start = gradient, zeros, zeros, jax.tree.map(jnp.zeros_like, sinks)
-    by_queries, by_keys, by_values, by_sinks = jax.lax.fori_loop(0, len(queries), step, start)
-    return by_queries, by_keys.astype(keys.dtype), by_values.astype(values.dtype), by_sinks, None
+    queries_grad, keys_grad, values_grad, sinks_grad = jax.lax.fori_loop(0, len(queries), step, start)
+    return queries_grad, keys_grad.astype(keys.dtype), values_grad.astype(values.dtype), sinks_grad, None
 
 
-def _add_seen(total: Float[Array, "B K S H"], more: Float[Array, "B K C H"], seen: _Seen) -> Float[Array, "B K S H"]:
+def _add_seen(total: Float[Array, "B K S H"], more: Float[Array, "B K C H"], seen: _VisibleSlots) -> Float[Array, "B K S H"]:
     """Add to the slots that a block sees, in the precision of the total."""
     more = seen.of(total, axis=2) + more.astype(total.dtype)
     return jax.lax.dynamic_update_slice_in_dim(total, more, seen.first, axis=2)
@@ -328,7 +328,7 @@ LANES = 128
 
 
 class Facts(NamedTuple):
-    """Facts that decide which programs can run."""
+    """Properties of a model and its devices that decide which implementations can run."""
 
     platform: str
     """JAX's name for the platform of the devices: cpu, gpu or tpu."""
@@ -353,40 +353,40 @@ def facts_of(config: TransformerConfig, mesh: Mesh | None) -> Facts:
     return Facts(device.platform, capability, *own)
 
 
-def hindrance(path: str, facts: Facts) -> str | None:
-    """Return the reason why a program cannot run; None if it can.
+def why_unsupported(implementation: str, facts: Facts) -> str | None:
+    """Return the reason why an implementation cannot run; None if it can.
 
     Args:
-        path: "dense", "blockwise", "cudnn" or "splash".
+        implementation: "dense", "blockwise", "cudnn" or "splash".
         facts: facts about the model and the devices.
 
     Example:
-        >>> hindrance("cudnn", Facts("gpu", (8, 0), "float32", 128))
-        'cuDNN computes in bfloat16 or float16, and the products are in float32'
-        >>> hindrance("blockwise", Facts("cpu", None, "float32", 128))
+        >>> why_unsupported("cudnn", Facts("gpu", (8, 0), "float32", 128))
+        "cuDNN computes in bfloat16 or float16, but this model's matrix products are in float32"
+        >>> why_unsupported("blockwise", Facts("cpu", None, "float32", 128))
     """
-    if path in ("cudnn", "splash") and facts.has_sinks:
-        return f"{path} attention has no sinks, and this model has one for each head"
-    if path == "cudnn":
-        return _hindrance_of_cudnn(facts)
-    if path == "splash":
+    if implementation in ("cudnn", "splash") and facts.has_sinks:
+        return f"{implementation} attention has no sinks, but this model has one for each head"
+    if implementation == "cudnn":
+        return _why_cudnn_is_unsupported(facts)
+    if implementation == "splash":
         if facts.platform != "tpu":
-            return f"splash attention is a kernel for TPUs, and the devices are {describe_device(facts)}"
+            return f"splash attention is a kernel for TPUs, but the devices are {describe_device(facts)}"
         if facts.head_dim % LANES:
-            return f"splash attention needs a head_dim that is a multiple of {LANES}, and this model has {facts.head_dim}"
+            return f"splash attention needs a head_dim that is a multiple of {LANES}, but this model has {facts.head_dim}"
     return None
 
 
-def _hindrance_of_cudnn(facts: Facts) -> str | None:
+def _why_cudnn_is_unsupported(facts: Facts) -> str | None:
     most = 256 if facts.capability is not None and facts.capability >= (9, 0) else 128
     if facts.capability is None or facts.capability < (8, 0):
-        return f"cuDNN needs an NVIDIA GPU of compute capability 8.0 or more, and the devices are {describe_device(facts)}"
+        return f"cuDNN needs an NVIDIA GPU of compute capability 8.0 or more, but the devices are {describe_device(facts)}"
     if facts.dtype not in ("bfloat16", "float16"):
-        return f"cuDNN computes in bfloat16 or float16, and the products are in {facts.dtype}"
+        return f"cuDNN computes in bfloat16 or float16, but this model's matrix products are in {facts.dtype}"
     if facts.is_capped:
-        return "cuDNN has no bound for attention scores, and this model has one"
+        return "cuDNN has no bound for attention scores, but this model has one"
     if facts.head_dim > most or facts.head_dim % 8:
-        return f"cuDNN needs a head_dim that is a multiple of 8, at most {most}, and this model has {facts.head_dim}"
+        return f"cuDNN needs a head_dim that is a multiple of 8, at most {most}, but this model has {facts.head_dim}"
     return None
 
 
@@ -395,19 +395,19 @@ def describe_device(facts: Facts) -> str:
     return f"{facts.platform} {facts.capability[0]}.{facts.capability[1]}" if facts.capability else facts.platform
 
 
-def check_path(path: str, facts: Facts) -> None:
-    """Refuse a program that cannot run.
+def check_implementation(implementation: str, facts: Facts) -> None:
+    """Refuse an implementation that cannot run.
 
     Args:
-        path: "dense", "blockwise", "cudnn" or "splash".
+        implementation: "dense", "blockwise", "cudnn" or "splash".
         facts: facts about the model and the devices.
 
     Raises:
         InputError: the message has the reason.
     """
-    reason = hindrance(path, facts)
+    reason = why_unsupported(implementation, facts)
     if reason is not None:
-        raise InputError(f"attention={path!r} cannot run: {reason}. Leave it out: blockwise, the default, runs anywhere.")
+        raise InputError(f"attention={implementation!r} cannot run: {reason}. Leave it out: blockwise, the default, runs anywhere.")
 
 
 def attend_rows(
@@ -421,7 +421,7 @@ def attend_rows(
     window: int | None = None,
     sinks: Float[Array, "K G"] | None = None,
 ) -> Float[Array, "B S K G H"]:
-    """Attend from each token to the earlier tokens of its sequence and to itself, with the configured program.
+    """Attend from each token to the earlier tokens of its sequence and to itself, with the configured implementation.
 
     Args:
         query: query of every token.
@@ -434,21 +434,21 @@ def attend_rows(
         sinks: additional score of each head, see `attend`.
 
     Raises:
-        InputError: the configured program cannot run.
+        InputError: the configured implementation cannot run.
     """
-    path, cap = config.attention, config.score_cap
-    check_path(path, facts_of(config, mesh))
-    if path == "cudnn":
+    implementation, cap = config.attention, config.score_cap
+    check_implementation(implementation, facts_of(config, mesh))
+    if implementation == "cudnn":
         return attend_cudnn(query, keys, values, segments, mesh=mesh, window=window)
-    if path == "splash":
+    if implementation == "splash":
         return attend_splash(query, keys, values, segments, mesh=mesh, window=window, cap=cap)
-    block, devices = query.shape[1] if path == "dense" else None, attention_devices(mesh)
+    block, devices = query.shape[1] if implementation == "dense" else None, count_attention_devices(mesh)
     options = {"block": block, "devices": devices, "window": window, "cap": cap, "sinks": sinks}
     return attend_within(query, keys, values, segments, **options)
 
 
-def attention_devices(mesh: Mesh | None) -> int:
-    """Number of devices that share rows and heads."""
+def count_attention_devices(mesh: Mesh | None) -> int:
+    """Count the devices that share rows and heads."""
     return 1 if mesh is None else row_shards(mesh) * shards_of("attention_heads", mesh)
 
 

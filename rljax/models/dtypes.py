@@ -20,7 +20,7 @@ def explain_unsupported_dtype(facts: Facts, *, x64: bool) -> str | None:
 
     Example:
         >>> explain_unsupported_dtype(Facts("gpu", (7, 5), "bfloat16", 64), x64=False)
-        'bfloat16 needs an NVIDIA GPU of compute capability 8.0 or more, and the devices are gpu 7.5'
+        'bfloat16 needs an NVIDIA GPU of compute capability 8.0 or more, but the devices are gpu 7.5'
         >>> explain_unsupported_dtype(Facts("cpu", None, "bfloat16", 64), x64=False)
     """
     if facts.dtype not in DTYPES:
@@ -29,7 +29,7 @@ def explain_unsupported_dtype(facts: Facts, *, x64: bool) -> str | None:
     if least is not None and facts.capability is not None and facts.capability < least:
         version = ".".join(map(str, least))
         device = describe_device(facts)
-        return f"{facts.dtype} needs an NVIDIA GPU of compute capability {version} or more, and the devices are {device}"
+        return f"{facts.dtype} needs an NVIDIA GPU of compute capability {version} or more, but the devices are {device}"
     if facts.dtype == "float16" and facts.platform == "tpu":
         return "TPUs multiply in bfloat16 and float32, not in float16"
     if facts.dtype == "float64" and not x64:

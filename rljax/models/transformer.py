@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
-from rljax.models.attention import attend_cached, attend_rows, attention_devices
+from rljax.models.attention import attend_cached, attend_rows, count_attention_devices
 from rljax.models.axes import constrain_sharding, key_copies
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap
@@ -239,7 +239,7 @@ class Attention(nnx.Module):
             cache = LayerCache(keys.swapaxes(2, 3), values)
         else:
             cache = self._write(cache, key.transpose(0, 2, 3, 1), values, slot)
-            devices = attention_devices(self.mesh)
+            devices = count_attention_devices(self.mesh)
             options = {"devices": devices, "window": self.window, "cap": self.config.score_cap, "sinks": sinks}
             mixed = attend_cached(grouped, *cache, segments, slot, **options)
         out = product("BTNH,NHD->BTD", mixed.reshape(query.shape), self.output)

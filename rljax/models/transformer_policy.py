@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.tree_util import KeyPath
 from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 
-from rljax.models.attention import check_path, facts_of
+from rljax.models.attention import check_implementation, facts_of
 from rljax.models.axes import check_shape, mesh_for_sampling, parameter_partition
 from rljax.models.config import TransformerConfig
 from rljax.models.dtypes import check_dtype
@@ -63,11 +63,11 @@ def transformer_policy(
 
     Raises:
         InputError: the mesh does not divide the transformer's axes, or its devices do not support the dtype of the products or
-            the attention program.
+            the attention implementation.
     """
     facts = facts_of(config, mesh)
     check_dtype(facts)
-    check_path(config.attention, facts)
+    check_implementation(config.attention, facts)
     if mesh is not None:
         check_shape(config, mesh)
     model = Model(config, mesh)

@@ -56,7 +56,7 @@ def _check_atoms(support: Array, **distributions: Array) -> None:
             raise ValueError(f"{name} must have the support's {support.size} points last, got shape {list(value.shape)}")
 
 
-def _last(support: Float[Array, "N"], rank: int) -> Float[Array, "..."]:
+def _on_last_axis(support: Float[Array, "N"], rank: int) -> Float[Array, "..."]:
     return support.reshape((1,) * (rank - 1) + (-1,))
 
 
@@ -68,7 +68,7 @@ def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Arr
         z_i = low + i (high - low) / (N - 1)        i = 0 .. N-1
 
     Args:
-        low: z_0, in the return's unit.
+        low: z_0, in the unit of the returns (discounted sums of rewards).
         high: z_{N-1}, above `low`. Leave room beyond the possible returns: `hl_gauss` is biased near the ends.
         bins: N, at least 2.
 
@@ -83,7 +83,7 @@ def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Arr
         [-1.0, -0.5, 0.0, 0.5, 1.0]
 
     Source:
-        C51, arXiv:1707.06887, Section 4; Eq. 22 of the design document.
+        C51, arXiv:1707.06887, Section 4; Eq. 22 of the design document (unpublished).
     """
     check_at_least(2, bins=bins)
     if not (np.isfinite([low, high]).all() and low < high):
@@ -91,7 +91,7 @@ def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Arr
     return jnp.linspace(low, high, bins)
 
 
-def _between_neighbours(target: Float[Array, "..."], support: Float[Array, "N"]) -> Float[Array, "... N"]:
+def _two_hot_weights(target: Float[Array, "..."], support: Float[Array, "N"]) -> Float[Array, "... N"]:
     """Two-hot weights of each target, after clipping it to the support."""
     held = jnp.clip(target, support[0], support[-1])
     left = jnp.minimum(jnp.searchsorted(support, held, side="right") - 1, support.size - 2)
@@ -116,7 +116,7 @@ def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[
         `[..., N]`, sums to 1.
 
     Raises:
-        ValueError: not floating point, a support that does not increase, a target beyond the support (or NaN).
+        ValueError: an argument that is not floating point, a support that does not increase, a target beyond the support (or NaN).
 
     Example:
         >>> import jax.numpy as jnp
@@ -129,7 +129,7 @@ def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[
     check_floating(target=target)
     _check_support(support)
     _check_covered(target, support)
-    return _between_neighbours(target, support)
+    return _two_hot_weights(target, support)
 
 
 @in_float32
@@ -156,7 +156,8 @@ def hl_gauss(
         `[..., N]`, sums to 1.
 
     Raises:
-        ValueError: not floating point, an uneven support, a target beyond the bins (or NaN), `sigma_ratio` not positive.
+        ValueError: an argument that is not floating point, an uneven support, a target beyond the bins (or NaN),
+            `sigma_ratio` not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -174,7 +175,7 @@ def hl_gauss(
     edges = jnp.append(support - width / 2, support[-1] + width / 2)
     _check_covered(target, edges)
     held = jnp.clip(target, edges[0], edges[-1])[..., None]
-    below = jax.scipy.special.ndtr((_last(edges, held.ndim) - held) / (sigma_ratio * width))
+    below = jax.scipy.special.ndtr((_on_last_axis(edges, held.ndim) - held) / (sigma_ratio * width))
     return jnp.diff(below, axis=-1) / (below[..., -1:] - below[..., :1])
 
 
@@ -199,7 +200,7 @@ def c51_projection(
         q_i = Σ_j p_j h_i(clip(r + γ z_j, z_0, z_{N-1}))        h = the two-hot weights of `two_hot`
 
     Args:
-        rewards: r, `[...]`, in the return's unit.
+        rewards: r, `[...]`, in the unit of the support.
         probs: p, distribution of the next state's value, `[..., N]`.
         support: z, `[N]`, strictly increasing.
         discount: γ in [0, 1], a number or one per state `[...]`; 0 after the last token.
@@ -208,7 +209,8 @@ def c51_projection(
         `[..., N]`, with the same sum as `probs`. As the equation's clip requires, mass beyond the support moves to the nearest end.
 
     Raises:
-        ValueError: not floating point, shapes that do not fit, a support that does not increase, `discount` outside [0, 1].
+        ValueError: an argument that is not floating point, shapes that do not fit, a support that does not increase,
+            `discount` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -227,8 +229,8 @@ def c51_projection(
             f"got {list(rewards.shape)} and {list(jnp.shape(discount))}"
         )
     discounts = jnp.broadcast_to(jnp.asarray(discount, support.dtype), rewards.shape)
-    moved = rewards[..., None] + discounts[..., None] * _last(support, probs.ndim)
-    return (probs[..., None] * _between_neighbours(moved, support)).sum(-2)
+    moved = rewards[..., None] + discounts[..., None] * _on_last_axis(support, probs.ndim)
+    return (probs[..., None] * _two_hot_weights(moved, support)).sum(-2)
 
 
 @in_float32
@@ -247,7 +249,7 @@ def categorical_mean(probs: Float[Array, "*rows N"], support: Float[Array, "N"])
         `[...]`, in the support's unit.
 
     Raises:
-        ValueError: not floating point, shapes that do not fit, a support that does not increase.
+        ValueError: an argument that is not floating point, shapes that do not fit, a support that does not increase.
 
     Example:
         >>> import jax.numpy as jnp
@@ -255,10 +257,10 @@ def categorical_mean(probs: Float[Array, "*rows N"], support: Float[Array, "N"])
         [1.5]
 
     Source:
-        C51, arXiv:1707.06887, Section 4; Eq. 22 of the design document.
+        C51, arXiv:1707.06887, Section 4; Eq. 22 of the design document (unpublished).
     """
     _check_atoms(support, probs=probs)
-    return (probs * _last(support, probs.ndim)).sum(-1)
+    return (probs * _on_last_axis(support, probs.ndim)).sum(-1)
 
 
 @in_float32
@@ -285,7 +287,7 @@ def categorical_mean_of_logits(logits: Float[Array, "*rows N"], support: Float[A
         [0.5]
 
     Source:
-        arXiv:2403.03950, Section 3; Eq. 22 of the design document.
+        arXiv:2403.03950, Section 3; Eq. 22 of the design document (unpublished).
     """
     _check_atoms(support, logits=logits)
     return categorical_mean(jax.nn.softmax(logits, -1), support)
@@ -304,7 +306,7 @@ def categorical_cross_entropy(
     A support point with target probability 0 contributes 0, even if its logit is -inf.
 
     Args:
-        logits: carry the gradient, `[..., N]`, nats.
+        logits: of the value that is trained; they carry the gradient, `[..., N]`, nats.
         target_probs: p, from `two_hot`, `hl_gauss` or `c51_projection`, `[..., N]`.
         mask: response tokens, bool or 0/1, one per distribution, `[...]`; None: every distribution counts.
 
@@ -312,7 +314,7 @@ def categorical_cross_entropy(
         `[...]`, nats, to be minimized; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, or shapes that do not fit.
+        ValueError: an argument that is not floating point, or shapes that do not fit.
 
     Example:
         >>> import jax.numpy as jnp

@@ -42,7 +42,7 @@ def implicit_reward(
         `[...]`, units of reward; 0 for the reference itself.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or β not positive.
+        ValueError: an argument that is not floating point, mismatched shapes, or β not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -88,7 +88,7 @@ def dpo_loss(
         `[...]`, nats, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or β not positive.
+        ValueError: an argument that is not floating point, mismatched shapes, or β not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -134,7 +134,7 @@ def conservative_dpo_loss(
         `[...]`, nats, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, β not positive, or ε outside [0, 0.5].
+        ValueError: an argument that is not floating point, mismatched shapes, β not positive, or ε outside [0, 0.5].
 
     Example:
         >>> import jax.numpy as jnp
@@ -183,7 +183,7 @@ def robust_dpo_loss(
         `[...]`, nats, to be minimized as a mean over the pairs; it has no lower bound.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, β not positive, or ε outside [0, 0.5).
+        ValueError: an argument that is not floating point, mismatched shapes, β not positive, or ε outside [0, 0.5).
 
     Example:
         >>> import jax.numpy as jnp
@@ -229,7 +229,7 @@ def ipo_loss(
         `[...]`, nats squared, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or τ not positive.
+        ValueError: an argument that is not floating point, mismatched shapes, or τ not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -270,7 +270,7 @@ def hinge_preference_loss(
         `[...]`, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or β not positive.
+        ValueError: an argument that is not floating point, mismatched shapes, or β not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -313,7 +313,7 @@ def apo_zero_loss(
         `[...]`, in (-1, 1), to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or β not positive.
+        ValueError: an argument that is not floating point, mismatched shapes, or β not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -357,7 +357,7 @@ def apo_down_loss(
         `[...]`, in (-1, 1), to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or β not positive.
+        ValueError: an argument that is not floating point, mismatched shapes, or β not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -405,7 +405,7 @@ def rebel_loss(
         `[...]`, units of reward squared, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or η not positive.
+        ValueError: an argument that is not floating point, mismatched shapes, or η not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -441,7 +441,7 @@ def kto_reference_point(logp: Float[Array, "*rows N"], ref_logp: Float[Array, "*
         z_0, one number, nats, not negative.
 
     Raises:
-        ValueError: not floating point, no examples, or mismatched shapes.
+        ValueError: an argument that is not floating point, no examples, or mismatched shapes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -491,7 +491,8 @@ def kto_loss(
         `[...]`, dimensionless, to be minimized as a mean over the examples.
 
     Raises:
-        ValueError: not floating point, not boolean, mismatched shapes, β not positive, or a negative `reference_point` or weight.
+        ValueError: an argument that is not floating point or not boolean, mismatched shapes, β not positive, or a negative
+            `reference_point` or weight.
 
     Example:
         >>> import jax.numpy as jnp

@@ -129,7 +129,7 @@ def td_errors(
         `[..., T]`, in the reward's unit; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, a malformed mask, `gamma` outside [0, 1].
+        ValueError: an argument that is not floating point, mismatched shapes, a malformed mask, `gamma` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -176,7 +176,8 @@ def gae(
         `[..., T]`, in the reward's unit; 0 outside the mask. Differentiable in rewards, values, λ and bootstrap.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, a malformed mask, `gamma` or `lambda_` outside [0, 1].
+        ValueError: an argument that is not floating point, mismatched shapes, a malformed mask,
+            `gamma` or `lambda_` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -219,7 +220,7 @@ def monte_carlo_returns(
         `[..., T]`, in the reward's unit; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, a malformed mask, `gamma` outside [0, 1].
+        ValueError: an argument that is not floating point, mismatched shapes, a malformed mask, `gamma` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -262,7 +263,8 @@ def lambda_returns(
         `[..., T]`, in the reward's unit; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, a malformed mask, `gamma` or `lambda_` outside [0, 1].
+        ValueError: an argument that is not floating point, mismatched shapes, a malformed mask,
+            `gamma` or `lambda_` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp

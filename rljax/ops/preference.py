@@ -33,7 +33,7 @@ def bradley_terry_loss(
         `[...]`, nats, to be minimized as a mean over the pairs; log 2 if the lead equals the margin.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or a negative margin.
+        ValueError: an argument that is not floating point, mismatched shapes, or a negative margin.
 
     Example:
         >>> import jax.numpy as jnp

@@ -73,7 +73,7 @@ def negative_log_likelihood(logp: Float[Array, "*rows T"], mask: Mask) -> Float[
         `[..., T]`, nats, to be minimized; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or a malformed mask.
+        ValueError: an argument that is not floating point, mismatched shapes, or a malformed mask.
 
     Example:
         >>> import jax.numpy as jnp
@@ -106,7 +106,7 @@ def dynamic_fine_tuning_loss(logp: Float[Array, "*rows T"], mask: Mask) -> Float
         `[..., T]`, nats, to be minimized; only its gradient is meaningful. 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or a malformed mask.
+        ValueError: an argument that is not floating point, mismatched shapes, or a malformed mask.
 
     Example:
         >>> import jax

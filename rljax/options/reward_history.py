@@ -19,7 +19,7 @@ NAME = "reward_history"
 def install(setup: Setup) -> Setup:
     """Keep the latest rewards of each training prompt."""
     capacity = setup.config.sampling.remembered_rewards
-    if setup.tokenizer is None:  # a plan does not know the number of prompts
+    if setup.tokenizer is None:  # `rljax plan` loads no prompts, so their number is unknown
         return setup
     prompts = len(setup.train.prompts.tokens)
 
@@ -28,9 +28,9 @@ def install(setup: Setup) -> Setup:
         return empty_history(prompts, capacity)
 
     def push(state: TrainState, scored: Any) -> TrainState:
-        memory, adjusts = state.options[NAME], tuple(option for option in setup.options if option.adjust is not None)
-        program = _push_program(setup.algorithm, traced(adjusts), places(memory))
-        after = program(memory, scored.groups.prompt_ids, scored.groups.rollout, adjustments(adjusts, state))
+        memory, adjusting = state.options[NAME], tuple(option for option in setup.options if option.adjust is not None)
+        program = _push_program(setup.algorithm, traced(adjusting), places(memory))
+        after = program(memory, scored.groups.prompt_ids, scored.groups.rollout, adjustments(adjusting, state))
         return state._replace(options=state.options | {NAME: after})
 
     return setup.with_option(Option(NAME, init=init, before_updates=push))
@@ -38,7 +38,7 @@ def install(setup: Setup) -> Setup:
 
 @cache_results
 def _push_program(algorithm: Algorithm, options: tuple[Traced, ...], where: Places) -> Any:
-    """Compile `(memory, prompt ids, rollout, numbers) -> memory`, which adds the rewards and donates the old memory."""
+    """Compile `(memory, prompt ids, rollout, adjustments) -> memory`, which adds the rewards and donates the old memory."""
 
     @partial(jax.jit, donate_argnums=0, out_shardings=where.tree())
     def push(memory: RewardHistory, prompt_ids: Int[Array, "P"], rollout: Rollout[Array], numbers: dict) -> RewardHistory:

@@ -286,7 +286,7 @@ def with_guard(
 def open_display(config: PairConfig) -> Generator[Display]:
     """Make the display for training, which first shows that the model and the pairs are being loaded."""
     with make_display(config.quiet, ScreenStream(sys.stdout)) as display, watch_compilation(display.compiling):
-        display.measuring(IN_ORDER)
+        display.set_accuracy_label(IN_ORDER)
         display.activity("loading the model and the pairs")
         yield display
 

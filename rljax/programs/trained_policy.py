@@ -434,7 +434,7 @@ def _open(
         config, policy, mesh, device_bytes(mesh), prompt_length=prompt_length, environment=seams.environment
     )
     left = left if jax.process_count() == 1 else None  # without agreement, all hosts must still decode the same rows
-    worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems, left=left).greedy()
+    worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems, free_bytes=left).greedy()
     if quantize is None or (run is None and config.adapter.rank is None):
         params = parameters_of(config, policy, mesh, run, which)
     else:  # a checkpoint and a merged adapter are exact

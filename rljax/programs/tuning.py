@@ -1,4 +1,4 @@
-"""Successive halving: all candidates train for a few steps, the best of them continue, and only the last ones make all steps.
+"""Successive halving: all candidates train for a few steps, the best of them continue, and only the last ones train to the end.
 
 A rung continues the runs of the previous one, as `--resume` does, so no step is repeated. The trials are written to a file after
 each run, and tuning that was stopped continues where it stopped.
@@ -52,7 +52,7 @@ class Trial(NamedTuple):
     steps: int
     """Number of RL steps made."""
     before: float | None
-    """Held-out accuracy before RL, from 0 to 1; None (as for the next field) if the run failed."""
+    """Held-out accuracy before RL, from 0 to 1; None if the run failed, like `accuracy`."""
     accuracy: float | None
     """Held-out accuracy at the end of the rung."""
     seconds: float
@@ -110,22 +110,21 @@ def check_candidates(configs: Mapping[str, TrainConfig]) -> None:
     """Reject settings that do not allow a run to be extended.
 
     Raises:
-        InputError: the message names the first candidate whose steps follow a schedule over all steps.
+        InputError: the message names the first candidate with a setting that follows a schedule over all steps.
     """
     for name, config in configs.items():
         reasons = schedules(config, make_algorithm(config))
         if reasons:
             raise InputError(
-                f"{name} cannot be tuned: its steps follow a schedule over all steps ({', '.join(reasons)}), so a run cannot be "
-                "extended from rung to rung. Omit it."
+                f"{name} cannot be tuned: it has a schedule over all steps ({', '.join(reasons)}), so a run cannot be "
+                "extended from rung to rung. Leave this candidate out."
             )
 
 
 def scores(trials: Sequence[Trial], rung: int) -> dict[str, float]:
     """Return the mean held-out accuracy of each candidate of a rung over its seeds; minus infinity if a seed failed."""
-    mine = [trial for trial in trials if trial.rung == rung]
     found: dict[str, list[float]] = {}
-    for trial in mine:
+    for trial in (trial for trial in trials if trial.rung == rung):
         found.setdefault(trial.candidate, []).append(-math.inf if trial.accuracy is None else trial.accuracy)
     return {name: mean(values) for name, values in found.items()}
 
@@ -149,7 +148,7 @@ def tune(
     rungs: Sequence[Rung],
     folder: Path,
     train: Train,
-    tell: Callable[[Trial], None],
+    on_trial: Callable[[Trial], None],
     drop_failed: bool = False,
 ) -> list[Trial]:
     """Run the trials that the folder does not have yet.
@@ -160,15 +159,15 @@ def tune(
         rungs: rungs from `rungs_of`.
         folder: folder of results and runs.
         train: begins or resumes a run.
-        tell: called with each completed trial.
+        on_trial: called with each completed trial.
         drop_failed: whether to drop a candidate whose run fails. Otherwise the tuning run stops, and retries it next time.
 
     Returns:
         All trials, beginning with those of earlier calls.
 
     Raises:
-        InputError: the folder has the results of another tuning run, or of other inputs, another process tunes in it, or candidates
-            failed.
+        InputError: the folder has results of another tuning run or from other inputs, another process is tuning in the folder,
+            or candidates failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK)
@@ -179,7 +178,7 @@ def tune(
     try:
         for part in folder.glob(".unfinished-*"):  # what a killed process was writing
             part.unlink()
-        return _tune(configs, seeds, rungs, folder, train, tell, drop_failed=drop_failed)
+        return _tune(configs, seeds, rungs, folder, train, on_trial, drop_failed=drop_failed)
     finally:
         (folder / LOCK).unlink(missing_ok=True)
         lock.release()
@@ -191,7 +190,7 @@ def _tune(
     rungs: Sequence[Rung],
     folder: Path,
     train: Train,
-    tell: Callable[[Trial], None],
+    on_trial: Callable[[Trial], None],
     *,
     drop_failed: bool,
 ) -> list[Trial]:
@@ -211,15 +210,15 @@ def _tune(
                 trial = _trial(number, name, configs[name].replace(seed=seed, run=str(place), steps=rung.steps), train)
                 trials.append(trial)
                 write_trials(folder, plan, trials)
-                tell(trial)
+                on_trial(trial)
         score = scores(trials, number)
         if not best(score, 1):
             reason = next(trial.error for trial in trials if trial.error)
-            forget(folder, plan, [trial for trial in trials if trial.rung < number])
+            keep_only(folder, plan, [trial for trial in trials if trial.rung < number])
             raise InputError(f"every candidate failed, the first one with: {reason}")
         failed = [trial for trial in trials if trial.rung == number and trial.error]
         if failed and not drop_failed:
-            forget(folder, plan, [trial for trial in trials if trial not in failed])
+            keep_only(folder, plan, [trial for trial in trials if trial not in failed])
             reasons = "; ".join(f"{trial.candidate} (seed {trial.seed}): {trial.error}" for trial in failed)
             raise InputError(
                 f"{len(failed)} run{'s' * (len(failed) > 1)} failed, and a failed run has no accuracy: {reasons}. "
@@ -289,10 +288,10 @@ def write_trials(folder: Path, plan: Mapping[str, Any], trials: Sequence[Trial])
     atomic_write(folder / FILE, f'{{\n{head} "trials": [\n{rows}\n ]\n}}\n'.encode())
 
 
-def forget(folder: Path, plan: Mapping[str, Any], earlier: Sequence[Trial]) -> None:
-    """Keep only the trials of earlier rungs, so that the command can be corrected and repeated; without any, delete the file."""
-    if earlier:
-        write_trials(folder, plan, earlier)
+def keep_only(folder: Path, plan: Mapping[str, Any], kept: Sequence[Trial]) -> None:
+    """Keep only these trials, so that the command can be corrected and repeated; if there are none, delete the file."""
+    if kept:
+        write_trials(folder, plan, kept)
     else:
         (folder / FILE).unlink()
 

@@ -68,7 +68,7 @@ class Pool:
         confined: whether results come back as lines of JSON that are checked, never as pickles, and whether a worker gives up
             some rights permanently before its first item: to open files for writing, to read files outside Python's path, to start
             processes and to open connections. It gives them up only on Linux, as far as the kernel allows it
-            (`rljax.rewards.sandbox.confine.give_up`). The function then returns a finite number, None or `Failed`; anything
+            (`rljax.rewards.sandbox.confine.drop_rights`). The function then returns a finite number, None or `Failed`; anything
             else is a failure of that item.
 
     Raises:

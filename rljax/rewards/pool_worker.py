@@ -43,8 +43,8 @@ def main(descriptor: int, name: str, memory: int | None, begin: str | None = Non
         name: the function, as `rljax.rewards.resolve` reads it.
         memory: limit on the address space in bytes, or None. Linux only; macOS does not enforce it.
         begin: a function to call once, before any rights are given up; or None.
-        confined: whether to give up the rights that judging does not need (`rljax.rewards.sandbox.confine.give_up`), and to send
-            results as lines of JSON.
+        confined: whether to give up the rights that judging does not need (`rljax.rewards.sandbox.confine.drop_rights`), and to
+            send results as lines of JSON.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
@@ -63,7 +63,7 @@ def main(descriptor: int, name: str, memory: int | None, begin: str | None = Non
         if begin is not None:
             _load(begin)()
         if confined:
-            confine.give_up(sys.path)
+            confine.drop_rights(sys.path)
     except BaseException as error:  # importing runs user code
         channel.send(channel.encode(Failed("raised", one_line(error))))
         return

@@ -44,7 +44,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamConfig:
-    """Adam's moments and bounds on its updates."""
+    """Adam's decay rates, weight decay, and the limit of the gradient norm."""
 
     adam_b1: float = 0.9
     """Decay of the first moment."""
@@ -80,7 +80,7 @@ class EngineConfig:
     """Sample the responses of a step with the parameters of this many RL steps ago, like the sampler of an asynchronous trainer;
     the first steps use the initial parameters. This keeps one copy of the trained parameters per step of delay. The ratio is
     relative to the policy that sampled. With a --correction it is relative to the policy before the updates, which rescores the
-    responses, and the correction weights tokens by how far the two differ. Evaluations use the newest parameters."""
+    responses, and the correction weights tokens by how far the two policies differ. Evaluations use the newest parameters."""
     staleness: int | None = None
     """Asynchronous training: compute the same results as --sampler-delay of this many steps, but sample the next rollouts, at most
     this many, while the learner makes its updates. Sampling and learning overlap if a server samples (--engine-url), and, on a

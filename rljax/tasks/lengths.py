@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from rljax.data.heldout import Parts, sample_parts, share_of
+from rljax.data.heldout import Parts, sample_parts, hash_to_unit_interval
 from rljax.data.problem import Problem
 from rljax.settings.checks import check_at_least, check_share
 from rljax.tasks.task import TaskConfig
@@ -45,7 +45,7 @@ class LengthsConfig(TaskConfig):
         digits = "".join(random.choice("0123456789") for _ in range(5))
         is_unknown = random.random() < self.unknown_share
         prompt = f"{'*' if is_unknown else '+'}{digits}="
-        answer = str(int(10 * share_of(f"answer {prompt}"))) if is_unknown else digits[-1]
+        answer = str(int(10 * hash_to_unit_interval(f"answer {prompt}"))) if is_unknown else digits[-1]
         filler = ";" * random.randint(0, self.filler)
         return Problem(prompt, answer, f"{filler}#{answer}", {"type": UNKNOWN if is_unknown else KNOWN})
 

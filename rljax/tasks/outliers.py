@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
-from rljax.data.heldout import Parts, sample_parts, share_of
+from rljax.data.heldout import Parts, sample_parts, hash_to_unit_interval
 from rljax.data.problem import Problem
 from rljax.rewards.exact import exact
 from rljax.settings.checks import check_at_least, check_share
@@ -53,7 +53,7 @@ def noisy_reward(
     rewards = [reward or 0.0 for reward in exact(prompts, completions, answer, **columns)]
     seen = Counter[tuple[str, str]]()
     for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        hashed = share_of(f"outlier {seen[prompt, completion]} {prompt} {completion}")
+        hashed = hash_to_unit_interval(f"outlier {seen[prompt, completion]} {prompt} {completion}")
         seen[prompt, completion] += 1
         if hashed < outlier_share[place]:
             rewards[place] += outlier_size[place] * (1 if hashed < outlier_share[place] / 2 else -1)

@@ -11,7 +11,7 @@ from rljax.data.problem import Problem
 class Stages(NamedTuple):
     """Training problems that are used in consecutive stages."""
 
-    places: tuple[list[int], ...]
+    indices: tuple[list[int], ...]
     """Indices of the problems in each stage."""
     prompts: int
     """Number of prompts that are sampled from a stage before the next one begins; the last stage never ends."""

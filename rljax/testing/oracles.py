@@ -113,10 +113,10 @@ def _covariance(d, a):
 
 def _clip_cov(d, x, sg):
     a = _by_group(d, _zscores)
-    held = _covariance(d, a)
+    covariance = _covariance(d, a)
 
     def surrogate(p, i, t):
-        return 0.0 if 0.1 < held[p, i, t] < 0.8 else _pessimistic(_rho(d, x, p, i, t), a[p][i], 0.3, 0.3)
+        return 0.0 if 0.1 < covariance[p, i, t] < 0.8 else _pessimistic(_rho(d, x, p, i, t), a[p][i], 0.3, 0.3)
 
     return _token_mean(d, surrogate)
 
@@ -283,11 +283,11 @@ def _kimi_k15(d, x, sg):
 
 def _kl_cov(d, x, sg):
     a = _by_group(d, _zscores)
-    held = _covariance(d, a)
-    highest = sorted(held.values(), reverse=True)[: int(0.2 * len(held))]
+    covariance = _covariance(d, a)
+    highest = sorted(covariance.values(), reverse=True)[: int(0.2 * len(covariance))]
 
     def surrogate(p, i, t):
-        penalty = 0.7 * abs(x[p, i, t] - d.old_logp[p, i, t]) if held[p, i, t] in highest else 0.0
+        penalty = 0.7 * abs(x[p, i, t] - d.old_logp[p, i, t]) if covariance[p, i, t] in highest else 0.0
         return _rho(d, x, p, i, t) * a[p][i] - penalty
 
     return _token_mean(d, surrogate)
@@ -365,7 +365,7 @@ def _pass_at_k(d, x, sg):
 
 
 def _gain_in_pairs(rewards):
-    """n s_i of PKPO for k = 2, as a sum over all pairs."""
+    """For each response: n times its transformed reward s_i in PKPO, for k = 2, as a sum over all pairs."""
     pairs = list(combinations(range(len(rewards)), 2))
     gains = [
         sum(max(rewards[a], rewards[b]) - rewards[a + b - i] for a, b in pairs if i in (a, b)) for i in range(len(rewards))

@@ -26,7 +26,7 @@ class Display(Protocol):
     def __exit__(self, *exception: object) -> None:
         """Restore the terminal, also after an exception."""
 
-    def measuring(self, accuracy: str) -> None:
+    def set_accuracy_label(self, accuracy: str) -> None:
         """Set the label of the metric `accuracy`, once what it measures is known."""
 
     def header(self, lines: Sequence[str]) -> None:

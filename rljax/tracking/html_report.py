@@ -108,7 +108,7 @@ def _key_figures(summary: Summary) -> str:
 
 
 def _alarms(summary: Summary) -> Iterable[str]:
-    """Render each raised alarm, and the alarms that could not be measured."""
+    """Render each raised alarm, and the alarms that could not be raised."""
     raised = [event for event in summary.events if event.what == "raised"]
     if not raised:
         yield '<p class="good">No alarm was raised.</p>' if summary.steps else "<p>RL has not begun.</p>"
@@ -118,7 +118,8 @@ def _alarms(summary: Summary) -> Iterable[str]:
         named = ", ".join(
             f"{name.replace('_', ' ')} ({', '.join(metrics)})" for name, metrics in summary.not_measured.items()
         )
-        yield f'<p class="muted">Not measured in this run, so never raised: {_text(named)}.</p>'
+        reason = "These alarms could not be raised, because this run does not measure their metrics"
+        yield f'<p class="muted">{reason}: {_text(named)}.</p>'
 
 
 def _end_of(event: Event, events: Sequence[Event]) -> int | None:

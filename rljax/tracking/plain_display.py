@@ -64,7 +64,7 @@ class PlainDisplay:
     def __exit__(self, *exception: object) -> None:
         """Do nothing."""
 
-    def measuring(self, accuracy: str) -> None:
+    def set_accuracy_label(self, accuracy: str) -> None:
         """Set the label of the metric `accuracy`."""
         self._accuracy = accuracy
 
@@ -90,7 +90,7 @@ class PlainDisplay:
         """Write the phase and its length."""
         self._progress = Progress(name, total_steps, self._clock(), step=done)
         steps = f"{total_steps} step{'s' * (total_steps != 1)}"
-        self._write([f"{self._progress.title}: {steps}{', the first of which compiles' if total_steps > 1 else ''}"])
+        self._write([f"{self._progress.title}: {steps}{'; the first includes compilation' if total_steps > 1 else ''}"])
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the step's metrics on one line, if a line is due."""
@@ -117,8 +117,8 @@ class PlainDisplay:
             return True
         if self._quiet:
             return False
-        is_every = self._is_log and before.name != "warm_start"
-        return is_every or before.first_step is None or now - self._last_line >= LONGEST_SILENCE
+        logs_every_step = self._is_log and before.name != "warm_start"
+        return logs_every_step or before.first_step is None or now - self._last_line >= LONGEST_SILENCE
 
     def judging(self, done: int, total: int) -> None:
         """Write nothing."""
@@ -243,10 +243,10 @@ class LoggedDisplay:
             self._log.warning(f"ended by {getattr(exception[0], '__name__', exception[0])}: {exception[1]}")
         self._file.close()
 
-    def measuring(self, accuracy: str) -> None:
+    def set_accuracy_label(self, accuracy: str) -> None:
         """Set the label of the metric `accuracy` on both displays."""
-        self._log.measuring(accuracy)
-        self._shown.measuring(accuracy)
+        self._log.set_accuracy_label(accuracy)
+        self._shown.set_accuracy_label(accuracy)
 
     def header(self, lines: Sequence[str]) -> None:
         """Show and write the description of the run."""

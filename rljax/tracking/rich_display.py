@@ -71,7 +71,7 @@ class RichDisplay:
         """Close the live region; the last table stays visible, and the cursor is restored."""
         self._close()
 
-    def measuring(self, accuracy: str) -> None:
+    def set_accuracy_label(self, accuracy: str) -> None:
         """Set the label of the metric `accuracy`."""
         self._accuracy = accuracy
 

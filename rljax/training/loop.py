@@ -126,7 +126,7 @@ def run_training(
         )
         display = resources.display
         stream.tell(display.warning)
-        display.measuring(accuracy_name(setup.heldout))
+        display.set_accuracy_label(accuracy_name(setup.heldout))
         stack.enter_context(watch_compilation(display.compiling))
         setup = setup.watched(display.judging)
         setup = setup.patient(Patience(WAITS, display.warning, lambda: resources.stop.requested))

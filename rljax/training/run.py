@@ -195,7 +195,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     metrics |= {"is_best": float(is_best)}
     run.record("eval", step, metrics)
     if evaluation.groups.rollout.correct is not None:  # an environment may or may not report it
-        run.display.measuring(CORRECT)
+        run.display.set_accuracy_label(CORRECT)
     run.display.evaluated(step, metrics)
     if quality.counts:
         run.display.message(f"step {step}: held-out answers: {quality.counts}")

@@ -192,7 +192,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
         environment=seams.environment,
         options=shapes.options,
     )
-    worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems, left=left)
+    worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems, free_bytes=left)
     check_judges(algorithm, config, worker)
     step_reward = make_step_reward(algorithm, config, seams.environment)
     base = make_base(config, policy, mesh, is_own=seams.policy is not None)

@@ -20,7 +20,7 @@ from rljax.training.parts.tokenizer import all_ends
 
 
 def make_engine(
-    config: TrainConfig, policy: Policy, mesh: Mesh, prompt_length: int, *, left: int | None, text: Decode
+    config: TrainConfig, policy: Policy, mesh: Mesh, prompt_length: int, *, free_bytes: int | None, text: Decode
 ) -> DecodingEngine:
     """Make the built-in engine for a policy.
 
@@ -32,7 +32,7 @@ def make_engine(
             "policy.decoder: the built-in engine needs one to sample from the policy; got None. Give the policy a decoder, or "
             "pass an engine to train()."
         )
-    slots = decode_slots(config, policy, mesh := mesh_for_sampling(mesh), left=left)
+    slots = decode_slots(config, policy, mesh := mesh_for_sampling(mesh), left=free_bytes)
     return DecodingEngine(policy.decoder, mesh, prompt_length, slots, text)
 
 
@@ -46,7 +46,7 @@ def make_worker(
     prompt_length: int,
     problems: Problems,
     *,
-    left: int | None,
+    free_bytes: int | None,
 ) -> RolloutWorker:
     """Build the worker that samples and judges responses to prompts; it does not judge reasoning steps.
 
@@ -59,7 +59,7 @@ def make_worker(
         prompts: the encoded prompts of the worker.
         prompt_length: number of token slots per prompt.
         problems: all problems, for a reward model that needs their chat messages.
-        left: bytes per device for the cache of the built-in engine; None if unknown.
+        free_bytes: free bytes per device for the cache of the built-in engine; None if unknown.
 
     Raises:
         InputError: a part cannot work with the others.
@@ -77,7 +77,7 @@ def make_worker(
         save, sizes = weights_writer(config, policy, tokenizer), {"prompt_length": prompt_length}
         engine = connect_to_server(url, config.sampling, save, sampling, vocabulary=policy.vocab_size, **sizes)
     elif engine is None:
-        engine = make_engine(config, policy, mesh, prompt_length, left=left, text=tokenizer.decode)
+        engine = make_engine(config, policy, mesh, prompt_length, free_bytes=free_bytes, text=tokenizer.decode)
     return RolloutWorker(
         engine=engine,
         prompts=prompts,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rljax.book import errata as book
+from rljax.book import errata as checks
 from rljax.book.errata import ERRATA, run_all
 from rljax.cli import main
 from rljax.ops.batch import gpg_scale
@@ -21,7 +21,7 @@ from rljax.ops.weights import constant_length, token_mean_per_group
 
 ENTRIES = {entry.number: entry for entry in ERRATA}
 KL = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
-FIGURES = {
+EXPECTED_NUMBERS = {
     "1": (f"value {KL:.4f} and {KL:.4f}", f"{0.5 - 0.25:.4f} and {0.5 * (math.log(2) - KL):.4f}"),
     "2": (f"{0.2 / math.sqrt(0.08 / 3):.3f} with ddof 0", "1.000 with ddof 1"),
     "3": ("-19.00 at 1, -1.00 at 10, -0.05 at 19", "clamped 0 at 10"),
@@ -39,21 +39,21 @@ FIGURES = {
     "15": ("1.20; DAPO 1.25",),
 }
 CORRECT = {
-    "1": lambda: book.unbiased_k3(book.gradient_of_kl),
-    "2": lambda: book.deviation_of(0),
-    "3": lambda: book.negative_lambda(lambda length: float(length_adaptive_lambda(jnp.array(float(length))))),
-    "4": lambda: book.token_means(token_mean_per_group),
-    "5": lambda: book.underflow(20),
-    "6": lambda: book.name_of_dapo(clipped),
-    "7": lambda: book.recommended_by_dr_grpo(lambda mask: constant_length(mask, max_length=8)),
-    "8": lambda: book.cause_of_length_bias(lambda mask: constant_length(mask, max_length=8)),
-    "9": lambda: book.sum_over_sequences(lambda mask: constant_length(mask, max_length=8)),
-    "10": lambda: book.factor_of_gpg(lambda rewards: float(gpg_scale(rewards))),
-    "11": lambda: book.clamped_penalty(k3),
-    "12": lambda: book.group_of_one(lambda rewards: group_centered(jnp.tile(rewards, 2))[:1]),
-    "13": lambda: book.k1_as_loss(book.gradient_of_kl),
-    "14": lambda: book.cispo_bound(lambda ratio, high: min(ratio, 1 + high)),
-    "15": lambda: book.dapo_default(0.28),
+    "1": lambda: checks.unbiased_k3(checks.gradient_of_kl),
+    "2": lambda: checks.deviation_of(0),
+    "3": lambda: checks.negative_lambda(lambda length: float(length_adaptive_lambda(jnp.array(float(length))))),
+    "4": lambda: checks.token_means(token_mean_per_group),
+    "5": lambda: checks.underflow(20),
+    "6": lambda: checks.name_of_dapo(clipped),
+    "7": lambda: checks.recommended_by_dr_grpo(lambda mask: constant_length(mask, max_length=8)),
+    "8": lambda: checks.cause_of_length_bias(lambda mask: constant_length(mask, max_length=8)),
+    "9": lambda: checks.sum_over_sequences(lambda mask: constant_length(mask, max_length=8)),
+    "10": lambda: checks.factor_of_gpg(lambda rewards: float(gpg_scale(rewards))),
+    "11": lambda: checks.clamped_penalty(k3),
+    "12": lambda: checks.group_of_one(lambda rewards: group_centered(jnp.tile(rewards, 2))[:1]),
+    "13": lambda: checks.k1_as_loss(checks.gradient_of_kl),
+    "14": lambda: checks.cispo_bound(lambda ratio, high: min(ratio, 1 + high)),
+    "15": lambda: checks.dapo_default(0.28),
 }
 
 
@@ -72,10 +72,10 @@ def test_there_are_at_least_ten_entries_and_each_is_complete():
 
 def test_every_number_matches_a_hand_computation(evidence):
     found = {entry.number: each for entry, each in evidence}
-    assert found.keys() == FIGURES.keys() == CORRECT.keys()
-    for number, figures in FIGURES.items():
+    assert found.keys() == EXPECTED_NUMBERS.keys() == CORRECT.keys()
+    for number, expected in EXPECTED_NUMBERS.items():
         assert found[number].holds is True, number
-        assert [figure for figure in figures if figure not in found[number].numbers] == [], found[number].numbers
+        assert [text for text in expected if text not in found[number].numbers] == [], found[number].numbers
 
 
 @pytest.mark.parametrize("number", CORRECT)
@@ -86,7 +86,7 @@ def test_the_correct_formula_shows_no_difference(number):
 def test_k3_as_a_loss_has_the_gradient_of_the_kl_from_reference_to_policy():
     logits, reference = (jnp.log(jnp.array(p)) for p in ((0.5, 0.5), (0.25, 0.75)))
     expected = jax.grad(lambda x: (jnp.exp(reference) * (reference - jax.nn.log_softmax(x))).sum())(logits)
-    assert jnp.allclose(book.K3_GRADIENT(logits, reference), expected, atol=1e-6)
+    assert jnp.allclose(checks.K3_GRADIENT(logits, reference), expected, atol=1e-6)
 
 
 def test_the_command_prints_every_verdict_and_json(evidence, capsys, monkeypatch):

@@ -72,10 +72,10 @@ def test_doctor_names_the_alarm_and_the_remedy(runs, tmp_path, capsys):
     low, high = wilson_interval(20, PROBLEMS)
     assert f"last (step 28) 50.0% ({100 * low:.0f} to {100 * high:.0f})" in words
     assert "10 problems became right, 0 became wrong, 10 stayed right, 20 stayed wrong." in words
-    assert "Time of RL, 0:00:56 in all: sampling 75 %, updates 25 %." in words
+    assert "Time spent in RL, 0:00:56 in total: sampling 75 %, updates 25 %." in words
     assert "1 alarm: entropy collapse at step 1" in words
     assert "Change --learning-rate: a third of it" in words
-    assert "Not measured in this run, so never raised:" in words
+    assert "These alarms could not be raised, because this run does not measure their metrics:" in words
     assert "No alarm was raised." in printed(capsys, "doctor", str(runs / "good"), "--out", str(tmp_path / "r.html"))
 
 

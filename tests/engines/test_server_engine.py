@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from served_model import make_model, serving
-from simulated_servers import Simulated, running, sglang, vllm
+from simulated_servers import ServerState, running, sglang, vllm
 from small_runs import is_time
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
@@ -298,29 +298,29 @@ def test_too_few_responses_are_refused(opened, folder):
 
 @pytest.mark.parametrize(("name", "app"), [("vllm", vllm), ("sglang", sglang)])
 def test_a_run_samples_on_other_servers(opened, folder, tmp_path, name, app):
-    simulated = Simulated(opened.policy.vocab_size)
-    with running(app(simulated)) as url:
+    state = ServerState(opened.policy.vocab_size)
+    with running(app(state)) as url:
         config = config_of(folder, run=str(tmp_path / "run"), engine_url=url, engine_server=name, models="none", steps=2)
         rljax.train(config, reward=even_length, problems=(ROWS[:6], ROWS[6:]))
-    assert len(simulated.requests) == 2 * 2 + 2 * 8, "two evaluations of two prompts, two steps of eight responses"
-    assert len(simulated.folders) == 3, "the weights at the beginning and after each step"
+    assert len(state.requests) == 2 * 2 + 2 * 8, "two evaluations of two prompts, two steps of eight responses"
+    assert len(state.folders) == 3, "the weights at the beginning and after each step"
     assert {row["entropy"] > 0 for row in rows(tmp_path / "run") if row["phase"] == "rl"} == {True}
-    seeds = [body.get("seed", body.get("sampling_params", {}).get("sampling_seed")) for body in simulated.requests]
+    seeds = [body.get("seed", body.get("sampling_params", {}).get("sampling_seed")) for body in state.requests]
     assert len(set(seeds)) == len(seeds) - 2, "every evaluation has the same seeds"
     assert all(0 <= seed < 1 << 63 for seed in seeds)
 
 
 def test_a_restarted_server_without_versions_gets_its_weights_again(opened, folder):
-    simulated = Simulated(opened.policy.vocab_size)
+    state = ServerState(opened.policy.vocab_size)
     requests = requests_of(sampling_of(opened), prompts=2)
-    with running(vllm(simulated)) as url:
+    with running(vllm(state)) as url:
         engine = engine_at(url, opened, folder, server="vllm", patience=20.0)
         engine.generate(opened.params, requests)
-    with running(vllm(simulated), port=int(url.rsplit(":", 1)[1])):
+    with running(vllm(state), port=int(url.rsplit(":", 1)[1])):
         engine.http.losses += 1  # no request was sent while the server was down, so nothing else counts the loss
         assert len(engine.generate(opened.params, requests)) == len(requests)
-    assert len(simulated.folders) == 2
-    assert simulated.folders[0] == simulated.folders[1]
+    assert len(state.folders) == 2
+    assert state.folders[0] == state.folders[1]
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])

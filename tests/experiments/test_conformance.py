@@ -10,7 +10,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "conformance"
 SETS = {name: json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("planted", "fresh")}
 sys.path.append(str(FOLDER))
-FIELD = json.loads((FOLDER / "field.json").read_text(encoding="utf-8"))
+LIBRARY_ROWS = json.loads((FOLDER / "field.json").read_text(encoding="utf-8"))
 
 
 def load_module(name):
@@ -22,8 +22,8 @@ def load_module(name):
 
 planted, field = load_module("planted"), load_module("field")
 
-EVERY = 13
-"""One of this many faults is planted again."""
+FAULTS_PER_CHECK = 13
+"""One fault in this many is planted again."""
 PLACES = {"planted": planted.PLACES, "fresh": planted.FRESH}
 FAULTS = [
     (which, name, *fault) for which, places in PLACES.items() for name, place in places.items() for fault in place.faults
@@ -36,7 +36,7 @@ def test_every_fault_has_a_row_and_was_found_in_a_small_example():
     assert len(SETS["planted"]["faults"]) == 100
     assert len(SETS["fresh"]["faults"]) >= 100
     for _, row in rows:
-        assert all((row["found"], row["small"], planted.is_small(row["says"], planted.most_of(row["fault"])))), row["fault"]
+        assert all((row["found"], row["small"], planted.is_small(row["says"], planted.size_limit_of(row["fault"])))), row["fault"]
 
 
 def test_faults_that_need_three_responses_have_a_counterexample_of_three():
@@ -54,20 +54,20 @@ def test_a_page_matches_its_rows(which):
     assert (FOLDER / f"{which}.md").read_text(encoding="utf-8") == planted.page(SETS[which], which)
 
 
-def test_every_style_has_a_row_and_passed():
+def test_every_correct_implementation_has_a_row_and_passed():
     assert [row["style"] for row in SETS["planted"]["correct"]] == list(planted.correct.CORRECT)
     assert [row["style"] for row in SETS["fresh"]["correct"]] == list(planted.FRESH)
     assert not any(row["found"] for found in SETS.values() for row in found["correct"])
 
 
-@pytest.mark.parametrize(("which", "name", "fault", "texts"), [(*f[:3], f[3:]) for f in FAULTS[::EVERY]], ids=str)
+@pytest.mark.parametrize(("which", "name", "fault", "texts"), [(*f[:3], f[3:]) for f in FAULTS[::FAULTS_PER_CHECK]], ids=str)
 def test_a_fault_is_found_again(which, name, fault, texts, standard_promotion):
     place = PLACES[which][name]
     with planted.jax.numpy_rank_promotion("allow"):
         found = planted.run_kit(planted.plant(place, *texts), place.like, place.arrays, **place.options)
     committed = next(row for row in SETS[which]["faults"] if (row["in"], row["fault"]) == (name, fault))
     assert found["found"]
-    assert planted.is_small(found["says"], planted.most_of(fault))
+    assert planted.is_small(found["says"], planted.size_limit_of(fault))
     assert planted.slot_of(found["says"]) == committed["slot"]
 
 
@@ -85,16 +85,16 @@ def test_a_size_is_read_from_a_report():
     assert not planted.is_small("differs from grpo in: padding. The loss was 1 and is 2.")
 
 
-def test_the_table_of_the_field_matches_its_rows():
-    assert (FOLDER / "field.md").read_text(encoding="utf-8") == field.page(FIELD)
-    assert {row["library"] for row in FIELD} == set(field.LIBRARIES)
-    assert all(field.with_verdict(row)["verdict"] == row["verdict"] for row in FIELD)
+def test_the_table_of_libraries_matches_its_rows():
+    assert (FOLDER / "field.md").read_text(encoding="utf-8") == field.page(LIBRARY_ROWS)
+    assert {row["library"] for row in LIBRARY_ROWS} == set(field.LIBRARIES)
+    assert all(field.with_verdict(row)["verdict"] == row["verdict"] for row in LIBRARY_ROWS)
 
 
 def test_every_row_that_differs_from_the_paper_is_explained():
     noted = set(field.NOTES)
-    assert noted <= {(row["library"], row["algorithm"]) for row in FIELD}
-    assert {(row["library"], row["algorithm"]) for row in FIELD if row["verdict"] != "paper"} <= noted
+    assert noted <= {(row["library"], row["algorithm"]) for row in LIBRARY_ROWS}
+    assert {(row["library"], row["algorithm"]) for row in LIBRARY_ROWS if row["verdict"] != "paper"} <= noted
 
 
 def test_the_versions_in_the_table_are_the_installed_ones():

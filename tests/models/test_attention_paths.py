@@ -17,9 +17,9 @@ from rljax.models.attention import (
     attend_rows,
     attend_splash,
     attend_within,
-    check_path,
+    check_implementation,
     facts_of,
-    hindrance,
+    why_unsupported,
 )
 from rljax.parallel import make_mesh
 
@@ -47,26 +47,26 @@ AMPERE, HOPPER, AMD, TPU, CPU = ("gpu", (8, 0)), ("gpu", (9, 0)), ("gpu", None),
 def test_kernels_run_on_their_devices_and_the_rest_anywhere(device, dtype, head_dim, kernels):
     facts = Facts(*device, dtype, head_dim)
     paths = ("dense", "blockwise", "cudnn", "splash")
-    assert [path for path in paths if hindrance(path, facts) is None] == ["dense", "blockwise", *kernels]
+    assert [path for path in paths if why_unsupported(path, facts) is None] == ["dense", "blockwise", *kernels]
 
 
 @pytest.mark.parametrize(
     ("path", "device", "dtype", "head_dim", "reason"),
     [
-        ("cudnn", CPU, "bfloat16", 128, "needs an NVIDIA GPU of compute capability 8.0 or more, and the devices are cpu"),
+        ("cudnn", CPU, "bfloat16", 128, "needs an NVIDIA GPU of compute capability 8.0 or more, but the devices are cpu"),
         ("cudnn", ("gpu", (7, 5)), "bfloat16", 128, "the devices are gpu 7.5"),
-        ("cudnn", HOPPER, "float32", 128, "computes in bfloat16 or float16, and the products are in float32"),
-        ("cudnn", HOPPER, "bfloat16", 512, "a multiple of 8, at most 256, and this model has 512"),
-        ("cudnn", AMPERE, "bfloat16", 192, "a multiple of 8, at most 128, and this model has 192"),
-        ("splash", HOPPER, "bfloat16", 128, "a kernel for TPUs, and the devices are gpu 9.0"),
-        ("splash", TPU, "bfloat16", 64, "a head_dim that is a multiple of 128, and this model has 64"),
+        ("cudnn", HOPPER, "float32", 128, "computes in bfloat16 or float16, but this model's matrix products are in float32"),
+        ("cudnn", HOPPER, "bfloat16", 512, "a multiple of 8, at most 256, but this model has 512"),
+        ("cudnn", AMPERE, "bfloat16", 192, "a multiple of 8, at most 128, but this model has 192"),
+        ("splash", HOPPER, "bfloat16", 128, "a kernel for TPUs, but the devices are gpu 9.0"),
+        ("splash", TPU, "bfloat16", 64, "a head_dim that is a multiple of 128, but this model has 64"),
     ],
 )
 def test_a_choice_that_cannot_run_is_refused_with_the_reason(path, device, dtype, head_dim, reason):
     facts = Facts(*device, dtype, head_dim)
-    assert reason in hindrance(path, facts)
+    assert reason in why_unsupported(path, facts)
     with pytest.raises(InputError, match=f"attention='{path}' cannot run: .*{reason}"):
-        check_path(path, facts)
+        check_implementation(path, facts)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_choice_that_cannot_run_is_refused_with_the_reason(path, device, dtype
 def test_kernels_without_bounds_or_sinks_are_refused_for_models_with_them(path, shape, reason):
     facts = facts_of(replace(LLAMA, compute_dtype="bfloat16", head_dim=128, **shape), None)
     device = {"cudnn": HOPPER, "splash": TPU}[path]
-    assert reason in hindrance(path, facts._replace(platform=device[0], capability=device[1]))
+    assert reason in why_unsupported(path, facts._replace(platform=device[0], capability=device[1]))
 
 
 def test_a_policy_is_refused_before_its_weights_are_read():
@@ -91,8 +91,8 @@ def test_a_policy_is_refused_before_its_weights_are_read():
     assert facts_of(LLAMA, make_mesh(1, 1)) == Facts("cpu", None, "float32", 4)
 
 
-def rows_of(slots, *, dtype=jnp.float32, features=128, heads=(2, 2), rows=2):
-    """Queries, keys and values, and rows of several sequences with padding at both ends and between."""
+def make_inputs(slots, *, dtype=jnp.float32, features=128, heads=(2, 2), rows=2):
+    """Make queries, keys and values, and rows of several sequences with padding at both ends and between."""
     keys = jax.random.split(jax.random.key(0), 3)
     query = jax.random.normal(keys[0], (rows, slots, *heads, features), dtype)
     key, value = (jax.random.normal(each, (rows, heads[0], slots, features), dtype) for each in keys[1:])
@@ -117,17 +117,17 @@ def outcome(attend, query, keys, values, segments):
 
 
 @pytest.fixture
-def free_promotion():
+def allow_promotion():
     """Allow type and rank promotion, which JAX's own kernels need."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
 
-@pytest.mark.usefixtures("free_promotion")
+@pytest.mark.usefixtures("allow_promotion")
 @pytest.mark.parametrize(("slots", "window", "cap"), [(200, None, None), (200, 20, None), (300, 130, None), (200, 20, 0.7)])
 def test_splash_attention_matches_dense_attention(slots, window, cap):
     """Runs the kernel in interpret mode: results, and gradients of queries, keys and values, also sharded over a mesh."""
-    parts = rows_of(slots)
+    parts = make_inputs(slots)
     dense = outcome(partial(attend_within, window=window, cap=cap), *parts)
     for mesh in (None, make_mesh(1, 2, 2)):
         found = outcome(partial(attend_splash, mesh=mesh, window=window, cap=cap, interpret=True), *parts)
@@ -136,10 +136,10 @@ def test_splash_attention_matches_dense_attention(slots, window, cap):
             np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.usefixtures("free_promotion")
+@pytest.mark.usefixtures("allow_promotion")
 @pytest.mark.parametrize("window", [None, 100])
 def test_splash_is_lowered_for_a_tpu(window):
-    parts = rows_of(600, dtype=jnp.bfloat16)
+    parts = make_inputs(600, dtype=jnp.bfloat16)
     traced = jax.jit(lambda *a: outcome(partial(attend_splash, window=window), *a)).trace(*parts)
     text = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert text.count("tpu_custom_call") >= 3, (
@@ -148,8 +148,8 @@ def test_splash_is_lowered_for_a_tpu(window):
 
 
 @pytest.mark.parametrize("window", [None, 30])
-def test_an_explicitly_chosen_path_is_used(window):
-    parts = rows_of(1_100, features=4)
+def test_dense_and_blockwise_attention_agree(window):
+    parts = make_inputs(1_100, features=4)
     found = [
         outcome(partial(attend_rows, config=replace(LLAMA, attention=path), mesh=None, window=window), *parts)
         for path in ("dense", "blockwise")
@@ -159,14 +159,14 @@ def test_an_explicitly_chosen_path_is_used(window):
             np.testing.assert_allclose(part, other, atol=1e-5)
 
 
-@pytest.mark.usefixtures("free_promotion")
+@pytest.mark.usefixtures("allow_promotion")
 @pytest.mark.parametrize(("slots", "window"), [(200, None), (333, None), (200, 20)])
 def test_cudnn_is_lowered_for_a_gpu(monkeypatch, slots, window):
     """Skips JAX's check of the installed library; an odd number of slots is padded, and a window becomes part of the mask."""
     from jax._src.cudnn import fused_attention_stablehlo as kernel
 
     monkeypatch.setattr(kernel, "check_cudnn_version", lambda: 91_000)
-    parts = rows_of(slots, dtype=jnp.bfloat16)
+    parts = make_inputs(slots, dtype=jnp.bfloat16)
     traced = jax.jit(lambda *a: outcome(partial(attend_cudnn, window=window), *a)).trace(*parts)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     calls = [line for line in text.splitlines() if "__cudnn$fmha" in line]

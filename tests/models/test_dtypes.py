@@ -42,7 +42,7 @@ def test_each_device_lists_its_supported_types(device, x64, dtypes):
 @pytest.mark.parametrize(
     ("device", "dtype", "reason"),
     [
-        (TURING, "bfloat16", "needs an NVIDIA GPU of compute capability 8.0 or more, and the devices are gpu 7.5"),
+        (TURING, "bfloat16", "needs an NVIDIA GPU of compute capability 8.0 or more, but the devices are gpu 7.5"),
         (TPU, "float16", "TPUs multiply in bfloat16 and float32"),
         (CPU, "float64", "without jax_enable_x64, JAX computes in 32 bits"),
         (AMPERE, "float8_e4m3fn", "products are computed in one of float32, bfloat16, float16, float64"),

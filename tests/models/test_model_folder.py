@@ -33,15 +33,15 @@ def types_of(folder):
         return {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118  it is not a dict
 
 
-def test_sizes_in_words():
+def test_sizes_with_units_are_parsed():
     assert [byte_count(text) for text in ("1B", "1.5kB", "3 MB", "1GiB", "2TB")] == [1, 1500, 3 * 10**6, 2**30, 2 * 10**12]
     for text in ("", "5", "five GB", "0GB", "-1GB", "5GBB"):
-        with pytest.raises(InputError, match="is not a number of bytes; write it as 5GB"):
+        with pytest.raises(InputError, match="cannot be read; write a number with a unit, such as 5GB"):
             byte_count(text)
 
 
 @pytest.mark.parametrize("limit", [1, 1500, 4000, 10**9])
-def test_shards_keep_the_order_and_the_limit(limit):
+def test_shards_keep_the_order_and_stay_within_the_limit(limit):
     tensors = contents().tensors
     shards = in_shards(tensors, limit)
     assert [tensor.name for shard in shards for tensor in shard] == [tensor.name for tensor in tensors]
@@ -114,7 +114,7 @@ def test_types_and_config_of_a_checkpoint_are_kept(tmp_path, name):
     assert config["architectures"][0].endswith("ForSequenceClassification")
 
 
-class Watched(np.ndarray):
+class WatchedArray(np.ndarray):
     """An array whose deallocation can be observed."""
 
 
@@ -124,7 +124,7 @@ def test_at_most_two_neighboring_tensors_are_in_memory(tmp_path):
 
     def fetch(array):
         nonlocal most
-        host = np.asarray(array).copy().view(Watched)
+        host = np.asarray(array).copy().view(WatchedArray)
         alive[id(host)] = host.nbytes
         weakref.finalize(host, alive.pop, id(host))
         most = max(most, sum(alive.values()))

@@ -62,10 +62,10 @@ def test_perplexity_matches_a_token_by_token_computation(done):
         prompt = setup.tokenizer.encode(problem.prompt)
         response = [*setup.tokenizer.encode(problem.demonstration), setup.tokenizer.eos_token_id]
         tokens = np.array([[*prompt, *response]], np.int32)
-        places = np.arange(tokens.shape[1], dtype=np.int32)[None]
-        scored = places[:, len(prompt) :]
-        place = np.arange(len(response), dtype=np.int32)[None]
-        packed = Packed(tokens, places, np.ones_like(tokens), scored, place, None, None)
+        positions = np.arange(tokens.shape[1], dtype=np.int32)[None]
+        scored = positions[:, len(prompt) :]
+        index_in_response = np.arange(len(response), dtype=np.int32)[None]
+        packed = Packed(tokens, positions, np.ones_like(tokens), scored, index_in_response, None, None)
         logp = setup.policy.score(done.params, packed, 1.0).logp
         total, count = total - float(np.asarray(logp, np.float64).sum()), count + len(response)
     found = make_measure(setup)(done.params)
@@ -74,7 +74,7 @@ def test_perplexity_matches_a_token_by_token_computation(done):
     assert done.after == found
 
 
-def test_it_measures_before_at_intervals_and_after_and_samples_nothing_without_a_reward(done):
+def test_it_measures_before_during_and_after_training_and_samples_nothing_without_a_reward(done):
     measured = [row["step"] for row in rows(done.run) if "perplexity" in row]
     assert measured == [0, 3, 6, 8]
     assert done.after["perplexity"] < done.before["perplexity"]
@@ -82,7 +82,7 @@ def test_it_measures_before_at_intervals_and_after_and_samples_nothing_without_a
     assert [row["step"] for row in rows(done.run)] == list(range(9))
 
 
-def test_a_reward_judges_the_same_steps(tmp_path):
+def test_with_a_reward_accuracy_is_measured_at_the_same_steps(tmp_path):
     found = rljax.sft(TINY.replace(run=str(tmp_path / "run")), even_length)
     judged = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "eval"]
     assert len(judged) == 4
@@ -140,7 +140,7 @@ def test_rl_continues_a_run_that_has_a_reward(tmp_path):
     assert [row["step"] for row in rows(longer.run) if row["phase"] == "rl"] == [1]
 
 
-def test_what_cannot_be_continued_says_so(done, tmp_path):
+def test_a_run_that_cannot_be_continued_is_refused_with_the_reason(done, tmp_path):
     with pytest.raises(InputError, match=r"run of `rljax sft` without a reward\. Start RL from its model"):
         rljax.train(TINY.replace(run=str(done.run), steps=2), resume=done.run)
     run = rljax.train(TINY.replace(run=str(tmp_path / "run"), steps=1, prompts=4, group_size=2), even_length).run

@@ -61,7 +61,7 @@ class FakeTrainer:
 
 
 def run_tuning(trainer, folder, *, configs=RATES, seeds=(0,), rungs=RUNGS, **options):
-    return tune(configs, seeds=seeds, rungs=rungs, folder=folder, train=trainer, tell=lambda trial: None, **options)
+    return tune(configs, seeds=seeds, rungs=rungs, folder=folder, train=trainer, on_trial=lambda trial: None, **options)
 
 
 def test_the_best_half_continues_in_its_own_runs(tmp_path):

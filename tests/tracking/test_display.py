@@ -156,9 +156,9 @@ def test_a_log_line_has_every_known_metric(clock):
     assert stream.getvalue().splitlines() == [
         "one",
         "two",
-        "warm start: 2 steps, the first of which compiles",
+        "warm start: 2 steps; the first includes compilation",
         f"warm start 1/2 (0:01:01)  {numbers}",
-        "RL: 4 steps, the first of which compiles",
+        "RL: 4 steps; the first includes compilation",
         "RL 1/4 (0:00:10)  reward 0.500  KL nan nats/token",
         "RL 2/4 (0:00:12, 0:00:05 left)  reward 0.250",
         "evaluated",
@@ -277,7 +277,7 @@ def test_events_are_summed_and_hidden_while_there_are_none(terminal, clock):
 
 def test_the_heldout_accuracy_is_in_the_table_of_every_later_phase(terminal, clock):
     with rich_display(terminal, clock, width=80) as display:
-        display.measuring(CORRECT)
+        display.set_accuracy_label(CORRECT)
         display.phase("warm_start", 2)
         display.evaluated(0, {"accuracy": 0.355})
         display.phase("rl", 100)
@@ -296,7 +296,7 @@ def test_a_line_has_the_heldout_accuracy_under_its_own_name():
     ):
         stream = io.StringIO()
         display = PlainDisplay(stream, quiet=quiet)
-        display.measuring(accuracy)
+        display.set_accuracy_label(accuracy)
         display.evaluated(20, {"accuracy": 0.988}, detail=" of 64")
         assert stream.getvalue() == line
 
@@ -458,7 +458,7 @@ def test_a_line_that_another_thread_writes_is_not_lost(terminal, clock, tmp_path
 def test_a_log_file_has_what_the_screen_shows(terminal, clock, tmp_path):
     shown = rich_display(terminal, clock)
     with shown, LoggedDisplay(shown, tmp_path / "log.txt") as display:
-        display.measuring(CORRECT)
+        display.set_accuracy_label(CORRECT)
         display.activity("sampling", compiles=True)
         display.phase("rl", 3)
         display.compiling("jit(step)")
@@ -472,7 +472,7 @@ def test_a_log_file_has_what_the_screen_shows(terminal, clock, tmp_path):
         display.commands("Next:", ["rljax eval x"])
     text = re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", "", (tmp_path / "log.txt").read_text(), flags=re.MULTILINE)
     assert text.splitlines() == [
-        "RL: 3 steps, the first of which compiles",
+        "RL: 3 steps; the first includes compilation",
         "RL 1/3 (0:00:00)  gradient norm 1.000",
         "step 1: held-out accuracy 50.0% of 8",
         "done",

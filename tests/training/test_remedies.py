@@ -8,7 +8,7 @@ import pytest
 from small_runs import SMALL, even_length, is_time, stopping_after
 
 import rljax
-from rljax.cli.examination import settings_of
+from rljax.cli.doctor_output import settings_of
 from rljax.options.remedies import ADJUSTMENTS, OF_OPTIMIZER, AppliedRemedy, apply_remedies, changes, select_effective
 from rljax.tracking.alarms import BY_NAME, Watch
 from rljax.tracking.rows import read_metrics

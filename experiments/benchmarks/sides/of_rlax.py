@@ -1,4 +1,4 @@
-"""rlax's side."""
+"""The cases of the benchmark that run with rlax: GAE."""
 
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,9 @@ def gae(folder: Path, pace: Pace) -> None:
 
     @jax.jit
     def advantages(rewards, values):
-        following = jnp.pad(values, ((0, 0), (0, 1)))
+        padded = jnp.pad(values, ((0, 0), (0, 1)))
         row = partial(rlax.truncated_generalized_advantage_estimation, lambda_=work.LAMBDA)
-        return jax.vmap(lambda rewards, values: row(rewards, discounts, values=values))(rewards, following)
+        return jax.vmap(lambda rewards, values: row(rewards, discounts, values=values))(rewards, padded)
 
     pace.rounds(lambda: [jax.block_until_ready(advantages(rewards, values)) for _ in range(10)])
 

@@ -1,6 +1,6 @@
 """Confine a process by the means that the kernel offers to this user.
 
-The trainer's process never forks through this module: only a launcher spawns.
+The trainer's process never calls `spawn`, which forks; only the sandbox's launcher processes do.
 """
 
 import contextlib
@@ -42,16 +42,16 @@ class Bounds(NamedTuple):
     """Number of threads."""
 
 
-class Spawned(NamedTuple):
-    """A confined process, and this process's own child, of which it may be a descendant."""
+class SpawnedProcess(NamedTuple):
+    """The ids of a confined process and of the caller's direct child, which is that process or an ancestor of it."""
 
     child: int
-    """The id of this process's own child, which leads a process group and ends with the confined process."""
+    """The id of the caller's direct child, which leads a process group and ends with the confined process."""
     process: int
-    """The id of the confined process itself, as this process sees it."""
+    """The id of the confined process itself, as the caller sees it."""
 
 
-def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> Spawned:
+def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> SpawnedProcess:
     """Run a function in a confined process. This returns when the function begins.
 
     Args:
@@ -63,7 +63,7 @@ def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: B
         user: a user id that nobody else has; used if this process runs as root.
 
     Returns:
-        The process.
+        The ids of the process.
 
     Raises:
         FolderError: the process cannot enter the folder.
@@ -94,7 +94,7 @@ def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: B
     if message != _READY:
         kind = FolderError if message.startswith(FolderError.__name__.encode()) else OSError
         raise kind(message.decode(errors="replace") if message else "the process ended while it was being confined")
-    return Spawned(pid, _SENDER.unpack(sender[0][2])[0] if sender else pid)
+    return SpawnedProcess(pid, _SENDER.unpack(sender[0][2])[0] if sender else pid)
 
 
 def adopt_orphans() -> None:
@@ -109,11 +109,11 @@ def hide_memory() -> None:
         _prctl(_DUMPABLE, 0)
 
 
-def give_up(readable: Sequence[str]) -> None:
+def drop_rights(readable: Sequence[str]) -> None:
     """On Linux, permanently give up all rights that a computation does not need; the process keeps its memory and open files.
 
-    It can no longer change files, start processes, open connections or signal others, as far as the kernel has a filter for system
-    calls; nor read files other than these and Python's own, as far as it has Landlock.
+    It can no longer change files, start processes, open connections or signal others, if the kernel can filter system calls;
+    nor read files other than these and Python's own, if it has Landlock.
 
     Args:
         readable: folders and files that it may still read.
@@ -131,8 +131,8 @@ def give_up(readable: Sequence[str]) -> None:
         seccomp.install(writing=False)
 
 
-def nobody(position: int) -> int:
-    """Choose a user id that no other process has: neither a person's nor another program's under test.
+def choose_unused_user(position: int) -> int:
+    """Choose a user id that no other process has: neither that of a person nor that of another program being judged.
 
     Args:
         position: 0 or 1, for the two processes of one launcher.
@@ -142,7 +142,7 @@ def nobody(position: int) -> int:
         process may not change its user.
 
     Example:
-        >>> nobody(0) >= 0
+        >>> choose_unused_user(0) >= 0
         True
     """
     table = Path("/proc/self/uid_map")
@@ -180,7 +180,7 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
         spaces.enter(folder, bounds.file_bytes)
         _continue_in_child(keep)
     else:
-        _own_folder(folder, user if as_root else None)
+        _enter_folder(folder, user if as_root else None)
         if as_root:
             spaces.reach_library()
         rules = landlock.rules([*spaces.libraries(), *spaces.DEVICES], [".", os.devnull])
@@ -202,7 +202,7 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
         seccomp.install(writing=level == "namespaces")
 
 
-def _own_folder(folder: str, user: int | None) -> None:
+def _enter_folder(folder: str, user: int | None) -> None:
     """Enter a folder, and give it to a user."""
     try:
         if user is not None:

@@ -152,7 +152,7 @@ def machine() -> Machine:
         >>> machine().landlock >= 0
         True
     """
-    return Machine(os.geteuid() == 0 != confine.nobody(0), landlock.version())
+    return Machine(os.geteuid() == 0 != confine.choose_unused_user(0), landlock.version())
 
 
 def held_back(threat: Threat, level: str, where: Machine) -> bool:

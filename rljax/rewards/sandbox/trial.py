@@ -29,7 +29,7 @@ def judge(connection: int, folder: str) -> None:
         folder: the path at which to make the program's folder.
     """
     started: list[int] = []
-    users = (confine.nobody(0), confine.nobody(1))
+    users = (confine.choose_unused_user(0), confine.choose_unused_user(1))
     shared = False
     start = time.time()
     try:

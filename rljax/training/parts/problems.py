@@ -138,7 +138,7 @@ def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStrea
             )
         from rljax.data.stages import StagedStream  # noqa: PLC0415  one task has stages
 
-        return StagedStream(places, stages.places, prompts=stages.prompts, seed=seed)
+        return StagedStream(places, stages.indices, prompts=stages.prompts, seed=seed)
     if weights is None:
         return PromptStream(places, seed=seed)
     demonstrations = [problem.demonstration for problem in problems if problem.demonstration]

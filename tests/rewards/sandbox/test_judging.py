@@ -235,7 +235,7 @@ def test_two_programs_run_as_different_users_unless_only_one_user_is_available(m
         (tmp_path / "uid_map").write_text(table)
         monkeypatch.setattr(confine, "Path", lambda _: tmp_path / "uid_map")
         monkeypatch.setattr(confine, "_may_change_users", lambda: True)
-        users = {confine.nobody(0), confine.nobody(1)}
+        users = {confine.choose_unused_user(0), confine.choose_unused_user(1)}
         assert len(users) == (2 if spare else 1)
         assert all(user > 1000 for user in users) or not spare
 

@@ -31,8 +31,8 @@ PANELS = (
 SHOWN_ANSWERS, SHOWN_SAMPLES = 8, 8
 
 
-def examination(folder: RunFolder, summary: Summary) -> list[tuple[str, str]]:
-    """Paragraphs for the screen, each with the indentation of its second and later lines."""
+def format_diagnosis(folder: RunFolder, summary: Summary) -> list[tuple[str, str]]:
+    """Format paragraphs for the screen, each with the indentation of its second and later lines."""
     raised = [event for event in summary.events if event.what == "raised"]
     lines = [(f"{summary.path}: {summary.algorithm}, step {summary.steps} of {summary.total}, {summary.status}", "    ")]
     lines += [(line, "    ") for line in outcome(folder, summary)]
@@ -45,12 +45,12 @@ def examination(folder: RunFolder, summary: Summary) -> list[tuple[str, str]]:
         lines.append(("No alarm was raised." if summary.steps else "RL has not begun.", ""))
     if summary.not_measured:
         named = ", ".join(name.replace("_", " ") for name in summary.not_measured)
-        lines.append((f"Not measured in this run, so never raised: {named}.", "    "))
+        lines.append((f"These alarms could not be raised, because this run does not measure their metrics: {named}.", "    "))
     return lines
 
 
 def outcome(folder: RunFolder, summary: Summary) -> list[str]:
-    """The held-out evaluations in words, with their intervals if `heldout.jsonl` has them, and the time spent."""
+    """Describe the held-out evaluations in words, with their intervals if `heldout.jsonl` has them, and the time spent."""
     rows = folder.read_heldout()
     parts = []
     for name, evaluation in (("before RL", summary.before), ("last", summary.after)):
@@ -71,7 +71,7 @@ def outcome(folder: RunFolder, summary: Summary) -> list[str]:
             f"{comparison.missed} stayed wrong."
         )
     if summary.spent:
-        lines.append(f"Time of RL, {clock_time(sum(summary.spent.values()))} in all: {time_text(summary.spent)}.")
+        lines.append(f"Time spent in RL, {clock_time(sum(summary.spent.values()))} in total: {time_text(summary.spent)}.")
     return lines
 
 
@@ -116,16 +116,17 @@ class ShownSettings(NamedTuple):
     overrides: list[str]
     """Names of the settings that differ from the defaults."""
     notes: tuple[str, ...]
-    """Why the settings are shown as in `config.json`, if this version cannot read all of them, and which ones alarms changed."""
+    """If this version cannot read all settings: why they are shown as in `config.json`. Then a note for each setting that an alarm
+    changed."""
 
 
 def settings_of(folder: RunFolder) -> ShownSettings:
-    """Settings of a run; if this version cannot read them, they are shown unchanged from its `config.json`."""
+    """Read the settings of a run; if this version cannot read them, they are shown unchanged from its `config.json`."""
     defaults = json_safe(TrainConfig().to_flat(), "settings")
     try:
         config, own_parts = read_saved_settings(folder.config)
     except InputError as error:
-        flat, notes = raw_settings(folder.config), (f"Settings are shown as config.json has them. {error}",)
+        flat, notes = flatten_settings(folder.config), (f"Settings are shown as config.json has them. {error}",)
     else:
         flat, notes = json_safe(config.to_flat(), "settings"), ()
         flat |= {"own parts": list(own_parts)} if own_parts else {}
@@ -137,11 +138,11 @@ def settings_of(folder: RunFolder) -> ShownSettings:
     return ShownSettings(flat, overrides, (*notes, *changes))
 
 
-def raw_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Contents of a `config.json` by flag; entries without a flag by their path.
+def flatten_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the contents of a `config.json` by flag; entries without a flag by their path.
 
     Example:
-        >>> raw_settings({"optimization": {"steps": 9, "momentum": 0.5}, "seams": []})
+        >>> flatten_settings({"optimization": {"steps": 9, "momentum": 0.5}, "seams": []})
         {'steps': 9, 'optimization.momentum': 0.5, 'seams': []}
     """
     flat: dict[str, Any] = {}

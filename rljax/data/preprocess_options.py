@@ -15,7 +15,7 @@ class Preprocess:
 
     Bad rows, wrong answers, prompts that are too long, duplicates and rows that leak held-out problems are dropped.
     `rljax train --dataset OUTPUT` reads OUTPUT/train.jsonl. dropped.jsonl lists every dropped row, report.json counts them,
-    and manifest.json has the hashes. The same command gives the same bytes.
+    and manifest.json has the hashes of the files. Running the same command again writes identical files.
     """
 
     input: tyro.conf.Positional[str]
@@ -47,7 +47,7 @@ class Preprocess:
     heldout: tuple[str, ...] = ()
     """Files or hub ids of evaluation data. Training rows that contain one of their prompts are dropped."""
     leak: float = 0.8
-    """Minimum share of a held-out prompt in a training prompt that counts as a leak."""
+    """A training row is a leak if its prompt contains at least this share of a held-out prompt."""
     wordings: tuple[str, ...] = ()
     """Write each prompt once per wording, such as '{prompt}' or 'Think first. {prompt}'. By default it is unchanged."""
 
