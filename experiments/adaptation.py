@@ -128,8 +128,8 @@ class Arguments:
     """Folder of the data and the runs."""
 
 
-def settings_of(row: Mapping[str, Any]) -> str:
-    """Compute a hash of what the rows of a seed depend on: the served run, its problems, and the adaptation."""
+def hash_settings(row: Mapping[str, Any]) -> str:
+    """Hash the settings that the rows of a seed depend on: the served run, its problems, and the adaptation."""
     adaptation = vars(AdaptationConfig("", Path(), **ADAPTATION))
     return settings_hash(resolved_settings(CONFIG.replace(seed=row["seed"])), adaptation, SUMS, PROBLEMS, LINES, RESPONSES)
 
@@ -175,9 +175,9 @@ def measure_shares(opened: OpenPolicy) -> dict[str, float]:
     return {name: float(np.mean([judge(*pair) for pair in pairs])) for name, judge in NUMBERS.items()}
 
 
-def row_of(work: Path, seed: int, arm: str) -> dict[str, Any]:
+def run_arm(work: Path, seed: int, arm: str) -> dict[str, Any]:
     """Adapt the served run of a seed to the thumbs of an arm, and measure it before and after."""
-    begin, place = time.monotonic(), work / f"seed{seed}-{settings_of({'seed': seed})}"
+    begin, place = time.monotonic(), work / f"seed{seed}-{hash_settings({'seed': seed})}"
     run = train_served(seed, place)
     opened = load(run, which="last")
     queue, folder = queue_of(opened, ARMS[arm], seed, place / arm / "queue.jsonl"), place / arm / "adapted"
@@ -222,7 +222,7 @@ def main(arguments: Arguments) -> None:
     """Do the runs that the JSON file does not have yet; save it after each run, and write the table at the end."""
     wanted = [{"seed": seed, "arm": arm} for seed, arm in itertools.product(arguments.seeds, ARMS)]
     file = arguments.out.with_suffix(".json")
-    rows = add_missing_rows(file, wanted, partial(row_of, arguments.work), settings=settings_of)
+    rows = add_missing_rows(file, wanted, partial(run_arm, arguments.work), settings=hash_settings)
     write_page(
         file,
         f"python experiments/adaptation.py --seeds {' '.join(map(str, arguments.seeds))}",

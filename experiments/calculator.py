@@ -98,8 +98,8 @@ def config_of(arm: str, seed: int) -> rljax.TrainConfig:
     return CONFIG.replace(seed=seed, calculator=ARMS[arm])
 
 
-def settings_of(row: Mapping[str, Any]) -> str:
-    """Compute a hash of what a row depends on."""
+def hash_settings(row: Mapping[str, Any]) -> str:
+    """Hash the settings that a row depends on."""
     return settings_hash(resolved_settings(config_of(row["arm"], row["seed"])), ENDS)
 
 
@@ -112,7 +112,7 @@ def warm_start(seed: int, work: Path) -> Path:
     return place / "last"
 
 
-def row_of(work: Path, arm: str, seed: int) -> dict[str, Any]:
+def run_arm(work: Path, arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed, and evaluate the network alone."""
     config = config_of(arm, seed).replace(model=str(warm_start(seed, work)), warm_start_steps=0)
     with TemporaryDirectory() as folder:
@@ -200,7 +200,7 @@ def main(arguments: Arguments) -> None:
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
     wanted = ({"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS))
     in_time = itertools.takewhile(lambda _: time.monotonic() - start <= 60 * arguments.minutes, wanted)
-    rows = add_missing_rows(file, in_time, partial(row_of, arguments.work), settings=settings_of)
+    rows = add_missing_rows(file, in_time, partial(run_arm, arguments.work), settings=hash_settings)
     if {row["arm"] for row in rows} != {*ARMS}:
         return
     seeds = sorted({row["seed"] for row in rows})

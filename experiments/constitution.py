@@ -120,12 +120,12 @@ def config_of(arm: str, seed: int) -> rljax.TrainConfig:
     return CONFIG.replace(seed=seed, reward_weights=(1.0, ARMS[arm]))
 
 
-def settings_of(row: Mapping[str, Any]) -> str:
-    """Compute a hash of what a row depends on."""
+def hash_settings(row: Mapping[str, Any]) -> str:
+    """Hash the settings that a row depends on."""
     return settings_hash(resolved_settings(config_of(row["arm"], row["seed"])), RULES, SUMS, PROBLEMS, ENDS)
 
 
-def row_of(arm: str, seed: int) -> dict[str, Any]:
+def run_arm(arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed."""
     with TemporaryDirectory() as folder:
         config = config_of(arm, seed).replace(run=f"{folder}/run")
@@ -186,7 +186,7 @@ def main(arguments: Arguments) -> None:
     """Do the runs that the JSON file does not have yet; save it after each run, and write the table at the end."""
     wanted = [{"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS)]
     file = arguments.out.with_suffix(".json")
-    rows = add_missing_rows(file, wanted, row_of, settings=settings_of)
+    rows = add_missing_rows(file, wanted, run_arm, settings=hash_settings)
     write_page(
         file,
         f"python experiments/constitution.py --seeds {' '.join(map(str, arguments.seeds))}",

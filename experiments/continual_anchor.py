@@ -111,8 +111,8 @@ def configs_of(seed: int, weight: float) -> tuple[rljax.TrainConfig, rljax.Train
     return config.replace(**FIRST), config.replace(**SECOND, anchor=weight or None)
 
 
-def settings_of(row: Mapping[str, Any]) -> str:
-    """Compute a hash of what a row depends on."""
+def hash_settings(row: Mapping[str, Any]) -> str:
+    """Hash the settings that a row depends on."""
     return settings_hash(*map(resolved_settings, configs_of(row["seed"], row["weight"])))
 
 
@@ -135,7 +135,7 @@ def measure_accuracies(run: Path) -> dict[str, float]:
     return found
 
 
-def row_of(work: Path, seed: int, weight: float) -> dict[str, Any]:
+def run_both(work: Path, seed: int, weight: float) -> dict[str, Any]:
     """Do both runs for a seed and a weight, and measure their accuracies."""
     start, place, configs = time.monotonic(), work / f"seed{seed}", configs_of(seed, weight)
     first = finish_run(place / "first", configs[0])
@@ -188,7 +188,7 @@ def main(arguments: Arguments) -> None:
     """Do the runs that the JSON file does not have yet; save it after each run, and write the table at the end."""
     wanted = [{"seed": seed, "weight": weight} for seed, weight in itertools.product(arguments.seeds, arguments.weights)]
     file = arguments.out.with_suffix(".json")
-    rows = add_missing_rows(file, wanted, partial(row_of, arguments.work), settings=settings_of)
+    rows = add_missing_rows(file, wanted, partial(run_both, arguments.work), settings=hash_settings)
     seeds, weights = (" ".join(f"{value:g}" for value in values) for values in (arguments.seeds, arguments.weights))
     write_page(
         file,

@@ -97,12 +97,12 @@ def config_of(arm: str, seed: int) -> rljax.TrainConfig:
     return CONFIG.replace(seed=seed, images=ARMS[arm])
 
 
-def settings_of(row: Mapping[str, Any]) -> str:
-    """Compute a hash of what a row depends on."""
+def hash_settings(row: Mapping[str, Any]) -> str:
+    """Hash the settings that a row depends on."""
     return settings_hash(resolved_settings(config_of(row["arm"], row["seed"])))
 
 
-def row_of(arm: str, seed: int) -> dict[str, Any]:
+def run_arm(arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed."""
     config, begin = config_of(arm, seed), time.monotonic()
     with TemporaryDirectory() as folder:
@@ -165,7 +165,7 @@ def main(arguments: Arguments) -> None:
     file, start = arguments.out.with_suffix(".json"), time.monotonic()
     wanted = ({"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS))
     in_time = itertools.takewhile(lambda _: time.monotonic() - start <= 60 * arguments.minutes, wanted)
-    rows = add_missing_rows(file, in_time, row_of, settings=settings_of)
+    rows = add_missing_rows(file, in_time, run_arm, settings=hash_settings)
     if {row["arm"] for row in rows} == {*ARMS}:
         seeds = sorted({row["seed"] for row in rows})
         write_page(

@@ -212,7 +212,7 @@ def leave_out(
     return Regrets(best - of_choice, best - of_usual, best - scores[:, fixed].mean(-1), chosen, usual)
 
 
-def settings_of(row: Mapping[str, Any]) -> str:
+def hash_settings(row: Mapping[str, Any]) -> str:
     """Compute a hash of what a score depends on: the arm of the claim, the algorithm, and the seeds."""
     algorithm = ALGORITHMS[row["algorithm"]]
     return settings_hash(key_of(row["claim"], row["arm"]), row["arm"], algorithms_in(algorithm), SEEDS)
@@ -350,7 +350,7 @@ def main() -> None:
         return {**task_facts(claim, arm), "from": origin, "scores": [float(f"{value:.4g}") for value in scores]}
 
     wanted = [{"claim": claim, "arm": arm, "algorithm": name} for claim, arm in by_key for name in ALGORITHMS]
-    rows = add_missing_rows(OUT, wanted, score, settings=settings_of)
+    rows = add_missing_rows(OUT, wanted, score, settings=hash_settings)
     rows = [row | task_facts(row["claim"], row["arm"]) for row in rows if (row["claim"], row["arm"]) in by_key]
     write_rows(OUT, rows)
     tables = f"{sources_text(found, rows)}\n{report(rows)}"

@@ -155,8 +155,8 @@ def measure_row(arm: str, seed: int) -> dict[str, Any]:
     return row
 
 
-def settings_of(row: Mapping[str, Any]) -> str:
-    """Compute a hash of what a row depends on."""
+def hash_settings(row: Mapping[str, Any]) -> str:
+    """Hash the settings that a row depends on."""
     return settings_hash(
         SETTINGS.to_json(), RULES, [row["arm"], PAIRS, TEXTS, CALIBRATION, QUANTILE], [*OPENINGS, *ENDINGS]
     )
@@ -176,7 +176,7 @@ def main(arguments: Arguments) -> None:
     """Measure what is not in the JSON file yet, and write the table."""
     wanted = [{"arm": arm, "seed": seed} for seed, arm in itertools.product(arguments.seeds, ARMS)]
     file = arguments.out.with_suffix(".json")
-    rows = add_missing_rows(file, wanted, measure_row, settings=settings_of)
+    rows = add_missing_rows(file, wanted, measure_row, settings=hash_settings)
     write_page(
         file,
         f"python experiments/serving_filters.py --seeds {' '.join(map(str, arguments.seeds))}",

@@ -149,9 +149,9 @@ def test_the_page_of_an_experiment_matches_its_committed_rows(name):
 def test_committed_rows_have_the_current_settings_and_rows_with_others_are_not_read(name, monkeypatch):
     experiment, rows = experiment_and_results(name)
     file = ROOT / "experiments" / f"{name}.json"
-    assert rows_of(file, experiment.settings_of) == rows
+    assert rows_of(file, experiment.hash_settings) == rows
     monkeypatch.setattr(experiment, "CONFIG", experiment.CONFIG.replace(learning_rate=1e-5))
-    assert rows_of(file, experiment.settings_of) == []
+    assert rows_of(file, experiment.hash_settings) == []
 
 
 def test_the_committed_tuning_run_matches_its_command():

@@ -45,7 +45,9 @@ def format_diagnosis(folder: RunFolder, summary: Summary) -> list[tuple[str, str
         lines.append(("No alarm was raised." if summary.steps else "RL has not begun.", ""))
     if summary.not_measured:
         named = ", ".join(name.replace("_", " ") for name in summary.not_measured)
-        lines.append((f"These alarms could not be raised, because this run does not measure their metrics: {named}.", "    "))
+        lines.append(
+            (f"These alarms could not be raised, because this run does not measure their metrics: {named}.", "    ")
+        )
     return lines
 
 

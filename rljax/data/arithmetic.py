@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from rljax.data.heldout import HELDOUT_PERIOD, is_heldout, hash_to_unit_interval
+from rljax.data.heldout import HELDOUT_PERIOD, hash_to_unit_interval, is_heldout
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from rljax.data.heldout import is_heldout, hash_to_unit_interval
+from rljax.data.heldout import hash_to_unit_interval, is_heldout
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 

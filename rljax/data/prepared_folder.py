@@ -14,9 +14,9 @@ from rich.text import Text
 import rljax
 from rljax.data.dataset import LoadedProblems, read_problems
 from rljax.data.preprocess import REASONS, Prepared, Verify, prepare_rows
+from rljax.data.preprocess_options import Preprocess
 from rljax.data.problem import Problem
 from rljax.data.reading import locate
-from rljax.data.preprocess_options import Preprocess
 from rljax.data.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.files import atomic_write

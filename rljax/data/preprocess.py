@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float32
 from rljax.data.dataset import LoadedProblems
 from rljax.data.duplicates import leaks, near_duplicates
 from rljax.data.measure import bins_of, complexity_of, response_length, reword, summary
+from rljax.data.preprocess_options import Preprocess
 from rljax.data.problem import Problem, reward_columns
 from rljax.data.prompts import prompt_tokens
-from rljax.data.preprocess_options import Preprocess
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 

@@ -313,7 +313,9 @@ def _backward(
     return queries_grad, keys_grad.astype(keys.dtype), values_grad.astype(values.dtype), sinks_grad, None
 
 
-def _add_seen(total: Float[Array, "B K S H"], more: Float[Array, "B K C H"], seen: _VisibleSlots) -> Float[Array, "B K S H"]:
+def _add_seen(
+    total: Float[Array, "B K S H"], more: Float[Array, "B K C H"], seen: _VisibleSlots
+) -> Float[Array, "B K S H"]:
     """Add to the slots that a block sees, in the precision of the total."""
     more = seen.of(total, axis=2) + more.astype(total.dtype)
     return jax.lax.dynamic_update_slice_in_dim(total, more, seen.first, axis=2)
@@ -407,7 +409,9 @@ def check_implementation(implementation: str, facts: Facts) -> None:
     """
     reason = why_unsupported(implementation, facts)
     if reason is not None:
-        raise InputError(f"attention={implementation!r} cannot run: {reason}. Leave it out: blockwise, the default, runs anywhere.")
+        raise InputError(
+            f"attention={implementation!r} cannot run: {reason}. Leave it out: blockwise, the default, runs anywhere."
+        )
 
 
 def attend_rows(

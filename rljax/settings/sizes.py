@@ -20,5 +20,5 @@ def byte_count(size: str) -> int:
     power = ("", "K", "M", "G", "T").index(prefix.upper())
     count = int(float(number) * (1024 if binary else 1000) ** power)
     if count < 1:
-        raise InputError(f"the size {size!r} cannot be read; write a number with a unit, such as 5GB, 500MB or 4GiB.")
+        raise InputError(f"the size {size!r} must be a positive number with a unit, such as 5GB, 500MB or 4GiB.")
     return count

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from rljax.data.heldout import Parts, sample_parts, hash_to_unit_interval
+from rljax.data.heldout import Parts, hash_to_unit_interval, sample_parts
 from rljax.data.problem import Problem
 from rljax.settings.checks import check_at_least, check_share
 from rljax.tasks.task import TaskConfig

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
-from rljax.data.heldout import Parts, sample_parts, hash_to_unit_interval
+from rljax.data.heldout import Parts, hash_to_unit_interval, sample_parts
 from rljax.data.problem import Problem
 from rljax.rewards.exact import exact
 from rljax.settings.checks import check_at_least, check_share

@@ -11,8 +11,8 @@ from rljax.cli import main
 from rljax.data.dataset import load_problems, read_problems
 from rljax.data.prepared_folder import preprocess, report_table
 from rljax.data.preprocess import MEASURED, REASONS, prepare_rows
-from rljax.data.problem import Problem
 from rljax.data.preprocess_options import Preprocess
+from rljax.data.problem import Problem
 from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
 from rljax.errors import InputError
 from rljax.rewards.exact import exact

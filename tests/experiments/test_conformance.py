@@ -36,7 +36,9 @@ def test_every_fault_has_a_row_and_was_found_in_a_small_example():
     assert len(SETS["planted"]["faults"]) == 100
     assert len(SETS["fresh"]["faults"]) >= 100
     for _, row in rows:
-        assert all((row["found"], row["small"], planted.is_small(row["says"], planted.size_limit_of(row["fault"])))), row["fault"]
+        assert all((row["found"], row["small"], planted.is_small(row["says"], planted.size_limit_of(row["fault"])))), row[
+            "fault"
+        ]
 
 
 def test_faults_that_need_three_responses_have_a_counterexample_of_three():
@@ -60,7 +62,9 @@ def test_every_correct_implementation_has_a_row_and_passed():
     assert not any(row["found"] for found in SETS.values() for row in found["correct"])
 
 
-@pytest.mark.parametrize(("which", "name", "fault", "texts"), [(*f[:3], f[3:]) for f in FAULTS[::FAULTS_PER_CHECK]], ids=str)
+@pytest.mark.parametrize(
+    ("which", "name", "fault", "texts"), [(*f[:3], f[3:]) for f in FAULTS[::FAULTS_PER_CHECK]], ids=str
+)
 def test_a_fault_is_found_again(which, name, fault, texts, standard_promotion):
     place = PLACES[which][name]
     with planted.jax.numpy_rank_promotion("allow"):

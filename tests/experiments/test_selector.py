@@ -115,7 +115,7 @@ def experiment():
 
 def test_the_committed_scores_match_the_present_claims_and_the_page_matches_the_scores(experiment):
     rows = json.loads(experiment.OUT.read_text(encoding="utf-8"))
-    assert rows_of(experiment.OUT, experiment.settings_of) == rows
+    assert rows_of(experiment.OUT, experiment.hash_settings) == rows
     pages, results, found = experiment.read_claims()
     assert {(row["claim"], row["arm"]) for row in rows} == {(task.page.name, task.arm) for task in found.tasks}
     tables = f"{experiment.sources_text(found, rows)}\n{experiment.report(rows)}"

@@ -55,7 +55,13 @@ def test_kernels_run_on_their_devices_and_the_rest_anywhere(device, dtype, head_
     [
         ("cudnn", CPU, "bfloat16", 128, "needs an NVIDIA GPU of compute capability 8.0 or more, but the devices are cpu"),
         ("cudnn", ("gpu", (7, 5)), "bfloat16", 128, "the devices are gpu 7.5"),
-        ("cudnn", HOPPER, "float32", 128, "computes in bfloat16 or float16, but this model's matrix products are in float32"),
+        (
+            "cudnn",
+            HOPPER,
+            "float32",
+            128,
+            "computes in bfloat16 or float16, but this model's matrix products are in float32",
+        ),
         ("cudnn", HOPPER, "bfloat16", 512, "a multiple of 8, at most 256, but this model has 512"),
         ("cudnn", AMPERE, "bfloat16", 192, "a multiple of 8, at most 128, but this model has 192"),
         ("splash", HOPPER, "bfloat16", 128, "a kernel for TPUs, but the devices are gpu 9.0"),

@@ -36,7 +36,7 @@ def types_of(folder):
 def test_sizes_with_units_are_parsed():
     assert [byte_count(text) for text in ("1B", "1.5kB", "3 MB", "1GiB", "2TB")] == [1, 1500, 3 * 10**6, 2**30, 2 * 10**12]
     for text in ("", "5", "five GB", "0GB", "-1GB", "5GBB"):
-        with pytest.raises(InputError, match="cannot be read; write a number with a unit, such as 5GB"):
+        with pytest.raises(InputError, match="must be a positive number with a unit, such as 5GB"):
             byte_count(text)
 
 

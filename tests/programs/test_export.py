@@ -254,7 +254,7 @@ def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space left"):
         rljax.export(run[0], tmp_path / "model")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(rljax.InputError, match="size 'big' cannot be read"):
+    with pytest.raises(rljax.InputError, match="size 'big' must be a positive number"):
         rljax.export(run[0], tmp_path / "model", max_shard_size="big")
 
 

@@ -221,7 +221,7 @@ def test_a_run_without_memory_for_a_row_is_refused_before_initialization(monkeyp
         InputError, match=r"cache_memory is 1,000 bytes on each device, .* 12 of response, take 1,\d+ bytes"
     ):
         setup.make_setup(CONFIG.replace(cache_memory="1KB"), BUILT_IN._replace(reward=even_length))
-    with pytest.raises(InputError, match="the size 'much' cannot be read; write a number with a unit, such as 5GB"):
+    with pytest.raises(InputError, match="the size 'much' must be a positive number with a unit, such as 5GB"):
         CONFIG.replace(cache_memory="much")
     monkeypatch.undo()
     made = setup.make_setup(CONFIG.replace(cache_memory="20KB"), BUILT_IN._replace(reward=even_length))

@@ -51,7 +51,9 @@ class SpawnedProcess(NamedTuple):
     """The id of the confined process itself, as the caller sees it."""
 
 
-def spawn(body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> SpawnedProcess:
+def spawn(
+    body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int
+) -> SpawnedProcess:
     """Run a function in a confined process. This returns when the function begins.
 
     Args:
