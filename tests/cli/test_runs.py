@@ -218,7 +218,7 @@ def test_the_report_is_complete_offline_and_safe(report):
         "Change --learning-rate",
         "learning_rate 0.01",
         "rljax train",
-        "Not measured",
+        "alarms could not be raised",
     ):
         assert part in text, part
 
