@@ -9,7 +9,7 @@ is right if all its tokens are, and the reward is 1 or 0. The initial policy is 
 differs from seed to seed. The critic has a value for every state, which includes whether all tokens so far were right,
 and is pretrained on 50 rollouts. All arms use PPO with lambda = 0.95.
 
-Deviations from the document: it uses GRPO, whose advantage is the same for all tokens of a response and cannot
+Deviations from the paper: the document uses GRPO, whose advantage is the same for all tokens of a response and cannot
 rank them, so an algorithm with a critic is used instead. Policy and critic are tables, so nothing learned on one prompt
 helps another. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest
 mean pass rate during training on 8 other seeds.
