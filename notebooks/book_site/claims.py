@@ -20,7 +20,7 @@ INTRODUCTION = """(page-claims)=
 # Claims of papers, put to the test
 
 {count} claims about algorithms, each decided by its own experiment in `experiments/claims/`. In most of them a
-policy is a table of logits in a small world of tokens, trained with the library's losses, advantages and weights. So an
+policy is a table of logits in a small world of tokens, trained with the library's losses, advantages and weights. An
 experiment takes seconds, arms train in the same worlds from the same seeds, and pass rates are exact.
 Effects of a network do not appear: features that prompts share, a large vocabulary, limited capacity.
 **A verdict holds for these worlds only.**
@@ -41,8 +41,8 @@ Squares are claims that two things are equal.
 Each arm has the best learning rate of a search on other seeds, unless the row says *one fixed rate*: there,
 another rate may change the verdict.
 
-A claim's statistic is one number per seed, with Student's t interval over the seeds; `rljax claims NAME` prints the rule, which is
-the same for all claims. About one interval in twenty misses its true value by chance. What was chosen after results had been seen
+A claim's statistic is one number per seed, with Student's t interval over the seeds; `rljax claims NAME` prints the one
+rule for all claims. About one interval in twenty misses its true value by chance. What was chosen after results had been seen
 is under "pilot". {again} claims that 16 seeds did not decide were run again with 64 others. "Learns more" or "faster" means a
 higher mean pass rate during training; "finishes ahead" means a higher one at the end. All of them took {minutes:.0f} minutes on two
 cores, not counting the experiments with the trainer.
@@ -50,7 +50,7 @@ cores, not counting the experiments with the trainer.
     rljax claims cispo
     rljax claims --rerun cispo
 
-The first prints its setting, its deviations from the paper and all metrics; the second runs it again."""
+The first prints its setting, deviations from the paper and all metrics; the second reruns it."""
 
 
 def claims_pages() -> dict[str, str]:
