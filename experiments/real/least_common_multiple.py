@@ -1,8 +1,8 @@
-"""A puzzle of reasoning-gym that the model sometimes solves: the least common multiple of two numbers up to 40.
+"""A pretrained model and a puzzle of reasoning-gym that it sometimes solves: the least common multiple of two numbers up to 40.
 
-The reward is the generator's own score of the number that the response ends with. A response that goes on after its last number
-has no answer: if it had, a response that repeats the question until it reaches the limit would score whenever the second number of
-the question is the answer, and RL finds that within ten steps. It needs the extra `tasks`.
+The reward is the generator's own score of the number that the response ends with. A response with text after its last
+number has no answer. Otherwise RL finds within ten steps that repeating the question up to the token limit scores whenever the
+second number of the question is the answer. This script needs the extra `tasks`.
 
     python experiments/real/least_common_multiple.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 """

@@ -71,8 +71,8 @@ def sample_uniform(logp: Float[Array, "*rows T"], mask: Array) -> Float[Array, "
     Its random key comes from the token's position among the tokens of its response and the bits of all their log-probabilities.
 
     Example:
-        >>> draws = sample_uniform(jnp.array([[-0.5, 0.0, 0.0], [0.0, -0.5, 0.0]]), jnp.ones((2, 3), bool))
-        >>> len(set(draws.ravel().tolist()))
+        >>> samples = sample_uniform(jnp.array([[-0.5, 0.0, 0.0], [0.0, -0.5, 0.0]]), jnp.ones((2, 3), bool))
+        >>> len(set(samples.ravel().tolist()))
         6
     """
     counts = mask.astype(bool)

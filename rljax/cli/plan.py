@@ -103,7 +103,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     if plan.peak <= room:
         print(f"It fits in {memory}.")
         return 0
-    print(f"It does not fit in {memory}, of which a run may use nine tenths.")
+    print(f"It does not fit in {memory}; a run may use nine tenths of that.")
     print(_advice(config, count, room, lambda changed: plan_with(changed).peak))
     return 1
 

@@ -49,11 +49,7 @@ def run_in_blocks(
     def block(
         layers: Sequence[Layer], x: Float[Array, "B T D"], angles: Sequence[RotaryAngles | None]
     ) -> tuple[Float[Array, "B T D"], Cache]:
-        caches = []
-        for layer, own in zip(layers, angles, strict=True):
-            x, cache = run(layer, x, own, segments, None, 0)
-            caches.append(cache)
-        return x, tuple(caches)
+        return _run_each(run, layers, x, angles, segments)
 
     size, caches = math.ceil(math.sqrt(len(layers))), ()
     for begin in range(0, len(layers), size):
@@ -94,18 +90,26 @@ def scan_layers(
     alike = [[state for _, state in split[place:scanned:period]] for place in range(period)]
     stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *states) for states in alike]
 
-    def run_pattern(
-        x: Float[Array, "B T D"], states: list[PyTree[Array]]
-    ) -> tuple[Float[Array, "B T D"], list[LayerCache]]:
-        caches = []
-        for (graph, _), state, own in zip(split[:period], states, angles[:period], strict=True):
-            x, cache = run(nnx.merge(graph, state), x, own, segments, None, 0)
-            caches.append(cache)
-        return x, caches
+    def run_pattern(x: Float[Array, "B T D"], states: list[PyTree[Array]]) -> tuple[Float[Array, "B T D"], Cache]:
+        pattern = [nnx.merge(graph, state) for (graph, _), state in zip(split[:period], states, strict=True)]
+        return _run_each(run, pattern, x, angles[:period], segments)
 
     x, stacked_caches = jax.lax.scan(run_pattern, x, stacked)
-    caches = [jax.tree.map(itemgetter(repeat), cache) for repeat in range(repeats) for cache in stacked_caches]
-    for layer, own in zip(layers[scanned:], angles[scanned:], strict=True):
+    caches = tuple(jax.tree.map(itemgetter(repeat), cache) for repeat in range(repeats) for cache in stacked_caches)
+    x, others = _run_each(run, layers[scanned:], x, angles[scanned:], segments)
+    return x, caches + others
+
+
+def _run_each(
+    run: Callable[..., tuple[Float[Array, "B T D"], LayerCache]],
+    layers: Sequence[Layer],
+    x: Float[Array, "B T D"],
+    angles: Sequence[RotaryAngles | None],
+    segments: Int[Array, "B S"],
+) -> tuple[Float[Array, "B T D"], Cache]:
+    """Run layers one after another."""
+    caches = []
+    for layer, own in zip(layers, angles, strict=True):
         x, cache = run(layer, x, own, segments, None, 0)
         caches.append(cache)
     return x, tuple(caches)

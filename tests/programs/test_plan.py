@@ -413,7 +413,7 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     assert re.search(r"^  process and programs +0\.688$", text, re.MULTILINE)
     assert main([*flags, "--device-memory", "1KB"]) == 1
     text = capsys.readouterr().out
-    assert "It does not fit in 1KB, of which a run may use nine tenths." in text
+    assert "It does not fit in 1KB; a run may use nine tenths of that." in text
     assert (
         "It still does not fit with --microbatch-rows 1 --remat full --dtype bfloat16 --lora-rank 16 --quantize nf4: "
         in text
