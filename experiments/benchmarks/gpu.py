@@ -7,7 +7,8 @@
 
 | case | work | what is reported |
 | --- | --- | --- |
-| `train_16k`, `train_65k` | an update on 8 or 32 responses of 1,536 tokens after 512 of the prompt | tokens/s, MFU |
+| `train_16k`, `train_65k` | an update, 8 rows at once: 8 or 32 responses of 1,536 tokens after 512 of the prompt | tokens/s, MFU |
+| `train_65k_1`, `train_65k_16` | the same, 1 or 16 rows at once | tokens/s, MFU |
 | `decode_500` | 500 prompts of 512 tokens, 128 tokens each, 256 rows at once | tokens/s of the responses |
 | `decode_64` | 64 prompts at once; the time of their first token is subtracted | tokens/s, share of the memory's bandwidth |
 | `rl_step` | a complete step: 64 responses of 512 tokens; with `--peers trl` also TRL's | seconds, ratio |
@@ -15,18 +16,22 @@
 MFU is 3 x forward operations / seconds / peak: the backward pass counts as two forward passes, recomputation does not count, and
 a token attends to the mean number of earlier tokens. The share of the bandwidth is (bytes of the weights + keys and values of the
 tokens so far, on average) x tokens / seconds / peak. Each case is a separate process. If two libraries use a device, the second
-one begins when the first has ended.
+one begins when the first has ended. Several runs of this script can compile at once and measure one after the other: each needs
+its own `--out`, and all need the same `--turns`.
 
 Writes gpu.json and gpu.md next to this file. Rows that are not measured are kept if they were made on this device with these
 versions.
 """
 
+import fcntl
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -63,6 +68,8 @@ DECODED = work.Step(prompts=500, group=1, prompt_tokens=512, limit=128, slots=25
 STEPS = {
     "train_16k": TRAINED,
     "train_65k": TRAINED._replace(prompts=4),
+    "train_65k_1": TRAINED._replace(prompts=4, microbatch=1),
+    "train_65k_16": TRAINED._replace(prompts=4, microbatch=16),
     "decode_500": DECODED,
     "decode_64": DECODED._replace(prompts=64, slots=64),
     "rl_step": work.Step(prompts=8, group=8, prompt_tokens=512, limit=512, microbatch=16, slots=64, on_cpu=False),
@@ -97,6 +104,8 @@ class Arguments:
     """Cases to measure; see the table above."""
     attention: tuple[Literal["blockwise", "dense", "cudnn", "splash"], ...] = ("blockwise",)
     """Attention programs for complete sequences; training cases are measured with each."""
+    scan_layers: bool = False
+    """Compile the layers of an update once, as a loop; such rows have a name of their own."""
     platform: Literal["cuda", "tpu", "cpu"] = "cuda"
     """JAX's platform."""
     peers: tuple[Literal["trl"], ...] = ()
@@ -107,6 +116,8 @@ class Arguments:
     """Peak bfloat16 operations and memory bytes per second, for a device that is not in the table."""
     trace: Path | None = None
     """Folder for a profiler's trace of a round of each case."""
+    turns: Path | None = None
+    """A file that runs of this script lock while they measure, after they have compiled."""
     work: Path = field(default_factory=lambda: Path.home() / ".cache" / "rljax" / "benchmarks")
     """Folder of the other libraries' environments."""
     out: Path = HERE
@@ -161,6 +172,17 @@ def numbers(case: str, shape: TransformerConfig, step: work.Step, seconds: float
     return found
 
 
+@contextmanager
+def turn(file: Path | None) -> Iterator[None]:
+    """Hold the lock of a file; do nothing without one."""
+    if file is None:
+        yield
+        return
+    with file.open("a") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+
+
 class Bench:
     """Writes the folder of one model, and measures its cases.
 
@@ -180,7 +202,7 @@ class Bench:
         """Measure a case with an attention program."""
         shape = SHAPES[self._name]
         step = TOY_STEP if self._name == "toy" else STEPS[case]
-        step = step._replace(vocabulary=shape.vocab_size, attention=attention)
+        step = step._replace(vocabulary=shape.vocab_size, attention=attention, scan_layers=self._arguments.scan_layers)
         name = {"t": "training_step", "d": "decode", "r": "rl_step"}[case[0]]
         trace = self._arguments.trace
         rounds = self._rounds("rljax", name, step if trace is None else step._replace(trace=str(trace / case / attention)))
@@ -201,7 +223,9 @@ class Bench:
         sizes = json.dumps(step._replace(on_cpu=self._arguments.platform == "cpu")._asdict())
         (self._folder / work.STEP_FILE).write_text(sizes, encoding="utf-8")
         with side(library, case, python, self._folder, self._arguments.platform) as opened:
-            return [opened.round()["seconds"] for _ in range(WARM + self._arguments.rounds)][WARM:]
+            opened.round()
+            with turn(self._arguments.turns):
+                return [opened.round()["seconds"] for _ in range(WARM - 1 + self._arguments.rounds)][WARM - 1 :]
 
 
 def pairs(arguments: Arguments) -> list[tuple[str, str]]:
@@ -274,14 +298,15 @@ def main(arguments: Arguments) -> None:
             bench = Bench(Path(scratch), name, arguments)
             for case, attention in pairs(arguments):
                 row = bench.row(case, attention, device)
-                rows[f"{name}/{case}/{attention}"] = row
+                key = f"{name}/{case}/{attention}{' scanned' if arguments.scan_layers else ''}"
+                rows[key] = row
                 head = {"made_on": made_on(), "device": kind, "machine": machine(), "versions": known}
                 head |= {"flops": device.flops, "bandwidth": device.bandwidth}
                 content = head | {"rows": rows}
                 file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
                 (arguments.out / "gpu.md").write_text(table(content), encoding="utf-8")
                 print(
-                    f"{name}/{case}/{attention}: {row['seconds']:.3g} s, {row['tokens_per_second']:,.4g} tokens/s",
+                    f"{key}: {row['seconds']:.3g} s, {row['tokens_per_second']:,.4g} tokens/s",
                     flush=True,
                 )
 

@@ -46,6 +46,8 @@ class Step(NamedTuple):
     """Whether everything is float32 on a CPU; otherwise products are bfloat16, and the backward pass recomputes layers."""
     attention: str = "blockwise"
     """Attention program for complete sequences."""
+    scan_layers: bool = False
+    """Whether an update's equal layers are compiled once, as a loop."""
     trace: str | None = None
     """Folder for a profiler's trace of the second round."""
 

@@ -28,6 +28,8 @@ SHOWN = 6
 """Number of held-out problems whose responses are kept, before and after."""
 CURVES = {"sampled": "accuracy", "entropy": "entropy", "length": "response_length", "sampler_gap": "sampler_gap"}
 """Name of a curve in a row -> the metric of an RL step."""
+ON_ACCELERATORS = {"scan_layers": True, "remat": "full"}
+"""Settings on accelerators, where compiling the layers one by one takes longer than the steps; the results are the same."""
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -90,7 +92,9 @@ def settings_of(experiment: Experiment, row: Mapping[str, Any]) -> str:
 def row_of(experiment: Experiment, model: str, work: Path, arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed. An interrupted run is resumed."""
     run = work / f"{arm.lower().replace(', ', '-')}-{seed}"
-    files = {"model": model, "run": str(run)}
+    files: dict[str, Any] = {"model": model, "run": str(run)}
+    if jax.default_backend() != "cpu":
+        files |= ON_ACCELERATORS
     if experiment.write_problems is not None:
         train, heldout = experiment.write_problems(work / "problems")
         files |= {"dataset": str(train), "heldout_dataset": str(heldout)}

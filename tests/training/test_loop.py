@@ -19,6 +19,7 @@ from rljax.algorithms import BY_NAME
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.parallel import make_mesh
+from rljax.training.memory_plan import rows_at_once
 from rljax.training.checkpoints.checkpoint import LAST
 from rljax.training.run import Run
 from rljax.training.state import RL, WARM_START
@@ -171,6 +172,14 @@ def test_micro_batches_have_a_bounded_number_of_tokens(response, responses, rows
     sized = first_state(TINY)[0]._replace(config=config, mesh=make_mesh(devices, 1), prompt_length=6)
     assert sized.rows_at_once(responses) == max(rows // devices, 1) * devices
     assert rows * (response + 6) <= 16_384 or rows == 1
+
+
+@pytest.mark.parametrize(("chosen", "responses", "rows"), [(None, 128, 32), (None, 16, 16), (8, 128, 8), (64, 16, 16)])
+def test_on_accelerators_micro_batches_have_as_many_rows_as_the_settings_allow(chosen, responses, rows):
+    """A row has 512 slots. On CPUs a 32nd of the responses is enough."""
+    config = TINY.replace(max_response_tokens=506, microbatch_rows=chosen)
+    assert rows_at_once(config, make_mesh(1, 1), 6, responses, platform="gpu") == rows
+    assert rows_at_once(config, make_mesh(1, 1), 6, responses) == max(responses // 32, 2)
 
 
 def test_the_best_checkpoint_is_of_the_highest_mean_reward(tmp_path, capsys):

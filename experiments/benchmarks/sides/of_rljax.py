@@ -29,6 +29,7 @@ def configuration(folder: Path, step: work.Step):
         dtype="float32" if step.on_cpu else "bfloat16",
         remat="none" if step.on_cpu else "full",
         attention=step.attention,
+        scan_layers=step.scan_layers,
         learning_rate=work.LEARNING_RATE,
         minibatches=1,
         microbatch_rows=step.microbatch,
