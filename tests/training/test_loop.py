@@ -19,8 +19,8 @@ from rljax.algorithms import BY_NAME
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.parallel import make_mesh
-from rljax.training.memory_plan import rows_at_once
 from rljax.training.checkpoints.checkpoint import LAST
+from rljax.training.memory_plan import rows_at_once
 from rljax.training.run import Run
 from rljax.training.state import RL, WARM_START
 
