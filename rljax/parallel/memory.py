@@ -13,6 +13,11 @@ LARGE = 2**28
 """Size of a state, in bytes, from which a second copy of it matters."""
 
 
+def is_on_cpus(mesh: Mesh) -> bool:
+    """Return True if the devices of a mesh are CPUs."""
+    return mesh.devices.flat[0].platform == "cpu"
+
+
 def shares_memory(state: PyTree[jax.Array]) -> bool:
     """Return True if a state is large and in the host's memory, where updating it while it is written takes a second copy."""
     leaves = jax.tree.leaves(state)
@@ -25,11 +30,10 @@ def device_bytes(mesh: Mesh) -> int | None:
 
     Each of several hosts assumes that the others' devices are as large as its own; see `agreed_device_bytes`.
     """
-    devices = list(mesh.devices.flat)
-    if devices[0].platform == "cpu":
+    if is_on_cpus(mesh):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     total = 0
-    for device in devices:
+    for device in mesh.devices.flat:
         if device.process_index == jax.process_index():
             known = device.memory_stats()
             if known is None or "bytes_limit" not in known:

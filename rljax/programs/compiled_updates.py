@@ -24,6 +24,7 @@ from rljax.models.policy import Policy
 from rljax.options import INSTALLERS, auxiliary_loss
 from rljax.parallel import check_rows, replicated, row_sharding, row_shards, with_places
 from rljax.parallel.collectives import collectives
+from rljax.parallel.memory import is_on_cpus
 from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.training.config import TrainConfig
@@ -200,11 +201,6 @@ CHEAP_CODE = MappingProxyType({"xla_backend_optimization_level": 0, "xla_llvm_di
 def for_measuring(mesh: Mesh) -> dict[str, Any]:
     """Options for a program that is only measured, never run; accelerators' compilers keep their own."""
     return {**CHEAP_CODE, **for_memory(mesh)} if is_on_cpus(mesh) else {}
-
-
-def is_on_cpus(mesh: Mesh) -> bool:
-    """Whether the programs of this mesh are compiled for CPUs."""
-    return mesh.devices.flat[0].platform == "cpu"
 
 
 def extrapolate(measure: Callable[[int], MeasuredUpdates], layers: int) -> MeasuredUpdates:

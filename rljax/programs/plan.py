@@ -15,11 +15,11 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig, count_parameters, transformer_policy
 from rljax.models.huggingface import locate, read_config
 from rljax.parallel import mesh_of
+from rljax.parallel.memory import is_on_cpus
 from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
 from rljax.programs.compiled_updates import (
     MeasuredUpdates,
     extrapolate,
-    is_on_cpus,
     mask_bytes,
     measure_updates,
     shape_setup,
@@ -30,6 +30,7 @@ from rljax.training.memory_plan import (
     bytes_on_a_device,
     parameter_shapes,
     plan_algorithm,
+    rows_at_once,
     sampling_memory,
     state_shapes,
 )
@@ -107,6 +108,9 @@ def make_plan(
         InputError: the settings cannot work on this mesh, or cannot be planned.
     """
     algorithm, config = plan_algorithm(config)
+    if on_cpu:
+        rows = rows_at_once(config, mesh, prompt_length, config.minibatch_rows, on_cpus=True)
+        config = config.replace(microbatch_rows=rows)
     policy = transformer_policy(shape, eos=0, mesh=mesh)
     options = shape_setup(config, algorithm, mesh, policy).options
     state, base = state_shapes(config, algorithm, policy, mesh, options=options)

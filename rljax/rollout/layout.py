@@ -33,8 +33,19 @@ MOST_PADDING = 0.1
 """Fraction of padding above which more sequences per row are tried, and then shorter rows."""
 LENGTHS = 16
 """Number of different row lengths."""
-WORTH_A_PROGRAM = 16_384
-"""Number of computed slots at which reducing the padding becomes worth compiling another program."""
+
+
+class Rounding(NamedTuple):
+    """How coarsely shapes are rounded, so that few programs are compiled."""
+
+    worth: int
+    """Number of computed slots at which less padding is worth another program."""
+    parts: int
+    """K is a multiple of this part of L + T."""
+
+
+ROUNDING = {"cpu": Rounding(16_384, 4), "accelerator": Rounding(262_144, 2)}
+"""An update of a deep model compiles in seconds on CPUs, and in a minute on accelerators, which compute faster."""
 LEAST_SAVED = 0.2
 """Fraction of the work that sharing must save; otherwise prompts are not shared."""
 ATTENTION_SLOTS = 4_096
@@ -125,6 +136,11 @@ class Layout(NamedTuple):
     """The response at each place of a micro-batch; -1 for an empty place."""
 
 
+def rounding() -> Rounding:
+    """Return how shapes are rounded on the devices of this process."""
+    return ROUNDING["cpu" if jax.default_backend() == "cpu" else "accelerator"]
+
+
 def fill_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MOST_IN_A_ROW[0]) -> list[list[int]]:
     """Distribute sequences over few rows, with the best-fit-decreasing heuristic.
 
@@ -165,12 +181,14 @@ class DenseRows(NamedTuple):
     """Largest number of sequences per row, one of `MOST_IN_A_ROW`."""
 
 
-def dense_rows(lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: int) -> DenseRows:
+def dense_rows(
+    lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: int, worth: int = ROUNDING["cpu"].worth
+) -> DenseRows:
     """Distribute sequences over rows so that at most a tenth of the computed slots is padding, if possible.
 
     Rows of full length with few sequences are tried first, because most batches use the program compiled for them; then more
     sequences per row, then shorter rows. If none of these gets down to a tenth, the layout with the least padding is used. A batch
-    with fewer than `WORTH_A_PROGRAM` computed slots always gets the first layout.
+    with fewer than `worth` computed slots always gets the first layout.
 
     A tenth can be reached if each device has enough tokens for at least ten rows. With fewer, the empty rows that complete the last
     micro-batch on all devices may be more than a tenth.
@@ -180,6 +198,7 @@ def dense_rows(lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: i
         slots: largest capacity of a row in tokens.
         count: B, largest possible number of responses.
         rows: R, rows per micro-batch.
+        worth: number of computed slots at which less padding is worth another program.
     """
     tokens, parts = int(lengths.sum()), -(-count // rows)
     longest, best, least = max(lengths, default=1), DenseRows([], slots, MOST_IN_A_ROW[0]), 0
@@ -192,7 +211,7 @@ def dense_rows(lengths: Int[np.ndarray, "N"], slots: int, *, count: int, rows: i
             computed = used * rows * size
             if used <= _count_micro_batches(parts, most) and (not best.shared or computed < least):
                 best, least = found, computed
-            if tokens >= (1 - MOST_PADDING) * least or least < WORTH_A_PROGRAM:
+            if tokens >= (1 - MOST_PADDING) * least or least < worth:
                 return best
     return best
 
@@ -234,8 +253,8 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
     """Pack sequences into rows of at most L + T slots, and the rows into micro-batches.
 
     Few programs are compiled: most batches have rows of L + T slots, see `dense_rows`, and K is rounded up to a multiple of a
-    quarter of that. There are enough micro-batches even if every sequence fills a row; the last ones may be empty. There are fewer
-    only if more than eight sequences may share a row.
+    quarter of that, on accelerators of half of it. There are enough micro-batches even if every sequence fills a row; the last ones
+    may be empty. There are fewer only if more than eight sequences may share a row.
 
     Args:
         sequences: rows `[B, L]` and `[B, T]`.
@@ -247,10 +266,10 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
     slots = sequences.prompt_tokens.shape[-1] + length
     places = np.flatnonzero(mask.any(axis=-1))
     lengths = sequences.prompt_attention.sum(-1) + sequences.attention.sum(-1)
-    found = dense_rows(lengths[places], slots, count=count, rows=rows)
+    found = dense_rows(lengths[places], slots, count=count, rows=rows, worth=rounding().worth)
     shared = [[int(places[sequence]) for sequence in row] for row in found.shared]
     needed = max((int(sequences.attention[row].sum()) for row in shared), default=1)
-    scored = scored_slots(needed, found.slots, quarter=-(-slots // 4))
+    scored = scored_slots(needed, found.slots, part=-(-slots // rounding().parts))
     tokens = np.array([lengths[row].sum() for row in shared], int)
     blocks = [[shared[row] if row >= 0 else [] for row in part] for part in balance(tokens, rows=rows, devices=devices)]
     blocks += [[]] * (_count_micro_batches(-(-count // rows), found.most) - len(blocks))
@@ -276,9 +295,9 @@ def lay_out_examples(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, row
     return Layout(*jax.tree.map(lambda array: array[None], (pack(sequences), every)))
 
 
-def scored_slots(needed: int, slots: int, *, quarter: int) -> int:
-    """Return K: the number of scored tokens in the fullest row, rounded up to a multiple of `quarter`."""
-    return min(slots - 1, -(-needed // quarter) * quarter)
+def scored_slots(needed: int, slots: int, *, part: int) -> int:
+    """Return K: the number of scored tokens in the fullest row, rounded up to a multiple of `part`."""
+    return min(slots - 1, -(-needed // part) * part)
 
 
 class Placement(NamedTuple):
@@ -422,7 +441,7 @@ def lay_out_shared(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows:
         return lay_out(sequences, mask, rows=rows, devices=devices)
     responses = [[response for chunk in row for response in chunk.responses] for row in shared]
     needed = max((int(sequences.attention[row].sum()) for row in responses), default=1)
-    scored = scored_slots(needed, slots, quarter=-(-slots // 4))
+    scored = scored_slots(needed, slots, part=-(-slots // rounding().parts))
     tokens = np.array([sum(chunk.length for chunk in row) for row in shared], int)
     blocks = [[shared[row] if row >= 0 else [] for row in part] for part in balance(tokens, rows=fewer, devices=devices)]
     blocks += [[]] * (parts - len(blocks))
@@ -437,7 +456,7 @@ def _saves(sequences: Sequences, is_used: Bool[np.ndarray, "B"], computed: int, 
     """Return True if this many computed slots are at least a fifth fewer than without sharing."""
     lengths = (sequences.prompt_attention.sum(-1) + sequences.attention.sum(-1))[is_used]
     slots = sequences.prompt_tokens.shape[1] + sequences.tokens.shape[1]
-    alone = dense_rows(lengths, slots, count=len(sequences.tokens), rows=rows)
+    alone = dense_rows(lengths, slots, count=len(sequences.tokens), rows=rows, worth=rounding().worth)
     return computed <= (1 - LEAST_SAVED) * -(-len(alone.shared) // rows) * rows * alone.slots
 
 

@@ -459,25 +459,15 @@ def _left(needs: MemoryNeeds, room: int) -> int:
     return int(USABLE * room) - needs.held - needs.weights
 
 
-def rows_at_once(
-    config: TrainConfig, mesh: Mesh, prompt_length: int, responses: int, *, platform: str | None = None
-) -> int:
+def rows_at_once(config: TrainConfig, mesh: Mesh, prompt_length: int, responses: int, *, on_cpus: bool = False) -> int:
     """Return the rows per micro-batch for an update on this many responses: a multiple of the number of devices.
 
-    On accelerators, as many as `microbatch_rows` or 16,384 tokens allow: each micro-batch reads all weights, adds to all gradients
-    and starts every kernel. On CPUs a 32nd of the responses, or 1,024 tokens if that is more, because padding costs more there:
-    responses share rows, so there are fewer rows than responses, and empty micro-batches cost nothing.
-
-    Args:
-        config: the settings.
-        mesh: the devices.
-        prompt_length: slots of a prompt.
-        responses: number of responses of the update.
-        platform: platform of the devices if those of `mesh` only stand for them, as in a plan.
+    They are as many as `microbatch_rows` or 16,384 tokens allow: each micro-batch reads all weights and starts every kernel.
+    On CPUs they are at most a 32nd of the responses, or 1,024 tokens if that is more, because padding costs more there: responses
+    share rows, so there are fewer rows than responses, and empty micro-batches cost nothing.
     """
     slots, devices = prompt_length + config.sampling.max_response_tokens, row_shards(mesh)
     chosen = config.optimization.microbatch_rows
     most = MICROBATCH_TOKENS // slots if chosen is None else chosen
-    on_cpus = (platform or mesh.devices.flat[0].platform) == "cpu"
     useful = max(-(-responses // 32), -(-1024 // slots)) if on_cpus else responses
     return max(min(most, useful) // devices, 1) * devices

@@ -24,7 +24,7 @@ from rljax.data.tokenizer import Tokenizer
 from rljax.models import Params, Policy
 from rljax.models.adapters import Base
 from rljax.parallel import check_rows, mesh_of
-from rljax.parallel.memory import agreed_device_bytes
+from rljax.parallel.memory import agreed_device_bytes, is_on_cpus
 from rljax.rewards.calling import Progress
 from rljax.rollout import RolloutWorker
 from rljax.rollout.environment import environment_of, prompts_for
@@ -111,7 +111,7 @@ class Setup(NamedTuple):
 
     def rows_at_once(self, responses: int) -> int:
         """Return the number of rows per micro-batch in an update on this many responses."""
-        return rows_at_once(self.config, self.mesh, self.prompt_length, responses)
+        return rows_at_once(self.config, self.mesh, self.prompt_length, responses, on_cpus=is_on_cpus(self.mesh))
 
     def patient(self, patience: Patience) -> "Setup":
         """Return a setup that calls a failing reward or environment again."""

@@ -101,7 +101,9 @@ def test_the_sizes_match_the_names_of_the_cases(gpu):
         for name, step in gpu.STEPS.items()
         if name.startswith("train")
     }
-    assert tokens == {"train_16k": 16_384, "train_65k": 65_536}
+    assert tokens == {"train_16k": 16_384} | dict.fromkeys(("train_65k", "train_65k_1", "train_65k_16"), 65_536)
+    rows = {name: gpu.STEPS[name].microbatch for name in tokens}
+    assert rows == {"train_16k": 8, "train_65k": 8, "train_65k_1": 1, "train_65k_16": 16}
     assert {name: gpu.STEPS[name].prompts for name in ("decode_500", "decode_64")} == {"decode_500": 500, "decode_64": 64}
 
 

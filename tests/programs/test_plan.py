@@ -422,7 +422,7 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     assert re.search(r"^  rows decoded at once +5$", capsys.readouterr().out, re.MULTILINE)
     refused(capsys, "--device 'abacus' is unknown; choose one of a100, h100", *flags, "--device", "abacus")
     assert main([*flags, "--attention", "cudnn", "--max-response-tokens", "980"]) == 0
-    mask = 4 * 1000**2 * 2  # two rows of 1,000 slots
+    mask = 4 * 1000**2 * 8  # the eight responses of an update are one micro-batch
     assert re.search(rf"^  in an update: cuDNN's mask +{mask / 1e9:.3f}$", capsys.readouterr().out, re.MULTILINE)
     refused(capsys, "--device-count is 0", *flags, "--device-count", "0")
     refused(capsys, "sharded over 8 devices .*; plan with --device-count 8", *flags, "--fsdp", "4", "--tensor", "2")

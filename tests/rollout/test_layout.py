@@ -28,13 +28,13 @@ MODEL = Model(
 
 def sequences_with(lengths, before):
     """Sequences of random tokens; prompts of `before` tokens are padded on the left."""
-    attention = np.arange(LENGTH) < np.asarray(lengths)[:, None]
+    attention, count = np.arange(LENGTH) < np.asarray(lengths)[:, None], len(lengths)
     return Sequences(
-        prompt_tokens=RANDOM.integers(2, VOCAB, (COUNT, BEFORE)).astype(np.int32),
+        prompt_tokens=RANDOM.integers(2, VOCAB, (count, BEFORE)).astype(np.int32),
         prompt_attention=np.arange(BEFORE) >= BEFORE - np.asarray(before)[:, None],
-        tokens=RANDOM.integers(2, VOCAB, (COUNT, LENGTH)).astype(np.int32),
+        tokens=RANDOM.integers(2, VOCAB, (count, LENGTH)).astype(np.int32),
         attention=attention,
-        policy_logp=np.where(attention, -RANDOM.random((COUNT, LENGTH)), np.nan).astype(np.float32),
+        policy_logp=np.where(attention, -RANDOM.random((count, LENGTH)), np.nan).astype(np.float32),
     )
 
 
@@ -147,15 +147,28 @@ def test_little_of_the_used_micro_batches_is_padding_at_lognormal_lengths(seed):
     assert 1 - (lengths.sum() + before.sum()) / (512 * 288) > 0.6, "without packing"
 
 
-def test_few_shapes_are_compiled():
+def shapes_of_batches(*, count, rows, longest):
+    """Shapes of the layouts of 20 batches, whose responses have up to `longest` tokens, more in some batches than in others."""
     shapes = set()
     for seed in range(20):
         random = np.random.default_rng(seed)
-        sequences = sequences_with(random.integers(1, LENGTH + 1, COUNT), random.integers(1, BEFORE + 1, COUNT))
-        shapes.add(
-            str(jax.tree.map(np.shape, lay_out(sequences, sequences.attention & (random.random((COUNT, 1)) < 0.8), rows=4)))
-        )
-    assert len(shapes) <= 2
+        limit = random.integers(1, longest + 1)
+        sequences = sequences_with(random.integers(1, limit + 1, count), random.integers(1, BEFORE + 1, count))
+        mask = sequences.attention & (random.random((count, 1)) < 0.8)
+        shapes.add(str(jax.tree.map(np.shape, lay_out(sequences, mask, rows=rows))))
+    return shapes
+
+
+def test_few_shapes_are_compiled():
+    assert len(shapes_of_batches(count=COUNT, rows=4, longest=LENGTH)) <= 2
+
+
+def test_accelerators_compile_two_programs_where_cpus_compile_more(monkeypatch):
+    """On accelerators, a quarter of a million slots are computed before a shorter row is worth a program."""
+    sizes = {"count": 4096, "rows": 128, "longest": LENGTH}
+    on_cpus = shapes_of_batches(**sizes)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert len(shapes_of_batches(**sizes)) <= 2 < len(on_cpus)
 
 
 SCORE = jax.jit(partial(score_tokens, MODEL))

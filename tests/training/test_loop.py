@@ -178,8 +178,8 @@ def test_micro_batches_have_a_bounded_number_of_tokens(response, responses, rows
 def test_on_accelerators_micro_batches_have_as_many_rows_as_the_settings_allow(chosen, responses, rows):
     """A row has 512 slots. On CPUs a 32nd of the responses is enough."""
     config = TINY.replace(max_response_tokens=506, microbatch_rows=chosen)
-    assert rows_at_once(config, make_mesh(1, 1), 6, responses, platform="gpu") == rows
-    assert rows_at_once(config, make_mesh(1, 1), 6, responses) == max(responses // 32, 2)
+    assert rows_at_once(config, make_mesh(1, 1), 6, responses) == rows
+    assert rows_at_once(config, make_mesh(1, 1), 6, responses, on_cpus=True) == max(responses // 32, 2)
 
 
 def test_the_best_checkpoint_is_of_the_highest_mean_reward(tmp_path, capsys):

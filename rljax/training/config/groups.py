@@ -71,7 +71,7 @@ class OptimizationConfig(AdamConfig):
     this, in nats per token (the metric `kl`, measured before each update). By default all updates are made."""
     microbatch_rows: int | None = None
     """Maximum number of rows whose activations are in memory at once; a row has one or several responses or demonstrations. By
-    default as many as fit in 16,384 tokens."""
+    default as many as fit in 16,384 tokens. CPUs take fewer rows where that needs less padding."""
     learning_rate: float = 1e-6
     """Peak learning rate of RL."""
     learning_rate_warmup: int = 10
