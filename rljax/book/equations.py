@@ -22,7 +22,16 @@ ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "Weights": ("weights", "selection", "token_choice", "masked"),
         "KL": ("divergence", "reference"),
         "Reward": ("shaping", "length_reward"),
-        "Preferences and distillation": ("preference", "direct_preference", "reference_free", "distillation"),
+        "Preferences and distillation": (
+            *(
+                "preference",
+                "direct_preference",
+                "weighted_preference",
+                "binary_feedback",
+                "reference_free",
+                "distillation",
+            ),
+        ),
         "In no paper": ("unpublished",),
     }
 )

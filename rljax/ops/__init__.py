@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         arrays,
         baseline,
         batch,
+        binary_feedback,
         categorical,
         correction,
         direct_preference,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         token_choice,
         unpublished,
         value,
+        weighted_preference,
         weights,
     )
 
@@ -39,6 +41,7 @@ __all__ = [
     "arrays",
     "baseline",
     "batch",
+    "binary_feedback",
     "categorical",
     "correction",
     "direct_preference",
@@ -62,6 +65,7 @@ __all__ = [
     "token_choice",
     "unpublished",
     "value",
+    "weighted_preference",
     "weights",
 ]
 

@@ -1,13 +1,15 @@
 """Losses that train a language model on pairs directly, each a record of functions like `Algorithm`, and their names."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from rljax.ops.arrays import check_nonnegative
+from rljax.ops.binary_feedback import bco_loss, bco_reward_shift
 from rljax.ops.direct_preference import (
     apo_down_loss,
     apo_zero_loss,
@@ -21,6 +23,7 @@ from rljax.ops.direct_preference import (
     robust_dpo_loss,
 )
 from rljax.ops.reference_free import alpha_reward, alphapo_loss, cpo_loss, log_odds, orpo_loss, simpo_loss
+from rljax.ops.weighted_preference import wpo_loss, wpo_weight
 from rljax.records import required
 
 
@@ -37,6 +40,11 @@ class PairLogps(NamedTuple):
     """Estimate of the divergence from the reference, in nats; for losses with a `reference_point`."""
     margin: Float[Array, "N"] | None = None
     """Reward of the preferred response minus the reward of the other; for losses with a `margin`."""
+    reward_shift: Float[Array, ""] | None = None
+    """What is subtracted from the implicit rewards of the batch; for losses with a `reward_shift`."""
+    expected_logp: Float[Array, "N 2"] | None = None
+    """Log of the expected probability of a token sampled from the policy, summed over the tokens of each response, in nats; a
+    constant for the gradient; for losses with an `expected_logp`."""
 
     def mean_logp(self) -> Float[Array, "N 2"]:
         """Log-probability averaged over the tokens of each response, in nats per token."""
@@ -60,11 +68,20 @@ class DirectLoss(NamedTuple):
     """Whether it reads `reference_point`, for which responses are scored under the prompts of other pairs."""
     margin: bool = False
     """Whether it reads `margin`, a column of the pairs."""
+    reward_shift: Callable[[Float[Array, "*M N 2"], Float[Array, "*M N 2"]], Float[Array, ""]] | None = None
+    """(log-probabilities of the full batch under the policy, under the reference) -> `reward_shift`; None: it is not read."""
+    expected_logp: bool = False
+    """Whether it reads `expected_logp`, for which the policy's full distribution at every token is computed."""
 
 
 def _two(sides: Float[Array, "N 2"]) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
     """Split into the preferred responses and the others."""
     return sides[:, 0], sides[:, 1]
+
+
+def _preferred(logp: Float[Array, "*M N 2"]) -> Bool[Array, "*M N 2"]:
+    """Mark the preferred responses."""
+    return jnp.broadcast_to(jnp.arange(2) == 0, logp.shape)
 
 
 def _against_reference(equation: Callable[..., Float[Array, "N"]], *, beta: float, **options: float) -> DirectLoss:
@@ -223,11 +240,10 @@ def kto(*, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight:
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        desirable = jnp.arange(2) == 0
         examples = kto_loss(
             pairs.logp,
             pairs.reference(),
-            jnp.broadcast_to(desirable, pairs.logp.shape),
+            _preferred(pairs.logp),
             reference_point=required(pairs.reference_point, "reference_point"),
             beta=beta,
             desirable_weight=desirable_weight,
@@ -236,6 +252,45 @@ def kto(*, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight:
         return examples.mean(-1)
 
     return DirectLoss(loss, _log_ratio_reward(beta), reference=True, reference_point=True)
+
+
+def bco(*, beta: float = 0.1) -> DirectLoss:
+    """BCO: binary classifier optimization (arXiv:2404.04656, Eq. 8); a pair is one wanted and one unwanted response.
+
+    Args:
+        beta: β = 0.1 (its authors').
+
+    Deviations: the reward shift δ is the mean reward of the batch under the policy before the update; the paper takes a moving
+    average of it over the updates. TRL's loss "bco_pair" is this one with δ = 0. Other settings of the paper: learning rate 5e-7.
+    """
+
+    def shift(logp: Float[Array, "*M N 2"], ref_logp: Float[Array, "*M N 2"]) -> Float[Array, ""]:
+        return bco_reward_shift(logp, ref_logp, _preferred(logp), beta=beta)
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        reward_shift = required(pairs.reward_shift, "reward_shift")
+        both = bco_loss(pairs.logp, pairs.reference(), _preferred(pairs.logp), reward_shift=reward_shift, beta=beta)
+        return both.sum(-1)
+
+    return DirectLoss(loss, _log_ratio_reward(beta), reference=True, reward_shift=shift)
+
+
+def wpo(*, beta: float = 0.01, cap: float = math.inf) -> DirectLoss:
+    """WPO: DPO on pairs weighted by how likely the policy is to generate them (arXiv:2406.11827, Eqs. 1-2).
+
+    Args:
+        beta: β = 0.01 (its authors').
+        cap: largest weight of a pair; the paper has none, its authors' code has 1.
+
+    Deviations: none known. Other settings of the paper: learning rate 5e-7 for Mistral, batches of 128.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        expected = required(pairs.expected_logp, "expected_logp") / pairs.lengths
+        weights = wpo_weight(pairs.mean_logp(), expected)
+        return wpo_loss(*_two(pairs.logp), *_two(pairs.reference()), *_two(weights), beta=beta, cap=cap)
+
+    return DirectLoss(loss, _log_ratio_reward(beta), reference=True, expected_logp=True)
 
 
 def simpo(*, beta: float = 2.0, margin: float = 1.0) -> DirectLoss:
@@ -324,6 +379,8 @@ BY_NAME: dict[str, Callable[..., DirectLoss]] = {
     "ipo_average": ipo_average,
     "rebel": rebel,
     "kto": kto,
+    "bco": bco,
+    "wpo": wpo,
     "simpo": simpo,
     "alphapo": alphapo,
     "cpo": cpo,
@@ -338,5 +395,6 @@ def check_loss(loss: DirectLoss) -> None:
         ValueError: raised by the equation itself.
     """
     sides = jnp.zeros((1, 2), jnp.float32)
-    blank = PairLogps(sides, sides + 1, sides, jnp.zeros((), jnp.float32), sides[:, 0])
+    zero = jnp.zeros((), jnp.float32)
+    blank = PairLogps(sides, sides + 1, sides, zero, sides[:, 0], reward_shift=zero, expected_logp=sides)
     jax.eval_shape(lambda: (loss.loss(blank), loss.reward(blank)))

@@ -13,6 +13,9 @@ from jaxtyping import Array, Bool, Float, Float32, PyTree
 from rljax.data.prompts import left_pad, right_pad
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy
+from rljax.models.over_vocabulary import over_vocabulary, square_sum
+from rljax.models.packed import batched
+from rljax.models.token_scores import chosen_chunk
 from rljax.ops.direct_preference import kto_reference_point
 from rljax.ops.masked import count_tokens, masked_sum
 from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated
@@ -156,12 +159,32 @@ def summed_logp(policy: Policy, params: Params, laid: PairRows[Array]) -> Float[
     return masked_sum(policy.score(params, laid.packed, 1.0).logp, laid.mask).reshape(-1, 2)
 
 
+def summed_expected_logp(policy: Policy, mesh: Mesh, params: Params, laid: PairRows[Array]) -> Float[Array, "N 2"]:
+    """Log of the expected probability of a token sampled from a policy, log Σ_v π(v)², summed over a response's tokens.
+
+    It is a constant for the gradient.
+    """
+    features = required(policy.features, "policy.features")(jax.lax.stop_gradient(params), laid.packed)
+    sums = over_vocabulary(square_sum, features, chunk=chosen_chunk(None, policy.vocab_size, mesh), mesh=mesh)
+    return masked_sum(jnp.log(batched(sums, laid.packed)), laid.mask).reshape(-1, 2)
+
+
 def make_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
     """Compile `(params, pairs) -> log-probabilities [N, 2]` without gradient, `microbatch` pairs at a time.
 
     The last micro-batch is padded with copies of the first pair.
     """
-    compiled = jax.jit(lambda params, laid: summed_logp(policy, params, laid))
+    return _in_parts(lambda params, laid: summed_logp(policy, params, laid), mesh, microbatch)
+
+
+def make_expected_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
+    """Compile `summed_expected_logp` like `make_logps`."""
+    return _in_parts(lambda params, laid: summed_expected_logp(policy, mesh, params, laid), mesh, microbatch)
+
+
+def _in_parts(function: Callable[[Params, PairRows[Array]], Float[Array, "N 2"]], mesh: Mesh, microbatch: int) -> Logps:
+    """Compile a function of pairs, `microbatch` of them at a time."""
+    compiled = jax.jit(function)
 
     def logps(params: Params, pairs: DirectPairs) -> Float32[np.ndarray, "N 2"]:
         count = len(pairs.sequences.tokens)
@@ -197,17 +220,20 @@ def make_direct_step(
     def step(state: PairState, batch: DirectBatch) -> tuple[PairState, PairUpdateMetrics]:
         share = 2 / (batch.pairs.mask.shape[0] * batch.pairs.mask.shape[1])
         point = _reference_point(policy, state.params, batch.mismatched) if loss.reference_point else None
+        shift = _reward_shift(policy, state.params, batch.pairs, loss) if loss.reward_shift else None
 
         def objective(params: Params, part: PairRows[Array]) -> tuple[Array, DirectMetrics]:
             lengths = count_tokens(part.mask).astype(jnp.float32).reshape(-1, 2)
-            numbers = PairLogps(summed_logp(policy, params, part), lengths, part.ref_logp, point, part.margin)
+            expected = summed_expected_logp(policy, mesh, params, part) if loss.expected_logp else None
+            logp = summed_logp(policy, params, part)
+            numbers = PairLogps(logp, lengths, part.ref_logp, point, part.margin, shift, expected)
             means = jax.tree.map(lambda each: share * each.sum(), judge_logps(loss, numbers))
             return means.loss, means
 
         gradient, means = accumulate(objective, state.params, batch.pairs)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         after = PairState(optax.apply_updates(state.params, updates), opt_state)
-        return after, PairUpdateMetrics(means, optax.tree.norm(gradient), point)
+        return after, PairUpdateMetrics(means, optax.tree.norm(gradient), point, shift)
 
     return jax.jit(step, donate_argnums=0, out_shardings=(places, replicated(mesh)))
 
@@ -217,6 +243,12 @@ def _reference_point(policy: Policy, params: Params, mismatched: PairRows[Array]
     laid = required(mismatched, "batch.mismatched")
     logp = jax.lax.map(lambda part: summed_logp(policy, params, part), laid)
     return kto_reference_point(logp, required(laid.ref_logp, "mismatched.ref_logp"))
+
+
+def _reward_shift(policy: Policy, params: Params, pairs: PairRows[Array], loss: DirectLoss) -> Float[Array, ""]:
+    """Compute the reward shift of the full batch, so that it does not depend on micro-batches."""
+    logp = jax.lax.map(lambda part: summed_logp(policy, params, part), pairs)
+    return required(loss.reward_shift, "loss.reward_shift")(logp, required(pairs.ref_logp, "pairs.ref_logp"))
 
 
 def judge_logps(loss: DirectLoss, numbers: PairLogps) -> DirectMetrics:
@@ -233,7 +265,12 @@ def judge_logps(loss: DirectLoss, numbers: PairLogps) -> DirectMetrics:
 
 
 def judge_direct(
-    loss: DirectLoss, logps: Logps, params: Params, pairs: DirectPairs, mismatched: DirectPairs | None
+    loss: DirectLoss,
+    logps: Logps,
+    params: Params,
+    pairs: DirectPairs,
+    mismatched: DirectPairs | None,
+    expected_logps: Logps | None = None,
 ) -> dict[str, float]:
     """Evaluate the model on pairs that it was not trained on.
 
@@ -243,21 +280,29 @@ def judge_direct(
         params: parameters of the policy.
         pairs: the held-out pairs.
         mismatched: the same prompts with other responses, for losses with a reference point.
+        expected_logps: a function compiled by `make_expected_logps`, for losses with an `expected_logp`.
 
     Returns:
-        Means of the fields of `DirectMetrics`, and reference_point if the loss has one.
+        Means of the fields of `DirectMetrics`, and reference_point and reward_shift if the loss has them.
     """
     point = None
+    logp = jnp.asarray(logps(params, pairs))
+    ref_logp = None if pairs.ref_logp is None else jnp.asarray(pairs.ref_logp)
     if loss.reference_point:
         other = required(mismatched, "mismatched")
-        ref_logp = required(other.ref_logp, "mismatched.ref_logp")
-        point = kto_reference_point(jnp.asarray(logps(params, other)), jnp.asarray(ref_logp))
+        other_ref_logp = required(other.ref_logp, "mismatched.ref_logp")
+        point = kto_reference_point(jnp.asarray(logps(params, other)), jnp.asarray(other_ref_logp))
+    shift = None if loss.reward_shift is None else loss.reward_shift(logp, required(ref_logp, "pairs.ref_logp"))
+    expected = required(expected_logps, "expected_logps")(params, pairs) if loss.expected_logp else None
     numbers = PairLogps(
-        logp=jnp.asarray(logps(params, pairs)),
+        logp=logp,
         lengths=jnp.asarray(pairs.sequences.learned.sum(-1), jnp.float32),
-        ref_logp=None if pairs.ref_logp is None else jnp.asarray(pairs.ref_logp),
+        ref_logp=ref_logp,
         reference_point=point,
         margin=None if pairs.margin is None else jnp.asarray(pairs.margin),
+        reward_shift=shift,
+        expected_logp=None if expected is None else jnp.asarray(expected),
     )
     means = {name: float(each.mean()) for name, each in judge_logps(loss, numbers)._asdict().items()}
-    return means if point is None else means | {"reference_point": float(point)}
+    batch_numbers = {"reference_point": point, "reward_shift": shift}
+    return means | {name: float(number) for name, number in batch_numbers.items() if number is not None}

@@ -42,5 +42,7 @@ class PairUpdateMetrics(NamedTuple):
     """Norm of the gradient before it is clipped."""
     reference_point: Float[Array, ""] | None = None
     """Reference point of the batch; None for losses without one."""
+    reward_shift: Float[Array, ""] | None = None
+    """Reward shift of the batch; None for losses without one."""
     skipped_updates: Float[Array, ""] | float = 0.0
     """1 if the update was skipped because it was not finite or too large."""

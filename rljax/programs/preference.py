@@ -26,6 +26,7 @@ from rljax.preference.direct_update import (
     in_micro_batches,
     judge_direct,
     make_direct_step,
+    make_expected_logps,
     make_logps,
     mismatched_pairs,
 )
@@ -93,6 +94,8 @@ class PreferenceSetup(NamedTuple):
     """Pairs to evaluate on."""
     logps: Logps
     """Log-probabilities of responses without gradient."""
+    expected_logps: Logps | None
+    """Expected log-probabilities of responses, for losses that read them."""
     microbatch: int
     """Number of pairs whose activations are in memory at once."""
     steps: int
@@ -210,6 +213,7 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
         train=parts[0],
         heldout=parts[1],
         logps=logps,
+        expected_logps=make_expected_logps(policy, mesh, microbatch) if loss.expected_logp else None,
         microbatch=microbatch,
         steps=steps,
         fingerprints=fingerprints,
@@ -269,7 +273,7 @@ def train_preference(
             steps=setup.steps,
             heldout_pairs=len(setup.data.heldout.margin),
             make_update=partial(update_of, setup),
-            judge=lambda params: judge_direct(setup.loss, setup.logps, params, *setup.heldout),
+            judge=lambda params: judge_direct(setup.loss, setup.logps, params, *setup.heldout, setup.expected_logps),
             save=partial(_save, setup),
             outcome=describe_outcome,
             commands=commands,

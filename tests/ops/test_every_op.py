@@ -151,6 +151,10 @@ CALLS = {
         **{"logp": X, "ref_logp": Y, "desirable": MASK, "reference_point": 0.1, "beta": 0.5},
         **{"desirable_weight": 1.5, "undesirable_weight": 0.5},
     },
+    "binary_feedback.bco_reward_shift": {"logp": X, "ref_logp": Y, "desirable": MASK, "beta": 0.5},
+    "binary_feedback.bco_loss": {"logp": X, "ref_logp": Y, "desirable": MASK, "reward_shift": 0.1, "beta": 0.5},
+    "weighted_preference.wpo_weight": {"mean_logp": X, "mean_log_expected": Y},
+    "weighted_preference.wpo_loss": {**FOUR, "chosen_weight": -X, "rejected_weight": -Y, "beta": 0.5, "cap": 1.5},
     "reference_free.alpha_reward": {"mean_logp": X, "alpha": 0.5},
     "reference_free.alphapo_loss": {"chosen": X, "rejected": Y, "alpha": 0.5, "beta": 2.0, "margin": 0.5},
     "reference_free.simpo_loss": {"chosen": X, "rejected": Y, "beta": 2.0, "margin": 0.5},
@@ -339,6 +343,9 @@ DEFAULTS = {
     "reference_free.cpo_loss": {"beta": 0.1, "coefficient": 1.0},
     "direct_preference.ipo_loss": {"tau": 0.1},
     "direct_preference.kto_loss": {"beta": 0.1, "desirable_weight": 1.0, "undesirable_weight": 1.0},
+    "binary_feedback.bco_reward_shift": {"beta": 0.1},
+    "binary_feedback.bco_loss": {"beta": 0.1},
+    "weighted_preference.wpo_loss": {"beta": 0.01, "cap": np.inf},
     "gae.td_errors": {"gamma": 1.0},
     "gae.gae": {"gamma": 1.0, "lambda_": 0.95},
     "gae.monte_carlo_returns": {"gamma": 1.0},
@@ -442,11 +449,14 @@ def test_entries_outside_the_mask_are_not_read(name):
 
 
 # If the equation contains sg[.], its gradient is not the derivative of its value; `test_ratio.py`, `test_surrogate.py`,
-# `test_off_policy.py`, `test_regularise.py` and `test_direct_preference.py` test it.
+# `test_off_policy.py`, `test_regularise.py`, `test_direct_preference.py`, `test_binary_feedback.py` and
+# `test_weighted_preference.py` test it.
 WITH_STOP_GRADIENT = {
+    "binary_feedback.bco_reward_shift": {"logp", "ref_logp"},
     "direct_preference.kto_reference_point": {"logp", "ref_logp"},
     "off_policy.gamma_weighted": {"log_ratio"},
     "regularise.dynamic_fine_tuning_loss": {"logp"},
+    "weighted_preference.wpo_loss": {"chosen_weight", "rejected_weight"},
     "surrogate.cispo": {"log_ratio"},
     "off_policy.whole_response_token_log_ratio": {"logp", "old_logp"},
     "ratio.sequence_token_log_ratio": {"logp", "old_logp"},

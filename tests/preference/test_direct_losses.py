@@ -94,6 +94,21 @@ def rebel(logp, ref, lengths, gap, eta=1.0):
     return (reward[0] - reward[1] - gap) ** 2, reward
 
 
+SHIFT = -0.3
+EXPECTED = -RNG.uniform(0.1, 1.5, (5, 2)) * LENGTHS
+
+
+def bco(logp, ref, lengths, beta=0.1):
+    reward = beta * (logp - ref)
+    return minus_log_sigmoid(reward[0] - SHIFT) + minus_log_sigmoid(SHIFT - reward[1]), reward
+
+
+def wpo(logp, ref, lengths, expected, beta=0.01, cap=math.inf):
+    loss, reward = dpo(logp, ref, lengths, beta)
+    weight = math.exp((logp[0] - expected[0]) / lengths[0]) * math.exp((logp[1] - expected[1]) / lengths[1])
+    return min(weight, cap) * loss, reward
+
+
 def simpo(logp, ref, lengths, beta=2.0, margin=1.0):
     reward = beta * logp / lengths
     return minus_log_sigmoid(reward[0] - reward[1] - margin), reward
@@ -124,6 +139,8 @@ BY_HAND = {
         ipo_average,
         rebel,
         kto,
+        bco,
+        wpo,
         simpo,
         alphapo,
         cpo,
@@ -139,6 +156,8 @@ def make_logps(loss):
         ref_logp=jnp.array(REF) if loss.reference else None,
         reference_point=jnp.array(POINT) if loss.reference_point else None,
         margin=jnp.array(GAPS) if loss.margin else None,
+        reward_shift=jnp.array(SHIFT) if loss.reward_shift else None,
+        expected_logp=jnp.array(EXPECTED) if loss.expected_logp else None,
     )
 
 
@@ -150,7 +169,7 @@ def test_losses_and_rewards_match_loops_and_read_only_what_they_declare(name, ch
     options = {key: changed * value for key, value in defaults.items() if value is not inspect.Parameter.empty}
     assert {key: changed * part.default for key, part in inspect.signature(BY_NAME[name]).parameters.items()} == options
     loss = BY_NAME[name](**options)
-    columns = (LOGP, REF, LENGTHS, GAPS) if loss.margin else (LOGP, REF, LENGTHS)
+    columns = (LOGP, REF, LENGTHS, *[GAPS] * loss.margin, *[EXPECTED] * loss.expected_logp)
     expected = [BY_HAND[name](*row, **options) for row in zip(*columns, strict=True)]
     np.testing.assert_allclose(loss.loss(make_logps(loss)), [each for each, _ in expected], rtol=1e-9)
     np.testing.assert_allclose(loss.reward(make_logps(loss)), [reward for _, reward in expected], rtol=1e-9)
@@ -176,10 +195,33 @@ def test_missing_margins_are_named():
         loss.loss(make_logps(loss)._replace(margin=None))
 
 
+def test_missing_inputs_of_the_batch_are_named():
+    for name, field in (("bco", "reward_shift"), ("wpo", "expected_logp")):
+        loss = BY_NAME[name]()
+        with pytest.raises(ValueError, match=f"{field} must not be None"):
+            loss.loss(make_logps(loss)._replace(**{field: None}))
+
+
+def test_the_cap_limits_the_weight_of_a_pair():
+    loose, tight = (BY_NAME["wpo"](cap=cap) for cap in (math.inf, 0.1))
+    weights = np.exp(((LOGP - EXPECTED) / LENGTHS).sum(-1))
+    assert (weights > 0.1).any()
+    ratio = tight.loss(make_logps(tight)) / loose.loss(make_logps(loose))
+    np.testing.assert_allclose(ratio, np.minimum(weights, 0.1) / weights, rtol=1e-5)
+
+
+def test_the_shift_of_bco_is_the_mean_reward_of_the_batch():
+    shift = BY_NAME["bco"](beta=0.3).reward_shift
+    np.testing.assert_allclose(shift(jnp.array(LOGP), jnp.array(REF)), 0.3 * (LOGP - REF).mean(), rtol=1e-5)
+    assert BY_NAME["kto"]().reward_shift is None
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
         ("dpo", {"beta": 0.0}),
+        ("bco", {"beta": 0.0}),
+        ("wpo", {"cap": 0.0}),
         ("rebel", {"eta": 0.0}),
         ("cdpo", {"epsilon": 0.7}),
         ("robust_dpo", {"epsilon": 0.5}),

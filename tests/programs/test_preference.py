@@ -82,14 +82,15 @@ def test_every_loss_learns_which_response_is_preferred(trained, name):
         "skipped_updates",
         "learning_rate",
     }
-    assert set(rows[1]) - {"reference_point"} == {"phase", "step"} | numbers
+    assert set(rows[1]) - {"reference_point", "reward_shift"} == {"phase", "step"} | numbers
     assert ("reference_point" in rows[1]) == (name == "kto")
+    assert ("reward_shift" in rows[1]) == (name == "bco")
     if BY_NAME[name]().reference:
         assert result.before["margin"] == 0.0, "the reference is the model before training"
 
 
 def test_the_loss_at_the_first_step_is_the_value_at_the_reference(trained):
-    expected = {"dpo": math.log(2), "cdpo": math.log(2), "ipo": 25.0, "kto": 0.5, "rebel": 16.0}
+    expected = {"dpo": math.log(2), "cdpo": math.log(2), "ipo": 25.0, "kto": 0.5, "bco": 2 * math.log(2), "rebel": 16.0}
     first = {name: read_rows(trained(name).folder)[1]["loss"] for name in expected}
     assert first == pytest.approx(expected, rel=1e-5)
 

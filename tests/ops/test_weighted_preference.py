@@ -1,0 +1,92 @@
+"""Weighted preference optimization, checked against loops over tokens and vocabulary, and its limits."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rljax.ops.direct_preference import dpo_loss
+from rljax.ops.weighted_preference import wpo_loss, wpo_weight
+
+PAIRS = 4
+logps = hnp.arrays(np.float64, (4, PAIRS), elements=st.floats(-20, 0))
+weights = hnp.arrays(np.float64, (2, PAIRS), elements=st.floats(0.01, 3))
+
+
+def slow_weight(logits, tokens):
+    """exp of the mean log of each token's probability over the expected probability of a sampled token."""
+    total = 0.0
+    for row, token in zip(logits, tokens, strict=True):
+        exponentials = [math.exp(x) for x in row]
+        probabilities = [x / sum(exponentials) for x in exponentials]
+        total += math.log(probabilities[token] / sum(p * p for p in probabilities))
+    return math.exp(total / len(tokens))
+
+
+@given(hnp.arrays(np.float64, (3, 5), elements=st.floats(-4, 4)), hnp.arrays(np.int64, 3, elements=st.integers(0, 4)))
+def test_the_weight_matches_a_loop_over_tokens_and_vocabulary(logits, tokens):
+    with jax.enable_x64(True):
+        logp = jax.nn.log_softmax(jnp.array(logits))
+        token_logp = jnp.take_along_axis(logp, jnp.array(tokens)[:, None], 1)[:, 0]
+        expected_logp = jnp.log(jnp.exp(2 * logp).sum(-1))
+        found = wpo_weight(token_logp.mean()[None], expected_logp.mean()[None])
+    np.testing.assert_allclose(found, [slow_weight(logits, tokens)], rtol=1e-9)
+
+
+def test_a_response_of_an_even_or_a_certain_distribution_weighs_1():
+    for size in (1, 2, 100):
+        even = jnp.log(jnp.array([1 / size]))
+        np.testing.assert_allclose(wpo_weight(even, jnp.log(jnp.array([size * (1 / size) ** 2]))), 1.0, rtol=1e-5)
+    assert float(wpo_weight(jnp.array([-1000.0]), jnp.zeros(1))[0]) == 0.0
+
+
+@given(logps, weights, st.floats(0.05, 2), st.floats(0.5, 2))
+def test_wpo_loss_and_its_gradient(four, two, beta, cap):
+    expected, slopes = np.zeros(PAIRS), np.zeros(PAIRS)
+    for at in range(PAIRS):
+        margin = beta * ((four[0, at] - four[2, at]) - (four[1, at] - four[3, at]))
+        weight = min(two[0, at] * two[1, at], cap)
+        expected[at] = -weight * math.log(1 / (1 + math.exp(-margin)))
+        slopes[at] = -weight * beta / (1 + math.exp(margin))
+    with jax.enable_x64(True):
+        arrays = [*jnp.array(four), *jnp.array(two)]
+        np.testing.assert_allclose(wpo_loss(*arrays, beta=beta, cap=cap), expected, rtol=1e-7, atol=1e-12)
+        gradient = jax.grad(lambda arrays: wpo_loss(*arrays, beta=beta, cap=cap).sum())(arrays)
+        np.testing.assert_allclose(gradient[0], slopes, rtol=1e-7, atol=1e-12)
+        np.testing.assert_allclose(gradient[1], -slopes, rtol=1e-7, atol=1e-12)
+        assert not gradient[4].any(), "the weights are constants"
+        assert not gradient[5].any()
+        uncapped = wpo_loss(*arrays, beta=beta)
+        np.testing.assert_allclose(uncapped, two[0] * two[1] * dpo_loss(*arrays[:4], beta=beta), rtol=1e-12)
+
+
+def test_a_pair_that_the_policy_would_not_generate_is_ignored():
+    zero, never = jnp.zeros(1), jnp.zeros(1)
+    assert float(wpo_loss(zero, zero, zero, zero, never, jnp.ones(1))[0]) == 0.0
+
+
+def test_half_precision_is_computed_in_float32():
+    half = jnp.array([-1.5], jnp.bfloat16)
+    assert wpo_weight(half, half).dtype == jnp.float32
+    assert wpo_loss(half, half, half, half, -half, -half).dtype == jnp.float32
+
+
+@pytest.mark.usefixtures("untyped")
+def test_errors_name_the_argument():
+    one, two = jnp.ones(1), jnp.ones(2)
+    for wrong in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="cap must be positive"):
+            wpo_loss(one, one, one, one, one, one, cap=wrong)
+        with pytest.raises(ValueError, match="beta must be positive"):
+            wpo_loss(one, one, one, one, one, one, beta=wrong)
+    with pytest.raises(ValueError, match=r"rejected_weight must have the shape of chosen \[1\], got \[2\]"):
+        wpo_loss(one, one, one, one, one, two)
+    with pytest.raises(ValueError, match=r"mean_log_expected must have the shape of mean_logp \[1\], got \[2\]"):
+        wpo_weight(one, two)
+    with pytest.raises(ValueError, match="chosen_weight must be a floating-point array, got int32"):
+        wpo_loss(one, one, one, one, jnp.ones(1, int), one)
