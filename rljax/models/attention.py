@@ -157,17 +157,18 @@ def _mix(
 ) -> Float[Array, "B T K G H"]:
     """Mix values by the softmax of scores, in the precision of `query`."""
     rows, length, key_heads, group, features = query.shape
-    scores = scores.reshape(rows, key_heads, group, length, -1)
-    scores = jnp.where(visible[:, None, None], scores, jnp.finfo(scores.dtype).min)
+    # Four axes instead of five: XLA's search for the tiles of a GPU kernel is then ten times faster.
+    scores = scores.reshape(rows, key_heads * group, length, -1)
+    scores = jnp.where(visible[:, None], scores, jnp.finfo(scores.dtype).min)
     attention = _softmax(scores, sinks).astype(query.dtype).reshape(rows, key_heads, group * length, -1)
     mixed = jnp.einsum("BKQS,BKSH->BKQH", attention, values).reshape(rows, key_heads, group, length, features)
     return jnp.moveaxis(mixed, 3, 1)
 
 
-def _softmax(scores: Float[Array, "B K G T S"], sinks: Float[Array, "K G"] | None) -> Float[Array, "B K G T S"]:
+def _softmax(scores: Float[Array, "B N T S"], sinks: Float[Array, "K G"] | None) -> Float[Array, "B N T S"]:
     if sinks is None:
         return jax.nn.softmax(scores, axis=-1)
-    sink = jnp.broadcast_to(sinks[None, :, :, None, None].astype(scores.dtype), (*scores.shape[:-1], 1))
+    sink = jnp.broadcast_to(sinks.reshape(-1, 1, 1).astype(scores.dtype), (*scores.shape[:-1], 1))
     return jax.nn.softmax(jnp.concatenate([scores, sink], axis=-1), axis=-1)[..., :-1]
 
 
