@@ -1,5 +1,8 @@
 """Blockwise attention: the same values and gradients as dense attention, in less memory."""
 
+import re
+from functools import partial
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -171,6 +174,17 @@ def test_no_array_has_the_size_of_the_score_matrix():
 
     compiled = jax.jit(jax.grad(total, (0, 1, 2))).lower(query, cache, cache, segments).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < heads * slots * slots * 4
+
+
+@pytest.mark.parametrize("block", [16, 64])
+def test_a_softmax_has_four_axes(block):
+    """XLA's search for the tiles of a GPU kernel tries powers of two on each axis: five axes take it ten times as long."""
+    shapes = [jax.ShapeDtypeStruct(sizes, jnp.float32) for sizes in ((2, 64, 2, 2, 8), (2, 2, 64, 8), (2, 2, 64, 8))]
+    segments = jax.ShapeDtypeStruct((2, 64), jnp.int32)
+    traced = str(jax.make_jaxpr(jax.vjp, static_argnums=0)(partial(attend_within, block=block), *shapes, segments))
+    reduced = re.findall(r":f32\[([\d,]*)\] = reduce_max\[", traced)
+    assert reduced
+    assert all(sizes.count(",") == 2 for sizes in reduced), "the maximum of four axes has three"
 
 
 def test_a_block_is_compared_only_with_its_window():
