@@ -7,7 +7,7 @@ counts of the CPU compiler mean.
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,11 +50,39 @@ def bytes_sent_sampling(config: TrainConfig, shape: TransformerConfig, mesh: Mes
     """
     if mesh.size == 1:
         return 0
+    programs, blocks = compile_sampling(config, shape, mesh, prompt_length, slots)
+    reads = sum(-(-len(block.prompts) // block.rows) for block in blocks)
+    count, budget = config.sampling.prompts * config.sampling.group_size, config.sampling.max_response_tokens
+    tokens = math.ceil(count / slots) * (budget - 1)  # the first token is sampled when a row is filled
+    return (
+        sent_bytes(programs.weights)
+        + reads * sent_bytes(programs.prefill)
+        + fills(blocks, slots) * sent_bytes(programs.fill)
+        + tokens * sent_bytes(programs.decode)
+    )
+
+
+class SamplingPrograms(NamedTuple):
+    """Compiled programs of the built-in engine."""
+
+    weights: jax.stages.Compiled
+    """Prepares the weights for sampling."""
+    prefill: jax.stages.Compiled
+    """Reads the prompts of one block at once."""
+    fill: jax.stages.Compiled
+    """Puts prompts into free rows, and samples their first tokens."""
+    decode: jax.stages.Compiled
+    """Samples one token after another in every row."""
+
+
+def compile_sampling(
+    config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, slots: int
+) -> tuple[SamplingPrograms, list[Block]]:
+    """Compile the programs that sample the responses of a step, and return them with the blocks of prompts; see above."""
     policy, options = plan_policy(config, shape, mesh), for_measuring(mesh)
     params, mesh = parameter_shapes(policy, mesh), mesh_for_sampling(mesh)
     decoder = required(policy.decoder, "policy.decoder")
-    count, budget = config.sampling.prompts * config.sampling.group_size, config.sampling.max_response_tokens
-    sampling = sampling_of(config)
+    budget, sampling = config.sampling.max_response_tokens, sampling_of(config)
     requests = [Request((place,), place, 0, sampling, 0) for place in range(config.sampling.prompts)]
     blocks = list(blocks_of(requests * config.sampling.group_size, slots, prompt_length, row_shards(mesh)))
 
@@ -74,14 +102,7 @@ def bytes_sent_sampling(config: TrainConfig, shape: TransformerConfig, mesh: Mes
     full = output_shapes(fill, empty)
     one = jax.ShapeDtypeStruct((), jnp.int32)
     one_token = decode.lower(decoder, ready, full, one, one, sampling=sampling).compile(compiler_options=options)
-    reads = sum(-(-len(block.prompts) // block.rows) for block in blocks)
-    tokens = math.ceil(count / slots) * (budget - 1)  # the first token is sampled when a row is filled
-    return (
-        sent_bytes(weights)
-        + reads * sent_bytes(read)
-        + fills(blocks, slots) * sent_bytes(fill)
-        + tokens * sent_bytes(one_token)
-    )
+    return SamplingPrograms(weights, read, fill, one_token), blocks
 
 
 def bytes_sent_scoring(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> int:
