@@ -8,12 +8,14 @@ to several processes.
 
 import math
 import os
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.mesh_utils import create_hybrid_device_mesh
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import KeyPath, tree_leaves_with_path
 from jaxtyping import Array, PyTree
@@ -34,6 +36,9 @@ def make_mesh(
 ) -> Mesh:
     """Arrange devices as a `data x fsdp x tensor` mesh, with neighbors in the network next to each other.
 
+    Copies of the parameters are divided over slices first, and shards of a copy only over the slices that are left: the network
+    between slices of TPUs, or between machines with GPUs, is slow.
+
     Args:
         replicas: number of copies of the parameters; None uses all devices.
         fsdp: number of shards of one copy's parameters; rows are sharded over it as well.
@@ -43,7 +48,8 @@ def make_mesh(
         devices: the devices to use; by default the devices of all processes.
 
     Raises:
-        InputError: the mesh needs more devices than there are, does not divide them, or uses no device of some process.
+        InputError: the mesh needs more devices than there are, does not divide them, uses no device of some process, or cannot be
+            divided over the slices.
     """
     available = jax.devices() if devices is None else devices
     axes = {FSDP: fsdp, **({} if context is None else {CONTEXT: context}), TENSOR: tensor}
@@ -70,7 +76,43 @@ def make_mesh(
             "fewer hosts."
         )
     axes = {DATA: replicas, **axes}
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes), devices=mesh_devices)
+    names, types = tuple(axes), (AxisType.Auto,) * len(axes)
+    if len({slice_of(device) for device in mesh_devices}) == 1:
+        return jax.make_mesh(tuple(axes.values()), names, axis_types=types, devices=mesh_devices)
+    return Mesh(arrange_slices(axes, mesh_devices), names, axis_types=types)
+
+
+def slice_of(device: Any) -> int:
+    """Return the index of a device's slice: TPUs with a fast network, or the GPUs of a machine."""
+    return getattr(device, "slice_index", 0)
+
+
+def arrange_slices(axes: Mapping[str, int], devices: Sequence[Any]) -> np.ndarray:
+    """Arrange the devices of several slices: `data` is divided over slices as far as possible, then `fsdp`.
+
+    Args:
+        axes: sizes of the mesh's axes, in order.
+        devices: all its devices.
+
+    Raises:
+        InputError: a slice has fewer of the devices than another, or the other axes would be divided over slices.
+    """
+    counts = Counter(map(slice_of, devices))
+    shape = " x ".join(f"{name}={size}" for name, size in axes.items())
+    if len({*counts.values()}) > 1:
+        raise InputError(
+            f"The mesh {shape} uses {min(counts.values())} devices of one slice and {max(counts.values())} of another."
+        )
+    copies = math.gcd(axes[DATA], len(counts))
+    over = {DATA: copies, FSDP: len(counts) // copies}
+    if axes[FSDP] % over[FSDP]:
+        raise InputError(
+            f"The mesh {shape} cannot be divided over {len(counts)} slices; choose replicas as a multiple of {len(counts)}, so "
+            "that each slice has copies of its own, or replicas x fsdp as one."
+        )
+    between = [over.get(name, 1) for name in axes]
+    within = [size // number for size, number in zip(axes.values(), between, strict=True)]
+    return create_hybrid_device_mesh(within, between, devices, allow_split_physical_axes=True)
 
 
 @runtime_checkable

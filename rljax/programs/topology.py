@@ -50,12 +50,14 @@ def topology_of(name: str) -> Topology:
     """Describe absent devices.
 
     Args:
-        name: a slice of TPUs, such as "v5e:2x2" or "v5p:2x2x2", or a number of GPUs on one machine, such as "h100x8".
+        name: a slice of TPUs, such as "v5e:2x2" or "v5p:2x2x2", several equal slices, such as "2xv5e:2x2", or a number of GPUs on
+            one machine, such as "h100x8".
 
     Raises:
         InputError: the name is unknown, there is no such slice, or the compiler's package is not installed.
     """
-    gpus, slices = re.fullmatch(r"h100x(\d+)", name), re.fullmatch(rf"({'|'.join(TPU_KINDS)}):[\dx]+", name)
+    gpus = re.fullmatch(r"h100x(\d+)", name)
+    slices = re.fullmatch(rf"(?:([2-9]|\d\d+)x)?((?P<kind>{'|'.join(TPU_KINDS)}):[\dx]+)", name)
     if gpus and int(gpus.group(1)):
         compiler = _installed("jax-cuda13-plugin", "jax[cuda13]", name)
         options = {"topology": f"1x1x{gpus.group(1)}", "target_config": H100}
@@ -64,10 +66,11 @@ def topology_of(name: str) -> Topology:
         compiler = _installed("libtpu", "jax[tpu]", name)
         for variable, value in LIBTPU.items():
             os.environ.setdefault(variable, value)
-        return Topology(_devices("tpu", name, name, {}), slices.group(1), compiler)
+        options = {} if slices.group(1) is None else {"num_slices": int(slices.group(1))}
+        return Topology(_devices("tpu", slices.group(2), name, options), slices["kind"], compiler)
     raise InputError(
-        f"--topology {name!r} is unknown; name a slice of TPUs ({', '.join(TPU_KINDS)}) such as v5e:2x2 or v5p:2x2x2, or H100s on "
-        "one machine such as h100x8."
+        f"--topology {name!r} is unknown; name a slice of TPUs ({', '.join(TPU_KINDS)}) such as v5e:2x2 or v5p:2x2x2, several "
+        "such as 2xv5e:2x2, or H100s on one machine such as h100x8."
     )
 
 
@@ -81,7 +84,7 @@ def _installed(package: str, requirement: str, name: str) -> str:
         ) from None
 
 
-def _devices(platform: str, shape: str, name: str, options: dict[str, str]) -> list[Any]:
+def _devices(platform: str, shape: str, name: str, options: dict[str, Any]) -> list[Any]:
     try:
         return list(topologies.get_topology_desc(platform=platform, topology_name=shape, **options).devices)
     except (RuntimeError, NotImplementedError, ValueError) as error:  # JaxRuntimeError is a RuntimeError

@@ -1,12 +1,17 @@
 """Meshes of fake devices."""
 
+import math
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
 from rljax.errors import InputError
 from rljax.parallel import check_rows, make_mesh, put_rows, shardings
+from rljax.parallel.mesh import arrange_slices
 
 
 def test_all_devices_are_used_by_default():
@@ -37,6 +42,52 @@ def test_a_smaller_mesh_uses_the_first_devices():
 def test_meshes_that_do_not_fit_are_refused(axes, message):
     with pytest.raises(InputError, match=message):
         make_mesh(*axes)
+
+
+def devices_of(slices, each):
+    """Descriptions of devices, numbered slice by slice."""
+    return [
+        SimpleNamespace(
+            id=slice_ * each + place, slice_index=slice_, platform="gpu", device_kind="GPU", process_index=slice_
+        )
+        for slice_ in range(slices)
+        for place in range(each)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("axes", "slices", "crossed"),
+    [
+        ({"data": 2, "fsdp": 4, "tensor": 1}, 2, {"data"}),
+        ({"data": 4, "fsdp": 1, "tensor": 2}, 4, {"data"}),
+        ({"data": 1, "fsdp": 4, "tensor": 2}, 2, {"fsdp"}),
+        ({"data": 2, "fsdp": 4, "context": 2, "tensor": 1}, 4, {"data", "fsdp"}),
+    ],
+)
+def test_copies_are_divided_over_slices_before_their_shards(axes, slices, crossed):
+    count = math.prod(axes.values())
+    found = arrange_slices(axes, devices_of(slices, count // slices))
+    assert found.shape == tuple(axes.values())
+    places = np.vectorize(lambda device: device.slice_index)(found)
+    assert sorted(device.id for device in found.flat) == list(range(count))
+    different = {name for axis, name in enumerate(axes) if (places != places.take([0], axis=axis)).any()}
+    assert different == crossed, "only neighbors along these axes are in different slices"
+
+
+@pytest.mark.parametrize(
+    ("axes", "devices", "message"),
+    [
+        (
+            {"data": 1, "fsdp": 1, "tensor": 8},
+            devices_of(2, 4),
+            "cannot be divided over 2 slices; choose replicas as a mult",
+        ),
+        ({"data": 1, "fsdp": 6, "tensor": 1}, devices_of(2, 4)[:6], "uses 2 devices of one slice and 4 of another"),
+    ],
+)
+def test_meshes_that_slices_cannot_share_are_refused(axes, devices, message):
+    with pytest.raises(InputError, match=message):
+        arrange_slices(axes, devices)
 
 
 def test_rows_that_cannot_be_shared_are_refused():
