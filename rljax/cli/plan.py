@@ -33,7 +33,8 @@ class Plan(Settings):
 
     topology: str | None = None
     """Devices whose own compiler makes the estimate; they need not be present. TPUs such as v5e:2x2, v5p:2x2x2 or v6e:2x4, or
-    two slices of them such as 2xv5e:2x2 (package libtpu), or H100s such as h100x8 (package jax-cuda13-plugin). It replaces --device and --device-count."""
+    two slices of them such as 2xv5e:2x2 (package libtpu), or H100s such as h100x8 (package jax-cuda13-plugin). It replaces --device
+    and --device-count."""
     device_count: int = 1
     """Number of devices of the run."""
     device_memory: str | None = None
