@@ -1,6 +1,7 @@
 """Layer 0: pure functions of strings that several layers need: one-line errors, text for a terminal, suggested names, shingles."""
 
 import difflib
+import html
 import re
 from collections.abc import Iterable
 
@@ -49,6 +50,11 @@ def one_paragraph(text: object) -> str:
         "no file 'a \\\\x07'"
     """
     return " ".join(printable(text).split("\n"))
+
+
+def html_text(value: object) -> str:
+    """Escape a value for use in a page of HTML."""
+    return html.escape(printable(value))
 
 
 def shorten(text: object, length: int) -> str:

@@ -1,6 +1,6 @@
 """Output of `rljax doctor`: paragraphs for the screen, and the contents of the HTML report."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ from rljax.tracking.display_text import clock_time
 from rljax.tracking.html_report import ReportContents, render_report
 from rljax.tracking.phase_times import time_text
 from rljax.tracking.plots import plot_curves, plot_metrics
-from rljax.tracking.rows import Row, check_remedy, check_sample, check_start, json_safe, lines_of, parse_row
+from rljax.tracking.rows import check_remedy, check_sample, check_start, json_safe, read_rows
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import Summary, rows_so_far
 from rljax.training.config import TrainConfig
@@ -87,7 +87,7 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
         raise InputError(f"the name of the report, {str(out)!r}, must end in .html; choose another name.")
     settings = settings_of(folder)
     comparison = compare(folder.read_heldout(), shown=SHOWN_ANSWERS)
-    samples = rows_of(folder.samples, check_sample)
+    samples = read_rows(folder.samples, check_sample)
     last = [row for row in samples if row["step"] == samples[-1]["step"]] if samples else []
     contents = ReportContents(
         summary=summary,
@@ -98,7 +98,7 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
         settings=settings.flat,
         overrides=settings.overrides,
         notes=settings.notes,
-        starts=rows_of(folder.starts, check_start),
+        starts=read_rows(folder.starts, check_start),
         time=f"{datetime.now():%Y-%m-%d %H:%M}",
     )
     try:
@@ -135,7 +135,7 @@ def settings_of(folder: RunFolder) -> ShownSettings:
     overrides = sorted(name for name in flat if name not in defaults or flat[name] != defaults[name])
     changes = (
         f"{AppliedRemedy(*(row[name] for name in AppliedRemedy._fields))}."
-        for row in rows_of(folder.remedies, check_remedy)
+        for row in read_rows(folder.remedies, check_remedy)
     )
     return ShownSettings(flat, overrides, (*notes, *changes))
 
@@ -155,22 +155,6 @@ def flatten_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
         else:
             flat[group] = content
     return flat
-
-
-def rows_of(path: Path, check: Callable[[Row], str | None]) -> list[Row]:
-    """Complete rows of a file in the run folder; none if the file is missing.
-
-    Args:
-        path: the file.
-        check: returns what is wrong with a row, or None.
-
-    Raises:
-        InputError: a row cannot be read.
-    """
-    if not path.is_file():
-        return []
-    *lines, _ = lines_of(path)
-    return [parse_row(line, path, number, check) for number, line in enumerate(lines, 1)]
 
 
 def pictures(folder: RunFolder) -> dict[str, bytes]:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 from rljax.data.cells import MISSING, answer_of, columns_of, lookup, prompt_of, text_of
-from rljax.data.fault import BadRowError, Fault, OnError, describe_value
+from rljax.data.fault import BadRowError, Fault, OnError
 from rljax.data.formats import ANSWER_COLUMNS, PROMPT_COLUMNS, Format, nothing, optional, recognize, without
 from rljax.data.problem import Problem
-from rljax.data.reading import open_rows
+from rljax.data.reading import check_loaded, check_row, open_rows
 from rljax.errors import InputError
 
 
@@ -112,7 +112,7 @@ def read_problems(
     for place, row in rows:
         count += 1
         try:
-            fields = _check_row(row)
+            fields = check_row(row)
             if form is None:
                 form = _choose_format(fields, prompt_column, answer_column, demonstration_column)
             problem, defect = _read(fields, form)
@@ -129,31 +129,13 @@ def read_problems(
         if defect is None or on_error == "keep":
             problems.append(problem)
             places.append(place)
-    _check_loaded(source, problems, faults, on_error)
+    check_loaded(source, "problems", problems, faults, on_error)
     assert form is not None  # some row was read
     return LoadedProblems(problems, places, faults, count, source, form.name)
 
 
 class _NoColumnError(BadRowError):
     """The first row lacks a required column, so the columns of the dataset cannot be decided."""
-
-
-def _check_row(row: object) -> Mapping[str, object]:
-    if isinstance(row, BadRowError):
-        raise row
-    if not isinstance(row, Mapping):
-        raise BadRowError(
-            f"a row must be an object with named columns, not {describe_value(row)}", "rewrite it as an object"
-        )
-    return row
-
-
-def _check_loaded(source: str, problems: list[Problem], faults: list[Fault], on_error: OnError) -> None:
-    if faults and (on_error == "fatal" or not problems):
-        others = f" {len(faults) - 1} more rows cannot be used either." if len(faults) > 1 else ""
-        raise InputError(f"{faults[0]}{others}")
-    if not problems:
-        raise InputError(f"{source} contains no problems; give a dataset with at least one row.")
 
 
 def _choose_format(

@@ -17,7 +17,7 @@ from rljax.data.cells import MISSING, Messages, chat_of, columns_of, joined, loo
 from rljax.data.chat import chat_columns
 from rljax.data.fault import BadRowError, Fault, describe_value
 from rljax.data.formats import PROMPT_COLUMNS, rich_turns
-from rljax.data.reading import open_rows
+from rljax.data.reading import check_loaded, check_row, open_rows
 from rljax.errors import InputError
 
 OnBadPair = Literal["fatal", "drop"]
@@ -114,29 +114,16 @@ def read_preferences(
     for place, row in rows:
         count += 1
         try:
-            if isinstance(row, BadRowError):
-                raise row
-            if not isinstance(row, Mapping):
-                raise BadRowError(
-                    f"a row must be an object with named columns, not {describe_value(row)}", "rewrite it as an object"
-                )
+            fields = check_row(row)
             if columns is None:
-                columns = _choose_columns(row, prompt_column, chosen_column, rejected_column)
-            preferences.append(read_preference(row, columns))
+                columns = _choose_columns(fields, prompt_column, chosen_column, rejected_column)
+            preferences.append(read_preference(fields, columns))
         except BadRowError as error:
             faults.append(error.at(source, place))
             continue
         places.append(place)
-    _check_loaded(source, preferences, faults, on_error)
+    check_loaded(source, "pairs", preferences, faults, on_error)
     return LoadedPreferences(preferences, places, faults, count, source)
-
-
-def _check_loaded(source: str, preferences: list[Preference], faults: list[Fault], on_error: OnBadPair) -> None:
-    if faults and (on_error == "fatal" or not preferences):
-        others = f" {len(faults) - 1} more rows cannot be used either." if len(faults) > 1 else ""
-        raise InputError(f"{faults[0]}{others}")
-    if not preferences:
-        raise InputError(f"{source} contains no pairs; give a dataset with at least one row.")
 
 
 def _choose_columns(first: Mapping[str, object], prompt: str | None, chosen: str, rejected: str) -> PreferenceColumns:

@@ -4,10 +4,10 @@ A row that cannot be read is returned as an error value, so that the other rows 
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rljax.data.fault import BadRowError, describe_value
+from rljax.data.fault import BadRowError, Fault, describe_value
 from rljax.data.plain_text import is_text, read_texts
 from rljax.errors import InputError
 from rljax.files import check_local
@@ -48,6 +48,26 @@ def open_rows(path_or_id: str | Path | Iterable[object], split: str) -> tuple[st
     if path.suffix not in readers:
         raise InputError(f"the dataset {str(path)!r} is not a {_LISTED} file; convert it to one of these.")
     return str(path), readers[path.suffix](path)
+
+
+def check_row(row: object) -> Mapping[str, object]:
+    """Return a row that is an object with columns; raise a `BadRowError` for any other."""
+    if isinstance(row, BadRowError):
+        raise row
+    if not isinstance(row, Mapping):
+        raise BadRowError(
+            f"a row must be an object with named columns, not {describe_value(row)}", "rewrite it as an object"
+        )
+    return row
+
+
+def check_loaded(source: str, noun: str, loaded: Sequence[object], faults: Sequence[Fault], on_error: str) -> None:
+    """Reject a dataset without usable rows, or with bad rows if they are fatal."""
+    if faults and (on_error == "fatal" or not loaded):
+        others = f" {len(faults) - 1} more rows cannot be used either." if len(faults) > 1 else ""
+        raise InputError(f"{faults[0]}{others}")
+    if not loaded:
+        raise InputError(f"{source} contains no {noun}; give a dataset with at least one row.")
 
 
 def locate(path_or_id: str | Path, split: str) -> Path | None:

@@ -20,7 +20,7 @@ from rljax.models.dtypes import check_dtype
 from rljax.models.families import FAMILIES
 from rljax.models.huggingface import load_params, load_tensor, model_contents, read_config
 from rljax.models.language_model import Model, hidden_states, init_params
-from rljax.models.model_folder import ModelContents, write_model
+from rljax.models.model_folder import ModelContents
 from rljax.models.packed import Packed, batched, before_scored
 from rljax.models.policy import HostParams, Params
 from rljax.ops.arrays import sum_dtype
@@ -110,12 +110,6 @@ def value_contents(
         "num_labels": model.size,
     }
     return contents._replace(config=dict(contents.config) | changes)
-
-
-def save_value_model(folder: Path, model: ValueModel, params: Params | HostParams, *, bos: int | None, eos: int) -> None:
-    """Write config.json and model.safetensors, the head as `score.weight` `[N, D]`."""
-    contents = value_contents(model, params, bos=bos, eos=eos)
-    write_model(folder, contents)
 
 
 def load_value_model(

@@ -13,7 +13,7 @@ Every refusal is a `ValueError` that names the argument, its value, and what was
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -162,6 +162,21 @@ def check_same_shape(**arrays: Any) -> None:
             raise ValueError(
                 f"{name} must have the shape of {first_name} {list(np.shape(first))}, got {list(np.shape(value))}"
             )
+
+
+def check_same_structure(**trees: Tree) -> None:
+    """Refuse trees that differ in structure or array shapes, and arrays that are not floating point."""
+    (first_name, first), *others = trees.items()
+    leaves, structure = cast(tuple[Any, Any], jax.tree_util.tree_flatten_with_path(first))
+    for path, leaf in leaves:
+        check_floating(**{f"{first_name}{jax.tree_util.keystr(path)}": leaf})
+    for name, tree in others:
+        if jax.tree.structure(tree) != structure:
+            raise ValueError(f"{name} must have the structure of {first_name} {structure}, got {jax.tree.structure(tree)}")
+        for (path, leaf), other in zip(leaves, jax.tree.leaves(tree), strict=True):
+            where = jax.tree_util.keystr(path)
+            check_floating(**{f"{name}{where}": other})
+            check_same_shape(**{f"{first_name}{where}": leaf, f"{name}{where}": other})
 
 
 def check_rank(minimum: int, /, **arrays: Any) -> None:

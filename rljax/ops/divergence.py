@@ -5,8 +5,6 @@ The estimators take no mask: outside it, set both log-probabilities to the same 
 with `rljax.ops.weights`.
 """
 
-from typing import Any, cast
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -21,6 +19,7 @@ from rljax.ops.arrays import (
     check_nonnegative,
     check_rank,
     check_same_shape,
+    check_same_structure,
     common_dtype,
     in_float32,
 )
@@ -357,16 +356,11 @@ def ema_update(reference: Tree, params: Tree, *, rate: float) -> Tree:
         The moving reference of T1, arXiv:2501.11651.
     """
     check_between(0, 1, rate=rate)
-    structure = cast(Any, jax.tree.structure(reference))
-    if jax.tree.structure(params) != structure:
-        raise ValueError(f"params must have the structure of reference {structure}, got {jax.tree.structure(params)}")
+    check_same_structure(reference=reference, params=params)
 
-    def step(path: Any, old: Array, new: Array) -> Array:
-        old_name, new_name = (name + jax.tree_util.keystr(path) for name in ("reference", "params"))
-        check_floating(**{old_name: old, new_name: new})
-        check_same_shape(**{old_name: old, new_name: new})
+    def step(old: Array, new: Array) -> Array:
         dtype = common_dtype(at_least_float32(old), at_least_float32(new), rate)
         kept, taken = jnp.asarray(1 - rate, dtype) * old.astype(dtype), jnp.asarray(rate, dtype) * new.astype(dtype)
         return (kept + taken).astype(old.dtype)
 
-    return jax.tree_util.tree_map_with_path(step, reference, params)
+    return jax.tree.map(step, reference, params)

@@ -1,7 +1,5 @@
 """The coefficient of the KL penalty, and resetting the reference."""
 
-from typing import Any, cast
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -11,10 +9,9 @@ from rljax.ops.arrays import (
     Step,
     Tree,
     check_at_least,
-    check_floating,
     check_nonnegative,
     check_positive,
-    check_same_shape,
+    check_same_structure,
     in_float32,
 )
 
@@ -88,15 +85,6 @@ def reset_reference(reference: Tree, params: Tree, step: Step, *, period: int) -
         ProRL, arXiv:2505.24864 (reference policy reset).
     """
     check_at_least(1, period=period)
-    structure = cast(Any, jax.tree.structure(reference))
-    if jax.tree.structure(params) != structure:
-        raise ValueError(f"params must have the structure of reference {structure}, got {jax.tree.structure(params)}")
+    check_same_structure(reference=reference, params=params)
     now = (jnp.asarray(step) > 0) & (jnp.asarray(step) % period == 0)
-
-    def choose(path: Any, old: Array, new: Array) -> Array:
-        old_name, new_name = (name + jax.tree_util.keystr(path) for name in ("reference", "params"))
-        check_floating(**{old_name: old, new_name: new})
-        check_same_shape(**{old_name: old, new_name: new})
-        return jnp.where(now, new.astype(old.dtype), old)
-
-    return jax.tree_util.tree_map_with_path(choose, reference, params)
+    return jax.tree.map(lambda old, new: jnp.where(now, new.astype(old.dtype), old), reference, params)

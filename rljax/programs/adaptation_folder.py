@@ -32,7 +32,7 @@ from rljax.programs.adaptation_config import AdaptationConfig
 from rljax.programs.feedback_log import as_lines
 from rljax.programs.trained_policy import find_run, fit_devices
 from rljax.rewards.calling import abstain
-from rljax.tracking.rows import lines_of, parse_row
+from rljax.tracking.rows import read_rows
 from rljax.tracking.run_folder import FileState, RunFolder, describe_content
 from rljax.training.checkpoints.checkpoint import LAST, Quality, quality_of
 from rljax.training.checkpoints.manifest import fault_of
@@ -258,10 +258,7 @@ def best_of(file: Path) -> Float[np.ndarray, "P"] | None:
     Raises:
         InputError: a row cannot be read; the message names the file and the line.
     """
-    if not file.is_file():
-        return None
-    rows = [parse_row(line, file, number, _check_update) for number, line in enumerate(lines_of(file)[:-1], 1)]
-    found = [_right(row["right"]) for row in rows if "right" in row and row["outcome"] != WORSE]
+    found = [_right(row["right"]) for row in read_rows(file, _check_update) if "right" in row and row["outcome"] != WORSE]
     return reduce(better, found, None)
 
 

@@ -17,7 +17,7 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import prompt_tokens
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
-from rljax.tracking.rows import lines_of, parse_row
+from rljax.tracking.rows import read_rows
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import check_images
 
@@ -117,10 +117,7 @@ def read_log(file: Path) -> Log:
     Raises:
         InputError: a row cannot be read; the message names the file and the line.
     """
-    if not file.is_file():
-        return Log()
-    *lines, _ = lines_of(file)
-    return Log(tuple(parse_row(line, file, number, _check_row) for number, line in enumerate(lines, 1)))
+    return Log(tuple(read_rows(file, _check_row)))
 
 
 def _check_row(row: dict[str, Any]) -> str | None:

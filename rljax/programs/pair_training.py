@@ -98,14 +98,12 @@ class PairTraining(NamedTuple):
     """Python call that continues interrupted training, if the pairs were passed in Python; the folder is filled in."""
     header: list[str]
     """Description of the training, for the display."""
-    warnings: list[str]
-    """Descriptions of the data that was dropped."""
+    data: PairData
+    """The pairs to train on and the held-out pairs."""
     fingerprints: dict[str, str]
     """Name of an input of the training -> its hash; resumed training must read the same inputs."""
     steps: int
     """Number of updates."""
-    heldout_pairs: int
-    """Number of held-out pairs."""
     make_update: Callable[[TrainState], Update]
     """Builds the update from the state at which training begins or continues."""
     judge: Callable[[Params], dict[str, float]]
@@ -292,23 +290,31 @@ def open_display(config: PairConfig) -> Generator[Display]:
 
 
 def train_on_pairs(
-    config: PairConfig, training: PairTraining, owned: list[TrainState], display: Display, existing: "PairFolder | None"
+    kind: type[Settings],
+    config: Settings | None,
+    resume: str | Path | None,
+    make_training: Callable[[Settings], tuple[PairTraining, TrainState]],
 ) -> PairOutcome:
     """Train, evaluate and write the model, in its own folder.
 
     Args:
-        config: the settings.
-        training: the kind of training.
-        owned: list with the initial state, which is popped so that nothing else keeps its arrays alive.
-        display: shows progress.
-        existing: folder of the training to continue; None begins a new one.
+        kind: class of the settings.
+        config: the settings; see `settings_to_run`.
+        resume: folder of interrupted training to continue; None begins a new one.
+        make_training: settings -> the kind of training, and its initial state.
 
     Raises:
-        InputError: the folder already contains a model or a run, or cannot be created; or too many updates in a row were skipped,
-            in which case the folder contains the model before them.
+        InputError: the settings or the data are invalid, or differ from those of the training to continue; the folder already
+            contains a model or a run, or cannot be created; or too many updates in a row were skipped, in which case the folder
+            contains the model before them.
         Interrupted: a signal stopped the training; it is saved up to its last update.
     """
+    config, existing = settings_to_run(kind, config, resume)
     with ExitStack() as stack:
+        display = stack.enter_context(open_display(config))
+        training, *owned = make_training(config)  # popped below, so that nothing else keeps the state's arrays alive
+        if existing is not None:
+            check_fingerprints(existing, training.fingerprints)
         folder = make_folder(config, training.fingerprints) if existing is None else existing
         lock_folder(folder, stack)
         checkpoint, losses = Checkpoint(owned.pop(), no_history(1)), []
@@ -327,7 +333,7 @@ def train_on_pairs(
             resume=resume_command(training, folder),
         )
         run.display.header([*training.header, f"Folder: {folder.path}"])
-        for warning in (*training.warnings, *losses):
+        for warning in (*training.data.warnings, *losses):
             run.display.warning(warning)
         run_phase(run, checkpoints, pair_phase(config, training, run))
         params = checkpoints.pop().state.params
@@ -346,7 +352,7 @@ def pair_phase(config: PairConfig, training: PairTraining, run: RunResources) ->
 
     def evaluate_at(checkpoint: Checkpoint, step: int) -> Checkpoint:
         run.display.activity("judging held-out pairs", compiles=True)
-        metrics, count = training.judge(checkpoint.state.params), training.heldout_pairs
+        metrics, count = training.judge(checkpoint.state.params), len(training.data.heldout.margin)
         low, high = wilson_interval(round(metrics["accuracy"] * count), count)
         run.record("eval", step, metrics)
         detail = f" of {count} (95 % interval {low:.1%} to {high:.1%}), loss {metrics['loss']:.4f}"

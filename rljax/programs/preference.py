@@ -37,7 +37,6 @@ from rljax.programs.pair_training import (
     PairTraining,
     Split,
     Update,
-    check_fingerprints,
     check_sizes,
     encode_split,
     fingerprint_of,
@@ -48,9 +47,7 @@ from rljax.programs.pair_training import (
     make_update,
     microbatch_of,
     model_config,
-    open_display,
     pair_state,
-    settings_to_run,
     sizes_line,
     steps_of,
     train_on_pairs,
@@ -258,29 +255,27 @@ def train_preference(
         InputError: the settings or the data are invalid; nothing was overwritten.
         Interrupted: a signal stopped the training; it can be resumed.
     """
-    config, existing = settings_to_run(PreferenceConfig, config, resume)
-    with open_display(config) as display:
-        setup, state = make_preference_setup(config, preferences)
-        if existing is not None:
-            check_fingerprints(existing, setup.fingerprints)
-        training = PairTraining(
-            phase="preference",
-            command="preference",
-            call=None if preferences is None else "train_preference(preferences=preferences, resume={})",
-            header=header(setup, state.params),
-            warnings=setup.data.warnings,
-            fingerprints=setup.fingerprints,
-            steps=setup.steps,
-            heldout_pairs=len(setup.data.heldout.margin),
-            make_update=partial(update_of, setup),
-            judge=lambda params: judge_direct(setup.loss, setup.logps, params, *setup.heldout, setup.expected_logps),
-            save=partial(_save, setup),
-            outcome=describe_outcome,
-            commands=commands,
-        )
-        owned = [state]
-        del state
-        return PreferenceResult(*train_on_pairs(config, training, owned, display, existing))
+    make_training = partial(_make_training, preferences=preferences)
+    return PreferenceResult(*train_on_pairs(PreferenceConfig, config, resume, make_training))
+
+
+def _make_training(config: PreferenceConfig, preferences: Split | None) -> tuple[PairTraining, TrainState]:
+    setup, state = make_preference_setup(config, preferences)
+    training = PairTraining(
+        phase="preference",
+        command="preference",
+        call=None if preferences is None else "train_preference(preferences=preferences, resume={})",
+        header=header(setup, state.params),
+        data=setup.data,
+        fingerprints=setup.fingerprints,
+        steps=setup.steps,
+        make_update=partial(update_of, setup),
+        judge=lambda params: judge_direct(setup.loss, setup.logps, params, *setup.heldout, setup.expected_logps),
+        save=partial(_save, setup),
+        outcome=describe_outcome,
+        commands=commands,
+    )
+    return training, state
 
 
 def header(setup: PreferenceSetup, params: Params) -> list[str]:

@@ -21,7 +21,6 @@ from rljax.programs.pair_training import (
     PairTraining,
     Split,
     Update,
-    check_fingerprints,
     check_sizes,
     encode_split,
     fingerprint_of,
@@ -32,9 +31,7 @@ from rljax.programs.pair_training import (
     make_update,
     microbatch_of,
     model_config,
-    open_display,
     pair_state,
-    settings_to_run,
     sizes_line,
     steps_of,
     train_on_pairs,
@@ -154,31 +151,28 @@ def train_reward_model(
         InputError: the settings or the data are invalid; nothing was overwritten.
         Interrupted: a signal stopped the training; it can be resumed.
     """
-    config, existing = settings_to_run(RewardModelConfig, config, resume)
-    with open_display(config) as display:
-        setup, state = make_reward_setup(config, preferences)
-        score, fingerprints = make_score(setup.model, setup.mesh), {"the pairs": fingerprint_of(setup.data)}
-        if existing is not None:
-            check_fingerprints(existing, fingerprints)
-        training = PairTraining(
-            phase="reward_model",
-            command="reward-model",
-            call=None if preferences is None else "train_reward_model(preferences=preferences, resume={})",
-            header=header(setup, state.params),
-            warnings=setup.data.warnings,
-            fingerprints=fingerprints,
-            steps=setup.steps,
-            heldout_pairs=len(setup.data.heldout.margin),
-            make_update=partial(update_of, setup),
-            judge=lambda params: judge_pairs(score, params, setup.data.heldout),
-            save=partial(_save, setup),
-            outcome=describe_outcome,
-            commands=commands,
-        )
-        owned = [state]
-        del state
-        outcome = train_on_pairs(config, training, owned, display, existing)
-        return RewardModelResult(outcome.folder, outcome.before["accuracy"], outcome.after["accuracy"], outcome.params)
+    outcome = train_on_pairs(RewardModelConfig, config, resume, partial(_make_training, preferences=preferences))
+    return RewardModelResult(outcome.folder, outcome.before["accuracy"], outcome.after["accuracy"], outcome.params)
+
+
+def _make_training(config: RewardModelConfig, preferences: Split | None) -> tuple[PairTraining, TrainState]:
+    setup, state = make_reward_setup(config, preferences)
+    score = make_score(setup.model, setup.mesh)
+    training = PairTraining(
+        phase="reward_model",
+        command="reward-model",
+        call=None if preferences is None else "train_reward_model(preferences=preferences, resume={})",
+        header=header(setup, state.params),
+        data=setup.data,
+        fingerprints={"the pairs": fingerprint_of(setup.data)},
+        steps=setup.steps,
+        make_update=partial(update_of, setup),
+        judge=lambda params: judge_pairs(score, params, setup.data.heldout),
+        save=partial(_save, setup),
+        outcome=describe_outcome,
+        commands=commands,
+    )
+    return training, state
 
 
 def header(setup: RewardSetup, params: Params) -> list[str]:

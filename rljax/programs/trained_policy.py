@@ -89,9 +89,7 @@ class OpenPolicy(NamedTuple):
         Raises:
             InputError: the reward or environment was not passed again, or is untrusted code.
         """
-        refuse_missing(self.missing)
-        if self.untrusted:
-            _refuse_code(self.untrusted, [])
+        _refuse_to_judge(self.missing, self.untrusted, [])
 
     def say_unused(self, *, temperature: float, top_k: int | None, top_p: float | None) -> None:
         """Print to stderr the generation settings of the model's folder that sampling with these settings does not follow."""
@@ -302,48 +300,27 @@ def load(
     config, needed = (
         (with_stored_adapter(TrainConfig.flat(model=str(target))), ()) if run is None else read_saved_settings(run.config)
     )
-    has_named = isinstance(environment, str)
-    named = {"environment": environment, "environment_options": environment_options} if has_named else {}
-    config = _override(config, reward, tokenizer=tokenizer, max_response_tokens=max_response_tokens, **named)
-    environment = None if isinstance(environment, str) else environment
-    config = replace(
-        config.replace(attention="blockwise", engine_url=None), devices=fit_devices(config.devices)
-    )  # for the devices of this process
+    named, own = (environment, None) if isinstance(environment, str) else (None, environment)
+    options = None if named is None else environment_options
+    others = {"environment": named, "environment_options": options, "max_response_tokens": max_response_tokens}
+    config = _override(config, reward, tokenizer=tokenizer, **others)
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
-    is_replaced = environment is not None or has_named
-    untrusted = () if run is None or trust or is_replaced else code_of(config)
-    if reward is not None:  # what is passed is trusted; the run's environment is not
-        untrusted = tuple(name for name in untrusted if name == config.reward.environment)
+    untrusted = () if run is None or trust or environment is not None else _untrusted_code(config, reward)
     skipped = config.reward.environment if config.reward.environment in untrusted else None
-    if untrusted or environment is not None:  # what is passed replaces what the settings name
+    if untrusted or own is not None:  # what is passed replaces what the settings name
         config = config.replace(environment=None, environment_options=None)
-    environment = environment_of(config, environment)
-    seams = Seams(policy, engine, environment, None if isinstance(reward, str) else reward)
+    seams = Seams(policy, engine, environment_of(config, own), None if isinstance(reward, str) else reward)
     check_parts(seams)
-    passed = {"policy": policy, "engine": engine, "environment": environment, "reward": reward}
-    passed |= {"problems": problems, "dataset": problems}
-    absent = {name for name, part in passed.items() if part is None and name in needed}
-    missing = _missing_judges(absent, has_judge=environment is not None or reward is not None)
-    if missing:
-        seams = seams._replace(reward=partial(_refuse_to_judge, missing))
-    if untrusted:
-        seams = seams._replace(reward=partial(_refuse_code, untrusted))
-    problems = None if problems is None else problems[:limit]
-    split = make_problems(config) if problems is None else Problems(problems, problems)
-    vocabulary = make_tokenizer(config)
-    config = with_chat(config, is_used=applies_chat(config, vocabulary, split.heldout, is_run=run is not None, chat=chat))
-    vocabulary = configured(vocabulary, config.model)
-    split = prompts_for(split, environment, vocabulary)
-    opened = _open(config, seams, split, vocabulary, run, place, quantize)
+    missing = _missing_judges(needed, seams._replace(reward=reward), problems)
+    has_own_judge = seams.environment is None and reward is None and not (missing or untrusted)
+    if missing or untrusted:
+        seams = seams._replace(reward=partial(_refuse_to_judge, missing, untrusted))
+    split = make_problems(config) if problems is None else Problems(problems[:limit], problems[:limit])
+    opened = _open(config, seams, split, run, place, chat, quantize)
     if run is not None:
-        is_own = environment is None and not (untrusted or missing or reward is not None)
-        judge = digest_of_reward(config, None) if is_own else None
-        read = evaluation_inputs(opened.worker.prompts.problems if problems is None else None, judge)
-        if config.reward.environment and not has_named:
-            read |= {ENVIRONMENT: digest_of_name(config.reward.environment, ENVIRONMENTS)}
-        read |= {} if tokenizer is not None else text_inputs(vocabulary, chat=config.model.chat)
-        check_inputs(run, read, accepts=accept_changes)
+        is_own = {"rows": problems is None, "judge": has_own_judge, "environment": named is None, "text": tokenizer is None}
+        check_inputs(run, _digest_inputs(opened, **is_own), accepts=accept_changes)
     worker = opened.worker if limit is None else opened.worker.first(limit)
     folder = locate(str(target)) if run is None else None
     return opened._replace(
@@ -381,49 +358,66 @@ def applies_chat(
 def _override(
     config: TrainConfig, reward: str | Callable | Sequence[Callable | str] | None, **others: str | int | None
 ) -> TrainConfig:
-    """Replace saved settings; None leaves a setting unchanged."""
+    """Replace saved settings, and fit them to the devices of this process; None leaves a setting unchanged."""
     if isinstance(reward, str) or callable(reward):
         config = config.replace(reward_weights=None, reward_combine="sum")  # both belong to the run's rewards
     overrides = others | {"reward": reward if isinstance(reward, str) else None}
-    return config.replace(**{name: value for name, value in overrides.items() if value is not None})
+    config = config.replace(**{name: value for name, value in overrides.items() if value is not None})
+    return replace(config.replace(attention="blockwise", engine_url=None), devices=fit_devices(config.devices))
 
 
-def _missing_judges(absent: Collection[str], *, has_judge: bool) -> tuple[str, ...]:
+def _untrusted_code(config: TrainConfig, reward: object) -> tuple[str, ...]:
+    """Return the code that the run's settings name. If a reward is passed, it replaces theirs, and only the environment remains."""
+    return tuple(name for name in code_of(config) if reward is None or name == config.reward.environment)
+
+
+def _missing_judges(needed: Collection[str], passed: Seams, problems: Sequence[Problem] | None) -> tuple[str, ...]:
     """Return the judging parts that were passed to `train` and are not passed here.
 
     Raises:
-        InputError: other parts were passed to `train` and are not passed here.
+        InputError: other parts, except those that only training uses, were passed to `train` and are not passed here.
     """
-    refuse_missing([name for name in absent if name not in JUDGING])
-    return () if has_judge else tuple(sorted(name for name in absent if name in JUDGING))
+    others = () if problems is not None else ("problems", "dataset")
+    absent = {"policy", "engine", *JUDGING, *others}.intersection(needed).difference(passed.names())
+    refuse_missing(absent.difference(JUDGING))
+    return () if passed.environment is not None or passed.reward is not None else tuple(sorted(absent))
 
 
-def _refuse_to_judge(missing: Sequence[str], completions: Sequence[str]) -> list[float]:
-    """Raise when called: stands in for a reward that was not passed again."""
+def _refuse_to_judge(missing: Sequence[str], untrusted: Sequence[str], completions: Sequence[str]) -> list[float]:
+    """Raise if a part that judges was not passed again or is untrusted code; stands in for the reward."""
     del completions
     refuse_missing(missing)
+    if untrusted:
+        raise InputError(
+            f"the run is judged by {' and '.join(untrusted)}, which is code that its config.json names; read it, then add "
+            "--trust (trust=True) to execute it, or give --reward."
+        )
     return []
 
 
-def _refuse_code(names: Sequence[str], completions: Sequence[str]) -> list[float]:
-    """Raise when called: stands in for a reward that is untrusted code."""
-    del completions
-    raise InputError(
-        f"the run is judged by {' and '.join(names)}, which is code that its config.json names; read it, then add --trust "
-        "(trust=True) to execute it, or give --reward."
-    )
+def _digest_inputs(opened: OpenPolicy, *, rows: bool, judge: bool, environment: bool, text: bool) -> dict[str, str | None]:
+    """Compute digests of the inputs that are the run's own: held-out rows, reward, environment, and tokenizer with template."""
+    config, problems = opened.config, opened.worker.prompts.problems if rows else None
+    inputs = evaluation_inputs(problems, digest_of_reward(config, None) if judge else None)
+    if config.reward.environment and environment:
+        inputs |= {ENVIRONMENT: digest_of_name(config.reward.environment, ENVIRONMENTS)}
+    return inputs | text_inputs(opened.tokenizer, chat=config.model.chat) if text else inputs
 
 
 def _open(
     config: TrainConfig,
     seams: Seams,
     problems: Problems,
-    tokenizer: Tokenizer,
     run: RunFolder | None,
     which: str,
+    chat: bool | None,
     quantize: Quantization,
 ) -> OpenPolicy:
-    """Combine model, problems and parameters."""
+    """Combine model, tokenizer, problems and parameters."""
+    tokenizer = make_tokenizer(config)
+    config = with_chat(config, is_used=applies_chat(config, tokenizer, problems.heldout, is_run=run is not None, chat=chat))
+    tokenizer = configured(tokenizer, config.model)
+    problems = prompts_for(problems, seams.environment, tokenizer)
     mesh = mesh_of(config.devices)
     exact = choose_policy(config, seams, tokenizer, mesh)
     policy = exact if quantize is None else quantized_policy(exact, quantize, config.model.dtype, mesh)

@@ -3,11 +3,10 @@
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import Any, NamedTuple
 
 from rljax.rewards.correctness import is_right
-from rljax.text import printable, shorten
+from rljax.text import html_text, shorten
 from rljax.tracking.alarms import BY_NAME, Event, advice
 from rljax.tracking.summary import EvaluationPoint, Summary
 
@@ -61,11 +60,11 @@ def render_report(contents: ReportContents) -> str:
     """Render the report as HTML."""
     summary = contents.summary
     parts = [
-        f"<h1>{_text(summary.name)}</h1>",
-        f'<p class="path">{_text(summary.path)}: {_text(summary.algorithm)}, step {summary.steps} of {summary.total}, '
-        f"{summary.status}. Written {_text(contents.time)}.</p>",
+        f"<h1>{html_text(summary.name)}</h1>",
+        f'<p class="path">{html_text(summary.path)}: {html_text(summary.algorithm)}, step {summary.steps} of {summary.total}, '
+        f"{summary.status}. Written {html_text(contents.time)}.</p>",
         _key_figures(summary),
-        *(f"<p>{_text(line)}</p>" for line in contents.outcome),
+        *(f"<p>{html_text(line)}</p>" for line in contents.outcome),
         "<h2>Alarms</h2>",
         *_alarms(summary),
         *(part for title, picture in contents.pictures.items() for part in _picture_section(title, picture)),
@@ -77,15 +76,10 @@ def render_report(contents: ReportContents) -> str:
     head = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{_text(summary.name)}: rljax</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html_text(summary.name)}: rljax</title>'
         f"<style>{STYLE}</style></head><body>\n"
     )
     return head + "\n".join(parts) + "\n</body></html>\n"
-
-
-def _text(value: object) -> str:
-    """Escape a value for use in the page."""
-    return escape(printable(value))
 
 
 def _percent(value: float | None) -> str:
@@ -104,7 +98,7 @@ def _key_figures(summary: Summary) -> str:
         value, step = _accuracy_and_step(evaluation)
         cells[label + step] = value
     cells["alarms raised"] = str(sum(event.what == "raised" for event in summary.events))
-    return f'<ul class="numbers">{"".join(f"<li><b>{_text(v)}</b>{_text(k)}</li>" for k, v in cells.items())}</ul>'
+    return f'<ul class="numbers">{"".join(f"<li><b>{html_text(v)}</b>{html_text(k)}</li>" for k, v in cells.items())}</ul>'
 
 
 def _alarms(summary: Summary) -> Iterable[str]:
@@ -119,7 +113,7 @@ def _alarms(summary: Summary) -> Iterable[str]:
             f"{name.replace('_', ' ')} ({', '.join(metrics)})" for name, metrics in summary.not_measured.items()
         )
         reason = "These alarms could not be raised, because this run does not measure their metrics"
-        yield f'<p class="muted">{reason}: {_text(named)}.</p>'
+        yield f'<p class="muted">{reason}: {html_text(named)}.</p>'
 
 
 def _end_of(event: Event, events: Sequence[Event]) -> int | None:
@@ -132,22 +126,22 @@ def _alarm(event: Event, *, end: int | None) -> str:
     alarm = BY_NAME[event.alarm.name]
     since = f"since step {event.step}" if end is None else f"from step {event.step} to {end}"
     return (
-        f'<div class="alarm{"" if end is None else " over"}"><p><b>{_text(alarm.name.replace("_", " "))}</b>, {since}: '
-        f"{_text(event.seen)}.</p><p>{_text(alarm.meaning)} {_text(advice(alarm.remedy))}</p></div>"
+        f'<div class="alarm{"" if end is None else " over"}"><p><b>{html_text(alarm.name.replace("_", " "))}</b>, {since}: '
+        f"{html_text(event.seen)}.</p><p>{html_text(alarm.meaning)} {html_text(advice(alarm.remedy))}</p></div>"
     )
 
 
 def _picture_section(title: str, picture: bytes) -> Iterable[str]:
-    yield f"<h2>{_text(title)}</h2>"
-    yield f'<img alt="{_text(title)}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
+    yield f"<h2>{html_text(title)}</h2>"
+    yield f'<img alt="{html_text(title)}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
 
 
 def _table(heads: Sequence[str], rows: Iterable[str]) -> str:
-    return f"<table><tr>{''.join(f'<th>{_text(head)}</th>' for head in heads)}</tr>{''.join(rows)}</table>"
+    return f"<table><tr>{''.join(f'<th>{html_text(head)}</th>' for head in heads)}</tr>{''.join(rows)}</table>"
 
 
 def _cell(value: object, *, kind: str = "text") -> str:
-    return f'<td class="{kind}">{_text(shorten(value, LONGEST))}</td>'
+    return f'<td class="{kind}">{html_text(shorten(value, LONGEST))}</td>'
 
 
 def _answers(answers: Sequence[Mapping[str, Any]]) -> Iterable[str]:
@@ -189,7 +183,7 @@ def _settings(settings: Mapping[str, Any], overrides: Sequence[str], notes: Sequ
         return (f"<tr>{_cell(name)}{_cell(json.dumps(settings[name], ensure_ascii=False))}</tr>" for name in names)
 
     yield "<h2>Settings that differ from the defaults</h2>"
-    yield from (f'<p class="muted">{_text(note)}</p>' for note in notes)
+    yield from (f'<p class="muted">{html_text(note)}</p>' for note in notes)
     yield _table(("setting", "value"), rows(overrides))
     every = _table(("setting", "value"), rows(sorted(settings)))
     yield f"<details><summary>All {len(settings)} settings</summary>{every}</details>"

@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ import numpy as np
 
 from rljax.errors import InputError
 from rljax.files import atomic_write
-from rljax.text import printable
+from rljax.text import html_text
 from rljax.tracking.rollout_rows import Rollouts, evenly_spaced, outcomes_of
 from rljax.tracking.rows import Row
 from rljax.tracking.run_folder import RunFolder
@@ -94,10 +93,10 @@ def render_page(heading: Heading, rollouts: Rollouts) -> str:
     script = _resource("rollout_page.js")
     values = {
         "digest": f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
-        "title": _text(f"{heading.name}: rollouts"),
-        "path": _text(heading.path),
-        "summary": _text(f"{heading.algorithm}; {len(rows)} rollouts of {_steps(rows)}; written {heading.time}"),
-        "notes": "".join(f'<p class="note">{_text(note)}</p>' for note in notes),
+        "title": html_text(f"{heading.name}: rollouts"),
+        "path": html_text(heading.path),
+        "summary": html_text(f"{heading.algorithm}; {len(rows)} rollouts of {_steps(rows)}; written {heading.time}"),
+        "notes": "".join(f'<p class="note">{html_text(note)}</p>' for note in notes),
         "data": "\n".join(
             f'<script type="application/json" id="{name}">{block}</script>' for name, block in blocks.items()
         ),
@@ -150,8 +149,3 @@ def _script_json(value: object) -> str:
 
 def _resource(name: str) -> str:
     return (resources.files("rljax.tracking") / name).read_text(encoding="utf-8")
-
-
-def _text(value: object) -> str:
-    """Escape a value for use in the page."""
-    return escape(printable(value))

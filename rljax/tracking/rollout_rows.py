@@ -3,13 +3,12 @@
 If a run does not have this file, its `samples.jsonl` is read instead; responses are then texts without turns or values per token.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import is_right
-from rljax.tracking.rows import Row, check_sample, check_step, is_number, lines_of, parse_row
+from rljax.tracking.rows import Row, check_sample, check_step, is_number, read_rows
 from rljax.tracking.run_folder import RunFolder
 
 VALUES = ("logp", "advantage", "ratio")
@@ -89,23 +88,16 @@ def read_rollouts(folder: RunFolder) -> Rollouts:
     Raises:
         InputError: there are no rollouts, or a row cannot be read (the message names the file and the line).
     """
-    rows = _complete_rows(folder.rollouts, check_rollout)
+    rows = read_rows(folder.rollouts, check_rollout)
     if rows:
         return Rollouts(rows, None)
-    samples = _complete_rows(folder.samples, check_sample)
+    samples = read_rows(folder.samples, check_sample)
     if not samples:
         raise InputError(
             f"the run {str(folder.path)!r} has logged no rollouts yet: they are written after its first RL step, and then every "
             "sample_every steps; if sample_every or logged_rollouts is 0, none are written."
         )
     return Rollouts([_from_sample(sample, number) for number, sample in enumerate(samples)], WITHOUT_TOKENS)
-
-
-def _complete_rows(path: Path, check: Callable[[Row], str | None]) -> list[Row]:
-    if not path.is_file():
-        return []
-    *lines, _ = lines_of(path)
-    return [parse_row(line, path, number, check) for number, line in enumerate(lines, 1)]
 
 
 def _from_sample(sample: Row, number: int) -> Row:

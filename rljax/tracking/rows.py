@@ -78,10 +78,21 @@ def json_safe(value: Any, name: str) -> Any:
     raise ValueError(f"{name} must be a value that JSON supports, got {value!r:.80}")
 
 
-def lines_of(path: Path) -> list[bytes]:
-    """Return the lines of a file; the last item is an incomplete row, or empty."""
+def read_rows(path: Path, check: Callable[[Row], str | None]) -> list[Row]:
+    """Read the rows of a JSON-lines file, except an incomplete last one; empty if the file is missing.
+
+    Args:
+        path: the file.
+        check: returns what is wrong with a row, or None.
+
+    Raises:
+        InputError: a row cannot be read; the message names the file and the line.
+    """
+    if not path.is_file():
+        return []
     # Only "\n" ends a row: model output may contain characters (U+2028, U+0085) at which splitlines would split it.
-    return path.read_bytes().split(b"\n")
+    *lines, _ = path.read_bytes().split(b"\n")
+    return [parse_row(line, path, number, check) for number, line in enumerate(lines, 1)]
 
 
 def _refuse_constant(name: str) -> None:

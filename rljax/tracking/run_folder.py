@@ -40,7 +40,7 @@ from filelock import FileLock, Timeout
 
 from rljax.errors import InputError
 from rljax.files import AppendFile, atomic_write, check_local
-from rljax.tracking.rows import Row, check_answer, json_safe, lines_of, parse_row
+from rljax.tracking.rows import Row, check_answer, json_safe, read_rows
 
 CONFIG = "config.json"
 """Name of the settings file."""
@@ -369,10 +369,7 @@ class RunFolder:
         Raises:
             InputError: a row cannot be read; the message names the file and the line.
         """
-        if not self.heldout.is_file():
-            return []
-        *lines, _ = lines_of(self.heldout)
-        return [parse_row(line, self.heldout, number, check_answer) for number, line in enumerate(lines, 1)]
+        return read_rows(self.heldout, check_answer)
 
 
 def _append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

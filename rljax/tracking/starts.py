@@ -32,7 +32,7 @@ from rljax.importing import is_own, sources_of
 from rljax.models.huggingface import locate
 from rljax.rewards import MADE_OF
 from rljax.rewards.protocol import Weighted
-from rljax.tracking.rows import json_safe, lines_of, parse_row
+from rljax.tracking.rows import json_safe, read_rows
 from rljax.tracking.run_folder import RunFolder
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -209,10 +209,7 @@ def lacks_recorded_inputs(folder: RunFolder) -> bool:
 
 
 def _starts(folder: RunFolder) -> list[dict[str, Any]]:
-    if not folder.starts.is_file():
-        return []
-    *lines, _ = lines_of(folder.starts)
-    return [parse_row(line, folder.starts, number, lambda row: None) for number, line in enumerate(lines, 1)]
+    return read_rows(folder.starts, lambda row: None)
 
 
 def digest_of_rows(problems: Iterable[Problem]) -> str:

@@ -14,10 +14,11 @@ from rljax.models import Model, Packed, TransformerConfig, init_params
 from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import hidden_states as hidden_states_of
 from rljax.models.language_model import positions_of
+from rljax.models.model_folder import write_model
 from rljax.models.value_model import (
     init_value_params,
     load_value_model,
-    save_value_model,
+    value_contents,
     value_model,
     value_outputs,
 )
@@ -123,7 +124,7 @@ def test_a_critic_of_the_policy_has_its_trunk():
 @pytest.mark.parametrize("original", [MODEL, READER], ids=["plain", "reads log-probabilities"])
 def test_a_folder_gives_the_same_model_back(tmp_path, original):
     params = init_value_params(original, jax.random.key(1))
-    save_value_model(tmp_path, original, params, bos=None, eos=1)
+    write_model(tmp_path, value_contents(original, params, bos=None, eos=1))
     model, loaded = load_value_model(tmp_path, vocab_size=11, size=original.size, surprisal=original.surprisal)
     assert model == original
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
@@ -135,7 +136,7 @@ def test_a_folder_is_what_transformers_reads(tmp_path, params):
     torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     from transformers import AutoModelForSequenceClassification
 
-    save_value_model(tmp_path, MODEL, params, bos=None, eos=1)
+    write_model(tmp_path, value_contents(MODEL, params, bos=None, eos=1))
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path)
     with torch.no_grad():
         hidden = theirs.model(torch.tensor(np.asarray(TOKENS))).last_hidden_state
@@ -145,14 +146,14 @@ def test_a_folder_is_what_transformers_reads(tmp_path, params):
 
 
 def test_what_does_not_fit_is_refused(tmp_path, params):
-    save_value_model(tmp_path / "critic", MODEL, params, bos=None, eos=1)
+    write_model(tmp_path / "critic", value_contents(MODEL, params, bos=None, eos=1))
     with pytest.raises(InputError, match="gives 3 numbers per token, but the algorithm's value head reads 1"):
         load_value_model(tmp_path / "critic", size=1)
     with pytest.raises(InputError, match="vocabulary of 11 tokens, but the policy's has 12"):
         load_value_model(tmp_path / "critic", vocab_size=12)
     with pytest.raises(InputError, match="does not read log-probabilities, but the configured critic does;"):
         load_value_model(tmp_path / "critic", surprisal=True)
-    save_value_model(tmp_path / "reader", READER, init_value_params(READER, jax.random.key(1)), bos=None, eos=1)
+    write_model(tmp_path / "reader", value_contents(READER, init_value_params(READER, jax.random.key(1)), bos=None, eos=1))
     with pytest.raises(InputError, match="reads log-probabilities, but the configured critic does not"):
         load_value_model(tmp_path / "reader", surprisal=False)
     save_pretrained(tmp_path / "policy", CONFIG, init_params(CONFIG, jax.random.key(0)), bos=None, eos=1)
@@ -169,7 +170,7 @@ def test_what_does_not_fit_is_refused(tmp_path, params):
     ],
 )
 def test_a_tensor_of_equal_size_and_another_shape_is_named(tmp_path, name, message):
-    save_value_model(tmp_path, READER, init_value_params(READER, jax.random.key(1)), bos=None, eos=1)
+    write_model(tmp_path, value_contents(READER, init_value_params(READER, jax.random.key(1)), bos=None, eos=1))
     tensors = load_file(tmp_path / "model.safetensors")
     tensors[name] = tensors[name].T.copy() if tensors[name].ndim == 2 else tensors[name][None]
     save_file(tensors, tmp_path / "model.safetensors")

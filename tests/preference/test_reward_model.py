@@ -17,7 +17,8 @@ from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig, init_params
 from rljax.models.huggingface import save_pretrained
 from rljax.models.language_model import hidden_states
-from rljax.models.value_model import init_value_params, load_value_model, save_value_model, value_model
+from rljax.models.model_folder import write_model
+from rljax.models.value_model import init_value_params, load_value_model, value_contents, value_model
 from rljax.parallel import make_mesh
 from rljax.preference.note import REWARD_NOTE, folder_tokenizer
 from rljax.preference.pair_update import encode_pairs, judge_pairs
@@ -133,7 +134,7 @@ class ChatCharacterTokenizer(CharacterTokenizer):
 
 
 def test_chats_are_scored_through_the_template(tmp_path, params):
-    save_value_model(tmp_path, MODEL, params, bos=None, eos=1)
+    write_model(tmp_path, value_contents(MODEL, params, bos=None, eos=1))
     chat = ({"role": "system", "content": "1"}, {"role": "user", "content": "2"})
     ask = {"prompts": ["1\n2", "3"], "completions": ["4", "5"]}
     found = make_reward_function(tmp_path, ONE, tokenizer=ChatCharacterTokenizer(), chat=True, chats={"1\n2": chat})(**ask)
@@ -144,7 +145,7 @@ def test_chats_are_scored_through_the_template(tmp_path, params):
 
 
 def test_a_folder_of_another_library_names_no_tokenizer(tmp_path, params):
-    save_value_model(tmp_path, MODEL, params, bos=None, eos=1)
+    write_model(tmp_path, value_contents(MODEL, params, bos=None, eos=1))
     with pytest.raises(InputError, match="contains no tokenizer"):
         load_reward_model(tmp_path)
     assert load_reward_model(tmp_path, tokenizer=TOKENIZER, chat=True).chat
@@ -161,11 +162,13 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(saved):
 
 def test_folders_that_are_not_a_reward_model_are_refused(untyped, tmp_path):
     several = value_model(Model(SHAPE), 3)
-    save_value_model(tmp_path / "critic", several, init_value_params(several, jax.random.key(0)), bos=None, eos=1)
+    write_model(
+        tmp_path / "critic", value_contents(several, init_value_params(several, jax.random.key(0)), bos=None, eos=1)
+    )
     with pytest.raises(InputError, match="gives 3 numbers per token, but a reward model gives 1"):
         load_reward_model(tmp_path / "critic")
     reader = value_model(Model(SHAPE), 1, surprisal=True)
-    save_value_model(tmp_path / "reader", reader, init_value_params(reader, jax.random.key(0)), bos=None, eos=1)
+    write_model(tmp_path / "reader", value_contents(reader, init_value_params(reader, jax.random.key(0)), bos=None, eos=1))
     with pytest.raises(InputError, match="reads the policy's log-probabilities, but a reward model reads text alone"):
         load_reward_model(tmp_path / "reader")
     with pytest.raises(ValueError, match="must read text alone"):

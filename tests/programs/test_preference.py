@@ -16,7 +16,8 @@ from rljax.data.problem import Problem
 from rljax.data.tokenizer import CharacterTokenizer
 from rljax.errors import InputError
 from rljax.models import TransformerConfig
-from rljax.models.value_model import Model, init_value_params, save_value_model, value_model
+from rljax.models.model_folder import write_model
+from rljax.models.value_model import Model, init_value_params, value_contents, value_model
 from rljax.preference.config import PreferenceConfig
 from rljax.preference.direct_losses import BY_NAME
 from rljax.programs import preference
@@ -185,7 +186,7 @@ def test_a_reward_model_is_refused(tmp_path):
     vocab = CharacterTokenizer().vocab_size
     shape = TransformerConfig(vocab_size=vocab, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32)
     model = value_model(Model(shape), 1)
-    save_value_model(tmp_path, model, init_value_params(model, jax.random.key(0)), bos=None, eos=1)
+    write_model(tmp_path, value_contents(model, init_value_params(model, jax.random.key(0)), bos=None, eos=1))
     with pytest.raises(InputError, match="is a reward model or a critic; give a language model"):
         make_preference_setup(replace(CONFIG, model=str(tmp_path)), DATA)
 

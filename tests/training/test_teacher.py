@@ -18,8 +18,9 @@ from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
 from rljax.models.huggingface import read_config
 from rljax.models.language_model import logits
+from rljax.models.model_folder import write_model
 from rljax.models.packed import batched, before_scored
-from rljax.models.value_model import init_value_params, save_value_model, value_model
+from rljax.models.value_model import init_value_params, value_contents, value_model
 from rljax.ops.distillation import generalized_jsd
 from rljax.ops.divergence import exact_kl
 from rljax.ops.weights import sequence_mean
@@ -133,7 +134,7 @@ def reward_model(folder):
         vocab_size=CharacterTokenizer().vocab_size, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, hidden=32
     )
     model = value_model(Model(shape), 1)
-    save_value_model(folder, model, init_value_params(model, jax.random.key(0)), bos=None, eos=1)
+    write_model(folder, value_contents(model, init_value_params(model, jax.random.key(0)), bos=None, eos=1))
     return folder
 
 
