@@ -30,7 +30,7 @@ from rljax import load_config
 from rljax.algorithms import BY_NAME
 from rljax.book.genealogy import learns_from_teacher
 from rljax.cli import main
-from rljax.programs.start import with_shared_options
+from rljax.programs.base_settings import with_shared_options
 from rljax.tracking.rows import read_metrics
 
 CONFIG = load_config("arithmetic_algorithms")

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from rljax.cli.compilation_cache import use_compilation_cache
     from rljax.data.problem import Problem
     from rljax.models import Decoder, Packed, Policy, Scores, ValueFunction
+    from rljax.programs.base_settings import load_config
     from rljax.programs.evaluation import evaluate
     from rljax.programs.export import export
-    from rljax.programs.start import load_config
     from rljax.programs.supervised import sft
     from rljax.programs.train import train
     from rljax.programs.trained_policy import load
@@ -65,7 +65,7 @@ _SOURCES = {
     **dict.fromkeys(("Engine", "Environment", "Request", "Response", "Step"), "rljax.rollout"),
     "Tracker": "rljax.tracking.trackers",
     "TrainConfig": "rljax.training.config",
-    "load_config": "rljax.programs.start",
+    "load_config": "rljax.programs.base_settings",
     "evaluate": "rljax.programs.evaluation",
     "Result": "rljax.training.loop",
     "train": "rljax.programs.train",

@@ -23,7 +23,7 @@ from rljax.cli import COMMANDS, DEFAULT_EXPERIMENT, main, parse, starting_config
 from rljax.cli.train_help import SHOWN
 from rljax.cli.version import MIN_JAX, check_jax, version_text
 from rljax.errors import InputError
-from rljax.programs.start import experiment_files
+from rljax.programs.base_settings import experiment_files
 from rljax.tasks.sums import SumsConfig
 from rljax.training.config import TrainConfig
 

@@ -17,7 +17,7 @@ FLOORS = {
         "lazy": 0,
         "machine": 1,
         "records": 0,
-        "sharing": 0,
+        "caching": 0,
         "text": 0,
         "ops": 1,
         "algorithms": 2,

@@ -11,7 +11,7 @@ import pytest
 from book_site.ideas import DOCUMENTS, STATES, Idea, ideas_page, read_idea, read_ideas
 
 from rljax.cli import COMMANDS, parse
-from rljax.programs.start import known_settings
+from rljax.programs.base_settings import known_settings
 from rljax.training.objective.algorithm import check_algorithm, make_algorithm
 
 ROOT = Path(__file__).resolve().parents[1]

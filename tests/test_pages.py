@@ -16,7 +16,7 @@ from rljax.algorithms import BY_NAME
 from rljax.cli import COMMANDS, parse
 from rljax.cli.tune import candidates_of
 from rljax.models.families import FAMILIES
-from rljax.programs.start import load_config
+from rljax.programs.base_settings import load_config
 from rljax.programs.tuning import plan_of, rungs_of
 from rljax.tracking.glossary import GLOSSARY
 

@@ -12,7 +12,7 @@ import rljax
 from book_site.book import anchors
 from book_site.docstrings import escape_text, field_texts, header, label, markdown, sections, table
 from rljax.cli import COMMANDS, PROGRAM, parse
-from rljax.cli.starting import Settings
+from rljax.cli.run_settings import Settings
 from rljax.rewards import BY_NAME as REWARDS
 from rljax.settings.flat import flat_names
 from rljax.tasks import TASKS

@@ -48,9 +48,9 @@ from rljax.cli.preference import Preference, run_preference
 from rljax.cli.preprocess import run_preprocess
 from rljax.cli.recommend import Recommend, run_recommend
 from rljax.cli.reward_model import RewardModel, run_reward_model
+from rljax.cli.run_settings import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.runs import Runs, Show, run_runs, run_show
 from rljax.cli.search import SearchCommand, run_search
-from rljax.cli.starting import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.train import (
     PRETRAIN_DEFAULTS,
     PRETRAIN_FLAGS,
@@ -73,7 +73,7 @@ from rljax.errors import InputError
 from rljax.files import causes, check_local, limit_reached, no_room
 from rljax.lazy import lazy_names
 from rljax.machine import raise_open_file_limit
-from rljax.programs.start import DEFAULT_EXPERIMENT, Start
+from rljax.programs.base_settings import DEFAULT_EXPERIMENT, Start
 from rljax.text import did_you_mean, one_line, one_paragraph
 from rljax.training.interrupt import INTERRUPTED
 

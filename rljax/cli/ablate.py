@@ -9,9 +9,9 @@ import tyro
 
 from rljax.cli.loading import loading
 from rljax.cli.restarting import note
-from rljax.cli.starting import Settings, flags_in
+from rljax.cli.run_settings import Settings, flags_in
 from rljax.errors import InputError
-from rljax.programs.start import Start
+from rljax.programs.base_settings import Start
 from rljax.training.interrupt import INTERRUPTED
 
 OWN = ("--seeds", "--out")

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from rljax.cli.starting import Settings, flags_in
-from rljax.programs.start import DEFAULT, Start
+from rljax.cli.run_settings import Settings, flags_in
+from rljax.programs.base_settings import DEFAULT, Start
 from rljax.settings.flat import flat_names
 from rljax.training.config import TrainConfig
 

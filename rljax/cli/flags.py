@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import tyro
 
 from rljax.cli.elsewhere import explain_missing, find_counterpart, normalize_name, tables
-from rljax.cli.starting import flags_in, value_of
+from rljax.cli.run_settings import flags_in, value_of
 from rljax.errors import InputError
 from rljax.settings.checks import hints_of
 from rljax.settings.flat import flat_names

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rljax.cli.starting import Settings
+from rljax.cli.run_settings import Settings
 from rljax.errors import InputError
-from rljax.programs.start import Start
+from rljax.programs.base_settings import Start
 from rljax.settings.sizes import byte_count
 from rljax.training.config import TrainConfig
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO, runtime_checkable
 
-from rljax.cli.starting import value_of
+from rljax.cli.run_settings import value_of
 from rljax.errors import InputError
 from rljax.training.interrupt import NOTICES, URGENT
 

@@ -13,10 +13,10 @@ from rljax.cli.columns import columns_of, wrap
 from rljax.cli.hosts import join_hosts
 from rljax.cli.loading import loading
 from rljax.cli.restarting import note, run_with_restarts
-from rljax.cli.starting import Settings, flags_in, start_from_flags, value_of
+from rljax.cli.run_settings import Settings, flags_in, start_from_flags, value_of
 from rljax.data.plain_text import is_text, text_dataset
 from rljax.errors import InputError
-from rljax.programs.start import DEFAULT, Setting, Start
+from rljax.programs.base_settings import DEFAULT, Setting, Start
 from rljax.training.interrupt import INTERRUPTED
 
 

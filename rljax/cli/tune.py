@@ -15,10 +15,10 @@ from rljax.cli.columns import columns_of, wrap
 from rljax.cli.flags import known_flags
 from rljax.cli.loading import loading
 from rljax.cli.restarting import note
-from rljax.cli.starting import Settings, flags_in
+from rljax.cli.run_settings import Settings, flags_in
 from rljax.cli.train import Train
 from rljax.errors import InputError
-from rljax.programs.start import Start
+from rljax.programs.base_settings import Start
 from rljax.text import did_you_mean
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import INTERRUPTED

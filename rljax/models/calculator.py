@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models.symbolic import Rules
-from rljax.sharing import cache_results
 
 CHARACTERS = "0123456789+=;"
 """Characters that the calculator reads; each has to be one token, alone and in a sum."""

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from rljax.caching import cache_results
 from rljax.models.axes import INPUT_AXES, constrain_sharding, parameter_axes, shards_of, spec_of
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
@@ -23,7 +24,6 @@ from rljax.models.policy import Copies, Params, insert_rows, path_names
 from rljax.models.quantization import Quantized
 from rljax.models.token_scores import chosen_chunk, features_scores
 from rljax.models.transformer import CACHED_KEYS, SLOTS, Cache, LayerCache, Transformer
-from rljax.sharing import cache_results
 
 PREFILL_TOKENS = 2_048
 """Largest number of slots of a prompt that are read at once; longer prompts are read chunk by chunk."""

@@ -31,6 +31,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from rljax.caching import cache_results, cached_partial
 from rljax.errors import InputError
 from rljax.models.attention import facts_of
 from rljax.models.axes import check_shape, parameter_partition
@@ -51,7 +52,6 @@ from rljax.models.language_model import (
 from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
 from rljax.models.policy import Decoder, HostParams, Params, Policy
 from rljax.models.token_scores import chosen_chunk, features_scores
-from rljax.sharing import cache_results, cached_partial
 
 PATCHES = "patches"
 """Entry of the parameters with the projection `[F, D]`, its bias `[D]`, and the positions `row` and `column`."""

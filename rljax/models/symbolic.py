@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models.axes import spec_of
 from rljax.models.packed import Packed, Scores, before_scored, soft_cap
@@ -21,7 +22,6 @@ from rljax.models.policy import Copied, Decoder, Params, Policy, in_precision, i
 from rljax.ops.arrays import at_least_float32, sum_dtype
 from rljax.ops.unpublished.mixture import neural_symbolic_mixture
 from rljax.records import required
-from rljax.sharing import cache_results
 
 
 class Rules(NamedTuple):

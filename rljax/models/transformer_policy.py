@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.tree_util import KeyPath
 from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 
+from rljax.caching import cache_results, cached_partial
 from rljax.models.attention import check_implementation, facts_of
 from rljax.models.axes import check_shape, mesh_for_sampling, parameter_partition
 from rljax.models.config import TransformerConfig
@@ -36,7 +37,6 @@ from rljax.models.model_folder import ModelContents, write_model
 from rljax.models.policy import Decoder, HostParams, Params, Policy, TurnDecoder, ValueFunction, path_names
 from rljax.models.quantization import quantize_parameter, quantize_params
 from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
-from rljax.sharing import cache_results, cached_partial
 
 
 @cache_results

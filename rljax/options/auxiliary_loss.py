@@ -7,6 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
+from rljax.caching import cache_results
 from rljax.data.prompts import Demonstrations, EncodedPrompts, PromptStream, encode_demonstrations, right_pad
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
@@ -15,7 +16,6 @@ from rljax.ops.regularise import negative_log_likelihood
 from rljax.ops.weights import token_mean
 from rljax.parallel import put_rows
 from rljax.rollout import Sequences, demonstrated, pack
-from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import scored_params
 from rljax.training.setup import Setup

@@ -18,12 +18,12 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms import Algorithm
 from rljax.algorithms.terms import entropy_bonus
+from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.ops.arrays import Number
 from rljax.ops.surrogate import clipped, dual_clipped
 from rljax.parallel import put
-from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
 from rljax.training.setup import Setup

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
+from rljax.caching import cache_results
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
 from rljax.data.prompts import left_pad
@@ -24,7 +25,6 @@ from rljax.parallel import put_rows, row_shards
 from rljax.records import required
 from rljax.rollout import RolloutWorker, Sequences, pack
 from rljax.rollout.groups import pad_responses
-from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import is_run, training_problems
 from rljax.training.scoring import make_score

@@ -12,13 +12,13 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms import Algorithm, Credit, Rollout
 from rljax.algorithms.algorithm import outcomes
+from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.evaluation.kinds import KNOWN_COLUMNS, MOST_KINDS, kind_numbers
 from rljax.models import Params
 from rljax.ops.arrays import Number
 from rljax.parallel import put
 from rljax.records import required
-from rljax.sharing import cache_results
 from rljax.training.setup import Setup
 from rljax.training.state import Option, TrainState, Updates
 

@@ -8,10 +8,10 @@ import jax
 import optax
 
 from rljax.algorithms import Algorithm
+from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.ops.divergence import ema_update
 from rljax.ops.reference import reset_reference
-from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
 from rljax.training.setup import Setup

@@ -7,9 +7,9 @@ import jax
 from jaxtyping import Array, Int
 
 from rljax.algorithms import Algorithm, Rollout, response_rewards
+from rljax.caching import cache_results
 from rljax.models import Params
 from rljax.ops.unpublished.reward_history import RewardHistory, empty_history, push_history
-from rljax.sharing import cache_results
 from rljax.training.setup import Setup
 from rljax.training.state import Option, Places, Traced, TrainState, adjust_algorithm, adjustments, places, traced
 

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from rljax.caching import cache_results
 from rljax.models import Params, Policy
 from rljax.models.policy import Copies
-from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.setup import Setup
 from rljax.training.state import Option, Places, TrainState, places

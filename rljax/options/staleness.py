@@ -27,7 +27,7 @@ from rljax.models import Params
 from rljax.options.sampler_delay import NAME, Queue, newest_entry
 from rljax.parallel import put
 from rljax.rollout import Collected, Groups
-from rljax.rollout.meanwhile import check_settings, thread_settings
+from rljax.rollout.overlapped_judging import check_settings, thread_settings
 from rljax.tracking.phase_times import PhaseSeconds, Stopwatch
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig

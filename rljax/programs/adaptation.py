@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms import Algorithm, Batch, Rollout
 from rljax.algorithms.terms import importance_weighted_kl
+from rljax.caching import cache_results
 from rljax.data.fault import BadRowError
 from rljax.data.feedback import Place
 from rljax.data.prompts import left_pad, right_pad
@@ -29,7 +30,6 @@ from rljax.programs.adaptation_config import AdaptationConfig
 from rljax.programs.feedback_log import Example
 from rljax.records import required
 from rljax.rollout import Sequences, lay_out
-from rljax.sharing import cache_results
 from rljax.training.metrics import LearnMetrics, UpdateMetrics, mean_update, present
 from rljax.training.scored_rollout import make_prepare
 from rljax.training.scoring import make_score, make_scores, scored_params

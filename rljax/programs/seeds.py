@@ -15,7 +15,7 @@ from rljax.options import INSTALLERS
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.seeds import SeedMean, over_seeds, seed_of
-from rljax.tracking.starts import changes_of_inputs
+from rljax.tracking.start_records import changes_of_inputs
 from rljax.tracking.summary import summarize
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import inputs_of

@@ -20,7 +20,7 @@ from rljax.rollout.sampling import decode_weights
 from rljax.serving.batching import Batcher
 from rljax.serving.protocol import Limits
 from rljax.serving.rows import RowDecoder
-from rljax.tracking.starts import digest_of, text_inputs
+from rljax.tracking.start_records import digest_of, text_inputs
 
 if TYPE_CHECKING:
     from rljax.serving.app import ServerParts

@@ -31,7 +31,7 @@ from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.rollout.environment import ENVIRONMENTS, environment_of, prompts_for
 from rljax.settings.checks import check_stop
 from rljax.tracking.run_folder import CONFIG, RunFolder
-from rljax.tracking.starts import ENVIRONMENT, check_inputs, digest_of_name, evaluation_inputs, text_inputs
+from rljax.tracking.start_records import ENVIRONMENT, check_inputs, digest_of_name, evaluation_inputs, text_inputs
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.memory_plan import check_loaded

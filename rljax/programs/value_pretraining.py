@@ -12,11 +12,11 @@ from functools import partial
 import numpy as np
 
 from rljax.algorithms import Algorithm, Batch
+from rljax.caching import cache_results
 from rljax.ops.weights import token_mean
 from rljax.parallel import any_host
 from rljax.records import required
 from rljax.rollout import sequences_of
-from rljax.sharing import cache_results
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import CriticConfig, TrainConfig
 from rljax.training.lifecycle.initial_state import state_after_warm_start

@@ -31,7 +31,7 @@ from rljax.parallel import numerical_setup, row_shards
 from rljax.records import required
 from rljax.rollout import demonstrated, lay_out_examples
 from rljax.tracking.rows import Row, read_metrics
-from rljax.tracking.starts import devices, versions
+from rljax.tracking.start_records import devices, versions
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
 from rljax.training.lifecycle.initial_state import place_state

@@ -10,12 +10,12 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import tree_leaves_with_path
 from jaxtyping import PyTree
 
+from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models import Decoder, Params, TurnDecoder
 from rljax.models.policy import path_names
 from rljax.parallel import Partition
 from rljax.records import required
-from rljax.sharing import cache_results
 from rljax.text import one_line
 
 _RETURNS = MappingProxyType(

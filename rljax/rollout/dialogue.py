@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from rljax.caching import cached_partial
 from rljax.errors import InputError
 from rljax.models import Decoder, Params, TurnDecoder
 from rljax.models.axes import spec_of
@@ -23,7 +24,6 @@ from rljax.rollout.engine import Decoding, DecodingEngine
 from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, check_responses
 from rljax.rollout.sampling import Prompts, decode_weights, empty_rows
 from rljax.rollout.slots import FittingSlots, padded_length, rooms, turn_bytes, turn_rows
-from rljax.sharing import cached_partial
 
 FEWEST_TOKENS = 8
 """Tokens per row in the smallest compiled program that reads a turn."""

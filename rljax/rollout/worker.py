@@ -19,7 +19,7 @@ from rljax.rollout.engine import generate_seeds
 from rljax.rollout.environment import Environment
 from rljax.rollout.groups import Groups, group_rows, pad_responses, right_and_known
 from rljax.rollout.judging import IMPATIENT, Judge, Patience, Verdicts
-from rljax.rollout.meanwhile import judge_while_sampling
+from rljax.rollout.overlapped_judging import judge_while_sampling
 from rljax.rollout.request import Engine, ReportingEngine, Request, Response, Sampling, check_responses
 
 
@@ -133,7 +133,7 @@ class RolloutWorker:
     def _sample_and_judge(self, params: Params, requests: list[Request], problems: list) -> tuple[list[Response], Verdicts]:
         """Sample responses to the requests, and judge them with the environment or the reward."""
         if self.environment is not None:
-            from rljax.rollout.play import play  # noqa: PLC0415  most runs have no environment
+            from rljax.rollout.episodes import play  # noqa: PLC0415  most runs have no environment
 
             played = partial(
                 play, self.engine, self.environment, params, requests, problems, self.judge.tokenizer, judging=self.judging

@@ -13,7 +13,7 @@ SOURCES = {
     "Example": "rljax.testing.example",
     "LIKE": "rljax.testing.loss_conventions",
     "Report": "rljax.testing.checks",
-    "check_algorithm": "rljax.testing.records",
+    "check_algorithm": "rljax.testing.algorithm_checks",
     "check_gae": "rljax.testing.checks",
     "check_loss": "rljax.testing.checks",
     "conform": "rljax.testing.checks",

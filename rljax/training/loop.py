@@ -19,7 +19,7 @@ from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.phase_times import watch_compilation
 from rljax.tracking.rows import last_evaluation
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.starts import Change, check_inputs, record_start
+from rljax.tracking.start_records import Change, check_inputs, record_start
 from rljax.tracking.trackers import JsonlTracker, TensorBoardTracker, Tracker, Trackers, check_trackers
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint
 from rljax.training.checkpoints.manifest import Retention

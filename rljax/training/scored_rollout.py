@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.algorithms import Algorithm, Batch, Past, Rollout, prepare
 from rljax.algorithms.algorithm import ROLLOUT_FIELDS, outcomes
+from rljax.caching import cache_results
 from rljax.data.history import Choice, History, Window, choose, curriculum, mean_lengths, record
 from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
@@ -29,7 +30,6 @@ from rljax.parallel import fetch, put
 from rljax.records import required
 from rljax.rollout import Collected, Groups, Sequences, collect, pad, sequences_of
 from rljax.rollout.groups import right_and_known
-from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import make_score, make_scores, on_sequences, scored_params
 from rljax.training.setup import Setup

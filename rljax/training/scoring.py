@@ -8,13 +8,13 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
+from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, Scores
 from rljax.models.adapters import Base, scoring_params
 from rljax.models.policy import Copies, with_copies
 from rljax.parallel import fetch, put_rows, row_shards
 from rljax.rollout import Sequences, lay_out, pack
-from rljax.sharing import cache_results
 from rljax.text import one_line
 
 Score = Callable[[Params, Packed], Scores]

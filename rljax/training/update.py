@@ -11,12 +11,12 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from rljax.algorithms import Algorithm, Batch, LossMetrics, loss
+from rljax.caching import cache_results
 from rljax.models import Params
 from rljax.ops.regularise import SUPERVISED_LOSSES
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, put, put_rows, replicated
 from rljax.rollout import Layout
-from rljax.sharing import cache_results
 from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
 from rljax.training.scoring import Compare, Copy, Score, scored_params

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from rljax.algorithms import Algorithm, Batch, Rollout, ValueMetrics, explained_variance_of, value_loss
 from rljax.algorithms.value_head import ValueHead
+from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models import Packed, Params
 from rljax.ops.masked import zero_outside
@@ -20,7 +21,6 @@ from rljax.ops.value import explained_variance
 from rljax.parallel import accumulate, mini_batches, row_shards
 from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out
-from rljax.sharing import cache_results
 from rljax.training.config import TrainConfig
 from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import CreditMetrics, CriticMetrics, LearnMetrics, mean_critic_update

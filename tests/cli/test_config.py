@@ -8,7 +8,7 @@ from small_cli import printed, refused
 
 from rljax import InputError, load_config
 from rljax.cli import main, starting_config
-from rljax.cli.starting import Settings, start_from_flags
+from rljax.cli.run_settings import Settings, start_from_flags
 from rljax.tasks import TASKS
 from rljax.tasks.sums import SumsConfig
 from rljax.training.config import TrainConfig

@@ -20,7 +20,7 @@ from rljax.cli.elsewhere import (
     tables,
 )
 from rljax.cli.flags import flags_of, known_flags
-from rljax.cli.starting import Settings
+from rljax.cli.run_settings import Settings
 from rljax.training.config import TrainConfig
 from rljax.training.config.algorithm import option_names
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from smallest import SMALLEST
 
 from rljax.cli import COMMANDS
-from rljax.programs.start import known_settings
+from rljax.programs.base_settings import known_settings
 from rljax.training.config import TrainConfig
 
 NUMBERS = st.one_of(

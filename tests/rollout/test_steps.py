@@ -15,7 +15,7 @@ from rljax.errors import InputError
 from rljax.rewards.correctness import Failures
 from rljax.rollout import Request, Response, Sampling, Step
 from rljax.rollout import steps as steps_module
-from rljax.rollout.play import play
+from rljax.rollout.episodes import play
 from rljax.rollout.steps import Overdue, Raised, StepRunner
 
 TOKENIZER = load_tokenizer("characters:0123456789")

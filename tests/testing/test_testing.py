@@ -23,10 +23,10 @@ from rljax.ops.gae import gae
 from rljax.ops.surrogate import dual_clipped
 from rljax.parallel import make_mesh
 from rljax.testing import check_algorithm, check_gae, check_loss, conform, conform_gae
+from rljax.testing.algorithm_checks import as_function, rollout_of
 from rljax.testing.cases import gae_cases, gap_cases, loss_cases, triple_cases
 from rljax.testing.example import Example
 from rljax.testing.loss_conventions import LIKE, loss_and_gradient, neighbors
-from rljax.testing.records import as_function, rollout_of
 from rljax.testing.strategies import examples
 
 MOST_SECONDS = 60

@@ -16,7 +16,7 @@ from rljax.importing import sources_of
 from rljax.programs.seeds import check_inputs_of, is_finished
 from rljax.programs.trained_policy import load
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.starts import accepted_changes, digest_of_name, digest_of_rows, recorded_inputs
+from rljax.tracking.start_records import accepted_changes, digest_of_name, digest_of_rows, recorded_inputs
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.lifecycle.resume import inputs_of

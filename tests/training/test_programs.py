@@ -10,9 +10,9 @@ import pytest
 from small_runs import SMALL, even_length
 
 import rljax
+from rljax.caching import KEPT, cache_results, cached_partial, contains_bound_method
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.policy import policy_of_logits
-from rljax.sharing import KEPT, cache_results, cached_partial, contains_bound_method
 from rljax.tracking.phase_times import watch_compilation
 from rljax.tracking.rows import read_metrics
 from rljax.training.scoring import check_policy

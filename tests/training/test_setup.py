@@ -12,7 +12,7 @@ from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
 from rljax.models.value_model import init_value_params, value_model
 from rljax.preference.reward_model import RewardModel, save_reward_model
-from rljax.programs.start import load_config
+from rljax.programs.base_settings import load_config
 from rljax.programs.train import with_dataset
 from rljax.settings.flat import flat_names
 from rljax.training.config import TrainConfig

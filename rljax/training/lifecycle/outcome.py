@@ -15,7 +15,7 @@ from rljax.tracking.alarms import alarms_raised
 from rljax.tracking.display_text import CORRECT, POSITIVE, check_judged, events, next_commands
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.starts import accepted_changes, explain_changed_inputs
+from rljax.tracking.start_records import accepted_changes, explain_changed_inputs
 from rljax.training.checkpoints.checkpoint import BEST, LAST, Checkpoint, Quality, restore_params
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import schedules

@@ -16,7 +16,7 @@ from rljax.rollout.environment import ENVIRONMENTS
 from rljax.tracking.display_text import sparkline
 from rljax.tracking.rows import is_evaluation, past_rows
 from rljax.tracking.run_folder import RunFolder
-from rljax.tracking.starts import (
+from rljax.tracking.start_records import (
     ENVIRONMENT,
     Change,
     digest_of_files,

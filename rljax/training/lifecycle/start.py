@@ -13,7 +13,7 @@ from rljax.files import absolute_paths
 from rljax.importing import check_trusted
 from rljax.parallel import of_first, on_first, together
 from rljax.tracking.run_folder import RunFolder, default_run_path
-from rljax.tracking.starts import Change, lacks_recorded_inputs
+from rljax.tracking.start_records import Change, lacks_recorded_inputs
 from rljax.training.checkpoints.checkpoint import LAST
 from rljax.training.checkpoints.manifest import fault_of
 from rljax.training.config import TrainConfig

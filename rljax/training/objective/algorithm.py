@@ -15,6 +15,7 @@ from rljax.algorithms.algorithm import ROLLOUT_FIELDS
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import off_policy_mask, sampling_denominator
 from rljax.algorithms.critic import with_pretrained_value
+from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.evaluation.kinds import KNOWN_COLUMNS, MOST_KINDS, kind_column
 from rljax.importing import is_own
@@ -24,7 +25,6 @@ from rljax.records import required
 from rljax.rewards.protocol import Weighted
 from rljax.rollout.worker import RolloutWorker
 from rljax.settings.checks import misfit_lengths, paper_lengths, run_lengths, warn_of_truncation
-from rljax.sharing import cache_results
 from rljax.text import nearest_first
 from rljax.training.config import AlgorithmConfig, SamplingConfig, TrainConfig
 from rljax.training.config.algorithm import factory_of, option_names

@@ -18,6 +18,7 @@ from jax.tree_util import KeyPath, tree_leaves_with_path, tree_map_with_path
 from jaxtyping import Array, Float, PyTree
 
 from rljax.algorithms import Algorithm
+from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, Scores
 from rljax.models.axes import INPUT_AXES
@@ -26,7 +27,6 @@ from rljax.models.patterns import matches, select_paths
 from rljax.models.policy import path_names
 from rljax.ops.unpublished.schedule import warmup_cosine
 from rljax.records import required
-from rljax.sharing import cache_results
 from rljax.text import one_line
 from rljax.training.config import OptimizationConfig, TrainConfig
 

@@ -14,7 +14,7 @@ from rljax.rewards import BY_NAME, MADE_OF, RUN_PROGRAMS, resolve
 from rljax.rewards.protocol import combine, needs_all_hosts
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import Environment, RolloutWorker
-from rljax.tracking.starts import digest_of_parts
+from rljax.tracking.start_records import digest_of_parts
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import Problems
 

@@ -17,7 +17,7 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failed
 from rljax.rollout import Judge, Request, Response, Sampling
-from rljax.rollout.meanwhile import calls_of, judge_while_sampling
+from rljax.rollout.overlapped_judging import calls_of, judge_while_sampling
 from rljax.training.parts.reward import reward_groups
 from rljax.training.parts.seams import Seams
 from rljax.training.scored_rollout import make_choice, next_rollout

@@ -9,7 +9,7 @@ import tyro
 
 from rljax.errors import InputError
 from rljax.importing import check_trusted
-from rljax.programs.start import SAMPLING_SLOT, Start, Words, check_code, start
+from rljax.programs.base_settings import SAMPLING_SLOT, Start, Words, check_code, start
 from rljax.training.config import TrainConfig
 
 
