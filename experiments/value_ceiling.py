@@ -37,7 +37,7 @@ from rljax import load_config
 from rljax.models import Params
 from rljax.ops.value import explained_variance
 from rljax.rollout import Groups, RolloutWorker, sequences_of
-from rljax.rollout.continuations import State, continued_rewards, draw_states
+from rljax.rollout.continuations import StateIndex, continued_rewards, sample_states
 from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoints.checkpoint import LAST, restore
 from rljax.training.lifecycle.initial_state import state_like
@@ -97,7 +97,7 @@ class SampledStates(NamedTuple):
 
     groups: Groups
     """The responses."""
-    states: list[State]
+    states: list[StateIndex]
     """S states of these responses."""
     outcomes: Float[np.ndarray, " S"]
     """Reward of each state's own response."""
@@ -126,7 +126,7 @@ def sample(worker: RolloutWorker, params: Params, arguments: Arguments, seed: in
     size = -(-arguments.responses // count)
     prompt_ids = np.random.default_rng(seed).permutation(count)[: arguments.responses // size]
     groups = worker.generate(params, prompt_ids.tolist(), size, jax.random.key(seed + 1))
-    states = draw_states(groups, arguments.states, seed=seed)
+    states = sample_states(groups, arguments.states, seed=seed)
     rewards = continued_rewards(
         worker, params, groups, states, continuations=arguments.continuations, key=jax.random.key(seed + 2), rows=1024
     )
@@ -156,7 +156,7 @@ def measure(arguments: Arguments, seed: int) -> dict:
     (setup, state, _), *others = critics.values()
     for other in others:
         jax.tree.map(np.testing.assert_array_equal, state.params, other.state.params)
-    heldout = setup.heldout.drawn_with(temperature=setup.config.sampling.temperature)
+    heldout = setup.heldout.with_sampling(temperature=setup.config.sampling.temperature)
     workers = {"training_prompts": setup.train, "heldout_prompts": heldout}
     figures = {name: compare(critics, sample(worker, state.params, arguments, seed)) for name, worker in workers.items()}
     return {"seed": seed, **figures, "curves": {name: critic.curve for name, critic in critics.items()}}

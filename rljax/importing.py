@@ -17,11 +17,11 @@ from rljax.errors import InputError
 from rljax.text import one_line
 
 
-def is_own(name: str) -> bool:
+def is_custom(name: str) -> bool:
     """True if a name refers to a function of the user: it has a source and a function's name, with a colon between them.
 
     Example:
-        >>> is_own("mine.py:reward"), is_own("exact")
+        >>> is_custom("mine.py:reward"), is_custom("exact")
         (True, False)
     """
     source, colon, function = name.rpartition(":")

@@ -13,7 +13,7 @@ from rljax.cli.columns import columns_of, with_label, wrap
 from rljax.text import printable, shorten
 
 if TYPE_CHECKING:
-    from rljax.programs.debugging import Diagnosis, Term
+    from rljax.programs.debugging import Diagnosis, MeasuredTerm
 
 CAUSES: Mapping[str, str] = {
     "reward": "The reward function returned this number. Make it return finite numbers, or None to abstain.",
@@ -72,7 +72,7 @@ def run_debug(command: Debug) -> int:
     return 0
 
 
-def location_of(found: "Diagnosis", term: "Term") -> dict[str, str]:
+def location_of(found: "Diagnosis", term: "MeasuredTerm") -> dict[str, str]:
     """Prompt, response and token at a term's position; empty for a parameter."""
     if term.kind == "numbers":
         return {}
@@ -125,7 +125,7 @@ def _critic_note(found: "Diagnosis", columns: int) -> list[str]:
     return [wrap(text, columns)]
 
 
-def _row(term: "Term") -> str:
+def _row(term: "MeasuredTerm") -> str:
     share = f"{term.unsound:,} of {term.count:,}"
     return f"  {share:>17}  {term.largest:>10.3g}  {term.name}"
 
@@ -139,7 +139,7 @@ def _worst(found: "Diagnosis", what: str) -> list[str]:
     return [*(_row(term) for term in shown), *more]
 
 
-def _place(term: "Term") -> str:
+def _place(term: "MeasuredTerm") -> str:
     """Position of the first number that is not finite, or else of the largest, in words."""
     if term.kind == "numbers":
         return f" The {'first' if term.unsound else 'largest'} is at {list(term.place)}." if term.place else ""

@@ -9,7 +9,7 @@ import tyro
 
 from rljax.errors import InputError
 from rljax.importing import check_trusted
-from rljax.programs.base_settings import SAMPLING_SLOT, Start, Words, check_code, start
+from rljax.programs.base_settings import SAMPLING_SLOT, Start, StartFlags, check_code, choose_start
 from rljax.training.config import TrainConfig
 
 
@@ -88,7 +88,7 @@ def start_from_flags(arguments: Sequence[str]) -> Start:
     path = None if file is None else Path(file)
     if path is not None:
         check_code(path, trust="--trust" in flags, replaced=[flag[2:].replace("-", "_") for flag in flags])
-    return start(Words(file=path, steps=number, smoke="--smoke" in flags, **words))
+    return choose_start(StartFlags(file=path, steps=number, smoke="--smoke" in flags, **words))
 
 
 def start_from_run(folder: str, flags: Collection[str]) -> Start:

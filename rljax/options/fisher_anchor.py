@@ -62,7 +62,7 @@ def anchor_at(params: Params) -> Anchor:
 def begin(setup: Setup, state: TrainState) -> TrainState:
     """Estimate the Fisher information at the start of a new run, on responses sampled from the full policy."""
     prompts = encode_answerable(setup.config, anchor_problems(setup.config, most=SAMPLES), setup.tokenizer)
-    worker = replace(setup.train, prompts=prompts).drawn_with(top_k=None, top_p=None)
+    worker = replace(setup.train, prompts=prompts).with_sampling(top_k=None, top_p=None)
     score = make_score(setup.policy, setup.config.sampling.temperature)
     return with_fisher(state, worker, score, setup.mesh)
 

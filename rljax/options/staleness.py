@@ -33,7 +33,7 @@ from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics, present
 from rljax.training.phase import save_and_exit
-from rljax.training.reinforce import StepResult, Tools, learn_from, make_learner, step_result
+from rljax.training.reinforce import StepFunctions, StepResult, learn_from, make_learner, step_result
 from rljax.training.run import Run
 from rljax.training.scored_rollout import ChoosePrompts, ScoredRollout, next_rollout
 from rljax.training.setup import Setup
@@ -95,21 +95,21 @@ class Overlap:
         self.staleness = staleness
         self._waiting: deque[WaitingRollout] = deque()
         self._error: Exception | None = None
-        self._learner: Tools | None = None
+        self._learner: StepFunctions | None = None
 
-    def step(self, run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepResult:
+    def step(self, run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepResult:
         """Make one step; see `rljax.training.reinforce.one_step`."""
         start, done = time.monotonic(), int(checkpoint.state.step)
-        sample = partial(sample_rollout, tools.setup, choose_prompts)
+        sample = partial(sample_rollout, functions.setup, choose_prompts)
         with run.abandonable(partial(save_and_exit, run, checkpoint)), run.stopwatch.phase("sample"):
             rollout = self._take(done) or sample(checkpoint.state, checkpoint.history, checkpoint.carried)
         state, (sampler, *newer), after = split_queue(checkpoint, rollout)
         del checkpoint  # the updates donate its state
-        newer.append(newest_entry(tools.setup, state.params))
+        newer.append(newest_entry(functions.setup, state.params))
         template = for_sampling(state)
         run.display.activity("learning and sampling", compiles=True)
         if self._learner is None:
-            self._learner = learner_of(tools, state)
+            self._learner = learner_of(functions, state)
         learning = in_thread(partial(learn, self._learner, state, sampler, rollout.collected))
         del state, sampler
         last = min(done + self.staleness, run.config.optimization.steps - 1)
@@ -184,19 +184,19 @@ def with_queue(state: TrainState, queue: Queue) -> TrainState:
     return state._replace(options=state.options | {NAME: queue})
 
 
-def learner_of(tools: Tools, state: TrainState) -> Tools:
-    """Return the tools for states without the older parameters."""
-    options = tuple(option for option in tools.setup.options if option.name != NAME)
-    setup = tools.setup._replace(options=options)
-    return Tools(setup, tools.score_rollout, make_learner(setup, state))
+def learner_of(functions: StepFunctions, state: TrainState) -> StepFunctions:
+    """Return the functions for states without the older parameters."""
+    options = tuple(option for option in functions.setup.options if option.name != NAME)
+    setup = functions.setup._replace(options=options)
+    return StepFunctions(setup, functions.score_rollout, make_learner(setup, state))
 
 
 def learn(
-    tools: Tools, state: TrainState, sampler: Params, collected: Collected
+    functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected
 ) -> tuple[TrainState, ScoredRollout, Batch[Any], LearnMetrics, PhaseSeconds]:
     """Learn from a rollout in the learner's thread; also returns how long scoring and updates took."""
     stopwatch = Stopwatch()
-    return *learn_from(tools, state, sampler, collected, stopwatch), stopwatch.lap()
+    return *learn_from(functions, state, sampler, collected, stopwatch), stopwatch.lap()
 
 
 def leave_once_learned(run: Run, after: Checkpoint, queue: Queue, learning: Future) -> None:

@@ -102,7 +102,7 @@ def relative_rewards(rewards: Float[np.ndarray, "B"], earlier: Float[np.ndarray,
     return (rewards - (everyone.sum() - rewards) / (everyone.size - 1)) / scale
 
 
-class Tools(NamedTuple):
+class BatchLearner(NamedTuple):
     """Setup and functions for learning from a batch."""
 
     config: AdaptationConfig
@@ -117,12 +117,12 @@ class Tools(NamedTuple):
     """One update; the old state is donated."""
 
 
-def make_tools(config: AdaptationConfig, setup: Setup, state: TrainState) -> Tools:
+def make_batch_learner(config: AdaptationConfig, setup: Setup, state: TrainState) -> BatchLearner:
     """Compile the functions for learning from a batch; `state` is an example of the placed state."""
     score = make_score(setup.policy, setup.config.sampling.temperature)
     update = make_policy_update(setup, state)
     scores = make_scores(score, setup.mesh, setup.rows_at_once(config.batch))
-    return Tools(config, setup, scores, make_prepare(setup.algorithm), update)
+    return BatchLearner(config, setup, scores, make_prepare(setup.algorithm), update)
 
 
 class Attempt(NamedTuple):
@@ -150,13 +150,13 @@ def sequences_of(examples: Sequence[Example], setup: Setup) -> Sequences:
 
 
 def rollout_of(
-    tools: Tools, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]
+    learner: BatchLearner, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]
 ) -> Rollout[np.ndarray]:
     """Make the rollout of a batch, with the log-probabilities of the policy that sampled it."""
-    sequences, base = sequences_of(examples, tools.setup), tools.setup.base
-    reference = np.asarray(tools.scores(scored_params(base, state.reference), sequences).logp)
-    newest = tools.config.served == "newest"
-    behaviour = np.array(tools.scores(scored_params(base, state.params), sequences).logp if newest else reference)
+    sequences, base = sequences_of(examples, learner.setup), learner.setup.base
+    reference = np.asarray(learner.scores(scored_params(base, state.reference), sequences).logp)
+    newest = learner.config.served == "newest"
+    behaviour = np.array(learner.scores(scored_params(base, state.params), sequences).logp if newest else reference)
     for row, example in enumerate(examples):
         if example.logp is not None:
             behaviour[row, : len(example.logp)] = example.logp
@@ -165,11 +165,11 @@ def rollout_of(
     return Rollout(sequences.attention[:, None], behaviour[:, None], advantage[:, None], ref_logp=reference[:, None])
 
 
-def wrong_logp(tools: Tools, state: TrainState, examples: Sequence[Example]) -> dict[Place, BadRowError]:
+def wrong_logp(learner: BatchLearner, state: TrainState, examples: Sequence[Example]) -> dict[Place, BadRowError]:
     """Find lines whose `logp` cannot be right: a token's value differs from the served model's by more than `FARTHEST`.
 
     Args:
-        tools: setup and functions for learning.
+        learner: setup and functions for learning.
         state: a state with the served model as reference.
         examples: a batch.
 
@@ -178,8 +178,8 @@ def wrong_logp(tools: Tools, state: TrainState, examples: Sequence[Example]) -> 
     """
     if all(example.logp is None for example in examples):
         return {}
-    sequences = sequences_of(examples, tools.setup)
-    reference = np.asarray(tools.scores(scored_params(tools.setup.base, state.reference), sequences).logp)
+    sequences = sequences_of(examples, learner.setup)
+    reference = np.asarray(learner.scores(scored_params(learner.setup.base, state.reference), sequences).logp)
     found = {}
     for row, example in enumerate(examples):
         if example.logp is None:
@@ -197,32 +197,32 @@ def wrong_logp(tools: Tools, state: TrainState, examples: Sequence[Example]) -> 
     return found
 
 
-def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]) -> Attempt:
+def try_batch(learner: BatchLearner, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]) -> Attempt:
     """Make the updates on a batch, as long as they are finite and the policy stays near the served one.
 
     The divergence is KL(policy ‖ served), estimated on the responses of the batch, in nats per token; each token is weighted by
     its ratio to the sampling policy, so that the estimate is unbiased whichever policy that was.
 
     Args:
-        tools: setup and functions for learning.
+        learner: setup and functions for learning.
         state: the state before; it is not changed.
         examples: the batch.
         earlier: rewards of earlier lines.
     """
-    setup, sequences = tools.setup, sequences_of(examples, tools.setup)
-    rollout = rollout_of(tools, state, examples, earlier)
+    setup, sequences = learner.setup, sequences_of(examples, learner.setup)
+    rollout = rollout_of(learner, state, examples, earlier)
     layout = lay_out(sequences, sequences.attention, rows=setup.rows_at_once(len(examples)), devices=row_shards(setup.mesh))
-    data = put_layout(setup.mesh, layout, tools.prepare(rollout))
+    data = put_layout(setup.mesh, layout, learner.prepare(rollout))
     history: list[UpdateMetrics] = []
     outcome, made, distance = KEPT, 0, 0.0
-    for _ in range(tools.config.passes):
-        after, metrics = tools.update(jax.tree.map(jnp.copy, state), *data, {})
+    for _ in range(learner.config.passes):
+        after, metrics = learner.update(jax.tree.map(jnp.copy, state), *data, {})
         history.append(jax.device_get(metrics))
         if history[-1].skipped_updates:
             outcome = UNSOUND
             break
-        distance = _divergence(tools, after, sequences, rollout)
-        if tools.config.max_kl is not None and not distance <= tools.config.max_kl:
+        distance = _divergence(learner, after, sequences, rollout)
+        if learner.config.max_kl is not None and not distance <= learner.config.max_kl:
             outcome = TOO_FAR
             break
         state, made = after, made + 1
@@ -232,9 +232,9 @@ def try_batch(tools: Tools, state: TrainState, examples: Sequence[Example], earl
     return Attempt(state, made, outcome, numbers)
 
 
-def _divergence(tools: Tools, state: TrainState, sequences: Sequences, rollout: Rollout[np.ndarray]) -> float:
+def _divergence(learner: BatchLearner, state: TrainState, sequences: Sequences, rollout: Rollout[np.ndarray]) -> float:
     """KL(policy ‖ served) on the tokens of a batch, each weighted by its ratio to the sampling policy, in nats per token."""
-    now = jnp.asarray(tools.scores(scored_params(tools.setup.base, state.params), sequences).logp)
+    now = jnp.asarray(learner.scores(scored_params(learner.setup.base, state.params), sequences).logp)
     sampled, reference = (
         jnp.asarray(rollout.behaviour_logp[:, 0]),
         jnp.asarray(required(rollout.ref_logp, "rollout.ref_logp")[:, 0]),

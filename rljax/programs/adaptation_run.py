@@ -25,8 +25,8 @@ from rljax.programs.adaptation import (
     UNSOUND,
     WORSE,
     Attempt,
-    Tools,
-    make_tools,
+    BatchLearner,
+    make_batch_learner,
     try_batch,
     wrong_logp,
 )
@@ -112,7 +112,7 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
     folder = AdaptationFolder.open(path) if exists else new_folder(config, setup, served, path)
     with ExitStack() as stack:
         lock_folder(folder, stack)
-        tools = make_tools(config, setup, _template(setup))
+        learner = make_batch_learner(config, setup, _template(setup))
         checkpoint, losses = open_checkpoint(setup, served, folder, exists=exists)
         owned = [checkpoint]
         del checkpoint
@@ -126,7 +126,7 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
         )
         for loss in losses:
             run.display.warning(loss)
-        adaptation = Adaptation(tools, run)
+        adaptation = Adaptation(learner, run)
         if exists:
             adaptation.say_resumed(owned[0])
         else:
@@ -173,14 +173,14 @@ def open_checkpoint(
     return Checkpoint(place_state(setup, state), no_history(len(setup.train.prompts.tokens))), []
 
 
-def evaluate_heldout(tools: Tools, state: TrainState) -> Heldout | None:
+def evaluate_heldout(learner: BatchLearner, state: TrainState) -> Heldout | None:
     """Answer the held-out problems greedily; None if no evaluation is requested."""
-    setup, wanted = tools.setup, tools.config.heldout
+    setup, wanted = learner.setup, learner.config.heldout
     if wanted == 0:
         return None
     worker = setup.heldout if wanted is None else setup.heldout.first(wanted)
     start = time.monotonic()
-    evaluation = evaluate(worker, setup.whole(state.params))
+    evaluation = evaluate(worker, setup.full_params(state.params))
     right, known = right_and_known(evaluation.groups.rollout)
     metrics = evaluation.metrics() | {"seconds": time.monotonic() - start}
     return Heldout(np.where(known, right, np.nan)[:, 0].astype(float), metrics)
@@ -207,12 +207,12 @@ class Adaptation:
     """The functions of the adaptation phase. Its state between batches is in the folder's files, where a resumed run reads it.
 
     Args:
-        tools: settings, setup, and functions for learning.
+        learner: settings, setup, and functions for learning.
         run: files, screen, trackers and signals of the run.
     """
 
-    def __init__(self, tools: Tools, run: RunResources):
-        self._tools, self._config, self._run = tools, tools.config, run
+    def __init__(self, learner: BatchLearner, run: RunResources):
+        self._learner, self._config, self._run = learner, learner.config, run
         self._log = read_log(run.folder.path / FEEDBACK)
         self._best = best_of(run.folder.path / UPDATES)
         self._shown: set[str] = set()
@@ -243,7 +243,7 @@ class Adaptation:
         place, log = shlex.quote(str(self._run.folder.path)), self._log
         lines = [f"Lines learned from: {len(log.rewards(len(log.rows)))}, rejected: {len(log.rejected())}."]
         lines.append(f"Adapted run: {place}; `rljax eval {place}` and `rljax sample {place}` open it.")
-        if self._tools.setup.policy.contents is not None:
+        if self._learner.setup.policy.contents is not None:
             lines.append(f"`rljax export {place} my-model` writes its model as a folder.")
         self._run.display.finish(lines)
 
@@ -253,7 +253,7 @@ class Adaptation:
 
     def _evaluate_start(self, checkpoint: Checkpoint) -> Checkpoint:
         """Evaluate the served model, which is the best one so far."""
-        found = evaluate_heldout(self._tools, checkpoint.state)
+        found = evaluate_heldout(self._learner, checkpoint.state)
         if found is not None:
             share = over_problems(found.right).text()
             self._run.display.message(f"Served model: held-out accuracy {share} on {len(found.right)} problems.")
@@ -281,10 +281,10 @@ class Adaptation:
 
     def _next_batch(self, state: TrainState) -> NewLines:
         """Read the next lines, replacing those whose `logp` cannot be right."""
-        config, setup = self._config, self._tools.setup
+        config, setup = self._config, self._learner.setup
         while True:
             found = gather(config.feedback, self._log, setup.config, setup.tokenizer, config.batch, self._bad)
-            wrong = wrong_logp(self._tools, state, found.examples) if len(found.examples) == config.batch else {}
+            wrong = wrong_logp(self._learner, state, found.examples) if len(found.examples) == config.batch else {}
             if not wrong:
                 return found
             self._bad |= wrong
@@ -315,8 +315,8 @@ class Adaptation:
     def _learn(self, before: Checkpoint, found: NewLines) -> StepOutcome:
         """Learn from a batch, and evaluate the model after it; a batch whose updates are skipped is also consumed."""
         start, step = time.monotonic(), int(before.state.step) + 1
-        attempt = try_batch(self._tools, before.state, found.examples, self._log.rewards(BASELINE))
-        heldout = evaluate_heldout(self._tools, attempt.state) if attempt.made else None
+        attempt = try_batch(self._learner, before.state, found.examples, self._log.rewards(BASELINE))
+        heldout = evaluate_heldout(self._learner, attempt.state) if attempt.made else None
         is_rejected = self._config.guard and is_worse(self._best, heldout)
         stays = attempt.made > 0 and not is_rejected
         state = (attempt.state if stays else before.state)._replace(step=before.state.step + 1)

@@ -266,7 +266,7 @@ SAMPLING_SLOT = "keep_group="
 """Prefix of a part for the slot of dynamic sampling."""
 
 
-class Words(NamedTuple):
+class StartFlags(NamedTuple):
     """Flags that decide which settings a run starts from; None if a flag is absent."""
 
     file: Path | None = None
@@ -317,32 +317,32 @@ class Start(NamedTuple):
         return self._replace(config=config, origins={**self.origins, **origins})
 
 
-def start(words: Words) -> Start:
+def choose_start(flags: StartFlags) -> Start:
     """Find the settings that a run starts from.
 
     Raises:
         InputError: a file or an experiment cannot be read, the algorithm or the task does not exist, or settings exclude each
             other.
     """
-    for source, flag in ((words.file, "--config"), (words.experiment, "--experiment")):
+    for source, flag in ((flags.file, "--config"), (flags.experiment, "--experiment")):
         check_local(source or "", flag)
-    if words.file is not None and words.file.suffix not in SUFFIXES:
-        raise InputError(f"--config {words.file}: the file must end in {', '.join(SUFFIXES)}.")
-    if words.file is not None and words.file.suffix == ".py":
-        if words.experiment is not None:
-            raise InputError(f"--config {words.file} and --experiment {words.experiment} exclude each other; set only one.")
-        words = words._replace(experiment=str(words.file), file=None)
-    contents = Contents({}, is_run=False) if words.file is None else read_settings(words.file)
+    if flags.file is not None and flags.file.suffix not in SUFFIXES:
+        raise InputError(f"--config {flags.file}: the file must end in {', '.join(SUFFIXES)}.")
+    if flags.file is not None and flags.file.suffix == ".py":
+        if flags.experiment is not None:
+            raise InputError(f"--config {flags.file} and --experiment {flags.experiment} exclude each other; set only one.")
+        flags = flags._replace(experiment=str(flags.file), file=None)
+    contents = Contents({}, is_run=False) if flags.file is None else read_settings(flags.file)
     settings = dict(contents.settings)
-    if words.dataset is not None and words.task is not None:
-        raise InputError(f"--dataset {words.dataset} and --task {words.task} exclude each other; set only one of them.")
-    if words.task is not None:
-        settings["task"] = Setting(words.task, "--task")
-    base = _base(words, settings, is_run=contents.is_run)
+    if flags.dataset is not None and flags.task is not None:
+        raise InputError(f"--dataset {flags.dataset} and --task {flags.task} exclude each other; set only one of them.")
+    if flags.task is not None:
+        settings["task"] = Setting(flags.task, "--task")
+    base = _base(flags, settings, is_run=contents.is_run)
     settings.pop("experiment", None)
-    if words.dataset is not None:
+    if flags.dataset is not None:
         base = base._replace(config=base.config.replace(task=None))
-    algorithm = words.algorithm
+    algorithm = flags.algorithm
     if algorithm is None and "algorithm" in settings:
         algorithm = settings["algorithm"].value
     shared = with_shared_options(base.config, algorithm)
@@ -351,15 +351,15 @@ def start(words: Words) -> Start:
     if settings.get("task") is not None and settings["task"].value == begun.config.to_flat().get("task"):
         settings.pop("task")  # the base already has it, with its own settings
     begun = begun.changed(settings) if settings else begun
-    return _smoke(begun, words.algorithm) if words.smoke else _cut_warm_start(begun, base, words.steps)
+    return _smoke(begun, flags.algorithm) if flags.smoke else _cut_warm_start(begun, base, flags.steps)
 
 
-def _base(words: Words, settings: Mapping[str, Setting], *, is_run: bool) -> Experiment:
+def _base(flags: StartFlags, settings: Mapping[str, Setting], *, is_run: bool) -> Experiment:
     """Return the settings that a file's settings are applied to."""
     if is_run:
         return Experiment(TrainConfig(), {})
-    own = [words.model, words.dataset, *(settings[name].value for name in ("model", "dataset") if name in settings)]
-    experiment = words.experiment
+    own = [flags.model, flags.dataset, *(settings[name].value for name in ("model", "dataset") if name in settings)]
+    experiment = flags.experiment
     if experiment is None and "experiment" in settings:
         experiment = settings["experiment"].value
     if experiment is None and any(name is not None for name in own):
@@ -440,9 +440,9 @@ def load_config(source: str | Path, *, trust: bool = False) -> TrainConfig:
     """
     is_name = Path(source).suffix == "" and not Path(source).exists()
     if is_name:
-        return start(Words(experiment=str(source))).config
+        return choose_start(StartFlags(experiment=str(source))).config
     check_code(Path(source), trust=trust)
-    return start(Words(file=Path(source))).config
+    return choose_start(StartFlags(file=Path(source))).config
 
 
 def check_code(path: Path, *, trust: bool, replaced: Collection[str] = ()) -> None:

@@ -21,7 +21,7 @@ from rljax.records import required
 from rljax.rollout import Request, Sampling
 from rljax.rollout.engine import Block, blocks_of
 from rljax.rollout.sampling import (
-    Draws,
+    RowInputs,
     decode,
     empty_rows,
     fill_rows,
@@ -57,7 +57,7 @@ def bytes_sent_sampling(config: TrainConfig, shape: TransformerConfig, mesh: Mes
     return (
         sent_bytes(programs.weights)
         + reads * sent_bytes(programs.prefill)
-        + fills(blocks, slots) * sent_bytes(programs.fill)
+        + count_fills(blocks, slots) * sent_bytes(programs.fill)
         + tokens * sent_bytes(programs.decode)
     )
 
@@ -97,7 +97,7 @@ def compile_sampling(
     make = partial(empty_rows, decoder, rows=slots, length=prompt_length, budget=budget, room=budget, kept=sampling.kept)
     empty = jax.eval_shape(make, ready)
     empty = with_places(empty, rows_shardings(decoder, empty, mesh))
-    begun = [part] * blocks[0].parts, rows_of(slots), Draws(rows_of(slots, 2, dtype=jnp.uint32), rows_of(slots))
+    begun = [part] * blocks[0].parts, rows_of(slots), RowInputs(rows_of(slots, 2, dtype=jnp.uint32), rows_of(slots))
     fill = fill_rows.lower(decoder, empty, *begun, sampling=sampling).compile(compiler_options=options)
     full = output_shapes(fill, empty)
     one = jax.ShapeDtypeStruct((), jnp.int32)
@@ -144,11 +144,11 @@ def output_shapes(program: jax.stages.Compiled, shapes: Any) -> Shapes:
     return with_places(shapes, program.output_shardings)
 
 
-def fills(blocks: Sequence[Block], slots: int) -> int:
+def count_fills(blocks: Sequence[Block], slots: int) -> int:
     """Number of times that prompts are put into rows, if all rows end at the same time.
 
     Example:
-        >>> fills([Block([0, 1], 2, 1, [(0, 0)] * 6), Block([2], 2, 1, [(0, 0)] * 4)], 8)
+        >>> count_fills([Block([0, 1], 2, 1, [(0, 0)] * 6), Block([2], 2, 1, [(0, 0)] * 4)], 8)
         3
     """
     count, free = 0, slots

@@ -48,7 +48,7 @@ RESPONSES, TOKENS, LEAVES = "responses", "tokens", "numbers"
 """Kinds of items that the values of a term belong to."""
 
 
-class Term(NamedTuple):
+class MeasuredTerm(NamedTuple):
     """One quantity in the computation from the reward to the update."""
 
     name: str
@@ -74,7 +74,7 @@ class Diagnosis(NamedTuple):
 
     kept: StoppedBatch
     """The batch that stopped the run."""
-    terms: tuple[Term, ...]
+    terms: tuple[MeasuredTerm, ...]
     """All terms, in the order of computation."""
     update_norm: float
     """Norm of the update."""
@@ -84,7 +84,7 @@ class Diagnosis(NamedTuple):
     """(row, token or None) -> prompt, response and token as text."""
 
     @property
-    def cause(self) -> Term | None:
+    def cause(self) -> MeasuredTerm | None:
         """The first term that is not finite; else the largest leaf of an update that is too large; else None."""
         unsound = next((term for term in self.terms if term.unsound), None)
         if unsound is not None or self.update_norm <= self.bound:
@@ -94,7 +94,7 @@ class Diagnosis(NamedTuple):
 
 def measure_term(
     name: str, kind: str, values: Shaped[np.ndarray, "..."], used: Shaped[np.ndarray, "..."] | None = None
-) -> Term:
+) -> MeasuredTerm:
     """Measure a term.
 
     Args:
@@ -114,7 +114,7 @@ def measure_term(
     sizes = np.where(counts & ~bad, np.abs(values), -1.0)
     first = np.argmax(bad) if bad.any() else np.argmax(sizes) if sizes.size else 0
     place = tuple(int(i) for i in np.unravel_index(first, values.shape)) if values.size else ()
-    return Term(name, kind, int(counts.sum()), int(bad.sum()), float(max(sizes.max(initial=0.0), 0.0)), place)
+    return MeasuredTerm(name, kind, int(counts.sum()), int(bad.sum()), float(max(sizes.max(initial=0.0), 0.0)), place)
 
 
 def diagnose(target: Path, seams: Seams = BUILT_IN, *, trust: bool = False) -> Diagnosis:
@@ -187,10 +187,10 @@ def replay(setup: Setup, state: TrainState, kept: StoppedBatch) -> Diagnosis:
     if setup.critic is not None:
         terms += value_terms(setup, state, sequences, batch)
     leaves, update_norm, bound = update_terms(setup, state, sequences, batch, step=kept.step - 1)
-    return Diagnosis(kept, (*terms, *leaves), update_norm, bound, partial(words, setup, groups))
+    return Diagnosis(kept, (*terms, *leaves), update_norm, bound, partial(decode_row, setup, groups))
 
 
-def rollout_terms(rollout: Rollout[np.ndarray], present: Bool[np.ndarray, "P G"]) -> list[Term]:
+def rollout_terms(rollout: Rollout[np.ndarray], present: Bool[np.ndarray, "P G"]) -> list[MeasuredTerm]:
     """Measure the rewards and log-probabilities of a rollout, wherever there is a response."""
     mask = rollout.mask.reshape(-1, rollout.mask.shape[-1])
     judged = present if rollout.valid is None else present & rollout.valid
@@ -202,14 +202,14 @@ def rollout_terms(rollout: Rollout[np.ndarray], present: Bool[np.ndarray, "P G"]
     return found
 
 
-def batch_terms(batch: Batch[np.ndarray]) -> list[Term]:
+def batch_terms(batch: Batch[np.ndarray]) -> list[MeasuredTerm]:
     """Measure advantages, weights and targets."""
     names = ("advantage", "weights", "old_logp", "value_target")
     found = {name: getattr(batch, name) for name in names}
     return [measure_term(name, TOKENS, values, batch.mask) for name, values in found.items() if values is not None]
 
 
-def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[Term]:
+def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[MeasuredTerm]:
     """Measure the policy's scores, and every part of the loss at each token."""
     compare = lambda both, packed: setup.compare(both[0], both[1], packed)  # noqa: E731
     score = on_sequences(compare, setup.mesh, scored_rows(setup))
@@ -241,7 +241,7 @@ def token_terms(
     return parts | {f"term {term.name}": term.per_token(inputs) for term in algorithm.terms}
 
 
-def value_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[Term]:
+def value_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[MeasuredTerm]:
     """Measure the critic's values and, if its head has one, the loss at each token."""
     critic = required(setup.critic, "setup.critic")
     values = make_values(critic, setup.mesh, scored_rows(setup))(required(state.critic, "state.critic").params, sequences)
@@ -259,7 +259,7 @@ def value_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Ba
 
 def update_terms(
     setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray], *, step: int
-) -> tuple[list[Term], float, float]:
+) -> tuple[list[MeasuredTerm], float, float]:
     """Measure gradient and update of each parameter, in the first mini-batch that the guard skips, else in the last one.
 
     Args:
@@ -277,7 +277,7 @@ def update_terms(
     optimizer = optax.with_extra_args_support(setup.optimizer)
     rows = setup.rows_at_once(config.minibatch_rows)
     bound = LARGEST_UPDATE * max(float(optax.tree.norm(state.params)), 1.0)
-    terms: list[Term] = []
+    terms: list[MeasuredTerm] = []
     norm = 0.0
     parts = mini_batches((sequences, batch), config.optimization.minibatches)
     for number, (responses, part) in enumerate(each for each in parts if each[1].weights.any()):
@@ -295,7 +295,7 @@ def update_terms(
     return terms, norm, bound
 
 
-def _leaves(what: str, tree: Any) -> list[Term]:
+def _leaves(what: str, tree: Any) -> list[MeasuredTerm]:
     """Measure the leaves of a tree."""
     leaves = jax.tree_util.tree_leaves_with_path(fetch(tree))
     return [
@@ -304,7 +304,7 @@ def _leaves(what: str, tree: Any) -> list[Term]:
     ]
 
 
-def words(setup: Setup, groups: Groups, row: int, token: int | None) -> dict[str, str]:
+def decode_row(setup: Setup, groups: Groups, row: int, token: int | None) -> dict[str, str]:
     """Return prompt and response of a row, and one of its tokens, as text."""
     size = groups.rollout.rewards.shape[1]
     group, place = divmod(row, size)

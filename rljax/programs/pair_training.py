@@ -536,7 +536,7 @@ def check_fingerprints(folder: PairFolder, fingerprints: Mapping[str, str]) -> N
         )
 
 
-def skips(pairs: EncodedPairs) -> bool:
+def has_untrained_tokens(pairs: EncodedPairs) -> bool:
     """Return whether some token of a response is not trained on."""
     return not all(all(side) for both in pairs.learned for side in both)
 
@@ -544,7 +544,8 @@ def skips(pairs: EncodedPairs) -> bool:
 def fingerprint_of(data: PairData) -> str:
     """Compute a hash of the pairs as tokens, in their order, and of what is not trained on in them."""
     parts = [
-        [part.chosen, part.rejected, part.margin.tolist(), part.prompt_lengths, *([part.learned] if skips(part) else [])]
+        [part.chosen, part.rejected, part.margin.tolist(), part.prompt_lengths]
+        + [part.learned] * has_untrained_tokens(part)
         for part in (data.train, data.heldout)
     ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()

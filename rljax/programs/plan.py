@@ -24,7 +24,7 @@ from rljax.programs.compiled_updates import (
     measure_updates,
     shape_setup,
 )
-from rljax.programs.roofline import Held, Work, cache_bytes, most_cache_bytes, step_work
+from rljax.programs.roofline import StepMemory, Work, cache_bytes, most_cache_bytes, step_work
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import (
     bytes_on_a_device,
@@ -136,7 +136,7 @@ def make_plan(
         )
         found = found._replace(temporaries=bound.temporaries, critic_temporaries=bound.critic_temporaries)
     cache = cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
-    read = Held(weights, sizes["params"] + sizes["opt_state"], sizes["critic"], cache, sampled.rows)
+    read = StepMemory(weights, sizes["params"] + sizes["opt_state"], sizes["critic"], cache, sampled.rows)
     phases = step_work(config, shape, algorithm, mesh, prompt_length, read)
     messages = {
         "sample": found.sample_sent,

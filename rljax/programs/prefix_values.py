@@ -11,7 +11,7 @@ from jaxtyping import Float
 from rljax.data.problem import Problem
 from rljax.data.prompts import left_pad, right_pad
 from rljax.errors import InputError
-from rljax.importing import check_trusted, is_own
+from rljax.importing import check_trusted, is_custom
 from rljax.models import Policy
 from rljax.models.policy import Params
 from rljax.parallel import policy_shardings, put, row_shards, shardings, with_places
@@ -72,7 +72,7 @@ def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best")
     run = RunFolder.open(path)
     config, needed = read_saved_settings(run.config)
     refuse_missing([name for name in needed if name == "algorithm"])
-    check_trusted(run.path, [name for name in (config.algorithm.name,) if is_own(name)], trust=opened.trust)
+    check_trusted(run.path, [name for name in (config.algorithm.name,) if is_custom(name)], trust=opened.trust)
     critic = _critic_of(config, opened)
     params = _critic_params(critic, opened.policy, opened.params, opened.mesh, run.checkpoints / place)
     compiled = make_values(critic, opened.mesh, -(-ROWS // row_shards(opened.mesh)) * row_shards(opened.mesh))

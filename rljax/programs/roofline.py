@@ -127,7 +127,7 @@ def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, score
     return 3 * layers + again + 4 * head
 
 
-class Held(NamedTuple):
+class StepMemory(NamedTuple):
     """Bytes on each device that a step reads or writes."""
 
     weights: int
@@ -143,7 +143,7 @@ class Held(NamedTuple):
 
 
 def step_work(
-    config: TrainConfig, shape: TransformerConfig, algorithm: Algorithm, mesh: Mesh, prompt_length: int, held: Held
+    config: TrainConfig, shape: TransformerConfig, algorithm: Algorithm, mesh: Mesh, prompt_length: int, memory: StepMemory
 ) -> dict[str, Work]:
     """Compute the work of each phase of an RL step in which every prompt and every response has its full length.
 
@@ -155,20 +155,20 @@ def step_work(
         algorithm: the algorithm.
         mesh: the devices.
         prompt_length: number of tokens in a prompt.
-        held: bytes on each device, and rows.
+        memory: bytes on each device, and rows.
     """
     sampling, generated = config.sampling, config.sampling.max_response_tokens
     count, slots = sampling.prompts * sampling.group_size, prompt_length + generated
-    rounds = math.ceil(count / held.rows)
+    rounds = math.ceil(count / memory.rows)
     read = forward_flops(shape, sampling.prompts * prompt_length, prompt_length, scored=sampling.prompts)
     written = forward_flops(shape, count * generated, prompt_length + generated / 2, scored=count * generated)
-    seen = held.cache * (prompt_length + generated / 2) / slots
-    work = {"sample": Work(read + written, rounds * generated * (held.weights + seen))}
+    seen = memory.cache * (prompt_length + generated / 2) / slots
+    work = {"sample": Work(read + written, rounds * generated * (memory.weights + seen))}
     forward = forward_flops(shape, count * slots, slots, scored=count * generated)
     passes = score_passes(algorithm)
     values = 0.0 if algorithm.critic is None else forward_flops(shape, count * slots, slots, scored=0)
     if passes or values:
-        work["score"] = Work(passes * forward + values, (passes + (values > 0)) * held.weights)
+        work["score"] = Work(passes * forward + values, (passes + (values > 0)) * memory.weights)
     updates, repeats = config.optimization.minibatches, config.optimization.passes
     read = {"full": 3, "sqrt": 4}.get(shape.remat, 2)
 
@@ -179,13 +179,13 @@ def step_work(
     examples = updates * config.warm_start.batch if config.optimization.auxiliary else 0
     rows, reads = count + examples, parts(updates) + (updates if examples else 0)
     flops = update_flops(shape, rows * slots, slots, scored=rows * generated)
-    moved = reads * read * held.weights + 2 * updates * held.trained
+    moved = reads * read * memory.weights + 2 * updates * memory.trained
     work["update"] = Work(repeats * flops, repeats * moved)
     if algorithm.critic is not None:
         schedule = value_schedule(algorithm, config)
         repeats *= schedule.passes
         flops = update_flops(shape, count * slots, slots, scored=0)
-        moved = parts(schedule.minibatches) * read * held.weights + 2 * schedule.minibatches * held.critic
+        moved = parts(schedule.minibatches) * read * memory.weights + 2 * schedule.minibatches * memory.critic
         work["critic"] = Work(repeats * flops, repeats * moved)
     return work
 

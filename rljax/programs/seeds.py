@@ -53,7 +53,7 @@ class SeedResult(NamedTuple):
     """The same at the end."""
 
 
-class Written(NamedTuple):
+class SeedFiles(NamedTuple):
     """Files that describe the runs together."""
 
     numbers: Path
@@ -167,7 +167,7 @@ def format_mean(mean: SeedMean, *, share: bool) -> str:
     return f"{mean.value:.4g}{interval}"
 
 
-def write_seeds(folder: Path, runs: Sequence[RunFolder]) -> Written:
+def write_seeds(folder: Path, runs: Sequence[RunFolder]) -> SeedFiles:
     """Write the results of the runs and their means as JSON, and the mean curve with its interval."""
     results, judged = [result_of(run) for run in runs], is_judged(runs)
     before, after = mean_of(results)
@@ -179,12 +179,12 @@ def write_seeds(folder: Path, runs: Sequence[RunFolder]) -> Written:
     }
     atomic_write(folder / NUMBERS, json.dumps(content, indent=1).encode() + b"\n")
     if not judged or any(summarize(run).algorithm == "sft" for run in runs):
-        return Written(folder / NUMBERS, None)
+        return SeedFiles(folder / NUMBERS, None)
     from rljax.tracking.plots import overlay  # noqa: PLC0415  matplotlib takes a second
 
     label = f"mean of {len(runs)} seeds"
     overlay({label: [run.metrics for run in runs]}, folder / PICTURE, title=f"{folder.name}: held-out accuracy")
-    return Written(folder / NUMBERS, folder / PICTURE)
+    return SeedFiles(folder / NUMBERS, folder / PICTURE)
 
 
 def as_json(mean: SeedMean) -> dict[str, float | int | None]:

@@ -122,7 +122,7 @@ def supervised_config(config: TrainConfig, epochs: int | None, rows: Iterable[Ma
     return config.replace(warm_start_steps=-(-count * (epochs or 1) // config.warm_start.batch))
 
 
-def judges(run: Run) -> bool:
+def has_judge(run: Run) -> bool:
     """Return whether a reward or an environment judges the run's answers."""
     config, parts = run.config.reward, run.folder.config["seams"]
     return config.name != UNJUDGED or config.environment is not None or "reward" in parts
@@ -161,12 +161,12 @@ def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
     run.write("the curves", lambda: plot_curves(run.folder.metrics, run.folder.curves, title=title))
     on_first(lambda: show_end(run, models))
     accuracy = required(checkpoint.notes.quality, "notes.quality").accuracy
-    return Result(run.folder.path, accuracy, accuracy, run.setup.whole(checkpoint.state.params))
+    return Result(run.folder.path, accuracy, accuracy, run.setup.full_params(checkpoint.state.params))
 
 
 def evaluate_end(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     """Evaluate after the last step if there is a reward, and save the result as the best checkpoint, which commands open."""
-    if judges(run):
+    if has_judge(run):
         run.display.message("The answers after the last step, at step 0 of RL:")
         return evaluate_and_keep_best(run, checkpoint, 0)
     count = len(run.setup.heldout.prompts.tokens)
@@ -181,7 +181,7 @@ def supervised_phase(run: Run) -> Phase:
 
     def measured(params: Params, done: int) -> dict[str, float]:
         run.display.activity("scoring held-out demonstrations", compiles=True)
-        found = measure(run.setup.whole(params))
+        found = measure(run.setup.full_params(params))
         run.display.message(f"step {done}: held-out perplexity {found['perplexity']:.4g}")
         return found
 
@@ -218,10 +218,10 @@ def supervised_phase(run: Run) -> Phase:
 
 def evaluate_accuracy(run: Run, checkpoint: Checkpoint) -> float:
     """Answer the held-out prompts greedily, and log the accuracy; NaN without a reward."""
-    if not judges(run):
+    if not has_judge(run):
         return math.nan
     run.display.activity("answering held-out problems", compiles=True)
-    metrics = evaluate(run.setup.heldout, run.setup.whole(checkpoint.state.params)).metrics()
+    metrics = evaluate(run.setup.heldout, run.setup.full_params(checkpoint.state.params)).metrics()
     run.record("eval", 0, metrics)
     run.display.evaluated(int(checkpoint.state.warm_step), metrics)
     return metrics["accuracy"]
@@ -319,7 +319,7 @@ def show_end(run: Run, models: Sequence[Path]) -> None:
         ]
     )
     prompt = next((p.prompt for p in heldout.prompts.problems if len(p.prompt) <= 40 and p.prompt.isprintable()), "...")
-    commands = next_commands(config, folder.path, prompt, judged=judges(run), model=models[-1] if models else None)
+    commands = next_commands(config, folder.path, prompt, judged=has_judge(run), model=models[-1] if models else None)
     run.display.commands("What to type next:", commands)
 
 

@@ -11,7 +11,7 @@ from rljax.errors import InputError
 from rljax.evaluation.consistency import CleanedDemonstrations, KeptResponses, clean_demonstrations, keep_responses
 from rljax.evaluation.sampled import generate_rows
 from rljax.files import atomic_write
-from rljax.importing import is_own
+from rljax.importing import is_custom
 from rljax.programs.answer_settings import GenerateSettings, refuse_options, with_changes
 from rljax.programs.evaluation import Watch, check_samples, open_sampler
 from rljax.programs.trained_policy import find_run
@@ -81,7 +81,7 @@ def step_reward_of(settings: GenerateSettings, config: TrainConfig) -> Callable 
     if settings.step_reward is not None:
         return None if settings.step_reward == "none" else named_step_reward(settings.step_reward)
     name = config.reward.step_reward
-    if name is not None and is_own(name) and not settings.trust:
+    if name is not None and is_custom(name) and not settings.trust:
         raise InputError(
             f"the run judges steps by {name}, which is code that its config.json names; read it, then add --trust (trust=True) to "
             "execute it, or give --step-reward."

@@ -124,7 +124,7 @@ def run_phases(run: Run, owned: list[Checkpoint]) -> Result:
     finish(run, checkpoint, write_final_models(run, checkpoint))
     notes = checkpoint.notes
     before, after = required(notes.quality_before, "notes.quality_before"), required(notes.quality, "notes.quality")
-    return Result(run.folder.path, before.accuracy, after.accuracy, run.setup.whole(checkpoint.state.params))
+    return Result(run.folder.path, before.accuracy, after.accuracy, run.setup.full_params(checkpoint.state.params))
 
 
 def with_dataset(

@@ -123,7 +123,7 @@ class OpenPolicy(NamedTuple):
         check_no_special_token(self.tokenizer, stop)
         check_stop_ids(stop_ids, self.tokenizer)
         ends = tuple(dict.fromkeys([*self.worker.sampling.eos_ids, *stop_ids]))
-        return self.worker.drawn_with(temperature=temperature, top_k=top_k, top_p=top_p, stop=tuple(stop), eos_ids=ends)
+        return self.worker.with_sampling(temperature=temperature, top_k=top_k, top_p=top_p, stop=tuple(stop), eos_ids=ends)
 
     def sample(
         self,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from rljax.errors import InputError
-from rljax.importing import import_function, is_own
+from rljax.importing import import_function, is_custom
 from rljax.lazy import LazyTable, lazy_names
 from rljax.rewards.correctness import reads as reads
 from rljax.rewards.correctness import right_from as right_from
@@ -77,7 +77,7 @@ def resolve(reward: str | Callable) -> Callable:
         if not source:
             raise InputError(f"the reward {family!r} needs a {MADE_OF[family].lower()}; write {family}:{MADE_OF[family]}.")
         return _makers()[family](source)
-    if not is_own(reward):
+    if not is_custom(reward):
         raise InputError(f"there is no reward {reward!r}{nearest_first(reward, BY_NAME, f'{_choices()}.')}")
     return import_function(reward, "reward")
 

@@ -17,8 +17,8 @@ from rljax.rollout.request import Request, Sampling, check_responses
 from rljax.rollout.worker import RolloutWorker
 
 
-class State(NamedTuple):
-    """A response up to some token, which is the state that a critic evaluates before that token."""
+class StateIndex(NamedTuple):
+    """Indices of a response up to some token, which is the state that a critic evaluates before that token."""
 
     group: int
     """Index of the group in the rollout."""
@@ -86,7 +86,7 @@ def end_token(tokens: Sequence[int], sampling: Sampling) -> int | None:
     return tokens[-1] if tokens and tokens[-1] in sampling.eos_ids else None
 
 
-def draw_states(groups: Groups, count: int, *, seed: int) -> list[State]:
+def sample_states(groups: Groups, count: int, *, seed: int) -> list[StateIndex]:
     """Sample states of a rollout, uniformly over its response tokens and without replacement.
 
     Args:
@@ -101,14 +101,14 @@ def draw_states(groups: Groups, count: int, *, seed: int) -> list[State]:
     if count > len(places):
         raise ValueError(f"count must be at most the rollout's {len(places)} tokens, got {count}")
     chosen = np.random.default_rng(seed).choice(len(places), count, replace=False)
-    return [State(*map(int, places[index])) for index in np.sort(chosen)]
+    return [StateIndex(*map(int, places[index])) for index in np.sort(chosen)]
 
 
 def continued_rewards(
     worker: RolloutWorker,
     params: Params,
     groups: Groups,
-    states: Sequence[State],
+    states: Sequence[StateIndex],
     *,
     continuations: int,
     key: PRNGKeyArray,

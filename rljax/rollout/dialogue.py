@@ -23,7 +23,7 @@ from rljax.records import required
 from rljax.rollout.engine import Decoding, DecodingEngine
 from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, check_responses
 from rljax.rollout.sampling import Prompts, decode_weights, empty_rows
-from rljax.rollout.slots import FittingSlots, padded_length, rooms, turn_bytes, turn_rows
+from rljax.rollout.slots import FittingSlots, growth_sizes, padded_length, turn_bytes, turn_rows
 
 FEWEST_TOKENS = 8
 """Tokens per row in the smallest compiled program that reads a turn."""
@@ -143,7 +143,7 @@ class CachedDialogue:
         self.params, self.devices = decode_weights(engine.decoder, params), row_shards(engine.mesh)
         self.engine = turn_engine(engine, self.turns)
         rows = self.engine.batch_rows(self.params, begun, self.length, budget)
-        room = budget if self.turns.grow is None else rooms(budget, self.length)[0]
+        room = budget if self.turns.grow is None else growth_sizes(budget, self.length)[0]
         sizes = {"rows": rows, "length": self.length, "budget": budget, "room": room, "kept": self.sampling.kept}
         empty = empty_rows(self.engine.decoder, self.params, **sizes, mesh=engine.mesh)
         self.decoding = Decoding(empty, np.full(rows, -1), room)

@@ -17,8 +17,8 @@ from rljax.parallel import fetch, put_rows, row_shards
 from rljax.records import required
 from rljax.rollout.request import Request, Response, Sampling
 from rljax.rollout.sampling import (
-    Draws,
     Prompts,
+    RowInputs,
     Rows,
     Samples,
     decode,
@@ -29,7 +29,7 @@ from rljax.rollout.sampling import (
     move_rows,
     read_prompts,
 )
-from rljax.rollout.slots import block_parts, compiled_rows, fewer_rows, padded_length, rooms
+from rljax.rollout.slots import block_parts, compiled_rows, fewer_rows, growth_sizes, padded_length
 from rljax.rollout.stopping import CHECK_TOKENS, Decode, may_have_stopped, stop_end
 
 Slots = Callable[[Params, int, int, int, int], int]
@@ -135,7 +135,7 @@ class DecodingEngine:
         length = padded_length(requests, self.prompt_length)
         slots = self.batch_rows(params, requests, length, budget)
         can_grow = self.decoder.grow is not None
-        room = rooms(budget, length)[0] if can_grow else budget
+        room = growth_sizes(budget, length)[0] if can_grow else budget
         sizes = {"length": length, "budget": budget, "kept": sampling.kept}
         empty = partial(empty_rows, self.decoder, params, **sizes, mesh=self.mesh)
         decoding = Decoding(empty(rows=slots, room=room), np.full(slots, -1), room)
@@ -251,9 +251,9 @@ class DecodingEngine:
         source[free] = [prompt for _, prompt in begun]
         limit[free] = [requests[index].sampling.max_tokens for index, _ in begun]
         seeds[free] = seed_words([requests[index].seed for index, _ in begun])
-        source, draws = put_rows(self.mesh, (source, Draws(seeds, limit)))
+        source, inputs = put_rows(self.mesh, (source, RowInputs(seeds, limit)))
         return decoding._replace(
-            rows=fill_rows(self.decoder, decoding.rows, prompts, source, draws, sampling=sampling),
+            rows=fill_rows(self.decoder, decoding.rows, prompts, source, inputs, sampling=sampling),
             request_of_row=request_of_row,
         )
 

@@ -18,7 +18,7 @@ import numpy as np
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
-from rljax.importing import import_function, is_own
+from rljax.importing import import_function, is_custom
 from rljax.lazy import LazyTable
 from rljax.rewards.calling import called_name, place_of
 from rljax.text import nearest_first, one_line
@@ -187,7 +187,7 @@ def make_environment(name: str, options: str | None = None) -> Environment:
         arguments = error
     if not isinstance(arguments, dict):
         raise InputError(f"environment_options is {options!r:.80}; a JSON object is expected, such as '{{\"size\": 5}}'.")
-    if name not in ENVIRONMENTS and not is_own(name):
+    if name not in ENVIRONMENTS and not is_custom(name):
         advice = f"choose one of {', '.join(ENVIRONMENTS)}, or name your own class as `module:Class` or `path.py:Class`."
         raise InputError(f"there is no environment {name!r}{nearest_first(name, ENVIRONMENTS, advice)}")
     build = ENVIRONMENTS[name] if name in ENVIRONMENTS else import_function(name, "environment")

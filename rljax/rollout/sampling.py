@@ -33,7 +33,7 @@ class Prompts(NamedTuple):
     """The decoder's state after each prompt."""
 
 
-class Draws(NamedTuple):
+class RowInputs(NamedTuple):
     """Seed and length limit of each row."""
 
     seeds: UInt32[Array | np.ndarray, "B 2"]
@@ -69,7 +69,7 @@ class Rows(NamedTuple):
     """The last token that was sampled."""
     ended: Bool[Array, "B"]
     """Whether the row has ended and can take another prompt."""
-    draws: Draws
+    inputs: RowInputs
     """Seed and length limit of each row."""
     samples: Samples
     """The tokens sampled so far."""
@@ -209,7 +209,7 @@ def empty_rows(
         state=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), begun.state),
         token=whole,
         ended=~none,
-        draws=Draws(jnp.zeros((rows, 2), jnp.uint32), whole),
+        inputs=RowInputs(jnp.zeros((rows, 2), jnp.uint32), whole),
         samples=Samples(numbers.astype(jnp.int32), numbers, numbers, whole, none, ids),
     )
     return empty if mesh is None else jax.lax.with_sharding_constraint(empty, rows_shardings(decoder, empty, mesh))
@@ -244,7 +244,7 @@ def _sample_tokens(
 ) -> Rows:
     """Sample a token in each active row."""
     samples = rows.samples
-    keys = jax.random.wrap_key_data(jnp.asarray(rows.draws.seeds), impl="threefry2x32")
+    keys = jax.random.wrap_key_data(jnp.asarray(rows.inputs.seeds), impl="threefry2x32")
     keys, kept = jax.vmap(jax.random.fold_in)(keys, samples.count), samples.kept
     if sampling.kept is None:
         token, behaviour, policy = sample_token(logits, keys, sampling)
@@ -257,13 +257,13 @@ def _sample_tokens(
         jnp.where(active, samples.count, samples.tokens.shape[1]),
     )  # beyond the end: not written
     count = samples.count + active.astype(jnp.int32)
-    is_last = count >= rows.draws.limit
+    is_last = count >= rows.inputs.limit
     is_eos = (token[:, None] == jnp.array([sampling.eos_ids], jnp.int32)).any(-1)
     return Rows(
         state=state,
         token=jnp.where(active, token, rows.token),
         ended=jnp.where(active, is_eos | is_last, rows.ended),
-        draws=rows.draws,
+        inputs=rows.inputs,
         samples=Samples(
             tokens=samples.tokens.at[place].set(token, mode="drop"),
             behaviour_logp=samples.behaviour_logp.at[place].set(behaviour, mode="drop"),
@@ -281,7 +281,7 @@ def fill_rows(
     rows: Rows,
     prompts: Sequence[Prompts],
     source: Int[Array, "B"],
-    draws: Draws,
+    inputs: RowInputs,
     *,
     sampling: Sampling,
 ) -> Rows:
@@ -294,7 +294,7 @@ def fill_rows(
         rows: rows in the middle of a decode.
         prompts: the prompts of the responses, in parts that were read one after the other.
         source: index of each row's prompt, counted across all parts; rows with a negative index are left unchanged.
-        draws: seeds and length limits of the new rows.
+        inputs: seeds and length limits of the new rows.
         sampling: how tokens are sampled.
     """
     is_new = source >= 0
@@ -306,8 +306,8 @@ def fill_rows(
         first += count
     logits = jnp.concatenate([part.logits for part in prompts])
     begun = rows._replace(
-        draws=Draws(
-            jnp.where(is_new[:, None], draws.seeds, rows.draws.seeds), jnp.where(is_new, draws.limit, rows.draws.limit)
+        inputs=RowInputs(
+            jnp.where(is_new[:, None], inputs.seeds, rows.inputs.seeds), jnp.where(is_new, inputs.limit, rows.inputs.limit)
         ),
         samples=rows.samples._replace(count=jnp.where(is_new, 0, rows.samples.count)),
     )

@@ -57,7 +57,7 @@ def compiled_rows(rows: int, devices: int) -> int:
     return -(-rows // devices) * devices
 
 
-def rooms(budget: int, length: int) -> tuple[int, ...]:
+def growth_sizes(budget: int, length: int) -> tuple[int, ...]:
     """Return the successive sizes, in tokens of room after the prompt, of a decoder state that can grow, up to the budget.
 
     If prompts are longer than the budget, growing saves little and copies the prompts too, so there is only one size.
@@ -67,7 +67,7 @@ def rooms(budget: int, length: int) -> tuple[int, ...]:
         length: padded length of a prompt, in tokens.
 
     Example:
-        >>> rooms(8_192, 1_024), rooms(130, 20), rooms(512, 8_192), rooms(64, 8)
+        >>> growth_sizes(8_192, 1_024), growth_sizes(130, 20), growth_sizes(512, 8_192), growth_sizes(64, 8)
         ((2048, 4096, 8192), (33, 66, 130), (512,), (64,))
     """
     if budget < max(LONG_BUDGET, length):
@@ -162,7 +162,7 @@ def turn_rows(rows: int, length: int, devices: int) -> int:
 def _before_growth(caches: Caches) -> int:
     """Return the bytes of the largest cache that is copied into one with more room."""
     length, budget = caches.length, caches.budget
-    return caches.full * max((length + room for room in rooms(budget, length)[:-1]), default=0) // (length + budget)
+    return caches.full * max((length + room for room in growth_sizes(budget, length)[:-1]), default=0) // (length + budget)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from rljax.parallel import fetch, put_rows, row_shards
 from rljax.rollout.engine import Decoding, DecodingEngine
 from rljax.rollout.request import Request
 from rljax.rollout.sampling import decode, decode_weights, empty_rows, read_prompts
-from rljax.rollout.slots import compiled_rows, padded_length, rooms
+from rljax.rollout.slots import compiled_rows, growth_sizes, padded_length
 
 
 def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, every: int = 4) -> Iterator[list[int]]:
@@ -30,7 +30,7 @@ def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, e
     params, mesh = decode_weights(engine.decoder, params), engine.mesh
     budget, can_grow = request.sampling.max_tokens, engine.decoder.grow is not None
     sampling, length = request.sampling._replace(stop=()), padded_length([request], engine.prompt_length)
-    rows, room = compiled_rows(1, row_shards(mesh)), rooms(budget, length)[0] if can_grow else budget
+    rows, room = compiled_rows(1, row_shards(mesh)), growth_sizes(budget, length)[0] if can_grow else budget
     empty = empty_rows(
         engine.decoder, params, rows=rows, length=length, budget=budget, room=room, kept=sampling.kept, mesh=mesh
     )

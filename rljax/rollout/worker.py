@@ -169,25 +169,25 @@ class RolloutWorker:
         prompts = replace(self.prompts, problems=self.prompts.problems[:count], tokens=self.prompts.tokens[:count])
         return replace(self, prompts=prompts)
 
-    def drawn_with(self, **changes: float | int | tuple[str, ...] | tuple[int, ...] | None) -> "RolloutWorker":
+    def with_sampling(self, **changes: float | int | tuple[str, ...] | tuple[int, ...] | None) -> "RolloutWorker":
         """Return a worker with changed sampling settings (see `Sampling`) that records no sampling masks."""
         return replace(self, sampling=self.sampling._replace(kept=None, **changes))
 
     def greedy(self) -> "RolloutWorker":
         """Return a worker that always takes the likeliest token."""
-        return self.drawn_with(temperature=0.0, top_k=None, top_p=None)
+        return self.with_sampling(temperature=0.0, top_k=None, top_p=None)
 
-    def watched(self, progress: Progress) -> "RolloutWorker":
+    def with_progress(self, progress: Progress) -> "RolloutWorker":
         """Return a worker that reports the progress of judging to `progress`."""
         return replace(self, judge=self.judge._replace(progress=progress))
 
-    def patient(self, patience: Patience) -> "RolloutWorker":
+    def with_patience(self, patience: Patience) -> "RolloutWorker":
         """Return a worker that retries a failing judge; from now on, its engine also reports through `patience.tell`."""
         if isinstance(self.engine, ReportingEngine):
             self.engine.report_to(patience.tell)
         return replace(self, judge=self.judge._replace(patience=patience))
 
-    def timed(self, judging: Callable[[], AbstractContextManager]) -> "RolloutWorker":
+    def with_judging(self, judging: Callable[[], AbstractContextManager]) -> "RolloutWorker":
         """Return a worker that enters a context while responses are judged."""
         return replace(self, judging=judging)
 

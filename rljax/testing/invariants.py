@@ -10,7 +10,7 @@ from rljax.testing.example import Example
 
 Evaluate = Callable[[Example], tuple[float, np.ndarray]]
 """Rollout -> loss, and its gradient with respect to `logp`."""
-Change = Callable[[np.ndarray], np.ndarray]
+ArrayChange = Callable[[np.ndarray], np.ndarray]
 
 
 class BrokenInvariant(NamedTuple):
@@ -29,11 +29,11 @@ class Variant(NamedTuple):
     """Name of the change."""
     example: Example
     """The rearranged rollout."""
-    back: Change
+    back: ArrayChange
     """Function from the gradient of the rearranged rollout to the gradient in the original arrangement."""
 
 
-def change_arrays(example: Example, change: Change, *, tokens_only: bool = False) -> Example:
+def change_arrays(example: Example, change: ArrayChange, *, tokens_only: bool = False) -> Example:
     """Apply a change to every array, or only to the per-token arrays."""
     arrays = {field.name: getattr(example, field.name) for field in fields(example)}
     present = {name: x for name, x in arrays.items() if x is not None and (x.ndim == 3 or not tokens_only)}

@@ -28,7 +28,7 @@ from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer
 from rljax.distribution import NAME
 from rljax.errors import InputError
 from rljax.files import AppendFile
-from rljax.importing import is_own, sources_of
+from rljax.importing import is_custom, sources_of
 from rljax.models.huggingface import locate
 from rljax.rewards import MADE_OF
 from rljax.rewards.protocol import Weighted
@@ -269,7 +269,7 @@ def digest_of_name(name: str, built_in: Iterable[str]) -> str | None:
         return digest_of_model(name.removeprefix(MODEL))
     if family in MADE_OF:
         return _digest_of_file(Path(source).expanduser())
-    return _digest_of_code(name.rpartition(":")[0]) if is_own(name) else None
+    return _digest_of_code(name.rpartition(":")[0]) if is_custom(name) else None
 
 
 def _digest_of_code(source: str) -> str | None:

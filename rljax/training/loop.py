@@ -128,9 +128,9 @@ def run_training(
         stream.tell(display.warning)
         display.set_accuracy_label(accuracy_name(setup.heldout))
         stack.enter_context(watch_compilation(display.compiling))
-        setup = setup.watched(display.judging)
-        setup = setup.patient(Patience(WAITS, display.warning, lambda: resources.stop.requested))
-        setup = setup._replace(train=setup.train.timed(partial(resources.stopwatch.phase, "judge")))
+        setup = setup.with_progress(display.judging)
+        setup = setup.with_patience(Patience(WAITS, display.warning, lambda: resources.stop.requested))
+        setup = setup._replace(train=setup.train.with_judging(partial(resources.stopwatch.phase, "judge")))
         run = Run(**vars(resources), setup=setup, abandonable=nullcontext if grace is None else grace.within)
         introduce(run, owned[0].state, changes)
         for loss in (*([ABANDONED] if killed and existing is not None else []), *losses):

@@ -159,7 +159,7 @@ def advantage_variance(batch: Batch[np.ndarray]) -> float | None:
 
 
 class Reinforcement:
-    """The functions of the RL phase, with what changes between its steps: the current tools, and the alarms raised so far."""
+    """The functions of the RL phase, with what changes between its steps: those of a step, and the alarms raised so far."""
 
     def __init__(self, run: Run):
         self._run = run
@@ -167,14 +167,14 @@ class Reinforcement:
     def make_step(self, checkpoint: Checkpoint) -> Step:
         """Build the step."""
         run = self._run
-        self._tools, self._watch = tools_after(run, checkpoint), begin_watch(run, checkpoint)
-        choose_prompts = make_choice(run.config, self._tools.setup.order)
+        self._functions, self._watch = make_step_functions(run, checkpoint), begin_watch(run, checkpoint)
+        choose_prompts = make_choice(run.config, self._functions.setup.order)
         run.stopwatch.lap()  # the time before this is not part of an RL step
 
         own_step = next((option.step for option in run.setup.options if option.step is not None), one_step)
 
         def step(checkpoint: Checkpoint) -> StepOutcome:
-            result = own_step(run, self._tools, checkpoint, choose_prompts)
+            result = own_step(run, self._functions, checkpoint, choose_prompts)
             return StepOutcome(result.checkpoint, result.numbers, result.numbers.get("skipped_updates"), result)
 
         return step
@@ -187,7 +187,7 @@ class Reinforcement:
             if option.react is not None:
                 checkpoint = option.react(self._run, checkpoint, self._watch)
         if checkpoint.journal != outcome.checkpoint.journal:
-            self._tools = tools_after(self._run, checkpoint)
+            self._functions = make_step_functions(self._run, checkpoint)
         return checkpoint
 
     def evaluate(self, outcome: StepOutcome) -> tuple[Checkpoint, bool]:
@@ -234,7 +234,7 @@ def enter_rl(setup: Setup, checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint._replace(state=first_rl_state(setup, checkpoint.state))
 
 
-class Tools(NamedTuple):
+class StepFunctions(NamedTuple):
     """The setup and the functions that make a step."""
 
     setup: Setup
@@ -260,9 +260,9 @@ class StepResult(NamedTuple):
     """Metrics of the step."""
 
 
-def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepResult:
+def one_step(run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepResult:
     """Sample, judge and learn once; only sampling and judging may be abandoned after SIGTERM."""
-    start, setup = time.monotonic(), tools.setup
+    start, setup = time.monotonic(), functions.setup
     run.display.activity("sampling", compiles=True)
     with run.abandonable(partial(save_and_exit, run, checkpoint)), run.stopwatch.phase("sample"):
         state, history, collected = next_rollout(
@@ -271,20 +271,20 @@ def one_step(run: Run, tools: Tools, checkpoint: Checkpoint, choose_prompts: Cho
     return_freed_memory()
     run.display.activity("learning", compiles=True)
     sampler, _ = sampler_of(setup, state)
-    state, scored_rollout, batch, learned = learn_from(tools, state, sampler, collected, run.stopwatch)
+    state, scored_rollout, batch, learned = learn_from(functions, state, sampler, collected, run.stopwatch)
     after = checkpoint._replace(state=state, history=history, carried=collected.surplus)
     return step_result(run, after, collected, scored_rollout, batch, learned, start=start)
 
 
 def learn_from(
-    tools: Tools, state: TrainState, sampler: Params, collected: Collected, stopwatch: Stopwatch
+    functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected, stopwatch: Stopwatch
 ) -> tuple[TrainState, ScoredRollout, Batch[Any], LearnMetrics]:
     """Score a rollout that the trained parameters `sampler` sampled, and make all updates on it; the old state is donated."""
     with stopwatch.phase("score"):
-        scored_rollout = tools.score_rollout(state, collected.groups, None if sampler is state.params else sampler)
+        scored_rollout = functions.score_rollout(state, collected.groups, None if sampler is state.params else sampler)
     return_freed_memory()
     with stopwatch.phase("update"):
-        state, metrics, batch = tools.learn(state, scored_rollout)
+        state, metrics, batch = functions.learn(state, scored_rollout)
     return_freed_memory()
     return state, scored_rollout, batch, metrics
 
@@ -306,10 +306,10 @@ def step_result(
     return StepResult(after, collected, scored_rollout, batch, numbers)
 
 
-def tools_after(run: Run, checkpoint: Checkpoint) -> Tools:
-    """Build the tools for the steps after a checkpoint, until an option changes a setting."""
+def make_step_functions(run: Run, checkpoint: Checkpoint) -> StepFunctions:
+    """Build the functions for the steps after a checkpoint, until an option changes a setting."""
     setup = revise_setup(run.setup, checkpoint)
-    return Tools(setup, make_rollout_scorer(setup), make_learner(setup, checkpoint.state))
+    return StepFunctions(setup, make_rollout_scorer(setup), make_learner(setup, checkpoint.state))
 
 
 def revise_setup(setup: Setup, checkpoint: Checkpoint) -> Setup:

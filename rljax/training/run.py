@@ -186,7 +186,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     """
     run.display.activity("answering held-out problems", compiles=True)
     start = time.monotonic()
-    evaluation = evaluate(run.setup.heldout, run.setup.whole(checkpoint.state.params))
+    evaluation = evaluate(run.setup.heldout, run.setup.full_params(checkpoint.state.params))
     return_freed_memory()
     metrics = evaluation.metrics() | {"seconds": time.monotonic() - start}
     quality = quality_of(metrics, run.config.run.best_metric or evaluation.best_metric)

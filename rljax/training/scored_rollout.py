@@ -109,7 +109,7 @@ def next_rollout(
     sampling = config.sampling
     count = round(sampling.prompts * (1.0 if keep_group is None else sampling.oversample))
     trained, version = sampler_of(setup, state)
-    params = trained if setup.base is None else setup.whole(trained)
+    params = trained if setup.base is None else setup.full_params(trained)
 
     def sample(place: tuple[TrainState, History]) -> tuple[tuple[TrainState, History], Groups]:
         state, history = place

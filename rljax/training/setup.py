@@ -103,7 +103,7 @@ class Setup(NamedTuple):
         """Return a setup with one more option."""
         return self._replace(options=(*self.options, option))
 
-    def whole(self, params: Params | None) -> Params:
+    def full_params(self, params: Params | None) -> Params:
         """Return the policy's full parameters from the trained ones, merging an adapter into its base; None gives the base."""
         if self.base is None:
             return params
@@ -113,13 +113,13 @@ class Setup(NamedTuple):
         """Return the number of rows per micro-batch in an update on this many responses."""
         return rows_at_once(self.config, self.mesh, self.prompt_length, responses, on_cpus=is_on_cpus(self.mesh))
 
-    def patient(self, patience: Patience) -> "Setup":
+    def with_patience(self, patience: Patience) -> "Setup":
         """Return a setup that calls a failing reward or environment again."""
-        return self._replace(train=self.train.patient(patience), heldout=self.heldout.patient(patience))
+        return self._replace(train=self.train.with_patience(patience), heldout=self.heldout.with_patience(patience))
 
-    def watched(self, progress: Progress) -> "Setup":
+    def with_progress(self, progress: Progress) -> "Setup":
         """Return a setup that reports the progress of judging to `progress`."""
-        return self._replace(train=self.train.watched(progress), heldout=self.heldout.watched(progress))
+        return self._replace(train=self.train.with_progress(progress), heldout=self.heldout.with_progress(progress))
 
 
 def _check_sizes(config: TrainConfig, mesh: Mesh) -> None:

@@ -19,7 +19,7 @@ from rljax.cli import main
 from rljax.data.feedback import Place
 from rljax.errors import InputError
 from rljax.programs import adaptation_run
-from rljax.programs.adaptation import clipped_feedback, make_tools, relative_rewards, rollout_of, wrong_logp
+from rljax.programs.adaptation import clipped_feedback, make_batch_learner, relative_rewards, rollout_of, wrong_logp
 from rljax.programs.adaptation_config import AdaptationConfig
 from rljax.programs.adaptation_folder import Heldout, adapt_settings, begin_adaptation, best_of, better, make_served_setup
 from rljax.programs.adaptation_run import adapt
@@ -239,7 +239,7 @@ def test_the_guard_keeps_the_earlier_model(served, tmp_path, monkeypatch):
     write_queue(served, tmp_path, served.lines[: 3 * BATCH])
     shares, found = [0.5, 0.75, 0.25, 0.7], []
 
-    def evaluation(tools, state):
+    def evaluation(learner, state):
         share = shares[len(found)]
         found.append(jax.device_get(state.params))
         metrics = {"accuracy": share, "reward": share, "judged": 24, "answers": 24}
@@ -281,8 +281,8 @@ def test_the_policy_that_sampled_a_response(served, tmp_path):
     examples = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None), Example(place, None, [2], [4, 5, 1], 0.0, logp)]
     found = {}
     for which in ("first", "newest"):
-        tools = make_tools(make_config(served, tmp_path, served=which), setup, state)
-        found[which] = rollout_of(tools, state, examples, [])
+        learner = make_batch_learner(make_config(served, tmp_path, served=which), setup, state)
+        found[which] = rollout_of(learner, state, examples, [])
     for rollout in found.values():
         np.testing.assert_array_equal(rollout.behaviour_logp[1, 0, :3], np.float32(logp))
         assert rollout.mask.sum() == 6
@@ -296,14 +296,14 @@ def test_the_policy_that_sampled_a_response(served, tmp_path):
 def test_a_logp_far_from_the_served_models_is_reported(served, tmp_path):
     setup, _ = make_served_setup(make_config(served, tmp_path), None)
     state = place_state(setup, begin_adaptation(setup, first_params(setup)))
-    tools = make_tools(make_config(served, tmp_path), setup, state)
+    learner = make_batch_learner(make_config(served, tmp_path), setup, state)
     places = [Place("q", "q", line, 1, "") for line in range(3)]
     without = [Example(place, None, [2, 3], [4, 5, 1], 1.0, None) for place in places]
-    assert wrong_logp(tools, state, without) == {}
-    sampled_logp = rollout_of(tools, state, without, []).behaviour_logp[0, 0, :3]
+    assert wrong_logp(learner, state, without) == {}
+    sampled_logp = rollout_of(learner, state, without, []).behaviour_logp[0, 0, :3]
     near, far = sampled_logp - 15, sampled_logp - np.array([0, 25, 0])
     found = wrong_logp(
-        tools, state, [without[0], without[1]._replace(logp=tuple(near)), without[2]._replace(logp=tuple(far))]
+        learner, state, [without[0], without[1]._replace(logp=tuple(near)), without[2]._replace(logp=tuple(far))]
     )
     assert list(found) == [places[2]]
     assert "for token 2 of the response" in str(found[places[2]])

@@ -26,7 +26,7 @@ from rljax.programs.debugging import (
     RESPONSES,
     TOKENS,
     Diagnosis,
-    Term,
+    MeasuredTerm,
     batch_terms,
     diagnose,
     measure_term,
@@ -255,9 +255,11 @@ def test_names_survive_the_file():
 def test_a_term_counts_only_what_is_used():
     values = np.array([[np.nan, 2.0, -5.0], [np.inf, np.nan, 1.0]])
     used = np.array([[False, True, True], [True, True, False]])
-    assert measure_term("x", TOKENS, values, used) == Term("x", TOKENS, 4, 2, 5.0, (1, 0))
-    assert measure_term("x", TOKENS, np.abs(values), used & np.isfinite(values)) == Term("x", TOKENS, 2, 0, 5.0, (0, 2))
-    assert measure_term("x", TOKENS, np.zeros((2, 0))) == Term("x", TOKENS, 0, 0, 0.0, ())
+    assert measure_term("x", TOKENS, values, used) == MeasuredTerm("x", TOKENS, 4, 2, 5.0, (1, 0))
+    assert measure_term("x", TOKENS, np.abs(values), used & np.isfinite(values)) == MeasuredTerm(
+        "x", TOKENS, 2, 0, 5.0, (0, 2)
+    )
+    assert measure_term("x", TOKENS, np.zeros((2, 0))) == MeasuredTerm("x", TOKENS, 0, 0, 0.0, ())
 
 
 LOGP = -np.ones((1, 2, 3), np.float32)
@@ -268,7 +270,7 @@ def test_a_log_probability_that_is_not_a_number_is_named_with_its_token():
     logp = LOGP.copy()
     logp[0, 1, 2] = np.nan
     reward, behaviour = rollout_terms(ROLLOUT._replace(behaviour_logp=logp), np.ones((1, 2), bool))
-    assert reward == Term("reward", RESPONSES, 2, 0, 1.0, (0,))
+    assert reward == MeasuredTerm("reward", RESPONSES, 2, 0, 1.0, (0,))
     assert (behaviour.name, behaviour.unsound, behaviour.place) == ("behaviour_logp", 1, (1, 2))
 
 

@@ -8,7 +8,7 @@ import pytest
 from small_runs import SMALL
 
 from rljax.errors import InputError
-from rljax.rollout.continuations import State, continued_rewards, draw_states
+from rljax.rollout.continuations import StateIndex, continued_rewards, sample_states
 from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.setup import make_setup
 
@@ -34,19 +34,19 @@ def with_reward(worker, reward):
 
 def test_prefixes_end_at_response_tokens(rollout):
     _, _, groups = rollout
-    states = draw_states(groups, 12, seed=0)
+    states = sample_states(groups, 12, seed=0)
     assert len(set(states)) == 12
     assert all(groups.rollout.mask[state] for state in states)
-    assert draw_states(groups, 12, seed=0) == states
+    assert sample_states(groups, 12, seed=0) == states
     with pytest.raises(
         ValueError, match=f"count must be at most the rollout's {groups.rollout.mask.sum()} tokens, got 999"
     ):
-        draw_states(groups, 999, seed=0)
+        sample_states(groups, 999, seed=0)
 
 
 def test_a_continuation_begins_with_its_prefix(rollout):
     worker, params, groups = rollout
-    states, seen = [State(0, 1, 3), State(2, 0, 0), State(1, 0, 7)], []
+    states, seen = [StateIndex(0, 1, 3), StateIndex(2, 0, 0), StateIndex(1, 0, 7)], []
 
     def remember(prompts, completions):
         seen.extend(zip(prompts, completions, strict=True))
@@ -74,7 +74,7 @@ def test_the_value_of_a_finished_answer_is_its_reward(rollout):
         with_reward(worker, lambda completions: [float(ord(c[0])) if c else 0.0 for c in completions]),
         params,
         groups,
-        [State(0, 0, 7)] if groups.rollout.mask[0, 0, 7] else [State(0, 1, 1)],
+        [StateIndex(0, 0, 7)] if groups.rollout.mask[0, 0, 7] else [StateIndex(0, 1, 1)],
         continuations=6,
         key=jax.random.key(2),
         rows=6,
@@ -86,4 +86,4 @@ def test_a_reward_that_abstains_is_refused(rollout):
     worker, params, groups = rollout
     silent = with_reward(worker, lambda completions: [None] * len(completions))
     with pytest.raises(InputError, match="abstained on some continuations"):
-        continued_rewards(silent, params, groups, [State(0, 0, 0)], continuations=2, key=jax.random.key(0), rows=2)
+        continued_rewards(silent, params, groups, [StateIndex(0, 0, 0)], continuations=2, key=jax.random.key(0), rows=2)

@@ -12,7 +12,7 @@ from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig, init_params, language_model, score_tokens, transformer_policy
 from rljax.rollout import Sampling, Sequences, pack
 from rljax.rollout.engine import seed_words
-from rljax.rollout.sampling import Draws, decode, empty_rows, fill_rows, read_prompts, sample_token, shift_right
+from rljax.rollout.sampling import RowInputs, decode, empty_rows, fill_rows, read_prompts, sample_token, shift_right
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
@@ -46,8 +46,8 @@ def sample(params, prompts, attention, seeds, sampling=SAMPLING, decoder=DECODER
     count, length = prompts.shape
     read = read_prompts(decoder, params, prompts, attention, budget=BUDGET)
     rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET, room=BUDGET)
-    draws = Draws(jnp.array(seeds), jnp.full(count, BUDGET))
-    rows = fill_rows(DECODER, rows, [read], jnp.arange(count), draws, sampling=sampling)
+    inputs = RowInputs(jnp.array(seeds), jnp.full(count, BUDGET))
+    rows = fill_rows(DECODER, rows, [read], jnp.arange(count), inputs, sampling=sampling)
     rows, _ = decode(DECODER, params, rows, jnp.int32(count), jnp.int32(BUDGET), sampling=sampling)
     drawn = rows.samples
     mask = jnp.arange(BUDGET)[None] < drawn.count[:, None]
@@ -109,12 +109,12 @@ def test_inserting_prompts_together_or_one_after_another_gives_the_same_result(p
         read_prompts(DECODER, params, PROMPTS[place : place + 2], PROMPT_MASK[place : place + 2], budget=BUDGET)
         for place in (0, 2)
     ]
-    draws = Draws(jnp.array(SEEDS[:count]), jnp.full(count, BUDGET))
+    inputs = RowInputs(jnp.array(SEEDS[:count]), jnp.full(count, BUDGET))
 
     def drawn(*fills):
         rows = empty_rows(DECODER, params, rows=count, length=length, budget=BUDGET, room=BUDGET)
         for prompts, source in fills:
-            rows = fill_rows(DECODER, rows, prompts, jnp.array(source), draws, sampling=SAMPLING)
+            rows = fill_rows(DECODER, rows, prompts, jnp.array(source), inputs, sampling=SAMPLING)
         return decode(DECODER, params, rows, jnp.int32(count), jnp.int32(BUDGET), sampling=SAMPLING)[0].samples
 
     together = drawn((parts, [2, 0, 3, -1, 1, 2]))

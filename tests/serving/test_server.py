@@ -51,7 +51,7 @@ def test_greedy_tokens_match_rljax_sample(server, opened):
 
 
 def sample_tokens(opened, prompts, most, **settings):
-    worker = opened.worker.drawn_with(max_tokens=most)
+    worker = opened.worker.with_sampling(max_tokens=most)
     rows = opened._replace(worker=worker).sample_ids(prompts, **settings)
     return [row for group in rows for row in group]
 
@@ -106,7 +106,7 @@ def test_rows_of_a_batch_have_their_own_settings(server):
 def test_a_seed_gives_the_same_tokens_as_in_the_engine(server, opened):
     url, _ = server
     body = post(url, TEXT, prompt=[9, 10], n=2, max_tokens=12, seed=11, top_k=50, return_token_ids=True).json()
-    request = opened.worker.drawn_with(max_tokens=12, temperature=1.0, top_k=50).sampling
+    request = opened.worker.with_sampling(max_tokens=12, temperature=1.0, top_k=50).sampling
     from rljax.rollout.request import Request
 
     requests = [Request((9, 10), 0, 0, request, 11 + place) for place in range(2)]

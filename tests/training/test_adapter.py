@@ -84,7 +84,7 @@ def finished(config, tmp_path_factory):
 def sampled(config):
     """A rollout whose groups contain both rewards."""
     setup, state = first_state(config, reward=even_length)
-    groups = setup.train.generate(setup.whole(state.params), range(4), 4, jax.random.key(0))
+    groups = setup.train.generate(setup.full_params(state.params), range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
     return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
 
@@ -97,7 +97,7 @@ def merged_rollout(config, request):
     keys = iter(jax.random.split(jax.random.key(1), len(jax.tree.leaves(state.params))))
     changed = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), state.params)
     state = rl_state(setup, state._replace(params=changed))
-    groups = setup.train.generate(setup.whole(state.params), range(4), 4, jax.random.key(0))
+    groups = setup.train.generate(setup.full_params(state.params), range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
     return setup, state, groups._replace(rollout=groups.rollout._replace(rewards=rewards))
 
@@ -129,8 +129,8 @@ def test_the_state_contains_the_adapter_but_no_base_weights(config):
     assert size < count_parameters(setup.base.params) / 2
     assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim) == 2 * size, "two moments"
     assert state.reference is None
-    assert setup.whole(state.reference) is setup.base.params
-    jax.tree.map(np.testing.assert_array_equal, setup.whole(state.params), setup.base.params)
+    assert setup.full_params(state.reference) is setup.base.params
+    jax.tree.map(np.testing.assert_array_equal, setup.full_params(state.params), setup.base.params)
     saved = rl_state(*first_state(config.replace(warm_start_steps=1), reward=even_length)).reference
     assert count_parameters(saved) == size, "a warm start moves the reference away from the base"
 
@@ -179,7 +179,7 @@ def test_a_mesh_and_one_device_make_the_same_update(config, sampled):
         setup, state = first_state(config.replace(**axes), reward=even_length)
         state = rl_state(setup, state)
         state, _ = learn_from(setup, state, sampled)
-        after.append(jax.device_get((state.params, setup.whole(state.params))))
+        after.append(jax.device_get((state.params, setup.full_params(state.params))))
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), *after)
 
 

@@ -250,7 +250,7 @@ def test_a_greedy_response_to_each_prompt_is_judged_and_not_trained_on():
     config = ONE_STEP.replace(algorithm="remax", prompts=4, group_size=1)
     setup, state = start_rl(config)
     groups = setup.train.generate(state.params, range(4), 1, jax.random.key(0))
-    greedy = setup.train.drawn_with(temperature=0.0).answer(state.params, range(4), jax.random.key(1))
+    greedy = setup.train.with_sampling(temperature=0.0).answer(state.params, range(4), jax.random.key(1))
     texts = [setup.train.judge.completion(response) for response in greedy]
     assert groups.rollout.greedy_rewards.tolist() == even_length(texts)
     assert groups.rollout.mask.shape[:2] == (4, 1)

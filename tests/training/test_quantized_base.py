@@ -71,7 +71,7 @@ def finished(config, tmp_path_factory):
 def sampled(config):
     """A rollout whose groups contain both rewards, with the setup and state that sampled it."""
     setup, state = first_state(config, reward=even_length)
-    groups = setup.train.generate(setup.whole(state.params), range(4), 4, jax.random.key(0))
+    groups = setup.train.generate(setup.full_params(state.params), range(4), 4, jax.random.key(0))
     rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
     return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
 
@@ -103,7 +103,7 @@ def test_sampler_and_update_agree_up_to_rounding(config, dtype):
     setup, state = first_state(config.replace(dtype=dtype), reward=even_length)
     keys = iter(jax.random.split(jax.random.key(1), len(jax.tree.leaves(state.params))))
     adapter = jax.tree.map(lambda x: x + 0.02 * jax.random.normal(next(keys), x.shape), state.params)
-    params = setup.whole(adapter)
+    params = setup.full_params(adapter)
     assert {leaf.dtype for leaf in jax.tree.leaves(params) if leaf.ndim > 1} == {jnp.dtype(dtype)}
     expected = jax.tree.map(lambda ours, exact: exact.astype(ours.dtype), params, effective_params(setup.base, adapter))
     jax.tree.map(np.testing.assert_array_equal, params, expected)
@@ -133,7 +133,7 @@ def test_a_critic_starts_as_a_float32_copy_of_the_policy(config):
     setup, state = first_state(config.replace(algorithm="ppo", algorithm_options={}, dtype="bfloat16"), reward=even_length)
     critic = rl_state(setup, state).critic.params
     assert {leaf.dtype for leaf in jax.tree.leaves(critic)} == {jnp.dtype("float32")}
-    jax.tree.map(np.testing.assert_array_equal, critic["trunk"], setup.whole(state.params))
+    jax.tree.map(np.testing.assert_array_equal, critic["trunk"], setup.full_params(state.params))
 
 
 def test_a_mesh_and_one_device_make_the_same_update(config, sampled):
@@ -142,7 +142,7 @@ def test_a_mesh_and_one_device_make_the_same_update(config, sampled):
         setup, state = first_state(config.replace(**axes), reward=even_length)
         state = rl_state(setup, state)
         state, _ = learn_from(setup, state, sampled)
-        after.append(jax.device_get((state.params, setup.base.params, setup.whole(state.params))))
+        after.append(jax.device_get((state.params, setup.base.params, setup.full_params(state.params))))
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), *after)
 
 

@@ -76,7 +76,7 @@ def learned():
         own = {} if config.adapter.rank else {"policy": BIGRAM}
         setup, state = first_state(config, reward=even_length, **own)
         state = rl_state(setup, state)
-        groups = setup.train.generate(setup.whole(state.params), range(4), 4, jax.random.key(0))
+        groups = setup.train.generate(setup.full_params(state.params), range(4), 4, jax.random.key(0))
         rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
         return setup, state, groups._replace(rollout=groups.rollout._replace(rewards=rewards))
 

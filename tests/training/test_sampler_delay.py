@@ -116,7 +116,7 @@ def test_a_step_samples_with_the_parameters_of_two_steps_ago(train_once, name):
 
     def first_sample(found, params):
         prompts = found.collected.sampled.prompt_ids[:4].tolist()
-        groups = setup.train.generate(setup.whole(on_device(params)), prompts, 4, found.key)
+        groups = setup.train.generate(setup.full_params(on_device(params)), prompts, 4, found.key)
         return groups.tokens, groups.rollout.behaviour_logp
 
     for step, found in enumerate(step_rollouts):

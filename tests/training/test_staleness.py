@@ -65,11 +65,11 @@ def test_the_next_rollout_is_judged_while_the_learner_updates(tmp_path, monkeypa
         judged.release()
         return even_length(completions)
 
-    def learn(tools, state, *rest):
+    def learn(functions, state, *rest):
         threads.add(threading.current_thread())
         is_last = int(state.step) == STEPS - 1
         assert is_last or judged.acquire(timeout=60), "the next rollout waits for the updates"
-        return staleness_learn(tools, state, *rest)
+        return staleness_learn(functions, state, *rest)
 
     staleness_learn = staleness.learn
     monkeypatch.setattr(staleness, "learn", learn)
@@ -83,14 +83,14 @@ def test_at_most_k_rollouts_wait(tmp_path, monkeypatch):
     """The learner waits, so that the sampler runs ahead as far as it can."""
     seen, sampled = [], []
 
-    def learn(tools, state, *rest):
+    def learn(functions, state, *rest):
         done = int(state.step)
         limit, deadline = min(done + 3, STEPS - 1), time.monotonic() + 60
         while (sampled[-1] if sampled else 0) < limit:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         seen.append(sampled[-1] - done)
-        return staleness_learn(tools, state, *rest)
+        return staleness_learn(functions, state, *rest)
 
     def sample_rollout(setup, choose, state, *rest):
         waiting = staleness_sample(setup, choose, state, *rest)
@@ -122,7 +122,7 @@ def test_a_reward_that_fails_on_a_later_rollout_loses_no_finished_step(tmp_path,
 
 
 def test_an_update_that_fails_ends_the_run(tmp_path, monkeypatch):
-    def learn(tools, state, *rest):
+    def learn(functions, state, *rest):
         raise FloatingPointError("no update")
 
     monkeypatch.setattr(staleness, "learn", learn)

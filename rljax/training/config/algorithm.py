@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from rljax.errors import InputError
-from rljax.importing import import_function, is_own
+from rljax.importing import import_function, is_custom
 from rljax.settings.checks import check_at_least, check_positive, check_share
 from rljax.settings.options import Options
 from rljax.text import list_names, nearest_first
@@ -185,7 +185,7 @@ def factory_of(algorithm: str) -> Callable[..., "Algorithm"]:
     """
     from rljax.algorithms import BY_NAME  # noqa: PLC0415  --help need not wait for JAX
 
-    if is_own(algorithm):
+    if is_custom(algorithm):
         return import_function(algorithm, "algorithm")
     if algorithm not in BY_NAME:
         names = list_names(sorted(BY_NAME), "rljax algorithms")

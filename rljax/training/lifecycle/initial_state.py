@@ -128,7 +128,7 @@ def initial_state(setup: Setup, params: Params) -> TrainState:
 
 def full_params_for_critic(setup: Setup, params: Params) -> Params | None:
     """Return the policy's full parameters, which may initialize a critic; None if there is no critic."""
-    return None if setup.critic is None else setup.whole(params)
+    return None if setup.critic is None else setup.full_params(params)
 
 
 def place_state(setup: Setup, state: TrainState) -> TrainState:

@@ -145,7 +145,7 @@ def write_final_models(run: Run, checkpoint: Checkpoint) -> list[Path]:
 
 def _write_model(run: Run, checkpoint: Checkpoint, which: str) -> Path:
     setup, folder = run.setup, run.folder.path / which
-    params = setup.whole(_params(run, checkpoint, which))
+    params = setup.full_params(_params(run, checkpoint, which))
     extras = companions(run.config, setup.tokenizer)
     save = partial(save_model, model=setup.policy, params=params, extras=extras)
     run.disk.attempt_together("the model", lambda: atomically(folder, save))

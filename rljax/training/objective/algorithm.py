@@ -18,7 +18,7 @@ from rljax.algorithms.critic import with_pretrained_value
 from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.evaluation.kinds import KNOWN_COLUMNS, MOST_KINDS, kind_column
-from rljax.importing import is_own
+from rljax.importing import is_custom
 from rljax.models import Policy
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.records import required
@@ -46,7 +46,7 @@ def resolved_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def _run_lengths(config: TrainConfig) -> dict[str, int]:
-    known = {} if is_own(config.algorithm.name) else option_names(config.algorithm.name)
+    known = {} if is_custom(config.algorithm.name) else option_names(config.algorithm.name)
     return run_lengths(known, config.algorithm.options, config.sampling.max_response_tokens)
 
 
@@ -58,7 +58,7 @@ def with_paper_lengths(config: TrainConfig) -> TrainConfig:
         {'max_length': 20480, 'cache': 4096}
     """
     name, options = config.algorithm.name, config.algorithm.options
-    return config if is_own(name) else config.replace(algorithm_options=paper_lengths(option_names(name), options))
+    return config if is_custom(name) else config.replace(algorithm_options=paper_lengths(option_names(name), options))
 
 
 def misfits(config: TrainConfig) -> list[str]:
@@ -82,7 +82,7 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
         advice = nearest_first(unknown[0], known, f"it has {', '.join(known) or 'none'}.")
         raise InputError(f"{name} has no option {', '.join(map(repr, unknown))}{advice}")
     try:
-        algorithm = factory_of(name)(**options) if is_own(name) else _built_in(name, **options)
+        algorithm = factory_of(name)(**options) if is_custom(name) else _built_in(name, **options)
     except ValueError as error:
         raise InputError(f"The options {options} do not fit {name}: {error}.") from error
     if not isinstance(algorithm, Algorithm):

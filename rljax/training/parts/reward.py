@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from rljax.algorithms import Algorithm
 from rljax.data.problem import Problem
 from rljax.errors import InputError
-from rljax.importing import is_own
+from rljax.importing import is_custom
 from rljax.preference.note import PREFIX
 from rljax.rewards import BY_NAME, MADE_OF, RUN_PROGRAMS, resolve
 from rljax.rewards.protocol import combine, needs_all_hosts
@@ -78,8 +78,8 @@ def code_of(config: TrainConfig) -> tuple[str, ...]:
         (('mine.py:judge',), ())
     """
     names = (name.removeprefix("brier:") for name in config.reward.names)
-    own = [name for name in names if name not in BY_NAME and name.partition(":")[0] not in NO_CODE and is_own(name)]
-    return (*own, *filter(is_own, [config.reward.environment or ""]))
+    own = [name for name in names if name not in BY_NAME and name.partition(":")[0] not in NO_CODE and is_custom(name)]
+    return (*own, *filter(is_custom, [config.reward.environment or ""]))
 
 
 def code_of_training(config: TrainConfig) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def code_of_training(config: TrainConfig) -> tuple[str, ...]:
         ('mine.py:judge', 'mine.py:algorithm')
     """
     others = (config.reward.step_reward or "", config.algorithm.name)
-    return (*code_of(config), *filter(is_own, others))
+    return (*code_of(config), *filter(is_custom, others))
 
 
 def own_reward(reward: Callable | Sequence[Callable | str], config: TrainConfig) -> Callable:
