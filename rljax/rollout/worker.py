@@ -177,19 +177,11 @@ class RolloutWorker:
         """Return a worker that always takes the likeliest token."""
         return self.with_sampling(temperature=0.0, top_k=None, top_p=None)
 
-    def with_progress(self, progress: Progress) -> "RolloutWorker":
-        """Return a worker that reports the progress of judging to `progress`."""
-        return replace(self, judge=self.judge._replace(progress=progress))
-
-    def with_patience(self, patience: Patience) -> "RolloutWorker":
-        """Return a worker that retries a failing judge; from now on, its engine also reports through `patience.tell`."""
+    def with_reports(self, progress: Progress, patience: Patience) -> "RolloutWorker":
+        """Return a worker that reports the progress of judging and retries a failing judge. Its engine reports to the same."""
         if isinstance(self.engine, ReportingEngine):
             self.engine.report_to(patience.tell)
-        return replace(self, judge=self.judge._replace(patience=patience))
-
-    def with_judging(self, judging: Callable[[], AbstractContextManager]) -> "RolloutWorker":
-        """Return a worker that enters a context while responses are judged."""
-        return replace(self, judging=judging)
+        return replace(self, judge=self.judge._replace(progress=progress, patience=patience))
 
     def text(self, tokens: Int[np.ndarray, "T"], attention: Bool[np.ndarray, "T"]) -> str:
         """Decode one response."""

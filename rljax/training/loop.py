@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -38,7 +39,7 @@ from rljax.training.lifecycle.resume import check_steps, inputs_of, summary
 from rljax.training.lifecycle.start import NO_CONSENT, Consent, continue_folder, new_folder, settings_of
 from rljax.training.parts.adapter import base_entry, check_base
 from rljax.training.parts.seams import Seams
-from rljax.training.phase import lock_folder, open_resources, reopen
+from rljax.training.phase import RunResources, lock_folder, open_resources, reopen
 from rljax.training.run import Run, describe, nothing_to_learn, resume_command
 from rljax.training.setup import Install, Setup, make_setup
 from rljax.training.state import TrainState
@@ -94,14 +95,12 @@ def run_training(
         display = screen = stack.enter_context(make_display(config.run.quiet, stream))
         stack.enter_context(watched_hosts(config.devices.host_timeout, lambda reason: say_lost(display, reason)))
         screen.activity("loading the model and the problems")
-        setup = together(lambda: make_setup(config, seams, installers))
-        texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
-        agree("problems", repr([(problem.prompt, problem.answer) for problem in texts]))
+        setup = make_agreed_setup(config, seams, installers)
         base = together(lambda: base_entry(config, setup.base))
         inputs = together(lambda: inputs_of(setup, seams))
         changed_inputs: tuple[Change, ...] = ()
         if existing is None:
-            owned = [first_checkpoint(setup, seams.names())]
+            owned = [Checkpoint(first_state(setup, seams.names()), no_history(len(setup.train.prompts.tokens)))]
             folder = new_folder(config, seams, base)
             stack.enter_context(discard_on_error(folder))
         else:
@@ -128,15 +127,13 @@ def run_training(
         stream.tell(display.warning)
         display.set_accuracy_label(accuracy_name(setup.heldout))
         stack.enter_context(watch_compilation(display.compiling))
-        setup = setup.with_progress(display.judging)
-        setup = setup.with_patience(Patience(WAITS, display.warning, lambda: resources.stop.requested))
-        setup = setup._replace(train=setup.train.with_judging(partial(resources.stopwatch.phase, "judge")))
+        setup = with_reports(setup, resources)
         run = Run(**vars(resources), setup=setup, abandonable=nullcontext if grace is None else grace.within)
         introduce(run, owned[0].state, changes)
         for loss in (*([ABANDONED] if killed and existing is not None else []), *losses):
             display.warning(loss)
         if existing is None:
-            owned.append(with_initial_options(setup, owned.pop()))
+            owned[0] = owned[0]._replace(state=begin_options(setup, owned[0].state))
             run.save(LAST, owned[0])
         return execute(run, owned)
 
@@ -150,6 +147,21 @@ class Opening(NamedTuple):
     """Messages about damaged checkpoints that were passed over and rows that are lost; known to the first host only."""
 
 
+def make_agreed_setup(config: TrainConfig, seams: Seams, installers: Sequence[Install]) -> Setup:
+    """Build everything that the run uses, and check that all hosts have the same problems."""
+    setup = together(lambda: make_setup(config, seams, installers))
+    texts = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
+    agree("problems", repr([(problem.prompt, problem.answer) for problem in texts]))
+    return setup
+
+
+def with_reports(setup: Setup, resources: RunResources) -> Setup:
+    """Return a setup that shows the progress and failures of judging, and measures the time of judging in training."""
+    patience = Patience(WAITS, resources.display.warning, lambda: resources.stop.requested)
+    train, heldout = (worker.with_reports(resources.display.judging, patience) for worker in (setup.train, setup.heldout))
+    return setup._replace(train=replace(train, judging=partial(resources.stopwatch.phase, "judge")), heldout=heldout)
+
+
 def say_lost(display: Display, reason: str) -> None:
     """Report that another host was lost: on the first host's screen and in its log, and on the other hosts' stderr."""
     text = (
@@ -161,16 +173,6 @@ def say_lost(display: Display, reason: str) -> None:
         display.finish(["Ended: another host was lost."])
     else:
         print(f"rljax: {text}", file=sys.stderr, flush=True)
-
-
-def first_checkpoint(setup: Setup, own_parts: Collection[str]) -> Checkpoint:
-    """Return the checkpoint at which a new run begins."""
-    return Checkpoint(first_state(setup, own_parts), no_history(len(setup.train.prompts.tokens)))
-
-
-def with_initial_options(setup: Setup, checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint at which a new run begins, after the options have computed their initial arrays."""
-    return checkpoint._replace(state=begin_options(setup, checkpoint.state))
 
 
 def open_run(

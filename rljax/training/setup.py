@@ -25,10 +25,8 @@ from rljax.models import Params, Policy
 from rljax.models.adapters import Base
 from rljax.parallel import check_rows, mesh_of
 from rljax.parallel.memory import agreed_device_bytes, is_on_cpus
-from rljax.rewards.calling import Progress
-from rljax.rollout import RolloutWorker
+from rljax.rollout import Environment, RolloutWorker
 from rljax.rollout.environment import environment_of, prompts_for
-from rljax.rollout.judging import Patience
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import check_room, rows_at_once
 from rljax.training.objective.algorithm import (
@@ -113,14 +111,6 @@ class Setup(NamedTuple):
         """Return the number of rows per micro-batch in an update on this many responses."""
         return rows_at_once(self.config, self.mesh, self.prompt_length, responses, on_cpus=is_on_cpus(self.mesh))
 
-    def with_patience(self, patience: Patience) -> "Setup":
-        """Return a setup that calls a failing reward or environment again."""
-        return self._replace(train=self.train.with_patience(patience), heldout=self.heldout.with_patience(patience))
-
-    def with_progress(self, progress: Progress) -> "Setup":
-        """Return a setup that reports the progress of judging to `progress`."""
-        return self._replace(train=self.train.with_progress(progress), heldout=self.heldout.with_progress(progress))
-
 
 def _check_sizes(config: TrainConfig, mesh: Mesh) -> None:
     """Reject numbers of rows that cannot be divided among the devices."""
@@ -194,20 +184,14 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
     )
     worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems, free_bytes=left)
     check_judges(algorithm, config, worker)
-    step_reward = make_step_reward(algorithm, config, seams.environment)
+    train_worker = make_train_worker(config, algorithm, worker, seams.environment)
     base = make_base(config, policy, mesh, is_own=seams.policy is not None)
     setup = plan_setup(config, algorithm, mesh, frozen_policy, built, own_optimizer=optimizer is not None)._replace(
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
         base=base,
         tokenizer=tokenizer,
         demonstrations=make_demonstrations(config, train, tokenizer, prompt_length),
-        train=replace(
-            worker,
-            judge=worker.judge._replace(step_reward=step_reward),
-            compares_with_greedy=algorithm.needs("greedy_rewards"),
-            reward_groups=reward_groups(config, worker),
-            needs_turns=algorithm.needs("step_rewards") or algorithm.critic is not None,
-        ),
+        train=train_worker,
         heldout=replace(worker, prompts=heldout).greedy(),
         prompt_length=prompt_length,
         order=make_stream(config, train.problems),
@@ -220,6 +204,19 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
         frozen={} if base is None else {"base": base},
     )
     return reduce(lambda setup, install: install(setup), installers, setup)
+
+
+def make_train_worker(
+    config: TrainConfig, algorithm: Algorithm, worker: RolloutWorker, environment: Environment | None
+) -> RolloutWorker:
+    """Return the worker with what training needs in addition: judged steps, greedy responses, and rewards of turns."""
+    return replace(
+        worker,
+        judge=worker.judge._replace(step_reward=make_step_reward(algorithm, config, environment)),
+        compares_with_greedy=algorithm.needs("greedy_rewards"),
+        reward_groups=reward_groups(config, worker),
+        needs_turns=algorithm.needs("step_rewards") or algorithm.critic is not None,
+    )
 
 
 def notes_on_model(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> list[str]:
