@@ -11,7 +11,7 @@ from type_checker import CompiledSignature, check, checking_function, read_signa
 
 from rljax.boxes import last_box
 from rljax.cli.algorithms_text import show_parts
-from rljax.cli.columns import columns_of
+from rljax.cli.terminal_text import columns_of
 from rljax.importing import is_own
 from rljax.lazy import lazy_names
 from rljax.machine import processor

@@ -25,7 +25,6 @@ from rljax.cli.algorithms import Algorithms, run_algorithms
 from rljax.cli.average import Average, run_average
 from rljax.cli.chat import Chat, Serve, run_chat, run_serve
 from rljax.cli.claims import Claims, run_claims
-from rljax.cli.columns import columns_of, fit_lines, rewrap_descriptions, wrap
 from rljax.cli.compare import Compare, run_compare
 from rljax.cli.compilation_cache import keep_compiled_programs
 from rljax.cli.completion import Completion
@@ -33,10 +32,10 @@ from rljax.cli.config import Config, run_config
 from rljax.cli.conform import Conform, run_conform
 from rljax.cli.debug import Debug, run_debug
 from rljax.cli.doctor import Doctor, run_doctor
-from rljax.cli.ending import start_exit_watchdog
 from rljax.cli.equations import Equations, run_equations
 from rljax.cli.errata import Errata, run_errata
 from rljax.cli.evaluate import Eval, run_eval
+from rljax.cli.exit_watchdog import start_exit_watchdog
 from rljax.cli.explain import Explain, run_explain
 from rljax.cli.flags import check_flags, check_own_flags, with_values
 from rljax.cli.generate import Generate, run_generate
@@ -51,6 +50,7 @@ from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.run_settings import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.runs import Runs, Show, run_runs, run_show
 from rljax.cli.search import SearchCommand, run_search
+from rljax.cli.terminal_text import columns_of, fit_lines, rewrap_descriptions, wrap
 from rljax.cli.train import (
     PRETRAIN_DEFAULTS,
     PRETRAIN_FLAGS,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from rljax.cli.loading import loading
+from rljax.cli.import_spinner import loading
 from rljax.cli.restarting import note
 from rljax.cli.run_settings import Settings, flags_in
 from rljax.errors import InputError

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import tyro
 
-from rljax.cli.loading import loading
+from rljax.cli.import_spinner import loading
 from rljax.cli.restarting import note
 from rljax.programs.adaptation_config import AdaptationConfig
 from rljax.training.interrupt import INTERRUPTED

@@ -12,7 +12,7 @@ from rljax.book.equations import read_algorithm
 from rljax.book.genealogy import GenealogyEntry, genealogy
 from rljax.book.slots import slot_contents
 from rljax.book.uses import Use, ops_in, slots, uses
-from rljax.cli.columns import columns_of, formula_lines, with_label, wrap
+from rljax.cli.terminal_text import columns_of, formula_lines, with_label, wrap
 from rljax.records import required
 from rljax.training.config.algorithm import option_names
 

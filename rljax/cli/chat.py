@@ -75,7 +75,7 @@ def typed_lines() -> Iterator[str]:
 
 def run_chat(command: Chat) -> int:
     """Read turns and print replies until the input ends."""
-    from rljax.cli.loading import loading  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.cli.import_spinner import loading  # noqa: PLC0415  --help need not wait for JAX
 
     with loading(quiet=False):
         from rljax.data.problem import Problem  # noqa: PLC0415
@@ -169,7 +169,7 @@ class Serve:
 
 def run_serve(command: Serve) -> int:
     """Serve until a signal arrives."""
-    from rljax.cli.loading import loading  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.cli.import_spinner import loading  # noqa: PLC0415  --help need not wait for JAX
 
     with loading(quiet=False):
         from rljax.errors import InputError  # noqa: PLC0415

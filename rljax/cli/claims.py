@@ -13,7 +13,7 @@ import tyro
 from rljax.book.claims import VERDICTS, ClaimResult, claim_names, read_claim
 from rljax.book.claims_summary import sign_legend, summary_lines
 from rljax.book.trainer_experiments import TrainerExperiment, read_trainer_experiment, trainer_experiments
-from rljax.cli.columns import columns_of, fit_lines, with_label, wrap
+from rljax.cli.terminal_text import columns_of, fit_lines, with_label, wrap
 from rljax.errors import InputError
 from rljax.files import experiments_folder
 

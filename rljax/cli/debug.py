@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from rljax.cli.columns import columns_of, with_label, wrap
+from rljax.cli.terminal_text import columns_of, with_label, wrap
 from rljax.text import printable, shorten
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from rljax.cli.columns import columns_of, wrap
+from rljax.cli.terminal_text import columns_of, wrap
 
 
 @dataclass(frozen=True)

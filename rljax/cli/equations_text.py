@@ -12,7 +12,7 @@ from rljax.book.equations import Equation, by_role, equations
 from rljax.book.references import find_citations, references
 from rljax.book.text_search import IDEAS, Match, content_words, search
 from rljax.book.uses import callers, calls_of_ops, calls_of_records, ops_in, uses
-from rljax.cli.columns import columns_of, formula_lines, with_label, with_paragraphs, wrap
+from rljax.cli.terminal_text import columns_of, formula_lines, with_label, with_paragraphs, wrap
 from rljax.errors import InputError
 from rljax.preference.direct_losses import BY_NAME as DIRECT_LOSSES
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rljax.cli.columns import columns_of, wrap
+from rljax.cli.terminal_text import columns_of, wrap
 
 if TYPE_CHECKING:
     from rljax.book.errata import Erratum, Evidence

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from rljax.cli.columns import columns_of, with_label, wrap
+from rljax.cli.terminal_text import columns_of, with_label, wrap
 from rljax.rewards import BY_NAME
 from rljax.rewards.correctness import form_of
 from rljax.tracking.glossary import GLOSSARY, GROUPS, LABELS, Entry, find_entry

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import tyro
 
-from rljax.cli.loading import loading
+from rljax.cli.import_spinner import loading
 from rljax.preference.config import PreferenceConfig
 from rljax.training.interrupt import INTERRUPTED
 

@@ -25,7 +25,7 @@ from rljax.book.choosing import (
 )
 from rljax.book.claims import VERDICTS, read_claim
 from rljax.book.trainer_experiments import read_trainer_experiment, trainer_experiments
-from rljax.cli.columns import columns_of, with_label, wrap
+from rljax.cli.terminal_text import columns_of, with_label, wrap
 from rljax.errors import InputError
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from rljax.cli.columns import columns_of, wrap
+from rljax.cli.terminal_text import columns_of, wrap
 from rljax.errors import InputError
 
 if TYPE_CHECKING:

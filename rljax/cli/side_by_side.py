@@ -5,8 +5,8 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rljax.cli.columns import with_label, wrap
 from rljax.cli.doctor_output import settings_of
+from rljax.cli.terminal_text import with_label, wrap
 from rljax.errors import InputError
 from rljax.evaluation.comparison import interval_of, last_answers, paired_difference
 from rljax.evaluation.statistics import Estimate

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import tyro
 
-from rljax.cli.columns import columns_of, wrap
 from rljax.cli.hosts import join_hosts
-from rljax.cli.loading import loading
+from rljax.cli.import_spinner import loading
 from rljax.cli.restarting import note, run_with_restarts
 from rljax.cli.run_settings import Settings, flags_in, start_from_flags, value_of
+from rljax.cli.terminal_text import columns_of, wrap
 from rljax.data.plain_text import is_text, text_dataset
 from rljax.errors import InputError
 from rljax.programs.base_settings import DEFAULT, Setting, Start

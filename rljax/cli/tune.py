@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rljax.cli.columns import columns_of, wrap
 from rljax.cli.flags import known_flags
-from rljax.cli.loading import loading
+from rljax.cli.import_spinner import loading
 from rljax.cli.restarting import note
 from rljax.cli.run_settings import Settings, flags_in
+from rljax.cli.terminal_text import columns_of, wrap
 from rljax.cli.train import Train
 from rljax.errors import InputError
 from rljax.programs.base_settings import Start

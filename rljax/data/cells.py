@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljax.boxes import boxes
-from rljax.data.fault import BadRowError, describe_value, short_repr
+from rljax.data.bad_rows import BadRowError, describe_value, short_repr
 
 MAX_CHARACTERS = 1_000_000
 """The longest prompt, answer or demonstration that is accepted. A longer text is treated as a mistake in the file."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+from rljax.data.bad_rows import BadRowError, Fault, OnError
 from rljax.data.cells import MISSING, answer_of, columns_of, lookup, prompt_of, text_of
-from rljax.data.fault import BadRowError, Fault, OnError
 from rljax.data.formats import ANSWER_COLUMNS, PROMPT_COLUMNS, Format, nothing, optional, recognize, without
 from rljax.data.problem import Problem
 from rljax.data.reading import check_loaded, check_row, open_rows

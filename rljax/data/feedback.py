@@ -14,9 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from rljax.data.bad_rows import BadRowError, describe_value, short_repr
 from rljax.data.cells import Messages, prompt_of, take
 from rljax.data.chat import CHAT_COLUMNS, chat_columns
-from rljax.data.fault import BadRowError, describe_value, short_repr
 from rljax.text import did_you_mean
 
 WINDOW = 4096

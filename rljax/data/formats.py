@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from string import ascii_uppercase
 from typing import NamedTuple
 
+from rljax.data.bad_rows import BadRowError, describe_value, short_repr
 from rljax.data.cells import (
     MISSING,
     Messages,
@@ -22,7 +23,6 @@ from rljax.data.cells import (
     take,
     text_of,
 )
-from rljax.data.fault import BadRowError, describe_value, short_repr
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "text")
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "target", "reward_model.ground_truth")

@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from rljax.data.bad_rows import BadRowError, Fault, describe_value
 from rljax.data.cells import MISSING, Messages, chat_of, columns_of, joined, lookup, prompt_of, take, text_of
 from rljax.data.chat import chat_columns
-from rljax.data.fault import BadRowError, Fault, describe_value
 from rljax.data.formats import PROMPT_COLUMNS, rich_turns
 from rljax.data.reading import check_loaded, check_row, open_rows
 from rljax.errors import InputError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from rljax.data.fault import OnError
+from rljax.data.bad_rows import OnError
 from rljax.errors import InputError
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rljax.data.fault import BadRowError, Fault, describe_value
+from rljax.data.bad_rows import BadRowError, Fault, describe_value
 from rljax.data.plain_text import is_text, read_texts
 from rljax.errors import InputError
 from rljax.files import check_local

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from rljax.data.diversity import different
 from rljax.data.problem import Problem
 from rljax.evaluation.comparison import row_is_right
-from rljax.rewards.ballot import same_form
+from rljax.rewards.majority_vote import same_form
 
 Row = Mapping[str, Any]
 Keep = Literal["verifier", "votes"]

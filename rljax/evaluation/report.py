@@ -11,9 +11,9 @@ from rich.text import Text
 
 from rljax.data.problem import Problem
 from rljax.evaluation.answers import SampledAnswers
+from rljax.evaluation.best_of_n import chosen_table
 from rljax.evaluation.calibration import Calibration, calibration
-from rljax.evaluation.chosen import chosen_table
-from rljax.evaluation.gap import Gap, group_gap
+from rljax.evaluation.group_gap import Gap, group_gap
 from rljax.evaluation.kinds import by_value, labels_of
 from rljax.evaluation.statistics import (
     Estimate,

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float, Int
 from rich.table import Table
 
 from rljax.evaluation.answers import SampledAnswers
-from rljax.evaluation.chosen import VERIFIER, VOTES, accuracy_of_chosen
-from rljax.evaluation.paired import format_points, paired_change
+from rljax.evaluation.best_of_n import VERIFIER, VOTES, accuracy_of_chosen
+from rljax.evaluation.paired_change import format_points, paired_change
 from rljax.evaluation.report import plain_estimate
 from rljax.evaluation.statistics import Estimate, over_problems
 

@@ -19,7 +19,7 @@ from rljax.models.packed import batched, scored_tokens
 from rljax.models.token_scores import chosen_chunk, features_scores
 from rljax.models.value_model import HEAD
 from rljax.parallel import policy_shardings, put
-from rljax.preference.note import folder_tokenizer, read_note
+from rljax.preference.tokenizer_note import folder_tokenizer, read_note
 from rljax.records import required
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import Compare

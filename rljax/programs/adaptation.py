@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from rljax.algorithms import Algorithm, Batch, Rollout
 from rljax.algorithms.terms import importance_weighted_kl
 from rljax.caching import cache_results
-from rljax.data.fault import BadRowError
+from rljax.data.bad_rows import BadRowError
 from rljax.data.feedback import Place
 from rljax.data.prompts import left_pad, right_pad
 from rljax.models import Params, Scores

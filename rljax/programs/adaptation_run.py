@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from rljax.data.fault import BadRowError
+from rljax.data.bad_rows import BadRowError
 from rljax.data.feedback import Place, unfinished
 from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.evaluation.greedy import evaluate
-from rljax.evaluation.paired import format_points, paired_change
+from rljax.evaluation.paired_change import format_points, paired_change
 from rljax.evaluation.statistics import over_problems
 from rljax.files import atomic_write
 from rljax.programs.adaptation import (

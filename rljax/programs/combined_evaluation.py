@@ -12,7 +12,7 @@ from jaxtyping import Float
 from rljax.data.perturbation import PERTURBATIONS, perturb
 from rljax.errors import InputError
 from rljax.evaluation.answers import SampledAnswers
-from rljax.evaluation.paired import format_points, paired_change
+from rljax.evaluation.paired_change import format_points, paired_change
 from rljax.evaluation.report import Report, plain_estimate
 from rljax.evaluation.statistics import (
     Estimate,

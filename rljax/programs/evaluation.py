@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.answers import SampledAnswers
-from rljax.evaluation.chosen import VERIFIER, VOTES, accuracy_by_chooser
+from rljax.evaluation.best_of_n import VERIFIER, VOTES, accuracy_by_chooser
 from rljax.evaluation.kinds import choose_columns
 from rljax.evaluation.report import Report, make_report
 from rljax.evaluation.sampled import Call, answer_all, sample_files, settings_of
@@ -18,8 +18,8 @@ from rljax.models import Policy
 from rljax.programs.answer_settings import AnswerSettings, EvalSettings, with_changes
 from rljax.programs.prefix_values import value_named
 from rljax.programs.trained_policy import OpenPolicy, load
-from rljax.rewards.ballot import vote_for
 from rljax.rewards.calling import called_name
+from rljax.rewards.majority_vote import vote_for
 from rljax.rollout import Engine, Environment
 from rljax.rollout.budget_forcing import force_budget
 from rljax.rollout.continuations import Value

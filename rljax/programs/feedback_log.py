@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rljax.data.fault import BadRowError, Fault
+from rljax.data.bad_rows import BadRowError, Fault
 from rljax.data.feedback import Feedback, Line, Place, new_lines
 from rljax.data.images import PATTERNS
 from rljax.data.problem import Problem

@@ -22,7 +22,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from rljax.data.fault import describe
+from rljax.data.bad_rows import describe
 from rljax.data.history import no_history
 from rljax.data.preferences import Preference, read_preferences, split_pairs
 from rljax.data.prompts import PromptStream, list_prompt_omissions
@@ -33,8 +33,8 @@ from rljax.models import Params
 from rljax.parallel import check_rows, like_placed, put_rows
 from rljax.preference.config import PairConfig
 from rljax.preference.metrics import PairUpdateMetrics
-from rljax.preference.note import NOTES, folder_tokenizer
 from rljax.preference.pair_update import EncodedPairs, PairState, encode_pairs, problem_of
+from rljax.preference.tokenizer_note import NOTES, folder_tokenizer
 from rljax.settings.shared_groups import NetworkConfig
 from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.display_text import IN_ORDER

@@ -30,8 +30,8 @@ from rljax.preference.direct_update import (
     make_logps,
     mismatched_pairs,
 )
-from rljax.preference.note import MODEL_NOTE, check_named, save_tokenizer
 from rljax.preference.pair_update import EncodedPairs
+from rljax.preference.tokenizer_note import MODEL_NOTE, check_named, save_tokenizer
 from rljax.programs.pair_training import (
     PairData,
     PairTraining,

@@ -15,8 +15,8 @@ from rljax.importing import check_trusted, is_custom
 from rljax.models import Policy
 from rljax.models.policy import Params
 from rljax.parallel import policy_shardings, put, row_shards, shardings, with_places
-from rljax.preference.note import PREFIX
 from rljax.preference.reward_model import load_reward_model, make_score, padded_length, sequence_tokens
+from rljax.preference.tokenizer_note import PREFIX
 from rljax.programs.trained_policy import OpenPolicy, find_run
 from rljax.rollout import Sequences
 from rljax.rollout.continuations import Prefix, Value

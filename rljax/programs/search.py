@@ -17,7 +17,7 @@ from rljax.programs.answer_settings import SearchSettings, with_changes
 from rljax.programs.evaluation import Watch, check_samples, open_sampler
 from rljax.programs.prefix_values import value_named
 from rljax.programs.trained_policy import OpenPolicy
-from rljax.rewards.ballot import vote_for
+from rljax.rewards.majority_vote import vote_for
 from rljax.rewards.steps import LINE_ENDS, STEP_ENDS
 from rljax.rollout import Response, RolloutWorker
 from rljax.rollout.continuations import Value

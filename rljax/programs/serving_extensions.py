@@ -12,16 +12,16 @@ from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.parallel import make_mesh
-from rljax.preference.note import PREFIX
+from rljax.preference.tokenizer_note import PREFIX
 from rljax.programs.prefix_values import reward_model_value
 from rljax.programs.serving import CONFIDENCE, ExtensionSettings
 from rljax.programs.trained_policy import OpenPolicy
 from rljax.rewards import resolve
-from rljax.rewards.ballot import vote_for
+from rljax.rewards.majority_vote import vote_for
 from rljax.rewards.protocol import judge
 from rljax.rollout.continuations import Prefix
 from rljax.serving.batching import Batcher, DecodingFailure, Job, Piece, RowChoice
-from rljax.serving.choosing import Chooser, Rank, Ranking, by_confidence, by_votes
+from rljax.serving.best_of_n import Chooser, Rank, Ranking, by_confidence, by_votes
 from rljax.serving.extensions import Extension, SampledAnswer, Score, problem_of
 from rljax.serving.filters import Filter, Filters
 from rljax.serving.protocol import MOST_TEMPERATURE, ApiError, Limits

@@ -15,7 +15,7 @@ from rljax.importing import is_custom
 from rljax.programs.answer_settings import GenerateSettings, refuse_options, with_changes
 from rljax.programs.evaluation import Watch, check_samples, open_sampler
 from rljax.programs.trained_policy import find_run
-from rljax.rewards.ballot import vote_for
+from rljax.rewards.majority_vote import vote_for
 from rljax.rewards.steps import score_steps
 from rljax.settings.checks import check_new_file
 from rljax.training.config import TrainConfig

@@ -30,7 +30,7 @@ def _occurs(value: object) -> Broken:
     if not isinstance(value, str):
         raise TypeError("the pattern must be text")
     re.compile(value)
-    pool = shared_pool("rljax.rewards.pattern:occurs", seconds=SECONDS, memory=_MEMORY)
+    pool = shared_pool("rljax.rewards.pattern_search:occurs", seconds=SECONDS, memory=_MEMORY)
 
     def found(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
         found = pool.map([{"pattern": value, "text": text} for text in texts], progress)

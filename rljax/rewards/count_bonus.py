@@ -4,9 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from rljax.rewards.ballot import vote
 from rljax.rewards.bonus_scale import read_scale
 from rljax.rewards.confidence import without_confidence
+from rljax.rewards.majority_vote import vote
 
 
 def count_bonus(scale: float | int | str, *, answer_of: Callable[[str], str | None] = vote) -> Callable:
@@ -22,7 +22,7 @@ def count_bonus(scale: float | int | str, *, answer_of: Callable[[str], str | No
 
     Args:
         scale: c, a positive number, or its text. Keep it below what a right answer is worth.
-        answer_of: reads the answer of a response, None for none; by default as `rljax.rewards.ballot.vote` does.
+        answer_of: reads the answer of a response, None for none; by default as `rljax.rewards.majority_vote.vote` does.
 
     Returns:
         A reward that takes `prompts` and `completions`. All hosts call it with all responses, because it compares them.

@@ -20,10 +20,10 @@ import re
 from collections.abc import Callable
 
 from rljax.rewards.algebra import approximates, same_expression, same_relation
-from rljax.rewards.effort import is_judgeable
+from rljax.rewards.algebra_limits import is_judgeable
+from rljax.rewards.answer_form import Piece, assignment, brackets, elements, is_name, matrix, pieces, quantity, relation
 from rljax.rewards.notation import plain
 from rljax.rewards.quantity import is_decimal, read_number, same_quantity, split_base, split_unit
-from rljax.rewards.shape import Piece, assignment, brackets, elements, is_name, matrix, pieces, quantity, relation
 from rljax.rewards.units import same_unit
 
 _COMMAND = re.compile(r"\\text\{[^{}]*\}|\\[a-zA-Z]+")

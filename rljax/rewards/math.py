@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
+from rljax.rewards.algebra_limits import LONGEST_ALGEBRA, is_judgeable
 from rljax.rewards.correctness import Failed, Unfinished, Unstated, reads, verifier
-from rljax.rewards.effort import LONGEST_ALGEBRA, is_judgeable
 from rljax.rewards.exact import same_answer
 from rljax.rewards.extract import LONGEST_READ, normalized, stated_answer, stated_text, stated_text_or_last_number
 from rljax.rewards.notation import plain

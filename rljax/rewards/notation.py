@@ -1,7 +1,7 @@
 r"""One way to write a mathematical answer: the many forms of LaTeX, Unicode and plain text, brought to one form of LaTeX.
 
 Everything here only rewrites text, and changes no value. The comparisons are in `rljax.rewards.quantity` (numbers, units, bases),
-`rljax.rewards.shape` (lists, tuples, intervals, equations) and `rljax.rewards.algebra` (everything else).
+`rljax.rewards.answer_form` (lists, tuples, intervals, equations) and `rljax.rewards.algebra` (everything else).
 """
 
 import functools

@@ -30,9 +30,9 @@ from rljax.rollout.environment import (
     copy_problem,
     read_call_settings,
 )
+from rljax.rollout.environment_calls import Overdue, Raised, StepRunner
 from rljax.rollout.judging import Verdicts
 from rljax.rollout.request import Dialogue, Engine, Request, Response, check_responses
-from rljax.rollout.steps import Overdue, Raised, StepRunner
 from rljax.text import one_line
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from rljax.tracking.crossings import (
+from rljax.tracking.alarm_conditions import (
     LONG,
     Crossing,
     Either,

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
-from rljax.data.fault import describe as describe_faults
+from rljax.data.bad_rows import describe as describe_faults
 from rljax.evaluation.comparison import answer_rows
 from rljax.evaluation.greedy import evaluate
 from rljax.files import atomic_write

@@ -15,8 +15,8 @@ from rljax.book.errata import ERRATA, Evidence
 from rljax.book.slots import table
 from rljax.book.text_search import search
 from rljax.cli import main
-from rljax.cli.columns import columns_of, formula_lines, rewrap_descriptions, with_label, wrap
 from rljax.cli.equations_text import links, show_equations
+from rljax.cli.terminal_text import columns_of, formula_lines, rewrap_descriptions, with_label, wrap
 from rljax.errors import InputError
 
 

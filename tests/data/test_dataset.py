@@ -7,8 +7,8 @@ import types
 
 import pytest
 
+from rljax.data.bad_rows import describe
 from rljax.data.dataset import load_problems, read_problems
-from rljax.data.fault import describe
 from rljax.data.problem import Problem, reward_columns
 from rljax.errors import InputError
 

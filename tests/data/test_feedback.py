@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from rljax.data.fault import BadRowError
+from rljax.data.bad_rows import BadRowError
 from rljax.data.feedback import Line, new_lines, parts, queues, read_line, rotated, unfinished
 
 

@@ -5,9 +5,9 @@ import stat
 
 import pytest
 
+from rljax.data.bad_rows import describe
 from rljax.data.cells import MAX_CHARACTERS
 from rljax.data.dataset import load_problems, read_problems
-from rljax.data.fault import describe
 from rljax.errors import InputError
 
 GOOD = '{"prompt": "a", "answer": "1"}'

@@ -10,7 +10,7 @@ from rljax.evaluation.answers import gather
 from rljax.evaluation.calibration import BINS, calibration
 from rljax.evaluation.sampled import generate_rows
 from rljax.rewards import BY_NAME
-from rljax.rewards.ballot import vote
+from rljax.rewards.majority_vote import vote
 from rljax.rollout import Response, RolloutWorker
 from rljax.rollout.judging import Judge
 from rljax.rollout.request import Sampling

@@ -20,7 +20,6 @@ from rljax.models.language_model import hidden_states
 from rljax.models.model_folder import write_model
 from rljax.models.value_model import init_value_params, load_value_model, value_contents, value_model
 from rljax.parallel import make_mesh
-from rljax.preference.note import REWARD_NOTE, folder_tokenizer
 from rljax.preference.pair_update import encode_pairs, judge_pairs
 from rljax.preference.reward_model import (
     RewardModel,
@@ -31,6 +30,7 @@ from rljax.preference.reward_model import (
     score_sequences,
     sequence_tokens,
 )
+from rljax.preference.tokenizer_note import REWARD_NOTE, folder_tokenizer
 from rljax.rewards.correctness import Failed
 from rljax.rewards.protocol import judge
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rljax.data.fault import BadRowError
+from rljax.data.bad_rows import BadRowError
 from rljax.data.feedback import Line, Place, read_line
 from rljax.data.images import PATTERNS
 from rljax.programs.feedback_log import example_of

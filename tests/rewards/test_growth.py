@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.rewards import ballot
+from rljax.rewards import majority_vote
+from rljax.rewards.algebra_limits import LONGEST_ALGEBRA, is_judgeable
 from rljax.rewards.choice import multiple_choice, yes_no
 from rljax.rewards.code_blocks import extract_code
 from rljax.rewards.confidence import stated_confidence, without_confidence
-from rljax.rewards.effort import LONGEST_ALGEBRA, is_judgeable
 from rljax.rewards.exact import exact
 from rljax.rewards.extract import LONGEST_READ, final_answer, last_number, stated_text, stated_text_or_last_number
 from rljax.rewards.format import has_final_answer, think_answer
@@ -34,9 +34,9 @@ READERS = {
     "has_final_answer": lambda text: has_final_answer([text]),
     "think_answer": lambda text: think_answer([text]),
     "equations": lambda text: equations(["?"], [text], ["12"]),
-    "vote": ballot.vote,
-    "vote_yes_no": ballot.vote_yes_no,
-    "vote_letter": ballot.vote_letter,
+    "vote": majority_vote.vote,
+    "vote_yes_no": majority_vote.vote_yes_no,
+    "vote_letter": majority_vote.vote_letter,
     "stated_confidence": stated_confidence,
     "without_confidence": lambda text: len(without_confidence(text[-LONGEST_READ:])),
 }

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import rljax.rewards
-from rljax.rewards.effort import LONGEST_ALGEBRA
+from rljax.rewards.algebra_limits import LONGEST_ALGEBRA
 
 # They read only answers that `decide_without_algebra` and `equivalent` found to be short enough.
 SHORT = frozenset({"notation", "quantity", "units", "shape", "equivalence", "algebra", "effort"})

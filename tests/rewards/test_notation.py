@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.rewards.effort import is_judgeable
+from rljax.rewards.algebra_limits import is_judgeable
 from rljax.rewards.notation import nesting, plain
 from rljax.rewards.quantity import read_number, rounds_to, same_quantity, split_unit
 from rljax.rewards.units import read_unit, same_unit

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from rljax.tracking.alarm_conditions import RECENT, History, above, risen_to, spiked
 from rljax.tracking.alarms import ALARMS, BY_NAME, QUIET, Watch, not_measured, watch_rows
-from rljax.tracking.crossings import RECENT, History, above, risen_to, spiked
 from rljax.tracking.glossary import GLOSSARY
 from rljax.training.config import TrainConfig
 

@@ -26,7 +26,7 @@ from rljax.ops.divergence import exact_kl
 from rljax.ops.weights import sequence_mean
 from rljax.options import INSTALLERS
 from rljax.options.distillation import NAME, teacher_kl
-from rljax.preference.note import MODEL_NOTE, save_tokenizer
+from rljax.preference.tokenizer_note import MODEL_NOTE, save_tokenizer
 from rljax.rollout import pack, sequences_of
 from rljax.tracking.plots import PANELS
 from rljax.training.lifecycle.initial_state import first_params

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rljax.data.fault import Fault
+from rljax.data.bad_rows import Fault
 from rljax.data.images import check_whole_images, has_patch
 from rljax.data.length_batches import LengthStream
 from rljax.data.problem import Problem

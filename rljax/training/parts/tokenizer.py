@@ -15,7 +15,7 @@ from rljax.errors import InputError
 from rljax.models.folder_notes import unused_generation_settings
 from rljax.models.huggingface import locate, read_config
 from rljax.models.model_folder import end_tokens, read_json
-from rljax.preference.note import folder_tokenizer, read_note
+from rljax.preference.tokenizer_note import folder_tokenizer, read_note
 from rljax.training.config import ModelConfig, TrainConfig
 
 

@@ -11,8 +11,8 @@ from small_cli import refused
 from rljax.errors import InputError
 from rljax.programs import serving_extensions
 from rljax.programs.serving import ExtensionSettings
-from rljax.rewards.ballot import vote_for
-from rljax.serving.choosing import best_index, by_votes
+from rljax.rewards.majority_vote import vote_for
+from rljax.serving.best_of_n import best_index, by_votes
 from rljax.serving.extensions import Prompt, SampledAnswer
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rljax.evaluation.paired import format_points, paired_change
+from rljax.evaluation.paired_change import format_points, paired_change
 
 
 def test_a_paired_change_leaves_unknown_problems_out():

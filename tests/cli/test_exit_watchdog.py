@@ -13,8 +13,8 @@ from rljax.errors import InputError
 
 LEAVES_A_THREAD = """
 import sys, threading, time
-from rljax.cli import ending, main
-ending.GRACE_SECONDS = 0.2
+from rljax.cli import exit_watchdog, main
+exit_watchdog.GRACE_SECONDS = 0.2
 threading.Thread(target=time.sleep, args=(600,), name="mine").start()
 sys.argv[1:] = ["--version"]
 sys.exit(main())
@@ -98,8 +98,8 @@ def test_a_fault_of_rljax_is_raised(monkeypatch):
 HOSTS_HANG = """
 import atexit, sys, time
 from rljax import cli
-from rljax.cli import ending, main
-ending.GRACE_SECONDS, ending.FAILED_SECONDS = 0.1, 0.2
+from rljax.cli import exit_watchdog, main
+exit_watchdog.GRACE_SECONDS, exit_watchdog.FAILED_SECONDS = 0.1, 0.2
 cli.run = lambda words: int(words[-1])
 def wait():  # as JAX waits for the other hosts
     time.sleep(1 if sys.argv[-1] == "0" else 20)

@@ -3,7 +3,7 @@
 import pytest
 
 from rljax.rewards import BY_NAME
-from rljax.rewards.ballot import VOTES, same_form, vote, vote_for
+from rljax.rewards.majority_vote import VOTES, same_form, vote, vote_for
 
 EQUAL = [
     ("18", "18.00", "18.", "+18", "018"),

@@ -13,10 +13,9 @@ from rljax.data.problem import Problem
 from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failures
-from rljax.rollout import Request, Response, Sampling, Step
-from rljax.rollout import steps as steps_module
+from rljax.rollout import Request, Response, Sampling, Step, environment_calls
+from rljax.rollout.environment_calls import Overdue, Raised, StepRunner
 from rljax.rollout.episodes import play
-from rljax.rollout.steps import Overdue, Raised, StepRunner
 
 TOKENIZER = load_tokenizer("characters:0123456789")
 KINDS = dict(
@@ -84,7 +83,7 @@ def test_every_kind_of_failure_has_its_outcome_and_leaves_no_thread():
 
 
 def test_a_coroutine_that_blocks_the_event_loop_is_abandoned(monkeypatch):
-    monkeypatch.setattr(steps_module, "PATIENCE", 0.5)
+    monkeypatch.setattr(environment_calls, "PATIENCE", 0.5)
     with StepRunner(seconds=5.0, max_concurrent=8) as runner:
         assert runner.start([block]).wait() == [Overdue(5.0)]
         assert runner.start([lambda: wait_for(3)]).wait() == [3], "on a new loop"
@@ -92,7 +91,7 @@ def test_a_coroutine_that_blocks_the_event_loop_is_abandoned(monkeypatch):
 
 
 def test_too_many_stuck_calls_stop_the_run(monkeypatch):
-    monkeypatch.setattr(steps_module, "MAX_STUCK", 2)
+    monkeypatch.setattr(environment_calls, "MAX_STUCK", 2)
     ended = threading.Event()
 
     def stuck():

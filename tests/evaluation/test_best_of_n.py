@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rljax.evaluation.answers import SampledAnswers
-from rljax.evaluation.chosen import accuracy_by_chooser, best_at_k, chosen_table
+from rljax.evaluation.best_of_n import accuracy_by_chooser, best_at_k, chosen_table
 from rljax.evaluation.statistics import average_at_n, pass_at_k
 
 

@@ -38,7 +38,7 @@ def by_votes(vote: Callable[[str], str | None]) -> Rank:
     """Rank answers by the share of all answers that state the same result.
 
     Args:
-        vote: text -> its result, as from `rljax.rewards.ballot.vote_for`; an answer without a result gets the share 0.
+        vote: text -> its result, as from `rljax.rewards.majority_vote.vote_for`; an answer without a result gets the share 0.
     """
 
     def rank(answers: Sequence[SampledAnswer]) -> Ranking:

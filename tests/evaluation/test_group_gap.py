@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rljax.evaluation.gap import FEWEST, group_gap
+from rljax.evaluation.group_gap import FEWEST, group_gap
 
 
 def sample_groups(rng, shares, problems, samples=1):
