@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from rljax.data.tokenizer import load_tokenizer
 from rljax.models import Decoder, Features, ValueFunction, policy_of_logits
-from rljax.models.packed import batched, before_scored
+from rljax.models.packed import before_scored, to_batch
 
 VOCAB_SIZE = load_tokenizer("characters").vocab_size
 
@@ -55,7 +55,7 @@ def init_value(size, key, policy):
 
 def value_outputs(params, packed):
     """The critic's outputs before each token."""
-    return batched(before_scored(logits(params["trunk"], packed), packed) @ params["head"], packed)
+    return to_batch(before_scored(logits(params["trunk"], packed), packed) @ params["head"], packed)
 
 
 def save(params, folder):

@@ -35,7 +35,7 @@ def format_diagnosis(folder: RunFolder, summary: Summary) -> list[tuple[str, str
     """Format paragraphs for the screen, each with the indentation of its second and later lines."""
     raised = [event for event in summary.events if event.what == "raised"]
     lines = [(f"{summary.path}: {summary.algorithm}, step {summary.steps} of {summary.total}, {summary.status}", "    ")]
-    lines += [(line, "    ") for line in outcome(folder, summary)]
+    lines += [(line, "    ") for line in describe_outcome(folder, summary)]
     lines += [(line, "    ") for line in settings_of(folder).notes]
     lines.append(("", ""))
     if raised:
@@ -51,7 +51,7 @@ def format_diagnosis(folder: RunFolder, summary: Summary) -> list[tuple[str, str
     return lines
 
 
-def outcome(folder: RunFolder, summary: Summary) -> list[str]:
+def describe_outcome(folder: RunFolder, summary: Summary) -> list[str]:
     """Describe the held-out evaluations in words, with their intervals if `heldout.jsonl` has them, and the time spent."""
     rows = folder.read_heldout()
     parts = []
@@ -91,8 +91,8 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
     last = [row for row in samples if row["step"] == samples[-1]["step"]] if samples else []
     contents = ReportContents(
         summary=summary,
-        outcome=outcome(folder, summary),
-        pictures=pictures(folder),
+        outcome=describe_outcome(folder, summary),
+        pictures=draw_pictures(folder),
         answers=[] if comparison is None else comparison.shown,
         samples=last[:SHOWN_SAMPLES],
         settings=settings.flat,
@@ -157,7 +157,7 @@ def flatten_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def pictures(folder: RunFolder) -> dict[str, bytes]:
+def draw_pictures(folder: RunFolder) -> dict[str, bytes]:
     """The curves, and the other metrics that alarms check; none before the first step."""
     rows, found = rows_so_far(folder), {}
     if not rows:

@@ -49,8 +49,8 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
         ],
         "differences": [None, *(_plain(paired_difference(heldout[0], rows)) for rows in heldout[1:])],
         "settings": settings_that_differ([each.flat for each in settings]),
-        "curves": curves(folders),
-        "answers": answers(heldout, samples),
+        "curves": read_curves(folders),
+        "answers": read_answers(heldout, samples),
     }
 
 
@@ -85,7 +85,7 @@ def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, lis
     return {name: values for name, values in rows.items() if any(value != values[0] for value in values)}
 
 
-def curves(folders: Sequence[RunFolder]) -> dict[int, list[float | None]]:
+def read_curves(folders: Sequence[RunFolder]) -> dict[int, list[float | None]]:
     """Held-out accuracy of each run by RL step; None if a run was not evaluated at that step."""
     by_step = [
         {evaluation.step: evaluation.accuracy for evaluation in evaluations(rows_so_far(folder))} for folder in folders
@@ -93,7 +93,7 @@ def curves(folders: Sequence[RunFolder]) -> dict[int, list[float | None]]:
     return {step: [run.get(step) for run in by_step] for step in sorted({step for run in by_step for step in run})}
 
 
-def answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[dict[str, Any]]:
+def read_answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[dict[str, Any]]:
     """Last answers of all runs to some problems, starting with those on which the runs disagree."""
     last = [last_answers(rows) for rows in heldout]
     shared = [key for key in last[0] if all(key in run for run in last)]

@@ -189,7 +189,7 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
     plan = tuning.plan_of(configs, seeds, rungs)
     tuning.write_trials(command.out, {**plan, "winner": won, "command": line}, trials)
     picture = command.out / "tuning.png"
-    draw(trials, won, picture)
+    draw_trials(trials, won, picture)
     if command.json:
         print((command.out / tuning.FILE).read_text(encoding="utf-8"), end="")
         return 0
@@ -216,9 +216,9 @@ def report_trial(trial: "Trial") -> None:
 
 def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *, width: int) -> str:
     """Each rung with its candidates, the best first."""
-    from rljax.programs.tuning import scores  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.programs.tuning import score_candidates  # noqa: PLC0415  --help need not wait for JAX
 
-    ranked = [sorted(scores(trials, number).items(), key=lambda item: -item[1]) for number in range(len(rungs))]
+    ranked = [sorted(score_candidates(trials, number).items(), key=lambda item: -item[1]) for number in range(len(rungs))]
     blocks = []
     for number, rung in enumerate(rungs):
         is_last = number + 1 == len(rungs)
@@ -230,7 +230,7 @@ def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *,
         blocks.append("\n".join([f"Rung {number + 1}: held-out accuracy after {rung.steps} RL steps", *rows]))
     seconds = sum(trial.seconds for trial in trials)
     made = sum(trial.steps - _steps_before(trial, rungs) for trial in trials)
-    full = rungs[-1].steps * len(scores(trials, 0)) * len({trial.seed for trial in trials})
+    full = rungs[-1].steps * len(score_candidates(trials, 0)) * len({trial.seed for trial in trials})
     about = (
         f"{made} RL steps in {seconds / 60:.1f} minutes; training all candidates to the end would have taken {full}. The "
         "winner was chosen on the held-out problems, so its accuracy is optimistic: expect a little less on other problems."
@@ -242,7 +242,7 @@ def _steps_before(trial: "Trial", rungs: "Sequence[Rung]") -> int:
     return rungs[trial.rung - 1].steps if trial.rung else 0
 
 
-def draw(trials: "Sequence[Trial]", won: str, picture: Path) -> None:
+def draw_trials(trials: "Sequence[Trial]", won: str, picture: Path) -> None:
     """Plot the candidates that did not fail."""
     from rljax.tracking.tuning_picture import draw_tuning  # noqa: PLC0415  --help need not wait for matplotlib
 

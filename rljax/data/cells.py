@@ -38,7 +38,7 @@ def lookup(row: Mapping[str, object], column: str) -> object:
     return value
 
 
-def take(row: Mapping[str, object], column: str) -> object:
+def require(row: Mapping[str, object], column: str) -> object:
     """Get a required column.
 
     Raises:
@@ -74,7 +74,7 @@ def text_of(row: Mapping[str, object], column: str, noun: str) -> str:
     Raises:
         BadRowError: the value is not text, is blank, is longer than `MAX_CHARACTERS`, or cannot be encoded in UTF-8.
     """
-    value = take(row, column)
+    value = require(row, column)
     if not isinstance(value, str):
         raise BadRowError(f"the {noun} must be text, not {describe_value(value)}", "replace it with text", column=column)
     return _check_text(value, column, noun)
@@ -108,7 +108,7 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
         >>> answer_of({"answer": 27.0}, "answer"), answer_of({"answer": "27.0"}, "answer")
         ('27', '27.0')
     """
-    value = take(row, column)
+    value = require(row, column)
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, (int, float)) and math.isfinite(value):
@@ -135,7 +135,7 @@ def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | N
     Raises:
         BadRowError: the value is neither text nor a chat, is empty, or is a chat that ends with the assistant's turn.
     """
-    value = take(row, column)
+    value = require(row, column)
     if isinstance(value, str):
         return _check_text(value, column, "prompt"), None
     messages = chat_of(value, column)

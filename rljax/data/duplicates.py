@@ -86,7 +86,7 @@ def near_duplicates(texts: Sequence[str], labels: Sequence[str], *, threshold: f
     return found
 
 
-def leaks(texts: Sequence[str], heldout: Sequence[str], *, threshold: float | int) -> list[int | None]:
+def find_leaks(texts: Sequence[str], heldout: Sequence[str], *, threshold: float | int) -> list[int | None]:
     """Find the training texts that leak a held-out text: they contain nearly all of it, possibly with more text around it.
 
     Args:
@@ -103,7 +103,7 @@ def leaks(texts: Sequence[str], heldout: Sequence[str], *, threshold: float | in
 
     Example:
         >>> question = "Tom has 3 red pens and 2 blue pens . How many pens does Tom have ?"
-        >>> leaks([f"Think first . {question} Answer briefly .", "Ann has a pen ."], [question], threshold=0.8)
+        >>> find_leaks([f"Think first . {question} Answer briefly .", "Ann has a pen ."], [question], threshold=0.8)
         [0, None]
     """
     _check_threshold(threshold)

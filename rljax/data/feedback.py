@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from rljax.data.bad_rows import BadRowError, describe_value, short_repr
-from rljax.data.cells import Messages, prompt_of, take
+from rljax.data.cells import Messages, prompt_of, require
 from rljax.data.chat import CHAT_COLUMNS, chat_columns
 from rljax.text import did_you_mean
 
@@ -89,11 +89,11 @@ class FilePart(NamedTuple):
     """A message to the user about the file."""
 
 
-def queues(source: Path) -> list[Path]:
+def list_queues(source: Path) -> list[Path]:
     """Return the files that grow: the file itself, or the files of a folder in the order of their names.
 
     Example:
-        >>> queues(Path("queue.jsonl"))
+        >>> list_queues(Path("queue.jsonl"))
         [PosixPath('queue.jsonl')]
     """
     return sorted(file for file in source.glob("*.jsonl") if file.is_file()) if source.is_dir() else [source]
@@ -109,14 +109,14 @@ def new_lines(source: Path, taken: Mapping[str, Sequence[Place]]) -> Iterator[Li
     Yields:
         The lines in order, without empty ones; before the lines of a file that was cut or replaced, a message about it.
     """
-    for queue in queues(source):
-        for part in parts(queue, taken.get(queue.name, ())):
+    for queue in list_queues(source):
+        for part in list_parts(queue, taken.get(queue.name, ())):
             if part.note is not None:
                 yield part.note
             yield from _lines(part, queue.name)
 
 
-def parts(queue: Path, places: Sequence[Place]) -> list[FilePart]:
+def list_parts(queue: Path, places: Sequence[Place]) -> list[FilePart]:
     """Return the files that contain the lines after the last place, the oldest first.
 
     This is the file itself; or, if it was rotated, the rotated file next to it that contains that place, the rotated files that
@@ -129,13 +129,13 @@ def parts(queue: Path, places: Sequence[Place]) -> list[FilePart]:
         places: places of its lines already taken, in order.
     """
     if not places:
-        return [*map(FilePart, rotated(queue)), FilePart(queue)]
+        return [*map(FilePart, list_rotated(queue)), FilePart(queue)]
     last = places[-1]
-    if holds(queue, last):
+    if still_holds(queue, last):
         return [FilePart(queue, last.end, last.line)]
-    older = rotated(queue)
+    older = list_rotated(queue)
     for number in reversed(range(len(older))):  # an older copy of the file may contain that place too
-        if holds(older[number], last):
+        if still_holds(older[number], last):
             return [FilePart(older[number], last.end, last.line), *map(FilePart, (*older[number + 1 :], queue))]
     if not queue.is_file() or not queue.stat().st_size:
         return []
@@ -154,7 +154,7 @@ def parts(queue: Path, places: Sequence[Place]) -> list[FilePart]:
     return [FilePart(queue, note=note)]
 
 
-def rotated(queue: Path) -> list[Path]:
+def list_rotated(queue: Path) -> list[Path]:
     """Return the rotated files next to a queue, the oldest first.
 
     They are called `NAME.DIGITS` or `NAME.DATE`, or have `-` in place of the dot: `queue.jsonl.1`, `queue.jsonl-20261122`,
@@ -167,7 +167,7 @@ def rotated(queue: Path) -> list[Path]:
     return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
 
 
-def holds(file: Path, place: Place) -> bool:
+def still_holds(file: Path, place: Place) -> bool:
     """Return True if a file still has the bytes that were read before a place."""
     if not file.is_file() or file.stat().st_size < place.end:
         return False
@@ -187,9 +187,9 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content[-WINDOW:]).hexdigest()[:16]
 
 
-def unfinished(source: Path) -> list[Path]:
+def list_unfinished(source: Path) -> list[Path]:
     """Return the files of a queue whose last line has no line end yet."""
-    return [file for file in queues(source) if file.is_file() and _last_byte(file) not in (b"", b"\n")]
+    return [file for file in list_queues(source) if file.is_file() and _last_byte(file) not in (b"", b"\n")]
 
 
 def _last_byte(file: Path) -> bytes:
@@ -263,7 +263,7 @@ def _check_names(row: Mapping[str, object]) -> None:
 
 
 def _response(row: Mapping[str, object]) -> str | tuple[int, ...]:
-    value = take(row, "response")
+    value = require(row, "response")
     if isinstance(value, str):
         try:
             value.encode()

@@ -20,7 +20,7 @@ from rljax.data.cells import (
     last_boxed,
     lookup,
     prompt_of,
-    take,
+    require,
     text_of,
 )
 
@@ -240,7 +240,7 @@ def _strategy_qa(first: Row) -> Format | None:
         return None
 
     def answer(row: Row) -> str:
-        value = take(row, "answer")
+        value = require(row, "answer")
         if not isinstance(value, bool):
             raise BadRowError(
                 f"a StrategyQA answer is true or false, not {describe_value(value)}", "correct it", column="answer"
@@ -287,7 +287,7 @@ def _commonsense_qa(first: Row) -> Format | None:
         return None
 
     def options(row: Row) -> tuple[list[str], list[str]]:
-        choices = take(row, "choices")
+        choices = require(row, "choices")
         labels, texts = (_lines(choices, name) if isinstance(choices, Mapping) else [] for name in ("label", "text"))
         if not labels or len(labels) != len(texts) or len(labels) > len(ascii_uppercase):
             raise BadRowError(
@@ -302,7 +302,7 @@ def _commonsense_qa(first: Row) -> Format | None:
         return "\n".join([text_of(row, "question", "prompt"), *lines]), None
 
     def answer(row: Row) -> str:
-        key, labels = take(row, "answerKey"), options(row)[0]
+        key, labels = require(row, "answerKey"), options(row)[0]
         if key == "":  # the published test split withholds its answers
             return ""
         if key not in labels:
@@ -324,12 +324,12 @@ def _folio(first: Row) -> Format | None:
         return None
 
     def prompt(row: Row) -> tuple[str, None]:
-        premises = take(row, "premises")
+        premises = require(row, "premises")
         lines = [text_of(row, "premises", "prompt")] if isinstance(premises, str) else _lines(row, "premises")
         return _FOLIO_PROMPT.format(premises="\n".join(lines), conclusion=text_of(row, "conclusion", "prompt")), None
 
     def answer(row: Row) -> str:
-        label = take(row, "label")
+        label = require(row, "label")
         if label not in _FOLIO_LABELS:
             raise BadRowError(
                 f"a label of FOLIO is True, False, Uncertain or Unknown, not {short_repr(label)}",
@@ -375,7 +375,7 @@ def _code_contests(first: Row) -> Format | None:
 
 def _texts_in(row: Row, column: str, name: str) -> list[str]:
     """Return the texts in a list inside an object."""
-    value = take(row, column)
+    value = require(row, column)
     if not isinstance(value, Mapping):
         raise BadRowError(f"{column} must be an object, not {describe_value(value)}", "rewrite it", column=column)
     return _lines(value, name, empty=True)
@@ -387,7 +387,7 @@ def _messages(first: Row) -> Format | None:
         return None
 
     def turns(row: Row) -> Messages:
-        messages = chat_of(take(row, "messages"), "messages")
+        messages = chat_of(require(row, "messages"), "messages")
         if len(messages) < 2 or messages[-1]["role"] != "assistant":
             raise BadRowError(
                 "the conversation must end with the assistant's turn after at least one other message",
@@ -424,7 +424,7 @@ def _completion(first: Row) -> Format | None:
         return None
 
     def turns(row: Row) -> Messages | None:
-        value = take(row, "completion")
+        value = require(row, "completion")
         messages = None if isinstance(value, str) else chat_of(value, "completion")
         roles = [] if messages is None else [messages[0]["role"], messages[-1]["role"]]
         other = next((role for role in roles if role != "assistant"), None)
@@ -438,7 +438,7 @@ def _completion(first: Row) -> Format | None:
 
     def response(row: Row) -> str:
         messages = turns(row)
-        text = take(row, "completion") if messages is None else joined(messages)
+        text = require(row, "completion") if messages is None else joined(messages)
         return text_of({"completion": text}, "completion", "demonstration")
 
     def answer(row: Row) -> str:
@@ -472,7 +472,7 @@ def _no_answer(row: Row) -> str:
 
 
 def _lines(row: Row, column: str, *, empty: bool = False) -> list[str]:
-    value = take(row, column)
+    value = require(row, column)
     entries = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
     lines = [] if entries is None else [entry for entry in entries if isinstance(entry, str)]
     if entries is None or len(lines) < len(entries) or not (lines or empty):

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from rljax.data.bad_rows import BadRowError, Fault, describe_value
-from rljax.data.cells import MISSING, Messages, chat_of, columns_of, joined, lookup, prompt_of, take, text_of
+from rljax.data.cells import MISSING, Messages, chat_of, columns_of, joined, lookup, prompt_of, require, text_of
 from rljax.data.chat import chat_columns
 from rljax.data.formats import PROMPT_COLUMNS, rich_turns
 from rljax.data.reading import check_loaded, check_row, open_rows
@@ -135,7 +135,7 @@ def _choose_columns(first: Mapping[str, object], prompt: str | None, chosen: str
                 "name the right ones as chosen_column and rejected_column",
             )
     if prompt is not None:
-        take(first, prompt)
+        require(first, prompt)
         return PreferenceColumns(prompt, chosen, rejected)
     found = next((name for name in PROMPT_COLUMNS if lookup(first, name) is not MISSING), None)
     return PreferenceColumns(found, chosen, rejected)
@@ -190,7 +190,7 @@ def _reject_late_prompt(row: Mapping[str, object]) -> None:
 
 
 def _response(row: Mapping[str, object], column: str) -> str | Messages:
-    value = take(row, column)
+    value = require(row, column)
     if isinstance(value, str):
         return text_of(row, column, "response")
     if not isinstance(value, (list, tuple)) or not value:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float32
 
 from rljax.data.dataset import LoadedProblems
-from rljax.data.duplicates import leaks, near_duplicates
+from rljax.data.duplicates import find_leaks, near_duplicates
 from rljax.data.measure import bins_of, complexity_of, response_length, reword, summary
 from rljax.data.preprocess_options import Preprocess
 from rljax.data.problem import Problem, reward_columns
@@ -301,7 +301,7 @@ def _drop_leaks(
     """Drop rows that leak a held-out problem."""
     if not heldout:
         return list(examples), []
-    found = leaks(
+    found = find_leaks(
         [example.problem.prompt for example in examples], [problem.prompt for problem in heldout], threshold=threshold
     )
     return _split(examples, found, "leak", lambda other: f"held out: {heldout[other].prompt[:60]!r}")

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from rljax.caching import cache_results
 from rljax.models.axes import INPUT_AXES, constrain_sharding, parameter_axes, shards_of, spec_of
 from rljax.models.config import TransformerConfig
-from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
+from rljax.models.packed import Features, Packed, Scores, before_scored, scored_tokens, to_batch
 from rljax.models.policy import Copies, Params, insert_rows, path_names
 from rljax.models.quantization import Quantized
 from rljax.models.token_scores import chosen_chunk, features_scores
@@ -142,7 +142,7 @@ def score_tokens(
     scores = features_scores(
         features, scored_tokens(packed), kept=kept, temperature=temperature, chunk=chunk, mesh=model.mesh
     )
-    return Scores(*(batched(part, packed) for part in scores))
+    return Scores(*(to_batch(part, packed) for part in scores))
 
 
 def reads_shared_prompts(score: object) -> bool:

@@ -128,6 +128,6 @@ def scored_tokens(packed: Packed) -> Int[Array, "R K"]:
     return jnp.take_along_axis(packed.tokens, packed.scored, axis=1)
 
 
-def batched(numbers: Float[Array, "R K *N"], packed: Packed) -> Float[Array, "B T *N"]:
+def to_batch(numbers: Float[Array, "R K *N"], packed: Packed) -> Float[Array, "B T *N"]:
     """Move the values of the scored tokens to the positions of these tokens in the batch."""
     return numbers.reshape(-1, *numbers.shape[2:])[packed.place]

@@ -49,7 +49,7 @@ from rljax.models.language_model import (
     insert_prompts,
     state_spec,
 )
-from rljax.models.packed import Features, Packed, Scores, batched, before_scored, scored_tokens
+from rljax.models.packed import Features, Packed, Scores, before_scored, scored_tokens, to_batch
 from rljax.models.policy import Decoder, HostParams, Params, Policy
 from rljax.models.token_scores import chosen_chunk, features_scores
 
@@ -187,13 +187,13 @@ def with_full_table(reader: PatchModel, params: Params) -> Params:
     }
 
 
-def places(is_patch: Bool[Array, "R S"], segments: Int[Array, "R S"]) -> Int[Array, "R S"]:
+def count_earlier_patches(is_patch: Bool[Array, "R S"], segments: Int[Array, "R S"]) -> Int[Array, "R S"]:
     """Count the patches immediately before each patch, in its own sequence. The counts at other slots are meaningless.
 
     Example:
         >>> import jax.numpy as jnp
         >>> patch = jnp.array([[0, 1, 1, 0, 1, 1, 1, 1]], bool)
-        >>> places(patch, jnp.array([[1, 1, 1, 1, 1, 1, 2, 2]]))[patch].tolist()
+        >>> count_earlier_patches(patch, jnp.array([[1, 1, 1, 1, 1, 1, 2, 2]]))[patch].tolist()
         [0, 1, 0, 1, 0, 1]
     """
     slots = jnp.broadcast_to(jnp.arange(is_patch.shape[1]), is_patch.shape)
@@ -218,7 +218,7 @@ def position_offsets(
     """
     rows, columns = reader.patches.rows, reader.patches.columns
     is_patch = jnp.asarray(reader.is_patch)[tokens] & (segments > 0)
-    place = places(is_patch, segments)
+    place = count_earlier_patches(is_patch, segments)
     position = params["row"][place // columns % rows] + params["column"][place % columns]
     return jnp.where(is_patch[..., None], position, 0.0)
 
@@ -245,7 +245,7 @@ def score_with_patches(
     kept = None if ids is None else jnp.where(ids < 0, ids, jnp.asarray(reader.text_row)[ids])
     logp, entropy = features_scores(features, rows, kept=kept, temperature=temperature, chunk=chunk, mesh=reader.model.mesh)
     logp = jnp.where(jnp.asarray(reader.is_patch)[tokens], -jnp.inf, logp)
-    return Scores(batched(logp, packed), batched(entropy, packed))
+    return Scores(to_batch(logp, packed), to_batch(entropy, packed))
 
 
 def patch_weights(reader: PatchModel, params: Params) -> Params:

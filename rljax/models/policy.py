@@ -27,10 +27,10 @@ from rljax.models.packed import (
     Features,
     Packed,
     Scores,
-    batched,
     before_scored,
     sampling_mask,
     scored_tokens,
+    to_batch,
 )
 
 Copies = PyTree[Any]
@@ -384,7 +384,7 @@ def scores_of_distributions(logp: Float[Array, "R K V"], packed: Packed) -> Scor
         logp = jax.nn.log_softmax(jnp.where(mask, logp, MASKED), axis=-1)
     chosen = jnp.take_along_axis(logp, scored_tokens(packed)[..., None], axis=-1)[..., 0]
     entropy = -(jnp.exp(logp) * jnp.where(jnp.isneginf(logp), 0.0, logp)).sum(-1)
-    return Scores(batched(chosen, packed), batched(entropy, packed))
+    return Scores(to_batch(chosen, packed), to_batch(entropy, packed))
 
 
 def policy_of_logits(

@@ -21,7 +21,7 @@ from rljax.models.families import FAMILIES
 from rljax.models.huggingface import load_params, load_tensor, model_contents, read_config
 from rljax.models.language_model import Model, hidden_states, init_params
 from rljax.models.model_folder import ModelContents
-from rljax.models.packed import Packed, batched, before_scored
+from rljax.models.packed import Packed, before_scored, to_batch
 from rljax.models.policy import HostParams, Params
 from rljax.ops.arrays import sum_dtype
 
@@ -95,7 +95,7 @@ def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Ar
     rows = packed.tokens, packed.positions, packed.segments
     hidden = before_scored(hidden_states(model.trunk, params["trunk"], *rows, offset=offset), packed)
     weight = params["head"].astype(hidden.dtype)
-    return batched(jnp.einsum("RKD,ND->RKN", hidden, weight, preferred_element_type=sum_dtype(hidden)), packed)
+    return to_batch(jnp.einsum("RKD,ND->RKN", hidden, weight, preferred_element_type=sum_dtype(hidden)), packed)
 
 
 def value_contents(

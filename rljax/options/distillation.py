@@ -15,7 +15,7 @@ from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, Scores, transformer_policy
 from rljax.models.huggingface import load_tensor, locate, read_config
 from rljax.models.over_vocabulary import over_vocabulary
-from rljax.models.packed import batched, scored_tokens
+from rljax.models.packed import scored_tokens, to_batch
 from rljax.models.token_scores import chosen_chunk, features_scores
 from rljax.models.value_model import HEAD
 from rljax.parallel import policy_shardings, put
@@ -102,8 +102,8 @@ def make_comparison(
         tokens = scored_tokens(packed)
         scores = features_scores(own, tokens, temperature=temperature, chunk=chunk, mesh=mesh)
         distances = over_vocabulary(divergence, own, other, temperature=temperature, chunk=chunk, mesh=mesh)
-        both = Scores(*(batched(part, packed) for part in scores))
-        return both, {"teacher_divergence": batched(distances, packed)}
+        both = Scores(*(to_batch(part, packed) for part in scores))
+        return both, {"teacher_divergence": to_batch(distances, packed)}
 
     return compare
 

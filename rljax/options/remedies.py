@@ -86,7 +86,7 @@ class AppliedRemedy(NamedTuple):
         )
 
 
-def changes(
+def choose_changes(
     config: TrainConfig, made: Sequence[AppliedRemedy], raised: Collection[str], step: int
 ) -> tuple[AppliedRemedy, ...]:
     """Return the changes that the alarms of a step call for, at most one per setting.
@@ -102,12 +102,12 @@ def changes(
 
     Example:
         >>> config = TrainConfig.flat(learning_rate=0.09)
-        >>> (first,) = changes(config, (), {"large_steps"}, 5)
+        >>> (first,) = choose_changes(config, (), {"large_steps"}, 5)
         >>> print(first.setting, first.before, round(first.after, 4))
         learning_rate 0.09 0.03
-        >>> changes(config, (first,), {"entropy_collapse"}, 8)
+        >>> choose_changes(config, (first,), {"entropy_collapse"}, 8)
         ()
-        >>> [round(change.after, 4) for change in changes(config, (first,), {"entropy_collapse"}, 15)]
+        >>> [round(change.after, 4) for change in choose_changes(config, (first,), {"entropy_collapse"}, 15)]
         [0.01]
     """
     start, now = config.to_flat(), apply_remedies(config, made).to_flat()
@@ -164,7 +164,7 @@ def react(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:
     flags = of_first(np.asarray([alarm in watch.seen for alarm in ADJUSTMENTS]))
     raised = {alarm for alarm, is_raised in zip(ADJUSTMENTS, flags, strict=True) if is_raised}
     made, step = remedies_of(checkpoint), int(checkpoint.state.step)
-    new = changes(run.config, made, select_effective(raised, own_optimizer=run.setup.own_optimizer), step)
+    new = choose_changes(run.config, made, select_effective(raised, own_optimizer=run.setup.own_optimizer), step)
     if not new:
         return checkpoint
     for change in new:

@@ -52,12 +52,12 @@ def overlap_steps(setup: Setup) -> Setup:
             f"staleness={setup.config.sampling.staleness}: {reacting[0]} changes settings between steps, but the rollouts of the "
             "next steps have then been sampled already; leave one of the two out, or choose --sampler-delay."
         )
-    if not overlaps(setup.config, setup.mesh):
+    if not can_overlap(setup.config, setup.mesh):
         return setup
     return setup.with_option(Option("staleness", step=Overlap(setup.config.sampling.lag).step))
 
 
-def overlaps(config: TrainConfig, mesh: Mesh) -> bool:
+def can_overlap(config: TrainConfig, mesh: Mesh) -> bool:
     """Return whether sampling and learning may run at the same time.
 
     Two programs that exchange messages between devices must start in the same order on every device, which two threads do not
@@ -110,7 +110,7 @@ class Overlap:
         run.display.activity("learning and sampling", compiles=True)
         if self._learner is None:
             self._learner = learner_of(functions, state)
-        learning = in_thread(partial(learn, self._learner, state, sampler, rollout.collected))
+        learning = call_in_thread(partial(learn, self._learner, state, sampler, rollout.collected))
         del state, sampler
         last = min(done + self.staleness, run.config.optimization.steps - 1)
         leaving = partial(leave_once_learned, run, after, tuple(newer), learning)
@@ -204,7 +204,7 @@ def leave_once_learned(run: Run, after: Checkpoint, queue: Queue, learning: Futu
     save_and_exit(run, after._replace(state=with_queue(learning.result()[0], queue)))
 
 
-def in_thread(work: Callable[[], Any]) -> Future:
+def call_in_thread(work: Callable[[], Any]) -> Future:
     """Call a function in a new thread, which must have the same JAX settings as this thread."""
     result: Future = Future()
     settings = thread_settings()

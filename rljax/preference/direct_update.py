@@ -79,7 +79,7 @@ def direct_pairs(encoded: EncodedPairs, pad_id: int) -> DirectPairs:
             "token has no probability; give a prompt column, or a tokenizer with a BOS token."
         )
     prompts = [tokens[:length] for tokens, length in zip(encoded.chosen, encoded.prompt_lengths, strict=True)]
-    return _arranged(prompts, _responses(encoded), encoded.learned, pad_id)
+    return _arrange(prompts, _responses(encoded), encoded.learned, pad_id)
 
 
 def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -> DirectPairs:
@@ -101,7 +101,7 @@ def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -
     places = [
         after[start] if donor_prompts[start] == prompt else start for start, prompt in zip(starts, prompts, strict=True)
     ]
-    return _arranged(prompts, [responses[place] for place in places], [donors.learned[place] for place in places], pad_id)
+    return _arrange(prompts, [responses[place] for place in places], [donors.learned[place] for place in places], pad_id)
 
 
 def _next_other(prompts: Sequence[list[int]]) -> list[int]:
@@ -132,7 +132,7 @@ def _responses(encoded: EncodedPairs) -> list[tuple[list[int], list[int]]]:
     return [(chosen[length:], rejected[length:]) for chosen, rejected, length in sides]
 
 
-def _arranged(
+def _arrange(
     prompts: Sequence[list[int]],
     responses: Sequence[tuple[list[int], list[int]]],
     learned: Sequence[tuple[list[bool], list[bool]]],
@@ -147,7 +147,7 @@ def _arranged(
     return DirectPairs(tokens._replace(mask=mask.reshape(count, 2, -1)))
 
 
-def in_micro_batches(pairs: DirectPairs, microbatch: int) -> PairRows[np.ndarray]:
+def split_into_micro_batches(pairs: DirectPairs, microbatch: int) -> PairRows[np.ndarray]:
     """Divide pairs into micro-batches, and lay each out in rows for the model."""
     parts = micro_batches(pairs, microbatch)
     rows = jax.tree.map(lambda array: array.reshape(array.shape[0], 2 * microbatch, -1), parts.sequences)
@@ -189,7 +189,7 @@ def _in_parts(function: Callable[[Params, PairRows[Array]], Float[Array, "N 2"]]
     def logps(params: Params, pairs: DirectPairs) -> Float32[np.ndarray, "N 2"]:
         count = len(pairs.sequences.tokens)
         filled = [*range(count), *[0] * (-count % microbatch)]
-        laid = in_micro_batches(DirectPairs(pairs.sequences).take(filled), microbatch)
+        laid = split_into_micro_batches(DirectPairs(pairs.sequences).take(filled), microbatch)
         parts = len(filled) // microbatch
         pieces = [compiled(params, put_rows(mesh, jax.tree.map(lambda x, i=i: x[i], laid))) for i in range(parts)]
         return np.concatenate(fetch(pieces)).astype(np.float32)[:count]

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rljax.data.bad_rows import BadRowError
-from rljax.data.feedback import Place, unfinished
+from rljax.data.feedback import Place, list_unfinished
 from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.evaluation.greedy import evaluate
@@ -308,7 +308,7 @@ class Adaptation:
         if lines:
             text = f"{lines} lines are too few for a batch of {self._config.batch}; they wait for more."
             self._run.display.message(text)
-        for file in unfinished(self._config.feedback):
+        for file in list_unfinished(self._config.feedback):
             text = f"The last line of {file} has no line end, so it may be incomplete; it is not read yet."
             self._run.display.message(text)
 

@@ -38,7 +38,7 @@ from rljax.training.parts.seams import BUILT_IN, Seams, read_saved_settings, ref
 from rljax.training.reinforce import revise_setup
 from rljax.training.run import NAME, StoppedBatch
 from rljax.training.scored_rollout import make_prepare, scored_rows
-from rljax.training.scoring import on_sequences, scored_params
+from rljax.training.scoring import compile_for_sequences, scored_params
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import TrainState, adjust_algorithm, adjustments, traced
 from rljax.training.update import make_gradient, put_layout
@@ -212,7 +212,7 @@ def batch_terms(batch: Batch[np.ndarray]) -> list[MeasuredTerm]:
 def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[MeasuredTerm]:
     """Measure the policy's scores, and every part of the loss at each token."""
     compare = lambda both, packed: setup.compare(both[0], both[1], packed)  # noqa: E731
-    score = on_sequences(compare, setup.mesh, scored_rows(setup))
+    score = compile_for_sequences(compare, setup.mesh, scored_rows(setup))
     scores, further = score((scored_params(setup.base, state.params), setup.frozen), sequences)
     distances = further.get("teacher_divergence")
     placed: Batch[Array] = jax.tree.map(jnp.asarray, batch)

@@ -23,12 +23,12 @@ from rljax.preference.direct_update import (
     DirectPairs,
     Logps,
     direct_pairs,
-    in_micro_batches,
     judge_direct,
     make_direct_step,
     make_expected_logps,
     make_logps,
     mismatched_pairs,
+    split_into_micro_batches,
 )
 from rljax.preference.pair_update import EncodedPairs
 from rljax.preference.tokenizer_note import MODEL_NOTE, check_named, save_tokenizer
@@ -231,8 +231,8 @@ def update_of(setup: PreferenceSetup, state: TrainState) -> Update:
     pairs, mismatched = setup.train
 
     def pad_rows(rows: list[int]) -> DirectBatch:
-        other = None if mismatched is None else in_micro_batches(mismatched.take(rows), setup.microbatch)
-        return DirectBatch(in_micro_batches(pairs.take(rows), setup.microbatch), other)
+        other = None if mismatched is None else split_into_micro_batches(mismatched.take(rows), setup.microbatch)
+        return DirectBatch(split_into_micro_batches(pairs.take(rows), setup.microbatch), other)
 
     count = len(setup.data.train.margin)
     return make_update(setup.config, setup.mesh, step, pad_rows, pairs=count, steps=setup.steps)

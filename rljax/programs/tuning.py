@@ -121,7 +121,7 @@ def check_candidates(configs: Mapping[str, TrainConfig]) -> None:
             )
 
 
-def scores(trials: Sequence[Trial], rung: int) -> dict[str, float]:
+def score_candidates(trials: Sequence[Trial], rung: int) -> dict[str, float]:
     """Return the mean held-out accuracy of each candidate of a rung over its seeds; minus infinity if a seed failed."""
     found: dict[str, list[float]] = {}
     for trial in (trial for trial in trials if trial.rung == rung):
@@ -211,7 +211,7 @@ def _tune(
                 trials.append(trial)
                 write_trials(folder, plan, trials)
                 on_trial(trial)
-        score = scores(trials, number)
+        score = score_candidates(trials, number)
         if not best(score, 1):
             reason = next(trial.error for trial in trials if trial.error)
             keep_only(folder, plan, [trial for trial in trials if trial.rung < number])
@@ -299,4 +299,4 @@ def keep_only(folder: Path, plan: Mapping[str, Any], kept: Sequence[Trial]) -> N
 def winner(trials: Sequence[Trial]) -> str:
     """Return the candidate with the highest score in the last rung."""
     last = max(trial.rung for trial in trials)
-    return best(scores(trials, last), 1)[0]
+    return best(score_candidates(trials, last), 1)[0]

@@ -31,7 +31,7 @@ from rljax.parallel import numerical_setup, row_shards
 from rljax.records import required
 from rljax.rollout import demonstrated, lay_out_examples
 from rljax.tracking.rows import Row, read_metrics
-from rljax.tracking.start_records import devices, versions
+from rljax.tracking.start_records import describe_devices, read_versions
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
 from rljax.training.lifecycle.initial_state import place_state
@@ -147,7 +147,7 @@ def key_of(config: TrainConfig) -> str:
     sources = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         sources.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes())
-    read = [settings_read(config), sources.hexdigest(), versions(), devices(), numerical_setup()]
+    read = [settings_read(config), sources.hexdigest(), read_versions(), describe_devices(), numerical_setup()]
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
 

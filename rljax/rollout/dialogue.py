@@ -218,7 +218,7 @@ class CachedDialogue:
                 row = free.pop(0)
                 self.episodes[row], self.read[row] = episode, ()
             request = self.requests[row] = self.waiting.pop(episode)
-            first = shared_tokens(self.read[row], request.prompt_tokens[:-1])
+            first = count_shared_tokens(self.read[row], request.prompt_tokens[:-1])
             reading = Reading(row, first, request.prompt_tokens[first:], [])
             readings.setdefault((row if first else None, request.prompt_tokens), reading).rows.append(row)
         return list(readings.values())
@@ -325,11 +325,11 @@ def cut(response: Response, most: int) -> Response:
     return response._replace(finish="length", **{name: array[:most] for name, array in response.token_arrays.items()})
 
 
-def shared_tokens(one: Sequence[int], other: Sequence[int]) -> int:
+def count_shared_tokens(one: Sequence[int], other: Sequence[int]) -> int:
     """Length of the common prefix of two token sequences.
 
     Example:
-        >>> shared_tokens((5, 6, 7, 8), (5, 6, 2)), shared_tokens((5, 6), (5, 6, 7)), shared_tokens((), (1,))
+        >>> count_shared_tokens((5, 6, 7, 8), (5, 6, 2)), count_shared_tokens((5, 6), (5, 6, 7)), count_shared_tokens((), (1,))
         (2, 2, 0)
     """
     length = min(len(one), len(other))

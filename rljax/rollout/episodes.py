@@ -145,9 +145,9 @@ def play(
         answer.values.astype(np.float32),
         answer.valid,
         answer.failed,
-        _sums([episode.parts for episode in episodes]),
+        _collect_sums([episode.parts for episode in episodes]),
         correct=_correct(episodes),
-        metrics=_sums([episode.metrics for episode in episodes]),
+        metrics=_collect_sums([episode.metrics for episode in episodes]),
     )
     if turn_rewards is not None:
         on_tokens = [_assign_to_tokens(episode, turn_rewards) for episode in episodes]
@@ -195,7 +195,7 @@ def _play_turns(
             turns |= added
 
 
-def _sums(episodes: Sequence[Mapping[str, float]]) -> dict[str, Float32[np.ndarray, "N"]] | None:
+def _collect_sums(episodes: Sequence[Mapping[str, float]]) -> dict[str, Float32[np.ndarray, "N"]] | None:
     """Collect the episodes' named sums into one array per name, NaN where an episode lacks it; None if there are no names."""
     names = dict.fromkeys(name for numbers in episodes for name in numbers)
     columns = {name: [numbers.get(name, np.nan) for numbers in episodes] for name in names}

@@ -20,7 +20,7 @@ from rljax.rollout.judging import Judge, RewardOutput, Verdicts
 from rljax.rollout.request import Engine, Request, Response, StreamingEngine, check_responses
 
 
-def calls_of(requests: Sequence[Request], groups: int) -> list[list[int]]:
+def split_into_calls(requests: Sequence[Request], groups: int) -> list[list[int]]:
     """Split requests into parts of `groups` groups each; the last part may have fewer.
 
     Args:
@@ -71,7 +71,7 @@ def judge_while_sampling(
     outputs: list[RewardOutput] = []
     before = 0
     with sampling_in_background(engine, params, requests) as pieces:
-        for places in calls_of(requests, groups):
+        for places in split_into_calls(requests, groups):
             while not responses.keys() >= set(places):
                 responses |= _check_piece(next(pieces, None), responses, len(requests))
             ready = [responses[place] for place in places]

@@ -107,7 +107,7 @@ def sequences_at(places: Sequence[Place]) -> Sequences:
     )
 
 
-def transcripts(
+def make_rows(
     worker: RolloutWorker,
     places: Sequence[Place],
     batch: Batch[np.ndarray] | None,
@@ -217,7 +217,7 @@ def _spans(
     """Divide the tokens into turns of the policy and observations."""
     has_tools = worker.environment is not None and bool(read_call_settings(worker.environment).tools)
     is_first = True
-    for start, end in boundaries(sampled, ends):
+    for start, end in find_boundaries(sampled, ends):
         if not sampled[start]:
             yield {"role": observed_role("".join(texts[start:end])), "start": start, "end": end}
             continue
@@ -239,7 +239,7 @@ def _as_json(arguments: Mapping[str, Any]) -> str:
         return "nested too deeply to be written"
 
 
-def boundaries(sampled: Bool[np.ndarray, "N"], ends: Bool[np.ndarray, "N"]) -> list[tuple[int, int]]:
+def find_boundaries(sampled: Bool[np.ndarray, "N"], ends: Bool[np.ndarray, "N"]) -> list[tuple[int, int]]:
     """Return the start and the end of each turn and each observation.
 
     Args:
@@ -247,7 +247,7 @@ def boundaries(sampled: Bool[np.ndarray, "N"], ends: Bool[np.ndarray, "N"]) -> l
         ends: whether the token is one that ends a turn.
 
     Example:
-        >>> boundaries(np.array([1, 1, 0, 0, 1, 1], bool), np.array([0, 1, 0, 1, 1, 0], bool))
+        >>> find_boundaries(np.array([1, 1, 0, 0, 1, 1], bool), np.array([0, 1, 0, 1, 1, 0], bool))
         [(0, 2), (2, 4), (4, 5), (5, 6)]
     """
     changes = (sampled[1:] != sampled[:-1]) | (sampled[1:] & ends[:-1])
@@ -320,4 +320,4 @@ def rollout_rows(
         count: largest number of responses.
     """
     places = choose(collected.groups, collected.sampled, count)
-    return transcripts(worker, places, batch, np.asarray(score(sequences_at(places)).logp), step=step) if places else []
+    return make_rows(worker, places, batch, np.asarray(score(sequences_at(places)).logp), step=step) if places else []

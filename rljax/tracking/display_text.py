@@ -241,7 +241,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     )
 
 
-def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
+def describe_events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
     """Summarize events that may happen occasionally during RL, one line for each kind that did happen.
 
     Args:
@@ -250,11 +250,11 @@ def events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
 
     Example:
         >>> steps = [{"trained_groups": 3, "unfilled_groups": 1, "unjudged": 2, "reward_raised": 2}, {"trained_groups": 4}]
-        >>> events(steps, prompts=4)[0]
+        >>> describe_events(steps, prompts=4)[0]
         '1 of 2 steps found fewer than 4 groups with a signal (1 missing in total) and trained on those that they found.'
-        >>> events(steps, prompts=4)[1]
+        >>> describe_events(steps, prompts=4)[1]
         'The reward failed on 2 responses (2 raised an exception), which were excluded.'
-        >>> events([{"skipped_updates": 0.5}, {"skipped_updates": 0.0}], prompts=4)
+        >>> describe_events([{"skipped_updates": 0.5}, {"skipped_updates": 0.0}], prompts=4)
         ['1 of 2 steps skipped updates that were far too large or not finite.']
     """
     lines = []

@@ -65,11 +65,11 @@ class Change(NamedTuple):
         return f"{self.name}: {self.before} -> {self.after}"
 
 
-def versions() -> dict[str, str]:
+def read_versions() -> dict[str, str]:
     """Return the versions of rljax, Python, and every installed package that rljax requires.
 
     Example:
-        >>> versions()["python"] == platform.python_version(), "optax" in versions()
+        >>> read_versions()["python"] == platform.python_version(), "optax" in read_versions()
         (True, True)
     """
     found = {"rljax": rljax.__version__, "python": platform.python_version()}
@@ -91,7 +91,7 @@ def _words(requirement: str) -> list[str]:
     return "".join(c if c.isalnum() or c in "-_." else " " for c in requirement).split()
 
 
-def devices() -> str:
+def describe_devices() -> str:
     """Describe the devices of this process."""
     kinds = sorted({device.device_kind for device in jax.devices()})
     return f"{jax.device_count()} x {', '.join(kinds)} ({jax.default_backend()})"
@@ -118,9 +118,9 @@ def record_start(
         "step": step,
         "command": sys.argv,
         "folder": str(Path.cwd()),
-        "devices": devices(),
+        "devices": describe_devices(),
         "system": platform.platform(),
-        "versions": versions(),
+        "versions": read_versions(),
         "changes": json_safe([change._asdict() for change in changes], "changes"),
         "inputs": dict(inputs),
         "input_changes": [change._asdict() for change in input_changes],

@@ -119,7 +119,7 @@ def run_training(
             folder,
             screen,
             partial(make_trackers, config, folder, trackers),
-            keep=retentions(config),
+            keep=make_retentions(config),
             resume=resume_command(folder, config, command),
             **({} if grace is None else {"on_sigterm": grace.begin}),
         )
@@ -232,7 +232,7 @@ def discard_on_error(folder: RunFolder) -> Generator[None]:
         raise
 
 
-def retentions(config: TrainConfig) -> dict[str, Retention]:
+def make_retentions(config: TrainConfig) -> dict[str, Retention]:
     """Return the rules for which checkpoints are kept, by kind."""
     run = config.run
     return {LAST: Retention(run.max_to_keep, run.keep_period), BEST: Retention(run.max_best_to_keep)}

@@ -23,7 +23,7 @@ from rljax.errors import InputError
 from rljax.evaluation.kinds import kind_numbers
 from rljax.models import Packed, Params, Scores
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
-from rljax.models.packed import batched
+from rljax.models.packed import to_batch
 from rljax.models.token_scores import chosen_chunk
 from rljax.ops.divergence import k3
 from rljax.parallel import fetch, put
@@ -31,7 +31,7 @@ from rljax.records import required
 from rljax.rollout import Collected, Groups, Sequences, collect, pad, sequences_of
 from rljax.rollout.groups import right_and_known
 from rljax.training.config import TrainConfig
-from rljax.training.scoring import make_score, make_scores, on_sequences, scored_params
+from rljax.training.scoring import compile_for_sequences, make_score, make_scores, scored_params
 from rljax.training.setup import Setup
 from rljax.training.state import Option, Traced, TrainState, adjust_algorithm, sampling_key, traced
 from rljax.training.value_update import make_values, outcome_explained
@@ -234,7 +234,7 @@ def make_rollout_scorer(setup: Setup) -> RolloutScorer:
         rollout = rollout._replace(**{name: array.reshape(shapes[name]) for name, array in found.items()})
         memory = state.options.get("reward_history")
         past = None if memory is None else Past(fetch(memory), groups.prompt_ids)
-        return ScoredRollout(groups._replace(rollout=rollout), progress(setup, state), past, gap)
+        return ScoredRollout(groups._replace(rollout=rollout), fraction_done(setup, state), past, gap)
 
     return score_rollout
 
@@ -258,7 +258,7 @@ def make_rescore(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, f
     return rescore
 
 
-def progress(setup: Setup, state: TrainState) -> float:
+def fraction_done(setup: Setup, state: TrainState) -> float:
     """Return the fraction of RL steps that are done; 0 in a run of value pretraining only."""
     return int(state.step) / max(1, setup.config.optimization.steps)
 
@@ -315,9 +315,9 @@ def make_square_sum(setup: Setup) -> Score:
     numbers = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
 
     def square_sums(params: Params, packed: Packed) -> Float[Array, "B T"]:
-        return batched(over_vocabulary(square_sum, features(params, packed), **numbers), packed)
+        return to_batch(over_vocabulary(square_sum, features(params, packed), **numbers), packed)
 
-    sums = on_sequences(square_sums, setup.mesh, scored_rows(setup))
+    sums = compile_for_sequences(square_sums, setup.mesh, scored_rows(setup))
     return lambda inputs: sums(scored_params(setup.base, inputs.policy), inputs.sequences)
 
 
@@ -368,7 +368,7 @@ def make_rollout_values(
     def blended_values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
         now = values(state, rollout, sequences)
         before = values_of(required(state.critic, "state.critic").pretrained, sequences).reshape(rollout.mask.shape)
-        done = np.float32(progress(setup, state))
+        done = np.float32(fraction_done(setup, state))
         return np.asarray(program(before, now, rollout.rewards, rollout.mask, done))
 
     return blended_values

@@ -130,7 +130,7 @@ def compile_shared(function: Callable) -> Any:
     return jax.jit(function)
 
 
-def on_sequences(
+def compile_for_sequences(
     function: Callable[[Params, Packed], Output], mesh: Mesh, rows: int
 ) -> Callable[[Params, Sequences], Output]:
     """Compile a function of packed rows, which is then called on all sequences, `rows` rows at a time, without gradients.
@@ -160,4 +160,4 @@ def on_sequences(
 
 def make_scores(score: Score, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Scores]:
     """Compile `(params, sequences) -> Scores [B, T]` without gradients, `rows` rows at a time; the scores are host arrays."""
-    return on_sequences(score, mesh, rows)
+    return compile_for_sequences(score, mesh, rows)

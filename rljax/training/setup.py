@@ -34,8 +34,8 @@ from rljax.training.objective.algorithm import (
     check_algorithm,
     check_features,
     check_judges,
+    list_misfits,
     make_algorithm,
-    misfits,
     settings_for,
 )
 from rljax.training.objective.critic import Critic, make_critic
@@ -222,7 +222,7 @@ def make_train_worker(
 def notes_on_model(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> list[str]:
     """List where the run deviates from the data and from the model's folder."""
     lost = list_prompt_omissions(problems, tokenizer, chat=config.model.chat)
-    return [*lost, *unused_folder_settings(config, tokenizer), *misfits(config)]
+    return [*lost, *unused_folder_settings(config, tokenizer), *list_misfits(config)]
 
 
 def plan_setup(

@@ -26,7 +26,7 @@ from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import CreditMetrics, CriticMetrics, LearnMetrics, mean_critic_update
 from rljax.training.objective.critic import Critic
 from rljax.training.objective.optimizer import critic_optimizer
-from rljax.training.scoring import on_sequences
+from rljax.training.scoring import compile_for_sequences
 from rljax.training.setup import Setup
 from rljax.training.state import Places, TrainState, places
 from rljax.training.update import has_responses, jit_step, put_layout, rows_of
@@ -59,7 +59,7 @@ def _values(critic: Critic) -> Callable[[Params, Packed], Float[Array, "B T"]]:
 
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
     """Compile `(params, sequences) -> values [B, T]` without gradients, `rows` rows at a time; the values are a host array."""
-    compiled = on_sequences(_values(critic.without_builders()), mesh, rows)
+    compiled = compile_for_sequences(_values(critic.without_builders()), mesh, rows)
 
     def values(params: Params, sequences: Sequences) -> Float[np.ndarray, "B T"]:
         return np.asarray(compiled(params, sequences))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.data.duplicates import jaccard, leaks, near_duplicates, shingle_ranks
+from rljax.data.duplicates import find_leaks, jaccard, near_duplicates, shingle_ranks
 
 texts_strategy = st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=14).map(" ".join), max_size=12)
 
@@ -48,7 +48,7 @@ def test_leaks_match_a_comparison_of_all_pairs(texts, heldout, threshold):
         next((j for j, secret in enumerate(heldout) if shares_enough(triples(text), triples(secret))), None)
         for text in texts
     ]
-    assert leaks(texts, heldout, threshold=threshold) == expected
+    assert find_leaks(texts, heldout, threshold=threshold) == expected
 
 
 def test_case_and_white_space_do_not_matter_and_signs_do():
@@ -80,12 +80,12 @@ def test_a_held_out_question_within_an_instruction_is_a_leak():
     question = " ".join(f"w{i}" for i in range(20))
     others = [f"other text number {i} of many with nothing in common at all" for i in range(3)]
     wrapped = f"think hard about this : {question} and answer with one number on the last line of all"
-    assert leaks([*others, wrapped, question], [question], threshold=0.9) == [None, None, None, 0, 0]
-    assert leaks([question], [wrapped], threshold=0.9) == [None]
+    assert find_leaks([*others, wrapped, question], [question], threshold=0.9) == [None, None, None, 0, 0]
+    assert find_leaks([question], [wrapped], threshold=0.9) == [None]
 
 
 def test_a_short_held_out_text_leaks_only_through_an_equal_text():
-    assert leaks(
+    assert find_leaks(
         ["find x in the figure below where y is 3", "find x in the figure"], ["find x in the figure"], threshold=0.8
     ) == [
         None,
@@ -107,7 +107,7 @@ def test_jaccard_of_a_set_with_itself():
 def test_invalid_arguments_are_refused(threshold):
     for compare in (
         lambda: near_duplicates(["a"], ["b"], threshold=threshold),
-        lambda: leaks(["a"], ["a"], threshold=threshold),
+        lambda: find_leaks(["a"], ["a"], threshold=threshold),
     ):
         with pytest.raises(ValueError, match="threshold must be above 0 and at most 1"):
             compare()
@@ -122,4 +122,4 @@ def test_real_questions(shared_data):
     found = near_duplicates([*texts, *reworded], [""] * 2100, threshold=0.8)
     assert sum(other is not None for other in found[:2000]) < 20
     assert found[2000:].count(None) <= 10, "the frame around short questions weighs more"
-    assert leaks(texts, reworded[:1], threshold=0.7) == [0] + [None] * 1999
+    assert find_leaks(texts, reworded[:1], threshold=0.7) == [0] + [None] * 1999

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rljax.data.bad_rows import BadRowError
-from rljax.data.feedback import Line, new_lines, parts, queues, read_line, rotated, unfinished
+from rljax.data.feedback import Line, list_parts, list_queues, list_rotated, list_unfinished, new_lines, read_line
 
 
 def row(number, **entries):
@@ -53,9 +53,9 @@ def test_a_line_is_read_when_its_end_is_written(queue):
         file.flush()
         first = [*new_lines(queue, {})]
         assert rewards(first) == [0, 1, 2]
-        assert unfinished(queue) == [queue]
+        assert list_unfinished(queue) == [queue]
         file.write(line[20:])
-    assert unfinished(queue) == []
+    assert list_unfinished(queue) == []
     second = [*new_lines(queue, add_places({}, first))]
     assert rewards(second) == [3]
     assert (second[0].place.line, second[0].place.end) == (4, queue.stat().st_size)
@@ -63,7 +63,7 @@ def test_a_line_is_read_when_its_end_is_written(queue):
 
 def test_a_file_that_does_not_exist_yet_has_no_lines(tmp_path):
     assert [*new_lines(tmp_path / "queue.jsonl", {})] == []
-    assert unfinished(tmp_path / "queue.jsonl") == []
+    assert list_unfinished(tmp_path / "queue.jsonl") == []
 
 
 def test_a_rotated_file_is_read_to_its_end_before_the_new_one(queue):
@@ -109,7 +109,7 @@ def test_names_of_rotated_files(queue):
     others = [".bak", ".gz", ".1.gz", ".tmp", "-old", ".", ".1~", "1", ".2026-11"]
     for end in [*ends, *others]:
         queue.with_name(queue.name + end).write_text(row(9))
-    assert {file.name for file in rotated(queue)} == {queue.name + end for end in ends}
+    assert {file.name for file in list_rotated(queue)} == {queue.name + end for end in ends}
 
 
 def test_two_rotations_between_two_reads(queue):
@@ -120,7 +120,7 @@ def test_two_rotations_between_two_reads(queue):
     second.write_text(row(3))
     make_older(second, 30)
     queue.write_text(row(4))
-    assert rotated(queue) == [first, second]
+    assert list_rotated(queue) == [first, second]
     assert rewards(new_lines(queue, taken)) == [1, 2, 3, 4]
 
 
@@ -161,13 +161,13 @@ def test_a_file_that_was_replaced_is_read_from_its_beginning(queue):
     assert note.startswith(f"{queue} was replaced after its line 3 was read, and no rotated file next to it contains")
     assert rewards(lines) == [5, 6]
     queue.unlink()
-    assert parts(queue, taken["queue.jsonl"]) == []
+    assert list_parts(queue, taken["queue.jsonl"]) == []
 
 
 def test_each_file_of_a_folder_is_its_own_queue(tmp_path):
     for name, numbers in (("b.jsonl", [2, 3]), ("a.jsonl", [0, 1]), ("notes.txt", [9])):
         (tmp_path / name).write_text("".join(map(row, numbers)))
-    assert [file.name for file in queues(tmp_path)] == ["a.jsonl", "b.jsonl"]
+    assert [file.name for file in list_queues(tmp_path)] == ["a.jsonl", "b.jsonl"]
     lines = [*new_lines(tmp_path, {})]
     assert rewards(lines) == [0, 1, 2, 3]
     taken = add_places({}, lines)

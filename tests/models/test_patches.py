@@ -19,10 +19,10 @@ from rljax.models import Model, TransformerConfig, transformer_policy
 from rljax.models.patches import (
     Patches,
     PatchModel,
+    count_earlier_patches,
     patch_policy,
     patches_of,
     pixel_bits,
-    places,
     position_offsets,
     with_full_table,
 )
@@ -119,7 +119,7 @@ def test_ids_of_patches_may_be_anywhere():
 def test_patch_positions_restart_with_each_sequence_and_after_text():
     patch = jnp.array([[1, 1, 0, 1, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1, 1, 1]], bool)
     segments = jnp.array([[1, 1, 1, 1, 1, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1, 1]])
-    counted = np.where(patch, places(patch, segments), -1)
+    counted = np.where(patch, count_earlier_patches(patch, segments), -1)
     assert counted.tolist() == [[0, 1, -1, 0, 1, 0, -1, 0], [-1, -1, 0, 1, 2, 3, 4, 5]]
 
 

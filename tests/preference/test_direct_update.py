@@ -19,12 +19,12 @@ from rljax.preference.direct_losses import BY_NAME
 from rljax.preference.direct_update import (
     DirectBatch,
     direct_pairs,
-    in_micro_batches,
     judge_direct,
     make_direct_step,
     make_expected_logps,
     make_logps,
     mismatched_pairs,
+    split_into_micro_batches,
     summed_logp,
 )
 from rljax.preference.pair_update import PairState, encode_pairs
@@ -130,7 +130,8 @@ def train_steps(params, name, *, microbatch, mesh, steps=2):
     places = policy_shardings(mesh, state, state.params, POLICY.partition)
     step = make_direct_step(POLICY, loss, optimizer, places, mesh)
     batch = DirectBatch(
-        in_micro_batches(pairs, microbatch), in_micro_batches(mismatched, microbatch) if loss.reference_point else None
+        split_into_micro_batches(pairs, microbatch),
+        split_into_micro_batches(mismatched, microbatch) if loss.reference_point else None,
     )
     state, history = put(state, places), []
     for _ in range(steps):
@@ -199,7 +200,7 @@ def test_the_weights_of_wpo_have_no_gradient(params):
     measures = make_logps(POLICY, ONE, 16), make_expected_logps(POLICY, ONE, 16)
     logp, expected = (measure(params, pairs) for measure in measures)
     weights = np.exp(((logp - expected) / PAIRS.sequences.attention.sum(-1)).sum(-1))
-    laid = jax.tree.map(lambda x: jnp.asarray(x[0]), in_micro_batches(pairs, 16))
+    laid = jax.tree.map(lambda x: jnp.asarray(x[0]), split_into_micro_batches(pairs, 16))
 
     def weighted_dpo(params):
         margin = summed_logp(POLICY, params, laid) - laid.ref_logp
@@ -209,7 +210,7 @@ def test_the_weights_of_wpo_have_no_gradient(params):
     copied = jax.tree.map(jnp.array, params)
     state = PairState(copied, optimizer.init(copied))
     step = make_direct_step(POLICY, loss, optimizer, policy_shardings(ONE, state, params, POLICY.partition), ONE)
-    after, _ = step(state, DirectBatch(in_micro_batches(pairs, 16)))
+    after, _ = step(state, DirectBatch(split_into_micro_batches(pairs, 16)))
     jax.tree.map(
         lambda new, old, slope: np.testing.assert_allclose(new, old - slope, atol=1e-5),
         after.params,

@@ -11,7 +11,7 @@ import rljax.cli.tune
 import rljax.programs.train
 from rljax.cli.tune import tuning_text, values_of, without_tune_flags, words_of
 from rljax.errors import InputError
-from rljax.programs.tuning import FILE, Rung, Trial, rungs_of, scores, tune, winner
+from rljax.programs.tuning import FILE, Rung, Trial, rungs_of, score_candidates, tune, winner
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 
@@ -75,14 +75,17 @@ def test_the_best_half_continues_in_its_own_runs(tmp_path):
     assert all(len(mine) == 1 for mine in folders.values())
     assert len(set.union(*folders.values())) == 4
     assert winner(trials) == "learning_rate=0.4"
-    assert scores(trials, 1) == {"learning_rate=0.3": pytest.approx(0.34), "learning_rate=0.4": pytest.approx(0.44)}
+    assert score_candidates(trials, 1) == {
+        "learning_rate=0.3": pytest.approx(0.34),
+        "learning_rate=0.4": pytest.approx(0.44),
+    }
 
 
 def test_a_candidate_is_judged_by_the_mean_over_all_seeds(tmp_path):
     trainer = FakeTrainer()
     trials = run_tuning(trainer, tmp_path, seeds=(3, 4))
     assert [seed for _, seed, *_ in trainer.calls] == [3, 4] * 7
-    assert scores(trials, 0)["learning_rate=0.1"] == pytest.approx(0.12 - 0.07)
+    assert score_candidates(trials, 0)["learning_rate=0.1"] == pytest.approx(0.12 - 0.07)
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3, 4, 6])

@@ -17,7 +17,7 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.rewards.correctness import Failed
 from rljax.rollout import Judge, Request, Response, Sampling
-from rljax.rollout.overlapped_judging import calls_of, judge_while_sampling
+from rljax.rollout.overlapped_judging import judge_while_sampling, split_into_calls
 from rljax.training.parts.reward import reward_groups
 from rljax.training.parts.seams import Seams
 from rljax.training.scored_rollout import make_choice, next_rollout
@@ -93,8 +93,8 @@ def test_a_reward_is_called_with_the_same_complete_groups_whatever_ends_first(en
 def test_groups_of_different_sizes_stay_complete():
     groups = [0, 0, 0, 1, 2, 2, 3]
     requests = [Request((2,), group, group, SAMPLING, place) for place, group in enumerate(groups)]
-    assert calls_of(requests, 2) == [[0, 1, 2, 3], [4, 5, 6]]
-    assert calls_of(requests, 9) == [list(range(7))]
+    assert split_into_calls(requests, 2) == [[0, 1, 2, 3], [4, 5, 6]]
+    assert split_into_calls(requests, 9) == [list(range(7))]
 
 
 def test_the_reward_is_called_while_the_engine_samples():

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from rljax.models.packed import batched, before_scored, scored_tokens, visible_slots
+from rljax.models.packed import before_scored, scored_tokens, to_batch, visible_slots
 from rljax.rollout import Sequences, pack
 from rljax.rollout.slots import compiled_rows
 
@@ -30,9 +30,9 @@ def test_values_come_back_in_the_batchs_order():
     packed = jax.tree.map(jax.numpy.asarray, pack(SEQUENCES))
     slots = jax.numpy.arange(10.0).reshape(2, 5)
     assert before_scored(slots, packed).tolist() == [[2, 3], [7, 8]]
-    assert batched(before_scored(slots, packed), packed).tolist() == [[2, 3], [7, 8]]
+    assert to_batch(before_scored(slots, packed), packed).tolist() == [[2, 3], [7, 8]]
     swapped = packed._replace(place=packed.place[::-1])
-    assert batched(before_scored(slots, packed), swapped).tolist() == [[7, 8], [2, 3]]
+    assert to_batch(before_scored(slots, packed), swapped).tolist() == [[7, 8], [2, 3]]
 
 
 def test_micro_batches_are_packed_separately():

@@ -16,7 +16,7 @@ from rljax.data.problem import Problem
 from rljax.data.token_texts import token_texts
 from rljax.data.tokenizer import ByteTokenizer, IdTokenizer, load_tokenizer
 from rljax.rollout import Response, Step, sequences_of, transcripts
-from rljax.rollout.transcripts import boundaries, observed_role
+from rljax.rollout.transcripts import find_boundaries, observed_role
 from rljax.tracking.rollout_rows import check_rollout, read_rollouts
 from rljax.tracking.run_folder import RunFolder
 from rljax.training import reinforce
@@ -223,7 +223,7 @@ def test_tool_calls_are_read_from_the_tokens_of_a_turn(tmp_path):
     setup, state = first_state(config, engine=engine, problems=problems, environment=Doubling())
     groups = setup.train.generate(state.params, [0], 1, jax.random.key(0))
     place = transcripts.Place(groups, 0, 0, False)
-    (row,) = transcripts.transcripts(setup.train, [place], None, groups.rollout.policy_logp[0], step=1)
+    (row,) = transcripts.make_rows(setup.train, [place], None, groups.rollout.policy_logp[0], step=1)
     assert check_rollout(json.loads(json.dumps(row, allow_nan=False))) is None
     own = [span for span in row["spans"] if span["role"] == "policy"]
     assert own[0]["calls"] == [{"name": "double", "arguments": '{"number": NaN}'}]
@@ -241,7 +241,7 @@ def test_the_middle_of_a_long_response_is_left_out(logged, monkeypatch):
     groups = result.collected.sampled
     group, member = next(zip(*np.nonzero(groups.attention.sum(-1) > 6), strict=True))
     place = transcripts.Place(groups, int(group), int(member), False)
-    (row,) = transcripts.transcripts(worker, [place], result.batch, groups.rollout.policy_logp[group, member][None], step=1)
+    (row,) = transcripts.make_rows(worker, [place], result.batch, groups.rollout.policy_logp[group, member][None], step=1)
     assert len(row["tokens"]) == 4
     assert row["left_out"] == {"at": 2, "tokens": row["length"] - 4}
     assert check_rollout(row) is None
@@ -282,4 +282,4 @@ def test_roles_of_observations_are_read_from_the_templates_markup(text, role):
 
 def test_two_turns_without_an_observation_between_them_stay_separate():
     sampled, ends = np.array([1, 1, 1, 1, 0], bool), np.array([0, 1, 0, 1, 0], bool)
-    assert boundaries(sampled, ends) == [(0, 2), (2, 4), (4, 5)]
+    assert find_boundaries(sampled, ends) == [(0, 2), (2, 4), (4, 5)]

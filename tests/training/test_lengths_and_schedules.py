@@ -10,7 +10,7 @@ from small_runs import SMALL
 import rljax
 from rljax.algorithms import Rollout, response_rewards
 from rljax.training.config import TrainConfig
-from rljax.training.objective.algorithm import make_algorithm, misfits, resolved_settings
+from rljax.training.objective.algorithm import list_misfits, make_algorithm, resolved_settings
 
 
 def config_of(name, **options):
@@ -65,7 +65,7 @@ def test_shown_settings_contain_the_resolved_lengths():
     ],
 )
 def test_lengths_that_do_not_fit_the_run_are_reported(config, beginning):
-    notes = misfits(config)
+    notes = list_misfits(config)
     assert [note.startswith(beginning) for note in notes] == ([] if beginning is None else [True])
 
 

@@ -6,7 +6,7 @@ from rljax.cli import COMMANDS
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.evaluation.comparison import Comparison
-from rljax.tracking.display_text import check_judged, events, next_commands
+from rljax.tracking.display_text import check_judged, describe_events, next_commands
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints.checkpoint import Quality
 from rljax.training.config import TrainConfig
@@ -64,10 +64,10 @@ def test_the_outcome_is_described_in_words():
 
 def test_events_are_summarized_once():
     calm = {"trained_groups": 4.0, "unfilled_groups": 0.0, "unjudged": 0.0}
-    assert events([calm] * 3, prompts=4) == []
-    assert events([], prompts=4) == []
+    assert describe_events([calm] * 3, prompts=4) == []
+    assert describe_events([], prompts=4) == []
     hard = {"trained_groups": 0.0, "unfilled_groups": 4.0, "unjudged": 3.0, "reward_raised": 1.0, "reward_timed_out": 2.0}
-    assert events([calm, hard, hard], prompts=4) == [
+    assert describe_events([calm, hard, hard], prompts=4) == [
         "2 of 3 steps found fewer than 4 groups with a signal (8 missing in total) and trained on those that they found.",
         "2 of 3 steps found no group with a signal and changed nothing: the problems are too hard or too easy.",
         "The reward failed on 6 responses (2 raised an exception, 4 timed out), which were excluded.",

@@ -9,7 +9,14 @@ from small_runs import SMALL, even_length, is_time, stopping_after
 
 import rljax
 from rljax.cli.doctor_output import settings_of
-from rljax.options.remedies import ADJUSTMENTS, OF_OPTIMIZER, AppliedRemedy, apply_remedies, changes, select_effective
+from rljax.options.remedies import (
+    ADJUSTMENTS,
+    OF_OPTIMIZER,
+    AppliedRemedy,
+    apply_remedies,
+    choose_changes,
+    select_effective,
+)
 from rljax.tracking.alarms import BY_NAME, Watch
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
@@ -23,7 +30,7 @@ def changes_by(alarm, steps):
     """All changes made by an alarm that detects a problem at each of these steps."""
     made = ()
     for step in range(steps):
-        made = (*made, *changes(START, made, {alarm}, step))
+        made = (*made, *choose_changes(START, made, {alarm}, step))
     return made
 
 
@@ -32,7 +39,7 @@ def changes_in(rows):
     made, watch = (), Watch()
     for row in rows:
         watch, _ = watch.followed_by(row)
-        made = (*made, *changes(START, made, select_effective(watch.seen, own_optimizer=False), row["step"]))
+        made = (*made, *choose_changes(START, made, select_effective(watch.seen, own_optimizer=False), row["step"]))
     return [(change.step, change.alarm, change.setting) for change in made]
 
 
@@ -62,14 +69,14 @@ def test_a_setting_changes_at_most_every_ten_steps_and_up_to_a_bound(alarm, sett
 
 
 def test_two_alarms_change_one_setting_once_and_other_alarms_change_nothing():
-    assert changes(START, (), {"one_response", "too_easy"}, 5) == ()
-    (both,) = changes(START, (), {"entropy_collapse", "clipped_low"}, 5)
+    assert choose_changes(START, (), {"one_response", "too_easy"}, 5) == ()
+    (both,) = choose_changes(START, (), {"entropy_collapse", "clipped_low"}, 5)
     assert both.setting == "learning_rate"
     assert both.after == pytest.approx(0.009)
 
 
 def test_two_settings_are_changed_in_one_step():
-    found = changes(START, (), {"groups_missing", "clipped_low", "large_steps"}, 5)
+    found = choose_changes(START, (), {"groups_missing", "clipped_low", "large_steps"}, 5)
     assert [(change.alarm, change.setting) for change in found] == [
         ("large_steps", "learning_rate"),
         ("groups_missing", "max_tries"),

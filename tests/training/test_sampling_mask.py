@@ -17,7 +17,7 @@ from rljax.rollout.groups import from_dict, to_dict
 from rljax.rollout.request import Request, Response, check_responses
 from rljax.rollout.sampling import sample_from_kept, sample_token
 from rljax.training.config import TrainConfig
-from rljax.training.objective.algorithm import misfits
+from rljax.training.objective.algorithm import list_misfits
 
 RANDOM = np.random.default_rng(0)
 TINY = SMALL.replace(
@@ -208,5 +208,5 @@ def test_the_sampling_mask_is_off_by_default():
     ],
 )
 def test_a_run_notes_that_a_correction_counts_truncation(settings, names):
-    notes = misfits(TINY.replace(**{"sampling_mask": None, **settings}))
+    notes = list_misfits(TINY.replace(**{"sampling_mask": None, **settings}))
     assert [note[: len(name)] for note, name in zip(notes, names, strict=True)] == names

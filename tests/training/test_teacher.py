@@ -19,7 +19,7 @@ from rljax.models import Model, TransformerConfig
 from rljax.models.huggingface import read_config
 from rljax.models.language_model import logits
 from rljax.models.model_folder import write_model
-from rljax.models.packed import batched, before_scored
+from rljax.models.packed import before_scored, to_batch
 from rljax.models.value_model import init_value_params, value_contents, value_model
 from rljax.ops.distillation import generalized_jsd
 from rljax.ops.divergence import exact_kl
@@ -97,7 +97,7 @@ def test_the_update_of_gkd_is_the_gradient_of_the_full_divergence(teacher):
             before_scored(logits(model, weights, *map(jnp.asarray, places)), packed) / 0.7
             for model, weights in zip(models, (params, setup.frozen[NAME]), strict=True)
         ]
-        apart = batched(generalized_jsd(*both, beta=0.5), packed)
+        apart = to_batch(generalized_jsd(*both, beta=0.5), packed)
         return (sequence_mean(mask) * jnp.where(mask, apart, 0.0)).sum()
 
     before = jax.device_get(state.params)

@@ -12,7 +12,7 @@ from rljax.parallel import like_placed, on_first
 from rljax.records import required
 from rljax.rollout import RolloutWorker
 from rljax.tracking.alarms import alarms_raised
-from rljax.tracking.display_text import CORRECT, POSITIVE, check_judged, events, next_commands
+from rljax.tracking.display_text import CORRECT, POSITIVE, check_judged, describe_events, next_commands
 from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.start_records import accepted_changes, explain_changed_inputs
@@ -72,7 +72,7 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
             *outcome(before, after, comparison, accuracy=accuracy, count=len(problems)),
             *explain_changed_inputs(accepted_changes(folder)),
             *describe_progress(kinds_of(answers, problems)),
-            *events(rows, prompts=config.sampling.prompts),
+            *describe_events(rows, prompts=config.sampling.prompts),
             *alarms_raised(folder),
             f"Best checkpoint: step {notes.best_step}, {accuracy} {notes.best_quality} ({folder.checkpoints / BEST})",
             *([f"Models: {', '.join(map(str, models))}"] if models else []),

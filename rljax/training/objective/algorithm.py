@@ -61,7 +61,7 @@ def with_paper_lengths(config: TrainConfig) -> TrainConfig:
     return config if is_custom(name) else config.replace(algorithm_options=paper_lengths(option_names(name), options))
 
 
-def misfits(config: TrainConfig) -> list[str]:
+def list_misfits(config: TrainConfig) -> list[str]:
     """List settings that do not fit together: lengths and the run's limit, a correction and truncated sampling."""
     settings, sampling = config.algorithm, config.sampling
     lengths = misfit_lengths(settings.name, settings.options, _run_lengths(config), sampling.max_response_tokens)
