@@ -12,7 +12,7 @@ from type_checker import CompiledSignature, check, checking_function, read_signa
 from rljax.boxes import last_box
 from rljax.cli.algorithms_text import show_parts
 from rljax.cli.terminal_text import columns_of
-from rljax.importing import is_own
+from rljax.importing import is_custom
 from rljax.lazy import lazy_names
 from rljax.machine import processor
 from rljax.ops.regularise import diagonal_fisher
@@ -60,7 +60,7 @@ def test_a_text_stream_is_accepted_and_other_values_are_not():
 
 @pytest.mark.parametrize(
     ("function", "argument"),
-    [(columns_of, "x"), (find_entry, 3), (is_own, 3), (last_box, 3), (lazy_names, 3), (processor, "x"), (one_line, 3)],
+    [(columns_of, "x"), (find_entry, 3), (is_custom, 3), (last_box, 3), (lazy_names, 3), (processor, "x"), (one_line, 3)],
 )
 def test_signatures_outside_the_equations_are_checked_too(function, argument):
     with pytest.raises(TypeCheckError):

@@ -120,7 +120,7 @@ def test_what_a_warm_start_reads_changes_its_key(changes):
 
 def test_sources_packages_and_machine_change_its_key(tmp_path, monkeypatch):
     keys = {key_of(SMALL)}
-    monkeypatch.setattr(module, "versions", lambda: {"jax": "0"})
+    monkeypatch.setattr(module, "read_versions", lambda: {"jax": "0"})
     keys.add(key_of(SMALL))
     for variable in ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE"):
         monkeypatch.setenv(variable, "--of_the_compiler")
