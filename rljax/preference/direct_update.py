@@ -14,7 +14,7 @@ from rljax.data.prompts import left_pad, right_pad
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
-from rljax.models.packed import batched
+from rljax.models.packed import to_batch
 from rljax.models.token_scores import chosen_chunk
 from rljax.ops.direct_preference import kto_reference_point
 from rljax.ops.masked import count_tokens, masked_sum
@@ -166,7 +166,7 @@ def summed_expected_logp(policy: Policy, mesh: Mesh, params: Params, laid: PairR
     """
     features = required(policy.features, "policy.features")(jax.lax.stop_gradient(params), laid.packed)
     sums = over_vocabulary(square_sum, features, chunk=chosen_chunk(None, policy.vocab_size, mesh), mesh=mesh)
-    return masked_sum(jnp.log(batched(sums, laid.packed)), laid.mask).reshape(-1, 2)
+    return masked_sum(jnp.log(to_batch(sums, laid.packed)), laid.mask).reshape(-1, 2)
 
 
 def make_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:

@@ -130,7 +130,9 @@ def test_prompts_that_were_read_in_four_parts_rewrite_the_rows_once():
 
     def bytes_accessed(parts):
         source = shape(64, dtype=jnp.int32)
-        lowered = fill_rows.lower(policy.decoder, rows, [part] * parts, source, rows.inputs, sampling=Sampling(budget, (0,)))
+        lowered = fill_rows.lower(
+            policy.decoder, rows, [part] * parts, source, rows.inputs, sampling=Sampling(budget, (0,))
+        )
         return lowered.compile(compiler_options=for_measuring(make_mesh(1, 1))).cost_analysis()["bytes accessed"]
 
     state_size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows.state))
