@@ -166,6 +166,9 @@ class Term(NamedTuple):
     """The field of `TermInputs` that it reads in addition to `logp`; "logp" if there is none."""
     tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
     """(advantage, policy_logp, mask) of the full rollout -> tokens with this term; its weights are 0 on the others; None: all."""
+    follow: Callable[[Number, Number], tuple[Number, Number]] | None = None
+    """For a bonus that follows the entropy: (size of the coefficient, mean entropy) of a step -> the same size after it, and the
+    size in the loss of the next step. None: the coefficient is constant."""
 
 
 class Correction(NamedTuple):

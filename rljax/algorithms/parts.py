@@ -26,7 +26,14 @@ from rljax.algorithms.part_equations import (
 )
 from rljax.algorithms.parts_fit import check_fit
 from rljax.algorithms.plan_credit import plan_and_answer
-from rljax.algorithms.terms import entropy_bonus, importance_weighted_kl, kl_to_reference, kl_to_sampler, positive_examples
+from rljax.algorithms.terms import (
+    adaptive_entropy_bonus,
+    entropy_bonus,
+    importance_weighted_kl,
+    kl_to_reference,
+    kl_to_sampler,
+    positive_examples,
+)
 from rljax.ops.baseline import soft_centered
 from rljax.ops.batch import batch_normalized, batch_normalized_rewards
 from rljax.ops.divergence import k3
@@ -225,6 +232,13 @@ PARTS: tuple[Part, ...] = (
         **{"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 1024.0, "beta": 0.1},
     ),
     _part(TERM, "entropy", entropy_bonus, "Entropy of the policy, added to the objective", coefficient=0.01),
+    _part(
+        TERM,
+        "adaptive_entropy",
+        adaptive_entropy_bonus,
+        "Entropy, added to the objective only as far as it is needed to keep the entropy above a target (Skywork-OR1)",
+        **{"target": 0.2, "step": 0.005, "initial": 0.0, "high": math.inf},
+    ),
     _part(TERM, "sampler_kl", kl_to_sampler, "KL from the sampling policy, in the loss", coefficient=0.01),
     _part(
         TERM, "reference_kl", partial(kl_to_reference, estimator=k3), "KL from the reference, in the loss (GRPO)", beta=0.04

@@ -8,6 +8,7 @@ from jaxtyping import Array
 from rljax.algorithms.algorithm import Algorithm, Rollout, Term, TermInputs
 from rljax.ops.arrays import Number, check_nonnegative, check_positive
 from rljax.ops.divergence import importance_weighted_k3, k3, kl_in_reward
+from rljax.ops.entropy_control import active_entropy_coefficient, adaptive_entropy_coefficient
 from rljax.ops.regularise import positive_example_weights
 
 
@@ -129,6 +130,22 @@ def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
     if not coefficient:
         return ()
     return (Term("entropy_bonus", -coefficient, _entropy, needs="entropy"),)
+
+
+def adaptive_entropy_bonus(*, target: float, step: float, initial: float, high: float) -> tuple[Term, ...]:
+    """Entropy in the objective, `-α_k Σ w · H`, with a coefficient that keeps the entropy above a target (Skywork-OR1, Eq. 3.2).
+
+    The trainer adjusts the coefficient after each step, from the entropy in that step, as its authors' code does; in the paper's
+    equation, the entropy of a step decides whether the same step has a bonus.
+    """
+    check_nonnegative(initial=initial, step=step)
+    check_positive(target=target, high=high)
+
+    def follow(coefficient: Number, entropy: Number) -> tuple[Number, Number]:
+        after = adaptive_entropy_coefficient(coefficient, entropy, target=target, step=step, high=high)
+        return after, active_entropy_coefficient(after, entropy, target=target)
+
+    return (Term("entropy_bonus", -initial, _entropy, needs="entropy", follow=follow),)
 
 
 def distance_from_teacher(coefficient: float) -> tuple[Term, ...]:

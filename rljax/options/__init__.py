@@ -23,6 +23,7 @@ WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
         "perturbed_prompts": lambda setup: bool(setup.config.data.perturb_prompts),
         "controller": lambda setup: setup.config.optimization.remedy == "controller",
         "kl_target": lambda setup: setup.config.algorithm.kl_target is not None,
+        "entropy_target": lambda setup: any(term.follow is not None for term in setup.algorithm.terms),
         "group_robust": lambda setup: setup.config.algorithm.worst_kind is not None,
         "kl_limit": lambda setup: setup.config.optimization.kl_limit is not None,
         "fisher_anchor": lambda setup: setup.config.algorithm.anchor is not None,

@@ -38,6 +38,7 @@ NUMBERS = {
     "critic.advantage=offset_decayed": ",alpha=2,max_length=6",
     "critic.advantage=complexity_weighted": ",alpha=2,max_length=6,beta=0.5",
     "term=entropy": ",coefficient=1",
+    "term=adaptive_entropy": ",initial=1",
     "term=sampler_kl": ",coefficient=1",
 }
 """Hyperparameters that have an effect on responses of six tokens."""
@@ -149,6 +150,7 @@ DEFAULTS = {
         "beta": 0.1,
     },
     "term=entropy": {"coefficient": 0.01},
+    "term=adaptive_entropy": {"target": 0.2, "step": 0.005, "initial": 0.0, "high": float("inf")},
     "term=sampler_kl": {"coefficient": 0.01},
     "term=reference_kl": {"beta": 0.04},
     "term=importance_weighted_kl": {"beta": 0.04},
@@ -214,6 +216,9 @@ def test_a_word_names_a_part_and_its_hyperparameters():
         ),
         ("dapo", ["term=entropy,coefficient=0"], "term=entropy with a coefficient of 0 would have no effect"),
         ("dapo", ["term=entropy,coefficient=-1"], "coefficient must not be negative"),
+        ("dapo", ["term=adaptive_entropy,target=0"], "target must be positive, got 0"),
+        ("dapo", ["term=adaptive_entropy,step=-1"], "step must not be negative, got -1"),
+        ("dapo", ["term=adaptive_entropy", "term=entropy"], "already has a term 'entropy_bonus'"),
         *((name, [word], "already") for name, word in (("gepo", "term=sampler_kl"), ("t1", "term=entropy"))),
         ("grpo", ["term=reference_kl"], "already has a term 'reference_kl', with the coefficient 0.04"),
         ("dapo", ["term=reference_kl", "term=importance_weighted_kl"], "already has a term 'reference_kl'"),

@@ -183,6 +183,11 @@ CALLS = {
         **{"coefficient": 0.5, "divergence": 9.0, "target": 6.0},
         **{"gain": 0.1, "bound": 0.2},
     },
+    "entropy_control.adaptive_entropy_coefficient": {
+        **{"coefficient": 0.5, "entropy": 0.1, "target": 0.2},
+        **{"step": 0.1, "high": 1.0},
+    },
+    "entropy_control.active_entropy_coefficient": {"coefficient": 0.5, "entropy": 0.1, "target": 0.2},
     "reference.reset_reference": {"reference": X, "params": Y, "step": np.array(4), "period": 2},
     "regularise.positive_example_weights": {"correct": VERDICTS, "mask": MASK},
     "regularise.negative_log_likelihood": {"logp": X, "mask": MASK},
@@ -303,6 +308,11 @@ def test_the_table_is_complete():
 # Numbers that are operands of the equation, like its arrays, and therefore positional.
 OPERANDS = {
     ("categorical.c51_projection", "discount"),
+    *(
+        (f"entropy_control.{kind}_entropy_coefficient", name)
+        for kind in ("adaptive", "active")
+        for name in ("coefficient", "entropy")
+    ),
     ("reference.adaptive_kl_coefficient", "coefficient"),
     ("reference.adaptive_kl_coefficient", "divergence"),
     ("unpublished.mixture.mix_values", "weight"),
@@ -366,6 +376,8 @@ DEFAULTS = {
     "pass_at_k.pass_at_k_normalized": {"threshold": 0.0, "eps": 1e-6},
     "preference.bradley_terry_loss": {"margin": 0},
     "reference.adaptive_kl_coefficient": {"gain": 0.1, "bound": 0.2},
+    "entropy_control.adaptive_entropy_coefficient": {"target": 0.2, "step": 0.005, "high": np.inf},
+    "entropy_control.active_entropy_coefficient": {"target": 0.2},
     "reference_free.alphapo_loss": {"alpha": 0.25, "beta": 2.5, "margin": 0.1},
     "reference_free.simpo_loss": {"beta": 2.0, "margin": 1.0},
     "reference_free.orpo_loss": {"coefficient": 0.1},
