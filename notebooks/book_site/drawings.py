@@ -42,7 +42,17 @@ MAP: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
         "a critic": {"credit per token": ("ppo", "vc_ppo", "open_reasoner_zero", "vapo", "vapo_grpo")},
         "the group of responses": {
             "advantage": ("grpo", "dr_grpo", "rloo", "gpg", "t1", "max_rl", "pass_at_k", "pkpo", "lite_ppo", "gdpo"),
-            "clip or gate of tokens": ("dapo", "dapo_grpo", "cispo", "scale_rl", "sapo", "gmpo", "vespo", "dppo"),
+            "clip or gate of tokens": (
+                "dapo",
+                "dapo_grpo",
+                "cispo",
+                "scale_rl",
+                "sapo",
+                "gmpo",
+                "vespo",
+                "dppo",
+                "deepseek_v32",
+            ),
             "which tokens": ("clip_cov", "kl_cov", "forking_tokens"),
             "ratio of responses": ("gspo", "gspo_token", "gepo", "luspo", "kimi_k15"),
             "steps": ("grpo_process", "mt_grpo"),

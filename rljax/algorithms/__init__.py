@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rljax.algorithms.cispo import cispo
     from rljax.algorithms.clip_cov import clip_cov, kl_cov
     from rljax.algorithms.dapo import dapo, dapo_grpo
+    from rljax.algorithms.deepseek_v32 import deepseek_v32
     from rljax.algorithms.dppo import dppo
     from rljax.algorithms.dr_grpo import dr_grpo
     from rljax.algorithms.forking_tokens import forking_tokens
@@ -56,6 +57,7 @@ _ALGORITHMS = {
     "cispo": "cispo",
     "clip_cov": "clip_cov kl_cov",
     "dapo": "dapo dapo_grpo",
+    "deepseek_v32": "deepseek_v32",
     "dppo": "dppo",
     "dr_grpo": "dr_grpo",
     "forking_tokens": "forking_tokens",
@@ -116,6 +118,7 @@ __all__ = [
     "dapo",
     "dapo_grpo",
     "dapo_ladder",
+    "deepseek_v32",
     "dppo",
     "dr_grpo",
     "explained_variance_of",

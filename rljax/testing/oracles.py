@@ -2,8 +2,8 @@
 """Every algorithm's objective as loops over prompts, responses and tokens, written from its paper without code of this library.
 
 An objective takes a rollout and log-probabilities `x[p, i, t]` in float64, and a copy `sg` of them under stop-gradient. It is
-maximized; `VALUE_LOSSES` take values instead of log-probabilities, and are minimized. A response is a
-row without gaps that begins in column 0 (`Example.compact` of `rljax.testing.example`), and has at least one token.
+maximized; for the losses of critics, see `rljax.testing.value_oracles`. A response is a row without gaps that begins in column 0
+(`Example.compact` of `rljax.testing.example`), and has at least one token.
 
 The hyperparameters are in `OPTIONS`; they are chosen so that every part of an algorithm has an effect on responses of six tokens.
 """
@@ -141,6 +141,20 @@ def _dapo_grpo(d, x, sg):
         return _pessimistic(_rho(d, x, p, i, t), a[p][i] + 0.5 * (d.behaviour_entropy[p, i, t] - mean_entropy), 0.2, 0.28)
 
     return _sequence_mean(d, surrogate, d.mixed)
+
+
+def _deepseek_v32(d, x, sg):
+    a = _by_group(d, _centered)
+
+    def kept(p, i):
+        away = [d.sampled_logp[p, i, t] - sg[p, i, t] for t in range(d.lengths[p, i])]
+        return not (a[p][i] < 0 and sum(away) / len(away) > 0.05)
+
+    def objective(p, i, t):
+        ratio = exp(x[p, i, t] - d.sampled_logp[p, i, t])
+        return kept(p, i) * _pessimistic(ratio, a[p][i], 0.2, 0.2) - 0.5 * ratio * _k3(d, x, p, i, t)
+
+    return _sequence_mean(d, objective)
 
 
 def _dppo(d, x, sg):
@@ -489,34 +503,11 @@ def _vespo(d, x, sg):
     return _token_mean(d, surrogate)
 
 
-def _squared(lambda_):
-    def objective(d, v, sg):
-        return _token_mean(d, lambda p, i, t: (v[p, i, t] - _gae(d, p, i, t, lambda_) - d.values[p, i, t]) ** 2 / 2)
-
-    return objective
-
-
-def _open_reasoner_zero_values(d, v, sg):
-    def worse(p, i, t):
-        old, target = d.values[p, i, t], d.rewards[p, i]
-        return max((v[p, i, t] - target) ** 2, (_clip(v[p, i, t], old - 0.3, old + 0.3) - target) ** 2) / 2
-
-    return _token_mean(d, worse)
-
-
-def _ppo_values(d, v, sg):
-    def worse(p, i, t):
-        old = d.values[p, i, t]
-        target = _gae(d, p, i, t, lambda_=0.9, gamma=0.95, beta=0.1) + old
-        return max((v[p, i, t] - target) ** 2, (_clip(v[p, i, t], old - 0.4, old + 0.4) - target) ** 2) / 2
-
-    return _token_mean(d, worse)
-
-
 OPTIONS = {
     "clip_cov": {"share": 1.0, "lower": 0.1, "upper": 0.8, "clip": 0.3},
     "dapo": {"max_length": 6, "cache": 3},
     "dapo_grpo": {"beta": 0.5},
+    "deepseek_v32": {"beta": 0.5, "delta": 0.05},
     "dppo": {"threshold": 0.1, "cap": 1.3},
     "dr_grpo": {"max_length": 7},
     "forking_tokens": {"share": 0.3, "max_length": 6, "cache": 3},
@@ -545,6 +536,7 @@ OBJECTIVES = {
     "clip_cov": _clip_cov,
     "dapo": _dapo,
     "dapo_grpo": _dapo_grpo,
+    "deepseek_v32": _deepseek_v32,
     "dppo": _dppo,
     "dr_grpo": _dr_grpo,
     "forking_tokens": _forking_tokens,
@@ -583,11 +575,3 @@ OBJECTIVES = {
     "vespo": _vespo,
 }
 """Name of an algorithm -> its objective."""
-VALUE_LOSSES = {
-    "open_reasoner_zero": _open_reasoner_zero_values,
-    "ppo": _ppo_values,
-    "vapo": _squared(1.0),
-    "vapo_grpo": _squared(1.0),
-    "vc_ppo": _squared(1.0),
-}
-"""Name of an algorithm with a critic -> the critic's loss."""

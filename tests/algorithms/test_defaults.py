@@ -24,6 +24,7 @@ DEFAULTS = {
     "clip_cov": {"share": 2e-4, "lower": 1.0, "upper": 5.0, "clip": 1.0, **ZSCORE},
     "dapo": {"clip_low": 0.2, "clip_high": 0.28, "max_length": 20480, "cache": 4096, **ZSCORE},
     "dapo_grpo": {"clip_low": 0.2, "clip_high": 0.28, "beta": 0.01, **ZSCORE},
+    "deepseek_v32": {"clip": 0.2, "beta": 0.001, "delta": 0.5},
     "dppo": {"threshold": 0.15, "cap": 5.0},
     "dr_grpo": {"max_length": 3000, "clip": 0.2},
     "forking_tokens": {"share": 0.2, "clip_low": 0.2, "clip_high": 0.28, "max_length": 20480, "cache": 4096, **ZSCORE},
@@ -110,6 +111,7 @@ def test_every_default_has_its_source_and_every_deviation_is_named(name):
     [
         ("cispo", ("Section 3.1", "dynamic sampling", "length penalty", "keep_group", "shape_reward")),
         ("dr_grpo", ("a truncated response's reward to 0",)),
+        ("deepseek_v32", ("the paper states none", "--sampling-mask", "the sampler itself computed")),
         ("gepo", ("0 leaves it out",)),
         ("open_reasoner_zero", ("rows first",)),
         ("reinforce_pp", ("Eq. 1 of version 9", "a mean over the tokens of each response", "Eqs. 5 and 7")),
@@ -202,6 +204,8 @@ def test_settings_of_the_training_loop(name):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
+        ("deepseek_v32", {"delta": -1.0}, r"delta must not be negative, got -1\.0"),
+        ("deepseek_v32", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
         ("dppo", {"threshold": -1.0}, r"threshold must not be negative, got -1\.0"),
         ("dppo", {"cap": 0.5}, r"cap must be at least 1, got 0\.5"),
         ("scale_rl", {"cap": 0.5}, r"cap must be at least 1, got 0\.5"),

@@ -9,7 +9,8 @@ import pytest
 
 from rljax.algorithms import BY_NAME, Rollout, loss, prepare, value_loss
 from rljax.testing.example import Example
-from rljax.testing.oracles import OBJECTIVES, OPTIONS, VALUE_LOSSES, _overlong, _vapo_lambda
+from rljax.testing.oracles import OBJECTIVES, OPTIONS, _overlong, _vapo_lambda
+from rljax.testing.value_oracles import VALUE_LOSSES
 
 P, G, T = 3, 4, 6
 
@@ -125,6 +126,11 @@ def test_the_data_reach_every_branch():
     apart = np.abs(np.exp(D.logp) - np.exp(D.old_logp))[D.mask]
     assert (apart > 0.1).any()
     assert (apart < 0.1).any()
+    drifts = [
+        np.mean((D.sampled_logp - D.logp)[row][D.mask[row]]) for row in D.rows if D.rewards[row] < D.rewards[row[0]].mean()
+    ]
+    assert any(drift > 0.05 for drift in drifts)
+    assert any(drift < 0.05 for drift in drifts)
     lambdas = [_vapo_lambda(D, p, i, 0.5) for p, i in D.rows]
     assert min(lambdas) == 0
     assert max(lambdas) > 0.5

@@ -166,6 +166,7 @@ def test_a_mix_needs_the_progress_of_training():
 
 NEEDS = {
     "dapo_grpo": {"behaviour_entropy"},
+    "deepseek_v32": {"ref_logp"},
     "forking_tokens": {"behaviour_entropy"},
     "gdpo": {"reward_parts"},
     "gkd": {"teacher_divergence"},

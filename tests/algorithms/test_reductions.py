@@ -364,3 +364,19 @@ def test_unknown_ablations_are_refused():
         without("grpo", BY_NAME["grpo"](), "clip_higher")
     with pytest.raises(ValueError, match=r"part of dapo must be one of clip_higher, soft_overlong, .*, got 'critic'"):
         without("dapo", BY_NAME["dapo"](), "critic")
+
+
+def test_deepseek_v32_is_grpo_without_a_deviation_while_nothing_is_stale_and_no_penalty(rollout):
+    """With β = 0 and a large δ only the advantage and the denominator differ; a small δ drops the moved negative responses."""
+    plain = BY_NAME["grpo"](beta=0.0)._replace(advantage=group_centered)
+    same = rollout._replace(policy_logp=rollout.behaviour_logp)
+    assert_same(descend(BY_NAME["deepseek_v32"](beta=0.0, delta=1e9), same), descend(plain, same))
+    record = BY_NAME["deepseek_v32"](beta=0.0, delta=0.05)
+    batch = prepare(record, same)
+    start = jnp.where(batch.mask, batch.behaviour_logp, 0.0)
+    for moved, kept in ((0.1, [True, True]), (-0.1, [True, False])):
+        slope = jax.grad(lambda x: loss(record, x, batch)[0])(start + jnp.where(batch.mask, moved, 0.0))
+        for sign, trained in zip((1, -1), kept, strict=True):
+            rows = (sign * batch.advantage[:, 0] > 0) & batch.mask.any(-1)
+            assert rows.any()
+            assert bool((slope[rows] != 0).any()) == trained

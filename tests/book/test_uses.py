@@ -115,7 +115,7 @@ def test_callers_of_ops_are_the_inverse_of_calls():
     assert "dapo" in used["surrogate.clipped"]
     assert "grpo" not in used["shaping.soft_overlong_penalty"]
     assert used["correction.masked_importance_weight"] == ("--correction masked",)
-    assert used["correction.off_policy_sequence_mask"] == ("--off-policy-delta",)
+    assert used["correction.off_policy_sequence_mask"] == ("deepseek_v32", "--off-policy-delta")
     assert "ppo" in used["divergence.kl_in_reward"]
     assert used["divergence.ema_update"] == ("t1",)
 
