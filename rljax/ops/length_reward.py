@@ -62,8 +62,8 @@ def cosine_length_reward(
         [2.0, 1.5, -5.0, -10.0]
 
     Source:
-        Yeo et al., "Demystifying Long Chain-of-Thought Reasoning in LLMs", arXiv:2502.03373, Section 4.2. The defaults are in the
-        scripts of its authors' code, which also counts a response within a margin of L_max as cut off.
+        Yeo et al., "Demystifying Long Chain-of-Thought Reasoning in LLMs", arXiv:2502.03373, Section 4.2 and Eq. 1. The defaults
+        are in the scripts of its authors' code, which also counts a response within a margin of L_max as cut off.
     """
     check_boolean(correct=correct)
     check_same_shape(correct=correct, lengths=lengths)

@@ -133,7 +133,8 @@ def alphapo_loss(
         0.6931
 
     Source:
-        AlphaPO, arXiv:2501.03884. The defaults are those of TRL's index of papers for Mistral Instruct (the paper's Table 3).
+        AlphaPO, arXiv:2501.03884. The defaults are those of TRL's index of papers for Mistral Instruct (the paper's Table 3);
+        if the table's 0.1 is γ/β, as in SimPO's tables, γ is 0.25.
     """
     check_floating(chosen=chosen, rejected=rejected)
     check_same_shape(chosen=chosen, rejected=rejected)
