@@ -14,6 +14,8 @@ from rljax.settings.checks import check_types
 Kind = TypeVar("Kind", bound="AnswerSettings")
 ChatSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-chat")]
 """The chat template is on (`--chat`), off (`--no-chat`), or depends on the run or model."""
+MessagesSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-reward-messages")]
+"""Conversations reach a reward as messages (`--reward-messages`) or as text (`--no-reward-messages`), or as in the run."""
 Quantization = Literal["int8", "nf4"] | None
 """Type that the weights of an answering model are rounded to; None means that they are not rounded."""
 
@@ -26,6 +28,9 @@ class AnswerSettings:
     """Problems (file or hub id); by default the run's: held-out ones, or training problems if the answers become training data."""
     reward: str | None = None
     """Reward that judges the answers; by default the run's."""
+    reward_messages: MessagesSwitch = None
+    """Whether your own reward gets conversations as lists of messages, or as text. By default as in the run; for a model, as lists
+    of messages."""
     trust: bool = False
     """Execute the reward or environment that the run's config.json names, if it is code (file.py:NAME or module:NAME)."""
     accept_changes: bool = False

@@ -257,6 +257,7 @@ def load(
     max_response_tokens: int | None = None,
     chat: bool | None = None,
     reward: str | Callable | Sequence[Callable | str] | None = None,
+    reward_messages: bool | None = None,
     policy: Policy | None = None,
     engine: Engine | None = None,
     environment: Environment | str | None = None,
@@ -278,6 +279,8 @@ def load(
         chat: whether prompts are formatted with the tokenizer's chat template. By default as in the run; for a model, if its
             tokenizer has a template and the problems are conversations.
         reward: judges the answers, instead of the run's reward; several are summed with the run's weights.
+        reward_messages: whether a reward of your own gets conversations as lists of messages, or as text. By default as in the
+            run; for a model, as lists of messages.
         policy: the policy that was passed to `train`, if any.
         engine: samples the answers, instead of the built-in engine.
         environment: the environment that was passed to `train`, if any; or the name of one, instead of the run's.
@@ -303,6 +306,7 @@ def load(
     named, own = (environment, None) if isinstance(environment, str) else (None, environment)
     options = None if named is None else environment_options
     others = {"environment": named, "environment_options": options, "max_response_tokens": max_response_tokens}
+    others |= {"reward_messages": reward_messages}
     config = _override(config, reward, tokenizer=tokenizer, **others)
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
