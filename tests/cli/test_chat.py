@@ -53,6 +53,24 @@ def test_the_system_message_comes_first(folder, monkeypatch, capsys):
     assert output == f"{replies(folder, messages)[0]}\n"
 
 
+REWARD = """
+def by_length(completions):
+    return [float(len(completion.strip()) % 2) for completion in completions]
+"""
+
+
+@pytest.mark.parametrize("command", ["eval", "pairs"])
+def test_a_reward_of_texts_judges_a_model_on_conversations(folder, tmp_path, command, capsys):
+    rows = [{"prompt": [{"role": "user", "content": text}], "answer": "1"} for text in ("hello", "and now")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "own.py").write_text(REWARD)
+    places = [str(folder), str(tmp_path / "out.jsonl")] if command != "eval" else [str(folder)]
+    flags = ["--dataset", str(tmp_path / "rows.jsonl"), "--reward", f"{tmp_path / 'own.py'}:by_length"]
+    flags += ["--max-response-tokens", "4"]
+    refused(capsys, "Its completions are lists of messages.*--no-reward-messages makes them text", command, *places, *flags)
+    printed(capsys, command, *places, *flags, "--no-reward-messages")
+
+
 def test_a_conversation_beyond_the_context_is_refused(folder, tmp_path, monkeypatch, capsys):
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
