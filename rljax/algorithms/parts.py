@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rljax.algorithms.algorithm import Algorithm, Credit, Critic, Term
+from rljax.algorithms.critic import blend_pretrained_value
 from rljax.algorithms.part_equations import (
     add_brevity,
     bound_token_ratio,
@@ -231,6 +232,13 @@ PARTS: tuple[Part, ...] = (
         "GAE whose λ falls with the offset, and with the policy's entropy at the TD error",
         **{"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 1024.0, "beta": 0.1},
     ),
+    _part(
+        "critic.blend",
+        "pretrained_value",
+        blend_pretrained_value,
+        "Pretrained critic's values, with a weight that falls with training and with the critic's explained variance",
+        **{"initial": 0.8, "decay": 2.0, "eta": 1.0},
+    ),
     _part(TERM, "entropy", entropy_bonus, "Entropy of the policy, added to the objective", coefficient=0.01),
     _part(
         TERM,
@@ -395,7 +403,7 @@ def _new_terms(algorithm: Algorithm, part: Part, terms: tuple[Term, ...]) -> tup
 def _critic_with(critic: Critic | None, part: Part, value: Any) -> Critic:
     if critic is None:
         raise ValueError(f"the algorithm has no critic, so it cannot use {part.spec}")
-    if critic.policy_lambda is not None:
+    if part.slot == "critic.advantage" and critic.policy_lambda is not None:
         raise ValueError(
             f"the critic's λ depends on the response length, but {part.spec} has its own λ; set the critic's policy_lambda to None "
             "first"

@@ -6,7 +6,6 @@ import math
 import pytest
 
 from rljax.algorithms import BY_NAME, Algorithm, Critic
-from rljax.algorithms.critic import with_pretrained_value
 
 ZSCORE = {"eps": 1e-6, "ddof": 1}
 OVER_BATCH = {"eps": 1e-8, "ddof": 0}
@@ -92,8 +91,6 @@ def test_defaults_outside_the_factories():
     numbers = {"learning_rate_ratio": 1.0, "updates": 1, "pretraining_steps": 0}
     assert {name: Critic._field_defaults[name] for name in numbers} == numbers
     assert Algorithm._field_defaults["reference_rate"] == 0.0
-    parameters = inspect.signature(with_pretrained_value).parameters
-    assert {name: parameters[name].default for name in list(parameters)[1:]} == {"initial": 0.8, "decay": 2.0, "eta": 1.0}
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rljax.algorithms import BY_NAME, Rollout, prepare, value_loss
-from rljax.algorithms.critic import with_pretrained_value
+from rljax.algorithms.parts import with_parts
 from rljax.algorithms.value_head import HEADS, mixture
 
 P, G, T = 2, 2, 3
@@ -79,16 +79,15 @@ def test_a_categorical_head_needs_its_outputs():
             value_loss(algorithm, jnp.zeros((4, 3)), batch, outputs=jnp.zeros((4, 3, bins)))
 
 
-def test_the_weight_of_the_pretrained_value_decays():
-    blend = with_pretrained_value(BY_NAME["vapo"](), initial=0.8, decay=2.0, eta=1.0).critic.blend
-    before, now = jnp.ones((P, G, T)), jnp.zeros((P, G, T))
-    at = [float(blend(before, now, jnp.array(t), jnp.array(0.0))[0, 0, 0]) for t in (0.0, 0.5, 1.0)]
-    np.testing.assert_allclose(at, 0.8 * np.exp(-2.0 * np.array([0.0, 0.5, 1.0])), rtol=1e-5)
-    trusted = float(blend(before, now, jnp.array(0.0), jnp.array(1.0))[0, 0, 0])
-    assert trusted == pytest.approx(0.4)
-    assert float(blend(before, now, jnp.array(0.0), jnp.array(-3.0))[0, 0, 0]) == pytest.approx(0.8)
-
-
-def test_a_blend_needs_a_critic():
-    with pytest.raises(ValueError, match="algorithm must have a critic"):
-        with_pretrained_value(BY_NAME["dapo"]())
+@pytest.mark.parametrize(
+    ("numbers", "initial", "decay", "eta"), [("", 0.8, 2.0, 1.0), (",initial=0.6,decay=1,eta=3", 0.6, 1.0, 3.0)]
+)
+def test_the_weight_of_the_pretrained_value_decays(numbers, initial, decay, eta):
+    """Checked against the formula: w_0 exp(-κ t) / (1 + η max(EV, 0)), times the pretrained value, plus 1 - w times the current."""
+    blend = with_parts(BY_NAME["vapo"](), [f"critic.blend=pretrained_value{numbers}"]).critic.blend
+    rng = np.random.default_rng(0)
+    before, now = rng.normal(size=(2, P, G, T)).astype(np.float32)
+    for done, explained in ((0.0, 0.0), (0.5, 0.0), (1.0, 0.0), (0.0, 1.0), (0.3, 0.4), (0.0, -3.0)):
+        weight = initial * np.exp(-decay * done) / (1 + eta * max(explained, 0.0))
+        found = blend(jnp.asarray(before), jnp.asarray(now), jnp.array(done), jnp.array(explained))
+        np.testing.assert_allclose(found, weight * before + (1 - weight) * now, rtol=1e-5, atol=1e-6)

@@ -209,6 +209,7 @@ def sampled():
         {"critic_head": "c51"},
         {"critic_head": "hl_gauss", "critic_head_options": {"low": -1, "high": 2, "bins": 31}},
         {"mix_pretrained_value": True},
+        {"with": ("critic.blend=pretrained_value,initial=0.6,decay=1,eta=3",)},
         {"critic_surprisal": True, "algorithm": "open_reasoner_zero"},
         {"critic": "fresh"},
         {"algorithm": "open_reasoner_zero"},
@@ -357,6 +358,11 @@ def test_returns_beyond_the_support_are_refused():
             "grpo has no critic, so critic_surprisal cannot apply",
         ),
         ({"critic_surprisal": True, "critic_frozen_trunk": True}, "keeps the trunk from learning to use it; choose one"),
+        (
+            {"mix_pretrained_value": True, "with": ("critic.blend=pretrained_value,eta=2",)},
+            "mix_pretrained_value is --with critic.blend=pretrained_value; leave one of the two out",
+        ),
+        ({"with": ("critic.blend=pretrained_value,initial=1.5",)}, "initial must lie in [0, 1], got 1.5"),
         ({"critic": "nowhere/at/all"}, "'nowhere/at/all' does not exist"),
         (
             {"critic_head": "quantile"},

@@ -120,7 +120,7 @@ def schedules(config: TrainConfig, algorithm: Algorithm) -> list[str]:
         "difficulty_window_end": config.data.difficulty_window_end is not None,
         f"the algorithm {config.algorithm.name}, which mixes two advantages": algorithm.needs("progress"),
         f"schedule={config.optimization.schedule}": config.optimization.schedule != "constant",
-        "mix_pretrained_value": config.critic.mix_pretrained_value,
+        "the pretrained critic's weight": algorithm.critic is not None and algorithm.critic.blend is not None,
     }
     return [reason for reason, holds in scheduled.items() if holds]
 

@@ -14,7 +14,6 @@ from rljax.algorithms import Algorithm, Correction, Credit, LossMetrics, Past, R
 from rljax.algorithms.algorithm import ROLLOUT_FIELDS
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import off_policy_mask, sampling_denominator
-from rljax.algorithms.critic import with_pretrained_value
 from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.evaluation.kinds import KNOWN_COLUMNS, MOST_KINDS, kind_column
@@ -102,10 +101,7 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
     if config.critic.head is not None:
         head = make_head(config.critic.head, config.critic.head_options)
         algorithm = algorithm._replace(critic=required(algorithm.critic, "algorithm.critic")._replace(head=head))
-    return _add_blend(algorithm) if config.critic.mix_pretrained_value else algorithm
-
-
-_add_blend = cache_results(with_pretrained_value)
+    return _with_parts(algorithm, ("critic.blend=pretrained_value",)) if config.critic.mix_pretrained_value else algorithm
 
 
 @cache_results
@@ -341,6 +337,8 @@ def _one_loss(
         past = Past(empty_history(prompts, remembered), jnp.arange(prompts)) if remembered else None
         batch = prepare(algorithm, blank_rollout(sampling, rewards), minibatches=minibatches, progress=0.0, past=past)
         blank = batch.policy_logp
+        if algorithm.critic is not None and algorithm.critic.blend is not None:
+            algorithm.critic.blend(blank[None], blank[None], jnp.float32(0), jnp.float32(0))
         return loss(algorithm, blank, batch, entropy=blank, teacher_divergence=blank)
 
     return one_loss

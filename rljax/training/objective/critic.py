@@ -108,6 +108,8 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
             "critic_surprisal adds an input to the critic's trunk, but critic_frozen_trunk keeps the trunk from learning to use "
             "it; choose one of the two."
         )
+    if settings.mix_pretrained_value and algorithm.critic.blend is not None:
+        raise InputError("mix_pretrained_value is --with critic.blend=pretrained_value; leave one of the two out.")
 
 
 def make_critic(
