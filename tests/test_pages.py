@@ -134,7 +134,17 @@ def experiment_and_results(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["adaptation", "calculator", "constitution", "continual_anchor", "images_of_digits", "reward_exploit", "tuning"],
+    [
+        "adaptation",
+        "calculator",
+        "constitution",
+        "continual_anchor",
+        "continual_memory",
+        "federated",
+        "images_of_digits",
+        "reward_exploit",
+        "tuning",
+    ],
 )
 def test_the_page_of_an_experiment_matches_its_committed_rows(name):
     experiment, found = experiment_and_results(name)
@@ -144,7 +154,17 @@ def test_the_page_of_an_experiment_matches_its_committed_rows(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["adaptation", "calculator", "constitution", "continual_anchor", "images_of_digits", "reward_exploit"]
+    "name",
+    [
+        "adaptation",
+        "calculator",
+        "constitution",
+        "continual_anchor",
+        "continual_memory",
+        "federated",
+        "images_of_digits",
+        "reward_exploit",
+    ],
 )
 def test_committed_rows_have_the_current_settings_and_rows_with_others_are_not_read(name, monkeypatch):
     experiment, rows = experiment_and_results(name)

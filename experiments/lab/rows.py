@@ -133,12 +133,15 @@ class Comparison(NamedTuple):
     """What the claim says about the difference."""
 
 
-def verdict_table(comparisons: Iterable[Comparison], *, margin: float = 0.01) -> list[str]:
+def verdict_table(
+    comparisons: Iterable[Comparison], *, margin: float = 0.01, when: Literal["before", "after"] = "after"
+) -> list[str]:
     """Format comparisons and their verdicts, by the rule of `rljax claims`, as a sentence and a Markdown table.
 
     Args:
         comparisons: the claims, in their order.
         margin: smallest difference of shares that would matter.
+        when: whether the claims were written down before the runs or after them.
 
     Example:
         >>> one, other = {seed: 0.5 for seed in range(5)}, {seed: 0.1 * seed for seed in range(5)}
@@ -146,7 +149,7 @@ def verdict_table(comparisons: Iterable[Comparison], *, margin: float = 0.01) ->
         '| more is right | +30.0 (+10.4 to +49.6) | holds here |'
     """
     lines = [
-        "These claims were written down after the runs, and are decided by the rule of `rljax claims` with a margin of "
+        f"These claims were written down {when} the runs, and are decided by the rule of `rljax claims` with a margin of "
         f"{margin:.0%}:",
         "",
     ]

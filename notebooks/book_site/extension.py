@@ -16,6 +16,8 @@ RESULTS = (
     "calculator",
     "constitution",
     "continual_anchor",
+    "continual_memory",
+    "federated",
     "images_of_digits",
     "long_chain_algorithms",
     "quantized_answers",
