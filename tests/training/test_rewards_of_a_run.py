@@ -17,7 +17,7 @@ from rljax.training import loop
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
-    """Retry failing rewards at once; `test_patience.py` tests the real waits."""
+    """Retry failing rewards at once; `test_retries.py` tests the real waits."""
     monkeypatch.setattr(loop, "WAITS", (0.0,) * len(loop.WAITS))
 
 
