@@ -89,7 +89,7 @@ def test_the_loss_uses_the_active_coefficient_of_the_state():
         for config in (TINY, TINY.replace(**{"with": parts})):
             setup, state = start_rl(config)
             if sampled is None:
-                groups = setup.train.generate(setup.whole(state.params), range(4), 4, jax.random.key(0))
+                groups = setup.train.generate(setup.full_params(state.params), range(4), 4, jax.random.key(0))
                 rewards = np.tile(np.array([1, 0], np.float32), (4, 2))
                 sampled = groups._replace(rollout=groups.rollout._replace(rewards=rewards))
             if NAME in state.options:
