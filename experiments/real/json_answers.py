@@ -1,7 +1,8 @@
 """A pretrained model learns a format: the sum of two numbers as one line of JSON with two named keys.
 
 The reward is a third for a response that is nothing but a JSON object with the keys `sum` (a number) and `even` (true or false),
-and a third for each right value in it. The page reports the shares of each kind, before and after.
+and a third for each right value in it. The page reports the shares of each kind, before and after. What the model learns is the
+form: every response becomes a copy of the question's example, which scores a third, or two thirds if the sum is odd.
 
     python experiments/real/json_answers.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 """

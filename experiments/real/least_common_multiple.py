@@ -2,7 +2,8 @@
 
 The reward is the generator's own score of the number that the response ends with. A response with text after its last
 number has no answer. Otherwise RL finds within ten steps that repeating the question up to the token limit scores whenever the
-second number of the question is the answer. This script needs the extra `tasks`.
+second number of the question is the answer. What the model learns is to answer in one sentence, mostly with one of the two numbers,
+which is right where it is a multiple of the other. This script needs the extra `tasks`.
 
     python experiments/real/least_common_multiple.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 """
