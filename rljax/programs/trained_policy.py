@@ -304,9 +304,8 @@ def load(
         (with_stored_adapter(TrainConfig.flat(model=str(target))), ()) if run is None else read_saved_settings(run.config)
     )
     named, own = (environment, None) if isinstance(environment, str) else (None, environment)
-    options = None if named is None else environment_options
-    others = {"environment": named, "environment_options": options, "max_response_tokens": max_response_tokens}
-    others |= {"reward_messages": reward_messages}
+    others = {"environment": named, "environment_options": None if named is None else environment_options}
+    others |= {"max_response_tokens": max_response_tokens, "reward_messages": reward_messages}
     config = _override(config, reward, tokenizer=tokenizer, **others)
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
