@@ -38,7 +38,7 @@ class ModelConfig(NetworkConfig):
     device; cudnn on NVIDIA GPUs and splash on TPUs, which has not been run on a TPU yet."""
     scan_layers: bool = False
     """Compile equal layers once, as a loop, for scoring, training and reading prompts. On an accelerator, a deep model then starts
-    minutes earlier; each step may take longer, and another copy of the layers' parameters and of their gradient is in memory."""
+    earlier; each step may take longer, and another copy of the layers' parameters and of their gradient is in memory."""
     score_chunk: int | None = None
     """Number of tokens whose logits are on a device at once; by default as many as fit in
     160 MB on CPUs and in 1.28 GB on accelerators, there at most 4,096."""
