@@ -23,11 +23,11 @@ import rljax.rewards
 from rljax.rewards.algebra_limits import LONGEST_ALGEBRA
 
 # They read only answers that `decide_without_algebra` and `equivalent` found to be short enough.
-SHORT = frozenset({"notation", "quantity", "units", "shape", "equivalence", "algebra", "effort"})
+SHORT = frozenset({"notation", "quantity", "units", "answer_form", "equivalence", "algebra", "algebra_limits"})
 # They run in worker processes with a time limit per call; their patterns are tested anyway.
 WORKERS = ("rljax.rewards.algebra:", "rljax.rewards.equivalence:")
 # They read data, settings and this library's code, never text written by a model.
-NO_READERS = ("sandbox", "constitution", "pattern", "pool", "reasoning_gym", "calling")
+NO_READERS = ("sandbox", "constitution", "pattern_search", "pool", "reasoning_gym", "calling")
 MODULES = [
     f"rljax.rewards.{found.name}"
     for found in pkgutil.iter_modules(rljax.rewards.__path__)

@@ -227,7 +227,7 @@ def test_the_ratio_is_over_policy_logp_unless_the_algorithm_has_a_denominator(ha
     named = algorithm.denominator
     expected = policy_logp if named is None else named(policy_logp, behaviour_logp, mask)
     np.testing.assert_array_equal(batch.old_logp, np.asarray(expected).reshape(-1, LENGTH))
-    assert (algorithm.denominator is not None) == (name in {"dppo", "gepo", "scale_rl", "vespo"})
+    assert (algorithm.denominator is not None) == (name in {"deepseek_v32", "dppo", "gepo", "scale_rl", "vespo"})
 
 
 def test_packed_rows_contain_tokens_and_policy_logp(hand_made):
