@@ -244,7 +244,7 @@ PARTS: tuple[Part, ...] = (
         TERM,
         "adaptive_entropy",
         adaptive_entropy_bonus,
-        "Entropy, added to the objective only as far as it is needed to keep the entropy above a target (Skywork-OR1)",
+        "Entropy, added to the objective with a coefficient that keeps the entropy above a target (Skywork-OR1)",
         **{"target": 0.2, "step": 0.005, "initial": 0.0, "high": math.inf},
     ),
     _part(TERM, "sampler_kl", kl_to_sampler, "KL from the sampling policy, in the loss", coefficient=0.01),
