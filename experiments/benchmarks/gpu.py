@@ -106,6 +106,8 @@ class Arguments:
     """Attention programs for complete sequences; training cases are measured with each."""
     scan_layers: bool = False
     """Compile the layers of an update once, as a loop; such rows have a name of their own."""
+    remat: Literal["none", "full", "dots", "dots_no_batch"] = "full"
+    """What an update's backward pass recomputes, as in `rljax train`; rows of another value than `full` have its name."""
     platform: Literal["cuda", "tpu", "cpu"] = "cuda"
     """JAX's platform."""
     peers: tuple[Literal["trl"], ...] = ()
@@ -202,7 +204,8 @@ class Bench:
         """Measure a case with an attention program."""
         shape = SHAPES[self._name]
         step = TOY_STEP if self._name == "toy" else STEPS[case]
-        step = step._replace(vocabulary=shape.vocab_size, attention=attention, scan_layers=self._arguments.scan_layers)
+        step = step._replace(vocabulary=shape.vocab_size, attention=attention)
+        step = step._replace(scan_layers=self._arguments.scan_layers, remat=self._arguments.remat)
         name = {"t": "training_step", "d": "decode", "r": "rl_step"}[case[0]]
         trace = self._arguments.trace
         rounds = self._rounds("rljax", name, step if trace is None else step._replace(trace=str(trace / case / attention)))
@@ -235,6 +238,11 @@ def pairs(arguments: Arguments) -> list[tuple[str, str]]:
         for case in arguments.cases
         for attention in (("blockwise",) if case.startswith("decode") else arguments.attention)
     ]
+
+
+def suffix_of(arguments: Arguments) -> str:
+    """Name how the update differs from the usual one: its layers scanned, or another recomputation."""
+    return (" scanned" if arguments.scan_layers else "") + ("" if arguments.remat == "full" else f" {arguments.remat}")
 
 
 def device_kind(platform: str) -> str:
@@ -298,7 +306,7 @@ def main(arguments: Arguments) -> None:
             bench = Bench(Path(scratch), name, arguments)
             for case, attention in pairs(arguments):
                 row = bench.row(case, attention, device)
-                key = f"{name}/{case}/{attention}{' scanned' if arguments.scan_layers else ''}"
+                key = f"{name}/{case}/{attention}{suffix_of(arguments)}"
                 rows[key] = row
                 head = {"made_on": made_on(), "device": kind, "machine": machine(), "versions": known}
                 head |= {"flops": device.flops, "bandwidth": device.bandwidth}

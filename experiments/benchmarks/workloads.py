@@ -43,7 +43,9 @@ class Step(NamedTuple):
     slots: int = PROMPTS * GROUP
     """Rows that are decoded at once."""
     on_cpu: bool = True
-    """Whether everything is float32 on a CPU; otherwise products are bfloat16, and the backward pass recomputes layers."""
+    """Whether everything is float32 on a CPU; otherwise products are bfloat16."""
+    remat: str = "full"
+    """What the backward pass recomputes, as in `--remat`; on a CPU nothing."""
     attention: str = "blockwise"
     """Attention program for complete sequences."""
     scan_layers: bool = False

@@ -28,9 +28,9 @@ COMPARISON = Experiment(
         group_size=16,
         minibatches=2,
         microbatch_rows=64,
-        steps=60,
+        steps=100,
         eval_every=10,
-        checkpoint_every=60,
+        checkpoint_every=100,
     ),
     arms={
         "GRPO": {},

@@ -77,7 +77,7 @@ def gsm8k(problems: Path) -> Experiment:
             group_size=8,
             minibatches=2,
             microbatch_rows=16,
-            steps=40,
+            steps=60,
             learning_rate=1e-5,
             eval_every=20,
             checkpoint_every=20,

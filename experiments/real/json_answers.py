@@ -1,8 +1,8 @@
 """A pretrained model learns a format: the sum of two numbers as one line of JSON with two named keys.
 
 The reward is a third for a response that is nothing but a JSON object with the keys `sum` (a number) and `even` (true or false),
-and a third for each right value in it. The page reports the shares of each kind, before and after. What the model learns is the
-form: every response becomes a copy of the question's example, which scores a third, or two thirds if the sum is odd.
+and a third for each right value in it. The page reports the shares of each kind, before and after. The model learns the form in 20
+steps, and in 60 few of the sums. An example in the question must not be valid itself: the model then learns to copy it.
 
     python experiments/real/json_answers.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 """
@@ -53,10 +53,8 @@ def json_answer(completions: Sequence[str], answer: Sequence[str], **columns: An
 def write_questions(folder: Path) -> tuple[Path, Path]:
     """Write sums of two numbers below 50 in a fixed random order: 256 for evaluation, the others for training."""
     pairs = np.random.default_rng(1).permutation([(a, b) for a in range(1, 50) for b in range(1, 50)])
-    keys = (
-        'Reply with one line of JSON, such as {"sum": 3, "even": false}, that says what the sum is and whether it is even.'
-    )
-    rows = [question_of(f"What is {a} + {b}? {keys}", str(a + b)) for a, b in pairs]
+    form = 'Reply with only a JSON object on one line: {"sum": number, "even": true or false}.'
+    rows = [question_of(f"What is {a} + {b}? {form}", str(a + b)) for a, b in pairs]
     return write_jsonl(folder, rows[256:], rows[:256])
 
 
@@ -67,7 +65,7 @@ JSON_ANSWERS = Experiment(
         name="json-answers",
         max_prompt_tokens=96,
         max_response_tokens=32,
-        steps=40,
+        steps=60,
     ),
     arms={"GRPO": {}},
     reward=json_answer,
