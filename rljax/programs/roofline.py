@@ -12,6 +12,7 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import mesh_for_sampling, row_shards
+from rljax.parallel.memory import is_on_cpus
 from rljax.rollout.slots import Caches, block_parts, peak_bytes
 from rljax.text import nearest_first
 from rljax.training.config import TrainConfig
@@ -218,4 +219,4 @@ def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, 
     full = cache_bytes(config, shape, mesh, prompt_length, rows)
     prompts = math.prod(block_parts(rows, count, sampling.prompts, prompt_length, devices))
     read = full * prompts * prompt_length // (rows * (prompt_length + budget))
-    return peak_bytes(Caches(full, read, rows, prompt_length, budget, devices))
+    return peak_bytes(Caches(full, read, rows, prompt_length, budget, devices, is_on_cpus(mesh)))

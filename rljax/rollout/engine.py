@@ -14,6 +14,7 @@ from rljax.data.prompts import left_pad
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.parallel import fetch, put_rows, row_shards
+from rljax.parallel.memory import is_on_cpus
 from rljax.records import required
 from rljax.rollout.request import Request, Response, Sampling
 from rljax.rollout.sampling import (
@@ -153,7 +154,7 @@ class DecodingEngine:
             del prompts  # before the next block is read
         while (live := int((decoding.request_of_row >= 0).sum())) > 0:
             slots = len(decoding.request_of_row)
-            fewer = fewer_rows(slots, budget, row_shards(self.mesh))
+            fewer = fewer_rows(slots, budget, row_shards(self.mesh), on_cpus=is_on_cpus(self.mesh))
             if sizes := [size for size in fewer if live <= size]:
                 decoding = self._move(decoding, empty(rows=sizes[-1], room=decoding.room))
                 continue

@@ -16,6 +16,7 @@ from jaxtyping import PyTree
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.parallel import row_shards
+from rljax.parallel.memory import is_on_cpus
 from rljax.rollout.request import Request
 from rljax.rollout.sampling import empty_rows, rows_shardings
 
@@ -76,24 +77,29 @@ def growth_sizes(budget: int, length: int) -> tuple[int, ...]:
     return quarter, 2 * quarter, budget
 
 
-def fewer_rows(rows: int, budget: int, devices: int) -> tuple[int, ...]:
+def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) -> tuple[int, ...]:
     """Return the sizes of the smaller batches in which the last responses of a decode continue, in descending order.
 
-    The sizes are powers of two and three quarters of them: only two per doubling, because each size needs its own program. They
-    are empty if the responses stay in the batch.
+    Each size needs its own program. CPUs, whose time is proportional to the rows, have powers of two and three quarters of them.
+    Accelerators, which compile for longer and gain less from fewer rows, have powers of four. There are no sizes if the responses
+    stay in the batch.
 
     Args:
         rows: rows of the decode.
         budget: maximum number of tokens per response.
         devices: number of devices that share the rows.
+        on_cpus: whether the devices are CPUs.
 
     Example:
         >>> fewer_rows(64, 1_024, 1), fewer_rows(64, 192, 8), fewer_rows(64, 32, 1), fewer_rows(12, 1_024, 1)
         ((48, 32, 24, 16, 12, 8), (48, 32, 24, 16, 8), (), ())
+        >>> fewer_rows(256, 1_024, 1, on_cpus=False)
+        (64, 16)
     """
     if budget < LONG_BUDGET or rows < 2 * FEWEST_ROWS:
         return ()
-    sizes = {compiled_rows(size << power, devices) for power in range(rows.bit_length()) for size in (2, 3)}
+    powers, factors = (range(rows.bit_length()), (2, 3)) if on_cpus else (range(0, rows.bit_length(), 2), (1,))
+    sizes = {compiled_rows(factor << power, devices) for power in powers for factor in factors}
     return tuple(sorted((size for size in sizes if FEWEST_ROWS <= size <= 7 * rows // 8), reverse=True))
 
 
@@ -116,6 +122,8 @@ class Caches(NamedTuple):
     """Most tokens per response."""
     devices: int
     """Number of devices that share the rows."""
+    on_cpus: bool = True
+    """Whether the devices are CPUs."""
 
 
 def peak_bytes(caches: Caches) -> int:
@@ -129,7 +137,8 @@ def peak_bytes(caches: Caches) -> int:
         >>> peak_bytes(short), peak_bytes(short._replace(rows=16, length=72, budget=128))
         (1200, 1880)
     """
-    move = caches.full * max(fewer_rows(caches.rows, caches.budget, caches.devices), default=0) // caches.rows
+    fewer = fewer_rows(caches.rows, caches.budget, caches.devices, on_cpus=caches.on_cpus)
+    move = caches.full * max(fewer, default=0) // caches.rows
     return caches.full + max(_before_growth(caches) + caches.read, move)
 
 
@@ -227,12 +236,13 @@ class FittingSlots:
     def _cache_bytes(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> Callable[[int], int]:
         """Return a function from the number of rows to the bytes of `cache`."""
         devices, room = row_shards(self.mesh), budget if self.decoder.grow is None else 0
+        of_decode = {"length": length, "budget": budget, "devices": devices, "on_cpus": is_on_cpus(self.mesh)}
         row, prompt = (row_bytes(self.decoder, params, self.mesh, length, tokens) for tokens in (budget, room))
 
         def count(rows: int) -> int:
             each = self._each(rows)
             read = math.prod(block_parts(each * devices, requests, prompts, length, devices)) // devices
-            return self.peak(Caches(each * row, read * prompt, each * devices, length, budget, devices))
+            return self.peak(Caches(each * row, read * prompt, each * devices, **of_decode))
 
         return count
 

@@ -129,6 +129,28 @@ def test_the_engine_decodes_only_as_many_rows_as_fit_and_samples_the_same(monkey
         np.testing.assert_allclose(one.policy_logp, other.policy_logp, atol=1e-5)
 
 
+def test_an_accelerator_continues_a_decode_in_fewer_sizes_with_the_same_tokens(monkeypatch):
+    """Each size is a program to compile; responses of 1 to 12 tokens end one after the other."""
+    monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", 8)
+    params = POLICY.init(jax.random.key(0))
+    requests = [Request((2, 3), i, 0, Sampling(1 + i * 12 // 32, (-1,)), seed=i) for i in range(32)]
+    found = []
+    for on_cpus in (True, False):
+        sizes = []
+
+        def counted(*arguments, rows, sizes=sizes, **rest):
+            sizes.append(rows)
+            return empty_rows(*arguments, rows=rows, **rest)
+
+        monkeypatch.setattr(engine, "empty_rows", counted)
+        monkeypatch.setattr(engine, "is_on_cpus", lambda mesh, on_cpus=on_cpus: on_cpus)
+        responses = DecodingEngine(POLICY.decoder, MESH, 6, 32).generate(params, requests)
+        found.append((sizes, [response.tokens.tolist() for response in responses]))
+    (usual, tokens), (fewer, same) = found
+    assert (usual, fewer) == ([32, 24, 16, 12], [32, 16])
+    assert tokens == same
+
+
 @pytest.mark.parametrize("axes", [(1, 1), (2, 1, 2)])
 @pytest.mark.parametrize("each", [1, 8])
 @pytest.mark.parametrize(("long", "parts"), [(128, 8_192), (16, 8_192), (128, 24)])
