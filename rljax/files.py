@@ -24,6 +24,8 @@ LIMITS = {
 """Error number of a process limit -> message, with what to type."""
 FOLDERS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "dataset", "heldout_dataset", "critic")
 """Settings that may be the path of a folder or of a file."""
+NAMED = ("also_heldout",)
+"""Settings that are a dict of such paths."""
 CODE = ("reward", "step_reward", "algorithm", "environment")
 """Settings that may name a function in a file, or a reward that is built from a folder or a file."""
 
@@ -187,7 +189,7 @@ give a folder on this machine, or one where the store is mounted (gcsfuse, mount
         )
 
 
-def absolute_paths(settings: Mapping[str, Any]) -> dict[str, str]:
+def absolute_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with relative paths, made absolute.
 
     A value counts as a path only if it exists on this disk, so hub ids and names of built-in parts are left out.
@@ -196,9 +198,10 @@ def absolute_paths(settings: Mapping[str, Any]) -> dict[str, str]:
         settings: values by their flat names.
     """
     folders = [name for name in FOLDERS if settings.get(name) not in (None, "bytes", "characters", "ids")]
-    found = {name: _absolute(settings[name]) for name in folders}
+    found: dict[str, Any] = {name: _absolute(settings[name]) for name in folders}
     named = {name: settings[name] for name in CODE if settings.get(name) is not None}
     found |= {name: ",".join(map(_absolute_source, value.split(","))) for name, value in named.items() if ":" in value}
+    found |= {name: {key: _absolute(path) for key, path in settings[name].items()} for name in NAMED if settings.get(name)}
     return {name: value for name, value in found.items() if value != settings[name]}
 
 

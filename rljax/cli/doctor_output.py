@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from rljax.errors import InputError
-from rljax.evaluation.comparison import compare, describe_measure, interval_of
+from rljax.evaluation.comparison import compare, describe_measure, describe_sets, interval_of
 from rljax.files import atomic_write
 from rljax.options.remedies import AppliedRemedy
 from rljax.settings.flat import flat_names
@@ -72,6 +72,7 @@ def describe_outcome(folder: RunFolder, summary: Summary) -> list[str]:
             f"{comparison.gained} problems became right, {comparison.lost} became wrong, {comparison.kept} stayed right, "
             f"{comparison.missed} stayed wrong."
         )
+    lines += describe_sets(folder.read_further_heldout())
     if summary.spent:
         lines.append(f"Time spent in RL, {clock_time(sum(summary.spent.values()))} in total: {time_text(summary.spent)}.")
     return lines

@@ -30,7 +30,7 @@ OWN = ("--try", "--cut", "--seeds", "--out", "--json", "--drop-failed")
 """Flags that `rljax train` does not have."""
 FIXED = (
     *("steps", "seed", "run", "resume", "config", "experiment", "smoke", "task", "dataset", "heldout_dataset"),
-    *("coordinator", "hosts", "host", "restarts", "seeds", "heldout_problems"),
+    *("coordinator", "hosts", "host", "restarts", "seeds", "heldout_problems", "also_heldout"),
 )
 """Settings that are the same for all candidates: what they are compared on, for how long, and where."""
 

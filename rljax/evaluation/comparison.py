@@ -65,6 +65,31 @@ def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
     return Comparison(len(gained), len(lost), len(kept), len(missed), [_side_by_side(*pair) for pair in chosen])
 
 
+def describe_sets(sets: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Describe the accuracy on further held-out sets before and after RL; sets without answers after an RL step are omitted.
+
+    Args:
+        sets: name of a set -> its rows of `heldout.jsonl`.
+
+    Example:
+        >>> row = dict(step=0, problem=0, prompt="1+1=", completion="3", answer="2", reward=0.0)
+        >>> describe_sets({"sums": [row, row | dict(step=5, completion="2", reward=1.0)]})
+        ['Accuracy on sums: 0.0% before RL, 100.0% after (1 problem): 1 became right, 0 became wrong.']
+    """
+    lines = []
+    for name, rows in sets.items():
+        found = compare(rows)
+        count = 0 if found is None else sum(found[:4])
+        if found is None or not count:
+            continue
+        before, after = (found.kept + found.lost) / count, (found.kept + found.gained) / count
+        lines.append(
+            f"{describe_measure(rows).capitalize()} on {name}: {before:.1%} before RL, {after:.1%} after ({count} "
+            f"problem{'s' * (count > 1)}): {found.gained} became right, {found.lost} became wrong."
+        )
+    return lines
+
+
 def judged_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]] | None:
     """Pair the answers before RL with the latest ones, for problems judged both times; None if either set is missing.
 

@@ -1,15 +1,21 @@
 """Held-out accuracy under greedy decoding."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from rljax.evaluation.comparison import answer_rows
 from rljax.models import Params
 from rljax.records import required
 from rljax.rollout import Groups, RolloutWorker
 from rljax.rollout.groups import concatenate, part_means, right_and_known, take
+
+OF_A_SET = ("accuracy", "reward", "judged", "response_length", "truncated_share")
+"""Metrics of a further held-out set; `accuracy_on_NAME` is the accuracy on the set NAME."""
 
 
 class Evaluation(NamedTuple):
@@ -17,6 +23,8 @@ class Evaluation(NamedTuple):
 
     groups: Groups
     """One response per prompt."""
+    further: Mapping[str, "Evaluation"] = MappingProxyType({})
+    """Name -> answers to a further set."""
 
     @property
     def best_metric(self) -> str:
@@ -37,7 +45,26 @@ class Evaluation(NamedTuple):
             "truncated_share": float(required(rollout.truncated, "rollout.truncated").mean()),
             **accuracy_by_length(right[known], lengths[known]),
             **part_means(self.groups),
+            **self._of_further_sets(),
         }
+
+    def _of_further_sets(self) -> dict[str, float]:
+        found = {name: evaluation.metrics() for name, evaluation in self.further.items()}
+        return {f"{metric}_on_{name}": metrics[metric] for name, metrics in found.items() for metric in OF_A_SET}
+
+    def rows(self, worker: RolloutWorker, step: int, *, most: int) -> list[dict[str, Any]]:
+        """Make rows of `heldout.jsonl` from the first `most` answers to each set; those of a further set have its name as `set`.
+
+        Args:
+            worker: the worker that answered.
+            step: number of RL steps done.
+            most: largest number of answers per set.
+        """
+        valid = required(self.groups.rollout.valid, "rollout.valid")[:most, 0]
+        rows = answer_rows(worker.shown(self.groups, most), valid.tolist(), step)
+        for name, evaluation in self.further.items():
+            rows += [{**row, "set": name} for row in evaluation.rows(worker.further[name], step, most=most)]
+        return rows
 
 
 def accuracy_by_length(right: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
@@ -52,7 +79,7 @@ def accuracy_by_length(right: np.ndarray, lengths: np.ndarray) -> dict[str, floa
 
 
 def evaluate(worker: RolloutWorker, params: Params, *, batch: int = 256) -> Evaluation:
-    """Generate one answer to every prompt of the worker.
+    """Generate one answer to every prompt of the worker, and to those of its further sets.
 
     Args:
         worker: its sampling should be greedy (temperature 0).
@@ -67,4 +94,5 @@ def evaluate(worker: RolloutWorker, params: Params, *, batch: int = 256) -> Eval
         wanted = np.arange(begin, begin + rows)
         answered = worker.generate(params, (wanted % count).tolist(), 1, key)
         parts.append(take(answered, wanted < count))
-    return Evaluation(concatenate(parts))
+    further = {name: evaluate(each, params, batch=batch) for name, each in worker.further.items()}
+    return Evaluation(concatenate(parts), further)

@@ -20,6 +20,7 @@ def learns_from_teacher(setup: Setup) -> bool:
 
 WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
     {
+        "further_heldout": lambda setup: bool(setup.config.data.also_heldout),
         "perturbed_prompts": lambda setup: bool(setup.config.data.perturb_prompts),
         "controller": lambda setup: setup.config.optimization.remedy == "controller",
         "kl_target": lambda setup: setup.config.algorithm.kl_target is not None,

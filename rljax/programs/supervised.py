@@ -98,6 +98,11 @@ def sft(
     config, rows = with_dataset(config, dataset)
     if config is not None and not (config.optimization.steps and resume not in (None, "auto")):
         config = supervised_config(config, epochs, rows)
+    if config is not None and config.data.also_heldout and reward is None and is_unjudged(config):
+        raise InputError(
+            f"also_heldout={config.data.also_heldout} measures answers, which fine-tuning samples only for a reward; set --reward, "
+            "or leave also_heldout out."
+        )
     seams = Seams(reward=reward, dataset=rows)
     consent = Consent(trust=trust, changes=accept_changes)
     result = run_training(config, seams, fine_tune, installers=INSTALLERS, resume=resume, consent=consent, command="sft")
@@ -124,8 +129,12 @@ def supervised_config(config: TrainConfig, epochs: int | None, rows: Iterable[Ma
 
 def has_judge(run: Run) -> bool:
     """Return whether a reward or an environment judges the run's answers."""
-    config, parts = run.config.reward, run.folder.config["seams"]
-    return config.name != UNJUDGED or config.environment is not None or "reward" in parts
+    return not is_unjudged(run.config) or "reward" in run.folder.config["seams"]
+
+
+def is_unjudged(config: TrainConfig) -> bool:
+    """Return whether the settings name neither a reward nor an environment."""
+    return config.reward.name == UNJUDGED and config.reward.environment is None
 
 
 def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:

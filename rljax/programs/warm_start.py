@@ -95,7 +95,7 @@ def evaluate_accuracy(run: Run, outcome: StepOutcome) -> tuple[Checkpoint, bool]
         return outcome.checkpoint, False
     run.display.activity("answering held-out problems", compiles=True)
     start = time.monotonic()
-    accuracy = evaluate(setup.heldout, setup.full_params(state.params)).metrics()["accuracy"]
+    accuracy = evaluate(replace(setup.heldout, further={}), setup.full_params(state.params)).metrics()["accuracy"]
     run.record("eval", 0, {"accuracy": accuracy, "seconds": time.monotonic() - start})
     run.display.evaluated(done, {"accuracy": accuracy})
     return outcome.checkpoint, accuracy >= settings.accuracy

@@ -1,8 +1,8 @@
 """The rollout worker, which sends prompts to the engine, has the responses judged, and arranges everything in groups."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int, PRNGKeyArray
 
 from rljax.algorithms import Rollout
+from rljax.data.problem import Problem
 from rljax.data.prompts import EncodedPrompts, check_has_token, left_pad
 from rljax.models import Params
 from rljax.records import required
@@ -39,6 +40,7 @@ class RolloutWorker:
         reward_groups: number of groups per call of the reward, which judges them while the next ones are sampled; None judges all
             groups in one call, after the last response.
         needs_turns: whether a rollout contains the reward of each turn of the environment.
+        further: name -> worker for a further held-out set, which is evaluated together with this worker's prompts.
     """
 
     engine: Engine
@@ -51,6 +53,12 @@ class RolloutWorker:
     judging: Callable[[], AbstractContextManager] = nullcontext
     reward_groups: int | None = None
     needs_turns: bool = False
+    further: Mapping[str, "RolloutWorker"] = field(default_factory=dict)
+
+    @property
+    def all_problems(self) -> list[Problem]:
+        """The problems of this worker's prompts, and those of the further sets."""
+        return [problem for worker in (self, *self.further.values()) for problem in worker.prompts.problems]
 
     def requests(self, prompt_ids: Sequence[int], groups: Sequence[int], key: PRNGKeyArray) -> list[Request]:
         """Make a request for a response to each of the prompts, with seeds from the key.
@@ -181,7 +189,8 @@ class RolloutWorker:
         """Return a worker that reports the progress of judging and retries a failing judge. Its engine reports to the same."""
         if isinstance(self.engine, ReportingEngine):
             self.engine.report_to(patience.tell)
-        return replace(self, judge=self.judge._replace(progress=progress, patience=patience))
+        further = {name: worker.with_reports(progress, patience) for name, worker in self.further.items()}
+        return replace(self, judge=self.judge._replace(progress=progress, patience=patience), further=further)
 
     def text(self, tokens: Int[np.ndarray, "T"], attention: Bool[np.ndarray, "T"]) -> str:
         """Decode one response."""

@@ -1,12 +1,14 @@
-"""Groups of settings that larger records inherit: the network, Adam, the engine and the device mesh."""
+"""Groups of settings that larger records inherit: the network, Adam, the held-out problems, the engine and the device mesh."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import tyro
 
 from rljax.errors import InputError
 from rljax.settings.checks import check_at_least, check_positive
+from rljax.settings.options import Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,30 @@ class AdamConfig:
         """Reject values that cannot work."""
         check_at_least(0, self, ["weight_decay"])
         check_positive(self, ["max_grad_norm"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldoutConfig:
+    """The problems to evaluate on."""
+
+    heldout_dataset: str | None = None
+    """File or hub id of the problems to evaluate on; by default, a part of the dataset is held out."""
+    heldout_problems: int = 256
+    """Number of problems to evaluate on."""
+    also_heldout: Words = field(default_factory=dict)
+    """Evaluate on further sets at the same steps: a name and a file or hub id for each, e.g. `--also-heldout aime=aime.jsonl
+    gsm8k=gsm8k`. Metrics are named after the set, such as accuracy_on_aime. The first --heldout-problems of each set are used. The
+    best checkpoint depends on the problems above, unless --best-metric names such a metric."""
+
+    def __post_init__(self):
+        """Reject values that cannot work."""
+        check_at_least(1, self, ["heldout_problems"])
+        for name, source in self.also_heldout.items():
+            if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or not isinstance(source, str):
+                raise InputError(
+                    f"also_heldout is {self.also_heldout}; give each set a name of letters, digits, - and _, and a file, such as "
+                    "aime=aime.jsonl."
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,20 @@ class Metric(NamedTuple):
         return f"{self.format_value(value)} {self.unit}".rstrip()
 
 
+ON_SET = "accuracy_on_"
+"""Beginning of the name of the accuracy on a further held-out set; the set's name follows."""
+
+
+def accuracies_by_set(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the accuracy on each further held-out set, by the set's name, from the metrics of an evaluation or a row of them.
+
+    Example:
+        >>> accuracies_by_set({"accuracy": 0.5, "accuracy_on_aime": 0.25, "reward_on_aime": 0.25})
+        {'aime': 0.25}
+    """
+    return {key.removeprefix(ON_SET): value for key, value in metrics.items() if key.startswith(ON_SET)}
+
+
 METRICS = (
     Metric("reward", "reward", "", ".3f", is_in_plain_lines=True),
     Metric("accuracy", "rewards above 0", "%", ".1f", 100.0, is_in_plain_lines=True),

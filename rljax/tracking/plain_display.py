@@ -18,6 +18,7 @@ from rljax.tracking.display_text import (
     SAMPLE_CHARACTERS,
     SHOWN_SAMPLES,
     Progress,
+    accuracies_by_set,
     label_of,
     required_phase,
     verdict,
@@ -125,7 +126,8 @@ class PlainDisplay:
 
     def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
         """Write the held-out accuracy, unless quiet."""
-        self.message(f"step {step}: held-out {self._accuracy} {metrics['accuracy']:.1%}{detail}")
+        further = "".join(f", {name} {value:.1%}" for name, value in accuracies_by_set(metrics).items())
+        self.message(f"step {step}: held-out {self._accuracy} {metrics['accuracy']:.1%}{further}{detail}")
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write one line per response to a log."""

@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from rljax.errors import InputError
 from rljax.tracking.alarms import LIMITS
-from rljax.tracking.display_text import METRICS
+from rljax.tracking.display_text import METRICS, ON_SET, accuracies_by_set
 from rljax.tracking.glossary import find_entry
 from rljax.tracking.phase_times import NOUNS
 from rljax.tracking.rows import Row, read_metrics
@@ -341,11 +341,12 @@ def moving_average(values: np.ndarray, *, span: float) -> np.ndarray:
     return np.array(result)
 
 
-def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None) -> HeldOutCurve:
+def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None, name: str | None = None) -> HeldOutCurve:
     """Extract the accuracy of the `eval` rows.
 
     Args:
         rows: all rows of a run in file order: an `eval` row belongs to the training row before it.
+        name: name of a further held-out set; None means the problems that every run holds out.
         warm_scale: width of a warm-start step on the axis, in RL steps; they are to the left of 0. None: omit the evaluations
             of the warm start except the last one, which is RL step 0.
 
@@ -353,21 +354,22 @@ def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None) -> HeldO
         Steps in rising order; RL steps start at 0.
     """
     warm_steps = max((row["step"] for row in rows if row["phase"] == "warm_start"), default=0)
+    accuracy, judged = ("accuracy", "judged") if name is None else (f"{ON_SET}{name}", f"judged_on_{name}")
     by_step, at, in_warm_start = {}, 0, warm_steps > 0
     for row in rows:
         if row["phase"] == "warm_start":
             at, in_warm_start = row["step"], True
         elif row["phase"] == "rl":
             in_warm_start = False
-        elif "accuracy" in row:
+        elif accuracy in row:
             before_rl = warm_steps - at if in_warm_start else 0
             if before_rl == 0:
                 by_step[0 if in_warm_start else row["step"]] = row
             elif warm_scale is not None:
                 by_step[-before_rl * warm_scale] = row
     steps = sorted(by_step)
-    values, judged = (np.array([by_step[step].get(key) for step in steps], float) for key in ("accuracy", "judged"))
-    return HeldOutCurve(np.array(steps, float), values, judged)
+    values, counts = (np.array([by_step[step].get(key) for step in steps], float) for key in (accuracy, judged))
+    return HeldOutCurve(np.array(steps, float), values, counts)
 
 
 def _figure(width: float, height: float, title: str) -> Figure:
@@ -439,6 +441,10 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
         handles += _draw_held_out(axes, held_out, HELD_OUT)
         labels.append("held-out, 95 % interval" if np.isfinite(held_out.judged).any() else "held-out")
         _name_last(axes, held_out)
+    for index, name in enumerate({name: None for row in rows if row["phase"] == "eval" for name in accuracies_by_set(row)}):
+        color = OVERLAY[2 + index % (len(OVERLAY) - 2)]  # the first two are the training and the held-out accuracy
+        handles += _draw_held_out(axes, held_out_accuracy(rows, warm_scale=warm_scale, name=name), color, band=False)
+        labels.append(name)
     axes.set_xlim(-warm_steps * warm_scale, rl_steps if warm_steps else max(rl_steps, 1))
     axes.set_xlabel(STEP_LABELS["rl" if rl_steps or not warm_steps else "warm_start"], fontsize=9.5, color=MUTED)
     if warm_steps:

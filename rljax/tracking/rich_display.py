@@ -24,6 +24,7 @@ from rljax.tracking.display_text import (
     SAMPLE_CHARACTERS,
     SHOWN_SAMPLES,
     Progress,
+    accuracies_by_set,
     finite_mean,
     label_of,
     required_phase,
@@ -53,7 +54,7 @@ class RichDisplay:
         # Every metric has a list from the start, and lists only grow, so the display thread can read them while a step is added.
         self._history: dict[str, list[float]] = {}
         self._measured: dict[str, int] = {}
-        self._heldout: list[tuple[int, float]] = []
+        self._heldout: dict[str, list[tuple[int, float]]] = {}
         self._activity: str | None = None
         self._compiled: set[str] = set()
         self._is_first = False
@@ -121,7 +122,8 @@ class RichDisplay:
 
     def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
         """Put the held-out accuracy into the table; it stays there in later phases."""
-        self._heldout.append((step, float(metrics["accuracy"])))
+        for name, value in {"": metrics["accuracy"], **accuracies_by_set(metrics)}.items():
+            self._heldout.setdefault(name, []).append((step, float(value)))
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Print the first few responses as a table."""
@@ -267,12 +269,11 @@ class RichDisplay:
         table.add_column("", no_wrap=True, style="dim")
         table.add_column(f"last {RECENT}", justify="right", no_wrap=True, style="dim")
         table.add_column("history", ratio=1, no_wrap=True)
-        heldout = tuple(self._heldout)
-        if heldout:
+        for name, heldout in tuple(self._heldout.items()):
             step, latest = heldout[-1]
-            values = tuple(value for _, value in heldout)
+            values = tuple(value for _, value in tuple(heldout))
             table.add_row(
-                f"held-out {self._accuracy}",
+                f"held-out {self._accuracy}" if not name else f"on {name}",
                 Text(f"{latest:.1%}"[:-1], style="bold"),
                 "%",
                 f"step {step}",

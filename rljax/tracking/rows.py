@@ -144,9 +144,12 @@ def check_sample(row: Row) -> str | None:
 def check_answer(row: Row) -> str | None:
     """Describe what is wrong with a row of `heldout.jsonl`; None if nothing is."""
     wrong = check_sample(row)
-    if wrong is not None or (type(row.get("problem")) is int and row["problem"] >= 0):
+    if wrong is not None:
         return wrong
-    return 'must have a whole number "problem" of at least 0'
+    if not isinstance(row.get("set"), str | None):
+        return 'must have a string as "set"'
+    is_place = type(row.get("problem")) is int and row["problem"] >= 0
+    return None if is_place else 'must have a whole number "problem" of at least 0'
 
 
 def check_start(row: Row) -> str | None:

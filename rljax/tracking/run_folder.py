@@ -13,7 +13,8 @@
       rollouts.jsonl   one row per response with its turns and tokens, for `rljax show`; see `rljax.rollout.transcripts`
       alarms.jsonl     one row per alarm that was raised or cleared: {"step", "alarm", "event", ...}; derived from metrics.jsonl
       remedies.jsonl   one row per change of a setting after an alarm: {"step", "alarm", "setting", "before", "after"}
-      heldout.jsonl    greedy answers to held-out problems before and after RL, with "problem", its index
+      heldout.jsonl    greedy answers to held-out problems before and after RL, with "problem", its index, and "set", the name of
+                       its set, if that is a further one
       curves.png       the plot of metrics.jsonl
       tensorboard/     the same metrics as TensorBoard events
       checkpoints/     the training states
@@ -363,13 +364,28 @@ class RunFolder:
         with closing(AppendFile(self.alarms)) as file:
             file.append("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
 
-    def read_heldout(self) -> list[Row]:
+    def read_heldout(self, name: str | None = None) -> list[Row]:
         """Read the rows of `heldout.jsonl`; empty if the file is missing, as in runs of older versions.
+
+        Args:
+            name: name of a further set (`--also-heldout`); None means the problems that every run holds out.
 
         Raises:
             InputError: a row cannot be read; the message names the file and the line.
         """
-        return read_rows(self.heldout, check_answer)
+        return [row for row in read_rows(self.heldout, check_answer) if row.get("set") == name]
+
+    def read_further_heldout(self) -> dict[str, list[Row]]:
+        """Read the rows of `heldout.jsonl` of each further set, by its name.
+
+        Raises:
+            InputError: a row cannot be read; the message names the file and the line.
+        """
+        found: dict[str, list[Row]] = {}
+        for row in read_rows(self.heldout, check_answer):
+            if row.get("set") is not None:
+                found.setdefault(row["set"], []).append(row)
+        return found
 
 
 def _append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -18,7 +18,6 @@ import numpy as np
 from safetensors.numpy import save
 
 from rljax.data.bad_rows import describe as describe_faults
-from rljax.evaluation.comparison import answer_rows
 from rljax.evaluation.greedy import evaluate
 from rljax.files import atomic_write
 from rljax.models import count_parameters
@@ -200,9 +199,8 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     if quality.counts:
         run.display.message(f"step {step}: held-out answers: {quality.counts}")
     if step in (0, run.config.optimization.steps):
-        valid = required(evaluation.groups.rollout.valid, "rollout.valid")[:HELDOUT_KEPT, 0]
-        answers = run.setup.heldout.shown(evaluation.groups, HELDOUT_KEPT)
-        run.write("the held-out answers", lambda: run.folder.add_heldout(answer_rows(answers, valid.tolist(), step)))
+        rows = evaluation.rows(run.setup.heldout, step, most=HELDOUT_KEPT)
+        run.write("the held-out answers", lambda: run.folder.add_heldout(rows))
     if is_best:
         run.save(BEST, after)
     return after

@@ -90,6 +90,17 @@ def test_with_a_reward_accuracy_is_measured_at_the_same_steps(tmp_path):
     assert found.before["accuracy"] == judged[0]["accuracy"]
 
 
+def test_a_further_set_needs_a_reward_and_then_has_its_accuracy_at_the_same_steps(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    config = TINY.replace(also_heldout={"a": str(tmp_path / "a.jsonl")}, warm_start_steps=2, run=str(tmp_path / "run"))
+    with pytest.raises(InputError, match=r"also_heldout=.* samples only for a reward; set --reward"):
+        rljax.sft(config)
+    found = rows(rljax.sft(config, reward=even_length).run)
+    assert (
+        [row["judged_on_a"] for row in found if "accuracy" in row] == [1.0] * sum("accuracy" in row for row in found) != []
+    )
+
+
 def test_it_is_the_warm_start_of_train(done, tmp_path):
     whole = rljax.train(TINY.replace(run=str(tmp_path / "run"), steps=0), even_length)
     chex.assert_trees_all_equal(whole.params, done.params)

@@ -13,6 +13,7 @@ from rljax import algorithms
 from rljax.algorithms import LossMetrics
 from rljax.algorithms.metrics import ValueMetrics
 from rljax.errors import InputError
+from rljax.evaluation.greedy import OF_A_SET
 from rljax.preference.direct_losses import BY_NAME as DIRECT
 from rljax.preference.direct_losses import PairLogps
 from rljax.preference.direct_update import judge_logps
@@ -40,6 +41,7 @@ PARTS = {"reward_{NAME}", "episode_{NAME}"}
 COUNTS = {"judged", "answers", "is_best", "unstated_share"}  # the last one is written by RL, the others by evaluations
 SHOWN = {"judge_share"}  # only on the display
 LENGTHS = {"accuracy_to_{N}_tokens"}
+SETS = {f"{metric}_on_{{NAME}}" for metric in OF_A_SET}
 
 
 def fill_record(record):
@@ -91,7 +93,7 @@ def warm_start_metrics():
 
 def test_the_glossary_has_every_metric_and_no_other():
     assert len(set(NAMES)) == len(NAMES)
-    assert set(NAMES) == rl_metrics() | pair_metrics() | LENGTHS | COUNTS | SHOWN | {*MEASURES}
+    assert set(NAMES) == rl_metrics() | pair_metrics() | LENGTHS | SETS | COUNTS | SHOWN | {*MEASURES}
     assert warm_start_metrics() == {"loss", "entropy", "grad_norm", "skipped_updates"} <= set(NAMES)
 
 
@@ -130,6 +132,7 @@ def test_metrics_are_found_by_their_label_on_the_screen():
         ("pairs in order", "accuracy"),
         ("accuracy_to_256_tokens", "accuracy_to_{N}_tokens"),
         ("reward_format", "reward_{NAME}"),
+        ("reward_on_aime", "reward_on_{NAME}"),
         ("reward_raised", "reward_raised"),
         ("lambda_50", "lambda_50"),
     ):

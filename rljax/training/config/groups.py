@@ -17,7 +17,7 @@ from rljax.settings.checks import (
     check_stop,
 )
 from rljax.settings.options import Options
-from rljax.settings.shared_groups import AdamConfig, EngineConfig
+from rljax.settings.shared_groups import AdamConfig, EngineConfig, HeldoutConfig
 from rljax.settings.sizes import byte_count
 
 
@@ -202,15 +202,11 @@ class CriticConfig:
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(HeldoutConfig):
     """The dataset and the selection of prompts."""
 
     dataset: str | None = None
     """JSONL / JSON / Parquet file, folder or hub id with prompts and answers; without one, problems are generated."""
-    heldout_dataset: str | None = None
-    """File or hub id of the problems to evaluate on; by default, a part of the dataset is held out."""
-    heldout_problems: int = 256
-    """Number of problems to evaluate on."""
     on_error: Literal["fatal", "drop", "keep"] = "fatal"
     """What to do with a bad row: stop the run, drop the row, or keep it if its prompt can be used."""
     prompt_column: str | None = None
@@ -235,7 +231,8 @@ class DataConfig:
 
     def __post_init__(self):
         """Reject values that cannot work."""
-        check_at_least(1, self, ["heldout_problems", "max_prompt_tokens"])
+        super().__post_init__()
+        check_at_least(1, self, ["max_prompt_tokens"])
         check_positive_share(self, ["history_decay"])
         if not all(share > 0 for share in self.perturb_prompts.values()) or sum(self.perturb_prompts.values()) > 1:
             raise InputError(f"perturb_prompts is {self.perturb_prompts}; give positive shares with a sum of at most 1.")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from rljax.evaluation.comparison import Comparison, Row, compare
+from rljax.evaluation.comparison import Comparison, Row, compare, describe_sets
 from rljax.evaluation.kinds import describe_progress, kinds_of
 from rljax.models import Params
 from rljax.parallel import like_placed, on_first
@@ -70,6 +70,7 @@ def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
     run.display.finish(
         [
             *outcome(before, after, comparison, accuracy=accuracy, count=len(problems)),
+            *describe_sets(folder.read_further_heldout()),
             *explain_changed_inputs(accepted_changes(folder)),
             *describe_progress(kinds_of(answers, problems)),
             *describe_events(rows, prompts=config.sampling.prompts),

@@ -82,7 +82,7 @@ def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
     found: dict[str, str | None] = {
         "training rows": digest_of_rows(setup.train.prompts.problems),
         **evaluation_inputs(
-            setup.heldout.prompts.problems, None if environment is not None else digest_of_reward(config, seams.reward)
+            setup.heldout.all_problems, None if environment is not None else digest_of_reward(config, seams.reward)
         ),
         **text_inputs(setup.tokenizer, chat=config.model.chat),
         ENVIRONMENT: digest_of_name(named, ENVIRONMENTS) if named else digest_of_object(environment),

@@ -1,0 +1,84 @@
+"""`--also-heldout NAME=FILE`: each held-out evaluation also answers the problems of further files, judged in the same way.
+
+The training problems do not change; the run reports how many of a set's prompts it trains on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rljax.data.dataset import read_problems
+from rljax.data.problem import Problem
+from rljax.data.prompts import EncodedPrompts
+from rljax.errors import InputError
+from rljax.models.huggingface import check_length, locate
+from rljax.rollout.environment import prompts_for
+from rljax.training.parts.problems import COMPARING, Problems, note_omission
+from rljax.training.parts.reward import notes_on_reward
+from rljax.training.setup import Setup, encode_answerable
+
+
+def install(setup: Setup) -> Setup:
+    """Add a worker for each set to the held-out worker.
+
+    Raises:
+        InputError: a file cannot be used, the judge cannot judge its answers, or a prompt is too long for the model.
+    """
+    if setup.tokenizer is None:  # a setup that only plans a run has no problems
+        return setup
+    further, notes = {}, []
+    for name, source in setup.config.data.also_heldout.items():
+        prompts, omissions = read_set(setup, name, str(source))
+        length = max(map(len, prompts.tokens))
+        if setup.config.model.path is not None:
+            check_length(locate(setup.config.model.path), length + setup.config.sampling.max_response_tokens)
+        further[name] = replace(setup.heldout, prompts=prompts, prompt_length=length)
+        notes += [f"{name}: {note}" for note in (*omissions, *notes_on_set(setup, prompts))]
+    return setup._replace(heldout=replace(setup.heldout, further=further), omissions=[*setup.omissions, *notes])
+
+
+def read_set(setup: Setup, name: str, source: str) -> tuple[EncodedPrompts, list[str]]:
+    """Return the first problems of a set with the tokens of their prompts, and what is left out."""
+    config, data = setup.config, setup.config.data
+    columns = {"prompt_column": data.prompt_column, "answer_column": data.answer_column}
+    loaded = read_problems(source, split="test", on_error=data.on_error, **columns)
+    problems = loaded.problems[: data.heldout_problems]
+    check_judge(setup, problems, f"also_heldout {name}={source}")
+    problems = prompts_for(Problems([], problems), setup.heldout.environment, setup.tokenizer).heldout
+    encoded = encode_answerable(config, problems, setup.tokenizer, name=f"prompt of also_heldout {name}={source}")
+    beyond = note_omission(
+        len(loaded.problems) - len(problems), f"heldout_problems={data.heldout_problems} takes the first"
+    )
+    long = note_omission(encoded.dropped, f"they are longer than max_prompt_tokens={data.max_prompt_tokens}")
+    return encoded, [*beyond, *long, *note_omission(len(loaded.faults), "they cannot be read")]
+
+
+def check_judge(setup: Setup, problems: Sequence[Problem], source: str) -> None:
+    """Reject problems that the run's reward cannot judge.
+
+    Raises:
+        InputError: the reward compares with answers that the problems lack, or scores chats that it cannot read.
+    """
+    if setup.heldout.environment is not None:
+        return
+    answered = any(problem.answer for problem in setup.heldout.prompts.problems)
+    comparing = [name for name in setup.config.reward.names if name.removeprefix("brier:") in COMPARING]
+    if comparing and answered and not any(problem.answer for problem in problems):
+        raise InputError(
+            f"{source}: the reward {comparing[0]!r} compares with reference answers, but no problem of this set has one; name the "
+            "column with --answer-column, or leave the set out."
+        )
+    if any(problem.messages is not None and len(problem.messages) > 1 for problem in problems) and any(
+        name.startswith("model:") for name in setup.config.reward.names
+    ):
+        raise InputError(
+            f"{source}: its prompts are chats of several messages, which a reward model reads only for the problems of --dataset "
+            "and --heldout-dataset; leave the set out."
+        )
+
+
+def notes_on_set(setup: Setup, prompts: EncodedPrompts) -> list[str]:
+    """Say which problems the reward does not judge, and how many prompts are trained on."""
+    trained = {problem.prompt for problem in setup.train.prompts.problems}
+    count = sum(problem.prompt in trained for problem in prompts.problems)
+    known = [f"{count} of {len(prompts.problems)} prompts are also training prompts"] if count else []
+    return [*notes_on_reward(setup.config, prompts.problems), *known]
