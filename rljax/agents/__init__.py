@@ -9,9 +9,13 @@ from rljax.lazy import lazy_names
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "Adventure": "rljax.agents.adventure",
         "Calculator": "rljax.agents.tools",
         "GuessingGame": "rljax.agents.worlds",
         "Maze": "rljax.agents.worlds",
+        "PythonInterpreter": "rljax.agents.interpreter",
+        "Shop": "rljax.agents.shop",
+        "TextSearch": "rljax.agents.text_search",
         "ToolEnvironment": "rljax.agents.tools",
     },
 )

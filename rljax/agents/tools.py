@@ -10,12 +10,13 @@ import json
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rljax.data.problem import Problem, reward_columns
-from rljax.data.tool_calls import ToolCall, Turn, name_of, schema_of
+from rljax.data.tool_calls import EPISODE_STATE, ToolCall, Turn, keeps_state, name_of, schema_of
 from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.calling import has_failed
@@ -34,6 +35,8 @@ class ToolState(NamedTuple):
     """The problem of the episode."""
     turns: int = 0
     """Turns of the policy so far."""
+    kept: Mapping[str, Any] = MappingProxyType({})
+    """What each tool with a parameter `episode_state` has kept, by its name."""
 
 
 class ToolEnvironment:
@@ -45,7 +48,9 @@ class ToolEnvironment:
 
     Attributes:
         tools: Python functions with types and a docstring with `Args:`, from which the JSON schemas are made. A function may be
-            `async def`. It gets its arguments by name, and the policy sees what it returns, as text or as JSON.
+            `async def`. It gets its arguments by name, and the policy sees what it returns, as text or as JSON. A function with a
+            parameter `episode_state` returns a pair: what it is to get in its next call of this episode (at first None), and the
+            result.
 
     Raises:
         InputError: there is no tool, a tool has no schema, two tools have the same name, or the reward does not exist.
@@ -98,7 +103,10 @@ class ToolEnvironment:
         state = state._replace(turns=state.turns + 1)
         if not completion.calls and not completion.malformed:
             return self.judge(state, completion.content)
-        results = [await self._result(call) for call in completion.calls]
+        results, kept = [], dict(state.kept)
+        for call in completion.calls:
+            results.append(await self._result(call, kept))
+        state = state._replace(kept=kept)
         wrong = [f"Error: {fault}." for fault in completion.malformed]
         failed = sum(text.startswith("Error: ") for text in results)
         metrics = {"tool_calls": len(results), "tool_errors": failed, "malformed_calls": len(wrong)}
@@ -126,17 +134,20 @@ class ToolEnvironment:
         zeros = {"tool_calls": 0.0, "tool_errors": 0.0, "malformed_calls": 0.0}
         return Step(state, reward=float(scores.total[0]) if scores.valid[0] else None, correct=correct, metrics=zeros)
 
-    async def _result(self, call: ToolCall) -> str:
-        """What a tool returns, or its error, as text of at most `MAX_RESULT_CHARACTERS` characters."""
+    async def _result(self, call: ToolCall, kept: dict[str, Any]) -> str:
+        """Return a tool's result, or its error, as text of at most `MAX_RESULT_CHARACTERS` characters; update what it keeps."""
         tool = self.by_name.get(call.name)
         if tool is None:
             return f"Error: there is no tool {call.name!r}; the tools are {', '.join(self.by_name)}."
         fault = _fault_in_names(call.arguments, self.parameters[call.name])
         if fault is not None:
             return f"Error: {call.name}: {fault}."
+        state = {EPISODE_STATE: kept.get(call.name)} if keeps_state(tool) else {}
         try:
-            found = tool(**call.arguments)
+            found = tool(**call.arguments, **state)
             found = await found if inspect.isawaitable(found) else found
+            if state:
+                kept[call.name], found = found
         except (InputError, KeyboardInterrupt):
             raise
         except Exception as error:  # a tool is user code, and the model may give it anything

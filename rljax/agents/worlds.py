@@ -30,7 +30,7 @@ class GuessingGame:
     """
 
     def __init__(self, largest: int = 100, max_turns: int = 8):
-        _check_counts(largest=largest, max_turns=max_turns)
+        check_counts(largest=largest, max_turns=max_turns)
         self.largest, self.max_turns = largest, max_turns
 
     def first_messages(self, problem: Problem) -> list[dict[str, str]]:
@@ -94,7 +94,7 @@ class Maze:
     """
 
     def __init__(self, size: int = 3, max_turns: int = 12):
-        _check_counts(size=size, max_turns=max_turns)
+        check_counts(size=size, max_turns=max_turns)
         self.size, self.max_turns = size, max_turns
 
     def first_messages(self, problem: Problem) -> list[dict[str, str]]:
@@ -150,8 +150,9 @@ class Maze:
         return all(0 <= place < self.size for place in cell)
 
 
-def _check_counts(**counts: Any) -> None:
-    """Refuse anything but whole numbers of at least 1."""
+def check_counts(least: int = 1, most: float = float("inf"), **counts: Any) -> None:
+    """Refuse anything but whole numbers from `least` to `most`."""
     for name, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise InputError(f"environment_options: {name} must be a whole number of at least 1; got {count!r:.80}.")
+        if not isinstance(count, int) or isinstance(count, bool) or not least <= count <= most:
+            limits = f"of at least {least}" if most == float("inf") else f"from {least} to {most}"
+            raise InputError(f"environment_options: {name} must be a whole number {limits}; got {count!r:.80}.")

@@ -14,6 +14,9 @@ from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer, completion_tex
 from rljax.errors import InputError
 from rljax.text import one_line
 
+EPISODE_STATE = "episode_state"
+"""Parameter by which a tool gets what it kept in its last call of the episode; it is no argument of the model's calls."""
+
 
 @dataclass(frozen=True)
 class ToolCall:
@@ -243,12 +246,35 @@ def schema_of(tool: Callable | Mapping[str, Any]) -> Mapping[str, Any]:
     if inspect.ismethod(tool):
         tool = tool.__func__
     try:
-        return get_json_schema(tool)
+        return get_json_schema(_without_state(tool))
     except Exception as error:  # it raises exceptions of several types
         raise InputError(
             f"the tool {getattr(tool, '__name__', tool)!r:.80} has no JSON schema ({one_line(error)}); give each argument a type "
             "and a line in the section `Args:` of its docstring, and say in its first line what it does."
         ) from error
+
+
+def keeps_state(tool: Callable) -> bool:
+    """Return True if a tool has a parameter `episode_state`."""
+    return EPISODE_STATE in inspect.signature(tool).parameters
+
+
+def _without_state(tool: Callable) -> Callable:
+    """The tool's signature and docstring without `episode_state`, which the model does not pass."""
+    if not keeps_state(tool):
+        return tool
+
+    def shown() -> None:
+        """Stand for the tool."""
+
+    signature = inspect.signature(tool)
+    left = [parameter for name, parameter in signature.parameters.items() if name != EPISODE_STATE]
+    shown.__name__, shown.__doc__ = tool.__name__, tool.__doc__
+    shown.__annotations__ = {
+        name: kind for name, kind in tool.__annotations__.items() if name not in (EPISODE_STATE, "return")
+    }
+    shown.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+    return shown
 
 
 def name_of(tool: Callable | Mapping[str, Any]) -> str:

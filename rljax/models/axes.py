@@ -99,6 +99,11 @@ INPUT_AXES: Mapping[str, int] = MappingProxyType(
 """Matrix of a layer -> number of its leading axes that are multiplied with the input; the other axes belong to the output."""
 
 
+def is_on_cpus(mesh: Mesh) -> bool:
+    """Return True if the devices of a mesh are CPUs."""
+    return mesh.devices.flat[0].platform == "cpu"
+
+
 def row_shards(mesh: Mesh) -> int:
     """Number of parts that the rows are divided into."""
     return mesh.shape[DATA] * mesh.shape[FSDP]

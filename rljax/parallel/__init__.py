@@ -1,7 +1,7 @@
 """The device mesh, and the processes whose devices form it."""
 
 from rljax.lazy import lazy_names
-from rljax.models.axes import mesh_for_sampling, row_shards
+from rljax.models.axes import is_on_cpus, mesh_for_sampling, row_shards
 from rljax.parallel.hosts import (
     agree,
     any_host,
@@ -43,6 +43,7 @@ __all__ = [
     "fetch",
     "fetch_once",
     "is_first",
+    "is_on_cpus",
     "like_placed",
     "make_mesh",
     "mesh_for_sampling",

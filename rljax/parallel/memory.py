@@ -7,15 +7,11 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from rljax.errors import InputError
+from rljax.models.axes import is_on_cpus
 from rljax.parallel.hosts import least
 
 LARGE = 2**28
 """Size of a state, in bytes, from which a second copy of it matters."""
-
-
-def is_on_cpus(mesh: Mesh) -> bool:
-    """Return True if the devices of a mesh are CPUs."""
-    return mesh.devices.flat[0].platform == "cpu"
 
 
 def shares_memory(state: PyTree[jax.Array]) -> bool:

@@ -22,9 +22,8 @@ from rljax.algorithms import Algorithm, Batch, Rollout, prepare
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.policy import Policy
 from rljax.options import INSTALLERS, auxiliary_loss
-from rljax.parallel import check_rows, replicated, row_sharding, row_shards, with_places
+from rljax.parallel import check_rows, is_on_cpus, replicated, row_sharding, row_shards, with_places
 from rljax.parallel.collectives import collectives
-from rljax.parallel.memory import is_on_cpus
 from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.training.config import TrainConfig

@@ -14,8 +14,7 @@ from jax.sharding import Mesh
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, count_parameters, transformer_policy
 from rljax.models.huggingface import locate, read_config
-from rljax.parallel import mesh_of
-from rljax.parallel.memory import is_on_cpus
+from rljax.parallel import is_on_cpus, mesh_of
 from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
 from rljax.programs.compiled_updates import (
     MeasuredUpdates,

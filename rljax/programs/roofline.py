@@ -11,8 +11,7 @@ from jax.sharding import Mesh
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import TransformerConfig
-from rljax.parallel import mesh_for_sampling, row_shards
-from rljax.parallel.memory import is_on_cpus
+from rljax.parallel import is_on_cpus, mesh_for_sampling, row_shards
 from rljax.rollout.slots import Caches, block_parts, peak_bytes
 from rljax.text import nearest_first
 from rljax.training.config import TrainConfig

@@ -13,8 +13,7 @@ from jaxtyping import Bool, Int, PRNGKeyArray, UInt32, UInt64
 from rljax.data.prompts import left_pad
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
-from rljax.parallel import fetch, put_rows, row_shards
-from rljax.parallel.memory import is_on_cpus
+from rljax.parallel import fetch, is_on_cpus, put_rows, row_shards
 from rljax.records import required
 from rljax.rollout.request import Request, Response, Sampling
 from rljax.rollout.sampling import (

@@ -34,7 +34,11 @@ ENVIRONMENTS: LazyTable[Callable[..., "Environment"]] = LazyTable(
     {
         "guessing": "rljax.agents.worlds:GuessingGame",
         "maze": "rljax.agents.worlds:Maze",
+        "adventure": "rljax.agents.adventure:Adventure",
+        "shop": "rljax.agents.shop:Shop",
         "calculator": "rljax.agents.tools:Calculator",
+        "python": "rljax.agents.interpreter:PythonInterpreter",
+        "search": "rljax.agents.text_search:TextSearch",
     }
 )
 """The environments that come with the library."""

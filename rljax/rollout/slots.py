@@ -15,8 +15,7 @@ from jaxtyping import PyTree
 
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
-from rljax.parallel import row_shards
-from rljax.parallel.memory import is_on_cpus
+from rljax.parallel import is_on_cpus, row_shards
 from rljax.rollout.request import Request
 from rljax.rollout.sampling import empty_rows, rows_shardings
 

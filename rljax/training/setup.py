@@ -23,8 +23,8 @@ from rljax.data.prompts import (
 from rljax.data.tokenizer import Tokenizer
 from rljax.models import Params, Policy
 from rljax.models.adapters import Base
-from rljax.parallel import check_rows, mesh_of
-from rljax.parallel.memory import agreed_device_bytes, is_on_cpus
+from rljax.parallel import check_rows, is_on_cpus, mesh_of
+from rljax.parallel.memory import agreed_device_bytes
 from rljax.rollout import Environment, RolloutWorker
 from rljax.rollout.environment import environment_of, prompts_for
 from rljax.training.config import TrainConfig

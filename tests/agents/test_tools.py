@@ -106,6 +106,34 @@ def test_the_last_turn_is_judged_even_if_it_calls_a_tool():
     assert (step.done, step.reward, step.metrics["tool_calls"]) == (True, 0.0, 1)
 
 
+def count(word: str, episode_state: dict | None) -> tuple[dict, int]:
+    """Count how often a word has been said.
+
+    Args:
+        word: the word.
+        episode_state: the counts so far.
+    """
+    counts = dict(episode_state or {})
+    counts[word] = counts.get(word, 0) + 1
+    return counts, counts[word]
+
+
+def test_a_tool_keeps_state_within_an_episode():
+    environment = type("Counting", (ToolEnvironment,), {"tools": (count, multiply)})()
+    assert [*environment.parameters["count"]["properties"]] == ["word"], "the model does not pass the state"
+    state, seen = environment.reset(PROBLEM), []
+    for turn in (call("count", word="a"), call("count", word="a") + call("count", word="b"), call("multiply", a=2, b=3)):
+        step = environment.step(state, parse_turn(turn))
+        assert state is not step.state, "the earlier state is unchanged"
+        state = step.state
+        seen.append([reply["content"] for reply in step.observation])
+    assert seen == [["1"], ["2", "1"], ["6"]]
+    assert state.kept == {"count": {"a": 2, "b": 1}}
+    assert environment.reset(PROBLEM).kept == {}
+    again = answer_turn(call("count", word="a", episode_state=3), environment)
+    assert "there is no argument 'episode_state'" in again.observation[0]["content"]
+
+
 async def wait(text: str) -> str:
     """Wait.
 

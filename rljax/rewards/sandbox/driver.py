@@ -57,6 +57,20 @@ def judge(job: Mapping, link: Link, report: int) -> None:
         os.write(report, json.dumps(str(error)).encode() + b"\n")
 
 
+def report_text(job: Mapping, link: Link, report: int) -> None:
+    """Call the function of the program that `job["function"]` names, and report the text that it returns, or its error.
+
+    The line is `{"text": ...}` or `{"error": ...}`. Nothing is judged: the text is whatever the program says.
+    """
+    try:
+        returned = Judge(link).ask("get", 0, job["function"])()
+        found = {"text": returned} if type(returned) is str else {"error": f"{job['function']} has returned no text"}
+    except BaseException as error:
+        found = {"error": f"{type(error).__name__}: {error}"}
+    cut = {name: text[: job["characters"]] for name, text in found.items()}
+    os.write(report, json.dumps(cut).encode() + b"\n")
+
+
 def _results(job: Mapping, judge: Judge) -> Iterator[tuple[int, int]]:
     setup = _parsed(job["setup"], "the setup")
     tests = [_parsed(test, f"test {position}") for position, test in enumerate(job["tests"])]

@@ -68,6 +68,18 @@ class Verdict(NamedTuple):
     """The explanation of `ended` in words; empty if it is `done`."""
 
 
+class Output(NamedTuple):
+    """What a program says."""
+
+    text: str
+    """The text; empty if there is none."""
+    ended: str
+    """`done`; `raised` if the program or its function raised an exception or ended the process; `timeout`; `died` if something
+    else ended it."""
+    reason: str
+    """The explanation of `ended` in words; empty if it is `done`."""
+
+
 def level() -> str:
     """Find the strongest confinement that works on this machine, by trying each.
 
@@ -148,10 +160,44 @@ def judge(program: Program, limits: Limits = Limits(), at: str | None = None) ->
     return _judged(program, limits, level() if at is None else at, 1.0)
 
 
-def _judged(program: Program, limits: Limits, at: str, patience: float) -> Verdict:
+def text_of(code: str, function: str, limits: Limits = Limits(), *, characters: int = 4000) -> Output:  # noqa: B008 - immutable
+    """Run a program and call one of its functions without arguments; return the text that it returns.
+
+    Args:
+        code: the source of the program.
+        function: the name of the function.
+        limits: the resources it may use.
+        characters: longest text; the rest is cut off.
+
+    Raises:
+        InputError: a limit is not positive, or this machine cannot confine a program.
+        OSError: the process that confines the program died twice, which says nothing about the program.
+
+    Example:
+        >>> text_of("def greet(): return 'hello'", "greet")
+        Output(text='hello', ended='done', reason='')
+    """
+    _check(limits)
+    if len(wire.frame(code)) > wire.LONGEST_FRAME // 2:
+        return Output("", "died", f"the program is too long ({len(code)} characters)")
+    *texts, end = _reports(code, {"function": function, "characters": characters}, limits, level(), 1.0)
+    match texts:
+        case [{"text": str() as text}]:
+            return Output(text, end["ended"], end["reason"])
+        case [{"error": str() as error}] if end["ended"] == "done":
+            return Output("", "raised", error)
+        case _:
+            return Output("", "died" if end["ended"] == "done" else end["ended"], end["reason"] or "it has said nothing")
+
+
+def _check(limits: Limits) -> None:
     for name, value in zip(limits._fields, limits, strict=True):
         if not value > 0:
             raise InputError(f"the sandbox's limit {name} is {value!r}; it must be a positive number.")
+
+
+def _judged(program: Program, limits: Limits, at: str, patience: float) -> Verdict:
+    _check(limits)
     units = len(program.tests) + bool(program.check)
     if not units:
         raise InputError("a program without tests cannot be judged; provide `tests` or `check`.")
@@ -159,11 +205,7 @@ def _judged(program: Program, limits: Limits, at: str, patience: float) -> Verdi
         return Verdict((0.0,) * units, "died", f"the program is too long ({len(program.code)} characters)")
     if len(wire.frame(program._replace(code=""))) > wire.LONGEST_FRAME // 2:
         return Verdict((0.0,) * units, "unjudged", f"the tests are too long (more than {wire.LONGEST_FRAME // 2} bytes)")
-    *results, end = _reports(program, limits, at, patience)
-    if end["ended"] == "not confined":
-        raise InputError(
-            f"the sandbox cannot confine a program at the level {at!r}: {end['reason']}; choose another level."
-        ) from OSError(end["reason"])
+    *results, end = _reports(program.code, {**program._asdict(), "code": ""}, limits, at, patience)
     if any(isinstance(result, str) for result in results):
         return Verdict((0.0,) * units, "unjudged", str(results[-1]))
     if len(results) > units or not all(map(_is_count, results)):
@@ -226,16 +268,21 @@ def judge_all(
     return verdicts
 
 
-def _reports(program: Program, limits: Limits, at: str, patience: float) -> list:
-    """Have a launcher judge a program. One that dies is replaced once, unless the program could have ended it."""
-    first = {"code": program.code, "level": at, "bounds": limits._asdict(), "patience": patience}
-    second = {**program._asdict(), "code": ""}
+def _reports(code: str, job: Mapping, limits: Limits, at: str, patience: float) -> list:
+    """Have a launcher run a program and its job. One that dies is replaced once, unless the program could have ended it."""
+    first = {"code": code, "level": at, "bounds": limits._asdict(), "patience": patience}
     try:
-        return shared_service().judge(first, second)
+        reports = shared_service().judge(first, job)
     except LauncherError as error:
         if at == "rlimits" and not machine().own_user:
             return [{"ended": "died", "reason": str(error)}]
-    return shared_service().judge(first, second)
+        reports = shared_service().judge(first, job)
+    if reports[-1]["ended"] == "not confined":
+        reason = reports[-1]["reason"]
+        raise InputError(
+            f"the sandbox cannot confine a program at the level {at!r}: {reason}; choose another level."
+        ) from OSError(reason)
+    return reports
 
 
 _PROBE = """

@@ -1,8 +1,8 @@
 """The launcher of one program under test: it confines the processes, enforces the time limit and cleans up.
 
 It reads two messages from its connection, and writes lines of JSON to it: `"confined"` once the program's process is confined,
-then the lines of `rljax.rewards.sandbox.driver.judge`, then an object that describes the end. Empty lines are heartbeats. The
-first message does not contain the tests; the second, which does, is sent only after the first line.
+then the lines of `rljax.rewards.sandbox.driver.judge` or `report_text`, then an object that describes the end. Empty lines are
+heartbeats. The first message does not contain the tests; the second, which does, is sent only after the first line.
 """
 
 import contextlib
@@ -72,7 +72,8 @@ def _end(first: dict, connection: int, folder: str, users: tuple[int, int], star
     done_out, done_in = os.pipe()
 
     def run_tests() -> None:
-        driver.judge(job, driver.Link(questions_in, answers_out), connection)
+        work = driver.report_text if "function" in job else driver.judge
+        work(job, driver.Link(questions_in, answers_out), connection)
         os.write(done_in, b".")
 
     keep = (questions_in, answers_out, connection, done_in)

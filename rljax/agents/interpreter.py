@@ -1,0 +1,75 @@
+"""Python as a tool: the policy's code runs in the sandbox, and its variables are kept within an episode."""
+
+from rljax.agents.tools import ToolEnvironment
+from rljax.rewards.sandbox import Limits, text_of
+
+_PROGRAM = """
+import ast, io, random, sys, traceback
+
+
+def run(cell, space):
+    tree = ast.parse(cell, "<cell>")
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "<cell>", "exec"), space)
+    value = None if last is None else eval(compile(ast.Expression(last.value), "<cell>", "eval"), space)
+    if value is not None:
+        print(repr(value))
+
+
+def explain(error):
+    text = "".join(traceback.format_exception_only(error)).strip()
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<cell>"]
+    return f"{text} (line {lines[-1]})" if lines else text
+
+
+def output():
+    space, streams, printed = {"__name__": "__main__"}, (sys.stdout, sys.stderr), io.StringIO()
+    random.seed(0)
+    for cell in CELLS:
+        sys.stdout = sys.stderr = printed = io.StringIO()
+        try:
+            run(cell, space)
+        except BaseException as error:
+            printed.write(explain(error))
+        finally:
+            sys.stdout, sys.stderr = streams
+    return printed.getvalue()
+"""
+
+
+class PythonInterpreter(ToolEnvironment):
+    """An environment whose only tool runs Python.
+
+    Each call runs the code of the episode's earlier calls again, without showing their output, and then its own. So variables are
+    kept, nothing runs between calls, and a resumed run continues exactly. The limits are for all of this code together; code that
+    exceeds them, or ends the process, is not run again.
+
+    Args:
+        reward: see `ToolEnvironment`.
+        max_turns: see `ToolEnvironment`.
+        seconds: computing time of a call.
+        megabytes: memory of a call.
+
+    Example:
+        >>> kept, text = PythonInterpreter().python("x = 6", None)
+        >>> PythonInterpreter().python("x * 7", kept)[1]
+        '42'
+    """
+
+    def __init__(self, reward: str = "exact", max_turns: int = 6, seconds: float = 5.0, megabytes: int = 512):
+        self.limits = Limits(seconds=seconds, memory_bytes=megabytes * 2**20)
+        self.tools = (self.python,)
+        super().__init__(reward, max_turns)
+
+    def python(self, code: str, episode_state: tuple[str, ...] | None) -> tuple[tuple[str, ...], str]:
+        """Run Python code; return what it prints, and the value of its last line. Variables are kept between calls.
+
+        Args:
+            code: the code, for example "x = 12\\nx ** 2".
+            episode_state: code of the earlier calls.
+        """
+        earlier = episode_state or ()
+        said = text_of(f"CELLS = {(*earlier, code)!r}\n{_PROGRAM}", "output", self.limits)
+        if said.ended != "done":
+            return earlier, f"Error: {said.reason}."
+        return (*earlier, code), said.text.rstrip() or "(no output)"

@@ -1,0 +1,88 @@
+"""A dialogue in a shop: the policy asks a scripted customer what they want, and recommends an article."""
+
+import random
+import re
+from collections.abc import Mapping
+from itertools import product
+from typing import NamedTuple
+
+from rljax.agents.worlds import check_counts
+from rljax.data.problem import Problem
+from rljax.rollout.environment import Step
+
+QUALITIES: Mapping[str, tuple[str, ...]] = {
+    "color": ("red", "blue", "green"),
+    "size": ("small", "large"),
+    "material": ("cotton", "wool", "leather"),
+}
+"""What articles differ in, and what a customer can be asked about."""
+
+
+class ShopState(NamedTuple):
+    """State of a dialogue."""
+
+    shelf: Mapping[int, Mapping[str, str]]
+    """Number of each article -> its qualities."""
+    wish: Mapping[str, str]
+    """What the customer wants."""
+    turns: int = 0
+    """Number of turns so far."""
+
+
+class Shop:
+    """Serve a customer: ask about color, size and material, then recommend the only article that fits, by its number.
+
+    The customer says one of their wishes first, and another if asked about it. `recommend NUMBER` ends the dialogue; its reward is
+    1 if the article has everything that the customer wants, and 0 otherwise. The problem's answer is the seed of shelf and wishes.
+
+    Args:
+        articles: number of articles, 2 to 18.
+        max_turns: maximum number of turns.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> shop = Shop(articles=2)
+        >>> state = shop.reset(Problem("", "1"))
+        >>> shop.step(state, "What size do you need?").observation[0]["content"]
+        'The size: large.'
+    """
+
+    def __init__(self, articles: int = 6, max_turns: int = 6):
+        check_counts(max_turns=max_turns)
+        check_counts(2, len(list(product(*QUALITIES.values()))), articles=articles)
+        self.articles, self.max_turns = articles, max_turns
+
+    def first_messages(self, problem: Problem) -> list[dict[str, str]]:
+        """Return the rules, the shelf and the customer's first words, as one message."""
+        state = self.reset(problem)
+        shelf = "; ".join(f"{number}: {', '.join(article.values())}" for number, article in state.shelf.items())
+        name, value = next(iter(state.wish.items()))
+        rules = (
+            f"You sell bags in a shop ({shelf}). Ask the customer about {', '.join(QUALITIES)}, one in each turn, then say: "
+            "recommend NUMBER. Only one bag is right."
+        )
+        return [{"role": "user", "content": f"{rules} Customer: I want a bag. The {name}: {value}."}]
+
+    def reset(self, problem: Problem) -> ShopState:
+        """Begin a dialogue with a shelf of different articles, of which the customer wants one."""
+        generator = random.Random(f"shop {self.articles} {problem.answer}")
+        values = generator.sample(list(product(*QUALITIES.values())), self.articles)
+        shelf = {number: dict(zip(QUALITIES, each, strict=True)) for number, each in enumerate(values, start=1)}
+        wanted = shelf[generator.randint(1, self.articles)]
+        names = generator.sample(list(QUALITIES), len(QUALITIES))
+        return ShopState(shelf, {name: wanted[name] for name in names})
+
+    def step(self, state: ShopState, completion: str) -> Step:
+        """Answer a question, or judge a recommendation."""
+        text, state = completion.lower(), state._replace(turns=state.turns + 1)
+        chosen = re.findall(r"recommend\D{0,20}(\d{1,4})", text)
+        if chosen:
+            is_right = state.shelf.get(int(chosen[-1])) == {name: state.wish[name] for name in QUALITIES}
+            return Step(state, reward=float(is_right), correct=is_right, metrics={"questions": 0.0})
+        asked = [name for name in QUALITIES if name in text]
+        reply = f"The {asked[-1]}: {state.wish[asked[-1]]}." if asked else "I do not understand."
+        is_last = state.turns == self.max_turns
+        metrics = {"questions": float(bool(asked))}
+        return Step(state, [{"role": "user", "content": reply}], reward=0.0, done=is_last, correct=False, metrics=metrics)
