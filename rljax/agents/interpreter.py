@@ -69,7 +69,7 @@ class PythonInterpreter(ToolEnvironment):
             episode_state: code of the earlier calls.
         """
         earlier = episode_state or ()
-        said = text_of(f"CELLS = {(*earlier, code)!r}\n{_PROGRAM}", "output", self.limits)
-        if said.ended != "done":
-            return earlier, f"Error: {said.reason}."
-        return (*earlier, code), said.text.rstrip() or "(no output)"
+        output = text_of(f"CELLS = {(*earlier, code)!r}\n{_PROGRAM}", "output", self.limits)
+        if output.ended != "done":
+            return earlier, f"Error: {output.reason}."
+        return (*earlier, code), output.text.rstrip() or "(no output)"

@@ -81,8 +81,8 @@ class Shop:
         if chosen:
             is_right = state.shelf.get(int(chosen[-1])) == {name: state.wish[name] for name in QUALITIES}
             return Step(state, reward=float(is_right), correct=is_right, metrics={"questions": 0.0})
-        asked = [name for name in QUALITIES if name in text]
-        reply = f"The {asked[-1]}: {state.wish[asked[-1]]}." if asked else "I do not understand."
+        questions = [name for name in QUALITIES if name in text]
+        reply = f"The {questions[-1]}: {state.wish[questions[-1]]}." if questions else "I do not understand."
         is_last = state.turns == self.max_turns
         metrics = {"questions": float(bool(asked))}
         return Step(state, [{"role": "user", "content": reply}], reward=0.0, done=is_last, correct=False, metrics=metrics)

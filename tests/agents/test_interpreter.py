@@ -82,9 +82,9 @@ def test_the_model_is_offered_the_code_alone():
     ],
 )
 def test_a_program_without_a_text_says_why(code, ended, reason):
-    said = text_of(code, "say", Limits(seconds=0.5))
-    assert (said.text, said.ended) == ("", ended)
-    assert reason in said.reason
+    output = text_of(code, "say", Limits(seconds=0.5))
+    assert (output.text, output.ended) == ("", ended)
+    assert reason in output.reason
 
 
 def test_a_long_text_is_cut():

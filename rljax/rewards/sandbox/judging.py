@@ -180,7 +180,7 @@ def text_of(code: str, function: str, limits: Limits = Limits(), *, characters: 
     _check(limits)
     if len(wire.frame(code)) > wire.LONGEST_FRAME // 2:
         return Output("", "died", f"the program is too long ({len(code)} characters)")
-    *texts, end = _reports(code, {"function": function, "characters": characters}, limits, level(), 1.0)
+    *texts, end = _run(code, {"function": function, "characters": characters}, limits, level(), 1.0)
     match texts:
         case [{"text": str() as text}]:
             return Output(text, end["ended"], end["reason"])
@@ -205,7 +205,7 @@ def _judged(program: Program, limits: Limits, at: str, patience: float) -> Verdi
         return Verdict((0.0,) * units, "died", f"the program is too long ({len(program.code)} characters)")
     if len(wire.frame(program._replace(code=""))) > wire.LONGEST_FRAME // 2:
         return Verdict((0.0,) * units, "unjudged", f"the tests are too long (more than {wire.LONGEST_FRAME // 2} bytes)")
-    *results, end = _reports(program.code, {**program._asdict(), "code": ""}, limits, at, patience)
+    *results, end = _run(program.code, {**program._asdict(), "code": ""}, limits, at, patience)
     if any(isinstance(result, str) for result in results):
         return Verdict((0.0,) * units, "unjudged", str(results[-1]))
     if len(results) > units or not all(map(_is_count, results)):
@@ -268,21 +268,30 @@ def judge_all(
     return verdicts
 
 
-def _reports(code: str, job: Mapping, limits: Limits, at: str, patience: float) -> list:
-    """Have a launcher run a program and its job. One that dies is replaced once, unless the program could have ended it."""
-    first = {"code": code, "level": at, "bounds": limits._asdict(), "patience": patience}
-    try:
-        reports = shared_service().judge(first, job)
-    except LauncherError as error:
-        if at == "rlimits" and not machine().own_user:
-            return [{"ended": "died", "reason": str(error)}]
-        reports = shared_service().judge(first, job)
+def _run(code: str, job: Mapping, limits: Limits, at: str, patience: float) -> list:
+    """Have a launcher run a program and its job, and return its reports.
+
+    Raises:
+        InputError: this machine cannot confine the program at this level.
+    """
+    reports = _reports(code, job, limits, at, patience)
     if reports[-1]["ended"] == "not confined":
         reason = reports[-1]["reason"]
         raise InputError(
             f"the sandbox cannot confine a program at the level {at!r}: {reason}; choose another level."
         ) from OSError(reason)
     return reports
+
+
+def _reports(code: str, job: Mapping, limits: Limits, at: str, patience: float) -> list:
+    """Start a launcher. One that dies is replaced once, unless the program could have ended it."""
+    first = {"code": code, "level": at, "bounds": limits._asdict(), "patience": patience}
+    try:
+        return shared_service().judge(first, job)
+    except LauncherError as error:
+        if at == "rlimits" and not machine().own_user:
+            return [{"ended": "died", "reason": str(error)}]
+    return shared_service().judge(first, job)
 
 
 _PROBE = """
