@@ -84,5 +84,5 @@ class Shop:
         questions = [name for name in QUALITIES if name in text]
         reply = f"The {questions[-1]}: {state.wish[questions[-1]]}." if questions else "I do not understand."
         is_last = state.turns == self.max_turns
-        metrics = {"questions": float(bool(asked))}
+        metrics = {"questions": float(bool(questions))}
         return Step(state, [{"role": "user", "content": reply}], reward=0.0, done=is_last, correct=False, metrics=metrics)
