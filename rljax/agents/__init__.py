@@ -14,6 +14,7 @@ __getattr__, __dir__ = lazy_names(
         "GuessingGame": "rljax.agents.worlds",
         "Maze": "rljax.agents.worlds",
         "PythonInterpreter": "rljax.agents.interpreter",
+        "SelfCorrection": "rljax.agents.self_correction",
         "Shop": "rljax.agents.shop",
         "TextSearch": "rljax.agents.text_search",
         "ToolEnvironment": "rljax.agents.tools",

@@ -126,13 +126,9 @@ class ToolEnvironment:
         Raises:
             RuntimeError: the reward failed, so the episode fails as well.
         """
-        problem = state.problem
-        scores = judge(self.reward, [problem.prompt], [answer], reward_columns([problem]), max_failure_share=1.0)
-        if has_failed(scores.failed)[0]:
-            raise RuntimeError(f"the reward failed on the answer {answer!r:.80}")
-        correct = None if scores.correct is None or np.isnan(scores.correct[0]) else bool(scores.correct[0])
+        reward, correct = judge_answer(self.reward, state.problem, answer)
         zeros = {"tool_calls": 0.0, "tool_errors": 0.0, "malformed_calls": 0.0}
-        return Step(state, reward=float(scores.total[0]) if scores.valid[0] else None, correct=correct, metrics=zeros)
+        return Step(state, reward=reward, correct=correct, metrics=zeros)
 
     async def _result(self, call: ToolCall, kept: dict[str, Any]) -> str:
         """Return a tool's result, or its error, as text of at most `MAX_RESULT_CHARACTERS` characters; update what it keeps."""
@@ -154,6 +150,19 @@ class ToolEnvironment:
             return f"Error: {call.name}: {one_line(error)}."
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
         return text if len(text) <= MAX_RESULT_CHARACTERS else f"{text[:MAX_RESULT_CHARACTERS]}… (cut)"
+
+
+def judge_answer(reward: Callable, problem: Problem, answer: str) -> tuple[float | None, bool | None]:
+    """Return the reward of an answer, None without a verdict, and whether it is right, None if the reward cannot tell.
+
+    Raises:
+        RuntimeError: the reward failed.
+    """
+    scores = judge(reward, [problem.prompt], [answer], reward_columns([problem]), max_failure_share=1.0)
+    if has_failed(scores.failed)[0]:
+        raise RuntimeError(f"the reward failed on the answer {answer!r:.80}")
+    correct = None if scores.correct is None or np.isnan(scores.correct[0]) else bool(scores.correct[0])
+    return (float(scores.total[0]) if scores.valid[0] else None), correct
 
 
 def _fault_in_names(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:

@@ -39,6 +39,7 @@ ENVIRONMENTS: LazyTable[Callable[..., "Environment"]] = LazyTable(
         "calculator": "rljax.agents.tools:Calculator",
         "python": "rljax.agents.interpreter:PythonInterpreter",
         "search": "rljax.agents.text_search:TextSearch",
+        "self_correction": "rljax.agents.self_correction:SelfCorrection",
     }
 )
 """The environments that come with the library."""
