@@ -54,7 +54,8 @@ MAP: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
                 "deepseek_v32",
             ),
             "which tokens": ("clip_cov", "kl_cov", "forking_tokens"),
-            "ratio of responses": ("gspo", "gspo_token", "gepo", "luspo", "kimi_k15"),
+            "ratio of responses": ("gspo", "gspo_token", "gepo", "luspo", "kimi_k15", "a_star_po"),
+            "preferences": ("online_dpo", "xpo", "nash_md"),
             "steps": ("grpo_process", "mt_grpo"),
         },
         "another baseline": {
@@ -62,7 +63,7 @@ MAP: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
             "the batch": ("reinforce_pp", "reinforce_pp_baseline"),
             "the best variance": ("opo", "otb"),
         },
-        "a teacher": {"its distribution": ("gkd", "on_policy_distillation")},
+        "a teacher": {"its distribution": ("gkd", "on_policy_distillation", "minillm")},
     }
 )
 """Where an algorithm's credit comes from -> the idea it is known for -> algorithms."""

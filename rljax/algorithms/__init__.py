@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from rljax.lazy import LazyTable, lazy_names
 
 if TYPE_CHECKING:
+    from rljax.algorithms.a_star_po import a_star_po
     from rljax.algorithms.ablations import ABLATIONS, dapo_ladder, without
     from rljax.algorithms.algorithm import Algorithm, Batch, Correction, Credit, Critic, Past, Rollout, Term, TermInputs
     from rljax.algorithms.cispo import cispo
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from rljax.algorithms.luspo import luspo
     from rljax.algorithms.max_rl import max_rl
     from rljax.algorithms.metrics import LossMetrics, ValueMetrics, explained_variance_of
+    from rljax.algorithms.minillm import minillm
+    from rljax.algorithms.nash_md import nash_md
     from rljax.algorithms.on_policy_distillation import on_policy_distillation
+    from rljax.algorithms.online_dpo import online_dpo, xpo
     from rljax.algorithms.open_reasoner_zero import open_reasoner_zero
     from rljax.algorithms.opo import opo
     from rljax.algorithms.otb import otb
@@ -54,6 +58,7 @@ _OTHERS = {
     "preparation": "prepare response_rewards",
 }
 _ALGORITHMS = {
+    "a_star_po": "a_star_po",
     "cispo": "cispo",
     "clip_cov": "clip_cov kl_cov",
     "dapo": "dapo dapo_grpo",
@@ -72,7 +77,10 @@ _ALGORITHMS = {
     "lite_ppo": "lite_ppo",
     "luspo": "luspo",
     "max_rl": "max_rl",
+    "minillm": "minillm",
+    "nash_md": "nash_md",
     "on_policy_distillation": "on_policy_distillation",
+    "online_dpo": "online_dpo xpo",
     "open_reasoner_zero": "open_reasoner_zero",
     "opo": "opo",
     "otb": "otb",
@@ -113,6 +121,7 @@ __all__ = [
     "Term",
     "TermInputs",
     "ValueMetrics",
+    "a_star_po",
     "cispo",
     "clip_cov",
     "dapo",
@@ -138,8 +147,11 @@ __all__ = [
     "loss",
     "luspo",
     "max_rl",
+    "minillm",
     "mt_grpo",
+    "nash_md",
     "on_policy_distillation",
+    "online_dpo",
     "open_reasoner_zero",
     "opo",
     "otb",
@@ -161,6 +173,7 @@ __all__ = [
     "vc_ppo",
     "vespo",
     "without",
+    "xpo",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _SOURCES)

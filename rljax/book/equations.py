@@ -29,6 +29,7 @@ ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
                 "weighted_preference",
                 "binary_feedback",
                 "reference_free",
+                "online_preference",
                 "distillation",
             ),
         ),

@@ -9,7 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, check_floating, check_mask, check_rank, check_same_shape, in_float32, is_concrete
+from rljax.ops.arrays import (
+    Mask,
+    Number,
+    check_floating,
+    check_mask,
+    check_rank,
+    check_same_shape,
+    in_float32,
+    is_concrete,
+    ratio_or_zero,
+)
 from rljax.ops.masked import zero_outside
 
 
@@ -106,3 +116,42 @@ def teacher_log_ratio(
     check_mask(mask=mask)
     check_same_shape(logp=logp, teacher_logp=teacher_logp, mask=mask)
     return zero_outside(teacher_logp, mask) - zero_outside(logp, mask)
+
+
+@in_float32
+def mean_later_log_ratio(
+    logp: Float[Array, "*rows T"], teacher_logp: Float[Array, "*rows T"], mask: Mask
+) -> Float[Array, "*rows T"]:
+    """Credit of a token for the tokens after it: their mean log-ratio of the teacher to the student.
+
+    A sum would grow with the number of tokens left, in a response where the student is the likelier of both at most tokens, so
+    that short responses would be favored.
+
+    ::
+
+        A_t = (1/n_t) Σ_{k>t} log(π_T(o_k) / π(o_k))        n_t = number of tokens after t
+
+    Args:
+        logp: log-probabilities under the sampling student, `[..., T]`, nats.
+        teacher_logp: under the teacher, at the same temperature, `[..., T]`, nats.
+        mask: response tokens, bool or 0/1, `[..., T]`.
+
+    Returns:
+        `[..., T]`, nats per token, of either sign; 0 at the last token and outside the mask.
+
+    Raises:
+        ValueError: the shapes differ, the log-probabilities are not floating point, or the mask is not a mask.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> student, teacher = jnp.array([-1.0, -0.5, -1.0]), jnp.array([-0.5, -2.5, -2.0])
+        >>> mean_later_log_ratio(student, teacher, jnp.array([1, 1, 1])).tolist()
+        [-1.5, -1.0, 0.0]
+
+    Source:
+        MiniLLM, arXiv:2306.08543, Eq. 6, which prints T - t - 1 for the number of tokens after t, T - t.
+    """
+    own = teacher_log_ratio(logp, teacher_logp, mask)
+    counts = mask.astype(own.dtype)
+    later, tokens = (jax.lax.cumsum(x, x.ndim - 1, reverse=True) - x for x in (own, counts))
+    return zero_outside(ratio_or_zero(later, tokens), mask)

@@ -129,7 +129,7 @@ def make_teacher(
         if source is not None:
             raise InputError(
                 f"{name} does not learn from a teacher, so teacher={source!r} cannot apply to it; leave it out, or choose "
-                "on_policy_distillation or gkd."
+                "on_policy_distillation, gkd or minillm."
             )
         return None
     if source is None:

@@ -13,6 +13,8 @@ from math import exp, log, sqrt
 
 import numpy as np
 
+from rljax.testing.online_oracles import _a_star_po, _minillm, _nash_md, _online_dpo, _xpo
+
 
 def _tokens(d, rows=None):
     return [(p, i, t) for p, i in (d.rows if rows is None else rows) for t in range(d.lengths[p, i])]
@@ -504,6 +506,7 @@ def _vespo(d, x, sg):
 
 
 OPTIONS = {
+    "a_star_po": {"beta1": 0.6, "beta2": 0.3},
     "clip_cov": {"share": 1.0, "lower": 0.1, "upper": 0.8, "clip": 0.3},
     "dapo": {"max_length": 6, "cache": 3},
     "dapo_grpo": {"beta": 0.5},
@@ -518,6 +521,9 @@ OPTIONS = {
     "kimi_k15": {"tau": 0.3},
     "kl_cov": {"share": 0.2, "beta": 0.7},
     "luspo": {"clip_low": 0.1, "clip_high": 0.15},
+    "minillm": {"clip": 0.3},
+    "nash_md": {"mixture": 0.4, "tau": 0.2},
+    "online_dpo": {"beta": 0.7},
     "open_reasoner_zero": {"value_clip": 0.3},
     "pass_at_k": {"k": 2},
     "pkpo": {"k": 2},
@@ -529,9 +535,11 @@ OPTIONS = {
     "t1": {"beta": 0.1, "entropy": 0.01},
     "vapo": {"alpha": 0.5},
     "vapo_grpo": {"alpha": 0.5, "initial": 0.8, "decay": 2.0},
+    "xpo": {"beta": 0.7, "alpha": 0.3},
 }
 """Name of an algorithm -> the hyperparameters of its objective here that differ from the algorithm's defaults."""
 OBJECTIVES = {
+    "a_star_po": _a_star_po,
     "cispo": _cispo,
     "clip_cov": _clip_cov,
     "dapo": _dapo,
@@ -554,8 +562,11 @@ OBJECTIVES = {
     "lite_ppo": _lite_ppo,
     "luspo": _luspo,
     "max_rl": _max_rl,
+    "minillm": _minillm,
     "mt_grpo": _mt_grpo,
+    "nash_md": _nash_md,
     "on_policy_distillation": _on_policy_distillation,
+    "online_dpo": _online_dpo,
     "open_reasoner_zero": _open_reasoner_zero,
     "opo": _opo,
     "otb": _otb,
@@ -573,5 +584,6 @@ OBJECTIVES = {
     "vapo_grpo": _vapo_grpo,
     "vc_ppo": _vc_ppo,
     "vespo": _vespo,
+    "xpo": _xpo,
 }
 """Name of an algorithm -> its objective."""

@@ -19,6 +19,7 @@ VAPO = {
     "pretraining_steps": 50,
 }
 DEFAULTS = {
+    "a_star_po": {"beta1": 0.5, "beta2": 1e-3},
     "cispo": {"clip_low": 1.0, "clip_high": 0.28, **ZSCORE},
     "clip_cov": {"share": 2e-4, "lower": 1.0, "upper": 5.0, "clip": 1.0, **ZSCORE},
     "dapo": {"clip_low": 0.2, "clip_high": 0.28, "max_length": 20480, "cache": 4096, **ZSCORE},
@@ -41,8 +42,11 @@ DEFAULTS = {
     "lite_ppo": {"clip": 0.2, **ZSCORE},
     "luspo": {"clip_low": 2e-3, "clip_high": 2.5e-3, **ZSCORE},
     "max_rl": {"eps": 0.0},
+    "minillm": {"clip": 0.2},
     "mt_grpo": {"clip": 0.2, "beta": 0.04, "turn_discount": 1.0, **ZSCORE},
+    "nash_md": {"mixture": 0.125, "tau": 0.008},
     "on_policy_distillation": {},
+    "online_dpo": {"beta": 0.1},
     "open_reasoner_zero": {"clip": 0.2, "gamma": 1.0, "lambda_": 1.0, "value_clip": 0.2, **OVER_BATCH},
     "opo": {},
     "otb": {},
@@ -68,6 +72,7 @@ DEFAULTS = {
     "vapo_grpo": {"initial": 1.0, "decay": 3.0, **VAPO, **ZSCORE},
     "vc_ppo": {"clip": 0.2, "gamma": 1.0, "policy_lambda": 0.95, "value_lambda": 1.0, "pretraining_steps": 50},
     "vespo": {"power_positive": 2.0, "decay_positive": 3.0, "power_negative": 3.0, "decay_negative": 2.0, **ZSCORE},
+    "xpo": {"beta": 0.1, "alpha": 1e-5},
 }
 
 
@@ -117,6 +122,10 @@ def test_every_default_has_its_source_and_every_deviation_is_named(name):
         ("rloo", ("Section 2.3",)),
         ("t1", ("from secondary descriptions", "equations were not found")),
         ("vc_ppo", ("from secondary descriptions", "not verified")),
+        ("a_star_po", ("first step", "8 responses of the reference")),
+        ("minillm", ("T - t - 1", "its Eq. 4", "--auxiliary")),
+        ("nash_md", ("take at least 4", "equal rewards draw")),
+        ("xpo", ("all responses are the policy's", "all pairs seen so far")),
         ("dppo", ("Section 5.2", "Appendix C.1", "to 20 in verl")),
     ],
 )
@@ -175,6 +184,7 @@ GROUP_SIZES = {
     "grpo_process": 64,
     "lite_ppo": 8,
     "mt_grpo": 64,
+    "online_dpo": 2,
     "open_reasoner_zero": 64,
     "opo": 8,
     "pkpo": 16,
@@ -183,6 +193,7 @@ GROUP_SIZES = {
     "t1": 64,
     "vapo": 16,
     "vapo_grpo": 16,
+    "xpo": 2,
 }
 
 
@@ -214,6 +225,13 @@ def test_settings_of_the_training_loop(name):
         ("gpg", {"norm": 0.0}, r"norm must be positive, got 0\.0"),
         ("grpo", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
         ("gepo", {"sampler_kl": -1.0}, r"coefficient must not be negative, got -1\.0"),
+        ("a_star_po", {"beta1": 0.0}, r"beta1 must be positive, got 0\.0"),
+        ("a_star_po", {"beta2": 0.0}, r"beta2 must be positive, got 0\.0"),
+        ("nash_md", {"mixture": 1.5}, r"mixture must lie in \[0, 1\], got 1\.5"),
+        ("nash_md", {"tau": -0.1}, r"tau must not be negative, got -0\.1"),
+        ("online_dpo", {"beta": 0.0}, r"beta must be positive, got 0\.0"),
+        ("xpo", {"alpha": -0.1}, r"alpha must not be negative, got -0\.1"),
+        ("xpo", {"beta": 0.0}, r"beta must be positive, got 0\.0"),
         ("kimi_k15", {"tau": -0.1}, r"tau must not be negative, got -0\.1"),
         ("rloo", {"beta": -1.0}, r"beta must not be negative, got -1\.0"),
         ("ppo", {"entropy": -1.0}, r"coefficient must not be negative, got -1\.0"),

@@ -71,6 +71,8 @@ def by_group(x):
         ("mt_grpo", "step_rewards", "advantage"),
         ("dapo_grpo", "behaviour_entropy", "bonus"),
         ("on_policy_distillation", "teacher_logp", "advantage"),
+        ("minillm", "teacher_logp", "advantage"),
+        ("nash_md", "ref_logp", "advantage"),
         ("otb", "square_sum", "advantage"),
         ("remax", "greedy_rewards", "advantage"),
         ("gdpo", "reward_parts", "advantage"),
@@ -165,6 +167,7 @@ def test_a_mix_needs_the_progress_of_training():
 
 
 NEEDS = {
+    "a_star_po": {"ref_logp"},
     "dapo_grpo": {"behaviour_entropy"},
     "deepseek_v32": {"ref_logp"},
     "forking_tokens": {"behaviour_entropy"},
@@ -172,8 +175,11 @@ NEEDS = {
     "gkd": {"teacher_divergence"},
     "grpo": {"ref_logp"},
     "grpo_process": {"ref_logp", "step_end", "step_rewards"},
+    "minillm": {"teacher_divergence", "teacher_logp"},
     "mt_grpo": {"ref_logp", "step_end", "step_rewards"},
+    "nash_md": {"ref_logp"},
     "on_policy_distillation": {"teacher_logp"},
+    "online_dpo": {"ref_logp"},
     "open_reasoner_zero": {"values"},
     "otb": {"square_sum"},
     "ppo": {"values"},
@@ -182,6 +188,7 @@ NEEDS = {
     "vapo": {"values"},
     "vapo_grpo": {"progress", "values"},
     "vc_ppo": {"values"},
+    "xpo": {"ref_logp"},
 }
 
 

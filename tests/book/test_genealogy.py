@@ -23,7 +23,7 @@ from rljax.errors import InputError
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 CLIP = SlotContent("clipped", "low=0.2 high=0.2")
-TAUGHT = {"gkd", "on_policy_distillation"}
+TAUGHT = {"gkd", "minillm", "on_policy_distillation"}
 ENTRIES = {entry.name: entry for entry in genealogy()}
 
 
@@ -43,7 +43,8 @@ def test_every_algorithm_is_included_and_newer_than_its_parent():
     ("name", "parent"),
     [
         ("grpo", "ppo"),
-        ("gkd", "ppo"),
+        ("minillm", "ppo"),
+        ("gkd", "minillm"),
         ("on_policy_distillation", "gkd"),
         ("vc_ppo", "ppo"),
         ("dapo", "grpo"),

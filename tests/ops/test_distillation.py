@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.ops.distillation import generalized_jsd, teacher_log_ratio
+from rljax.ops.distillation import generalized_jsd, mean_later_log_ratio, teacher_log_ratio
 from rljax.ops.divergence import exact_kl
 
 RNG = np.random.default_rng(0)
@@ -146,3 +146,15 @@ def test_its_expected_gradient_descends_the_reverse_kl_exactly():
 
     gradient = jax.grad(lambda logits: exact_kl(logits, teacher).sum())(student)
     np.testing.assert_allclose(jax.grad(objective)(student), -gradient, rtol=1e-10, atol=1e-13)
+
+
+def test_the_mean_of_the_later_tokens_skips_gaps_and_padding():
+    rng = np.random.default_rng(0)
+    logp, teacher_logp = rng.normal(size=(2, 4, 7)).astype(np.float32)
+    mask = rng.random((4, 7)) < 0.6
+    expected = np.zeros((4, 7))
+    for row, t in zip(*np.nonzero(mask), strict=True):
+        later = [float(teacher_logp[row, k]) - float(logp[row, k]) for k in range(t + 1, 7) if mask[row, k]]
+        expected[row, t] = sum(later) / len(later) if later else 0.0
+    dirty = (jnp.array(np.where(mask, x, np.nan)) for x in (logp, teacher_logp))
+    np.testing.assert_allclose(mean_later_log_ratio(*dirty, jnp.array(mask)), expected, rtol=1e-5, atol=1e-6)

@@ -38,6 +38,7 @@ FOUR = {"chosen": X, "rejected": Y, "ref_chosen": Z, "ref_rejected": X - Y}
 OFFSET = {"gamma": 1.0, "lambda_base": 0.95, "alpha": 0.1, "max_length": 3.0}
 LAMBDA = {"lambda_": 0.95, "bootstrap": REWARDS}
 PAIR = {"policy_logp": X, "behaviour_logp": Y, "mask": MASK}
+COMPARED = {"rewards": REWARDS, "log_ratio": X[..., 0], "valid": VERDICTS}
 LENGTH = {"target": 4.0, "threshold": 0.5, "alpha": 0.1, "beta": 0.1}
 
 # A legal call of every equation, every argument by its name.
@@ -50,6 +51,12 @@ CALLS = {
     "categorical.categorical_cross_entropy": {"logits": X, "target_probs": PROBS, "mask": MASK[..., 0]},
     "distillation.generalized_jsd": {"logits": X, "teacher_logits": Y, "beta": 0.3},
     "distillation.teacher_log_ratio": {"logp": X, "teacher_logp": Y, "mask": MASK},
+    "distillation.mean_later_log_ratio": {"logp": X, "teacher_logp": Y, "mask": MASK},
+    "online_preference.online_dpo_credit": {**COMPARED, "beta": 0.5},
+    "online_preference.xpo_credit": {**COMPARED, "beta": 0.5, "alpha": 0.3},
+    "online_preference.reference_weights": COMPARED,
+    "online_preference.mixture_win_rate": {**COMPARED, "mixture": 0.4},
+    "online_preference.optimal_value": {**COMPARED, "beta": 0.5},
     "divergence.k1": {"logp": X, "ref_logp": Y},
     "divergence.k2": {"logp": X, "ref_logp": Y},
     "divergence.k3": {"logp": X, "ref_logp": Y},
@@ -373,6 +380,10 @@ DEFAULTS = {
         **{"power_positive": 2.0, "decay_positive": 3.0},
         **{"power_negative": 3.0, "decay_negative": 2.0},
     },
+    "online_preference.online_dpo_credit": {"beta": 0.1},
+    "online_preference.xpo_credit": {"beta": 0.1, "alpha": 1e-5},
+    "online_preference.mixture_win_rate": {"mixture": 0.125},
+    "online_preference.optimal_value": {"beta": 0.5},
     "pass_at_k.pass_at_k_normalized": {"threshold": 0.0, "eps": 1e-6},
     "preference.bradley_terry_loss": {"margin": 0},
     "reference.adaptive_kl_coefficient": {"gain": 0.1, "bound": 0.2},

@@ -87,7 +87,7 @@ def sampled(judge):
     return groups._replace(rollout=groups.rollout._replace(rewards=rewards))
 
 
-@pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gkd", "on_policy_distillation", "remax"}))
+@pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gkd", "minillm", "on_policy_distillation", "remax"}))
 def test_every_algorithm_learns(judge, sampled, name):
     """Runs one step's updates on everything that the trainer prepares for them."""
     config = ONE_STEP.replace(algorithm=name, step_reward=judge if name in OF_STEPS else None)

@@ -74,7 +74,10 @@ def test_two_steps_with_a_teacher_of_another_size(teacher, tmp_path):
     assert resumed.run == result.run, "the teacher is read again"
 
 
-@pytest.mark.parametrize(("name", "number"), [("on_policy_distillation", "teacher_kl"), ("gkd", "teacher_divergence")])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("on_policy_distillation", "teacher_kl"), ("gkd", "teacher_divergence"), ("minillm", "teacher_divergence")],
+)
 def test_a_model_has_nothing_to_learn_from_itself(teacher, tmp_path, name, number):
     """This holds only at the sampling temperature; at any other the two distributions would differ."""
     own = TINY.replace(run=str(tmp_path / "run"), model=str(teacher), tokenizer="characters", teacher=str(teacher), steps=1)
@@ -210,7 +213,13 @@ VOCABULARY, LENGTH, STEPS = 5, 6, 150
 
 @pytest.mark.parametrize(
     ("name", "options", "rate"),
-    [("on_policy_distillation", {}, 4.0 / LENGTH), ("gkd", {}, 16.0), ("gkd", {"beta": 0}, 4.0), ("gkd", {"beta": 1}, 4.0)],
+    [
+        ("on_policy_distillation", {}, 4.0 / LENGTH),
+        ("gkd", {}, 16.0),
+        ("gkd", {"beta": 0}, 4.0),
+        ("gkd", {"beta": 1}, 4.0),
+        ("minillm", {}, 0.7),
+    ],
 )
 def test_a_student_reaches_its_teacher(name, options, rate):
     """Bigram models: the student samples, the teacher scores, and their distributions become equal in every context."""

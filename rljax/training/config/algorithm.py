@@ -28,8 +28,8 @@ class AlgorithmConfig:
     """Hyperparameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; by default the paper's. The lengths
     `max_length` and `cache` follow --max-response-tokens; for the paper's lengths, write `max_length=20480 cache=4096`."""
     teacher: str | None = None
-    """Model folder or hub id of the teacher, for 'on_policy_distillation' and 'gkd'. It scores the responses at the sampling
-    temperature and never changes. It needs the same vocabulary as the model that is trained."""
+    """Model folder or hub id of the teacher, for 'on_policy_distillation', 'gkd' and 'minillm'. It scores the responses at the
+    sampling temperature and never changes. It needs the same vocabulary as the model that is trained."""
     without: tuple[str, ...] = ()
     """Parts to remove from the algorithm, e.g. `--algorithm vapo --without length_adaptive`; `rljax algorithms` lists them."""
     advantage: str | None = None

@@ -1,0 +1,38 @@
+"""MiniLLM: reverse KL between complete responses, with its policy gradient (arXiv:2306.08543)."""
+
+from functools import partial
+
+from rljax.algorithms.algorithm import Algorithm, Credit
+from rljax.algorithms.terms import distance_from_teacher
+from rljax.ops.distillation import mean_later_log_ratio
+from rljax.ops.divergence import exact_kl
+from rljax.ops.ratio import token_log_ratio
+from rljax.ops.surrogate import clipped
+from rljax.ops.weights import sequence_sum
+
+
+def minillm(*, clip: float = 0.2) -> Algorithm:
+    """MiniLLM (arXiv:2306.08543, Eqs. 3 and 6): the reverse KL at each token, and credit for its effect on the later tokens.
+
+    ::
+
+        ∇L = (1/G) Σ_i Σ_t [∇KL(π‖π_T)(x, o_i,<t) - R_i,t+1 ∇log π(o_it)]
+        R_i,t+1 = mean over k > t of log(π_T(o_ik) / π(o_ik)), 0 at the last token
+
+    Args:
+        clip: ε = 0.2 (its authors' code), PPO's clip of the token ratio, which the paper adds for stability.
+
+    Deviations: the paper divides the sum over the T - t later tokens by T - t - 1, which is 0 while one token is left; here the
+    divisor is their number. Its authors' code includes token t in the mean and normalizes over the batch; the paper does neither.
+    The student samples alone: the teacher's share in the paper's sampling (its Eq. 4) is 0, so its importance weights are 1. The
+    loss on pretraining data is left out; --auxiliary adds one. The task's reward is measured but not learned from. The value of the
+    first term is the objective's, that of the second is relative to the sampling policy's.
+    """
+    return Algorithm(
+        advantage=Credit(mean_later_log_ratio, needs=("policy_logp", "teacher_logp", "mask")),
+        teacher_divergence=exact_kl,
+        terms=distance_from_teacher(1.0),
+        log_ratio=token_log_ratio,
+        surrogate=partial(clipped, low=clip, high=clip),
+        weights=sequence_sum,
+    )
