@@ -116,9 +116,11 @@ PAGES: Mapping[str, Family] = MappingProxyType(
             "As Llama, with queries, keys and values stored as one matrix, and gate and up as another; with `sliding_window`, each "
             "token sees that many tokens, in all layers. Its low-rank adapters are exported merged, not as a folder for peft. "
             "Rotary positions of type `longrope` have the factors for sequences up to `original_max_position_embeddings` "
-            "(4,096 tokens).",
-            "with `longrope`, a prompt and a response that together are longer than that, because `transformers` then uses other "
-            "factors for all of their tokens",
+            "(4,096 tokens). If `short_factor` and `long_factor` in `config.json` are equal, the length is not limited: for long "
+            "responses, copy the folder and write the long list in place of the short one. Sampler, learner, `transformers` and "
+            "vLLM then use the long factors at every length, also with the exported model.",
+            "with `longrope` and two lists, a prompt and a response that together are longer than that: `transformers` uses the "
+            "long list for all tokens of a longer sequence, so a response that crosses the limit has probabilities under both",
         ),
         "qwen3_moe": Family(
             "Qwen3-30B-A3B, Qwen3-235B-A22B and Qwen3-Coder with experts",

@@ -243,7 +243,8 @@ def _read_scaling(raw: Mapping[str, Any], rope: Mapping[str, Any], rotated: int 
     """Read how the frequencies of `rotated` features are scaled, as fields of `TransformerConfig`.
 
     For two types, the frequencies depend on the length of the sequence. They are read for sequences up to the original context,
-    `longest`, so that sampler and learner, which see sequences of different lengths, always have the same ones.
+    `longest`, so that sampler and learner, which see sequences of different lengths, always have the same ones. LongRoPE with equal
+    lists of factors has the same frequencies at every length.
     """
     kind = _kind_of(rope)
     if kind == "default":
@@ -259,7 +260,8 @@ def _read_scaling(raw: Mapping[str, Any], rope: Mapping[str, Any], rotated: int 
     )
     length = next(length for length in lengths if length is not None)
     if kind in LONG_ROPE:
-        return {"rope_scaling": _read_factors(raw, rope, rotated, length, file), "longest": length}
+        scaling, changes = _read_factors(raw, rope, rotated, length, file), rope[FACTORS[0]] != rope[FACTORS[1]]
+        return {"rope_scaling": scaling, **({"longest": length} if changes else {})}
     if kind == "llama3":
         return {"rope_scaling": RopeScaling(rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"], length)}
     amplitude = rope.get("attention_factor")

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from rljax.errors import InputError
 from rljax.files import check_local
 from rljax.models.checkpoint_tensors import Entry, get_at, joiner_of, put_at, same, split_tensor, stored_together
-from rljax.models.config import RopeScaling, TransformerConfig
+from rljax.models.config import FactorScaling, RopeScaling, TransformerConfig
 from rljax.models.config_json import (
     CAUSAL,
     check_architectures,
@@ -155,9 +155,22 @@ def check_length(folder: Path, tokens: int) -> None:
     longest = read_config(folder).longest
     if longest is not None and tokens > longest:
         raise InputError(
-            f"sequences have up to {tokens} tokens, but the rotary frequencies of {str(folder)!r} change beyond {longest}, which "
-            "rljax does not support; lower max_prompt_tokens or max_response_tokens."
+            f"sequences have up to {tokens} tokens, but the rotary frequencies of {str(folder)!r} change beyond {longest}, so a "
+            "response that grows longer would have probabilities that no single policy assigns; lower max_prompt_tokens or "
+            f"max_response_tokens.{LONG_FACTORS if has_factors(folder) else ''}"
         )
+
+
+LONG_FACTORS = (
+    " To use the long factors at every length, write the list long_factor in place of short_factor in the config.json of a copy of "
+    "the folder."
+)
+"""Advice for a model with LongRoPE."""
+
+
+def has_factors(folder: Path) -> bool:
+    """Decide whether a model has LongRoPE, whose factors are in its config.json."""
+    return isinstance(read_config(folder).rope_scaling, FactorScaling)
 
 
 def _shape_fields(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:

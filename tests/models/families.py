@@ -69,6 +69,13 @@ CASES = {
             **{"short_factor": [1.0, 1.5, 3.0], "long_factor": [2.0, 3.0, 9.0]},
         },
     },
+    "phi3-long": {  # equal lists, so the frequencies do not change beyond the original context, which these tokens exceed
+        **{"model_type": "phi3", "original_max_position_embeddings": 6},
+        "rope_parameters": {
+            **{"rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
+            **{"short_factor": [2.0, 9.0], "long_factor": [2.0, 9.0]},
+        },
+    },
     "llama-dynamic": {
         "model_type": "llama",
         "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 500.0},

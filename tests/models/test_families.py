@@ -139,3 +139,43 @@ def test_a_run_beyond_the_original_context_is_refused_if_frequencies_would_chang
     config = rljax.TrainConfig.flat(model=str(folder), dataset=str(tmp_path / "data.jsonl"), **options)
     with pytest.raises(InputError, match=f"the rotary frequencies .* change beyond {longest}"):
         rljax.train(config, reward=lambda completions: [0.0 for _ in completions])
+
+
+def with_short_factors(folder, target, factors):
+    """A copy of a folder with other LongRoPE factors for sequences up to the original context."""
+    target.mkdir()
+    raw = json.loads((folder / "config.json").read_text())
+    raw["rope_parameters"] |= {"short_factor": factors}
+    (target / "config.json").write_text(json.dumps(raw))
+    (target / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    return target
+
+
+def test_with_equal_factors_no_length_is_refused_and_with_others_the_message_says_how_to_make_them_equal(tmp_path):
+    long = write_folder(tmp_path / "long", "phi3-long")
+    check_length(long, 64)
+    assert read_config(long).longest is None
+    both = with_short_factors(long, tmp_path / "both", [1.0, 1.5])
+    check_length(both, 6)
+    with pytest.raises(InputError, match=r"change beyond 6, .* write the list long_factor in place of short_factor"):
+        check_length(both, 7)
+    with pytest.raises(InputError, match=r"change beyond 64, .* lower max_prompt_tokens or max_response_tokens\.$"):
+        check_length(write_folder(tmp_path / "dynamic", "llama-dynamic"), 65)
+
+
+def test_equal_factors_are_those_of_transformers_beyond_the_original_context(tmp_path):
+    """With two lists, `transformers` uses the long one for all tokens of a longer sequence, but not while it decodes into it."""
+    torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
+    from transformers import AutoModelForCausalLM, DynamicCache
+
+    long = write_folder(tmp_path / "long", "phi3-long")
+    config = read_config(long)
+    ours = np.asarray(whole(config, load_params(long, config)))
+    theirs = AutoModelForCausalLM.from_pretrained(with_short_factors(long, tmp_path / "both", [1.0, 1.5]))
+    with torch.no_grad():
+        np.testing.assert_allclose(ours, theirs(torch.tensor(TOKENS)).logits.numpy(), atol=2e-5)
+        cache = DynamicCache(config=theirs.config)
+        found = [theirs(torch.tensor(token)[:, None], cache=cache).logits[:, 0].numpy() for token in TOKENS.T]
+        short = theirs(torch.tensor(TOKENS[:, :6])).logits.numpy()
+    np.testing.assert_allclose(np.stack(found[:6], 1), short, atol=2e-5)
+    assert np.abs(np.stack(found[6:], 1) - ours[:, 6:]).max() > 1e-2, "keys of both lists are mixed"
