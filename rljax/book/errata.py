@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from rljax.algorithms import BY_NAME
 from rljax.files import read_toml
 from rljax.ops.batch import gpg_scale
+from rljax.ops.distillation import mean_later_log_ratio
 from rljax.ops.divergence import exact_kl, k1, k3
 from rljax.ops.gae import length_adaptive_lambda
 from rljax.ops.group import group_centered, group_normalized
@@ -255,6 +256,27 @@ def dapo_default(high: float = 0.2) -> Evidence:
     return Evidence(f"ratio 1.25, A = 1: {ours:.2f}; DAPO {theirs:.2f}", differ(ours, theirs))
 
 
+def printed_divisor(length: int, token: int) -> int:
+    """Return the divisor of MiniLLM's Eq. 6."""
+    return length - token - 1
+
+
+def divisor_of_minillm(divisor: Callable[[int, int], int] = printed_divisor) -> Evidence:
+    """Divide the sum of a token's later log-ratios by a number of tokens, and compare with their mean."""
+    length, each = 4, -0.5
+    mask = jnp.ones(length, bool)
+    mean = float(mean_later_log_ratio(jnp.zeros(length), jnp.full(length, each), mask)[0])
+    ours, at_last = (length - 1) * each / divisor(length, 1), divisor(length, length - 1)
+    numbers = f"4 tokens, each with a log-ratio of {each}: {ours:.3f} after the first, where the mean is {mean:.3f}"
+    return Evidence(f"{numbers}; with 1 token left, the divisor is {at_last}", differ(ours, mean))
+
+
+def sign_of_cross_entropy(sign: float = 1.0) -> Evidence:
+    """Evaluate a loss for a step that is labeled right, at a score that agrees and at one that does not."""
+    agrees, differs = (sign * float(jnp.log(score)) for score in (0.9, 0.1))
+    return Evidence(f"label 1: loss {agrees:.3f} at a score of 0.9, {differs:.3f} at 0.1", holds=differs < agrees)
+
+
 CHECKS: tuple[Callable[[], Evidence], ...] = (
     unbiased_k3,
     deviation_of,
@@ -271,9 +293,11 @@ CHECKS: tuple[Callable[[], Evidence], ...] = (
     k1_as_loss,
     cispo_bound,
     dapo_default,
+    divisor_of_minillm,
+    sign_of_cross_entropy,
 )
 _BY_NAME = {check.__name__: check for check in CHECKS}
 ERRATA = tuple(
     Erratum(**row | {"check": _BY_NAME[row["check"]]}) for row in read_toml("rljax.book", "errata.toml")["erratum"]
 )
-"""All entries, papers first."""
+"""All entries, in the order of their numbers."""

@@ -37,6 +37,8 @@ EXPECTED_NUMBERS = {
     "13": ("0.0000, of the divergence 0.2747",),
     "14": ("weight 0.28; by Eq. 5 1",),
     "15": ("1.20; DAPO 1.25",),
+    "16": ("-0.750 after the first, where the mean is -0.500", "the divisor is 0"),
+    "17": (f"loss {math.log(0.9):.3f} at a score of 0.9, {math.log(0.1):.3f} at 0.1",),
 }
 CORRECT = {
     "1": lambda: checks.unbiased_k3(checks.gradient_of_kl),
@@ -54,6 +56,8 @@ CORRECT = {
     "13": lambda: checks.k1_as_loss(checks.gradient_of_kl),
     "14": lambda: checks.cispo_bound(lambda ratio, high: min(ratio, 1 + high)),
     "15": lambda: checks.dapo_default(0.28),
+    "16": lambda: checks.divisor_of_minillm(lambda length, token: length - token),
+    "17": lambda: checks.sign_of_cross_entropy(-1.0),
 }
 
 
