@@ -322,7 +322,8 @@ def load(
     split = make_problems(config) if problems is None else Problems(problems[:limit], problems[:limit])
     opened = _open(config, seams, split, run, place, chat, quantize)
     if run is not None:
-        is_own = {"rows": problems is None, "judge": has_own_judge, "environment": named is None, "text": tokenizer is None}
+        rows = problems is None and skipped is None  # an environment may write the prompts
+        is_own = {"rows": rows, "judge": has_own_judge, "environment": named is None, "text": tokenizer is None}
         check_inputs(run, _digest_inputs(opened, **is_own), accepts=accept_changes)
     worker = opened.worker if limit is None else opened.worker.first(limit)
     folder = locate(str(target)) if run is None else None

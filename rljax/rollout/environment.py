@@ -8,7 +8,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from inspect import signature
+from functools import partial
+from inspect import isclass, isfunction, signature
 from math import isfinite
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -40,9 +41,13 @@ ENVIRONMENTS: LazyTable[Callable[..., "Environment"]] = LazyTable(
         "python": "rljax.agents.interpreter:PythonInterpreter",
         "search": "rljax.agents.text_search:TextSearch",
         "self_correction": "rljax.agents.self_correction:SelfCorrection",
+        "gymnasium": "rljax.agents.gymnasium:GymnasiumEnvironment",
+        "textarena": "rljax.agents.textarena:TextArenaEnvironment",
     }
 )
 """The environments that come with the library."""
+ADAPTERS: LazyTable[Callable[..., "Environment"]] = LazyTable({"trl": "rljax.agents.trl:TrlEnvironment"})
+"""What makes an environment of a class of another library's form."""
 
 
 class Step(NamedTuple):
@@ -176,7 +181,8 @@ def make_environment(name: str, options: str | None = None) -> Environment:
     """Build an environment by its name.
 
     Args:
-        name: a key of `ENVIRONMENTS`, `package.module:Class` or `file.py:Class`.
+        name: a key of `ENVIRONMENTS`, `package.module:Class` or `file.py:Class`; also a class of the form of TRL's
+            `environment_factory`.
         options: arguments of the class, as a JSON object.
 
     Raises:
@@ -196,6 +202,8 @@ def make_environment(name: str, options: str | None = None) -> Environment:
         advice = f"choose one of {', '.join(ENVIRONMENTS)}, or name your own class as `module:Class` or `path.py:Class`."
         raise InputError(f"there is no environment {name!r}{nearest_first(name, ENVIRONMENTS, advice)}")
     build = ENVIRONMENTS[name] if name in ENVIRONMENTS else import_function(name, "environment")
+    if has_trl_form(build):
+        build = partial(ADAPTERS["trl"], build)
     try:
         environment = build(**arguments)
     except InputError:
@@ -207,6 +215,22 @@ def make_environment(name: str, options: str | None = None) -> Environment:
         ) from error
     check_environment(environment)
     return environment
+
+
+def has_trl_form(build: object) -> bool:
+    """True if a class has the form of TRL's `environment_factory`: `reset(**row)`, and tools instead of `step(state, completion)`.
+
+    Example:
+        >>> has_trl_form(type("Counter", (), {"reset": lambda self, **row: None})), has_trl_form(Environment)
+        (True, False)
+    """
+    if not isclass(build) or not isfunction(reset := getattr(build, "reset", None)):
+        return False
+    step = getattr(build, "step", None)
+    has_step = isfunction(step) and len(signature(step).parameters) > 2
+    return not has_step and any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in signature(reset).parameters.values()
+    )
 
 
 def prompts_for(split: Any, environment: Environment | None, tokenizer: Tokenizer) -> Any:

@@ -14,10 +14,12 @@ from whole_runs import TINY, distances
 
 from rljax.cli import parse
 from rljax.data import reasoning_gym
+from rljax.data.tool_calls import parse_turn
 from rljax.errors import InputError
 from rljax.importing import check_optional
 from rljax.rewards.protocol import judge
 from rljax.rewards.reasoning_gym import final_answer
+from rljax.rollout.environment import make_environment
 from rljax.settings.options import read_words
 from rljax.tasks.puzzles import ReasoningGymConfig
 from rljax.tasks.sums import SumsConfig
@@ -247,3 +249,17 @@ def test_problems_are_distinct_and_determined_by_the_seed():
 def test_impossible_generator_options_are_refused(name, options, message):
     with pytest.raises(InputError, match=message):
         reasoning_gym.sample_problems(name, train=5, heldout=3, seed=0, options=options)
+
+
+@needs_package
+def test_a_problem_may_take_several_turns_with_a_tool():
+    problem = reasoning_gym.sample_problems("basic_arithmetic", train=1, heldout=1, seed=0, options={})["train"][0]
+    environment = make_environment("calculator", '{"reward": "reasoning_gym"}')
+    state = environment.reset(problem)
+    step = environment.step(
+        state, parse_turn('<tool_call>{"name": "calculate", "arguments": {"expression": "1+1"}}</tool_call>')
+    )
+    assert not step.done
+    for answer, reward in ((problem.answer, 1.0), (f"{problem.answer}1", 0.0)):
+        final = environment.step(step.state, parse_turn(f"<answer>{answer}</answer>"))
+        assert (final.done, final.reward) == (True, reward)

@@ -1,0 +1,199 @@
+"""Environments written for TRL's `environment_factory`, run unchanged: public methods are tools, on one instance per episode."""
+
+import inspect
+import random
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from rljax.agents.seeded_games import own_random
+from rljax.agents.tools import ToolEnvironment, ToolState
+from rljax.data.problem import Problem
+from rljax.data.prompts import chat_messages
+from rljax.data.tool_calls import Turn
+from rljax.errors import InputError
+from rljax.rewards import resolve
+from rljax.rewards.calling import abstain, called_name, place_of
+from rljax.rollout.environment import Step
+from rljax.text import one_line
+
+RESERVED = ("reset", "get_reward")
+"""Public methods that are not tools."""
+
+
+class _MethodTools(ToolEnvironment):
+    """The methods of one instance as tools.
+
+    Args:
+        instance: the user's environment.
+        reward: function that judges the final answer; the instance's `get_reward` is added.
+        max_turns: maximum number of turns of an episode.
+    """
+
+    def __init__(self, instance: Any, reward: Callable, max_turns: int):
+        methods = inspect.getmembers(instance, inspect.ismethod)
+        self.instance, self.get_reward = instance, dict(methods).get("get_reward")
+        self.awaits_reward = inspect.iscoroutinefunction(self.get_reward)
+        self.tools = [method for name, method in methods if not name.startswith("_") and name not in RESERVED]
+        if not self.tools:
+            raise InputError(
+                f"environment.tools: {called_name(type(instance))} has no tools; write public methods, with types and docstrings."
+            )
+        super().__init__(reward, max_turns)
+
+    def judge(self, state: ToolState, answer: str) -> Step:
+        """Judge the end of an episode; an asynchronous `get_reward` is not called here."""
+        columns = {**state.problem.columns, "environments": self.instance}
+        step = super().judge(state._replace(problem=replace(state.problem, columns=columns)), answer)
+        own = None if self.get_reward is None or self.awaits_reward else self.get_reward()
+        return step._replace(state=state, reward=_add(step.reward, own))
+
+
+class TrlState(NamedTuple):
+    """State of an episode."""
+
+    tools: _MethodTools
+    """The tools on this episode's instance."""
+    episode: ToolState
+    """The problem, and the turns so far."""
+
+
+class TrlEnvironment:
+    """An environment whose class has the form of TRL's `environment_factory`.
+
+    `reset(**row)` begins an episode. It gets the columns of the problem's row, `prompt` and `answer` among them, and the text that
+    it returns is appended to the prompt. All other public methods are tools, described by their types and docstrings. The episode
+    ends with a turn that calls no tool, or after `max_turns` turns, and `get_reward()` is its reward, plus that of `reward`.
+
+    Unlike TRL, each episode gets a new instance, and a `reset` that uses Python's global random generator samples the same for all
+    episodes of a problem. An episode that ends because a result does not fit in the token budget has the reward 0.
+
+    `rljax train --environment file.py:Class` recognizes such a class; `environment_options` are the other arguments.
+
+    Args:
+        factory: the class, or a function without arguments that returns an instance.
+        reward: function that also judges the final answer, or its name, as for `--reward`. It may have an argument `environments`,
+            as in TRL. None: `get_reward` alone.
+        max_turns: maximum number of turns of an episode.
+        seeded: whether `reset` gets a random generator of its problem; one `reset` then runs at a time. Choose False for a `reset`
+            that waits for a server.
+
+    Raises:
+        InputError: `factory` fails, its instance has no `reset`, no tools or a tool without a schema, or nothing gives a reward.
+
+    Example:
+        >>> from rljax.data.tool_calls import parse_turn
+        >>> class Counter:
+        ...     def reset(self, target, **kwargs):
+        ...         self.count, self.target = 0, target
+        ...         return f"Count to {target}."
+        ...     def get_reward(self):
+        ...         return float(self.count == self.target)
+        ...     def increment(self, step: int) -> int:
+        ...         '''Increment the counter.
+        ...
+        ...         Args:
+        ...             step: what is added.
+        ...         '''
+        ...         self.count += step
+        ...         return self.count
+        >>> environment, problem = TrlEnvironment(Counter), Problem("", "", columns={"target": 2})
+        >>> state = environment.reset(problem)
+        >>> environment.first_messages(problem)[0]["content"], state.tools.instance.increment(2)
+        ('Count to 2.', 2)
+        >>> environment.step(state, parse_turn("Done.")).reward
+        1.0
+    """
+
+    def __init__(
+        self, factory: Callable[[], Any], reward: str | Callable | None = None, max_turns: int = 6, seeded: bool = True
+    ):
+        self.factory, self.max_turns, self.seeded = factory, max_turns, seeded
+        self.reward = abstain if reward is None else resolve(reward)
+        try:
+            instance = factory()
+        except Exception as error:  # it is user code
+            raise InputError(
+                f"environment: {called_name(factory)}() failed ({one_line(error)}{place_of(error)}); in TRL's form it takes no "
+                "arguments."
+            ) from error
+        if not callable(getattr(instance, "reset", None)):
+            raise InputError(
+                f"environment.reset: {called_name(factory)} has no method reset(**kwargs), as TRL's form needs."
+            )
+        example = _MethodTools(instance, self.reward, max_turns)
+        if example.get_reward is None and reward is None:
+            raise InputError(
+                f"environment.get_reward: {called_name(factory)} has no method get_reward; write it, or name a reward in "
+                """environment_options, such as '{"reward": "exact"}'."""
+            )
+        self.tools = example.tools
+        self.begun: dict[str, tuple[Problem, str]] = {}
+
+    def first_messages(self, problem: Problem) -> list[dict[str, Any]]:
+        """Return the prompt, with the text that `reset` returns at its end."""
+        _, text = self._begin(problem)
+        messages = [dict(message) for message in chat_messages(problem)]
+        messages[-1]["content"] += text
+        shown = replace(problem, prompt="\n".join(message["content"] for message in messages))
+        self.begun[_describe(shown)] = problem, text
+        return messages
+
+    def reset(self, problem: Problem) -> TrlState:
+        """Begin an episode.
+
+        Raises:
+            InputError: the user's `reset` returned another text than for the prompt of this problem.
+        """
+        problem, shown = self.begun.get(_describe(problem), (problem, None))
+        instance, text = self._begin(problem)
+        if shown not in (None, text):
+            raise InputError(
+                f"environment.reset: {called_name(self.factory)} returned {text!r:.80} for a row for which it returned "
+                f"{shown!r:.80} before, which the prompt shows; let it depend on the columns of the row and on Python's "
+                "random generator alone."
+            )
+        return TrlState(_MethodTools(instance, self.reward, self.max_turns), ToolState(problem))
+
+    def step(self, state: TrlState, completion: Turn) -> Any:
+        """Run the calls of a turn on the episode's instance, or judge the final answer.
+
+        Returns:
+            The step; if a tool or `get_reward` is `async def`, a coroutine that returns it.
+        """
+        answered = state.tools.step(state.episode, completion)
+        if isinstance(answered, Step) and not state.tools.awaits_reward:
+            return answered._replace(state=state._replace(episode=answered.state))
+        return self._await_step(state, answered)
+
+    async def _await_step(self, state: TrlState, answered: Any) -> Step:
+        step = await answered if inspect.isawaitable(answered) else answered
+        if step.done and state.tools.awaits_reward:
+            step = step._replace(reward=_add(step.reward, await state.tools.instance.get_reward()))
+        return step._replace(state=state._replace(episode=step.state))
+
+    def _begin(self, problem: Problem) -> tuple[Any, str]:
+        """Return a new instance, and the text that its `reset` returned."""
+        instance = self.factory()
+        prompt = problem.prompt if problem.messages is None else [dict(message) for message in problem.messages]
+        row = {"prompt": prompt, "answer": problem.answer, **problem.columns}
+        with own_random(random.Random(_describe(problem))) if self.seeded else nullcontext():
+            text = instance.reset(**row)
+        if not (text is None or isinstance(text, str)):
+            raise InputError(
+                f"environment.reset: {called_name(self.factory)} must return a text or None; got {text!r:.80}."
+            )
+        return instance, "" if text is None else text
+
+
+def _describe(problem: Problem) -> str:
+    """Return a text that identifies a problem; the tools that are added to a row do not change it."""
+    columns = {name: value for name, value in sorted(problem.columns.items()) if name != "tools"}
+    return repr((problem.prompt, problem.answer, columns))
+
+
+def _add(one: float | None, other: float | None) -> float | None:
+    """Add two rewards, of which None is no verdict."""
+    rewards = [float(reward) for reward in (one, other) if reward is not None]
+    return sum(rewards) if rewards else None
