@@ -260,6 +260,8 @@ def test_a_problem_may_take_several_turns_with_a_tool():
         state, parse_turn('<tool_call>{"name": "calculate", "arguments": {"expression": "1+1"}}</tool_call>')
     )
     assert not step.done
-    for answer, reward in ((problem.answer, 1.0), (f"{problem.answer}1", 0.0)):
-        final = environment.step(step.state, parse_turn(f"<answer>{answer}</answer>"))
-        assert (final.done, final.reward) == (True, reward)
+    right, wrong = (
+        environment.step(step.state, parse_turn(f"<answer>{answer}</answer>")) for answer in (problem.answer, "no")
+    )
+    assert (right.done, right.reward) == (True, 1.0)
+    assert (wrong.done, wrong.reward) == (True, 0.0)
