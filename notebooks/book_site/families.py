@@ -30,7 +30,9 @@ class Family(NamedTuple):
 EXPERTS = (
     "Every token passes through the experts that its router finds most probable. The mesh axis `tensor` splits the experts, so it "
     "must divide their number. Low-rank adapters apply to the attention (`--lora-targets attention`), `--quantize` is refused, and "
-    "no loss that balances the experts is added: `transformers` does not add it by default either."
+    "no loss that balances the experts is added: `transformers` does not add it by default either. Each RL step logs how the "
+    "routers divide the tokens (`router_balance`, `router_entropy`, `router_largest_share`, `router_unused_share`), and `--freeze "
+    "router` keeps the routers unchanged."
 )
 PAGES: Mapping[str, Family] = MappingProxyType(
     {

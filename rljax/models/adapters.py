@@ -6,7 +6,7 @@ several input and output axes, such as `[D, N, H]`; A has the input axes and B t
 
 import hashlib
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
 from rljax.models.axes import INPUT_AXES
-from rljax.models.patterns import select_paths
+from rljax.models.patterns import matches, select_paths
 from rljax.models.policy import Copied, Copies, Params, path_names, with_copies
 from rljax.models.quantization import Quantized, dequantize, dequantize_params
 
@@ -63,10 +63,33 @@ def adapted_paths(params: PyTree[Array | jax.ShapeDtypeStruct], targets: Collect
         targets: patterns of paths, see `rljax.models.patterns.matches`.
 
     Raises:
-        InputError: a pattern matches no such matrix.
+        InputError: a pattern matches no such matrix, or only matrices of experts.
     """
     paths = [path_names(path) for path, _ in tree_leaves_with_path(params)]
+    check_experts(paths, targets)
     return select_paths(targets, (path for path in paths if path[-1] in INPUT_AXES), setting="lora_targets")
+
+
+def check_experts(paths: Sequence[tuple[str, ...]], targets: Collection[str]) -> None:
+    """Refuse patterns that select only matrices of experts or routers, which have no low-rank adapter.
+
+    Args:
+        paths: paths of all parameters.
+        targets: patterns of paths.
+
+    Raises:
+        InputError: there is such a pattern; the message says which matrices can be adapted.
+    """
+    parts = [path for path in paths if path[-1].startswith(("expert_", "router"))]
+    adapted = list(dict.fromkeys("/".join(path[-2:]) for path in paths if path[-1] in INPUT_AXES))
+    for pattern in targets:
+        if any(matches(pattern, path) for path in parts) and not any(
+            matches(pattern, path) for path in paths if path[-1] in INPUT_AXES
+        ):
+            raise InputError(
+                f"lora_targets: {pattern!r} selects matrices of experts, which have no low-rank adapter; a model with experts is "
+                f"adapted in {', '.join(adapted)}: set lora_targets to attention, or leave lora_rank out to train all parameters."
+            )
 
 
 def _sizes(path: tuple[str, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:

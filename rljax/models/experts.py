@@ -71,10 +71,7 @@ class Experts(nnx.Module):
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Pass each token through its experts."""
         experts = self._experts(x.dtype)
-        scores = product("BTD,DE->BTE", x, self.router)
-        if self.routing.has_bias:
-            scores = scores + self.router_bias[...].astype(x.dtype)[None, None]
-        weights, chosen = route(scores, self.routing)
+        weights, chosen = route(self.scores(x), self.routing)
         mixture = partial(mix_experts, gated=self.gated)
         if self.mesh is None or self.mesh.size == 1:
             return mixture(x, weights.astype(x.dtype), chosen, experts)
@@ -84,6 +81,11 @@ class Experts(nnx.Module):
             partial(mixture, axis=TENSOR), mesh=self.mesh, in_specs=(rows, rows, rows, specs), out_specs=rows
         )
         return mixture(x, weights.astype(x.dtype), chosen, experts)
+
+    def scores(self, x: Float[Array, "B T D"]) -> Float[Array, "B T E"]:
+        """Return the router's scores of the experts for each token."""
+        scores = product("BTD,DE->BTE", x, self.router)
+        return scores + self.router_bias[...].astype(x.dtype)[None, None] if self.routing.has_bias else scores
 
     def _experts(self, dtype: jnp.dtype) -> tuple[Linear, Linear, Linear]:
         """Return the layers gate, up and down of all experts, in a precision."""

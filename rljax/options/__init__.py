@@ -10,12 +10,22 @@ from functools import partial
 from types import MappingProxyType
 
 from rljax.lazy import LazyTable, lazy_names
+from rljax.models import Policy, TransformerConfig
+from rljax.models.language_model import abstract_params
 from rljax.training.setup import Install, Setup
 
 
 def learns_from_teacher(setup: Setup) -> bool:
     """Whether the algorithm reads a teacher's log-probabilities, or the divergence from its distributions."""
     return setup.algorithm.needs("teacher_logp") or setup.algorithm.teacher_divergence is not None
+
+
+def config_with_experts(policy: Policy) -> TransformerConfig | None:
+    """Return the shape of a transformer with experts; None for any other policy."""
+    shapes = policy.shapes
+    if not isinstance(shapes, partial) or shapes.func is not abstract_params or shapes.args[0].routing is None:
+        return None
+    return shapes.args[0]
 
 
 WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
@@ -32,6 +42,7 @@ WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
         "distillation": lambda setup: setup.config.algorithm.teacher is not None or learns_from_teacher(setup),
         "reward_history": lambda setup: bool(setup.config.sampling.remembered_rewards),
         "batch_metrics": lambda setup: setup.algorithm.correction is not None or setup.algorithm.needs("ref_logp"),
+        "router_metrics": lambda setup: config_with_experts(setup.policy) is not None,
         "moving_reference": lambda setup: (
             setup.config.algorithm.reference_period is not None or setup.algorithm.reference_rate > 0
         ),

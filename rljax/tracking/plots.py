@@ -53,6 +53,8 @@ PANELS = {
         "teacher_divergence": COLORS[1],
         "correction_cut": COLORS[3],
         "surrogate_masked": COLORS[5],
+        "router_balance": COLORS[2],
+        "router_entropy": COLORS[6],
         "explained_variance": COLORS[0],
         "value_loss": COLORS[6],
         "advantage_correlation": COLORS[4],

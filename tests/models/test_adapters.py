@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from models.families import write_folder
 from safetensors.numpy import load_file
 from small_models import EVERYTHING, LLAMA, SCALE, SHAPES, make_packed, random_adapter, random_params
 
@@ -24,7 +25,8 @@ from rljax.models.adapters import (
 )
 from rljax.models.checkpoint_tensors import entries, get_at
 from rljax.models.config import REMATS
-from rljax.models.language_model import Model
+from rljax.models.huggingface import read_config
+from rljax.models.language_model import Model, abstract_params
 from rljax.models.model_folder import read_json
 from rljax.models.patterns import matches, select_paths
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, save_adapter
@@ -135,6 +137,18 @@ def test_an_adapter_of_full_rank_can_express_any_change():
 def test_invalid_ranks_and_targets_are_refused(rank, targets, message):
     with pytest.raises(InputError, match=message):
         init_adapter(jax.random.key(0), random_params(LLAMA), rank=rank, targets=targets)
+
+
+@pytest.mark.parametrize("target", ["feed_forward", "expert_up", "router"])
+def test_targets_that_select_only_experts_are_refused_with_the_matrices_that_can_be_adapted(tmp_path, target):
+    config = read_config(write_folder(tmp_path / "model", "qwen3_moe"))
+    expected = (
+        r"adapted in attention/key, attention/output, attention/query, attention/value: set lora_targets to attention"
+    )
+    with pytest.raises(InputError, match=f"lora_targets: '{target}' selects matrices of experts, .* {expected}"):
+        init_adapter(jax.random.key(0), abstract_params(config), rank=2, targets=("attention", target))
+    adapter = init_adapter(jax.random.key(0), abstract_params(config), rank=2, targets=("layers/1",))
+    assert set(adapter["layers"][1]) == {"attention"}, "a pattern that also selects other matrices adapts those"
 
 
 def test_patterns_match_consecutive_parts_of_a_name():

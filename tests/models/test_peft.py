@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from models.families import TOKENS, write_folder
 from small_models import SHAPES, random_params
 
 from rljax.models.adapters import init_adapter, merge
-from rljax.models.huggingface import save_pretrained
+from rljax.models.huggingface import load_params, read_config, save_pretrained
 from rljax.models.language_model import Model, logits
-from rljax.models.peft_folder import save_adapter
+from rljax.models.peft_folder import load_adapter, save_adapter
 
 torch = pytest.importorskip("torch", reason="needs the extra `parity`: pip install torch")
 peft = pytest.importorskip("peft", reason="needs the extra `parity`: pip install peft")
@@ -42,3 +43,26 @@ def test_peft_computes_the_logits_of_the_merged_model(tmp_path, name, targets):
     np.testing.assert_allclose(before, unchanged, rtol=1e-4, atol=2e-5)
     np.testing.assert_allclose(theirs.logits.numpy(), ours, rtol=1e-4, atol=5e-5)
     assert np.abs(ours - unchanged).max() > 0.1
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral", "gpt_oss"])
+def test_the_adapter_of_a_model_with_experts_is_that_of_its_attention(tmp_path, name):
+    import transformers
+
+    folder = write_folder(tmp_path / "base", name)
+    config = read_config(folder)
+    params = load_params(folder, config)
+    leaves, tree = jax.tree.flatten(init_adapter(jax.random.key(2), params, rank=3, targets=("attention",)))
+    keys = jax.random.split(jax.random.key(3), len(leaves))
+    adapter = tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
+    save_adapter(tmp_path / "adapter", config, adapter, alpha=4.5, base=str(folder))
+    jax.tree.map(np.testing.assert_array_equal, load_adapter(tmp_path / "adapter", config), adapter)
+
+    rows = (jnp.array(TOKENS), jnp.broadcast_to(jnp.arange(10), (2, 10)), jnp.ones((2, 10), int))
+    ours = logits(Model(config), merge(params, adapter, jnp.float32(1.5)), *rows)
+    base = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    with torch.no_grad():
+        theirs = peft.PeftModel.from_pretrained(base, str(tmp_path / "adapter"))(torch.tensor(TOKENS))
+    np.testing.assert_allclose(theirs.logits.numpy(), ours, rtol=1e-4, atol=5e-5)
+    assert np.abs(ours - logits(Model(config), params, *rows)).max() > 0.1

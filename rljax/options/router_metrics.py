@@ -1,0 +1,93 @@
+"""Metrics of the routers of a mixture of experts, in every RL step: how they divide the tokens of some responses among the experts.
+
+One forward pass over at most `TOKENS` slots measures them, with the parameters before the updates. It changes nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array
+
+from rljax.caching import cache_results
+from rljax.models import Model, Params, TransformerConfig
+from rljax.models.language_model import positions_of
+from rljax.models.router_statistics import RouterStatistics, statistics_by_layer
+from rljax.options import config_with_experts
+from rljax.parallel import fetch, put_rows, row_shards
+from rljax.records import required
+from rljax.rollout import Groups
+from rljax.training.scoring import scored_params
+from rljax.training.setup import Setup
+from rljax.training.state import Option, TrainState, Updates
+
+NAME = "router_metrics"
+TOKENS = 4_096
+"""Largest number of slots that are measured, unless one row per device has more."""
+
+
+def install(setup: Setup) -> Setup:
+    """Measure the routers before the updates of each rollout, and report them after the updates."""
+    config = required(config_with_experts(setup.policy), "config_with_experts(setup.policy)")
+    measured: dict[str, float] = {}
+
+    def measure(state: TrainState, scored: Any) -> TrainState:
+        rows = first_responses(scored.groups, devices=row_shards(setup.mesh))
+        program = _program(config, setup.mesh)
+        measured.update(summarize(fetch(program(scored_params(setup.base, state.params), *put_rows(setup.mesh, rows)))))
+        return state
+
+    def report(state: TrainState, metrics: object, updates: Updates) -> tuple[TrainState, dict[str, float]]:
+        del metrics, updates
+        return state, dict(measured)
+
+    return setup.with_option(Option(NAME, before_updates=measure, after_updates=report))
+
+
+def first_responses(groups: Groups, *, devices: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the first responses of some groups after their prompts, one per row.
+
+    Args:
+        groups: the rollout.
+        devices: number that must divide the number of rows.
+
+    Returns:
+        Tokens, attention, and the mask of the responses' tokens, each `[B, L + T]`. Rows beyond the number of groups repeat the
+        first ones and do not count.
+    """
+    slots = groups.prompt_tokens.shape[1] + groups.tokens.shape[2]
+    rows = min(groups.count, max(1, TOKENS // slots))
+    rows += -rows % devices
+    chosen = np.arange(rows) % groups.count
+    tokens = np.concatenate([groups.prompt_tokens, groups.tokens[:, 0]], axis=1)[chosen]
+    attention = np.concatenate([groups.prompt_attention, groups.attention[:, 0]], axis=1)[chosen]
+    counted = np.concatenate([np.zeros_like(groups.prompt_attention), groups.attention[:, 0]], axis=1)[chosen]
+    counted[groups.count :] = False
+    return tokens, attention, counted
+
+
+def summarize(statistics: RouterStatistics) -> dict[str, float]:
+    """Reduce the statistics of the layers: the mean, and for the largest share the largest one.
+
+    Example:
+        >>> ones = np.array([1.0, 3.0])
+        >>> summarize(RouterStatistics(ones, ones, ones, ones))["router_largest_share"]
+        3.0
+    """
+    return {
+        "router_balance": float(np.mean(statistics.balance)),
+        "router_entropy": float(np.mean(statistics.entropy)),
+        "router_largest_share": float(np.max(statistics.largest_share)),
+        "router_unused_share": float(np.mean(statistics.unused_share)),
+    }
+
+
+@cache_results
+def _program(config: TransformerConfig, mesh: Mesh) -> Callable[..., RouterStatistics]:
+    def measure(params: Params, tokens: Array, attention: Array, counted: Array) -> RouterStatistics:
+        positions, segments = positions_of(attention), attention.astype(np.int32)
+        return statistics_by_layer(Model(config, mesh), params, tokens, positions, segments, counted)
+
+    return jax.jit(measure)
