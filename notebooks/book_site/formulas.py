@@ -19,6 +19,7 @@ SIGNS = {
         "∉": r"\notin",
         "⊆": r"\subseteq",
         "←": r"\leftarrow",
+        "≻": r"\succ",
     },
     **{"→": r"\to", "⟺": r"\iff", "·": r"\cdot", "±": r"\pm", "∇": r"\nabla", "∂": r"\partial", "∖": r"\backslash"},
     **{"×": r"\times", "∞": r"\infty", "∪": r"\cup", "∩": r"\cap", "∝": r"\propto", "⌈": r"\lceil", "⌉": r"\rceil"},
