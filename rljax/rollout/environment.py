@@ -83,9 +83,10 @@ class Environment(Protocol):
     does not count as a wrong answer.
 
     An environment may have further attributes: `step_seconds` (time limit of a call; 120 by default, and `--reward-seconds`
-    takes precedence), `at_once` (calls that run at the same time, 16 by default), `waits` (True: the engine samples other turns
-    while steps are running, for steps that wait for something slow), `tools` (functions or JSON schemas, which the chat template
-    shows to the policy), and `first_messages(problem)` (a list of messages that replaces the problem's prompt). See `rljax.agents`.
+    takes precedence), `at_once` (calls that run at the same time, 16 by default), `waits` (for steps that wait for something slow:
+    how often the engine samples other turns, until about an eighth of the running ones have ended, before it waits for the steps;
+    True is once), `tools` (functions or JSON schemas, which the chat template shows to the policy), and
+    `first_messages(problem)` (a list of messages that replaces the problem's prompt). See `rljax.agents`.
     """
 
     max_turns: int
@@ -113,8 +114,8 @@ class CallSettings(NamedTuple):
     """Time limit of a call."""
     at_once: int = AT_ONCE
     """Calls that run at the same time."""
-    waits: bool = False
-    """Whether other turns are sampled while its steps are running."""
+    waits: int = False
+    """How often other turns are sampled before the results of its steps are awaited."""
     tools: Sequence[Any] = ()
     """Tools on offer: functions, or JSON schemas."""
 
@@ -136,7 +137,9 @@ def read_call_settings(environment: Environment) -> CallSettings:
         if isinstance(settings.seconds, Real) and settings.seconds > 0
         else "a positive number of seconds",
         "at_once": None if isinstance(settings.at_once, int) and settings.at_once >= 1 else "a whole number of at least 1",
-        "waits": None if isinstance(settings.waits, bool) else "True or False",
+        "waits": None
+        if isinstance(settings.waits, int) and settings.waits >= 0
+        else "True, False or a whole number of at least 0",
         "tools": None if isinstance(settings.tools, list | tuple) else "a list of functions or JSON schemas",
     }
     for name, expected in faults.items():

@@ -166,7 +166,7 @@ def _play_turns(
     """Play the turns of episodes until all are done; the list is updated.
 
     The order does not depend on timing: turns that ended together are stepped together, and this function waits for all of
-    them: at once, or, if the environment `waits`, only after the engine has sampled once more.
+    them: at once, or, if the environment `waits`, only after the engine has sampled that many times more.
     """
     turns = {place: _next_turn(episode) for place, episode in enumerate(episodes)}
     dialogue = begin_dialogue(engine, params, turns)

@@ -171,20 +171,65 @@ def test_a_thousand_episodes_count_every_failure_once_and_leave_no_thread(enviro
     assert all_end()
 
 
-class Waiting(Chaos):
-    """An environment that declares that its steps wait."""
-
-    waits = True
-
-
+@pytest.mark.parametrize("waits", [True, 3, 1000])
 @pytest.mark.parametrize("count", [1, 7])
-def test_steps_that_wait_do_not_change_the_episodes(count):
+def test_steps_that_wait_do_not_change_the_episodes(count, waits):
     problems = [Problem("1", "", columns={"plan": [9, ""]}) for _ in range(count)]
     requests = [Request((3,), index, index, Sampling(40, (1,)), index) for index in range(count)]
     (plain, _), (waiting, _) = (
-        play(Digits(), one, {}, requests, problems, TOKENIZER, max_failure_share=0.0) for one in (Chaos(), Waiting())
+        play(Digits(), one, {}, requests, problems, TOKENIZER, max_failure_share=0.0)
+        for one in (Chaos(), type("Waiting", (Chaos,), {"waits": waits})())
     )
     assert [response.tokens.tolist() for response in plain] == [response.tokens.tolist() for response in waiting]
+
+
+class OneByOne:
+    """An engine whose dialogue ends one turn in each draw."""
+
+    draws = 0
+
+    def generate(self, params, requests):
+        raise AssertionError("it has a dialogue")
+
+    def dialogue(self, params, requests):
+        self.turns = dict(requests)
+        return self
+
+    def add(self, requests):
+        self.turns |= requests
+
+    def draw(self):
+        self.draws += 1
+        episode = min(self.turns)
+        return {episode: Digits().generate({}, [self.turns.pop(episode)])[0]}
+
+
+class UntilDraw:
+    """The first step ends once the engine has drawn a number of times."""
+
+    max_turns, step_seconds = 1, 2.0
+
+    def __init__(self, engine, waits, draws):
+        self.engine, self.waits, self.draws = engine, waits, draws
+
+    def reset(self, problem):
+        return int(problem.answer)
+
+    def step(self, state, completion):
+        while state == 0 and self.engine.draws < self.draws:
+            time.sleep(0.01)
+        return Step(state, reward=1.0)
+
+
+@pytest.mark.parametrize(("waits", "draws"), [(False, 1), (True, 2), (3, 4)])
+def test_the_engine_samples_as_often_as_stated_before_it_waits_for_a_step(waits, draws):
+    problems = [Problem("1", str(index)) for index in range(6)]
+    requests = [Request((3,), index, index, Sampling(40, (1,)), index) for index in range(6)]
+    for needed, failed in ((draws, False), (draws + 1, True)):
+        engine = OneByOne()
+        environment = UntilDraw(engine, waits, needed)
+        _, verdicts = play(engine, environment, {}, requests, problems, TOKENIZER, max_failure_share=1.0)
+        assert verdicts.failed.astype(bool).tolist() == [failed] + [False] * 5
 
 
 @pytest.mark.parametrize(
@@ -192,7 +237,8 @@ def test_steps_that_wait_do_not_change_the_episodes(count):
     [
         ({"step_seconds": 0}, r"^environment\.step_seconds: .* must set a positive number of seconds; got 0"),
         ({"at_once": 0}, r"^environment\.at_once: .* must set a whole number of at least 1; got 0"),
-        ({"waits": 1}, r"^environment\.waits: .* must set True or False; got 1"),
+        ({"waits": -1}, r"^environment\.waits: .* must set True, False or a whole number of at least 0; got -1"),
+        ({"waits": 0.5}, r"^environment\.waits: .* must set True, False or a whole number of at least 0; got 0\.5"),
         ({"tools": "search"}, r"^environment\.tools: .* must set a list of functions or JSON schemas; got 'search'"),
     ],
 )
