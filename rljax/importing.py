@@ -8,7 +8,8 @@ import importlib.util
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,6 +86,29 @@ def sources_of(file: Path) -> list[Path]:
             found[path] = None
             queue += [imported for name, level in _imports(path) for imported in _own_files(path, name, level)]
     return [file.resolve(), *sorted(path for path in found if path != file.resolve())]
+
+
+@contextmanager
+def importing_from_folder_of(file: Path) -> Generator[None]:
+    """Let a file that is being executed import the modules next to it, as `python FILE` does, whatever the working directory.
+
+    Raises:
+        InputError: it imports a module next to it, but another module of that name was imported before.
+    """
+    folder = file.resolve().parent
+    for name in {name.partition(".")[0] for name, level in _imports(file) if not level} - sys.stdlib_module_names:
+        own = next((each for each in (folder / f"{name}.py", folder / name / "__init__.py") if each.is_file()), None)
+        other = None if own is None or name not in sys.modules else sys.modules[name].__file__
+        if other is not None and own is not None and Path(other).resolve() != own:
+            raise InputError(
+                f"{str(file)!r} imports {name!r}, which is {str(own)!r}, but {other!r} was imported under that name before; "
+                "rename one of them."
+            )
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
 
 
 def _imports(file: Path) -> Iterator[tuple[str, int]]:
@@ -175,10 +199,11 @@ def _import_file(path: Path, own: str) -> ModuleType:
     if spec is None:
         raise InputError(f"{own}: {str(path)!r} cannot be imported; give a Python file.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        loader.exec_module(module)
-    except Exception as error:  # importing runs user code
-        del sys.modules[name]
-        raise InputError(f"{own}: running {str(path)!r} failed ({one_line(error)}); fix the file.") from error
+    with importing_from_folder_of(path):
+        sys.modules[name] = module
+        try:
+            loader.exec_module(module)
+        except Exception as error:  # importing runs user code
+            del sys.modules[name]
+            raise InputError(f"{own}: running {str(path)!r} failed ({one_line(error)}); fix the file.") from error
     return module

@@ -1,6 +1,7 @@
-"""Helpers for records: type checks of generic records, and optional fields that must be present."""
+"""Helpers for records: type checks of generic records, optional fields that must be present, and finite numbers."""
 
-from typing import NamedTuple, TypeVar
+import math
+from typing import NamedTuple, TypeGuard, TypeVar
 
 Record = TypeVar("Record", bound=type)
 Value = TypeVar("Value")
@@ -37,3 +38,16 @@ def required(value: Value | None, name: str) -> Value:
     if value is None:
         raise ValueError(f"{name} must not be None")
     return value
+
+
+def is_finite_number(value: object) -> TypeGuard[int | float]:
+    """True for a number that a float can represent: neither NaN, infinite, a boolean, nor an integer that is too large.
+
+    Example:
+        >>> [is_finite_number(value) for value in (2, 0.5, float("nan"), 10**400, True, "2")]
+        [True, True, False, False, False, False]
+    """
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False

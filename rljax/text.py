@@ -1,9 +1,11 @@
-"""Layer 0: pure functions of strings that several layers need: one-line errors, text for a terminal, suggested names, shingles."""
+"""Layer 0: pure functions of strings that several layers need: one-line errors, text for a terminal, suggested names, JSON."""
 
 import difflib
 import html
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 SHINGLE_WORDS = 3
@@ -24,6 +26,32 @@ def one_line(error: BaseException) -> str:
         "KeyError: 'no key'"
     """
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON, and refuse an object with the same name twice, of which the standard library keeps only the last.
+
+    Raises:
+        ValueError: the text is not JSON in UTF-8, or a name occurs twice in an object.
+
+    Example:
+        >>> parse_json('{"prompt": "1+1="}')
+        {'prompt': '1+1='}
+        >>> parse_json('{"prompt": "1+1=", "prompt": "1+2="}')
+        Traceback (most recent call last):
+        ValueError: the name 'prompt' occurs twice in an object
+    """
+    return json.loads(text, object_pairs_hook=unique_names)
+
+
+def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of JSON from its names and values; a name that occurs twice is a ValueError."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twice!r:.80} occurs twice in an object")
+    return found
 
 
 def printable(text: object) -> str:

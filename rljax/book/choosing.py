@@ -75,6 +75,11 @@ def check_facts(facts: Facts) -> None:
             "group is 1, but rewards of steps or turns, several rewards and pass@k need a comparison within a group; it must be at "
             "least 2."
         )
+    if facts.budget < facts.group:
+        raise InputError(
+            f"budget is {facts.budget}, but a step samples at least the {facts.group} responses of one group; set --budget "
+            f"{facts.group} or more."
+        )
     if facts.pass_k > facts.group:
         raise InputError(
             f"pass_k is {facts.pass_k}, but pass@k needs k responses to a prompt and group is {facts.group}; set --group "

@@ -73,7 +73,7 @@ from rljax.errors import InputError
 from rljax.files import causes, check_local, limit_reached, no_room
 from rljax.lazy import lazy_names
 from rljax.machine import raise_open_file_limit
-from rljax.programs.base_settings import DEFAULT_EXPERIMENT, Start
+from rljax.programs.base_settings import DEFAULT_EXPERIMENT, Start, check_complete
 from rljax.text import did_you_mean, one_line, one_paragraph
 from rljax.training.interrupt import INTERRUPTED
 
@@ -282,6 +282,9 @@ def run(arguments: list[str]) -> int:
         shown, flags = helps[name]
         print(shown(start.config, flags))
         return 0
+    if start.experiment is not None and name not in ("config", "plan"):  # the commands that train
+        partial = check_complete(start.experiment, [flag[2:] for flag in flags_in(arguments[1:])])
+        start = start if partial is None else start._replace(notes=(*start.notes, partial))
     return function(parse(arguments, start), start, arguments[1:])
 
 

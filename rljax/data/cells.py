@@ -1,15 +1,18 @@
 """Read and validate the cells of a row: prompts, answers, demonstrations and chats."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljax.boxes import boxes
 from rljax.data.bad_rows import BadRowError, describe_value, short_repr
+from rljax.records import is_finite_number
 
 MAX_CHARACTERS = 1_000_000
 """The longest prompt, answer or demonstration that is accepted. A longer text is treated as a mistake in the file."""
+
+LARGEST_INTEGER = 10**4300
+"""Python refuses to write an integer with more digits."""
 
 Messages = tuple[Mapping[str, Any], ...]
 WITHOUT_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
@@ -102,7 +105,8 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
     """Read an answer that is text or a number; a number becomes text, and 27.0 becomes `27`.
 
     Raises:
-        BadRowError: the value is null, a list, an object, a number that is not finite, or text that `text_of` rejects.
+        BadRowError: the value is null, a list, an object, a number that is not finite or has over 4,300 digits, or text that
+            `text_of` rejects.
 
     Example:
         >>> answer_of({"answer": 27.0}, "answer"), answer_of({"answer": "27.0"}, "answer")
@@ -111,7 +115,9 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
     value = require(row, column)
     if isinstance(value, bool):
         return str(value)
-    if isinstance(value, (int, float)) and math.isfinite(value):
+    if isinstance(value, int) and abs(value) < LARGEST_INTEGER:
+        return str(value)
+    if is_finite_number(value) and not isinstance(value, int):
         return str(int(value)) if value == int(value) else repr(value)
     if not isinstance(value, str):
         raise BadRowError(
@@ -170,14 +176,14 @@ def _message(message: object, column: str) -> Mapping[str, Any]:
     entries = without_nulls(message) if isinstance(message, Mapping) else {}
     content = entries.get("content", "" if any(entries.get(name) for name in WITHOUT_CONTENT) else None)
     if isinstance(content, (list, tuple)):
-        other = next((part for part in content if not isinstance(part, Mapping) or part.get("type") != "text"), None)
+        other = next((part for part in content if not _is_text_part(part)), None)
         if other is not None:
             raise BadRowError(
                 f"a part of a chat message must be {{'type': 'text', 'text': ...}}, not {short_repr(other)}",
                 "rewrite it",
                 column=column,
             )
-        content = "".join(str(part.get("text")) for part in content)
+        content = "".join(part["text"] for part in content)
     if not isinstance(entries.get("role"), str) or not isinstance(content, str):
         raise BadRowError(
             f"a chat message must be an object whose 'role' and 'content' are text, not {short_repr(message)}",
@@ -193,6 +199,10 @@ def _message(message: object, column: str) -> Mapping[str, Any]:
     return {"role": entries["role"], "content": content} | {
         k: v for k, v in entries.items() if k not in ("role", "content")
     }
+
+
+def _is_text_part(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def without_nulls(value: Any) -> Any:

@@ -1,7 +1,6 @@
 """Chats as text: a tokenizer's chat template, rendered within a time limit, on a fixed date, with the options of a run."""
 
 import ctypes
-import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 
 from rljax.data.cells import without_nulls
 from rljax.errors import InputError
-from rljax.text import one_line
+from rljax.text import one_line, parse_json
 
 RENDER_SECONDS = 10.0
 """Largest number of seconds that a template may take for one chat."""
@@ -79,7 +78,7 @@ def columns_for_chat(columns: Mapping[str, object]) -> dict[str, Any]:
         value = columns.get(name)
         if isinstance(value, str) and value.strip():
             try:
-                value = json.loads(value)
+                value = parse_json(value)
             except ValueError as error:
                 raise InputError(
                     f"the column {name!r} contains text that is not JSON ({one_line(error)}); correct it."

@@ -6,8 +6,6 @@ therefore noticed.
 """
 
 import hashlib
-import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +15,8 @@ from typing import NamedTuple
 from rljax.data.bad_rows import BadRowError, describe_value, short_repr
 from rljax.data.cells import Messages, prompt_of, require
 from rljax.data.chat import CHAT_COLUMNS, chat_columns
-from rljax.text import did_you_mean
+from rljax.records import is_finite_number
+from rljax.text import did_you_mean, parse_json
 
 WINDOW = 4096
 """Number of bytes before the end of a line that its digest covers."""
@@ -228,7 +227,7 @@ def read_line(line: bytes) -> Feedback | BadRowError:
         the reward must be a finite number, not text
     """
     try:
-        return feedback_of(json.loads(line.decode()))
+        return feedback_of(parse_json(line.decode()))
     except BadRowError as error:
         return error
     except UnicodeDecodeError as error:
@@ -300,7 +299,7 @@ def _reward(row: Mapping[str, object]) -> float:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30 and math.isfinite(value)
+    return is_finite_number(value) and abs(value) < 1e30
 
 
 def _id(row: Mapping[str, object]) -> str | None:

@@ -4,7 +4,6 @@ Explicit pairs have a prompt and two responses. Implicit pairs are two complete 
 Each may be text or chat messages. The first row that can be read decides once whether there is a prompt column.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,8 +16,10 @@ from rljax.data.bad_rows import BadRowError, Fault, describe_value
 from rljax.data.cells import MISSING, Messages, chat_of, columns_of, joined, lookup, prompt_of, require, text_of
 from rljax.data.chat import chat_columns
 from rljax.data.formats import PROMPT_COLUMNS, rich_turns
+from rljax.data.prompts import COLUMNS_NOT_IN_PROMPTS
 from rljax.data.reading import check_loaded, check_row, open_rows
 from rljax.errors import InputError
+from rljax.records import is_finite_number
 
 OnBadPair = Literal["fatal", "drop"]
 """Bad rows stop the reading, or are dropped. They are never kept: a pair without one of its responses is useless."""
@@ -35,7 +36,8 @@ class Preference:
         rejected: the other response.
         messages: the prompt as a chat, `{"role": ..., "content": ...}` each; None for plain text.
         margin: by how much the preferred response is better, in the unit of the score, not negative.
-        columns: the row's columns that the chat template reads, besides the messages: `tools` and `chat_template_kwargs`.
+        columns: the row's columns that the chat template reads, besides the messages (`tools` and `chat_template_kwargs`), and
+            those that other programs write into prompts (`rljax.data.prompts.COLUMNS_NOT_IN_PROMPTS`).
         turns: both responses as messages, if plain text cannot represent them (several turns, tool calls or reasoning). None means
             one message of the assistant.
     """
@@ -176,7 +178,8 @@ def read_preference(row: Mapping[str, object], columns: PreferenceColumns) -> Pr
     if better == worse:
         raise BadRowError("both responses are the same, so neither is preferred", "remove the row", column=columns.rejected)
     turns = better[1], worse[1]
-    return Preference(text, better[0], worse[0], messages, _margin(row), chat_columns(row), turns)
+    extra = chat_columns(row) | {name: row[name] for name in COLUMNS_NOT_IN_PROMPTS if row.get(name)}
+    return Preference(text, better[0], worse[0], messages, _margin(row), extra, turns)
 
 
 def _reject_late_prompt(row: Mapping[str, object]) -> None:
@@ -259,7 +262,7 @@ def _margin(row: Mapping[str, object]) -> float:
     value = lookup(row, "margin")
     if value is MISSING or value is None:
         return 0.0
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+    if not is_finite_number(value) or value < 0:
         raise BadRowError(
             f"a margin must be a finite number of at least 0, not {describe_value(value)}",
             "rewrite it, or remove the row",

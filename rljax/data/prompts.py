@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int32
 
 from rljax.data.cells import joined
-from rljax.data.chat import columns_for_chat
+from rljax.data.chat import CHAT_COLUMNS, columns_for_chat
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import ChatTokenizer, HuggingFaceTokenizer, Tokenizer, prefix_ids
 from rljax.errors import InputError
@@ -210,8 +210,26 @@ def whole_dialogue(problem: Problem) -> Problem:
     return replace(problem, prompt=joined(messages[:first]), messages=messages[:first], turns=(*messages[first:], *last))
 
 
-COLUMNS_NOT_IN_PROMPTS = ("system", "system_prompt", "functions", "documents")
+COLUMNS_NOT_IN_PROMPTS = (
+    *(
+        "system",
+        "system_prompt",
+        "functions",
+        "documents",
+        "instruction",
+        "input",
+        "context",
+        "passage",
+        "choices",
+        "options",
+    ),
+    *("starter_code", "image", "images", "video", "videos", "audio", "audios"),
+)
 """Columns that other programs write into prompts. rljax does not; like all other columns, they are passed to the rewards."""
+
+
+MOST_SHAPES = 64
+"""Number of chats with different entries or roles that are compared with what the template writes."""
 
 
 def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
@@ -223,8 +241,8 @@ def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, 
         chat: whether they are written through its chat template.
 
     Returns:
-        One sentence if chat is off and roles are lost, or if the template does not write an entry of the messages; and one if the
-        rows have instructions or tools in columns that are not part of the prompts.
+        One sentence if chat is off and roles are lost, or if the template does not write an entry of the messages or the tools;
+        and the sentence of `list_columns_left_out`.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -232,28 +250,57 @@ def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, 
         >>> list_prompt_omissions([Problem("Add.\\n1+1=", "2", messages=messages)], ByteTokenizer(), chat=False)
         ['1 prompt is a chat (roles: system, user) and chat is off: the texts are joined by newlines without roles; use --chat']
     """
-    unread = [name for name in COLUMNS_NOT_IN_PROMPTS if any(problem.columns.get(name) for problem in problems)]
-    notes = [f"the prompts leave out the columns {', '.join(unread)}; write them into the messages"] if unread else []
-    return notes + _list_chat_omissions(
-        [problem for problem in problems if problem.messages is not None], tokenizer, chat=chat
-    )
+    return list_columns_left_out(problems) + _list_chat_omissions(problems, tokenizer, chat=chat)
 
 
-def _list_chat_omissions(chats: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
-    if not chats:
+def list_columns_left_out(problems: Sequence[Problem]) -> list[str]:
+    """Return one sentence if rows have instructions, choices, images or the like in columns whose texts are not in the prompts.
+
+    Example:
+        >>> list_columns_left_out([Problem("Which is even?", "1", columns={"choices": ["3", "4"]})])
+        ['the prompts leave out the column choices; write it into the prompts']
+        >>> list_columns_left_out([Problem("Which is even? A. 3 B. 4", "B", columns={"choices": ["3", "4"]})])
+        []
+    """
+    unread = [
+        name
+        for name in COLUMNS_NOT_IN_PROMPTS
+        if any(problem.columns.get(name) and not _is_written(problem.columns[name], problem.prompt) for problem in problems)
+    ]
+    if not unread:
         return []
-    count = f"{len(chats)} prompts are chats" if len(chats) > 1 else "1 prompt is a chat"
+    columns, them = ("column", "it") if len(unread) == 1 else ("columns", "them")
+    return [f"the prompts leave out the {columns} {', '.join(unread)}; write {them} into the prompts"]
+
+
+def _is_written(value: object, prompt: str) -> bool:
+    """Decide whether all texts of a column's value are in a prompt; anything but a text is not."""
+    if isinstance(value, str):
+        return value.strip() in prompt
+    values = [*value.values()] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else None
+    return values is not None and all(_is_written(each, prompt) for each in values)
+
+
+def _list_chat_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
     if not chat:
+        chats = [problem for problem in problems if problem.messages is not None]
+        lost = [name for name in CHAT_COLUMNS if any(problem.columns.get(name) for problem in problems)]
+        if not chats:
+            return [f"chat is off, so the prompts leave out the column {name}; use --chat" for name in lost]
+        count = f"{len(chats)} prompts are chats" if len(chats) > 1 else "1 prompt is a chat"
         roles = ", ".join(sorted({message["role"] for problem in chats for message in problem.messages or ()}))
-        return [f"{count} (roles: {roles}) and chat is off: the texts are joined by newlines without roles; use --chat"]
+        without = " or ".join(["roles", *lost])
+        return [f"{count} (roles: {roles}) and chat is off: the texts are joined by newlines without {without}; use --chat"]
+    chats = [problem for problem in problems if problem.messages is not None or columns_for_chat(problem.columns)]
     if not isinstance(tokenizer, HuggingFaceTokenizer):
         return []
     unread: set[str] = set()
     seen: set[tuple[str, ...]] = set()
     for problem in chats:
         messages, columns = (*chat_messages(problem), *(problem.turns or ())), columns_for_chat(problem.columns)
-        shape = tuple(sorted({name for message in messages for name in message} | set(columns)))
-        if shape not in seen:
+        names = {name for message in messages for name in message} | set(columns)
+        shape = (*sorted(names), *(message["role"] for message in messages))
+        if shape not in seen and len(seen) < MOST_SHAPES:
             seen.add(shape)
             unread |= tokenizer.unread(messages, **columns)
     names = ", ".join(sorted(unread))

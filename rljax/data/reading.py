@@ -3,15 +3,15 @@
 A row that cannot be read is returned as an error value, so that the other rows can still be read.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rljax.data.bad_rows import BadRowError, Fault, describe_value
 from rljax.data.plain_text import is_text, read_texts
 from rljax.errors import InputError
 from rljax.files import check_local
-from rljax.text import one_line
+from rljax.text import one_line, parse_json
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 """The suffixes of the files that can be read."""
@@ -103,7 +103,7 @@ def _read_json_lines(path: Path) -> Iterator[Row]:
 
 def _parse_line(line: bytes) -> object:
     try:
-        return json.loads(line.decode())
+        return parse_json(line.decode())
     except UnicodeDecodeError as error:
         return BadRowError(f"the line is not in UTF-8 ({error})", "save the file in UTF-8")
     except (ValueError, RecursionError) as error:
@@ -112,7 +112,7 @@ def _parse_line(line: bytes) -> object:
 
 def _read_json(path: Path) -> Iterator[Row]:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8-sig"))
+        rows = parse_json(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not in UTF-8 ({error}); save it in UTF-8.") from error
     except (ValueError, RecursionError) as error:
@@ -127,17 +127,33 @@ def _read_json(path: Path) -> Iterator[Row]:
 
 def _read_parquet(path: Path) -> Iterator[Row]:
     try:
-        from pyarrow import ArrowInvalid, parquet  # noqa: PLC0415  (an optional package)
+        import pyarrow  # noqa: PLC0415  (an optional package)
+        from pyarrow import parquet  # noqa: PLC0415
     except ImportError as error:
         raise InputError(
             f"reading {path} needs the package pyarrow; run `pip install pyarrow`, or convert the file to .jsonl."
         ) from error
     try:
-        rows = parquet.read_table(path).to_pylist()
-    except ArrowInvalid as error:
-        raise InputError(f"{path} is not a parquet file ({error}); write it again.") from error
-    for number, row in enumerate(rows, start=1):
+        schema = parquet.read_schema(path)
+        twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"{path} has the column {twice!r} more than once; give each column a name of its own.")
+        table = parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not a parquet file that can be read ({one_line(error)}); write it again.") from error
+    for number, row in enumerate(_with_shortest_decimals(table).to_pylist(), start=1):
         yield f"row {number}", row
+
+
+def _with_shortest_decimals(table: Any) -> Any:
+    """Widen columns of single-precision numbers by their shortest decimal form: 0.1, and not 0.10000000149011612."""
+    import pyarrow  # noqa: PLC0415  (an optional package)
+
+    for place, field in enumerate(table.schema):
+        if field.type == pyarrow.float32():
+            texts = table.column(place).cast(pyarrow.string())
+            table = table.set_column(place, field.name, texts.cast(pyarrow.float64()))
+    return table
 
 
 def _read_hub(name: str, split: str) -> Iterator[Row]:

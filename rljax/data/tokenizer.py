@@ -341,13 +341,23 @@ class HuggingFaceTokenizer:
         return {**turn, "content": content}
 
     def unread(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> set[str]:
-        """Return the entries of messages, and the columns, that the template does not write anywhere."""
+        """Return the entries of messages, the roles of messages with text, and the columns, that the template writes nowhere."""
         text = self.render(messages, opens_turn=True, **columns)
         names = {name for message in messages for name in message} - {"role", "content", "weight"}
         without = {
             name: [{key: value for key, value in message.items() if key != name} for message in messages] for name in names
         }
         same = {name for name, chat in without.items() if self.render(chat, opens_turn=True, **columns) == text}
+        by_role: dict[str, list[int]] = {}
+        for place, message in enumerate(messages):
+            by_role.setdefault(message["role"], []).append(place)
+        for place in sorted(
+            {place for places in by_role.values() for place in (*places[:2], places[-1])}
+        ):  # a dialogue may be long
+            message = messages[place]
+            changed = [*messages[:place], {**message, "content": message["content"] + UNKNOWN}, *messages[place + 1 :]]
+            if message["content"].strip() and self.render(changed, opens_turn=True, **columns) == text:
+                same.add(f"content (of a message of the role {message['role']!r})")
         return same | {
             name for name in columns if self.render(messages, opens_turn=True, **{**columns, name: None}) == text
         }

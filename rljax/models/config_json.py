@@ -32,7 +32,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 """Entry that changes what `transformers` computes or opens -> the values, in addition to null, that have no effect."""
 DEFAULT_WINDOW, DEFAULT_FIRST = 4096, 28
 """Window, and index of the first layer with it, that `transformers` uses if config.json has none."""
-ROPE = ("rope_parameters", "rope_scaling")
+ROPE = ("rope_scaling", "rope_parameters")
 ROPE_NUMBERS: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
@@ -211,7 +211,7 @@ def read_rope(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
         2.0
     """
     family = family_of(raw, file)
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    rope = rope_entry(raw)
     full, sliding = (rope.get(FULL) or {}, rope.get(SLIDING) or {}) if {SLIDING, FULL} & set(rope) else (rope, {})
     theta = full.get("rope_theta", raw.get("rope_theta", 10_000.0))
     rotated = _read_rotated(raw, full, family, file)
@@ -221,6 +221,11 @@ def read_rope(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     usual = raw.get("rope_theta", theta) if family.window_theta is None else family.window_theta
     own = sliding.get("rope_theta", raw.get("rope_local_base_freq", usual))
     return fields if own == theta and fields.get("rope_scaling") is None else fields | {"window_rope_theta": own}
+
+
+def rope_entry(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the mapping that describes the rotary position embedding; of two, `rope_scaling` counts, as in `transformers`."""
+    return raw.get("rope_scaling") or raw.get("rope_parameters") or {}
 
 
 def _head_dim(raw: Mapping[str, Any]) -> int:

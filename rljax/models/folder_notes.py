@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rljax.models.config_json import entries_that_are_read
+from rljax.models.config_json import ROPE, entries_that_are_read, rope_entry
 from rljax.models.families import FAMILIES
-from rljax.models.model_folder import GENERATION, read_json
+from rljax.models.model_folder import GENERATION, INDEX, WEIGHTS, read_json
 
 WITHOUT_EFFECT = frozenset(
     {
@@ -33,7 +33,8 @@ NOT_SAMPLING = frozenset(
 
 
 def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
-    """List the entries of a model's config.json that have no effect, and the files of weights that are not read.
+    """List the entries of a model's config.json that have no effect, because no model of the family reads them or because another
+    entry overrides them, and the files of weights that are not read.
 
     Args:
         folder: the model's folder.
@@ -48,7 +49,9 @@ def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
     left = sorted(
         {file.name for file in folder.iterdir() if file.name.endswith(WEIGHT_FILES)} - {file.name for file in used}
     )
-    notes = []
+    if folder / WEIGHTS not in used:
+        left = [name for name in left if name != INDEX]  # it names the files that are read
+    notes = [f"config.json of {folder} has {entry}" for entry in _overridden_rope(raw)]
     if unknown:
         notes.append(
             f"config.json of {folder} has {_list_entries(unknown)}; no {family.classes} model reads that, so it has no effect"
@@ -58,6 +61,19 @@ def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
     if left:
         notes.append(f"{folder} also has {', '.join(left)}; only {', '.join(sorted(file.name for file in used))} is read")
     return notes
+
+
+def _overridden_rope(raw: Mapping[str, Any]) -> list[str]:
+    """List entries for rotary positions that another entry overrides with a different value."""
+    old, new = (raw.get(name) for name in ROPE)
+    rope = rope_entry(raw)
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]
+    thetas = [kind["rope_theta"] for kind in kinds if kind.get("rope_theta") is not None]
+    found = [f"{ROPE[0]} and a different {ROPE[1]}; {ROPE[0]} is read"] if old and new and old != new else []
+    if thetas and raw.get("rope_theta") not in (None, *thetas):
+        place = ROPE[0] if old else ROPE[1]
+        found.append(f"rope_theta={raw['rope_theta']!r:.40}; {thetas[0]!r:.40} in {place} is read")
+    return found
 
 
 def unused_generation_settings(folder: Path, *, temperature: float, top_k: int | None, top_p: float | None) -> list[str]:

@@ -237,7 +237,20 @@ def _files(folder: Path) -> dict[str, Path]:
         if twice is not None:
             raise InputError(f"{twice!r} is in both {files[twice]} and {shard}; delete the older file, or restore {index}.")
         files |= dict.fromkeys(names, shard)
+    if not weights.is_file():
+        _check_indexed(index, files)
     return files
+
+
+def _check_indexed(index: Path, files: Mapping[str, Path]) -> None:
+    """Refuse an index with a tensor that no file contains; a head that is the embedding may be left out of the files."""
+    weight_map = read_json(index)["weight_map"]
+    absent = next((name for name in weight_map if name not in {*files, HEAD, EMBEDDING}), None)
+    if absent is not None:
+        raise InputError(
+            f"{index} names the tensor {absent!r} in {weight_map[absent]!r}, but that file does not contain it; download the file "
+            "again, or restore the index."
+        )
 
 
 def _with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:

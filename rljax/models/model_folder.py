@@ -15,7 +15,7 @@ from jaxtyping import Array, Shaped
 
 from rljax.errors import InputError
 from rljax.settings.sizes import byte_count
-from rljax.text import nearest_first, one_line
+from rljax.text import nearest_first, one_line, parse_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 GENERATION = "generation_config.json"
@@ -160,6 +160,7 @@ def write_model(
 
     Raises:
         OSError: the folder cannot be written; the tensors are still fetched, so that no other host waits.
+        InputError: a value is too large for float16.
     """
     shards = in_shards(contents.tensors, max_shard_bytes)
     arrays = (tuple(fetch(one_of(array, tensor.index)) for array in tensor.arrays) for shard in shards for tensor in shard)
@@ -184,7 +185,7 @@ def read_json(file: Path) -> dict[str, Any]:
         InputError: the file does not contain a JSON object.
     """
     try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
+        raw = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file} is not valid JSON ({one_line(error)}); correct or restore it.") from error
     if not isinstance(raw, dict):
@@ -285,5 +286,12 @@ def _write_shard(file: Path, tensors: Sequence[Tensor], arrays: Iterator[tuple[n
 
 def _bytes_of(tensor: Tensor, arrays: tuple[Shaped[np.ndarray, "..."], ...]) -> memoryview:
     """Return the bytes of one tensor in the file."""
-    stored = np.ascontiguousarray(tensor.layout(*arrays).astype(tensor.dtype))
+    values = tensor.layout(*arrays)
+    with np.errstate(over="ignore"):
+        stored = np.ascontiguousarray(values.astype(tensor.dtype))
+    if tensor.dtype == np.float16 and not np.array_equal(np.isfinite(stored), np.isfinite(values)):
+        raise InputError(
+            f"{tensor.name!r} has values that float16 cannot represent; store the model as bfloat16 or float32 instead, with "
+            "`rljax export --dtype bfloat16`."
+        )
     return stored.reshape(-1).view(np.uint8).data

@@ -18,7 +18,7 @@ import yaml
 
 from rljax.errors import InputError
 from rljax.files import check_local, experiments_folder
-from rljax.importing import check_trusted
+from rljax.importing import check_trusted, importing_from_folder_of
 from rljax.settings.checks import fit_value, hints_of
 from rljax.settings.flat import flat_names
 from rljax.tasks import TASKS
@@ -217,7 +217,8 @@ def read_experiment(name: str) -> Experiment:
         raise InputError(f"The experiment {str(file)!r} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        with importing_from_folder_of(file):
+            spec.loader.exec_module(module)
     except (InputError, KeyboardInterrupt):  # an InputError already says what to change
         raise
     except BaseException as error:  # an experiment is user code and may raise anything, including SystemExit
@@ -235,6 +236,47 @@ def read_experiment(name: str) -> Experiment:
         if setting in lines or setting not in default or value != default[setting]
     }
     return Experiment(config, origins)
+
+
+SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType({"problems": ("dataset", "task"), "reward": ("reward",)})
+"""Part of a run that an experiment may pass to `train` -> the settings that replace it."""
+
+
+def check_complete(name: str, from_flags: Collection[str]) -> str | None:
+    """Refuse to train an experiment whose problems or reward are not in its CONFIG: the run would be a different one.
+
+    Args:
+        name: name or file of the experiment.
+        from_flags: names of the settings that flags set.
+
+    Returns:
+        A note if the experiment trains with other settings than CONFIG, for example in several arms; None if it does not.
+
+    Raises:
+        InputError: the experiment itself passes a part to `train`, and no flag replaces it.
+    """
+    own = {file.stem: file for file in experiment_files()}
+    file = own[name] if name in own else Path(name)
+    calls = [
+        node
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and (getattr(node.func, "attr", None) or getattr(node.func, "id", None)) == "train"
+    ]
+    parts = {word.arg for call in calls for word in call.keywords}
+    config = read_experiment(name).config
+    if file in own.values() and config.task is None and config.data.dataset is None:
+        parts.add("problems")
+    missing = [part for part, settings in SOURCES.items() if part in parts and not {*settings}.intersection(from_flags)]
+    if missing:
+        flags = " and ".join(f"--{SOURCES[part][0]}" for part in missing)
+        raise InputError(
+            f"--experiment {name}: its CONFIG is not the complete experiment, because its code makes the {' and '.join(missing)}; "
+            f"start it with `python {file}`, or give {flags}."
+        )
+    is_plain = any(isinstance(arg, ast.Name) and arg.id == "CONFIG" for call in calls for arg in call.args)
+    if is_plain or not calls:
+        return None
+    return f"this run has the settings in CONFIG of {file.name}; `python {file}` makes all runs of the experiment."
 
 
 def _keyword_lines(file: Path) -> dict[str, int]:
@@ -296,6 +338,8 @@ class Start(NamedTuple):
     """FILE:LINE, or another reason, by flat name; settings that are not listed have their default."""
     notes: tuple[str, ...] = ()
     """Messages about settings that were changed without a flag."""
+    experiment: str | None = None
+    """Name or file of the experiment whose CONFIG the settings start from; None if none was named."""
 
     def origin(self, name: str) -> str:
         """Return the origin of a setting, by its flat name."""
@@ -338,7 +382,10 @@ def choose_start(flags: StartFlags) -> Start:
         raise InputError(f"--dataset {flags.dataset} and --task {flags.task} exclude each other; set only one of them.")
     if flags.task is not None:
         settings["task"] = Setting(flags.task, "--task")
-    base = _base(flags, settings, is_run=contents.is_run)
+    experiment = flags.experiment
+    if experiment is None and "experiment" in settings and not contents.is_run:
+        experiment = settings["experiment"].value
+    base = _base(flags, settings, experiment, is_run=contents.is_run)
     settings.pop("experiment", None)
     if flags.dataset is not None:
         base = base._replace(config=base.config.replace(task=None))
@@ -348,20 +395,18 @@ def choose_start(flags: StartFlags) -> Start:
     shared = with_shared_options(base.config, algorithm)
     unset = () if shared.algorithm.options else ("algorithm_options",)
     begun = Start(shared, {name: origin for name, origin in base.origins.items() if name not in unset})
+    begun = begun._replace(experiment=experiment)
     if settings.get("task") is not None and settings["task"].value == begun.config.to_flat().get("task"):
         settings.pop("task")  # the base already has it, with its own settings
     begun = begun.changed(settings) if settings else begun
     return _smoke(begun, flags.algorithm) if flags.smoke else _cut_warm_start(begun, base, flags.steps)
 
 
-def _base(flags: StartFlags, settings: Mapping[str, Setting], *, is_run: bool) -> Experiment:
+def _base(flags: StartFlags, settings: Mapping[str, Setting], experiment: str | None, *, is_run: bool) -> Experiment:
     """Return the settings that a file's settings are applied to."""
     if is_run:
         return Experiment(TrainConfig(), {})
     own = [flags.model, flags.dataset, *(settings[name].value for name in ("model", "dataset") if name in settings)]
-    experiment = flags.experiment
-    if experiment is None and "experiment" in settings:
-        experiment = settings["experiment"].value
     if experiment is None and any(name is not None for name in own):
         return Experiment(TrainConfig(task=SumsConfig()), {})
     return read_experiment(DEFAULT_EXPERIMENT if experiment is None else experiment)

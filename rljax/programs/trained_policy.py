@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
-from rljax.data.prompts import EncodedPrompts
+from rljax.data.prompts import EncodedPrompts, list_columns_left_out, list_prompt_omissions
 from rljax.data.tokenizer import Tokenizer, check_no_special_token, has_chat_template
 from rljax.errors import InputError
 from rljax.files import check_local
@@ -327,6 +327,11 @@ def load(
         check_inputs(run, _digest_inputs(opened, **is_own), accepts=accept_changes)
     worker = opened.worker if limit is None else opened.worker.first(limit)
     folder = locate(str(target)) if run is None else None
+    if problems is not None and is_first():
+        chat_is_on, rows = opened.config.model.chat, opened.worker.prompts.problems
+        notes = list_prompt_omissions(rows, opened.tokenizer, chat=True) if chat_is_on else list_columns_left_out(rows)
+        for note in notes:
+            print(f"note: {note}.", file=sys.stderr)
     return opened._replace(
         worker=worker, missing=missing, untrusted=untrusted, skipped=skipped, trust=trust, model_folder=folder
     )

@@ -30,7 +30,9 @@ _NUMPY_NAMES = {"ndarray", "float64", "float32", "allclose"}
 _log = logging.getLogger(__name__)
 
 
-@reads("the last fenced block that defines what the tests use, else the full response")
+@reads(
+    "the last fenced block that defines what the tests use, else the full response; it can import only the standard library"
+)
 @verifier
 def code(
     prompts: Sequence[object],
@@ -41,6 +43,7 @@ def code(
     entry_point: Sequence[str | None] | None = None,
     stdin: Sequence[Sequence[str] | None] | None = None,
     stdout: Sequence[Sequence[str] | None] | None = None,
+    header: Sequence[str | None] | None = None,
     *,
     limits: Limits = Limits(),  # noqa: B008 - immutable
     workers: int | None = None,
@@ -63,6 +66,7 @@ def code(
         stdin: for each prompt what a program reads, one text per test, as in CodeContests. The program is then the
             last block; `rljax.rewards.standard_input.program_of_inputs` explains how it runs and what passes.
         stdout: for each prompt what it has to print, one text per test; required with `stdin`.
+        header: for each prompt the beginning of the program, if the prompt may be worded differently.
         limits: the resources that each program may use; set them with `functools.partial`.
         workers: how many programs run at a time; None runs one per core.
         progress: called with the number of programs judged and the number of all programs with tests; or None.
@@ -80,11 +84,15 @@ def code(
         [1.0, 0.0, None]
     """
     del columns
-    verdicts = _verdicts(prompts, completions, (tests, setup, test, entry_point, stdin, stdout), limits, workers, progress)
+    verdicts = _verdicts(
+        prompts, completions, (tests, setup, test, entry_point, stdin, stdout, header), limits, workers, progress
+    )
     return [None if verdict is None else float(all(share == 1.0 for share in verdict.shares)) for verdict in verdicts]
 
 
-@reads("the last fenced block that defines what the tests use, else the full response")
+@reads(
+    "the last fenced block that defines what the tests use, else the full response; it can import only the standard library"
+)
 def code_fraction(
     prompts: Sequence[object],
     completions: Sequence[str],
@@ -94,6 +102,7 @@ def code_fraction(
     entry_point: Sequence[str | None] | None = None,
     stdin: Sequence[Sequence[str] | None] | None = None,
     stdout: Sequence[Sequence[str] | None] | None = None,
+    header: Sequence[str | None] | None = None,
     *,
     limits: Limits = Limits(),  # noqa: B008 - immutable
     workers: int | None = None,
@@ -115,6 +124,7 @@ def code_fraction(
         entry_point: as for `code`.
         stdin: as for `code`; each test counts once.
         stdout: as for `code`.
+        header: as for `code`.
         limits: as for `code`.
         workers: as for `code`.
         progress: as for `code`.
@@ -130,7 +140,9 @@ def code_fraction(
         [0.5]
     """
     del columns
-    verdicts = _verdicts(prompts, completions, (tests, setup, test, entry_point, stdin, stdout), limits, workers, progress)
+    verdicts = _verdicts(
+        prompts, completions, (tests, setup, test, entry_point, stdin, stdout, header), limits, workers, progress
+    )
     return [None if verdict is None else sum(verdict.shares) / len(verdict.shares) for verdict in verdicts]
 
 
@@ -168,6 +180,7 @@ def program_of(
     entry_point: str | None = None,
     stdin: Sequence[str] | None = None,
     stdout: Sequence[str] | None = None,
+    header: str | None = None,
     *,
     row: int = 0,
 ) -> Program | None:
@@ -182,6 +195,7 @@ def program_of(
         entry_point: the name of the function under test.
         stdin: what the program reads, for each test.
         stdout: what it has to print, for each test.
+        header: beginning of the program, instead of the prompt.
         row: the position of the row, for errors.
 
     Returns:
@@ -203,6 +217,7 @@ def program_of(
         "setup": setup,
         "test": test,
         "entry_point": entry_point,
+        "header": header,
         **{f"tests[{i}]": text for i, text in enumerate(assertions)},
         **{f"stdin[{i}]": text for i, text in enumerate(inputs)},
         **{f"stdout[{i}]": text for i, text in enumerate(outputs)},
@@ -225,14 +240,15 @@ def program_of(
     if check and not entry:
         raise InputError(f"row {row} has a test but no entry_point; add the name of the function under test.")
     program = extract_code(completion, [entry] if entry else _tested_names(assertions))
-    combined = _combine(prompt, program, entry) if isinstance(prompt, str) and entry and _begins(prompt, entry) else None
+    begun = prompt if header is None else header
+    combined = _combine(begun, program, entry) if isinstance(begun, str) and entry and _begins(begun, entry) else None
     return Program(
         code=program if combined is None else combined,
         tests=assertions,
         setup="" if setup is None else setup,
         check=check,
         entry_point=entry,
-        prompt="" if combined is None else str(prompt),
+        prompt="" if combined is None else str(begun),
     )
 
 

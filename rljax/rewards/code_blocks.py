@@ -123,7 +123,8 @@ def blocks(text: str) -> list[Block]:
 def extract_code(completion: str, names: Collection[str] = ()) -> str:
     """Find the program in a response.
 
-    A response often has several blocks: a first try, the program, its output, an example of its use. The program is the first of
+    A response often has several blocks: a first try, the program, its output, an example of its use. If there is a program in
+    `<answer>...</answer>`, or after `<think>...</think>`, only that part is searched. The program is the first of
     these that exists:
 
     1. the last block marked as Python that defines one of the names,
@@ -206,10 +207,14 @@ def _last_block(text: str) -> str:
 
 
 def _after_thought(text: str, is_program: Callable[[str], bool]) -> str:
-    """Return the text after the reasoning at the start of a response, if this text can contain a program; else the full text."""
+    """Return what a response states as its answer: the text in the last answer tags, else the text after the reasoning at its
+    start. If that cannot contain a program, it is the full text.
+    """
     thought = _THOUGHT.match(text)
     rest = "" if thought is None else text[thought.end() :]
-    return rest if rest and (is_program(rest) or blocks(rest)) else text
+    _, opened, answer = (rest or text).rpartition("</answer>")[0].rpartition("<answer>")
+    candidates = [answer if opened else "", rest]
+    return next((each for each in candidates if each and (is_program(each) or blocks(each))), text)
 
 
 def _closed_program(text: str) -> str:

@@ -1,6 +1,5 @@
 """A constitution: rules that a response has to follow, read from a file, each with the price of breaking it."""
 
-import math
 import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ import yaml
 
 from rljax.errors import InputError
 from rljax.files import check_local
+from rljax.records import is_finite_number
 from rljax.rewards.calling import Progress
 from rljax.rewards.correctness import Failed
 from rljax.rewards.pool import shared_pool
@@ -156,8 +156,8 @@ def _rule(name: str, rule: object) -> tuple[Callable, float]:
         raise InputError(f"the rule {name!r} is {rule!r}; give it one of {', '.join(KINDS)}, and `weight` if it is not 1.")
     (kind,) = kinds
     weight = rule.get("weight", 1.0)
-    if not isinstance(weight, int | float) or isinstance(weight, bool) or not (math.isfinite(weight) and weight >= 0):
-        raise InputError(f"the weight of the rule {name!r} is {weight!r}; it must be a number, 0 or more.")
+    if not is_finite_number(weight) or weight < 0:
+        raise InputError(f"the weight of the rule {name!r} is {weight!r:.80}; it must be a number, 0 or more.")
     try:
         breaks = KINDS[kind](rule[kind])
     except (TypeError, re.error, OverflowError, RecursionError) as error:

@@ -6,13 +6,14 @@ The form of an answer counts before its value does, and here conventions decide:
 
 - **Lists** without brackets and sets are compared as values in any order, each as often as in the reference, because
   training data list roots in no fixed order. A list whose values have names, `x=1, y=2`, also matches the values alone, in the
-  same order: `1,2` or `(1,2)`.
+  same order: `1,2` or `(1,2)`; and the reference `(1,2)` accepts that list.
 - **Tuples and intervals** are compared in order and with their brackets. `(1,2)` is a point or an open interval; the reference
   alone does not tell which. It is neither `[1,2]` nor `1,2` nor `\{1,2\}`. An interval is the same as its inequality.
 - **Equations**: the reference `5` accepts `x=5`, and the references `x=5` and `a/b=5` accept `5`. Of a chain such as `3+4=7`,
   all sides that are numbers must be right. Two equations are the same if they differ by a constant factor or have the same
   solutions.
 - **Units**: see `rljax.rewards.quantity.same_quantity`. **Bases**: a base that only the reference states may be missing.
+- **Ratios** are compared by their values: `6:4` is `3:2`, and `3/2`.
 - **Words** are compared without regard to case and punctuation.
 """
 
@@ -146,13 +147,26 @@ def _match_all(reference: list, answer: list, same: Callable) -> bool:
 
 
 def _same_lists(reference: list[str], answer: list[str]) -> bool:
-    names = {stated[0] for stated in map(assignment, reference) if stated is not None}
-    around = brackets(answer[0]) if len(answer) == 1 and len(names) == len(reference) else None
-    if around is not None and around[0] + around[2] == "()":
-        answer = elements(around[1])
+    names = _names_in(reference)
+    if len(names) == len(reference):
+        answer = _in_tuple(answer)
+    elif len(answer) == len(_names_in(answer)) == len(_in_tuple(reference)) > 1:
+        values = [stated[1] for stated in map(assignment, answer) if stated is not None]
+        return all(map(_equal, _in_tuple(reference), values)) and len(reference) == 1
     if len(names) > 1 and not any(relation(text)[1] for text in answer):
         return len(reference) == len(answer) and all(map(_equal, reference, answer))
     return _match_all(reference, answer, _equal)
+
+
+def _names_in(texts: list[str]) -> set[str]:
+    """Return the names whose values equations state."""
+    return {stated[0] for stated in map(assignment, texts) if stated is not None}
+
+
+def _in_tuple(texts: list[str]) -> list[str]:
+    """Return the elements of a list that consists of one tuple; any other list is returned unchanged."""
+    around = brackets(texts[0]) if len(texts) == 1 else None
+    return elements(around[1]) if around is not None and around[0] + around[2] == "()" else texts
 
 
 def _same_brackets(reference: tuple[str, str, str] | None, answer: tuple[str, str, str] | None) -> bool:
@@ -264,8 +278,12 @@ def _words(text: str) -> str | None:
 
 def _same_ratio(reference: list[str], answer: list[str]) -> bool:
     if len(reference) == len(answer):
-        return all(map(_equal, reference, answer))
-    if len(reference) == 2 and len(answer) == 1:
-        first, second, value = map(read_number, (*reference, answer[0]))
+        pairs = [(read_number(expected), read_number(actual)) for expected, actual in zip(reference, answer, strict=True)]
+        factors = {actual / expected for expected, actual in pairs if expected and actual}
+        is_multiple = len(factors) == 1 and all(expected and actual for expected, actual in pairs)
+        return is_multiple or all(map(_equal, reference, answer))
+    ratio, single = sorted((reference, answer), key=len, reverse=True)
+    if len(ratio) == 2 and len(single) == 1:
+        first, second, value = map(read_number, (*ratio, single[0]))
         return first is not None and second is not None and value is not None and first == value * second != 0
     return False

@@ -36,6 +36,7 @@ _SPACES = (*",;: >/", *"quad qquad enspace thinspace medspace thickspace hfill s
 _NOTHING = (
     *"!()[]",
     *"left right middle displaystyle textstyle scriptstyle limits nolimits mathstrut checkmark negthinspace".split(),  # noqa: SIM905
+    *("underline", "underbrace", "boxed", "fbox"),
     *(f"{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r")),
 )
 _COMMANDS = MappingProxyType(
@@ -81,6 +82,7 @@ _BARE_FUNCTION = re.compile(
 )
 _BARE_NAME = re.compile(r"(?<![a-zA-Z\\])(pi|sqrt|infinity|infty)(?![a-zA-Z])")
 _COMBINATIONS = re.compile(r"(?:\{\})?[\^_]\{?(\d+|n)\}? ?C_\{?(\d+|[kr])\}?")
+_LINE_END = re.compile(r"(?:\\\\|\\newline|\\par)\s*$")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose ([^{}]*)\}")
 _GROUPED_BY_SPACE = re.compile(r"(?<![\d.,] )(?<![\d.,_^])\d{1,3}(?: \d{3})+(?! ?[\d/])")
 _CONJUNCTION = re.compile(r"\\text\{[^{}]*\}|(?<![a-zA-Z\\])(and|or)(?![a-zA-Z])")
@@ -110,7 +112,7 @@ def plain(text: str) -> str:
     """
     if not 0 <= nesting(text) <= _DEEPEST:
         return text
-    original, text = text, text.strip().strip("*")  # bold in Markdown
+    original, text = text, _LINE_END.sub("", text.strip().strip("*"))  # bold in Markdown
     text = re.sub(r"√ ?(\d+)", r"\\sqrt{\1}", text)
     text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_RAISED_TO_PLAIN)}}}", text)
     text = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_LOWERED_TO_PLAIN)}}}", text)

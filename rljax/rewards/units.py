@@ -10,7 +10,7 @@ inch inche in, foot feet ft, yard yd, mile mi, mg milligram, g gram gm gramme, k
 ml milliliter millilitre, l liter litre, gallon gal, second sec s, minute min, hour hr h, day, week wk, month, year
 yr, degree deg °, radian rad, celsius c, fahrenheit f, kelvin k, percent % percentage pct, dollar $ usd buck, cent ¢
 penny pennie, euro € eur, rupee r ₹ inr, yen ¥, newton n, joule j, watt w, volt v, amp ampere a, ohm, hertz hz, mole
-mol, acre, hectare ha, person people, child children, man men, woman women
+mol, am, pm, acre, hectare ha, person people, child children, man men, woman women
 """
 _NAME = MappingProxyType({word: words.split()[0] for words in _SAME.split(",") for word in words.split()})
 _COMPOUND = MappingProxyType(

@@ -4,13 +4,11 @@ A reward function is an environment of one turn. An observation is part of the r
 trained on. Token ids are never decoded and encoded again, so exactly the sampled tokens are scored.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from inspect import isclass, isfunction, signature
-from math import isfinite
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -21,8 +19,9 @@ from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.importing import import_function, is_custom
 from rljax.lazy import LazyTable
+from rljax.records import is_finite_number
 from rljax.rewards.calling import called_name, place_of
-from rljax.text import nearest_first, one_line
+from rljax.text import nearest_first, one_line, parse_json
 
 Message = Mapping[str, Any]
 STEP_SECONDS = 120.0
@@ -196,7 +195,7 @@ def make_environment(name: str, options: str | None = None) -> Environment:
         9
     """
     try:
-        arguments = json.loads(options or "{}")
+        arguments = parse_json(options or "{}")
     except ValueError as error:
         arguments = error
     if not isinstance(arguments, dict):
@@ -341,10 +340,11 @@ def _are_messages(observation: object) -> bool:
 
 
 def _are_numbers(numbers: object) -> bool:
-    return isinstance(numbers, Mapping) and all(
-        isinstance(name, str) and isinstance(value, Real | np.bool_) and isfinite(float(value))
-        for name, value in numbers.items()
-    )
+    if not isinstance(numbers, Mapping):
+        return False
+    values = [value.item() if isinstance(value, np.generic) else value for value in numbers.values()]
+    is_named = all(isinstance(name, str) for name in numbers)
+    return is_named and all(isinstance(value, bool) or is_finite_number(value) for value in values)
 
 
 def copy_problem(problem: Problem) -> Problem:

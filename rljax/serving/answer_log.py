@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rljax.errors import InputError
+from rljax.records import is_finite_number
 from rljax.serving.protocol import ApiError
 from rljax.serving.replies import Choice
 
@@ -110,7 +111,7 @@ class AnswerLog:
             )
         verdict = {key: body[key] for key in ("reward", "thumbs") if key in body}
         reward = verdict.get("reward", 0.0)
-        is_number = isinstance(reward, int | float) and not isinstance(reward, bool) and math.isfinite(reward)
+        is_number = is_finite_number(reward)
         if len(verdict) != 1 or not is_number or not isinstance(verdict.get("thumbs", True), bool):
             raise ApiError(
                 400, "The body must contain either reward, a finite number, or thumbs, true or false.", param="reward"

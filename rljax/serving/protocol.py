@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from rljax.text import unique_names
+
 MOST_SAMPLES = 128
 """Maximum number of samples per prompt, as in OpenAI's API."""
 MOST_TEMPERATURE = 2.0
@@ -170,7 +172,7 @@ def parse_json(body: bytes) -> Mapping[str, Any]:
         raise ValueError(f"{constant} is not JSON")
 
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=refuse)
+        value = json.loads(body.decode("utf-8"), parse_constant=refuse, object_pairs_hook=unique_names)
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # a lone surrogate cannot be encoded
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"The body must be JSON in UTF-8: {type(error).__name__}.", code="invalid_json") from error

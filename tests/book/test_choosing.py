@@ -124,6 +124,7 @@ def test_a_critic_needs_length_and_responses():
         ({"group": 1, "pass_k": 4}, "must be at least 2"),
         ({"group": 1, "reward": "steps"}, "must be at least 2"),
         ({"pass_k": 64}, "pass_k is 64, but pass@k needs k responses to a prompt and group is 8"),
+        ({"budget": 7}, "budget is 7, but a step samples at least the 8 responses of one group"),
     ],
 )
 def test_impossible_facts_are_refused(facts, message):

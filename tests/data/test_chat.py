@@ -232,12 +232,43 @@ def test_lost_parts_of_a_chat_are_reported():
     (note,) = list_prompt_omissions([conversation], poor, chat=True)
     assert "the model does not see them: name, tool_calls, tools" in note
     with_columns = [Problem("x", "4", None, {"system": "s"}), Problem("x", "4", None, {"documents": ["d"], "system": ""})]
-    expected = ["the prompts leave out the columns system, documents; write them into the messages"]
+    expected = ["the prompts leave out the columns system, documents; write them into the prompts"]
     assert (
         list_prompt_omissions(with_columns, make_tokenizer(), chat=True)
         == list_prompt_omissions(with_columns, ByteTokenizer(), chat=False)
         == expected
     )
+
+
+def test_what_prompts_leave_out_is_said_for_plain_prompts_and_silent_templates():
+    plain = Problem("x", "4", None, {"tools": TOOLS})
+    assert list_prompt_omissions([plain], make_tokenizer(), chat=False) == [
+        "chat is off, so the prompts leave out the column tools; use --chat"
+    ]
+    silent = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+    (note,) = list_prompt_omissions([plain], make_tokenizer(silent), chat=True)
+    assert note.endswith("the model does not see them: tools")
+    systems = Problem("s", "4", messages=({"role": "system", "content": "Add."}, QUESTION))
+    (note,) = list_prompt_omissions([systems], make_tokenizer(silent), chat=True)
+    assert note.endswith("content (of a message of the role 'system')")
+    first = "{% for m in messages %}{% if m.role == 'user' or loop.first %}{{ m.content }}{% endif %}{% endfor %}"
+    assert list_prompt_omissions([systems], make_tokenizer(first), chat=True) == []
+    twice = Problem("s", "4", messages=({"role": "system", "content": "Add."}, *systems.messages))
+    (note,) = list_prompt_omissions([systems, twice], make_tokenizer(first), chat=True)
+    assert note.endswith("content (of a message of the role 'system')")
+
+
+def test_columns_are_left_out_unless_their_text_is_in_the_prompt():
+    choices = Problem("Which is even?", "1", columns={"choices": ["3", "4"], "images": None})
+    (note,) = list_prompt_omissions([choices], ByteTokenizer(), chat=False)
+    assert note == "the prompts leave out the column choices; write it into the prompts"
+    question = {"question": "Which is even?", "choices": {"label": ["A", "B"], "text": ["3", "4"]}, "answerKey": "B"}
+    assert list_prompt_omissions(read_problems([question]).problems, ByteTokenizer(), chat=False) == []
+    images = Problem("What is this?", "a dog", columns={"images": [{"bytes": b"", "path": "x.png"}]})
+    assert "images" in list_prompt_omissions([images], ByteTokenizer(), chat=False)[0]
+    row = {"system": "Be brief.", "prompt": "2+2?", "chosen": "4", "rejected": "It is 4."}
+    pair = read_preference(row, PreferenceColumns("prompt", "chosen", "rejected"))
+    assert pair.columns == {"system": "Be brief."}
 
 
 def test_pairs_keep_tools_and_turns_that_plain_text_cannot_represent():

@@ -9,6 +9,7 @@ import pytest
 
 from rljax.data.bad_rows import describe
 from rljax.data.dataset import load_problems, read_problems
+from rljax.data.preferences import read_preferences
 from rljax.data.problem import Problem, reward_columns
 from rljax.errors import InputError
 
@@ -314,3 +315,54 @@ def test_the_four_bad_rows_of_a_real_file(shared_data):
         fault.place for fault in dropped.faults
     ]
     assert "4 bad rows kept" in describe(kept.faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ('{"prompt": "a", "prompt": "b", "answer": "1"}\n', "data.jsonl", "the name 'prompt' occurs twice in an object"),
+        ('[{"prompt": "a", "answer": "2", "answer": "1"}]', "data.json", "the name 'answer' occurs twice in an object"),
+        (
+            '{"prompt": "a", "answer": "1", "meta": {"x": 1, "x": 2}}\n',
+            "data.jsonl",
+            "the name 'x' occurs twice in an object",
+        ),
+    ],
+)
+def test_a_name_that_occurs_twice_is_refused(write, text, name, message):
+    with pytest.raises(InputError, match=message):
+        load_problems(write(text, name))
+
+
+def test_an_integer_that_no_float_can_represent_is_an_answer(write):
+    huge = 10**400 + 1
+    (problem,) = load_problems(write(f'{{"prompt": "a", "answer": {huge}}}\n'))
+    assert problem.answer == str(huge)
+    with pytest.raises(InputError, match="an answer must be text or a number, not"):
+        read_problems([{"prompt": "a", "answer": math.inf}])
+    with pytest.raises(InputError, match="a margin must be a finite number"):
+        read_preferences(write(f'{{"prompt": "a", "chosen": "x", "rejected": "y", "margin": {huge}}}\n'))
+
+
+@pytest.mark.parametrize("part", [{"type": "text"}, {"type": "text", "text": None}, {"type": "text", "content": "x"}, "x"])
+def test_a_part_of_a_message_without_text_is_refused(part):
+    with pytest.raises(InputError, match="a part of a chat message must be"):
+        read_problems([{"prompt": [{"role": "user", "content": [part]}], "answer": "1"}])
+
+
+def test_parquet_files_lose_no_column_and_no_digit(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    file = tmp_path / "data.parquet"
+    parquet.write_table(pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 3, names=["prompt", "prompt", "answer"]), file)
+    with pytest.raises(InputError, match=r"data\.parquet has the column 'prompt' more than once"):
+        load_problems(file)
+    answers = pyarrow.array([0.1, 0.25, 2.0], pyarrow.float32())
+    parquet.write_table(pyarrow.table({"prompt": ["a", "b", "c"], "answer": answers}), file)
+    assert [problem.answer for problem in load_problems(file)] == ["0.1", "0.25", "2"]
+    damaged = bytearray(file.read_bytes())
+    damaged[8:20] = b"\xff" * 12
+    file.write_bytes(damaged)
+    with pytest.raises(InputError, match=r"data\.parquet is not a parquet file that can be read"):
+        load_problems(file)

@@ -14,7 +14,8 @@ from rljax.errors import InputError
 from rljax.models.config_json import entries_that_are_read
 from rljax.models.families import FAMILIES
 from rljax.models.folder_notes import WITHOUT_EFFECT
-from rljax.models.huggingface import load_params, read_config, save_pretrained
+from rljax.models.huggingface import load_params, model_contents, read_config, save_pretrained
+from rljax.models.model_folder import INDEX, write_model
 from rljax.models.value_model import load_value_model
 
 BYTES = replace(LLAMA, vocab_size=ByteTokenizer().vocab_size)
@@ -40,6 +41,38 @@ def test_every_entry_of_a_family_in_transformers_is_known(family):
 def test_a_folder_written_by_rljax_has_no_notes(folder, capsys):
     load_params(folder, read_config(folder))
     assert capsys.readouterr().err == ""
+
+
+def test_the_index_of_shards_is_read(folder, capsys):
+    contents = model_contents(BYTES, random_params(BYTES), bos=None, eos=1)
+    write_model(folder, contents, max_shard_bytes=9000)
+    load_params(folder, read_config(folder))
+    assert capsys.readouterr().err == ""
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"]["model.layers.9.mlp.up_proj.weight"] = next(iter(index["weight_map"].values()))
+    (folder / INDEX).write_text(json.dumps(index))
+    with pytest.raises(
+        InputError, match=r"names the tensor 'model\.layers\.9\.mlp\.up_proj\.weight' .* does not contain it"
+    ):
+        load_params(folder, read_config(folder))
+
+
+@pytest.mark.parametrize(
+    ("entries", "note"),
+    [
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "a different rope_parameters; rope_scaling is read"),
+        ({"rope_theta": 77.0}, f"rope_theta=77.0; {BYTES.rope_theta} in rope_parameters is read"),
+        ({"rope_theta": 77.0, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}, None),
+    ],
+)
+def test_rotary_entries_that_contradict_each_other_are_read_as_in_transformers(folder, capsys, entries, note):
+    edit_config(folder / "config.json", **entries)
+    config, theirs = read_config(folder), AutoConfig.from_pretrained(folder).rope_parameters
+    assert config.rope_theta == theirs["rope_theta"]
+    assert (1.0 if config.rope_scaling is None else config.rope_scaling.factor) == theirs.get("factor", 1.0)
+    load_params(folder, config)
+    printed = capsys.readouterr().err
+    assert printed == "" if note is None else note in printed
 
 
 def test_unread_entries_are_reported(folder, capsys):

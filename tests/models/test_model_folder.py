@@ -150,6 +150,16 @@ def test_a_sharded_model_is_written_the_same_way(tmp_path):
     assert not kept, "JAX would keep a host copy of every array until the end"
 
 
+def test_a_value_that_the_stored_type_cannot_represent_is_refused(tmp_path):
+    large = {**PARAMS, "embedding": PARAMS["embedding"].at[0, 0].set(70_000.0)}
+    tensors = model_contents(LLAMA, large, bos=None, eos=1)
+    with pytest.raises(
+        InputError, match=r"'model\.embed_tokens\.weight' has values that float16 cannot represent; .* bfloat16"
+    ):
+        write_model(tmp_path / "model", tensors.stored_as("float16"))
+    write_model(tmp_path / "model", tensors.stored_as("bfloat16"))
+
+
 def test_a_host_that_cannot_write_does_not_block_the_others(tmp_path):
     """Every host fetches all tensors, even one whose disk is full."""
     fetched = []
@@ -177,4 +187,7 @@ def test_unknown_types_and_broken_configs_are_refused(tmp_path):
         read_json(tmp_path / "config.json")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"config.json is not valid JSON"):
+        read_json(tmp_path / "config.json")
+    (tmp_path / "config.json").write_text('{"rope_theta": 1, "rope_theta": 2}')
+    with pytest.raises(InputError, match=r"config.json is not valid JSON .*the name 'rope_theta' occurs twice"):
         read_json(tmp_path / "config.json")

@@ -177,6 +177,15 @@ def test_check_functions_can_use_helpers_from_the_prompt(completion, expected):
     assert code([ROOT], [completion], test=[CHECK], entry_point=["find_zero"]) == [expected]
 
 
+def test_the_header_begins_the_program_if_the_prompt_is_worded_differently():
+    header = 'def double(x):\n    """Return twice x."""\n'
+    columns = {"test": ["def check(candidate):\n    assert candidate(2) == 4"], "entry_point": ["double"]}
+    for prompt in ("Complete `double`.", [{"role": "user", "content": header}]):
+        assert code([prompt], ["    return 2 * x"], header=[header], **columns) == [1.0]
+        assert code([prompt], ["    return 3 * x"], header=[header], **columns) == [0.0]
+        assert code([prompt], ["    return 2 * x"], **columns) == [0.0]
+
+
 def test_a_prompt_in_words_is_not_run_as_code():
     check = "def check(candidate):\n    assert candidate(3) == 9\n    assert candidate(0) == 1"
     columns = {"test": [check], "entry_point": ["square"]}

@@ -84,6 +84,7 @@ def test_answers_are_logged_and_adapt_reads_the_feedback(logging_server):
         {"id": 7, "reward": 1},
         {"id": "x"},
         {"id": "x", "reward": "good"},
+        {"id": "x", "reward": 10**400},
         {"id": "x", "reward": True},
         {"id": "x", "thumbs": 1},
         {"id": "x", "reward": 1, "thumbs": True},

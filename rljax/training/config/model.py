@@ -1,6 +1,5 @@
 """Settings of the policy's model and of its devices."""
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -11,6 +10,7 @@ from rljax.data.images import patch_counts
 from rljax.errors import InputError
 from rljax.settings.checks import check_at_least, check_at_most_a_year
 from rljax.settings.shared_groups import MeshConfig, NetworkConfig
+from rljax.text import parse_json
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ModelConfig(NetworkConfig):
         if name is not None and not self.chat:
             raise InputError(f"{name} is {chosen[name]!r}, but chat is off; add --chat, or leave {name} out.")
         try:
-            options = {} if self.chat_template_kwargs is None else json.loads(self.chat_template_kwargs)
+            options = {} if self.chat_template_kwargs is None else parse_json(self.chat_template_kwargs)
         except (ValueError, TypeError) as error:
             options = error
         if not isinstance(options, dict):
