@@ -16,8 +16,8 @@ def minillm(*, clip: float = 0.2) -> Algorithm:
 
     ::
 
-        ∇L = (1/G) Σ_i Σ_t [∇KL(π‖π_T)(x, o_i,<t) - R_i,t+1 ∇log π(o_it)]
-        R_i,t+1 = mean over k > t of log(π_T(o_ik) / π(o_ik)), 0 at the last token
+        ∇L = (1/G) Σ_i Σ_t [∇KL(π‖π_T)(x, o_i,<t) - A_it ∇log π(o_it)]
+        A_it = mean over k > t of log(π_T(o_ik) / π(o_ik)), 0 at the last token
 
     Args:
         clip: ε = 0.2 (its authors' code), PPO's clip of the token ratio, which the paper adds for stability.
