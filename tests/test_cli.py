@@ -357,6 +357,7 @@ def test_experiments_are_found_and_document_their_command():
         "search_costs",
         "selector",
         "serving_filters",
+        "tool_throughput",
         "vapo_on_a_page",
     }
     folder = Path(__file__).resolve().parents[1] / "experiments"

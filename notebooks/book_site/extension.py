@@ -27,6 +27,7 @@ RESULTS = (
     "selector",
     "serving_filters",
     "tasks_that_separate",
+    "tool_throughput",
     "tuning",
 )
 """Tables in experiments/ that have a page; the table of slots is part of the page of algorithms."""

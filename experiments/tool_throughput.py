@@ -1,0 +1,173 @@
+"""Sampling throughput with a tool that takes half a second, as a share of the throughput without a tool.
+
+All arms play the same episodes: a small untrained transformer writes turns of about 30 tokens, a tool answers each, and equal
+seeds give equal tokens, which is checked. Every episode has a row of its own; with fewer rows, a row whose episode waits would be
+given to another one, and contexts would be read again. `waits` is how often the engine samples before it waits for steps
+that are running, and `at_once` is how many steps run at the same time. The arms alternate; each round compares with its own
+baseline, and the first plays, which compile, are left out.
+
+    python experiments/tool_throughput.py
+
+It writes experiments/tool_throughput.json and .md.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+
+from lab.rows import write_page, write_rows
+from rljax.data.problem import Problem
+from rljax.data.tokenizer import load_tokenizer
+from rljax.models import TransformerConfig, transformer_policy
+from rljax.parallel import make_mesh
+from rljax.rollout import DecodingEngine, Request, Response, Sampling, Step
+from rljax.rollout.episodes import play
+
+OUT = Path(__file__).with_suffix("")
+TOKENIZER = load_tokenizer("characters:abcdefghijklmnopqrstuvwxyz0123")
+SECONDS, TURNS, TOKENS = 0.5, 3, 400
+"""Duration of a step, turns per episode, and most tokens per episode."""
+ARMS = {
+    "no tool": (0.0, 0, 16),
+    "waits = False": (SECONDS, 0, 16),
+    "waits = True": (SECONDS, 1, 16),
+    "waits = 2": (SECONDS, 2, 16),
+    "waits = 4": (SECONDS, 4, 16),
+}
+"""Name of an arm -> seconds per step, `waits`, `at_once`."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of the experiment."""
+
+    rounds: int = 3
+    """Rounds that are measured."""
+    slots: int = 128
+    """Rows that are decoded at once."""
+    episodes: int = 128
+    """Episodes in flight."""
+    width: int = 256
+    """Width of the model."""
+    layers: int = 4
+    """Layers of the model."""
+    out: Path = OUT
+    """Output files, without their endings `.json` and `.md`."""
+
+
+class SlowTool:
+    """Answers every turn after some seconds, without using the processor."""
+
+    max_turns = TURNS
+
+    def __init__(self, seconds: float, waits: int, at_once: int):
+        self.seconds, self.waits, self.at_once = seconds, waits, at_once
+
+    def reset(self, problem: Problem) -> int:
+        """Begin at turn 0."""
+        return 0
+
+    def step(self, state: int, completion: str) -> Step:
+        """Wait, and answer."""
+        time.sleep(self.seconds)
+        return Step(state + 1, "abc", reward=float(len(completion)), done=state + 1 == TURNS)
+
+
+def make_requests(episodes: int) -> tuple[list[Request], list[Problem]]:
+    """Build the first turns, each with a prompt and a seed of its own."""
+    generator = np.random.default_rng(0)
+    prompts = generator.integers(3, TOKENIZER.vocab_size, (episodes, 8))
+    sampling = Sampling(TOKENS, (TOKENIZER.eos_token_id,))
+    requests = [Request(tuple(row.tolist()), place, place, sampling, 1000 + place) for place, row in enumerate(prompts)]
+    return requests, [Problem("", "")] * episodes
+
+
+def tokens_of(responses: Sequence[Response]) -> list[list[int]]:
+    """The token ids of the responses."""
+    return [response.tokens.tolist() for response in responses]
+
+
+def measure(arguments: Arguments) -> Iterator[list[dict[str, Any]]]:
+    """Play all arms in turns; after each round, yield a row per arm and round so far."""
+    width = arguments.width
+    sizes = {"width": width, "layers": arguments.layers, "heads": 4, "kv_heads": 2, "head_dim": 32, "hidden": 4 * width}
+    shape = TransformerConfig(TOKENIZER.vocab_size, **sizes)
+    policy = transformer_policy(shape, eos=TOKENIZER.eos_token_id)
+    assert policy.decoder is not None
+    params = policy.init(jax.random.key(0))
+    engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 8, arguments.slots)
+    requests, problems = make_requests(arguments.episodes)
+    rows: list[dict[str, Any]] = []
+    expected = None
+    names = list(ARMS)
+    for number in range(arguments.rounds + 1):
+        for name in names[number % len(names) :] + names[: number % len(names)] if number else ["no tool", "waits = 4"]:
+            before = time.monotonic()
+            responses, _ = play(engine, SlowTool(*ARMS[name]), params, requests, problems, TOKENIZER, max_failure_share=0.0)
+            seconds = time.monotonic() - before
+            found = tokens_of(responses)
+            expected = found if expected is None else expected
+            sampled = sum(int(response.mask.sum()) for response in responses)
+            turns = sum(response.turns for response in responses)
+            rows.append(
+                {
+                    "arm": name,
+                    "round": number,
+                    "seconds": round(seconds, 2),
+                    "tokens_per_second": round(sampled / seconds, 1),
+                    "turns": turns,
+                    "same_tokens": found == expected,
+                    "load": round(os.getloadavg()[0], 1),
+                }
+            )
+            print(rows[-1], flush=True)
+        if number:
+            yield [row for row in rows if row["round"] > 0]
+
+
+def report_of(rows: Sequence[dict[str, Any]]) -> str:
+    """Format the medians as a table in Markdown."""
+    baseline = {row["round"]: row["tokens_per_second"] for row in rows if row["arm"] == "no tool"}
+    lines = [
+        "| tool | `waits` | `at_once` | tokens per second | share of no tool, median (least to most) |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, (seconds, waits, at_once) in ARMS.items():
+        own = [row for row in rows if row["arm"] == name]
+        shares = sorted(row["tokens_per_second"] / baseline[row["round"]] for row in own)
+        speed = statistics.median(row["tokens_per_second"] for row in own)
+        share = f"{statistics.median(shares):.0%} ({shares[0]:.0%} to {shares[-1]:.0%})"
+        lines.append(f"| {f'{seconds:g} s' if seconds else 'none'} | {waits} | {at_once} | {speed:.0f} | {share} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(arguments: Arguments, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows and page."""
+    file = arguments.out.with_suffix(".json")
+    write_rows(file, rows)
+    loads = [row["load"] for row in rows]
+    same = "all" if all(row["same_tokens"] for row in rows) else "NOT all"
+    caption = (
+        f"tokens per second of {arguments.episodes} episodes of {TURNS} turns on {arguments.slots} rows, model of width "
+        f"{arguments.width} with {arguments.layers} layers; {rows[-1]['round']} rounds, each compared with its own "
+        f"baseline; load of the machine {min(loads):g} to {max(loads):g}; {same} arms sampled the same tokens."
+    )
+    write_page(file, "python experiments/tool_throughput.py", caption, report_of(rows))
+
+
+def main(arguments: Arguments) -> None:
+    """Measure, and write rows and page after each round."""
+    for rows in measure(arguments):
+        write(arguments, rows)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments))
