@@ -29,6 +29,17 @@ def is_custom(name: str) -> bool:
     return bool(source and colon and function)
 
 
+def names_function(text: str) -> bool:
+    """True if a text is the name of a function in a file or a module, and nothing else that has a colon.
+
+    Example:
+        >>> [names_function(text) for text in ("mine.py:reward", "package.rewards:right", "Check it: now", "http://host:80")]
+        [True, True, False, False]
+    """
+    source, _, function = text.rpartition(":")
+    return function.isidentifier() and (source.endswith(".py") or all(part.isidentifier() for part in source.split(".")))
+
+
 def import_function(name: str, role: str) -> Callable[..., Any]:
     """Import a function.
 

@@ -98,14 +98,19 @@ def start_from_run(folder: str, flags: Collection[str]) -> Start:
     `--environment` only its environment.
     """
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  as above
-    from rljax.training.parts.reward import code_of, code_of_training  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.parts.reward import (  # noqa: PLC0415  --help need not wait for JAX
+        code_of,
+        code_of_environment,
+        code_of_training,
+    )
     from rljax.training.parts.seams import read_saved_settings  # noqa: PLC0415  as above
 
     run = RunFolder.open(folder)
     config, needed = read_saved_settings(run.config)
     if not needed:  # a run that needs arguments from Python is refused before anything of it is executed
-        own = config.reward.environment
-        stated = [name for name in code_of(config) if ("--environment" if name == own else "--reward") in flags]
+        own, options = code_of_environment(config), "--environment-options" in flags
+        replaced = {name: "--environment" in flags or (options and name != config.reward.environment) for name in own}
+        stated = [name for name in code_of(config) if replaced.get(name, "--reward" in flags)]
         names = [name for name in code_of_training(config) if name not in stated]
         check_trusted(run.path, names, trust="--trust" in flags)
     return Start(config, dict.fromkeys(config.to_flat(), str(run.config_file)))

@@ -31,7 +31,15 @@ from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.rollout.environment import ENVIRONMENTS, environment_of, prompts_for
 from rljax.settings.checks import check_stop
 from rljax.tracking.run_folder import CONFIG, RunFolder
-from rljax.tracking.start_records import ENVIRONMENT, check_inputs, digest_of_name, evaluation_inputs, text_inputs
+from rljax.tracking.start_records import (
+    ENVIRONMENT,
+    OPTIONS,
+    check_inputs,
+    digest_of_name,
+    digest_of_options,
+    evaluation_inputs,
+    text_inputs,
+)
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.config import DevicesConfig, TrainConfig
 from rljax.training.memory_plan import check_loaded
@@ -46,7 +54,7 @@ from rljax.training.parts.adapter import (
 )
 from rljax.training.parts.policy import choose_policy
 from rljax.training.parts.problems import Problems, make_problems
-from rljax.training.parts.reward import code_of, digest_of_reward
+from rljax.training.parts.reward import code_of, code_of_environment, digest_of_reward
 from rljax.training.parts.seams import Seams, check_parts, read_saved_settings, refuse_missing
 from rljax.training.parts.tokenizer import check_stop_ids, configured, make_tokenizer, with_chat
 from rljax.training.setup import encode_problems
@@ -310,7 +318,7 @@ def load(
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
     untrusted = () if run is None or trust or environment is not None else _untrusted_code(config, reward)
-    skipped = config.reward.environment if config.reward.environment in untrusted else None
+    skipped = config.reward.environment if {*code_of_environment(config)}.intersection(untrusted) else None
     if untrusted or own is not None:  # what is passed replaces what the settings name
         config = config.replace(environment=None, environment_options=None)
     seams = Seams(policy, engine, environment_of(config, own), None if isinstance(reward, str) else reward)
@@ -377,7 +385,7 @@ def _override(
 
 def _untrusted_code(config: TrainConfig, reward: object) -> tuple[str, ...]:
     """Return the code that the run's settings name. If a reward is passed, it replaces theirs, and only the environment remains."""
-    return tuple(name for name in code_of(config) if reward is None or name == config.reward.environment)
+    return code_of(config) if reward is None else code_of_environment(config)
 
 
 def _missing_judges(needed: Collection[str], passed: Seams, problems: Sequence[Problem] | None) -> tuple[str, ...]:
@@ -410,6 +418,7 @@ def _digest_inputs(opened: OpenPolicy, *, rows: bool, judge: bool, environment: 
     inputs = evaluation_inputs(problems, digest_of_reward(config, None) if judge else None)
     if config.reward.environment and environment:
         inputs |= {ENVIRONMENT: digest_of_name(config.reward.environment, ENVIRONMENTS)}
+        inputs |= {OPTIONS: digest_of_options(config.reward.environment_options)}
     return inputs | text_inputs(opened.tokenizer, chat=config.model.chat) if text else inputs
 
 

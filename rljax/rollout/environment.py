@@ -17,7 +17,7 @@ import numpy as np
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
-from rljax.importing import import_function, is_custom
+from rljax.importing import import_function, is_custom, names_function
 from rljax.lazy import LazyTable
 from rljax.records import is_finite_number
 from rljax.rewards.calling import called_name, place_of
@@ -233,6 +233,25 @@ def has_trl_form(build: object) -> bool:
     return not has_step and any(
         parameter.kind is parameter.VAR_KEYWORD for parameter in signature(reset).parameters.values()
     )
+
+
+def texts_in(options: str | None) -> tuple[str, ...]:
+    """Return the options of an environment that are texts."""
+    try:
+        values = parse_json(options or "{}")
+    except ValueError:  # `make_environment` refuses it
+        return ()
+    return tuple(text for text in values.values() if isinstance(text, str)) if isinstance(values, dict) else ()
+
+
+def functions_in(options: str | None) -> tuple[str, ...]:
+    """Return the functions of files or modules that the options of an environment name, for example as its reward.
+
+    Example:
+        >>> functions_in('{"reward": "exact,mine.py:judge", "max_turns": 3}')
+        ('mine.py:judge',)
+    """
+    return tuple(name for text in texts_in(options) for name in text.split(",") if names_function(name))
 
 
 def prompts_for(split: Any, environment: Environment | None, tokenizer: Tokenizer) -> Any:

@@ -8,6 +8,7 @@ file of the same name. If a run were resumed with different inputs, its results 
 import hashlib
 import inspect
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,14 +33,15 @@ from rljax.importing import is_custom, sources_of
 from rljax.models.huggingface import locate
 from rljax.rewards import MADE_OF
 from rljax.rewards.protocol import Weighted
+from rljax.rollout.environment import functions_in, texts_in
 from rljax.tracking.rows import json_safe, read_rows
 from rljax.tracking.run_folder import RunFolder
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 TRAIN_ROWS, HELDOUT_ROWS, REWARD = "training rows", "held-out rows", "reward"
 TOKENIZER, TEMPLATE = "tokenizer", "chat template"
-ENVIRONMENT = "environment"
-EVALUATION_INPUTS = (HELDOUT_ROWS, REWARD, ENVIRONMENT, TOKENIZER, TEMPLATE)
+ENVIRONMENT, OPTIONS = "environment", "environment's files"
+EVALUATION_INPUTS = (HELDOUT_ROWS, REWARD, ENVIRONMENT, OPTIONS, TOKENIZER, TEMPLATE)
 """Inputs that determine a run's held-out accuracy."""
 MODEL = "model:"
 """Prefix of the name of a reward that is a model folder."""
@@ -270,6 +272,15 @@ def digest_of_name(name: str, built_in: Iterable[str]) -> str | None:
     if family in MADE_OF:
         return _digest_of_file(Path(source).expanduser())
     return _digest_of_code(name.rpartition(":")[0]) if is_custom(name) else None
+
+
+def digest_of_options(options: str | None) -> str | None:
+    """Compute a digest of the code and the files that the options of an environment name; None if they name none."""
+    code = [digest_of_name(name, ()) for name in functions_in(options)]
+    files = [Path(text).expanduser() for text in texts_in(options)]
+    data = [_digest_of_file(file) for file in files if os.path.isfile(file)]  # False for any text that cannot be a path
+    known = [digest for digest in (*code, *data) if digest is not None]
+    return digest_of(known) if known else None
 
 
 def _digest_of_code(source: str) -> str | None:

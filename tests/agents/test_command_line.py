@@ -75,6 +75,27 @@ def metrics_of(folder, run):
     ]
 
 
+def test_a_function_in_the_options_of_an_environment_is_code_as_well(folder, capsys):
+    judge = folder / "judge.py"
+    judge.write_text("def judge(completions, **columns):\n    return [float('a' in text) for text in completions]\n")
+    options = ("--environment-options", json.dumps({"reward": f"{judge}:judge", "request": "again"}))
+    run = f"{folder}/options"
+    small = ("--dataset", f"{folder}/rows.jsonl", "--environment", "self_correction", *options, *SMALL)
+    printed(capsys, "train", *small, "--run", run, "--steps", "1")
+    judge.write_text(judge.read_text() + f"\n\nopen({str(folder / 'executed')!r}, 'w').close()\n")
+    refused(capsys, r"executes .*judge\.py:judge, which is code", "train", "--resume", run, "--steps", "2")
+    refused(capsys, r"is judged by .*judge\.py:judge, which is code", "eval", run)
+    refused(capsys, r"is judged by .*judge\.py:judge, which is code", "eval", run, "--reward", "exact")
+    assert not (folder / "executed").exists()
+    refused(capsys, "environment's files of the run .* changed", "train", "--resume", run, "--trust", "--steps", "2")
+    refused(capsys, "environment's files of the run .* changed", "eval", run, "--trust")
+    assert "accuracy" in printed(capsys, "eval", run, "--trust", "--accept-changes")
+    assert (folder / "executed").exists()
+    (folder / "executed").unlink()
+    printed(capsys, "eval", run, "--environment", "self_correction", "--environment-options", '{"request": "again"}')
+    assert not (folder / "executed").exists(), "the options of the command replace the run's"
+
+
 def test_a_file_trains_resumes_evaluates_and_samples(folder, capsys):
     printed(capsys, *train(folder, "whole", "--steps", "4"))
     rows = metrics_of(folder, "whole")

@@ -18,11 +18,13 @@ from rljax.tracking.rows import is_evaluation, past_rows
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.start_records import (
     ENVIRONMENT,
+    OPTIONS,
     Change,
     digest_of_files,
     digest_of_model,
     digest_of_name,
     digest_of_object,
+    digest_of_options,
     digest_of_rows,
     evaluation_inputs,
     text_inputs,
@@ -86,6 +88,7 @@ def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
         ),
         **text_inputs(setup.tokenizer, chat=config.model.chat),
         ENVIRONMENT: digest_of_name(named, ENVIRONMENTS) if named else digest_of_object(environment),
+        OPTIONS: digest_of_options(config.reward.environment_options),
         "algorithm": digest_of_name(config.algorithm.name, BY_NAME),
         "step reward": digest_of_name(config.reward.step_reward or "", STEP_REWARDS),
         "teacher": digest_of_model(config.algorithm.teacher),

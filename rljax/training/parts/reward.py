@@ -14,6 +14,7 @@ from rljax.rewards import BY_NAME, MADE_OF, RUN_PROGRAMS, resolve
 from rljax.rewards.protocol import combine, needs_all_hosts
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.rollout import Environment, RolloutWorker
+from rljax.rollout.environment import functions_in
 from rljax.tracking.start_records import digest_of_parts
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import Problems
@@ -79,7 +80,13 @@ def code_of(config: TrainConfig) -> tuple[str, ...]:
     """
     names = (name.removeprefix("brier:") for name in config.reward.names)
     own = [name for name in names if name not in BY_NAME and name.partition(":")[0] not in NO_CODE and is_custom(name)]
-    return (*own, *filter(is_custom, [config.reward.environment or ""]))
+    return (*own, *code_of_environment(config))
+
+
+def code_of_environment(config: TrainConfig) -> tuple[str, ...]:
+    """Return the environment, and the functions that its options name, if they are code in a file or a module."""
+    names = (config.reward.environment or "", *functions_in(config.reward.environment_options))
+    return tuple(name for name in names if name.partition(":")[0] not in NO_CODE and is_custom(name))
 
 
 def code_of_training(config: TrainConfig) -> tuple[str, ...]:
