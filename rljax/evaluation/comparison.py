@@ -72,8 +72,8 @@ def describe_sets(sets: Mapping[str, Sequence[Row]]) -> list[str]:
         sets: name of a set -> its rows of `heldout.jsonl`.
 
     Example:
-        >>> row = dict(step=0, problem=0, prompt="1+1=", completion="3", answer="2", reward=0.0)
-        >>> describe_sets({"sums": [row, row | dict(step=5, completion="2", reward=1.0)]})
+        >>> row = dict(step=0, problem=0, prompt="1+1=", completion="3", answer="2", reward=0.0, correct=False)
+        >>> describe_sets({"sums": [row, row | dict(step=5, completion="2", reward=1.0, correct=True)]})
         ['Accuracy on sums: 0.0% before RL, 100.0% after (1 problem): 1 became right, 0 became wrong.']
     """
     lines = []

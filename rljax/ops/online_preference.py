@@ -178,7 +178,7 @@ def mixture_win_rate(
     Example:
         >>> import jax.numpy as jnp
         >>> log_ratio = jnp.log(jnp.array([1.0, 1.0, 3.0]))
-        >>> mixture_win_rate(jnp.array([0.5, 0.0, 1.0]), log_ratio, mixture=1.0).tolist()
+        >>> jnp.round(mixture_win_rate(jnp.array([0.5, 0.0, 1.0]), log_ratio, mixture=1.0), 2).tolist()
         [0.75, 0.0, 1.0]
 
     Source:
