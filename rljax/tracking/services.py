@@ -91,6 +91,7 @@ class MlflowTracker:
         self._mlflow = _import_package("mlflow", "MLflow")
         self._client = self._mlflow.MlflowClient()
         self._sent: list[Any] = []
+        self._lost = 0
         id_file = run.path / "mlflow.id"
         if id_file.is_file():
             self._id = id_file.read_text().strip()
@@ -118,15 +119,20 @@ class MlflowTracker:
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Send the responses as one file of JSON lines."""
         text = sample_lines(step, rows).decode()
+        self._wait()  # MLflow reads the run's metrics here, and a store of files cannot be read while they are written
         self._attempt("the samples", lambda: self._client.log_text(self._id, text, f"samples/step-{step}.jsonl"))
 
     def close(self) -> None:
         """Wait until everything has been sent, and end the run."""
-        lost = sum(not self._attempt("metrics", operation.wait) for operation in self._sent)
-        self._sent.clear()
-        if lost:
-            _log.warning("MLflow did not accept %d rows of metrics; metrics.jsonl has them.", lost)
+        self._wait()
+        if self._lost:
+            _log.warning("MLflow did not accept %d rows of metrics; metrics.jsonl has them.", self._lost)
         self._attempt("the end of the run", lambda: self._client.set_terminated(self._id))
+
+    def _wait(self) -> None:
+        """Wait until the metrics have been sent, and count the rows that were not accepted."""
+        self._lost += sum(not self._attempt("metrics", operation.wait) for operation in self._sent)
+        self._sent.clear()
 
     def _attempt(self, what: str, work: Callable[[], object]) -> bool:
         """Send something; return whether it succeeded. A server that cannot be reached must not end the run."""

@@ -144,6 +144,21 @@ def test_mlflow_receives_everything_and_resumes(run, monkeypatch):
     assert mlflow.calls[-1] == ("update", "abc", "RUNNING")
 
 
+def test_samples_are_sent_when_no_metrics_are_being_written(run, monkeypatch):
+    """Sending a file reads the run, and a store of files cannot be read while another thread writes to it."""
+    mlflow, order = FakeMlflow(), []
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setattr(mlflow, "log_batch", lambda *_, **__: SimpleNamespace(wait=lambda: order.append("waited")))
+    tracker = MlflowTracker(run, experiment="sums")
+    monkeypatch.setattr(mlflow, "log_text", lambda *_: order.append("samples"))
+    tracker.log("rl", 1, {"reward": 0.5})
+    tracker.log("eval", 1, {"accuracy": 0.5})
+    assert order == [], "metrics are sent in the background"
+    tracker.samples(1, SAMPLES)
+    tracker.close()
+    assert order == ["waited", "waited", "samples"]
+
+
 def test_mlflow_receives_settings_in_batches_and_reuses_an_experiment(tmp_path, monkeypatch):
     mlflow = FakeMlflow()
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
