@@ -275,7 +275,9 @@ def digest_of_name(name: str, built_in: Iterable[str]) -> str | None:
 
 
 def digest_of_options(options: str | None) -> str | None:
-    """Compute a digest of the code and the files that the options of an environment name; None if they name none."""
+    """Compute a digest of the code and the files that the options of an environment name; None if there are none."""
+    if options is None:
+        return None
     code = [digest_of_name(name, ()) for name in functions_in(options)]
     files = [Path(text).expanduser() for text in texts_in(options)]
     data = [_digest_of_file(file) for file in files if os.path.isfile(file)]  # False for any text that cannot be a path

@@ -85,7 +85,8 @@ def code_of(config: TrainConfig) -> tuple[str, ...]:
 
 def code_of_environment(config: TrainConfig) -> tuple[str, ...]:
     """Return the environment, and the functions that its options name, if they are code in a file or a module."""
-    names = (config.reward.environment or "", *functions_in(config.reward.environment_options))
+    options = config.reward.environment_options
+    names = (config.reward.environment or "", *(functions_in(options) if options else ()))
     return tuple(name for name in names if name.partition(":")[0] not in NO_CODE and is_custom(name))
 
 
