@@ -6,10 +6,12 @@ held out.
     curl -L -o gsm8k_train.jsonl https://raw.githubusercontent.com/openai/grade-school-math/master/grade_school_math/data/train.jsonl
     python experiments/real/gsm8k.py --model HuggingFaceTB/SmolLM2-135M-Instruct --problems gsm8k_train.jsonl
 
-How much there is to reinforce: the share of held-out problems that the model solves before training, in 1, 4 and 16 tries.
+How much there is to reinforce: the share of held-out problems that the model solves before training, in 1, 4 and 8 tries. Of the
+first 96 problems it is 1.2, 4.2 and 7.3 % (95 % intervals 0.4 to 2.1, 1.6 to 7.7 and 3.6 to 14.3 %), so hardly one group of 8 in 14
+has a right response; 60 % of the responses are cut off at 256 tokens (gsm8k_before.json, on two CPU cores).
 
-    rljax eval HuggingFaceTB/SmolLM2-135M-Instruct --dataset runs/gsm8k/problems/heldout.jsonl \
-        --reward experiments/real/gsm8k.py:last_number --no-reward-messages --samples 16 --k 1 4 16 --max-response-tokens 256
+    rljax eval HuggingFaceTB/SmolLM2-135M-Instruct --dataset runs/gsm8k/problems/heldout.jsonl --limit 96 \
+        --reward experiments/real/gsm8k.py:last_number --no-reward-messages --samples 8 --k 1 4 8 --max-response-tokens 256
 """
 
 import json
