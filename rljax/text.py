@@ -29,7 +29,7 @@ def one_line(error: BaseException) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON, and refuse an object with the same name twice, of which the standard library keeps only the last.
+    """Parse JSON, and refuse an object with the same name twice; the standard library would keep only the last value.
 
     Raises:
         ValueError: the text is not JSON in UTF-8, or a name occurs twice in an object.

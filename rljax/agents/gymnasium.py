@@ -79,9 +79,9 @@ class GymnasiumEnvironment:
             )
         self.gymnasium = import_optional("gymnasium", "gymnasium")
         self.name, self.options = name, {} if options is None else dict(options)
-        self.is_drawn = False
+        self.has_picture = False
         game = self._make()
-        self.is_drawn = picture and "ansi" in game.metadata.get("render_modes", ())
+        self.has_picture = picture and "ansi" in game.metadata.get("render_modes", ())
         self.space, self.spec = game.action_space, game.spec
         self._check_spaces(game.observation_space)
         game.close()
@@ -125,9 +125,9 @@ class GymnasiumEnvironment:
 
     def _make(self) -> Any:
         errors = self.gymnasium.error
-        drawn = {"render_mode": "ansi"} if self.is_drawn else {}
+        mode = {"render_mode": "ansi"} if self.has_picture else {}
         try:
-            return self.gymnasium.make(self.name, disable_env_checker=True, **drawn, **self.options)
+            return self.gymnasium.make(self.name, disable_env_checker=True, **mode, **self.options)
         except errors.Error as error:  # an unknown name or version
             raise InputError(
                 f"gymnasium has no environment {self.name!r} ({one_line(error)}); correct the name."
@@ -149,7 +149,7 @@ class GymnasiumEnvironment:
                 f"at most {MOST_ACTIONS} numbered ones (Discrete). Wrap the environment, and register the wrapped one."
             )
         numbers = write_observation(observations.sample()).count(",") + 1
-        if numbers > MOST_NUMBERS and not self.is_drawn:
+        if numbers > MOST_NUMBERS and not self.has_picture:
             raise InputError(
                 f"gymnasium: an observation of {self.name!r} has {numbers} numbers, more than {MOST_NUMBERS}, and no text picture "
                 "(render mode ansi); wrap the environment, and register the wrapped one."
@@ -190,7 +190,7 @@ class GymnasiumEnvironment:
 
     def _write(self, game: Any, observation: Any) -> str:
         """Write an observation as text."""
-        if self.is_drawn:
+        if self.has_picture:
             return HIGHLIGHT.sub(r"[\1]", game.render()).strip("\n")
         return write_observation(observation)
 

@@ -66,7 +66,7 @@ class Shop:
         return [{"role": "user", "content": f"{rules} Customer: I want a bag. The {name}: {value}."}]
 
     def reset(self, problem: Problem) -> ShopState:
-        """Begin a dialogue with a shelf of different articles, of which the customer wants one."""
+        """Begin a dialogue: fill the shelf with different articles, and choose the one that the customer wants."""
         generator = random.Random(f"shop {self.articles} {problem.answer}")
         values = generator.sample(list(product(*QUALITIES.values())), self.articles)
         shelf = {number: dict(zip(QUALITIES, each, strict=True)) for number, each in enumerate(values, start=1)}

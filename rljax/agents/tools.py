@@ -142,12 +142,17 @@ class ToolEnvironment:
         try:
             found = tool(**call.arguments, **state)
             found = await found if inspect.isawaitable(found) else found
-            if state:
-                kept[call.name], found = found
         except (InputError, KeyboardInterrupt):
             raise
         except Exception as error:  # a tool is user code, and the model may give it anything
             return f"Error: {call.name}: {one_line(error)}."
+        if state:
+            if not isinstance(found, tuple) or len(found) != 2:
+                raise InputError(
+                    f"environment.tools: {call.name} has a parameter {EPISODE_STATE}, so it must return a pair, what to keep and the "
+                    f"result; got {found!r:.80}."
+                )
+            kept[call.name], found = found
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
         return text if len(text) <= MAX_RESULT_CHARACTERS else f"{text[:MAX_RESULT_CHARACTERS]}… (cut)"
 

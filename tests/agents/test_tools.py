@@ -134,6 +134,22 @@ def test_a_tool_keeps_state_within_an_episode():
     assert "there is no argument 'episode_state'" in again.observation[0]["content"]
 
 
+def forget(text: str, episode_state: object) -> str:
+    """Return no pair.
+
+    Args:
+        text: what is returned.
+        episode_state: not returned.
+    """
+    return text
+
+
+def test_a_tool_that_keeps_state_must_return_a_pair():
+    environment = type("Forgetting", (ToolEnvironment,), {"tools": (forget,)})()
+    with pytest.raises(InputError, match="forget has a parameter episode_state, so it must return a pair, .* got 'ab'"):
+        environment.step(environment.reset(PROBLEM), parse_turn(call("forget", text="ab")))
+
+
 async def wait(text: str) -> str:
     """Wait.
 
