@@ -149,8 +149,8 @@ class ToolEnvironment:
         if state:
             if not isinstance(found, tuple) or len(found) != 2:
                 raise InputError(
-                    f"environment.tools: {call.name} has a parameter {EPISODE_STATE}, so it must return a pair, what to keep and the "
-                    f"result; got {found!r:.80}."
+                    f"environment.tools: {call.name} has a parameter {EPISODE_STATE}, so it must return a pair, what to keep and "
+                    f"the result; got {found!r:.80}."
                 )
             kept[call.name], found = found
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)

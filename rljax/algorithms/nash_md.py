@@ -28,11 +28,12 @@ def nash_md(*, mixture: float = 0.125, tau: float = 0.008) -> Algorithm:
             reference.
         tau: τ = 0.008 (the paper's), weight of the KL penalty, probability of winning per nat.
 
-    Deviations: the paper's preference model reads two texts, so its preferences may be circular; here the response with the higher
-    reward wins, and P = 1/2 for equal rewards. The paper samples y' token by token from the mixture of both distributions; here the other
-    responses of the group stand for the mixture of complete responses (its Eq. 3), with self-normalized importance weights. With
-    G = 2 there is only one, so `mixture` has no effect; take at least 4. It is on-policy: take one update per rollout. The
-    objective's value is relative to the sampling policy's (log ρ in place of log π).
+    Deviations: the paper's preference model reads two texts, so its preferences may be circular; here the response with the
+    higher reward wins, and P = 1/2 for equal rewards. The paper samples y' token by token from the mixture of both
+    distributions; here the other responses of the group stand for the mixture of complete responses (its Eq. 3), with
+    self-normalized importance weights. With G = 2 there is only one, so `mixture` has no effect; take at least 4. It is
+    on-policy: take one update per rollout. The objective's value is relative to the sampling policy's (log ρ in place of log
+    π).
     """
     check_between(0, 1, mixture=mixture)
     check_nonnegative(tau=tau)

@@ -146,7 +146,7 @@ def forget(text: str, episode_state: object) -> str:
 
 def test_a_tool_that_keeps_state_must_return_a_pair():
     environment = type("Forgetting", (ToolEnvironment,), {"tools": (forget,)})()
-    with pytest.raises(InputError, match="forget has a parameter episode_state, so it must return a pair, .* got 'ab'"):
+    with pytest.raises(InputError, match=r"forget has a parameter episode_state, so it must return a pair, .* got 'ab'"):
         environment.step(environment.reset(PROBLEM), parse_turn(call("forget", text="ab")))
 
 
