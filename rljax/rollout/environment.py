@@ -113,7 +113,7 @@ class CallSettings(NamedTuple):
     """Time limit of a call."""
     at_once: int = AT_ONCE
     """Calls that run at the same time."""
-    waits: int = False
+    waits: int = 0
     """How often other turns are sampled before the results of its steps are awaited."""
     tools: Sequence[Any] = ()
     """Tools on offer: functions, or JSON schemas."""
@@ -128,7 +128,7 @@ def read_call_settings(environment: Environment) -> CallSettings:
     settings = CallSettings(
         getattr(environment, "step_seconds", STEP_SECONDS),
         getattr(environment, "at_once", AT_ONCE),
-        getattr(environment, "waits", False),
+        getattr(environment, "waits", 0),
         getattr(environment, "tools", ()),
     )
     faults = {
