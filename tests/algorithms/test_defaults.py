@@ -124,7 +124,7 @@ def test_every_default_has_its_source_and_every_deviation_is_named(name):
         ("vc_ppo", ("from secondary descriptions", "not verified")),
         ("a_star_po", ("first step", "8 responses of the reference")),
         ("minillm", ("T - t - 1", "its Eq. 4", "--auxiliary")),
-        ("nash_md", ("take at least 4", "equal rewards draw")),
+        ("nash_md", ("take at least 4", "P = 1/2 for equal rewards")),
         ("xpo", ("all responses are the policy's", "all pairs seen so far")),
         ("dppo", ("Section 5.2", "Appendix C.1", "to 20 in verl")),
     ],
