@@ -192,7 +192,9 @@ def _marks(record: Record) -> str:
 
 def _page(family: str, page: Family) -> str:
     name = FAMILIES[family].classes
-    adapter = "" if family == "phi3" else "; `--adapter` writes a folder for peft"
+    has_experts = "num_experts_per_tok" in FAMILIES[family].defaults
+    condition = ", if `lora_targets` is `attention`" if has_experts else ""
+    adapter = "" if family == "phi3" else f"; `--adapter` writes a folder for peft{condition}"
     defaults = [(f"`{entry}`", f"`{value}`") for entry, value in (USUAL | FAMILIES[family].defaults).items()]
     return f"""(model-{family})=
 # Model family: {name}

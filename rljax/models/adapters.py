@@ -1,12 +1,14 @@
 """Low-rank adapters: a frozen matrix W is replaced by W + α/r · A B, and only A and B are trained.
 
 Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", arXiv:2106.09685, equation 3. A matrix may have
-several input and output axes, such as `[D, N, H]`; A has the input axes and B the output axes.
+several input and output axes, such as `[D, N, H]`; A has the input axes and B the output axes. The matrices of a layer's
+experts are one array, `[E, I, O]`, and each expert has its own A and B.
 """
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,18 +18,18 @@ from jax.tree_util import tree_leaves_with_path
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from rljax.errors import InputError
-from rljax.models.axes import INPUT_AXES
-from rljax.models.patterns import matches, select_paths
+from rljax.models.axes import INPUT_AXES, matrix_axes
+from rljax.models.patterns import select_paths
 from rljax.models.policy import Copied, Copies, Params, path_names, with_copies
 from rljax.models.quantization import Quantized, dequantize, dequantize_params
 
 
 class LowRank(NamedTuple):
-    """The two low-rank factors of one matrix's update."""
+    """The two low-rank factors of one matrix's update, or of the updates of all experts' matrices."""
 
-    a: Float[Array | np.ndarray, "*I r"]
+    a: Float[Array | np.ndarray, "*I r"] | Float[Array | np.ndarray, "E I r"]
     """A: maps the inputs to the rank."""
-    b: Float[Array | np.ndarray, "r *O"]
+    b: Float[Array | np.ndarray, "r *O"] | Float[Array | np.ndarray, "E r O"]
     """B: maps the rank to the outputs."""
 
 
@@ -63,38 +65,10 @@ def adapted_paths(params: PyTree[Array | jax.ShapeDtypeStruct], targets: Collect
         targets: patterns of paths, see `rljax.models.patterns.matches`.
 
     Raises:
-        InputError: a pattern matches no such matrix, or only matrices of experts.
+        InputError: a pattern matches no such matrix.
     """
-    paths = [path_names(path) for path, _ in tree_leaves_with_path(params)]
-    check_experts(paths, targets)
+    paths = (path_names(path) for path, _ in tree_leaves_with_path(params))
     return select_paths(targets, (path for path in paths if path[-1] in INPUT_AXES), setting="lora_targets")
-
-
-def check_experts(paths: Sequence[tuple[str, ...]], targets: Collection[str]) -> None:
-    """Refuse patterns that select only matrices of experts or routers, which have no low-rank adapter.
-
-    Args:
-        paths: paths of all parameters.
-        targets: patterns of paths.
-
-    Raises:
-        InputError: there is such a pattern; the message says which matrices can be adapted.
-    """
-    parts = [path for path in paths if path[-1].startswith(("expert_", "router"))]
-    adapted = list(dict.fromkeys("/".join(path[-2:]) for path in paths if path[-1] in INPUT_AXES))
-    for pattern in targets:
-        if any(matches(pattern, path) for path in parts) and not any(
-            matches(pattern, path) for path in paths if path[-1] in INPUT_AXES
-        ):
-            raise InputError(
-                f"lora_targets: {pattern!r} selects matrices of experts, which have no low-rank adapter; a model with experts is "
-                f"adapted in {', '.join(adapted)}: set lora_targets to attention, or leave lora_rank out to train all parameters."
-            )
-
-
-def _sizes(path: tuple[str, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes of the input axes, and of the output axes."""
-    return shape[: INPUT_AXES[path[-1]]], shape[INPUT_AXES[path[-1]] :]
 
 
 def init_adapter(
@@ -114,14 +88,14 @@ def init_adapter(
     paths = set(adapted_paths(params, targets))
 
     def factors(path: tuple[str, ...], shape: tuple[int, ...], number: int) -> LowRank:
-        inputs, outputs = _sizes(path, shape)
+        experts, inputs, outputs = matrix_axes(path[-1], shape)
         most = min(math.prod(inputs), math.prod(outputs))
         if rank > most:
             raise InputError(
                 f"lora_rank is {rank}, but {'/'.join(path)} of shape {list(shape)} has a rank of at most {most}."
             )
-        a = jax.random.normal(jax.random.fold_in(key, number), (*inputs, rank)) / math.sqrt(math.prod(inputs))
-        return LowRank(a, jnp.zeros((rank, *outputs)))
+        a = jax.random.normal(jax.random.fold_in(key, number), (*experts, *inputs, rank)) / math.sqrt(math.prod(inputs))
+        return LowRank(a, jnp.zeros((*experts, rank, *outputs)))
 
     adapter: dict[Any, Any] = {}
     for number, (path, leaf) in enumerate(tree_leaves_with_path(params)):
@@ -158,10 +132,17 @@ def merge(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]
     """
     if isinstance(adapter, LowRank):
         matrix = dequantize(params) if isinstance(params, Quantized) else params
-        return matrix + scale * jnp.tensordot(adapter.a, adapter.b, axes=1)
+        return matrix + scale * _update(adapter, matrix.ndim)
     if not isinstance(params, dict):
         return params
     return {name: merge(value, adapter[name], scale) if name in adapter else value for name, value in params.items()}
+
+
+def _update(factors: LowRank, ndim: int) -> Array:
+    """A B, for each expert if the matrix, which has `ndim` axes, belongs to experts."""
+    a, b = factors
+    product = partial(jnp.tensordot, axes=1)
+    return jax.vmap(product)(a, b) if a.ndim + b.ndim - 2 > ndim else product(a, b)
 
 
 def effective_params(base: Base | None, params: Params | None) -> Params:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -94,9 +94,36 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Name of a parameter, or of the norm that a scale belongs to -> its logical axes."""
 
 INPUT_AXES: Mapping[str, int] = MappingProxyType(
-    {"query": 1, "key": 1, "value": 1, "output": 2, "gate": 1, "up": 1, "down": 1}
+    {
+        **{"query": 1, "key": 1, "value": 1, "output": 2, "gate": 1, "up": 1, "down": 1},
+        **{"expert_gate": 1, "expert_up": 1, "expert_down": 1},
+    }
 )
-"""Matrix of a layer -> number of its leading axes that are multiplied with the input; the other axes belong to the output."""
+"""Matrix of a layer -> number of its axes that are multiplied with the input. Before them is the axis of the experts, if the matrix
+belongs to experts; the axes after them belong to the output."""
+
+
+class MatrixAxes(NamedTuple):
+    """The axes of a layer's matrix: their names, sizes, or places."""
+
+    experts: tuple[Any, ...]
+    """The axis of the experts; empty if the matrix does not belong to experts."""
+    inputs: tuple[Any, ...]
+    """The axes that are multiplied with the input."""
+    outputs: tuple[Any, ...]
+    """The axes of the output."""
+
+
+def matrix_axes(name: str, axes: tuple[Any, ...]) -> MatrixAxes:
+    """Divide the axes of a layer's matrix, which `INPUT_AXES` lists.
+
+    Example:
+        >>> matrix_axes("expert_up", (8, 64, 256)), matrix_axes("output", (4, 16, 64))
+        (MatrixAxes(experts=(8,), inputs=(64,), outputs=(256,)), MatrixAxes(experts=(), inputs=(4, 16), outputs=(64,)))
+    """
+    first = PARAMETERS[name].count("experts")
+    end = first + INPUT_AXES[name]
+    return MatrixAxes(axes[:first], axes[first:end], axes[end:])
 
 
 def is_on_cpus(mesh: Mesh) -> bool:
@@ -156,8 +183,8 @@ def parameter_axes(path: tuple[str, ...]) -> tuple[str, ...]:
     """
     owner, name = ("", *path)[-2:]
     if owner in INPUT_AXES and name in ("a", "b"):
-        axes, inputs = PARAMETERS[owner], INPUT_AXES[owner]
-        return (*axes[:inputs], "rank") if name == "a" else ("rank", *axes[inputs:])
+        experts, inputs, outputs = matrix_axes(owner, PARAMETERS[owner])
+        return (*experts, *inputs, "rank") if name == "a" else (*experts, "rank", *outputs)
     return PARAMETERS[owner if name in ("scale", "codes") else name]
 
 

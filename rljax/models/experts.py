@@ -5,7 +5,7 @@ Axes: as in `rljax.models.transformer`, and E experts, C experts chosen for each
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jax.nn.initializers import normal
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from rljax.models.adapters import Adapted
 from rljax.models.axes import TENSOR, spec_of
 from rljax.models.config import Routing, TransformerConfig
 from rljax.models.policy import in_precision
@@ -27,10 +28,15 @@ class Linear(NamedTuple):
     """The matrices."""
     bias: Float[Array, "E O"] | None = None
     """The biases; None: the layers have none."""
+    factors: tuple[Float[Array, "E I r"], Float[Array, "E r O"]] | None = None
+    """A and α/r B of each expert's adapter; None: the layers have none."""
 
     def __call__(self, x: Float[Array, "X I"], sizes: Int[Array, "E"]) -> Float[Array, "X O"]:
         """Apply the layer of each expert to its group of tokens; the groups follow one another and have these sizes."""
         out = jax.lax.ragged_dot(x, self.matrix, sizes)
+        if self.factors is not None:
+            a, scaled_b = self.factors
+            out += jax.lax.ragged_dot(jax.lax.ragged_dot(x, a, sizes), scaled_b, sizes)
         if self.bias is None:
             return out
         group = jnp.repeat(
@@ -89,14 +95,22 @@ class Experts(nnx.Module):
 
     def _experts(self, dtype: jnp.dtype) -> tuple[Linear, Linear, Linear]:
         """Return the layers gate, up and down of all experts, in a precision."""
-        gate, up, down = (
-            in_precision(one.get_value(), dtype) for one in (self.expert_gate, self.expert_up, self.expert_down)
-        )
-        if not self.routing.has_bias:
-            return Linear(gate), Linear(up), Linear(down)
-        biases = (self.expert_gate_bias, self.expert_up_bias, self.expert_down_bias)
-        gate_bias, up_bias, down_bias = (in_precision(bias.get_value(), dtype) for bias in biases)
-        return Linear(gate, gate_bias), Linear(up, up_bias), Linear(down, down_bias)
+        names = ("expert_gate", "expert_up", "expert_down")
+        layers = [_linear(getattr(self, name).get_value(), dtype) for name in names]
+        if self.routing.has_bias:
+            biases = [in_precision(getattr(self, f"{name}_bias").get_value(), dtype) for name in names]
+            layers = [layer._replace(bias=bias) for layer, bias in zip(layers, biases, strict=True)]
+        gate, up, down = layers
+        return gate, up, down
+
+
+def _linear(held: Any, dtype: jnp.dtype) -> Linear:
+    """Return the layer of each expert, in a precision, from a parameter: the matrices, with or without an adapter."""
+    if not isinstance(held, Adapted):
+        return Linear(in_precision(held, dtype))
+    matrix: Any = held.matrix  # never quantized: `quantize_parameter` refuses the matrices of experts
+    a, b = held.factors
+    return Linear(in_precision(matrix, dtype), factors=(jnp.asarray(a, dtype), jnp.asarray(held.scale * b, dtype)))
 
 
 def apply_gate(

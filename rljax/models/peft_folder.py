@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from rljax.errors import InputError
 from rljax.models.adapters import Adapter, LowRank
 from rljax.models.axes import INPUT_AXES
-from rljax.models.checkpoint_tensors import entries, get_at, put_at
+from rljax.models.checkpoint_tensors import Entry, entries, get_at, put_at
 from rljax.models.config import TransformerConfig
 from rljax.models.huggingface import ADAPTER_CONFIG, open_weights
 from rljax.models.language_model import abstract_params
@@ -59,6 +59,16 @@ def _check_not_fused(config: TransformerConfig) -> None:
         )
 
 
+def _check_not_of_experts(entry: Entry) -> None:
+    """Refuse the matrices of experts, of which `peft` adapts gate and up as one."""
+    if str(entry.path[-1]).startswith("expert_"):
+        raise InputError(
+            "peft adapts the matrices gate and up of experts as one parameter (gate_up_proj), but rljax adapts each of them, so it "
+            "neither writes nor reads adapters of experts in peft's format; leave --adapter out to merge the adapter, or set "
+            "lora_targets to attention."
+        )
+
+
 def _modules(config: TransformerConfig, adapter: Adapter) -> Iterator[_Module]:
     """Iterate over the adapted layers, in the order of a checkpoint."""
     _check_not_fused(config)
@@ -67,6 +77,7 @@ def _modules(config: TransformerConfig, adapter: Adapter) -> Iterator[_Module]:
         for key in entry.path:
             node = node.get(key) if isinstance(node, dict) else None
         if isinstance(node, LowRank):
+            _check_not_of_experts(entry)
             yield _Module(entry.name.removesuffix(".weight"), node)
 
 
@@ -174,6 +185,7 @@ def load_adapter(folder: Path, config: TransformerConfig) -> Adapter:
         names = [f"{entry.name.removesuffix('.weight')}.lora_{letter}.weight" for letter in "AB"]
         if entry.path[-1] not in INPUT_AXES or not tensors.keys() & set(names):
             continue
+        _check_not_of_experts(entry)
         shape, inputs = get_at(expected, entry.path).shape, INPUT_AXES[str(entry.path[-1])]
         sides = (*shape[:inputs], rank), (rank, *shape[inputs:])
         found = [tensors.pop(name, np.zeros((0, 0), np.float32)).T for name in names]

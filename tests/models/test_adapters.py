@@ -139,16 +139,57 @@ def test_invalid_ranks_and_targets_are_refused(rank, targets, message):
         init_adapter(jax.random.key(0), random_params(LLAMA), rank=rank, targets=targets)
 
 
-@pytest.mark.parametrize("target", ["feed_forward", "expert_up", "router"])
-def test_targets_that_select_only_experts_are_refused_with_the_matrices_that_can_be_adapted(tmp_path, target):
+@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral", "gpt_oss"])
+def test_each_expert_has_its_own_adapter(tmp_path, name):
+    """Compares with a change of each expert's matrix by the product of its own factors, and the gradients with respect to each."""
+    config = read_config(write_folder(tmp_path / "model", name))
+    params = random_params(config)
+    base, adapter = Base(params, SCALE), random_adapter(params, targets=("feed_forward",))
+    layer = adapter["layers"][1]["feed_forward"]
+    assert set(layer) == {"expert_gate", "expert_up", "expert_down"}
+    merged = effective_params(base, adapter)
+    for matrix, (a, b) in layer.items():
+        before, after = (tree["layers"][1]["feed_forward"][matrix] for tree in (params, merged))
+        for expert in range(config.routing.experts):
+            change = 1.5 * np.asarray(a[expert]) @ np.asarray(b[expert])
+            np.testing.assert_allclose(after[expert] - before[expert], change, atol=1e-5)
+            assert np.abs(change).max() > 0.01
+
+    weights = jax.random.normal(jax.random.key(5), (2, 5))
+
+    def both(form):
+        return jax.jit(jax.value_and_grad(lambda adapter: (weights * logp_of(form(base, adapter), config)).sum()))(adapter)
+
+    (found, by_factor), (expected, by_merged) = both(scoring_params), both(effective_params)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    for one, other in zip(jax.tree.leaves(by_factor), jax.tree.leaves(by_merged), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4 * max(1.0, np.abs(other).max()))
+    assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(by_merged)) > 1e-4
+
+
+def test_the_adapter_of_experts_is_divided_over_a_mesh_like_the_experts(tmp_path):
+    config, mesh = read_config(write_folder(tmp_path / "model", "qwen3_moe")), make_mesh(1, 2, 2)
+    params = random_params(config)
+    adapter = random_adapter(params, targets=("feed_forward",))
+    places = policy_shardings(mesh, adapter, adapter, transformer_policy(config, eos=1, mesh=mesh).partition)
+    specs = jax.tree.map(lambda place: tuple(place.spec), places["layers"][0]["feed_forward"])
+    assert specs["expert_up"] == (("tensor", "fsdp", None), ("tensor", None, None))
+    assert specs["expert_down"] == (("tensor", None, None), ("tensor", None, "fsdp"))
+
+    def loss(adapter, mesh=None):
+        return score_tokens(Model(config, mesh), scoring_params(Base(params, SCALE), adapter), make_packed()).logp.sum()
+
+    found = jax.jit(jax.grad(partial(loss, mesh=mesh)))(put(adapter, places))
+    jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), found, jax.jit(jax.grad(loss))(adapter))
+
+
+def test_a_router_has_no_adapter_and_adapters_of_experts_have_no_peft_format(tmp_path):
     config = read_config(write_folder(tmp_path / "model", "qwen3_moe"))
-    expected = (
-        r"adapted in attention/key, attention/output, attention/query, attention/value: set lora_targets to attention"
-    )
-    with pytest.raises(InputError, match=f"lora_targets: '{target}' selects matrices of experts, .* {expected}"):
-        init_adapter(jax.random.key(0), abstract_params(config), rank=2, targets=("attention", target))
-    adapter = init_adapter(jax.random.key(0), abstract_params(config), rank=2, targets=("layers/1",))
-    assert set(adapter["layers"][1]) == {"attention"}, "a pattern that also selects other matrices adapts those"
+    with pytest.raises(InputError, match=r"lora_targets: 'router' matches no parameter; .*feed_forward/expert_up"):
+        init_adapter(jax.random.key(0), abstract_params(config), rank=2, targets=("attention", "router"))
+    adapter = init_adapter(jax.random.key(0), abstract_params(config), rank=2, targets=("expert_up",))
+    with pytest.raises(InputError, match="peft adapts the matrices gate and up of experts as one parameter"):
+        save_adapter(tmp_path / "adapter", config, adapter, alpha=3.0, base="a/base")
 
 
 def test_patterns_match_consecutive_parts_of_a_name():

@@ -196,14 +196,19 @@ def test_muon_equalizes_singular_values_of_matrices_and_uses_adam_for_the_rest()
     gradient = {
         "query": rng.normal(size=(24, 2, 6)),
         "output": rng.normal(size=(2, 6, 24)),
+        "expert_up": rng.normal(size=(3, 24, 12)),
         "embedding": rng.normal(size=(5, 24)),
     }
     gradient = jax.tree.map(jnp.float32, gradient)
     optimizer = muon(constant_schedule(0.1, 0), b1=0.9, b2=0.95, weight_decay=0.0, max_grad_norm=1e9)
     params = jax.tree.map(jnp.zeros_like, gradient)
     updates, state = optimizer.update(gradient, optimizer.init(params), params)
-    for name, shape in {"query": (24, 12), "output": (12, 24)}.items():
-        matrix, update = (np.asarray(tree[name], np.float64).reshape(shape) for tree in (gradient, updates))
+    pairs = [
+        [np.asarray(tree[name], np.float64).reshape(shape) for tree in (gradient, updates)]
+        for name, shape in {"query": (24, 12), "output": (12, 24)}.items()
+    ]
+    pairs += [[np.asarray(tree["expert_up"][expert], np.float64) for tree in (gradient, updates)] for expert in range(3)]
+    for matrix, update in pairs:
         left, values, right = np.linalg.svd(matrix, full_matrices=False)
         turned = left.T @ update @ right.T
         alike = -np.diag(turned) / (0.1 * np.sqrt(24))

@@ -21,7 +21,7 @@ from rljax.algorithms import Algorithm
 from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, Scores
-from rljax.models.axes import INPUT_AXES
+from rljax.models.axes import INPUT_AXES, matrix_axes
 from rljax.models.packed import Features
 from rljax.models.patterns import matches, select_paths
 from rljax.models.policy import path_names
@@ -244,10 +244,10 @@ def _matrices(params: Params) -> PyTree:
     """Return the input and output axes of each layer's matrices, for Muon; None for all other parameters."""
 
     def axes(path: tuple, parameter: Array) -> optax.contrib.MuonDimensionNumbers | None:
-        inputs = INPUT_AXES.get(path_names(path)[-1])
-        if inputs is None:
+        name = path_names(path)[-1]
+        if name not in INPUT_AXES:
             return None
-        return optax.contrib.MuonDimensionNumbers(tuple(range(inputs)), tuple(range(inputs, parameter.ndim)))
+        return optax.contrib.MuonDimensionNumbers(*matrix_axes(name, tuple(range(parameter.ndim)))[1:])
 
     return tree_map_with_path(axes, params)
 
