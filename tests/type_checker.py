@@ -23,10 +23,8 @@ read = beartype(conf=CONFIG)
 
 
 def check(function: Callable) -> Callable:
-    """Let beartype read the signature of a function made by `checking_function`, once per function."""
-    if not hasattr(function, "checked"):
-        function.checked = read(function)
-    return function.checked
+    """Return a function made by `checking_function`, which has beartype read its signature when it is first called."""
+    return function
 
 
 def leaf_check(accepts: Callable) -> Callable:
@@ -59,18 +57,62 @@ def holds_entries(annotation: object) -> bool:
     return isinstance(origin, type) and issubclass(origin, Iterable)
 
 
-def checking_function(name: str, qualname: str, module: str, signature: Signature, output: bool) -> Callable | tuple:
-    """Make the function by which jaxtyping checks a signature; equal signatures share one function.
+RESULT = "the result"
+"""The argument by which a checking function takes a result: no parameter has such a name."""
+SIGNATURES: list[tuple[str, Signature]] = []
+"""Modules and signatures that beartype reads when they are first checked."""
 
-    jaxtyping makes two of them whenever a function is defined, so also each time an inner function is defined.
+
+def checking_function(name: str, qualname: str, module: str, signature: Signature, output: bool) -> Callable | tuple:
+    """Make the function by which jaxtyping checks the arguments of a function; equal signatures share one.
+
+    jaxtyping makes two whenever a function is defined, so also each time an inner function is defined.
     Making and reading them took an eighth of a small run's time.
+
+    Args:
+        output: instead make the function that checks the result, and return it and the name of its argument. jaxtyping would have
+            it check the arguments once more; but they have been checked, and axes keep the lengths that they have given to them.
     """
+    if output:
+        signature = Signature(return_annotation=signature.return_annotation)
     try:
         hash(signature)
     except TypeError:  # a default is an array, or another unhashable value
-        return make_function(name, qualname, module, signature, output)
-    defaults = tuple(type(parameter.default) for parameter in signature.parameters.values())
-    return make_function_once(name, qualname, module, signature, output, defaults)
+        checking = read_at_first_call(name, qualname, module, signature, output)
+    else:
+        defaults = tuple(type(parameter.default) for parameter in signature.parameters.values())
+        checking = read_once(name, qualname, module, signature, output, defaults)
+    return (checking, RESULT) if output else checking
+
+
+def read_at_first_call(name: str, qualname: str, module: str, signature: Signature, output: bool) -> Callable:
+    """Make a checking function whose signature beartype reads at the first call.
+
+    A process calls few of the functions that it imports, and reading all of them took a fifth of the time of its imports.
+    """
+    checked = None
+
+    def let_read() -> Callable:
+        nonlocal checked
+        if output:
+            function, argument = make_function(name, qualname, module, signature, True)
+            check_result = read(function)
+            checked = lambda *_, **arguments: check_result(**{argument: arguments[RESULT]})  # noqa: E731
+        else:
+            checked = read(make_function(name, qualname, module, signature, False))
+        return checked
+
+    def checking(*arguments: object, **named: object) -> object:
+        return (checked or let_read())(*arguments, **named)
+
+    return checking
+
+
+@cache
+def read_once(name: str, qualname: str, module: str, signature: Signature, output: bool, defaults: tuple[type, ...]):
+    """Cache `read_at_first_call`; the defaults' types are part of the key, because equal defaults may have different types."""
+    SIGNATURES.append((module, signature))
+    return read_at_first_call(name, qualname, module, signature, output)
 
 
 class CompiledSignature(Signature):
@@ -144,15 +186,5 @@ for module, name, use in (
         )
 _typeguard.typechecked = leaf_check
 make_function = _decorator._make_fn_with_signature
-
-
-@cache
-def make_function_once(
-    name: str, qualname: str, module: str, signature: Signature, output: bool, defaults: tuple[type, ...]
-):
-    """Cache `make_function`; the defaults' types are part of the key, because equal defaults may have different types."""
-    return make_function(name, qualname, module, signature, output)
-
-
 _decorator._make_fn_with_signature = checking_function
 _decorator.inspect = SimpleNamespace(**{**vars(inspect), "signature": read_signature})
