@@ -1,0 +1,231 @@
+"""What does an algorithm cost? Peak memory, time, samples per hour and energy of PPO, VAPO, DAPO and GRPO on the same task.
+
+Table 12 of the design document (unpublished) states these four for vanilla PPO, VAPO, DAPO and GRPO on eight A100 GPUs. This script
+measures them on one machine: each run is a process of its own, and the runs of a round alternate between the algorithms, so that
+all see the same load of the machine. All start from one base model, which is trained once.
+
+Command:
+
+    python experiments/resources.py     (at most six minutes on two idle CPU cores; nothing else should run)
+
+Measurements: the peak memory is the resident memory of the process minus what it had before the run, on the CPU; on an accelerator
+it is the peak of the device's memory. The time of a training is 100 times the median RL step without the first two, which compile,
+plus, with a critic that is pretrained, 50 times the median step of value pretraining without the first. Samples are responses that
+are trained on, per hour of RL steps; dynamic sampling samples more. The energy is that of all processor packages during the run,
+from Linux's powercap counters; where these cannot be read, which is the rule in virtual machines and for ordinary users, the page
+says "unavailable", and nothing is estimated.
+
+Deviations from the document: a transformer of 2.7 million parameters on sums, 8 prompts with 8 responses, two updates per step.
+"""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import tyro
+
+import rljax
+from lab.rows import write_page, write_rows
+from rljax.tracking.rows import read_metrics
+
+ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
+    "vanilla PPO": {"algorithm": "ppo", "algorithm_options": {}},
+    "VAPO": {"algorithm": "vapo", "algorithm_options": {"pretraining_steps": 4}},
+    "DAPO": {"algorithm": "dapo", "algorithm_options": {"max_length": 40, "cache": 8}},
+    "GRPO": {"algorithm": "grpo", "algorithm_options": {}},
+}
+DOCUMENT = {
+    "vanilla PPO": ("45 GB", "1.0x", "1,200", "1.0x"),
+    "VAPO": ("72 GB", "1.8x", "680", "1.9x"),
+    "DAPO": ("58 GB", "1.3x", "950", "1.4x"),
+    "GRPO": ("38 GB", "0.7x", "1,650", "0.8x"),
+}
+"""Table 12 of the document: memory, time, samples per hour, energy."""
+CONFIG = rljax.TrainConfig.flat(
+    algorithm="grpo",
+    task="sums",
+    operands=(3, 5),
+    train_problems=2048,
+    unfinished_share=0.6,
+    unfinished_operands=4,
+    tokenizer="characters",
+    layers=6,
+    width=192,
+    hidden=576,
+    heldout_problems=16,
+    max_prompt_tokens=10,
+    max_response_tokens=40,
+    warm_start_steps=80,
+    warm_start_optimizer="muon",
+    warm_start_learning_rate=4e-3,
+    prompts=8,
+    group_size=8,
+    minibatches=2,
+    oversample=1.5,
+    max_tries=3,
+    steps=10,
+    learning_rate=1e-4,
+    eval_every=0,
+    sample_every=0,
+    checkpoint_every=10_000,
+    models="none",
+    quiet=True,
+)
+TRAINING_STEPS, PRETRAINING_STEPS = 100, 50
+"""Steps of the training whose time the page states."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of the experiment."""
+
+    out: Path = Path("experiments/resources")
+    """Output files: `.json` and `.md`."""
+    rounds: int = 3
+    """Number of runs of each algorithm."""
+    minutes: float = 5.75
+    """Number of minutes after which the experiment ends; a round that is not finished by then is left out."""
+    steps: int = 10
+    """RL steps of a run, at least 3."""
+    layers: int = 6
+    """Layers of the model."""
+    work: Path = Path("runs/resources")
+    """Folder of the base model and the compiled programs."""
+
+
+def joules(folder: Path = Path("/sys/class/powercap")) -> float | None:
+    """Read the energy that the processor packages have used so far, in joules; None if the machine does not count it.
+
+    Args:
+        folder: folder of Linux's powercap counters.
+    """
+    counters = [path / "energy_uj" for path in folder.glob("intel-rapl:[0-9]*") if path.name.count(":") == 1]
+    readable = [counter for counter in counters if os.access(counter, os.R_OK)]
+    if not readable or len(readable) < len(counters):
+        return None
+    return sum(int(counter.read_text(encoding="utf-8")) for counter in readable) / 1e6
+
+
+def used_bytes() -> int:
+    """Return the peak memory of the accelerator, or the peak resident memory of this process on a CPU, in bytes."""
+    import jax  # noqa: PLC0415  the parent process does not need it
+
+    found = jax.local_devices()[0].memory_stats()
+    if found is not None:
+        return found["peak_bytes_in_use"]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(config: rljax.TrainConfig) -> dict[str, Any]:
+    """Do one run, and return its measurements."""
+    before, energy = used_bytes(), joules()
+    with TemporaryDirectory() as folder:
+        result = rljax.train(config.replace(run=f"{folder}/run"))
+        rows = read_metrics(result.run / "metrics.jsonl")
+    after = joules()
+    steps = [row for row in rows if row["phase"] == "rl"]
+    value = [row["seconds"] for row in rows if row["phase"] == "value"]
+    return {
+        "bytes": used_bytes() - before,
+        "step_seconds": statistics.median(row["seconds"] for row in steps[2:]),
+        "value_seconds": statistics.median(value[1:]) if len(value) > 1 else None,
+        "trained": statistics.mean(row["trained_groups"] for row in steps[2:]) * config.sampling.group_size,
+        "sampled_tokens": round(sum(row["tokens_per_second"] * row["seconds"] for row in steps)),
+        "joules": None if energy is None or after is None or after < energy else after - energy,
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def config_of(name: str, arguments: Arguments, number: int) -> rljax.TrainConfig:
+    """Build the settings of a run."""
+    model = {"model": str((arguments.work / "base" / "last").absolute()), "warm_start_steps": 0}
+    return CONFIG.replace(layers=arguments.layers, steps=arguments.steps, seed=number, **ALGORITHMS[name], **model)
+
+
+def measure_in_process(name: str, arguments: Arguments, number: int, seconds: float) -> dict[str, Any]:
+    """Do one run in a process of its own, and return its row.
+
+    Raises:
+        subprocess.TimeoutExpired: it would take more than these seconds.
+    """
+    words = [__file__, "--child", name, str(number), str(arguments.work), str(arguments.steps), str(arguments.layers)]
+    environment = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str((arguments.work / "compiled").absolute()),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    }
+    command = [sys.executable, *words]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=seconds)
+    return {"algorithm": name, "round": number, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def child(name: str, number: str, work: str, steps: str, layers: str) -> None:
+    """Do one run, and print its measurements as the last line."""
+    arguments = Arguments(steps=int(steps), layers=int(layers), work=Path(work))
+    print(json.dumps(measure(config_of(name, arguments, int(number)))))
+
+
+def seconds_of_training(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Compute the seconds of `TRAINING_STEPS` RL steps and, if there is value pretraining, `PRETRAINING_STEPS` steps of it."""
+    steps = TRAINING_STEPS * statistics.median(row["step_seconds"] for row in rows)
+    value = [row["value_seconds"] for row in rows if row["value_seconds"] is not None]
+    return steps + (PRETRAINING_STEPS * statistics.median(value) if value else 0.0)
+
+
+def report(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format the table in Markdown; every other column is the document's."""
+    mine = {name: [row for row in rows if row["algorithm"] == name] for name in ALGORITHMS}
+    base = seconds_of_training(mine["vanilla PPO"])
+    lines = [
+        "| algorithm | peak memory | document | time | document | trained samples per hour | document | energy | document |",
+        f"|{' --- |' * 9}",
+    ]
+    for name, own in mine.items():
+        memory, times, samples, energy = DOCUMENT[name]
+        seconds = seconds_of_training(own)
+        hourly = statistics.median(3600 * row["trained"] / row["step_seconds"] for row in own)
+        counted = [row["joules"] for row in own if row["joules"] is not None]
+        used = f"{statistics.median(counted):.0f} J per run" if len(counted) == len(own) else "unavailable"
+        megabytes = statistics.median(row["bytes"] for row in own) / 1e6
+        lines.append(
+            f"| {name} | {megabytes:.0f} MB | {memory} | {seconds:.0f} s, {seconds / base:.2f}x | {times} "
+            f"| {hourly:,.0f} | {samples} | {used} | {energy} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Arguments) -> None:
+    """Measure round by round, and write the rows and the page after each."""
+    end = time.monotonic() + 60 * arguments.minutes
+    if not (arguments.work / "base" / "last" / "config.json").exists():
+        base = CONFIG.replace(layers=arguments.layers, steps=0, models="last", run=str(arguments.work / "base"))
+        rljax.train(base, resume="auto")
+    rows: list[dict[str, Any]] = []
+    for number in range(arguments.rounds):
+        try:
+            rows += [measure_in_process(name, arguments, number, end - time.monotonic()) for name in ALGORITHMS]
+        except subprocess.TimeoutExpired:
+            print(f"{arguments.minutes:g} minutes were enough for {number} of {arguments.rounds} rounds.")
+            break
+        write_rows(arguments.out.with_suffix(".json"), rows)
+        loads = [row["load"] for row in rows]
+        caption = (
+            f"medians of {number + 1} interleaved runs of {arguments.steps} RL steps; load of the machine {min(loads):g} to "
+            f"{max(loads):g}. Time: {TRAINING_STEPS} RL steps, with {PRETRAINING_STEPS} steps of value pretraining for VAPO."
+        )
+        write_page(arguments.out, "python experiments/resources.py", caption, report(rows))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(*sys.argv[2:])
+    else:
+        main(tyro.cli(Arguments))

@@ -1,0 +1,40 @@
+"""The costs of algorithms: energy is summed over packages, a run is measured, and the table has its numbers."""
+
+import pytest
+import resources
+
+
+def test_the_energy_is_the_sum_of_the_packages(tmp_path):
+    assert resources.joules(tmp_path) is None
+    for name, energy in {"intel-rapl:0": 2_000_000, "intel-rapl:1": 500_000, "intel-rapl:0:0": 9_000_000}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "energy_uj").write_text(f"{energy}\n", encoding="utf-8")
+    assert resources.joules(tmp_path) == 2.5
+
+
+def test_the_costs_of_an_algorithm_are_measured_and_shown(monkeypatch):
+    tiny = {"layers": 1, "width": 32, "hidden": 32, "heldout_problems": 4, "train_problems": 24, "operands": (2, 2)}
+    tiny |= {"warm_start_steps": 1, "prompts": 2, "group_size": 2, "minibatches": 1, "steps": 3, "max_response_tokens": 10}
+    monkeypatch.setattr(resources, "CONFIG", resources.CONFIG.replace(**tiny))
+    row = resources.measure(resources.CONFIG.replace(**resources.ALGORITHMS["GRPO"], seed=0))
+    assert row["step_seconds"] > 0
+    assert row["trained"] == 4
+    rows = [{"algorithm": name, "round": 0} | row | {"joules": None, "step_seconds": 0.5} for name in resources.ALGORITHMS]
+    rows[1]["value_seconds"] = 0.25
+    page = resources.report(rows)
+    assert page.count("unavailable") == 4
+    assert "50 s, 1.00x" in page
+    assert "62 s, 1.25x" in page
+    assert "28,800" in page
+
+
+@pytest.mark.parametrize("name", resources.ALGORITHMS)
+def test_the_costs_are_of_algorithms_that_start_from_one_model(name, tmp_path):
+    config = resources.config_of(name, resources.Arguments(work=tmp_path, steps=4), 2)
+    assert config.model.path == str(tmp_path / "base" / "last")
+    assert (config.algorithm.name, config.optimization.steps, config.run.seed, config.warm_start.steps) == (
+        resources.ALGORITHMS[name]["algorithm"],
+        4,
+        2,
+        0,
+    )
