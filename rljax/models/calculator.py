@@ -9,7 +9,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.caching import cache_results
 from rljax.errors import InputError
-from rljax.models.symbolic import Rules
+from rljax.models.learned_share import learned_mixture
+from rljax.models.policy import Policy
+from rljax.models.symbolic import Rules, mixed_policy
 
 CHARACTERS = "0123456789+=;"
 """Characters that the calculator reads; each has to be one token, alone and in a sum."""
@@ -40,6 +42,18 @@ def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Ru
             "`--tokenizer characters`."
         )
     return calculator(tuple(tokens[0] for tokens in ids), vocab_size)
+
+
+def with_calculator(policy: Policy, encode: Callable[[str], Sequence[int]], *, share: float, rate: float | None) -> Policy:
+    """Mix a policy with the calculator, with a fixed share (`rate` is None) or with a learned one.
+
+    Raises:
+        InputError: the calculator cannot read the tokens, or the share or the rate is out of range.
+    """
+    rules = calculator_of(encode, policy.vocab_size)
+    if rate is None:
+        return mixed_policy(policy, rules, share=share)
+    return learned_mixture(policy, rules, share=share, rate=rate)
 
 
 @cache_results

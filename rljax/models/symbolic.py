@@ -19,7 +19,7 @@ from rljax.errors import InputError
 from rljax.models.axes import spec_of
 from rljax.models.packed import Packed, Scores, before_scored, soft_cap
 from rljax.models.policy import Copied, Decoder, Params, Policy, in_precision, insert_rows, scores_of_distributions
-from rljax.ops.arrays import at_least_float32, sum_dtype
+from rljax.ops.arrays import Number, at_least_float32, sum_dtype
 from rljax.ops.unpublished.mixture import neural_symbolic_mixture
 from rljax.records import required
 
@@ -33,6 +33,10 @@ class Rules(NamedTuple):
     """(memory, token) -> memory."""
     opinion: Callable[[Int[Array, "*N F"]], tuple[Float[Array, "*N V"], Bool[Array, "*N"]]]
     """memory -> log-probabilities of the next token, -inf for forbidden tokens, and False if the rules abstain."""
+
+
+Split = Callable[[Params], tuple[Params, Number]]
+"""Parameters of a mixture -> the network's parameters, and the share of the rules."""
 
 
 class MixedState(NamedTuple):
@@ -68,7 +72,7 @@ def compute_memories(
 
 
 def mixed_logits(
-    rules: Rules, logits: Float[Array, "*N V"], memory: Int[Array, "*N F"], share: float
+    rules: Rules, logits: Float[Array, "*N V"], memory: Int[Array, "*N F"], share: Number
 ) -> Float[Array, "*N V"]:
     """Log-probabilities of the mixture, or of the network alone where the rules abstain; float32.
 
@@ -109,21 +113,31 @@ def mixed_policy(policy: Policy, rules: Rules, *, share: float) -> Policy:
     """
     if not 0 < share < 1:
         raise InputError(f"the share of the rules is {share}; it must be between 0 and 1.")
+    return with_mixture(policy, rules, lambda params: (params, share))
+
+
+def with_mixture(policy: Policy, rules: Rules, split: Split) -> Policy:
+    """Mix a policy with rules, for parameters from which `split` takes the network's, in `score` and in the decoder's functions.
+
+    Raises:
+        InputError: the policy lacks a decoder or features.
+    """
     if policy.decoder is None or policy.features is None:
         raise InputError("a policy needs a decoder and features to be mixed with rules; give both.")
     return policy._replace(
-        score=_mixed_score(policy, rules, share),
-        decoder=_mixed_decoder(policy.decoder, rules, share),
+        score=_mixed_score(policy, rules, split),
+        decoder=_mixed_decoder(policy.decoder, rules, split),
         features=None,
         supervised_score=policy.score,
     )
 
 
-def _mixed_score(policy: Policy, rules: Rules, share: float) -> Callable[[Params, Packed, float], Scores]:
+def _mixed_score(policy: Policy, rules: Rules, split: Split) -> Callable[[Params, Packed, float], Scores]:
     features = required(policy.features, "policy.features")
 
     def score(params: Params, packed: Packed, temperature: float) -> Scores:
-        hidden, head, copy, cap = features(params, packed)
+        network, share = split(params)
+        hidden, head, copy, cap = features(network, packed)
         weight = in_precision(head if copy is None else Copied(head, copy), hidden.dtype)
         logits = soft_cap(jnp.einsum("RKD,VD->RKV", hidden, weight, preferred_element_type=sum_dtype(hidden)), cap)
         tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
@@ -134,18 +148,20 @@ def _mixed_score(policy: Policy, rules: Rules, share: float) -> Callable[[Params
     return score
 
 
-def _mixed_decoder(decoder: Decoder, rules: Rules, share: float) -> Decoder:
+def _mixed_decoder(decoder: Decoder, rules: Rules, split: Split) -> Decoder:
     def begin(
         params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
     ) -> tuple[Float[Array, "B V"], MixedState]:
-        logits, state = decoder.begin(params, tokens, attention, budget)
+        network, share = split(params)
+        logits, state = decoder.begin(network, tokens, attention, budget)
         memory = compute_memories(rules, tokens, jnp.zeros_like(attention), attention)[:, -1]
         return mixed_logits(rules, logits, memory, share), MixedState(state, memory)
 
     def advance(params: Params, token: Int[Array, "B"], state: MixedState) -> tuple[Float[Array, "B V"], MixedState]:
-        logits, network = decoder.advance(params, token, state.network)
+        network, share = split(params)
+        logits, after = decoder.advance(network, token, state.network)
         memory = rules.read(state.rules, token)
-        return mixed_logits(rules, logits, memory, share), MixedState(network, memory)
+        return mixed_logits(rules, logits, memory, share), MixedState(after, memory)
 
     def insert(state: MixedState, fresh: MixedState, source: Int[Array, "B"]) -> MixedState:
         network = decoder.insert(state.network, fresh.network, source)

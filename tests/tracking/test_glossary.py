@@ -61,6 +61,7 @@ BY_OPTIONS = {
     *("anchor_penalty", "auxiliary_loss", "correction_cut", "teacher_kl", "kl_to_reference", "kl_coefficient"),
     "entropy_coefficient",
     *("update_scale", "clip_scale", "entropy_weight", "updates", "planned_updates", "worst_kind_weight"),
+    "calculator_share",
     *("router_balance", "router_entropy", "router_largest_share", "router_unused_share"),
 }
 """Metrics of optional parts of a run; the tests of these options check that a run writes them."""

@@ -52,10 +52,9 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
     policy = transformer_policy(shape, folder=folder, bos=bos, eos=eos, mesh=mesh, chunk=config.score_chunk)
     if config.calculator is None:
         return policy
-    from rljax.models.calculator import calculator_of  # noqa: PLC0415  few runs have a calculator
-    from rljax.models.symbolic import mixed_policy  # noqa: PLC0415  as above
+    from rljax.models.calculator import with_calculator  # noqa: PLC0415  few runs have a calculator
 
-    return mixed_policy(policy, calculator_of(tokenizer.encode, policy.vocab_size), share=config.calculator)
+    return with_calculator(policy, tokenizer.encode, share=config.calculator, rate=config.calculator_rate)
 
 
 def choose_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
@@ -65,16 +64,10 @@ def choose_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh:
         InputError: a setting cannot apply to the policy or engine that was passed; or the built-in policy cannot be made.
     """
     calculator = config.model.calculator
-    if calculator is not None and seams.engine is not None:
+    own = next((name for name in ("engine", "policy") if getattr(seams, name) is not None), None)
+    if calculator is not None and own:
         raise InputError(
-            f"calculator={calculator} mixes the policy with a calculator in the built-in engine and in the score, but your own "
-            "engine samples from the model alone; leave one of them out."
+            f"calculator={calculator} mixes the built-in model with a calculator, in the built-in engine and in the score; leave "
+            f"your own {own} or the setting out. For your own policy, use rljax.models.symbolic.mixed_policy."
         )
-    if seams.policy is None:
-        return make_policy(config.model, tokenizer, mesh)
-    if calculator is not None:
-        raise InputError(
-            f"calculator={calculator} mixes the built-in model with a calculator; for your own policy, use "
-            "rljax.models.symbolic.mixed_policy, and leave the setting out."
-        )
-    return seams.policy
+    return make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy

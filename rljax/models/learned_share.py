@@ -1,0 +1,139 @@
+"""A policy mixed with rules, in which the share of the rules is a parameter that is trained together with the network."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from rljax.caching import cache_results
+from rljax.errors import InputError
+from rljax.models.policy import Copies, Decoder, Params, Policy, ValueFunction
+from rljax.models.symbolic import Rules, with_mixture
+from rljax.records import required
+
+
+class Mixture(NamedTuple):
+    """Parameters of a mixture with a learned share."""
+
+    network: Params
+    """The network's parameters."""
+    shift: Float[Array, ""]
+    """u, which moves the share; 0 at first."""
+
+
+def learned_share(shift: Float[Array, ""], *, share: float, rate: float) -> Float[Array, ""]:
+    """Compute the share of the rules, whose log-odds learn at a multiple of the learning rate.
+
+    ::
+
+        s = σ(log(s_0 / (1 - s_0)) + u + sg[(k - 1) u])
+
+    A change of u moves the log-odds k times as far, but the gradient is the gradient with respect to the log-odds, so that a limit
+    on the norm of all gradients does not depend on k.
+
+    Args:
+        shift: u, the trained parameter.
+        share: s_0, the share at u = 0, above 0 and below 1.
+        rate: k, positive.
+
+    Returns:
+        s = 1 - α, above 0 and below 1.
+
+    Example:
+        >>> learned_share(jnp.float32(0.5), share=0.5, rate=2.0).round(4).item()
+        0.7311000227928162
+        >>> jax.grad(partial(learned_share, share=0.5, rate=2.0))(jnp.float32(0.0)).item()
+        0.25
+    """
+    return jax.nn.sigmoid(math.log(share / (1 - share)) + shift + jax.lax.stop_gradient((rate - 1) * shift))
+
+
+@cache_results
+def learned_mixture(policy: Policy, rules: Rules, *, share: float, rate: float) -> Policy:
+    """Mix a policy with rules, and train the share of the rules by the policy gradient through the mixture.
+
+    ::
+
+        log π = log((1 - s) π_network + s π_rules)        s = σ(z)
+        ∂ log π(a) / ∂z = s (1 - s) (π_rules(a) - π_network(a)) / π(a)
+
+    The share grows if the rules favor tokens with positive advantages more than the network does. As in
+    `rljax.models.symbolic.mixed_policy`, demonstrations train the network alone, and a saved folder contains only the network.
+
+    Args:
+        policy: the network; it needs `decoder` and `features`.
+        rules: the state machine.
+        share: s_0, the share at the start, above 0 and below 1.
+        rate: k, the learning rate of the share's log-odds as a multiple of the network's, positive. AdamW moves a parameter by
+            about the learning rate per update, so the log-odds need a rate of about 100 to change within a short run.
+
+    Returns:
+        The policy, whose parameters are a `Mixture`; like `mixed_policy`, it has no `features`.
+
+    Raises:
+        InputError: a number is out of range, or the policy lacks a decoder or features.
+
+    Source:
+        unpublished: `rljax.ops.unpublished.mixture.neural_symbolic_mixture`, whose source says that α is learned but not how. The
+        gradient through the mixture is the one that the equation has.
+    """
+    if not (0 < share < 1 and 0 < rate < math.inf):
+        raise InputError(
+            f"the rules start with the share {share} and learn at the rate {rate}; the share must be between 0 and 1, and the rate "
+            "positive."
+        )
+    mixed = with_mixture(
+        policy, rules, lambda params: (params.network, learned_share(params.shift, share=share, rate=rate))
+    )
+    plain = required(policy.decoder, "policy.decoder")
+
+    def init(key: PRNGKeyArray) -> Mixture:
+        return Mixture(policy.init(key), jnp.zeros(()))
+
+    def partition(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
+        return PartitionSpec() if path == ("shift",) else policy.partition(path[1:], shape)
+
+    def copies(params: Mixture) -> Copies | None:
+        found = required(policy.copies, "policy.copies")(params.network)
+        return None if found is None else Mixture(found, None)  # pyright: ignore[reportArgumentType]  a tree with None for no copy
+
+    return mixed._replace(
+        init=init,
+        partition=partition,
+        save=lambda params, folder: policy.save(params.network, folder),
+        decoder=required(mixed.decoder, "decoder")._replace(weights=partial(_weights, plain)),
+        value_function=None if policy.value_function is None else partial(_value_function, policy.value_function),
+        contents=_of_network(policy.contents),
+        shapes=None if policy.shapes is None else partial(_shapes, policy.shapes),
+        copies=None if policy.copies is None else copies,
+        quantized=None,
+        supervised_score=lambda params, packed, temperature: policy.score(params.network, packed, temperature),
+    )
+
+
+def _shapes(of_network: Callable[[], PyTree[jax.ShapeDtypeStruct]]) -> PyTree[jax.ShapeDtypeStruct]:
+    return Mixture(of_network(), jax.ShapeDtypeStruct((), jnp.float32))  # pyright: ignore[reportArgumentType]  a shape
+
+
+def _weights(decoder: Decoder, params: Mixture) -> Mixture:
+    return params._replace(network=decoder.weights(params.network))
+
+
+def _of_network(function: Callable | None) -> Callable | None:
+    """Return a function of the mixture's parameters that passes only the network's to `function`."""
+    return None if function is None else lambda params: function(params.network)
+
+
+def _value_function(make: Callable[[int, bool], ValueFunction], size: int, surprisal: bool) -> ValueFunction:
+    """Make a critic that starts from the network."""
+    function = make(size, surprisal)
+
+    def init(key: PRNGKeyArray, params: Mixture | None) -> Params:
+        return function.init(key, None if params is None else params.network)
+
+    return function._replace(init=init)
