@@ -8,12 +8,13 @@ import re
 import resource
 import secrets
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from rljax.errors import InputError
+from rljax.text import map_texts, parse_json
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Error numbers of a full disk, an exhausted quota and a read-only disk."""
@@ -24,8 +25,14 @@ LIMITS = {
 """Error number of a process limit -> message, with what to type."""
 FOLDERS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "dataset", "heldout_dataset", "critic")
 """Settings that may be the path of a folder or of a file."""
+MOVED = "; if a run names it and it was moved, `rljax relocate RUN OLD NEW` records the new place"
+"""End of the message about a file or folder that does not exist."""
+NO_FOLDERS = ("bytes", "characters", "ids", "policy", "fresh")
+"""Values of these settings that are no paths, even if a folder has that name."""
 NAMED = ("also_heldout",)
 """Settings that are a dict of such paths."""
+OPTIONS = "environment_options"
+"""Setting that is a JSON object, in which any text may be a path or code."""
 CODE = ("reward", "step_reward", "algorithm", "environment")
 """Settings that may name a function in a file, or a reward that is built from a folder or a file."""
 
@@ -192,38 +199,85 @@ give a folder on this machine, or one where the store is mounted (gcsfuse, mount
 def absolute_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with relative paths, made absolute.
 
-    A value counts as a path only if it exists on this disk, so hub ids and names of built-in parts are left out.
+    A value counts as a path only if it exists on this disk, so hub ids and names of built-in parts are left out. In the options of
+    an environment, any text may be a path: a file, a folder if it is written with a slash, or code such as `file.py:function`.
 
     Args:
         settings: values by their flat names.
     """
-    folders = [name for name in FOLDERS if settings.get(name) not in (None, "bytes", "characters", "ids")]
-    found: dict[str, Any] = {name: _absolute(settings[name]) for name in folders}
-    named = {name: settings[name] for name in CODE if settings.get(name) is not None}
-    found |= {name: ",".join(map(_absolute_source, value.split(","))) for name, value in named.items() if ":" in value}
-    found |= {name: {key: _absolute(path) for key, path in settings[name].items()} for name in NAMED if settings.get(name)}
+    return _changed_paths(settings, _absolute)
+
+
+def moved_paths(settings: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
+    """Return the settings whose path is `old`, or is inside the folder `old`, with `new` in its place.
+
+    Args:
+        settings: values by their flat names.
+        old: an absolute path.
+        new: the path that replaces it.
+
+    Example:
+        >>> moved_paths({"dataset": "/a/rows.jsonl", "reward": "/a/own.py:judge", "model": "/ab"}, "/a", "/b")
+        {'dataset': '/b/rows.jsonl', 'reward': '/b/own.py:judge'}
+    """
+    begin = f"{old.rstrip('/')}/"
+
+    def move(name: str) -> str:
+        return new + name[len(old.rstrip("/")) :] if f"{name}/".startswith(begin) else name
+
+    return _changed_paths(settings, move)
+
+
+def _changed_paths(settings: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return the settings in which `change` returns another path."""
+    folders = [name for name in FOLDERS if settings.get(name) not in (None, *NO_FOLDERS)]
+    found: dict[str, Any] = {name: change(settings[name]) for name in folders}
+    named = {name: settings[name].split(",") for name in CODE if ":" in (settings.get(name) or "")}
+    found |= {name: _change_sources(",".join(map(str.strip, names)), change) for name, names in named.items()}
+    found |= {name: {key: change(path) for key, path in settings[name].items()} for name in NAMED if settings.get(name)}
+    if settings.get(OPTIONS) is not None:
+        found[OPTIONS] = _change_options(settings[OPTIONS], change)
     return {name: value for name, value in found.items() if value != settings[name]}
 
 
 def _absolute(name: str) -> str:
     path = Path(name).expanduser()
-    return str(path.absolute()) if path.exists() else name
+    return str(path.absolute()) if os.path.exists(path) else name  # False for any text that cannot be a path
 
 
-def _absolute_source(name: str) -> str:
-    """Make the path in `file.py:function` or `model:FOLDER` absolute if it exists.
+def _change_sources(names: str, change: Callable[[str], str]) -> str:
+    """Change the paths in names such as `file.py:function` and `model:FOLDER`, separated by commas.
 
     Example:
-        >>> _absolute_source("package.module:function"), _absolute_source("math")
-        ('package.module:function', 'math')
+        >>> _change_sources("package.module:function, exact,own.py:judge", str.upper)
+        'package.module:function, exact,OWN.PY:judge'
     """
-    source, _, function = name.strip().rpartition(":")
+    return ",".join(_change_source(name, change) for name in names.split(","))
+
+
+def _change_source(name: str, change: Callable[[str], str]) -> str:
+    source, _, function = name.rpartition(":")
     if source.endswith(".py"):
-        return f"{_absolute(source)}:{function}"
-    kind, _, rest = name.strip().partition(":")
-    if kind == "brier":
-        return f"{kind}:{_absolute_source(rest)}"
-    return f"{kind}:{_absolute(rest)}" if kind in ("model", "constitution") else name.strip()
+        return f"{change(source.strip())}:{function}"
+    kind, colon, rest = name.partition(":")
+    if kind.strip() == "brier":
+        return f"{kind}:{_change_source(rest, change)}"
+    return f"{kind}:{change(rest)}" if colon and kind.strip() in ("model", "constitution") else name
+
+
+def _change_options(options: str, change: Callable[[str], str]) -> str:
+    """Change the paths in a JSON object of options; text that is not JSON is unchanged, and is refused elsewhere."""
+
+    def change_text(text: str) -> str:
+        is_path = "/" in text or os.path.isfile(Path(text).expanduser())
+        return change(text) if is_path and change(text) != text else _change_sources(text, change)
+
+    try:
+        values = parse_json(options)
+    except ValueError:
+        return options
+    changed = map_texts(change_text, values)
+    return options if changed == values else json.dumps(changed, ensure_ascii=False)
 
 
 def settings_hash(*settings: Any) -> str:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from rljax.errors import InputError
+from rljax.files import MOVED
 from rljax.text import one_line
 
 
@@ -202,7 +203,7 @@ def _import_module(name: str, own: str) -> ModuleType:
 
 def _import_file(path: Path, own: str) -> ModuleType:
     if not path.is_file():
-        raise InputError(f"{own}: the file {str(path)!r} does not exist; check the path.")
+        raise InputError(f"{own}: the file {str(path)!r} does not exist; check the path{MOVED}.")
     # Files of the same name are different modules. They are registered because dataclasses and pickle look up modules by name.
     name = f"{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
     loader = importlib.machinery.SourceFileLoader(name, str(path))

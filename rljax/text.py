@@ -4,7 +4,7 @@ import difflib
 import html
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -52,6 +52,33 @@ def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the name {twice!r:.80} occurs twice in an object")
     return found
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Yield the texts in a JSON value, at any depth, without the names of objects.
+
+    Example:
+        >>> list(texts_of({"reward": "math", "tools": [{"name": "add"}, 3]}))
+        ['math', 'add']
+    """
+    if isinstance(value, str):
+        yield value
+    for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from texts_of(entry)
+
+
+def map_texts(change: Callable[[str], str], value: Any) -> Any:
+    """Change the texts in a JSON value, at any depth; names of objects remain.
+
+    Example:
+        >>> map_texts(str.upper, {"reward": "math", "turns": [1, "two"]})
+        {'reward': 'MATH', 'turns': [1, 'TWO']}
+    """
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: map_texts(change, entry) for name, entry in value.items()}
+    return [map_texts(change, entry) for entry in value] if isinstance(value, list) else value
 
 
 def printable(text: object) -> str:

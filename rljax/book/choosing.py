@@ -35,7 +35,7 @@ class Facts:
     updates: int = 1
     """Optimizer updates per rollout."""
     staleness: int = 0
-    """How many updates older the sampler's weights are than the learner's."""
+    """How many steps older the sampler's weights are than the learner's; the command then has `--staleness`."""
     critic: bool = False
     """Whether a critic is affordable: memory and time for a second model of the policy's size."""
     pass_k: int = 1
@@ -79,6 +79,11 @@ def check_facts(facts: Facts) -> None:
         raise InputError(
             f"budget is {facts.budget}, but a step samples at least the {facts.group} responses of one group; set --budget "
             f"{facts.group} or more."
+        )
+    if facts.staleness >= (steps := flag_values(facts)["steps"]) and facts.reward != "pairs":
+        raise InputError(
+            f"staleness is {facts.staleness}, but a budget of {facts.budget} responses is enough for {steps} steps, which would "
+            "all be sampled with the initial weights; set a lower --staleness, or a larger --budget."
         )
     if facts.pass_k > facts.group:
         raise InputError(
@@ -287,6 +292,8 @@ def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, 
         **{"--reward": "math", "--max-response-tokens": "{length}"},
         **{"--prompts": "{prompts}", "--group-size": "{group}", "--steps": "{steps}"},
     }
+    if facts.staleness:
+        flags["--staleness"] = "{staleness}"
     for rule in (chosen, *parts):
         joined = {name: f"{flags.get(name, '')} {value}".strip() for name, value in rule.flags.items() if name in JOINED}
         flags |= {**rule.flags, **joined}

@@ -46,6 +46,7 @@ from rljax.cli.plot import Plot, run_plot
 from rljax.cli.preference import Preference, run_preference
 from rljax.cli.preprocess import run_preprocess
 from rljax.cli.recommend import Recommend, run_recommend
+from rljax.cli.relocate import Relocate, run_relocate
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.run_settings import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.runs import Runs, Show, run_runs, run_show
@@ -102,6 +103,7 @@ rljax debug RUN                   which term, row and token was not finite
 rljax plot RUN [RUN ...]          plot the curves of one or several runs
 rljax explain [METRIC ...]        what a metric of a run means, and what to do
 rljax export RUN FOLDER           write the model as a Hugging Face folder
+rljax relocate RUN OLD NEW        a run's data or model is now somewhere else
 rljax average RUN RUN FOLDER      average weights of runs with the same start
 rljax adapt RUN --feedback FILE   learn from feedback on a served model
 
@@ -159,6 +161,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
         "plot": (Plot, run_plot),
         "explain": (Explain, run_explain),
         "export": (Export, run_export),
+        "relocate": (Relocate, run_relocate),
         "average": (Average, run_average),
         "adapt": (Adapt, run_adapt),
         "plan": (Plan, run_plan),

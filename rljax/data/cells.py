@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rljax.boxes import boxes
 from rljax.data.bad_rows import BadRowError, describe_value, short_repr
 from rljax.records import is_finite_number
@@ -102,7 +104,7 @@ def _check_text(text: str, column: str, noun: str) -> str:
 
 
 def answer_of(row: Mapping[str, object], column: str) -> str:
-    """Read an answer that is text or a number; a number becomes text, and 27.0 becomes `27`.
+    """Read an answer that is text or a number, also of NumPy; a number becomes text, and 27.0 becomes `27`.
 
     Raises:
         BadRowError: the value is null, a list, an object, a number that is not finite or has over 4,300 digits, or text that
@@ -113,6 +115,8 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
         ('27', '27.0')
     """
     value = require(row, column)
+    if isinstance(value, np.generic):
+        value = shortest_decimal(value) if isinstance(value, np.floating) else value.item()
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, int) and abs(value) < LARGEST_INTEGER:
@@ -126,6 +130,18 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
             column=column,
         )
     return _check_text(value, column, "answer")
+
+
+def shortest_decimal(value: np.floating) -> float:
+    """Widen a number of lower precision by the shortest decimal that denotes it: 0.1, and not 0.10000000149011612.
+
+    An integer keeps all of its digits.
+
+    Example:
+        >>> shortest_decimal(np.float32(0.1)), shortest_decimal(np.float16(0.1)), float(np.float32(0.1))
+        (0.1, 0.1, 0.10000000149011612)
+    """
+    return float(value) if float(value).is_integer() else float(str(value))
 
 
 def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | None]:

@@ -3,14 +3,17 @@
 A row that cannot be read is returned as an error value, so that the other rows can still be read.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rljax.data.bad_rows import BadRowError, Fault, describe_value
+from rljax.data.cells import shortest_decimal
 from rljax.data.plain_text import is_text, read_texts
 from rljax.errors import InputError
-from rljax.files import check_local
+from rljax.files import MOVED, check_local
 from rljax.text import one_line, parse_json
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
@@ -37,7 +40,8 @@ def open_rows(path_or_id: str | Path | Iterable[object], split: str) -> tuple[st
             is not a list of rows, or the hub cannot be read.
     """
     if not isinstance(path_or_id, str | Path):
-        return "the dataset", ((f"row {number}", row) for number, row in enumerate(path_or_id, start=1))
+        rows = _with_shortest_decimals(path_or_id, _schema_of(path_or_id))
+        return "the dataset", ((f"row {number}", row) for number, row in enumerate(rows, start=1))
     name = str(path_or_id)
     if is_text(name):
         return f"the text ({split})", read_texts(name, split)
@@ -89,7 +93,7 @@ def locate(path_or_id: str | Path, split: str) -> Path | None:
     if path.is_file():
         return path
     if path.suffix in SUFFIXES or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise InputError(f"the dataset {name!r} does not exist; give an existing {_LISTED} file.")
+        raise InputError(f"the dataset {name!r} does not exist; give an existing {_LISTED} file{MOVED}.")
     return None
 
 
@@ -141,19 +145,48 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path} is not a parquet file that can be read ({one_line(error)}); write it again.") from error
-    for number, row in enumerate(_with_shortest_decimals(table).to_pylist(), start=1):
+    for number, row in enumerate(_with_shortest_decimals(table.to_pylist(), table.schema), start=1):
         yield f"row {number}", row
 
 
-def _with_shortest_decimals(table: Any) -> Any:
-    """Widen columns of single-precision numbers by their shortest decimal form: 0.1, and not 0.10000000149011612."""
-    import pyarrow  # noqa: PLC0415  (an optional package)
+def _with_shortest_decimals(rows: Iterable[Any], schema: Any) -> Iterator[Any]:
+    """Yield rows whose numbers of half and single precision, at any depth, are the shortest decimals that denote them.
 
-    for place, field in enumerate(table.schema):
-        if field.type == pyarrow.float32():
-            texts = table.column(place).cast(pyarrow.string())
-            table = table.set_column(place, field.name, texts.cast(pyarrow.float64()))
-    return table
+    Args:
+        rows: objects with the columns of the schema.
+        schema: their Arrow schema; None if there is none, and then the rows are unchanged.
+    """
+    readers = {} if schema is None else {field.name: _reader_of(field.type) for field in schema}
+    changed = {name: reader for name, reader in readers.items() if reader is not _unchanged}
+    for row in rows:
+        is_read = changed and isinstance(row, Mapping)
+        yield {name: changed.get(name, _unchanged)(entry) for name, entry in row.items()} if is_read else row
+
+
+def _reader_of(kind: Any) -> Callable[[Any], Any]:
+    """Return a function that converts a value of an Arrow type; `_unchanged` if no part of the type has a lower precision."""
+    from pyarrow import types  # noqa: PLC0415  (an optional package)
+
+    if types.is_float16(kind) or types.is_float32(kind):
+        scalar = np.float16 if types.is_float16(kind) else np.float32
+        return lambda value: None if value is None else shortest_decimal(scalar(value))
+    if types.is_struct(kind):
+        parts = {field.name: _reader_of(field.type) for field in kind}
+        if all(reader is _unchanged for reader in parts.values()):
+            return _unchanged
+        return lambda entries: entries and {name: parts[name](entry) for name, entry in entries.items()}
+    if types.is_map(kind):
+        of_name, of_item = _reader_of(kind.key_type), _reader_of(kind.item_type)
+        return lambda pairs: pairs and [(of_name(name), of_item(item)) for name, item in pairs]
+    if hasattr(kind, "storage_type"):  # an extension
+        return _reader_of(kind.storage_type)
+    # a list of any size, a dictionary, or a scalar
+    reader = _reader_of(kind.value_type) if hasattr(kind, "value_type") else _unchanged
+    return reader if reader is _unchanged or types.is_dictionary(kind) else lambda values: values and [*map(reader, values)]
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _read_hub(name: str, split: str) -> Iterator[Row]:
@@ -172,5 +205,10 @@ def _read_hub(name: str, split: str) -> Iterator[Row]:
             f"the dataset {name!r} with the split {split!r} cannot be read from the Hugging Face hub ({one_line(error)}); "
             f"check the id, the split and the network, name a configuration as `id:configuration`, or give a file."
         ) from error
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(_with_shortest_decimals(rows, _schema_of(rows)), start=1):
         yield f"row {number}", row
+
+
+def _schema_of(rows: Any) -> Any:
+    """Return the Arrow schema of a dataset of the package `datasets`; None for other rows."""
+    return rows.features.arrow_schema if hasattr(rows, "features") and hasattr(rows.features, "arrow_schema") else None

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Float32, PyTree
 from safetensors import SafetensorError, safe_open
 
 from rljax.errors import InputError
-from rljax.files import check_local
+from rljax.files import MOVED, check_local
 from rljax.models.checkpoint_tensors import Entry, get_at, joiner_of, put_at, same, split_tensor, stored_together
 from rljax.models.config import FactorScaling, RopeScaling, TransformerConfig
 from rljax.models.config_json import (
@@ -80,7 +80,7 @@ def locate(name_or_folder: str, files: Collection[str] = MODEL_FILES) -> Path:
         return folder
     if folder.is_absolute() or name_or_folder.startswith(".") or name_or_folder.count("/") > 1:
         raise InputError(
-            f"The model folder {name_or_folder!r} does not exist; give a folder with config.json, or a hub id."
+            f"The model folder {name_or_folder!r} does not exist; give a folder with config.json, or a hub id{MOVED}."
         )
     from huggingface_hub import snapshot_download  # noqa: PLC0415  a local folder needs no network code
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415

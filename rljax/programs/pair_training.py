@@ -29,6 +29,7 @@ from rljax.data.prompts import PromptStream, list_prompt_omissions
 from rljax.data.tokenizer import Tokenizer, load_tokenizer
 from rljax.errors import InputError
 from rljax.evaluation.statistics import wilson_interval
+from rljax.files import absolute_paths
 from rljax.models import Params
 from rljax.parallel import check_rows, like_placed, put_rows
 from rljax.preference.config import PairConfig
@@ -497,7 +498,7 @@ def settings_to_run(
     if resume is None:
         if config is None:
             raise InputError("training on pairs needs settings, or resume=FOLDER; pass at least one of them.")
-        return config, None
+        return replace(config, **absolute_paths(config.to_json())), None
     path = Path(resume).expanduser()
     if not (path / SETTINGS).is_file():
         raise InputError(f"{str(path)!r} contains no training on pairs (there is no {SETTINGS} in it); omit --resume.")
@@ -513,6 +514,8 @@ def settings_to_run(
             f"{folder.config_file} has the setting {unknown[0]}, which no {kind.__name__} has; restore the file."
         )
     settings, default = kind(**saved), kind()
+    passed = replace(passed, **absolute_paths(passed.to_json()))
+    settings = replace(settings, **absolute_paths(settings.to_json()))
     changed = [name for name in names if getattr(passed, name) not in (getattr(default, name), getattr(settings, name))]
     if fixed := [name for name in changed if name not in FREE]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)

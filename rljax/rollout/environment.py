@@ -21,7 +21,7 @@ from rljax.importing import import_function, is_custom, names_function
 from rljax.lazy import LazyTable
 from rljax.records import is_finite_number
 from rljax.rewards.calling import called_name, place_of
-from rljax.text import nearest_first, one_line, parse_json
+from rljax.text import nearest_first, one_line, parse_json, texts_of
 
 Message = Mapping[str, Any]
 STEP_SECONDS = 120.0
@@ -236,12 +236,11 @@ def has_trl_form(build: object) -> bool:
 
 
 def texts_in(options: str | None) -> tuple[str, ...]:
-    """Return the options of an environment that are texts."""
+    """Return the texts in the options of an environment, at any depth."""
     try:
-        values = parse_json(options or "{}")
+        return tuple(texts_of(parse_json(options or "{}")))
     except ValueError:  # `make_environment` refuses it
         return ()
-    return tuple(text for text in values.values() if isinstance(text, str)) if isinstance(values, dict) else ()
 
 
 def functions_in(options: str | None) -> tuple[str, ...]:

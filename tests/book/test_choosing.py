@@ -107,6 +107,8 @@ def test_a_stale_sampler_gets_capped_weights_or_gepo():
     few, many = recommend_for(staleness=3), recommend_for(staleness=64)
     assert (few.chosen.choice, "--correction" in few.words) == ("dapo", True)
     assert (many.chosen.choice, "--correction" in many.words) == ("gepo", False)
+    assert [parse(found.words[1:]).config.sampling.staleness for found in (few, many)] == [3, 64]
+    assert "--staleness" not in recommend_for().words
 
 
 def test_a_critic_needs_length_and_responses():
@@ -121,6 +123,7 @@ def test_a_critic_needs_length_and_responses():
     [
         ({"length": 0}, "length is 0; it must be at least 1"),
         ({"staleness": -1}, "staleness is -1"),
+        ({"staleness": 64, "budget": 400}, "a budget of 400 responses is enough for 50 steps"),
         ({"group": 1, "pass_k": 4}, "must be at least 2"),
         ({"group": 1, "reward": "steps"}, "must be at least 2"),
         ({"pass_k": 64}, "pass_k is 64, but pass@k needs k responses to a prompt and group is 8"),

@@ -4,13 +4,16 @@ import json
 import math
 import sys
 import types
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from rljax.data.bad_rows import describe
 from rljax.data.dataset import load_problems, read_problems
 from rljax.data.preferences import read_preferences
 from rljax.data.problem import Problem, reward_columns
+from rljax.data.reading import open_rows
 from rljax.errors import InputError
 
 CHAT = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}]
@@ -361,8 +364,59 @@ def test_parquet_files_lose_no_column_and_no_digit(tmp_path):
     answers = pyarrow.array([0.1, 0.25, 2.0], pyarrow.float32())
     parquet.write_table(pyarrow.table({"prompt": ["a", "b", "c"], "answer": answers}), file)
     assert [problem.answer for problem in load_problems(file)] == ["0.1", "0.25", "2"]
+    numbers = [0.1, 1e-7, -2.5, None]
+    nested = {
+        "half": pyarrow.array(np.array([0.1, 0.0001, -2.5, 65504], np.float16)),
+        "list": pyarrow.array([[number, 0.7] for number in numbers], pyarrow.list_(pyarrow.float32())),
+        "large": pyarrow.array([[0.1], [], None, [0.3]], pyarrow.large_list(pyarrow.float32())),
+        "fixed": pyarrow.array([[0.1, 0.2]] * 4, pyarrow.list_(pyarrow.float32(), 2)),
+        "struct": pyarrow.array(
+            [{"a": number, "b": [{"c": 0.1}], "d": "x"} for number in numbers],
+            pyarrow.struct(
+                [
+                    ("a", pyarrow.float32()),
+                    ("b", pyarrow.list_(pyarrow.struct([("c", pyarrow.float32())]))),
+                    ("d", pyarrow.string()),
+                ]
+            ),
+        ),
+        "map": pyarrow.array([[("k", 0.1)]] * 4, pyarrow.map_(pyarrow.string(), pyarrow.float32())),
+        "dictionary": pyarrow.array([0.1, 0.2, 0.1, None], pyarrow.float32()).dictionary_encode(),
+        "double": pyarrow.array([0.1, 0.10000000149011612, 2.0, math.nan]),
+    }
+    table = pyarrow.table(nested)
+    parquet.write_table(table, file)
+    _, rows = open_rows(file, "train")
+    first, second, third, fourth = (row for _, row in rows)
+    assert first == {
+        **{"half": 0.1, "list": [0.1, 0.7], "large": [0.1], "fixed": [0.1, 0.2], "double": 0.1, "dictionary": 0.1},
+        **{"struct": {"a": 0.1, "b": [{"c": 0.1}], "d": "x"}, "map": [("k", 0.1)]},
+    }
+    assert (second["half"], second["list"][0], second["double"]) == (0.0001, 1e-7, 0.10000000149011612)
+    assert (third["half"], third["large"], third["struct"]["a"]) == (-2.5, None, -2.5)
+    assert (fourth["half"], fourth["list"], fourth["dictionary"]) == (65504.0, [None, 0.7], None)
+
+    class Rows(list):
+        """Like a dataset of the package `datasets`, which also widens its numbers."""
+
+        features = SimpleNamespace(arrow_schema=table.schema)
+
+    _, rows = open_rows(Rows(table.to_pylist()), "train")
+    assert next(rows)[1] == first
     damaged = bytearray(file.read_bytes())
     damaged[8:20] = b"\xff" * 12
     file.write_bytes(damaged)
     with pytest.raises(InputError, match=r"data\.parquet is not a parquet file that can be read"):
         load_problems(file)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        *[(np.float64(0.5), "0.5"), (np.float32(0.1), "0.1"), (np.float16(0.1), "0.1"), (np.int64(3), "3")],
+        *[(np.float32(2), "2"), (np.bool_(1), "True"), (np.str_("a"), "a")],
+    ],
+)
+def test_scalars_of_numpy_are_answers(answer, text):
+    (problem,) = read_problems([{"prompt": "a", "answer": answer}]).problems
+    assert problem.answer == text

@@ -100,6 +100,12 @@ def adapting_arguments(folder: Path) -> list[str]:
     return ["adapt", str(INPUTS / "run"), *arguments, "--run", str(folder)]
 
 
+def relocating_arguments(folder: Path) -> list[str]:
+    """Arguments of a command that changes the place of the reward in a copy of a run's settings."""
+    shutil.copy(INPUTS / "run" / "config.json", folder / "config.json")
+    return ["relocate", str(folder), str(INPUTS / "mine.py"), str(INPUTS / "rows.jsonl")]
+
+
 LONG = {
     "environment": Command(lambda folder: [str(CHILD), "environment", str(folder)]),
     "preference": pair_training("preference"),
@@ -152,6 +158,7 @@ EVERY = {
     "plot": lambda out: ["plot", RUN, "--out", str(out / "plot.png")],
     "explain": lambda out: ["explain", "kl"],
     "export": lambda out: ["export", RUN, str(out / "model")],
+    "relocate": relocating_arguments,
     "average": lambda out: ["average", RUN, str(INPUTS / "twin"), str(out / "mean")],
     "plan": lambda out: ["plan", "--config", str(INPUTS / "tiny.json"), "--reward", "exact"],
     "pairs": lambda out: ["pairs", RUN, str(out / "pairs.jsonl"), "--trust", "--prompts", "8"],

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import re
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rljax.cli import main
 from rljax.errors import InputError
 from rljax.files import absolute_paths
 from rljax.programs.export import check_new
+from rljax.rollout.environment import functions_in
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.start import find_resumable
@@ -116,3 +118,89 @@ def test_every_command_refuses_a_remote_address_and_prints_it_in_full(words, tmp
     (tmp_path / "d.jsonl").write_text("".join(f'{{"prompt": "{n}+1=", "answer": "{n + 1}"}}\n' for n in range(9)))
     assert main(words.split()) == 2
     assert re.search(r"is 's3://b/x[^']*', an address in a remote store", " ".join(capsys.readouterr().err.split()))
+
+
+def test_paths_in_the_options_of_an_environment_are_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "math").mkdir()
+    for name in ("own.py", "notes", "sub/own.py", "sub/passages.jsonl"):
+        (tmp_path / name).write_text("")
+    options = {
+        "passages": "sub/passages.jsonl",
+        "notes": "notes",
+        "folder": "sub/",
+        "reward": "exact,own.py:judge, sub/own.py:judge",
+        "model": "model:sub/",
+        "game": "math",
+        "request": "Look again: yes, no/maybe",
+        "tools": ["own.py:add", {"file": "notes"}, 3, None],
+    }
+    found = absolute_paths({"environment_options": json.dumps(options)})
+    assert json.loads(found["environment_options"]) == options | {
+        "passages": f"{tmp_path}/sub/passages.jsonl",
+        "notes": f"{tmp_path}/notes",
+        "folder": f"{tmp_path}/sub",
+        "reward": f"exact,{tmp_path}/own.py:judge,{tmp_path}/sub/own.py:judge",
+        "model": f"model:{tmp_path}/sub",
+        "tools": [f"{tmp_path}/own.py:add", {"file": f"{tmp_path}/notes"}, 3, None],
+    }
+    again = absolute_paths(found)
+    assert again == {}, "absolute paths are unchanged"
+    assert absolute_paths({"environment_options": '{"size":5}'}) == {}
+    assert absolute_paths({"critic": "policy"}) == {}
+
+
+def test_code_at_any_depth_of_the_options_of_an_environment_is_code():
+    assert functions_in('{"tools": ["own.py:add", {"of": "package.tools:sub"}], "n": 2}') == (
+        "own.py:add",
+        "package.tools:sub",
+    )
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A finished run with its own rows, further held-out rows, reward and options, in a folder that can be moved."""
+    place = tmp_path_factory.mktemp("made") / "project"
+    place.mkdir()
+    (place / "own.py").write_text(
+        "def even(completions, **columns):\n    return [float(len(c) % 2 == 0) for c in completions]\n"
+    )
+    for name, begin in (("rows", 0), ("further", 100)):
+        rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(begin, begin + 24)]
+        (place / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    config = SMALL.replace(
+        **{"task": None, "dataset": f"{place}/rows.jsonl", "tokenizer": "bytes", "reward": f"{place}/own.py:even"},
+        **{"steps": 1, "heldout_problems": 2, "max_prompt_tokens": 8, "also_heldout": {"more": f"{place}/further.jsonl"}},
+    )
+    rljax.train(config.replace(run=f"{place}/run"))
+    return place
+
+
+def test_a_run_whose_files_were_moved_is_relocated(project, tmp_path, capsys):
+    old, new = project, tmp_path / "elsewhere"
+    shutil.copytree(project, new)
+    project.rename(project.with_name("away"))
+    run, resume = str(new / "run"), ["train", "--resume", str(new / "run"), "--steps", "2", "--trust"]
+    try:
+        for words in (resume, ["eval", run, "--trust"]):
+            assert main(words) == 2
+            assert re.search(r"rows\.jsonl' does not exist.*`rljax relocate RUN OLD NEW`", capsys.readouterr().err)
+        assert main(["relocate", run, str(tmp_path / "other"), str(new)]) == 2
+        assert re.search(
+            r"no setting of the run .* at or below .*other'; its paths: .*rows\.jsonl", capsys.readouterr().err
+        )
+        assert main(["relocate", run, str(old), str(tmp_path / "absent")]) == 2
+        assert "absent' does not exist" in capsys.readouterr().err
+        assert main(["relocate", run, str(old), str(new)]) == 0
+        printed = capsys.readouterr().out
+        assert f"dataset: {old}/rows.jsonl -> {new}/rows.jsonl" in printed
+        assert f"reward: {old}/own.py:even -> {new}/own.py:even" in printed
+        assert main(["eval", run, "--trust"]) == 0
+        assert main(resume) == 0
+        (new / "rows.jsonl").write_text((new / "rows.jsonl").read_text().replace('"answer": "3"', '"answer": "4"'))
+        capsys.readouterr()
+        assert main(["train", "--resume", run, "--steps", "3", "--trust"]) == 2
+        assert "rows of the run" in capsys.readouterr().err
+    finally:
+        project.with_name("away").rename(project)

@@ -134,7 +134,7 @@ class RewardConfig:
     """Multi-turn environment, in place of a reward: 'calculator', 'python', 'search', 'self_correction', 'guessing', 'maze',
     'adventure', 'shop', 'gymnasium', 'textarena', or your 'package.module:Class' or 'file.py:Class'; see notebooks/agents.md."""
     environment_options: str | None = None
-    """Arguments of the environment's class, as a JSON object: '{"reward": "math"}'."""
+    """Arguments of the environment's class, as a JSON object: '{"reward": "math"}'. A path of a folder needs a slash: "data/"."""
     combine: Annotated[Literal["sum", "min"], tyro.conf.arg(name="reward-combine")] = "sum"
     """How several rewards are combined: their weighted 'sum', or the smallest of them ('min'), for example for an ensemble of
     reward models that must all agree: `--reward model:A,model:B --reward-combine min`."""

@@ -79,13 +79,13 @@ def check_changes(changes: Collection[Change]) -> None:
 
 def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
     """Return digests of everything that a run reads besides its settings: its setup, and the parts that were passed to `train`."""
-    config, model = setup.config, setup.config.model.path
+    config, model, heldout = setup.config, setup.config.model.path, setup.heldout
     environment, named = setup.train.environment, config.reward.environment
+    judge = None if environment is not None else digest_of_reward(config, seams.reward)
     found: dict[str, str | None] = {
         "training rows": digest_of_rows(setup.train.prompts.problems),
-        **evaluation_inputs(
-            setup.heldout.all_problems, None if environment is not None else digest_of_reward(config, seams.reward)
-        ),
+        **evaluation_inputs(heldout.prompts.problems, judge),
+        "further held-out rows": digest_of_rows(heldout.all_problems) if heldout.further else None,
         **text_inputs(setup.tokenizer, chat=config.model.chat),
         ENVIRONMENT: digest_of_name(named, ENVIRONMENTS) if named else digest_of_object(environment),
         OPTIONS: digest_of_options(config.reward.environment_options),
