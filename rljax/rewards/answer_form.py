@@ -28,6 +28,11 @@ _PART_OF_QUANTITY = re.compile(
 )
 _VALUE_OF_QUANTITY = re.compile(r"(?:[^a-zA-Z\\]|\\(?:frac|sqrt|pi|cdot|circ|text\{[^{}]*\}|%)(?![a-zA-Z]))+")
 _RATIO = re.compile(r"(\\frac\{)?([a-zA-Z](?:_\{\w+\})?)(?(1)\}\{|/)(?!\2(?!\w|_))([a-zA-Z](?:_\{\w+\})?)(?(1)\})")
+_PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
+_MODULUS = re.compile(
+    r" ?\(? ?(?:\\[pb]?mod|\\text\{ ?\(?(?:mod|modulo) ?\}|(?<![a-zA-Z\\])(?:mod|modulo))(?![a-zA-Z])(?=.)"
+)
+_MODULUS_IN_TEXT = re.compile(r"\\text\{ ?(\(?)(mod|modulo) (\w+)(\)?) ?\}")
 _REALS = (r"\mathbb{R}", "R")
 
 
@@ -86,9 +91,9 @@ def elements(text: str) -> list[str]:
 
 def _both_signs(text: str) -> list[str]:
     r"""Write `1\pm 2` as the two numbers that it stands for."""
-    if text.count(r"\pm") != 1 or r"\mp" in text:
+    if len(_PLUS_MINUS.findall(text)) != 1 or r"\mp" in text:
         return [text]
-    before, _, after = text.partition(r"\pm")
+    before, after = _PLUS_MINUS.split(text)
     return [f"{before}{sign}{after.lstrip()}".removeprefix("+") for sign in "+-"]
 
 
@@ -114,6 +119,47 @@ def brackets(text: str) -> tuple[str, str, str] | None:
         if depth == 0:
             return (tokens[0], "".join(tokens[1:-1]).strip(), tokens[-1]) if position == len(tokens) - 1 else None
     return None
+
+
+class Residue(NamedTuple):
+    """One element of an answer with a modulus, such as `x\\equiv 3\\pmod{7}`."""
+
+    sides: tuple[str, ...]
+    """The sides of the congruence; the last one is the value."""
+    modulus: str | None
+    """The modulus; None if this element has none."""
+
+
+def residues(text: str) -> list[Residue] | None:
+    r"""Read an answer with a modulus. A modulus at the end of a list belongs to all of its elements.
+
+    Returns:
+        Its elements; None if no element has a modulus.
+
+    Example:
+        >>> residues(r"x\equiv 1,3\pmod{4}")
+        [Residue(sides=('x', '1'), modulus='4'), Residue(sides=('3',), modulus='4')]
+        >>> residues("5(mod 7)"), residues("x=5")
+        ([Residue(sides=('5',), modulus='7')], None)
+    """
+    text = _MODULUS_IN_TEXT.sub(r"\1\\text{\2} \3\4", text)
+    found = [_residue(element) for element in elements(text)] if _MODULUS.search(text) else []
+    if all(one.modulus is None for one in found):
+        return None
+    shared = found[-1].modulus if all(one.modulus is None for one in found[:-1]) else None
+    return [one._replace(modulus=one.modulus or shared) for one in found]
+
+
+def _residue(text: str) -> Residue:
+    value, *rest = _MODULUS.split(text, maxsplit=1)
+    if not rest or "=" in rest[0]:  # an equation of a remainder: `17\\bmod 5=2`
+        return Residue((text,), None)
+    modulus = rest[0].strip()
+    while modulus.endswith(")") and modulus.count(")") > modulus.count("("):
+        modulus = modulus[:-1].strip()
+    around = brackets(modulus)
+    sides, _ = cut(value.strip(), lambda token: token.strip() in (r"\equiv", "=", "≡"))
+    return Residue(tuple(sides), around[1] if around is not None and around[0] in "{(" else modulus)
 
 
 def relation(text: str) -> tuple[list[str], list[str]]:

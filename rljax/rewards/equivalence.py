@@ -12,6 +12,8 @@ The form of an answer counts before its value does, and here conventions decide:
 - **Equations**: the reference `5` accepts `x=5`, and the references `x=5` and `a/b=5` accept `5`. Of a chain such as `3+4=7`,
   all sides that are numbers must be right. Two equations are the same if they differ by a constant factor or have the same
   solutions.
+- **Residues**: `3\pmod{7}` is `10\pmod{7}` and `x\equiv 3\pmod{7}`. A modulus that only the reference states may be missing. For
+  the reference `3`, the answer's least residue counts, so `10\pmod{7}` is `3`.
 - **Units**: see `rljax.rewards.quantity.same_quantity`. **Bases**: a base that only the reference states may be missing.
 - **Ratios** are compared by their values: `6:4` is `3:2`, and `3/2`.
 - **Words** are compared without regard to case and punctuation.
@@ -22,11 +24,24 @@ from collections.abc import Callable
 
 from rljax.rewards.algebra import approximates, same_expression, same_relation
 from rljax.rewards.algebra_limits import is_judgeable
-from rljax.rewards.answer_form import Piece, assignment, brackets, elements, is_name, matrix, pieces, quantity, relation
+from rljax.rewards.answer_form import (
+    Piece,
+    Residue,
+    assignment,
+    brackets,
+    elements,
+    is_name,
+    matrix,
+    pieces,
+    quantity,
+    relation,
+    residues,
+)
 from rljax.rewards.notation import plain
 from rljax.rewards.quantity import is_decimal, read_number, same_quantity, split_base, split_unit
 from rljax.rewards.units import same_unit
 
+_EQUIVALENT = re.compile(r"\\equiv ?(?![a-zA-Z])|≡")
 _COMMAND = re.compile(r"\\text\{[^{}]*\}|\\[a-zA-Z]+")
 _LETTER = re.compile(r"[a-zA-Z]")
 _PROSE = re.compile(r"\\text\{|[^\W\d_]{4,}|^[^\W\d_]{2,3}$")
@@ -74,6 +89,14 @@ def _equal(reference: str, answer: str) -> bool:
     reference, answer = _unwrap(reference), _unwrap(answer)
     if reference == answer or not (reference and answer):
         return bool(reference and answer)
+    classes = residues(reference), residues(answer)
+    if classes != (None, None):
+        expected, actual = (
+            found or [Residue((one,), None) for one in elements(text)]
+            for found, text in zip(classes, (reference, answer), strict=True)
+        )
+        return _match_all(expected, actual, _same_residue)
+    reference, answer = (_EQUIVALENT.sub("=", text) for text in (reference, answer))
     value = None if relation(answer)[1] else quantity(reference)
     if value is not None:
         return _equal(value, answer)
@@ -85,6 +108,26 @@ def _equal(reference: str, answer: str) -> bool:
     if len(expected) == len(actual) == 1:
         return _same_element(expected[0], actual[0])
     return _same_lists(expected, actual)
+
+
+def _same_residue(reference: Residue, answer: Residue) -> bool:
+    (*left, value), (*own_left, own_value) = reference.sides, answer.sides
+    if reference.modulus is None or answer.modulus is None:
+        stated = (own_value, _least_residue(own_value, answer.modulus))
+        return any(_equal("=".join((*left, value)), "=".join((*own_left, text))) for text in stated)
+    names, own_names = ([side for side in sides if read_number(side) is None] for sides in (left, own_left))
+    claims = [own_value, *(side for side in own_left if read_number(side) is not None)]
+    same_left = names == own_names or (not (names and own_names) and all(map(is_name, names + own_names)))
+    same_values = (_equal(*(_least_residue(text, reference.modulus) for text in (value, claim))) for claim in claims)
+    return same_left and _equal(reference.modulus, answer.modulus) and all(same_values)
+
+
+def _least_residue(value: str, modulus: str | None) -> str:
+    """Write an integer as its least non-negative residue; the text itself if it is no integer, or if there is no modulus."""
+    number, divisor = read_number(value), read_number(modulus or "")
+    if number is None or divisor is None or number.denominator != 1 or divisor.denominator != 1 or divisor < 1:
+        return value
+    return str(number % divisor)
 
 
 def _same_element(reference: str, answer: str) -> bool:

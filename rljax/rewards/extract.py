@@ -37,6 +37,7 @@ _END_OF_LINE = " .*_`!"
 _SENTENCE_END = re.compile(r"\.(?:\s|$)")
 _CONCLUSION = re.compile(r"(?:\b(?:therefore|thus|hence)\b|∴)[,:]? ?((?:[a-z ]{0,60} )?)", re.IGNORECASE)
 _NO_CONCLUSION = frozenset("not no never than least most about nearly almost or if unless cannot".split())  # noqa: SIM905 - read as words
+_RESIDUE = re.compile(r"[-+]?\d+ ?[$]? ?\(?\\?(?:[pb]?mod|text\{ ?\(?mod ?\}) ?\{?\d+\}?(?:\)|\\?\))?$")
 _LONGEST_CONCLUSION = 200
 _LAST_LINE_MARK = "####"
 _OPEN, _CLOSE = "<answer>", "</answer>"
@@ -242,6 +243,8 @@ def _last_value(text: str) -> str | None:
     spans = [found for found in _IN_MATHEMATICS.finditer(line) if not _NUMBER_IN_TEXT.search(line, found.end())]
     formula = (spans[-1][1] or spans[-1][2]) if spans else line
     value = _EQUALS.split(formula)[-1].strip(_END_OF_LINE)
+    if residue := _RESIDUE.search(value):
+        return residue[0]
     sum_of_numbers = value == formula.strip(_END_OF_LINE) and not _LETTER.search(value)  # the question again, for example
     if value and (_is_quantity(value) or not (sum_of_numbers or _WORDS.search(value))):
         return value

@@ -153,6 +153,46 @@ FORMS = [
     (r"\frac{1}{12}", "0.0833333333333333"),
     (r"\left(\frac{1}{2},3\right)", "(0.5, 3)"),
 ]
+CONGRUENT = r"x \equiv 3 \pmod{7}"
+WITH_MODULUS = [
+    *(
+        r"3 \pmod 7",
+        r"3 \mod{7}",
+        r"3 \bmod 7",
+        r"3 (\bmod 7)",
+        "x≡3 (mod 7)",
+        r"3 \text{ mod } 7",
+        r"3\ (\mathrm{mod}\ 7)",
+    ),
+    *(r"3 \text{ (mod 7)}", r"3\;(\operatorname{mod} 7)", "3 modulo 7", r"10\pmod 7", r"-4 \pmod 7", r"x=3\pmod 7"),
+    *(r"x \equiv 10 \equiv 3 \pmod 7", r"x\equiv 3", "x=3", "3"),
+]
+"""Ways to write the answer `CONGRUENT`."""
+RESIDUES = [
+    *((CONGRUENT, answer) for answer in WITH_MODULUS),
+    ("3", CONGRUENT),
+    ("x=3", r"10 \bmod 7"),
+    ("2", r"17 \bmod 5 = 2"),
+    (r"1,3\pmod 4", r"x\equiv 3\pmod 4 \text{ or } x \equiv 1 \pmod 4"),
+    (r"x\equiv 1, 3\pmod{4}", "1,3"),
+    (r"x\equiv 1\pmod 2, x\equiv 2 \pmod 3", r"x\equiv 2 \pmod 3, x\equiv 1 \pmod 2"),
+    (r"a \equiv b \pmod{n}", r"a \equiv b (\bmod n)"),
+    (r"f\equiv 0", "f=0"),
+]
+OTHER_RESIDUES = [
+    *(
+        (CONGRUENT, other)
+        for other in ("4", "7", "10", r"3 \pmod 8", r"4 \pmod 7", r"2x\equiv 3\pmod 7", r"y \equiv 3\pmod 7")
+    ),
+    *(
+        (CONGRUENT, other)
+        for other in (r"x\equiv 3,4\pmod 7", r"3 \equiv 4 \pmod 7", r"x \equiv 4 \equiv 3 \pmod 7", "3 od 7")
+    ),
+    ("3", r"5\pmod 1"),
+    ("10", r"3\pmod 7"),
+    (r"x\equiv 1, 3\pmod{4}", r"1\pmod 4"),
+    (r"a \equiv b \pmod{n}", r"a \equiv c \pmod{n}"),
+]
 KEYS = ["1=2", "0=1", "0=0", "x=x", "1<2", r"\frac{0}{0}", r"\emptyset", "x=x+1", "1/0", r"\text{none}"]
 OF_KEYS = [
     *("x+y=3", "x=5", "(x+1)^2=x^2+2x+1", "x^2+1=0", "x>2", "(1,2)", r"\{1,2\}", "7", r"\sqrt{2}", "y=2x+1"),
@@ -267,12 +307,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("reference", "answer"), [*NUMBERS, *UNITS, *FORMS])
+@pytest.mark.parametrize(("reference", "answer"), [*NUMBERS, *UNITS, *FORMS, *RESIDUES])
 def test_equal_answers_are_accepted(reference, answer):
     assert verdict(reference, answer)
 
 
-@pytest.mark.parametrize(("reference", "answer"), WRONG)
+@pytest.mark.parametrize(("reference", "answer"), [*WRONG, *OTHER_RESIDUES])
 def test_different_answers_are_rejected(reference, answer):
     assert not verdict(reference, answer)
 
