@@ -1,5 +1,8 @@
 """Layer 0: the error for input that the user has to correct."""
 
+MOVED = "; if a run names it and it was moved, `rljax relocate RUN OLD NEW` records the new place"
+"""End of the message about a file or folder that does not exist."""
+
 
 class InputError(ValueError):
     """Invalid input: a setting, a file, a reward function, or another part that the user supplies.

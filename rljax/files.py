@@ -25,8 +25,6 @@ LIMITS = {
 """Error number of a process limit -> message, with what to type."""
 FOLDERS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "dataset", "heldout_dataset", "critic")
 """Settings that may be the path of a folder or of a file."""
-MOVED = "; if a run names it and it was moved, `rljax relocate RUN OLD NEW` records the new place"
-"""End of the message about a file or folder that does not exist."""
 NO_FOLDERS = ("bytes", "characters", "ids", "policy", "fresh")
 """Values of these settings that are no paths, even if a folder has that name."""
 NAMED = ("also_heldout",)

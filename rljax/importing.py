@@ -14,8 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rljax.errors import InputError
-from rljax.files import MOVED
+from rljax.errors import MOVED, InputError
 from rljax.text import one_line
 
 

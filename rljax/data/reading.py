@@ -12,8 +12,8 @@ import numpy as np
 from rljax.data.bad_rows import BadRowError, Fault, describe_value
 from rljax.data.cells import shortest_decimal
 from rljax.data.plain_text import is_text, read_texts
-from rljax.errors import InputError
-from rljax.files import MOVED, check_local
+from rljax.errors import MOVED, InputError
+from rljax.files import check_local
 from rljax.text import one_line, parse_json
 
 SUFFIXES = (".jsonl", ".json", ".parquet")

@@ -17,8 +17,8 @@ from jax.tree_util import DictKey, KeyPath
 from jaxtyping import Array, Float, Float32, PyTree
 from safetensors import SafetensorError, safe_open
 
-from rljax.errors import InputError
-from rljax.files import MOVED, check_local
+from rljax.errors import MOVED, InputError
+from rljax.files import check_local
 from rljax.models.checkpoint_tensors import Entry, get_at, joiner_of, put_at, same, split_tensor, stored_together
 from rljax.models.config import FactorScaling, RopeScaling, TransformerConfig
 from rljax.models.config_json import (
