@@ -14,6 +14,7 @@ __getattr__, __dir__ = lazy_names(
         "GuessingGame": "rljax.agents.worlds",
         "GymnasiumEnvironment": "rljax.agents.gymnasium",
         "Maze": "rljax.agents.worlds",
+        "Nim": "rljax.agents.nim",
         "PythonInterpreter": "rljax.agents.interpreter",
         "SelfCorrection": "rljax.agents.self_correction",
         "Shop": "rljax.agents.shop",

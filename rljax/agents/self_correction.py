@@ -1,4 +1,4 @@
-"""Two roles for one policy: it proposes an answer, then checks the proposal and gives the final answer."""
+"""Two roles: one proposes an answer, the other checks the proposal and gives the final answer. One policy may have both."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,6 +11,10 @@ from rljax.rollout.environment import Step
 
 REQUEST = "There may be an error in this answer. Check it, and give the final answer."
 """What the policy is asked after its proposal."""
+
+
+ROLES = ("proposer", "checker")
+"""The roles, in the order of their turns."""
 
 
 class CorrectionState(NamedTuple):
@@ -36,10 +40,14 @@ class SelfCorrection:
     Args:
         reward: function that judges both answers, or its name, as for `--reward`.
         bonus: weight of the progress between the turns, at least 0.
-        request: what the policy is asked after its proposal.
+        request: what is asked after the proposal.
+        role: "proposer" or "checker": the trained policy has only this role, and `other_policy` the other one; None: it has both.
+        other_policy: model folder of the other policy, or "past", a past copy of the trained one.
+        refresh_every: RL steps between two copies.
 
     Raises:
-        InputError: the bonus is negative, the request is empty, or the reward does not exist.
+        InputError: the bonus is negative, the request is empty, the reward does not exist, or there is a role without another
+            policy or the reverse.
 
     Example:
         >>> environment, problem = SelfCorrection(bonus=1.0), Problem("2+2=", "4")
@@ -55,16 +63,35 @@ class SelfCorrection:
 
     max_turns = 2
 
-    def __init__(self, reward: str | Callable = "exact", bonus: float = 0.0, request: str = REQUEST):
+    def __init__(
+        self,
+        reward: str | Callable = "exact",
+        bonus: float = 0.0,
+        request: str = REQUEST,
+        *,
+        role: str | None = None,
+        other_policy: str | None = None,
+        refresh_every: int = 20,
+    ):
         if not bonus >= 0:
             raise InputError(f"environment_options: bonus must be at least 0; got {bonus!r:.80}.")
         if not request.strip():
             raise InputError("environment_options: request is empty; write what the policy is asked after its proposal.")
-        self.reward, self.bonus, self.request = resolve(reward), bonus, request
+        if role not in (None, *ROLES) or (role is None) != (other_policy is None):
+            raise InputError(
+                f"environment_options: role={role!r:.80} and other_policy={other_policy!r:.80}; set both, the role to "
+                "'proposer' or 'checker' and the other policy to a model folder or 'past', or leave both out."
+            )
+        self.reward, self.bonus, self.request, self.role = resolve(reward), bonus, request, role
+        self.other_policy, self.refresh_every = other_policy, refresh_every
 
     def reset(self, problem: Problem) -> CorrectionState:
         """Begin an episode."""
         return CorrectionState(problem)
+
+    def is_others_turn(self, state: CorrectionState) -> bool:
+        """Whether the other policy has the role of the next turn."""
+        return self.role not in (None, ROLES[state.proposal is not None])
 
     def step(self, state: CorrectionState, completion: str) -> Step:
         """Judge the proposal and ask for a check, or judge the final answer.

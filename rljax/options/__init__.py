@@ -12,6 +12,7 @@ from types import MappingProxyType
 from rljax.lazy import LazyTable, lazy_names
 from rljax.models import Policy, TransformerConfig
 from rljax.models.language_model import abstract_params
+from rljax.rollout.environment import other_policy_in, texts_in
 from rljax.training.setup import Install, Setup
 
 
@@ -28,8 +29,16 @@ def config_with_experts(policy: Policy) -> TransformerConfig | None:
     return shapes.args[0]
 
 
+def other_policy_of(setup: Setup) -> str | None:
+    """Return which other policy takes turns in the environment: "past", or a model folder; None if there is none."""
+    if setup.train is None:  # a plan, whose environment is not built
+        return "past" if "past" in texts_in(setup.config.reward.environment_options) else None
+    return other_policy_in(setup.train.environment)
+
+
 WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
     {
+        "other_policy": lambda setup: other_policy_of(setup) is not None,
         "further_heldout": lambda setup: bool(setup.config.data.also_heldout),
         "perturbed_prompts": lambda setup: bool(setup.config.data.perturb_prompts),
         "controller": lambda setup: setup.config.optimization.remedy == "controller",

@@ -134,18 +134,39 @@ def make_teacher(
         return None
     if source is None:
         raise InputError(f"{name} learns from a teacher; set its model folder or hub id with --teacher.")
+    return read_teacher(source, config, policy, tokenizer, mesh)
+
+
+def read_teacher(
+    source: str, config: TrainConfig, policy: Policy, tokenizer: Tokenizer, mesh: Mesh, *, role: str = "teacher"
+) -> Teacher:
+    """Read a second model, whose tokens are the policy's.
+
+    Args:
+        source: model folder or hub id.
+        config: the settings.
+        policy: the policy.
+        tokenizer: tokenizer of the policy.
+        mesh: the devices, which also hold the second model.
+        role: what the second model is, for error messages.
+
+    Raises:
+        InputError: the folder cannot be read, is not a language model, or has different tokens.
+    """
     folder = locate(source)
     if load_tensor(folder, HEAD) is not None:
-        raise InputError(f"The teacher {source!r} is a reward model or a critic; choose a language model.")
+        raise InputError(f"The {role} {source!r} is a reward model or a critic; choose a language model.")
     shape = read_config(folder, compute_dtype=config.model.dtype)
-    check_tokens(source, folder, shape.vocab_size, policy, tokenizer)
+    check_tokens(source, folder, shape.vocab_size, policy, tokenizer, role=role)
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     teacher = transformer_policy(shape, folder=folder, bos=bos, eos=eos, mesh=mesh, chunk=config.model.score_chunk)
     params = teacher.init(jax.random.key(0))  # they come from the folder, so the key does not matter
     return Teacher(teacher, put(params, policy_shardings(mesh, params, params, teacher.partition)))
 
 
-def check_tokens(source: str, folder: Path, vocab_size: int, policy: Policy, tokenizer: Tokenizer) -> None:
+def check_tokens(
+    source: str, folder: Path, vocab_size: int, policy: Policy, tokenizer: Tokenizer, *, role: str = "teacher"
+) -> None:
     """Reject a teacher whose token ids do not mean the same tokens as the student's.
 
     If the teacher's folder has a tokenizer, both must have the same tokens, and the teacher must have logits for all tokens that
@@ -157,6 +178,7 @@ def check_tokens(source: str, folder: Path, vocab_size: int, policy: Policy, tok
         vocab_size: number of logits of the teacher.
         policy: the student.
         tokenizer: tokenizer of the student.
+        role: what the second model is, for error messages.
 
     Raises:
         InputError: the tokens differ; the message names the teacher and the difference.
@@ -164,8 +186,7 @@ def check_tokens(source: str, folder: Path, vocab_size: int, policy: Policy, tok
     if read_note(folder) is None and not holds_tokenizer(folder):
         if vocab_size != policy.vocab_size:
             raise InputError(
-                f"The teacher {source!r} has {vocab_size} tokens and the model {policy.vocab_size}; distillation needs the same "
-                "vocabulary for both."
+                f"The {role} {source!r} has {vocab_size} tokens and the model {policy.vocab_size}; both need the same vocabulary."
             )
         return
     theirs, ours = _tokens(folder_tokenizer(folder)), _tokens(tokenizer)
@@ -177,7 +198,7 @@ def check_tokens(source: str, folder: Path, vocab_size: int, policy: Policy, tok
             else f"it has logits for {vocab_size} tokens, the model for {policy.vocab_size}"
         )
         raise InputError(
-            f"The teacher {source!r} and the model do not have the same vocabulary: {shown}; distillation needs the same for both."
+            f"The {role} {source!r} and the model do not have the same vocabulary: {shown}; both need the same."
         )
 
 

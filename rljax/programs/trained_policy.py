@@ -28,7 +28,7 @@ from rljax.parallel.memory import device_bytes
 from rljax.programs.answer_settings import Quantization
 from rljax.records import required
 from rljax.rollout import Engine, Environment, Response, RolloutWorker
-from rljax.rollout.environment import ENVIRONMENTS, environment_of, prompts_for
+from rljax.rollout.environment import ENVIRONMENTS, environment_of, other_policy_in, prompts_for
 from rljax.settings.checks import check_stop
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.tracking.start_records import (
@@ -447,6 +447,11 @@ def _open(
     )
     left = left if jax.process_count() == 1 else None  # without agreement, all hosts must still decode the same rows
     worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems, free_bytes=left).greedy()
+    other = other_policy_in(seams.environment)
+    if other not in (None, "past"):
+        from rljax.options.other_policy import read_player  # noqa: PLC0415  few environments have another policy
+
+        worker = replace(worker, other=read_player(other, config, exact, tokenizer, mesh, longest))
     if quantize is None or (run is None and config.adapter.rank is None):
         params = parameters_of(config, policy, mesh, run, which)
     else:  # a checkpoint and a merged adapter are exact

@@ -21,6 +21,8 @@ SECONDS = 2.0
 """Time limit of one pattern on one response."""
 _MEMORY = 2 * 2**30
 _TEXT = "tag:yaml.org,2002:str"
+SETTINGS = frozenset({"weight", "users"})
+"""What a rule may have in addition to its kind."""
 Broken = Callable[[Sequence[str], Progress | None], list[bool | Failed]]
 """(texts, progress) -> which of them break a rule; `Failed` where that took too long."""
 
@@ -75,7 +77,8 @@ def constitution(rules: object) -> Weighted:
     Args:
         rules: a mapping from a name to a rule. A rule is a mapping that has one of `must` and `must_not` (a regular expression that
             must or must not occur), `max_characters` and `max_words` (the most that is allowed), and may have a `weight`, by
-            default 1. A pattern is searched for in the full response, for at most two seconds, in a worker process.
+            default 1, and `users`, a list of names: then it applies only if the data's column `user` has one of them, and other
+            responses do not break it. A pattern is searched for in the full response, for at most two seconds, in a worker process.
 
     Returns:
         One reward with one part for each rule: 1 for a response that breaks it, else 0, with the weight -w. So the mean of a part,
@@ -89,6 +92,9 @@ def constitution(rules: object) -> Weighted:
         >>> reward = constitution({"brief": {"max_words": 2, "weight": 0.5}, "kind": {"must_not": "(?i)fool"}})
         >>> reward(prompts=["?"] * 3, completions=["It is 4.", "4, fool", "4"])
         [-0.5, -1.0, 0.0]
+        >>> personal = constitution({"brief": {"max_words": 2, "users": ["Ada"]}})
+        >>> personal(prompts=["?"] * 2, completions=["It is 4."] * 2, user=["Ada", "Bob"])
+        [-1.0, 0.0]
 
     Source:
         Written principles as a signal: Bai et al., arXiv:2212.08073; weighted rules in addition to a reward: Mu et al.,
@@ -152,7 +158,7 @@ class _Loader(yaml.SafeLoader):
 
 def _rule(name: str, rule: object) -> tuple[Callable, float]:
     """Return the reward of a rule, and its weight."""
-    if not isinstance(rule, Mapping) or len(kinds := rule.keys() & KINDS.keys()) != 1 or rule.keys() - KINDS - {"weight"}:
+    if not isinstance(rule, Mapping) or len(kinds := rule.keys() & KINDS.keys()) != 1 or rule.keys() - KINDS - SETTINGS:
         raise InputError(f"the rule {name!r} is {rule!r}; give it one of {', '.join(KINDS)}, and `weight` if it is not 1.")
     (kind,) = kinds
     weight = rule.get("weight", 1.0)
@@ -171,5 +177,28 @@ def _rule(name: str, rule: object) -> tuple[Callable, float]:
         del columns
         return [one if isinstance(one, Failed) else float(one) for one in breaks(completions, progress)]
 
-    broken.__qualname__ = f"constitution({name})"
-    return broken, float(weight)
+    part = broken if "users" not in rule else _for_users(name, broken, rule["users"])
+    part.__qualname__ = f"constitution({name})"
+    return part, float(weight)
+
+
+def _for_users(name: str, broken: Callable, users: object) -> Callable:
+    """Apply a rule only to responses for some users.
+
+    Raises:
+        InputError: the users are not a list of names.
+    """
+    if not (isinstance(users, list) and users and all(isinstance(user, str) for user in users)):
+        raise InputError(f"the rule {name!r} has users: {users!r:.80}; give a list of names from the data's column `user`.")
+
+    def broken_for(
+        completions: Sequence[str], user: Sequence, progress: Progress | None = None, **columns: Sequence
+    ) -> list[float | Failed | None]:
+        del columns
+        chosen = [place for place, one in enumerate(user) if str(one) in users]
+        found: list[float | Failed | None] = [0.0] * len(completions)
+        for place, one in zip(chosen, broken([completions[place] for place in chosen], progress), strict=True):
+            found[place] = one
+        return found
+
+    return broken_for

@@ -124,7 +124,8 @@ class CachedDialogue:
         engine: decodes at most `slots` rows. Its decoder has `turns`.
         params: parameters of the policy.
         requests: episode -> its first turn. No later context or turn may need more room than the longest prompt and the largest
-            budget of these requests.
+            budget of these requests and `later`.
+        later: requests of episodes that begin later.
 
     Attributes:
         tokens_read: number of context tokens read so far; a prompt that several rows share counts once.
@@ -133,10 +134,13 @@ class CachedDialogue:
         InputError: there is no first turn.
     """
 
-    def __init__(self, engine: DecodingEngine, params: Params, requests: Mapping[int, Request]):
-        if not requests:
+    def __init__(
+        self, engine: DecodingEngine, params: Params, requests: Mapping[int, Request], later: Sequence[Request] = ()
+    ):
+        begun = [*requests.values(), *later]
+        if not begun:
             raise InputError("dialogue: the first turns determine the lengths of the rows; got no requests.")
-        self.turns, begun = required(engine.decoder.turns, "decoder.turns"), list(requests.values())
+        self.turns = required(engine.decoder.turns, "decoder.turns")
         budget = max(request.sampling.max_tokens for request in begun)
         self.length = padded_length(begun, engine.prompt_length)
         self.sampling, self.room = begun[0].sampling._replace(max_tokens=budget, stop=()), self.length + budget
@@ -300,7 +304,9 @@ class RereadingDialogue:
         return {episode: cut(response, limit) for (episode, limit), response in zip(limits.items(), responses, strict=True)}
 
 
-def begin_dialogue(engine: Engine, params: Params, requests: Mapping[int, Request]) -> Dialogue:
+def begin_dialogue(
+    engine: Engine, params: Params, requests: Mapping[int, Request], later: Sequence[Request] = ()
+) -> Dialogue:
     """Begin episodes of several turns.
 
     A `DialogueEngine` begins them itself. A `DecodingEngine` keeps what the model has read between the turns of an episode, if its
@@ -310,11 +316,12 @@ def begin_dialogue(engine: Engine, params: Params, requests: Mapping[int, Reques
         engine: samples the turns.
         params: parameters of the policy.
         requests: episode -> its first turn.
+        later: requests of episodes that begin later; only their lengths matter.
     """
     if isinstance(engine, DialogueEngine):
         return engine.dialogue(params, requests)
-    if isinstance(engine, DecodingEngine) and engine.decoder.turns is not None and requests:
-        return CachedDialogue(engine, params, requests)
+    if isinstance(engine, DecodingEngine) and engine.decoder.turns is not None and (requests or later):
+        return CachedDialogue(engine, params, requests, later)
     return RereadingDialogue(engine, params, requests)
 
 

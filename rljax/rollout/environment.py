@@ -19,8 +19,10 @@ from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.importing import import_function, is_custom, names_function
 from rljax.lazy import LazyTable
+from rljax.models import Params
 from rljax.records import is_finite_number
 from rljax.rewards.calling import called_name, place_of
+from rljax.rollout.request import Engine
 from rljax.text import nearest_first, one_line, parse_json, texts_of
 
 Message = Mapping[str, Any]
@@ -36,6 +38,7 @@ ENVIRONMENTS: LazyTable[Callable[..., "Environment"]] = LazyTable(
         "maze": "rljax.agents.worlds:Maze",
         "adventure": "rljax.agents.adventure:Adventure",
         "shop": "rljax.agents.shop:Shop",
+        "nim": "rljax.agents.nim:Nim",
         "calculator": "rljax.agents.tools:Calculator",
         "python": "rljax.agents.interpreter:PythonInterpreter",
         "search": "rljax.agents.text_search:TextSearch",
@@ -84,8 +87,10 @@ class Environment(Protocol):
     An environment may have further attributes: `step_seconds` (time limit of a call; 120 by default, and `--reward-seconds`
     takes precedence), `at_once` (calls that run at the same time, 16 by default), `waits` (for steps that wait for something slow:
     how often the engine samples other turns, until about an eighth of the running ones have ended, before it waits for the steps;
-    True is once), `tools` (functions or JSON schemas, which the chat template shows to the policy), and
-    `first_messages(problem)` (a list of messages that replaces the problem's prompt). See `rljax.agents`.
+    True is once), `tools` (functions or JSON schemas, which the chat template shows to the policy),
+    `first_messages(problem)` (a list of messages that replaces the problem's prompt), and `is_others_turn(state)`: whether another
+    policy takes the next turn, whose tokens are read but not trained on. `other_policy` names it: a model folder, or "past", a copy
+    of the trained policy that is replaced every `refresh_every` RL steps (`rljax.options.other_policy`). See `rljax.agents`.
     """
 
     max_turns: int
@@ -104,6 +109,15 @@ class Environment(Protocol):
                 `rljax.data.tool_calls.Turn`, a text with the tool calls in it.
         """
         ...
+
+
+class Player(NamedTuple):
+    """A policy that takes turns of episodes."""
+
+    engine: Engine
+    """Samples its turns."""
+    params: Params
+    """Its parameters."""
 
 
 class CallSettings(NamedTuple):
@@ -233,6 +247,20 @@ def has_trl_form(build: object) -> bool:
     return not has_step and any(
         parameter.kind is parameter.VAR_KEYWORD for parameter in signature(reset).parameters.values()
     )
+
+
+def other_policy_in(environment: Environment | None) -> str | None:
+    """Return the other policy that an environment names: "past", or a model folder; None if there is none.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if getattr(environment, "is_others_turn", None) is None:
+        return None
+    name = getattr(environment, "other_policy", None)
+    if not (name is None or (isinstance(name, str) and name)):
+        raise InputError(f"environment.other_policy: 'past', a model folder or None is expected; got {name!r:.80}.")
+    return name
 
 
 def texts_in(options: str | None) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ class Overdue:
 
 
 class Batch:
-    """Calls that were started together.
+    """Calls that were started together. A call that has to wait for others begins when one of them ends.
 
     Args:
         runner: starts the calls.
@@ -54,7 +54,8 @@ class Batch:
         self.waiting = deque(enumerate(calls))
         self.ended: SimpleQueue[tuple[int, Any]] = SimpleQueue()
         self.outcomes: dict[int, Any] = {}
-        self.running: dict[int, tuple[float, threading.Thread | Future]] = {}
+        self.running: dict[int, tuple[float, threading.Thread | Future | None]] = {}
+        self.lock = threading.RLock()
         self._fill()
 
     def wait(self) -> list[Any]:
@@ -70,63 +71,73 @@ class Batch:
             except Empty:
                 self._give_up()
                 continue
-            if place not in self.running:  # it was given up before
-                continue
-            if isawaitable(outcome):
-                self.running[place] = (self.running[place][0], self._await_in_loop(place, outcome))
-                continue
-            del self.running[place]
             self.outcomes[place] = outcome
         return [self.outcomes[place] for place in range(self.count)]
 
     def _fill(self) -> None:
         """Start calls while fewer than the limit are running."""
-        while self.waiting and len(self.running) < self.runner.max_concurrent:
-            place, call = self.waiting.popleft()
-            self.running[place] = (time.monotonic(), self._begin(place, call))
+        with self.lock:
+            while self.waiting and len(self.running) < self.runner.max_concurrent and self.runner.is_open:
+                place, call = self.waiting.popleft()
+                self.running[place] = (time.monotonic(), None)
+                if iscoroutinefunction(call):
+                    self._await_in_loop(place, call())
+                    continue
+                thread = threading.Thread(target=self._run, args=(place, call), daemon=True, name="environment step")
+                self.running[place] = (self.running[place][0], thread)
+                thread.start()
 
-    def _begin(self, place: int, call: Call) -> threading.Thread | Future:
-        if iscoroutinefunction(call):
-            return self._await_in_loop(place, call())
-        thread = threading.Thread(target=self._run, args=(place, call), daemon=True, name="environment step")
-        thread.start()
-        return thread
+    def _end(self, place: int, outcome: Any) -> None:
+        """Take the outcome of a call and start another one, unless the call was given up before: its thread may be interrupted."""
+        with self.lock:
+            if place in self.running:
+                del self.running[place]
+                self.ended.put((place, outcome))
+                self._fill()
 
     def _run(self, place: int, call: Call) -> None:
         try:
             outcome = call()
         except BaseException as error:  # an environment is user code and may raise anything
             outcome = Raised(error)
-        self.ended.put((place, outcome))
+        with self.lock:
+            if place in self.running and isawaitable(outcome):
+                self._await_in_loop(place, outcome)
+            else:
+                self._end(place, outcome)
 
-    def _await_in_loop(self, place: int, awaitable: Any) -> Future:
+    def _await_in_loop(self, place: int, awaitable: Any) -> None:
+        """Await the outcome of a running call; the lock must be held."""
+
         def end(future: Future) -> None:
             try:
                 outcome = future.result()
             except CancelledError as error:
                 outcome = Raised(error)
-            self.ended.put((place, outcome))
+            self._end(place, outcome)
 
         future = asyncio.run_coroutine_threadsafe(_outcome_of(awaitable), self.runner.loop())
-        future.add_done_callback(end)
-        return future
+        self.running[place] = (self.running[place][0], future)
+        future.add_done_callback(end)  # it may be called here and now
 
     def _seconds_left(self) -> float | None:
         """Return the seconds until the next running call is overdue; None if there is no limit."""
         limit = self.runner.seconds
-        return (
-            None if limit is None else max(0.0, min(began for began, _ in self.running.values()) + limit - time.monotonic())
-        )
+        with self.lock:
+            begun = [began for began, _ in self.running.values()]
+        return None if limit is None or not begun else max(0.0, min(begun) + limit - time.monotonic())
 
     def _give_up(self) -> None:
         """Give up the calls that are overdue."""
         limit = self.runner.seconds or 0.0
         now = time.monotonic()
-        for place, (began, work) in list(self.running.items()):
-            if began + limit <= now:
+        with self.lock:
+            overdue = {place: work for place, (began, work) in self.running.items() if began + limit <= now}
+            for place in overdue:
                 del self.running[place]
-                self.outcomes[place] = Overdue(limit)
-                self.runner.give_up(work)
+        for place, work in overdue.items():
+            self.outcomes[place] = Overdue(limit)
+            self.runner.give_up(work)
 
 
 async def _outcome_of(awaitable: Any) -> Any:
@@ -147,16 +158,18 @@ class StepRunner:
     """
 
     def __init__(self, *, seconds: float | None, max_concurrent: int):
-        self.seconds, self.max_concurrent = seconds, max_concurrent
+        self.seconds, self.max_concurrent, self.is_open = seconds, max_concurrent, True
         self._loop: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
         self._stuck: list[threading.Thread] = []
+        self._lock = threading.Lock()
 
     def __enter__(self) -> "StepRunner":
         """Return the runner."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the event loop and the threads that can be ended."""
+        """End the event loop and the threads that can be ended; calls that have not begun are dropped."""
+        self.is_open = False
         self._end_loop()
         limit = time.monotonic() + PATIENCE
         for thread in self._stuck:
@@ -168,14 +181,15 @@ class StepRunner:
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop, which runs on its own thread."""
-        if self._loop is None:
-            loop = asyncio.new_event_loop()
-            thread = threading.Thread(target=_serve, args=(loop,), daemon=True, name="environment loop")
-            thread.start()
-            self._loop = loop, thread
-        return self._loop[0]
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=_serve, args=(loop,), daemon=True, name="environment loop")
+                thread.start()
+                self._loop = loop, thread
+            return self._loop[0]
 
-    def give_up(self, work: threading.Thread | Future) -> None:
+    def give_up(self, work: threading.Thread | Future | None) -> None:
         """Interrupt a call that is overdue.
 
         Raises:
@@ -185,7 +199,7 @@ class StepRunner:
             work.cancel()
             if not self._reacts():
                 self._end_loop()
-        else:
+        elif work is not None:
             _interrupt(work)
             self._stuck.append(work)
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]

@@ -25,6 +25,7 @@ from rljax.rollout.environment import (
     CallSettings,
     Environment,
     Message,
+    Player,
     check_environment,
     check_step,
     copy_problem,
@@ -57,6 +58,8 @@ class _Episode(NamedTuple):
     """Sum of each part of the reward."""
     metrics: Mapping[str, float] = MappingProxyType({})
     """Sum of each metric."""
+    others: tuple[int, ...] = ()
+    """Indices of the pieces that are turns of another policy."""
     failure: Failed | None = None
     """Failure of the environment, if there was one."""
     done: bool = False
@@ -104,6 +107,7 @@ def play(
     seconds: float | None = None,
     turn_rewards: int | None = None,
     judging: Callable[[], AbstractContextManager] = nullcontext,
+    other: Player | None = None,
 ) -> tuple[list[Response], Verdicts]:
     """Play an episode for each request.
 
@@ -119,6 +123,8 @@ def play(
         turn_rewards: T, the number of token slots. If given, the reward of each turn is returned at the turn's last token, as
             `step_rewards` and `turn_rewards`, `[N, T]`.
         judging: returns a context that is entered while waiting for the environment.
+        other: takes the turns for which `environment.is_others_turn` returns True; by default the policy itself. Their tokens are
+            read but not trained on, and their rewards belong to the policy's turn before them, or else to its next one.
 
     Returns:
         The responses, one for each episode, and their verdicts.
@@ -133,8 +139,9 @@ def play(
         context = EpisodeContext(environment, tokenizer, settings, runner)
         with judging():
             episodes = _begin_episodes(context, requests, problems)
-        _play_turns(context, engine, params, episodes, judging)
+        _play_turns(context, engine, params, episodes, judging, other or Player(engine, params))
     agree("observations of the environment", repr([[piece.tokens.tolist() for piece in e.pieces] for e in episodes]))
+    episodes = [_with_own_turns_only(episode) for episode in episodes]
     answer = read_answer(
         [episode.reward if episode.failure is None else episode.failure for episode in episodes],
         called_name(environment),
@@ -162,27 +169,34 @@ def _play_turns(
     params: Params,
     episodes: list[_Episode],
     judging: Callable[[], AbstractContextManager],
+    other: Player,
 ) -> None:
     """Play the turns of episodes until all are done; the list is updated.
 
     The order does not depend on timing: turns that ended together are stepped together, and this function waits for all of
     them: at once, or, if the environment `waits`, only after the engine has sampled that many times more.
     """
-    turns = {place: _next_turn(episode) for place, episode in enumerate(episodes)}
-    dialogue = begin_dialogue(engine, params, turns)
+    first = {place: _next_turn(episode) for place, episode in enumerate(episodes)}
+    turns, theirs = _divide(context, episodes, first)
+    seats = [_Seat.begin(Player(engine, params), turns, first)]
+    _add_for_other(seats, other, theirs, first)
     running: deque[tuple[list[int], Any]] = deque()
-    while turns or running:
-        if turns:
-            responses = _sample_turns(dialogue, turns)
-            for place, response in responses.items():
-                del turns[place]
-                episodes[place] = _with_turn(episodes[place], response)
+    while running or any(seat.turns for seat in seats):
+        sampling = [seat for seat in seats if seat.turns]
+        if sampling:
+            responses = {}
+            for seat in sampling:
+                found = _sample_turns(seat.dialogue, seat.turns)
+                responses |= found
+                for place, response in found.items():
+                    del seat.turns[place]
+                    episodes[place] = _with_turn(episodes[place], response, is_own=seat is seats[0])
             acting = [place for place in responses if episodes[place].failure is None]
             with chdir("."):
                 running.append(
                     (list(responses), context.runner.start([_call(context, episodes[place]) for place in acting]))
                 )
-        while running and (not turns or len(running) > context.settings.waits):
+        while running and (not any(seat.turns for seat in seats) or len(running) > context.settings.waits):
             places, batch = running.popleft()
             with judging(), chdir("."):
                 outcomes = iter(batch.wait())
@@ -191,8 +205,91 @@ def _play_turns(
                 has_acted = episode.failure is None
                 episodes[place] = _advance(context, episode, next(outcomes)) if has_acted else episode._replace(done=True)
             added = {place: _next_turn(episodes[place]) for place in places if not episodes[place].done}
-            dialogue.add(added)
-            turns |= added
+            turns, theirs = _divide(context, episodes, added)
+            seats[0].add(turns)
+            _add_for_other(seats, other, theirs, first)
+
+
+class _Seat(NamedTuple):
+    """The turns of one policy in all episodes."""
+
+    dialogue: Dialogue
+    """Samples the turns."""
+    turns: dict[int, Request]
+    """Episode -> the turn that has not ended; updated."""
+
+    @classmethod
+    def begin(cls, player: Player, turns: dict[int, Request], first: Mapping[int, Request]) -> "_Seat":
+        """Begin turns; the first turns of all episodes determine the lengths."""
+        later = [request for place, request in first.items() if place not in turns]
+        return cls(begin_dialogue(player.engine, player.params, turns, later), dict(turns))
+
+    def add(self, turns: Mapping[int, Request]) -> None:
+        """Add turns."""
+        if turns:
+            self.dialogue.add(turns)
+            self.turns.update(turns)
+
+
+def _add_for_other(seats: list[_Seat], other: Player, turns: dict[int, Request], first: Mapping[int, Request]) -> None:
+    """Add turns of the other policy, whose seat is made for its first turn."""
+    if turns and len(seats) == 1:
+        seats.append(_Seat.begin(other, turns, first))
+    elif turns:
+        seats[1].add(turns)
+
+
+def _divide(
+    context: EpisodeContext, episodes: Sequence[_Episode], turns: Mapping[int, Request]
+) -> tuple[dict[int, Request], dict[int, Request]]:
+    """Divide turns into the policy's and another one's.
+
+    Raises:
+        InputError: `is_others_turn` returns neither True nor False.
+    """
+    asks = getattr(context.environment, "is_others_turn", None)
+    if asks is None:
+        return dict(turns), {}
+    own, theirs = {}, {}
+    for place, request in turns.items():
+        answer = episodes[place].failure is None and asks(episodes[place].state)
+        if not isinstance(answer, bool):
+            raise InputError(f"environment.is_others_turn: True or False is expected; got {answer!r:.80}.")
+        (theirs if answer else own)[place] = request
+    return own, theirs
+
+
+def _with_own_turns_only(episode: _Episode) -> _Episode:
+    """Turn the turns of another policy into observations, and assign their rewards to turns of the policy.
+
+    An episode in which the policy has no turn has no verdict; the metric `episode_no_turn` counts these.
+    """
+    if not episode.others:
+        return episode
+    turns = [place for place, piece in enumerate(episode.pieces) if piece.mask.any()]
+    if not {*turns} - {*episode.others}:
+        return episode._replace(
+            pieces=tuple(_observation_response(piece, piece.tokens.tolist()) for piece in episode.pieces),
+            rewards=(),
+            metrics=_add_numbers(episode.metrics, {"no_turn": 1.0}),
+        )
+    rewards: list[list[float]] = []
+    early: list[float] = []
+    for place, reward in zip(turns, episode.rewards, strict=False):  # a failed episode lacks the last one
+        earned = [] if reward is None else [reward]
+        if place not in episode.others:
+            rewards.append([*early, *earned])
+            early = []
+        else:
+            (rewards[-1] if rewards else early).extend(earned)
+    return episode._replace(
+        pieces=tuple(
+            _observation_response(piece, piece.tokens.tolist()) if place in episode.others else piece
+            for place, piece in enumerate(episode.pieces)
+        ),
+        rewards=tuple(sum(each) if each else None for each in rewards),
+        metrics=_add_numbers(episode.metrics, {"no_turn": 0.0}),
+    )
 
 
 def _collect_sums(episodes: Sequence[Mapping[str, float]]) -> dict[str, Float32[np.ndarray, "N"]] | None:
@@ -274,9 +371,10 @@ def _sample_turns(dialogue: Dialogue, turns: Mapping[int, Request]) -> Mapping[i
     return responses
 
 
-def _with_turn(episode: _Episode, turn: Response) -> _Episode:
-    """Append a turn of the policy to an episode."""
-    return episode._replace(pieces=(*episode.pieces, turn), turns=episode.turns + 1)
+def _with_turn(episode: _Episode, turn: Response, *, is_own: bool) -> _Episode:
+    """Append a turn of the policy, or of the other one, to an episode."""
+    others = episode.others if is_own else (*episode.others, len(episode.pieces))
+    return episode._replace(pieces=(*episode.pieces, turn), turns=episode.turns + 1, others=others)
 
 
 def _call(context: EpisodeContext, episode: _Episode) -> Callable[[], Any]:
@@ -353,4 +451,4 @@ def _response(episode: _Episode) -> Response:
     """Join an episode into one response."""
     arrays = [piece.token_arrays for piece in episode.pieces]
     joined = {name: np.concatenate([one[name] for one in arrays]) for name in arrays[0]}
-    return episode.pieces[-1]._replace(turns=episode.turns, **joined)
+    return episode.pieces[-1]._replace(turns=episode.turns - len(episode.others), **joined)

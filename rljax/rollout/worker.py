@@ -17,7 +17,7 @@ from rljax.records import required
 from rljax.rewards.calling import Progress
 from rljax.rewards.protocol import has_verifier
 from rljax.rollout.engine import generate_seeds
-from rljax.rollout.environment import Environment
+from rljax.rollout.environment import Environment, Player
 from rljax.rollout.groups import Groups, group_rows, pad_responses, right_and_known
 from rljax.rollout.judging import IMPATIENT, Judge, Patience, Verdicts
 from rljax.rollout.overlapped_judging import judge_while_sampling
@@ -41,6 +41,7 @@ class RolloutWorker:
             groups in one call, after the last response.
         needs_turns: whether a rollout contains the reward of each turn of the environment.
         further: name -> worker for a further held-out set, which is evaluated together with this worker's prompts.
+        other: takes the turns of the environment that are not the policy's; None is the policy itself.
     """
 
     engine: Engine
@@ -54,6 +55,7 @@ class RolloutWorker:
     reward_groups: int | None = None
     needs_turns: bool = False
     further: Mapping[str, "RolloutWorker"] = field(default_factory=dict)
+    other: Player | None = None
 
     @property
     def all_problems(self) -> list[Problem]:
@@ -144,7 +146,15 @@ class RolloutWorker:
             from rljax.rollout.episodes import play  # noqa: PLC0415  most runs have no environment
 
             played = partial(
-                play, self.engine, self.environment, params, requests, problems, self.judge.tokenizer, judging=self.judging
+                play,
+                self.engine,
+                self.environment,
+                params,
+                requests,
+                problems,
+                self.judge.tokenizer,
+                judging=self.judging,
+                other=self.other,
             )
             # All hosts play together, so a single host cannot start again.
             patience = self.judge.patience if jax.process_count() == 1 else IMPATIENT

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from rljax.data.dataset import read_problems
+from rljax.data.problem import reward_columns
 from rljax.errors import InputError
 from rljax.rewards import resolve
 from rljax.rewards.constitution import constitution
@@ -55,6 +57,9 @@ def test_rules_in_json_are_equivalent(tmp_path):
         ({"a": {"must": "x", "weight": -1}}, "the weight of the rule 'a' is -1; it must be a number, 0 or more"),
         ({"a": {"must": "x", "weight": float("nan")}}, "the weight of the rule 'a' is nan"),
         ({"a": {"must": "x", "weight": "2"}}, "the weight of the rule 'a' is '2'"),
+        ({"a": {"must": "x", "users": "Ada"}}, r"the rule 'a' has users: 'Ada'; give a list of names"),
+        ({"a": {"must": "x", "users": []}}, r"the rule 'a' has users: \[\]; give a list of names"),
+        ({"a": {"must": "x", "users": [1]}}, r"the rule 'a' has users: \[1\]; give a list of names"),
     ],
 )
 def test_invalid_rules_are_refused(rules, message):
@@ -100,3 +105,28 @@ def test_unreadable_files_are_refused(tmp_path):
     (tmp_path / "empty.yaml").write_text("")
     with pytest.raises(InputError, match=r"empty\.yaml: a constitution needs at least one rule"):
         resolve(f"constitution:{tmp_path}/empty.yaml")
+
+
+def test_a_rule_for_some_users_applies_to_their_responses_alone():
+    rules = {"brief": {"max_words": 2, "weight": 0.5, "users": ["Ada", "7"]}, "kind": {"must_not": "fool"}}
+    texts, users = ["it is four", "four", "it is four", "a fool, fool"], ["Ada", "Ada", "Bob", 7]
+    scores = judge(constitution(rules), ["?"] * 4, texts, {"user": users})
+    assert scores.parts["brief"].tolist() == [1, 0, 0, 1]
+    assert scores.parts["kind"].tolist() == [0, 0, 0, 1]
+    np.testing.assert_allclose(scores.total, [-0.5, 0, 0, -1.5])
+
+
+def test_a_rule_for_some_users_needs_the_column():
+    with pytest.raises(InputError, match="needs user, but the data has the columns"):
+        judge(constitution({"brief": {"max_words": 2, "users": ["Ada"]}}), ["?"], ["four"], {})
+
+
+def test_a_dataset_with_users_reaches_the_reward(tmp_path):
+    """From the rows of a file to the reward of each user's responses."""
+    file, rules = tmp_path / "rows.jsonl", tmp_path / "rules.yaml"
+    rows = [{"prompt": "1+1=", "answer": "2", "user": user} for user in ("Ada", "Bob")]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rules.write_text("brief: {max_characters: 2, users: [Ada]}\n")
+    problems = read_problems(str(file)).problems
+    scores = judge(resolve(f"constitution:{rules}"), ["1+1="] * 2, ["#2, yes"] * 2, reward_columns(problems))
+    assert scores.total.tolist() == [-1, 0]

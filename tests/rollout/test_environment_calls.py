@@ -71,6 +71,25 @@ def test_calls_run_concurrently():
     assert len(outcomes_of([barrier.wait] * 8, seconds=60.0)) == 8
 
 
+def test_a_waiting_call_begins_when_another_ends_although_nobody_waits_for_the_batch():
+    last = threading.Event()
+    calls = [lambda: 1, lambda: wait_for(2), lambda: wait_for(3), last.set]
+    with StepRunner(seconds=60.0, max_concurrent=1) as runner:
+        batch = runner.start(calls)
+        assert last.wait(30)
+        assert batch.wait() == [1, 2, 3, None]
+    assert all_end()
+
+
+def test_calls_that_have_not_begun_when_the_runner_ends_are_dropped():
+    release, begun = threading.Event(), []
+    with StepRunner(seconds=60.0, max_concurrent=1) as runner:
+        runner.start([release.wait, lambda: begun.append(1)])
+    release.set()
+    assert all_end()
+    assert not begun
+
+
 def test_every_kind_of_failure_has_its_outcome_and_leaves_no_thread():
     calls = [lambda: 1, fail, forever, lambda: wait_for(2), never, fail]
     one, raised, overdue, two, cancelled, again = outcomes_of(calls, seconds=5.0)

@@ -147,7 +147,7 @@ def test_an_unusable_teacher_folder_is_refused(teacher, tmp_path):
         r"grpo does not learn from a teacher, so teacher='x' cannot apply": {"algorithm": "grpo", "teacher": "x"},
         r"The model folder '\./nowhere' does not exist": {"teacher": "./nowhere"},
         r"is a reward model or a critic; choose a language model": {"teacher": str(reward_model(tmp_path / "reward"))},
-        r"has 20 tokens and the model 259; distillation needs the same": {"teacher": str(teacher), "tokenizer": "bytes"},
+        r"has 20 tokens and the model 259; both need the same vocabulary": {"teacher": str(teacher), "tokenizer": "bytes"},
     }
     for message, settings in cases.items():
         with pytest.raises(InputError, match=message):

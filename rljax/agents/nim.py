@@ -1,0 +1,119 @@
+"""Nim, a game for two players: the policy against a past copy of itself, another model, or a scripted player."""
+
+import random
+import re
+from typing import NamedTuple
+
+from rljax.agents.worlds import check_counts
+from rljax.data.problem import Problem
+from rljax.errors import InputError
+from rljax.rollout.environment import Step
+
+SCRIPTED = ("perfect", "random")
+"""Players that are not models."""
+
+
+class NimState(NamedTuple):
+    """State of a game."""
+
+    stones: int
+    """Stones that are left."""
+    is_others: bool
+    """Whether the other player takes the next turn."""
+    seed: str = ""
+    """Seed of the scripted player's next random move."""
+
+
+class Nim:
+    """Take 1 to `take` stones in turn; whoever takes the last one wins. The reward is 1 for a game won, and 0 for one lost.
+
+    The problem's answer is the number of stones. A column `first` of "other" lets the other player begin. A move that is not
+    allowed loses the game.
+
+    Args:
+        other_policy: the other player: "perfect" and "random" are scripted; "past" is a past copy of the trained policy, anything
+            else a model folder.
+        refresh_every: RL steps between two copies.
+        take: most stones in one move.
+        largest: largest number of stones at the beginning.
+
+    Raises:
+        InputError: a number is not a positive whole number, or there is no other player.
+
+    Example:
+        >>> game = Nim(take=3, largest=9)
+        >>> step = game.step(game.reset(Problem("", "7")), "I take 3.")
+        >>> step.observation[0]["content"], game.step(step.state, "9").reward
+        ('The other player takes 2. 2 are left.', 0.0)
+    """
+
+    def __init__(self, other_policy: str = "perfect", refresh_every: int = 20, take: int = 3, largest: int = 21):
+        check_counts(take=take, largest=largest, refresh_every=refresh_every)
+        if not other_policy:
+            raise InputError(
+                "environment_options: other_policy is empty; write 'perfect', 'random', 'past' or a model folder."
+            )
+        self.script = other_policy if other_policy in SCRIPTED else None
+        self.other_policy = None if self.script else other_policy
+        self.refresh_every, self.take, self.largest, self.max_turns = refresh_every, take, largest, largest
+
+    def first_messages(self, problem: Problem) -> list[dict[str, str]]:
+        """Return the rules and the first position, as one message."""
+        state, opening = self._begin(problem)
+        rules = (
+            f"Nim: take 1 to {self.take} stones in turn; whoever takes the last one wins. Answer with one number each time."
+        )
+        return [{"role": "user", "content": f"{rules} {opening}{state.stones} are left."}]
+
+    def reset(self, problem: Problem) -> NimState:
+        """Begin a game.
+
+        Raises:
+            InputError: the answer is not a number of stones, or the column `first` is neither "policy" nor "other".
+        """
+        return self._begin(problem)[0]
+
+    def is_others_turn(self, state: NimState) -> bool:
+        """Whether another model takes the next turn."""
+        return state.is_others
+
+    def step(self, state: NimState, completion: str) -> Step:
+        """Make a move, the last number in the turn, and the scripted player's answer to it."""
+        numbers = re.findall(r"\d+", completion)
+        move = int(numbers[-1][:9]) if numbers else 0
+        if not 1 <= move <= min(self.take, state.stones):
+            return self._end(state, wins=state.is_others)._replace(metrics={"illegal_moves": float(not state.is_others)})
+        left = state.stones - move
+        if left == 0:
+            return self._end(state, wins=not state.is_others)
+        state, said = state._replace(stones=left, is_others=not state.is_others and self.script is None), ""
+        if self.script is not None:
+            state, said = self._answer(state)
+            if state.stones == 0:
+                return self._end(state, wins=False)
+        position = [{"role": "user", "content": f"{said}{state.stones} are left."}]
+        return Step(state, position, reward=0.0, done=False, correct=False, metrics={"illegal_moves": 0.0})
+
+    def _begin(self, problem: Problem) -> tuple[NimState, str]:
+        first = problem.columns.get("first", "policy")
+        if not (problem.answer.isdecimal() and 1 <= int(problem.answer) <= self.largest) or first not in (
+            "policy",
+            "other",
+        ):
+            raise InputError(
+                f"nim: a problem's answer is a number of stones from 1 to {self.largest}, and its column first 'policy' or "
+                f"'other'; got {problem.answer!r:.80} and {first!r:.80}."
+            )
+        state = NimState(int(problem.answer), first == "other" and self.script is None, problem.prompt)
+        return self._answer(state) if first == "other" and self.script is not None else (state, "")
+
+    def _answer(self, state: NimState) -> tuple[NimState, str]:
+        """Make the scripted player's move: the one that leaves a multiple of `take` + 1, if there is one, or a random one."""
+        best = state.stones % (self.take + 1)
+        generator = random.Random(f"{state.seed} {state.stones}")
+        move = best if best and self.script == "perfect" else generator.randint(1, min(self.take, state.stones))
+        left = state.stones - move
+        return state._replace(stones=left, seed=f"{state.seed} {move}"), f"The other player takes {move}. "
+
+    def _end(self, state: NimState, *, wins: bool) -> Step:
+        return Step(state, reward=float(wins), correct=wins)

@@ -1,0 +1,117 @@
+"""Another policy takes some turns of an environment's episodes: a past copy of the trained policy, or the model of a folder.
+
+The environment decides whose turn is next (`is_others_turn`) and names the other policy (`other_policy`). A past copy is part of
+the state, so a resumed run plays against the same parameters; it is replaced by the current ones after every `refresh_every` steps.
+Held-out episodes are played against the model of the folder or, in self-play, against the evaluated policy itself.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+from jax.sharding import Mesh
+
+from rljax.data.tokenizer import Tokenizer
+from rljax.errors import InputError
+from rljax.models import Policy
+from rljax.options import other_policy_of
+from rljax.options.distillation import read_teacher
+from rljax.options.sampler_delay import cast_of, entry_of, newest_entry
+from rljax.rollout.environment import Player
+from rljax.training.checkpoints.checkpoint import Checkpoint
+from rljax.training.config import TrainConfig
+from rljax.training.metrics import LearnMetrics
+from rljax.training.reinforce import StepFunctions, StepResult, one_step
+from rljax.training.run import Run
+from rljax.training.scored_rollout import ChoosePrompts
+from rljax.training.setup import Setup
+from rljax.training.state import Option, TrainState, Updates
+from rljax.training.worker import make_engine
+
+NAME = "other_policy"
+PAST = "past"
+PERIOD = 20
+"""RL steps between two copies if the environment does not set `refresh_every`."""
+
+
+def install(setup: Setup) -> Setup:
+    """Add the other policy.
+
+    Raises:
+        InputError: it cannot play in this run; the message names the reason.
+    """
+    source, config = other_policy_of(setup), setup.config
+    if source == PAST:
+        check_past(config)
+        return setup.with_option(past_copy(setup))
+    if setup.train is None or source is None:  # a plan of a run; the model of a folder is not part of the state
+        return setup
+    player = read_player(source, config, setup.policy, setup.tokenizer, setup.mesh, setup.prompt_length)
+    return setup._replace(train=replace(setup.train, other=player), heldout=replace(setup.heldout, other=player))
+
+
+def check_past(config: TrainConfig) -> None:
+    """Refuse settings that a past copy cannot be combined with.
+
+    Raises:
+        InputError: rollouts overlap with updates, or a server samples.
+    """
+    if config.sampling.staleness:
+        raise InputError(
+            f"staleness={config.sampling.staleness}: the next rollouts begin before the copy that they play against is known; "
+            "leave it out, or choose --sampler-delay."
+        )
+    if config.sampling.engine_url is not None:
+        raise InputError(
+            f"engine_url={config.sampling.engine_url!r}: the server has the parameters of one policy, but other_policy='past' "
+            "needs two; leave it out, or name a model folder as other_policy."
+        )
+
+
+def read_player(
+    source: str, config: TrainConfig, policy: Policy, tokenizer: Tokenizer, mesh: Mesh, prompt_length: int
+) -> Player:
+    """Read the model of a folder, with its own engine.
+
+    Args:
+        source: model folder or hub id.
+        config: the settings.
+        policy: the trained policy, whose tokens the model must have.
+        tokenizer: tokenizer of the policy.
+        mesh: the devices, which also hold this model.
+        prompt_length: number of token slots per prompt.
+
+    Raises:
+        InputError: the folder cannot be read, is not a language model, or has other tokens.
+    """
+    model = read_teacher(source, config, policy, tokenizer, mesh, role="other policy")
+    engine = make_engine(config, model.policy, mesh, prompt_length, free_bytes=None, text=tokenizer.decode)
+    return Player(engine, model.params)
+
+
+def past_copy(setup: Setup) -> Option:
+    """Return the option that plays against a past copy of the trained parameters.
+
+    Raises:
+        InputError: `refresh_every` is not a positive whole number.
+    """
+    environment = None if setup.train is None else setup.train.environment
+    period = getattr(environment, "refresh_every", PERIOD)
+    if not isinstance(period, int) or isinstance(period, bool) or period < 1:
+        raise InputError(f"environment.refresh_every: a positive whole number of RL steps is expected; got {period!r:.80}.")
+    cast = cast_of(setup.policy, setup.config)
+
+    def step(run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepResult:
+        own = functions.setup
+        past = checkpoint.state.options[NAME]
+        player = Player(own.train.engine, past if own.base is None else own.full_params(past))
+        own = own._replace(train=replace(own.train, other=player))
+        return one_step(run, functions._replace(setup=own), checkpoint, choose_prompts)
+
+    def refresh(state: TrainState, metrics: LearnMetrics, updates: Updates) -> tuple[TrainState, dict[str, float]]:
+        del metrics, updates
+        if int(state.step) % period:
+            return state, {}
+        newest = newest_entry(setup, state.params, state.options[NAME])
+        return state._replace(options=state.options | {NAME: newest}), {}
+
+    return Option(NAME, init=partial(entry_of, cast), step=step, after_updates=refresh)
