@@ -36,11 +36,12 @@ TOKENIZER = load_tokenizer("characters:abcdefghijklmnopqrstuvwxyz0123")
 SECONDS, TURNS, TOKENS = 0.5, 3, 400
 """Duration of a step, turns per episode, and most tokens per episode."""
 ARMS = {
-    "no tool": (0.0, 0, 16),
-    "waits = False": (SECONDS, 0, 16),
-    "waits = True": (SECONDS, 1, 16),
-    "waits = 2": (SECONDS, 2, 16),
-    "waits = 4": (SECONDS, 4, 16),
+    "no tool": (0.0, 0, 64),
+    "waits = False": (SECONDS, 0, 64),
+    "waits = True": (SECONDS, 1, 64),
+    "waits = 2": (SECONDS, 2, 64),
+    "waits = 4": (SECONDS, 4, 64),
+    "waits = 6": (SECONDS, 6, 64),
 }
 """Name of an arm -> seconds per step, `waits`, `at_once`."""
 

@@ -56,6 +56,8 @@ class PythonInterpreter(ToolEnvironment):
         '42'
     """
 
+    at_once = 16  # each call is a process
+
     def __init__(self, reward: str = "exact", max_turns: int = 6, seconds: float = 5.0, megabytes: int = 512):
         self.limits = Limits(seconds=seconds, memory_bytes=megabytes * 2**20)
         self.tools = (self.python,)

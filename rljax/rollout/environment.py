@@ -28,7 +28,7 @@ from rljax.text import nearest_first, one_line, parse_json, texts_of
 Message = Mapping[str, Any]
 STEP_SECONDS = 120.0
 """Time limit of a step if neither the run nor the environment sets one."""
-AT_ONCE = 16
+AT_ONCE = 64
 """Steps of an environment that run at the same time by default."""
 
 
@@ -85,7 +85,7 @@ class Environment(Protocol):
     does not count as a wrong answer.
 
     An environment may have further attributes: `step_seconds` (time limit of a call; 120 by default, and `--reward-seconds`
-    takes precedence), `at_once` (calls that run at the same time, 16 by default), `waits` (for steps that wait for something slow:
+    takes precedence), `at_once` (calls that run at the same time, 64 by default), `waits` (for steps that wait for something slow:
     how often the engine samples other turns, until about an eighth of the running ones have ended, before it waits for the steps;
     True is once), `tools` (functions or JSON schemas, which the chat template shows to the policy),
     `first_messages(problem)` (a list of messages that replaces the problem's prompt), and `is_others_turn(state)`: whether another
