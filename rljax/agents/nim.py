@@ -86,12 +86,12 @@ class Nim:
         left = state.stones - move
         if left == 0:
             return self._end(state, wins=not state.is_others)
-        state, said = state._replace(stones=left, is_others=not state.is_others and self.script is None), ""
+        state, reply = state._replace(stones=left, is_others=not state.is_others and self.script is None), ""
         if self.script is not None:
-            state, said = self._answer(state)
+            state, reply = self._answer(state)
             if state.stones == 0:
                 return self._end(state, wins=False)
-        position = [{"role": "user", "content": f"{said}{state.stones} are left."}]
+        position = [{"role": "user", "content": f"{reply}{state.stones} are left."}]
         return Step(state, position, reward=0.0, done=False, correct=False, metrics={"illegal_moves": 0.0})
 
     def _begin(self, problem: Problem) -> tuple[NimState, str]:

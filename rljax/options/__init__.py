@@ -31,9 +31,10 @@ def config_with_experts(policy: Policy) -> TransformerConfig | None:
 
 def other_policy_of(setup: Setup) -> str | None:
     """Return which other policy takes turns in the environment: "past", or a model folder; None if there is none."""
+    options = setup.config.reward.environment_options
     if setup.train is None:  # a plan, whose environment is not built
-        return "past" if "past" in texts_in(setup.config.reward.environment_options) else None
-    return other_policy_in(setup.train.environment)
+        return "past" if options is not None and "past" in texts_in(options) else None
+    return None if setup.train.environment is None else other_policy_in(setup.train.environment)
 
 
 WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
