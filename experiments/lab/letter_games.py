@@ -1,0 +1,143 @@
+"""Games whose turns are single letters, for experiments with agents: settings, one game, runs that share their cost, and a plot."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from matplotlib.figure import Figure
+
+import rljax
+from lab.claims import over_seeds
+from rljax.tracking.rows import read_metrics
+
+LETTERS = "abcdefghijklmno"
+HINTS = "<>"
+"""The number is lower, or higher, than the guess."""
+FIRST_ID = 2
+"""Token id of the first letter."""
+GAME = rljax.TrainConfig.flat(
+    tokenizer=f"characters:{LETTERS}{HINTS}?",
+    stop_ids=tuple(range(FIRST_ID, FIRST_ID + len(LETTERS))),
+    layers=2,
+    width=48,
+    heads=4,
+    kv_heads=4,
+    hidden=96,
+    algorithm="grpo",
+    algorithm_options={"beta": 0.0},
+    heldout_problems=len(LETTERS),
+    max_prompt_tokens=12,
+    max_response_tokens=12,
+    prompts=len(LETTERS),
+    group_size=16,
+    learning_rate_warmup=5,
+    checkpoint_every=10_000,
+    sample_every=0,
+    models="none",
+    quiet=True,
+)
+"""Settings of a policy that begins with random parameters: a turn ends with its first letter, so it needs no demonstrations."""
+
+
+class GuessState(NamedTuple):
+    """State of an episode."""
+
+    letter: str
+    """The letter to find."""
+    turns: int
+    """Turns that are left."""
+
+
+class GuessTheLetter:
+    """Find one of 15 letters in at most four turns; a wrong guess is answered with "<" or ">". The reward is 1 if it is found.
+
+    A perfect player halves the interval with each guess and always wins. A problem may have a column `turns`, the number of turns.
+    """
+
+    max_turns = 4
+
+    def reset(self, problem: rljax.Problem) -> GuessState:
+        """Begin an episode."""
+        turns: Any = problem.columns.get("turns", self.max_turns)
+        return GuessState(problem.answer, turns)
+
+    def step(self, state: GuessState, completion: str) -> rljax.Step:
+        """Answer a guess, the last character of the turn."""
+        guess, left = completion[-1:], state.turns - 1
+        if guess == state.letter:
+            return rljax.Step(state, reward=1.0, correct=True)
+        hint = HINTS[guess < state.letter] if guess and guess in LETTERS else "?"
+        return rljax.Step(state._replace(turns=left), hint, reward=0.0, done=left == 0, correct=False)
+
+
+def train_game(
+    config: rljax.TrainConfig,
+    environment: rljax.Environment | None,
+    problems: tuple[Sequence[rljax.Problem], Sequence[rljax.Problem]],
+    observed: Callable[[Mapping[str, float]], float] = lambda row: row["turns"] - 1,
+    **parts: Any,
+) -> dict[str, Any]:
+    """Train a policy on a game.
+
+    Args:
+        config: the settings.
+        environment: the game; None if a reward judges one turn.
+        problems: training and held-out problems.
+        observed: metrics of a step -> observed tokens per episode; by default one between two turns.
+        **parts: further arguments of `rljax.train`.
+
+    Returns:
+        `accuracy` and `tokens`: at each evaluation, the held-out accuracy and the number of tokens sampled so far.
+    """
+    with TemporaryDirectory() as folder:
+        config = config if config.run.folder is not None else config.replace(run=f"{folder}/run")
+        run = rljax.train(config, environment=environment, problems=problems, **parts).run
+        rows = read_metrics(run / "metrics.jsonl")
+    lengths = [row["response_length"] - observed(row) for row in rows if row["phase"] == "rl"]
+    sampled = np.cumsum([0, *lengths]) * config.sampling.prompts * config.sampling.group_size
+    shown = [row for row in rows if row["phase"] == "eval"]
+    return {
+        "accuracy": [round(row["accuracy"], 4) for row in shown],
+        "tokens": [int(sampled[row["step"]]) for row in shown],
+    }
+
+
+def accuracy_at(row: Mapping[str, Any], tokens: float) -> float:
+    """Interpolate the held-out accuracy of a run at a number of sampled tokens.
+
+    Example:
+        >>> accuracy_at({"tokens": [0, 100], "accuracy": [0.2, 0.6]}, 50)
+        0.4
+    """
+    return float(np.interp(tokens, row["tokens"], row["accuracy"]))
+
+
+def keep_compiled(folder: Path) -> None:
+    """Keep compiled programs in a folder, so that the runs of an experiment share them."""
+    jax.config.update("jax_compilation_cache_dir", str(folder.absolute()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def draw_curves(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], file: Path) -> None:
+    """Plot the accuracy of arms over the tokens sampled: mean over the seeds, with its interval.
+
+    Args:
+        panels: title -> arm -> rows of `train_game`, one for each seed.
+        file: image file to write.
+    """
+    figure = Figure(figsize=(5.2 * len(panels), 3.4), dpi=120, layout="constrained")
+    for axes, (title, arms) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for color, (arm, rows) in enumerate(arms.items()):
+            tokens = np.mean([row["tokens"] for row in rows], axis=0)
+            parts = [over_seeds(column) for column in np.array([row["accuracy"] for row in rows]).T]
+            axes.plot(tokens / 1000, [part.value for part in parts], "o-", color=f"C{color}", label=arm, markersize=3)
+            low, high = [part.low for part in parts], [part.high for part in parts]
+            axes.fill_between(tokens / 1000, low, high, color=f"C{color}", alpha=0.15, linewidth=0)
+        axes.set(xlabel="sampled tokens, thousands", ylabel="held-out accuracy", ylim=(0, 1.02))
+        axes.set_title(title, fontsize=9)
+        axes.legend(frameon=False, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file)
