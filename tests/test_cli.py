@@ -352,6 +352,7 @@ def test_train_accepts_real_weights_and_real_data(shared_data, tmp_path, capsys)
 
 def test_experiments_are_found_and_document_their_command():
     without_a_config = {
+        "algorithm_by_phase",
         "dapo_on_a_page",
         "quantized_answers",
         "search_costs",

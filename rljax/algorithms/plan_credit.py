@@ -1,10 +1,12 @@
 """Separate credit for a plan and for the answer that it leads to."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, Number, check_nonnegative, check_steps, in_float32, ratio_or_zero
+from rljax.ops.arrays import Mask, Number, check_mask, check_nonnegative, check_steps, in_float32, ratio_or_zero
 from rljax.ops.masked import masked_centered
 
 
@@ -57,3 +59,70 @@ def plan_and_answer(
     plan = ratio_or_zero(jnp.where(earlier, step_rewards, 0.0).sum(-1), number.astype(step_rewards.dtype))
     of_answer, of_plan = masked_centered(answer, end.any(-1)), masked_centered(plan, number > 0)
     return of_answer[..., None] + plan_weight * jnp.where(ends_ahead > 1, of_plan[..., None], 0.0)
+
+
+def in_plan(step_end: Mask) -> Mask:
+    """Return which tokens of a response belong to its plan: those up to its last step but one.
+
+    Example:
+        >>> in_plan(jnp.array([[0, 1, 0, 1], [0, 0, 0, 1]])).tolist()
+        [[True, True, False, False], [False, False, False, False]]
+    """
+    ends = step_end.astype(jnp.int32)
+    return jax.lax.cumsum(ends, ends.ndim - 1, reverse=True) > 1
+
+
+def plan_then_answer(
+    rewards: Float[Array, "*P G"],
+    step_end: Mask,
+    *,
+    plans: int,
+    advantage: Callable[..., Float[Array, "..."]],
+    valid: Mask | None = None,
+) -> Float[Array, "*P G T"]:
+    """Advantage of the plan among the plans for its prompt, and of the answer among the answers to its plan.
+
+    The G responses are N plans with M = G / N answers each; response i = k M + j has plan k. ::
+
+        A_it = f(r̄_1, ..., r̄_N)_k              for the tokens of the plan,    r̄_k = mean_j r_kj
+        A_it = f(r_k1, ..., r_kM)_j              for the tokens of the answer
+
+    Args:
+        rewards: r, `[..., G]`.
+        step_end: the ends of the plan and of the answer, bool or 0/1, `[..., G, T]`; a response with one end has no plan.
+        plans: N, at least 2, a divisor of G with at least 2 answers to each plan.
+        advantage: f, such as `rljax.ops.group.group_centered`.
+        valid: False for a response to leave out, `[..., G]`.
+
+    Returns:
+        `[..., G, T]`, in the unit of f.
+
+    Raises:
+        ValueError: the responses cannot be divided, or the shapes do not match.
+
+    Example:
+        >>> from rljax.ops.group import group_centered
+        >>> rewards, ends = jnp.array([1.0, 0.0, 0.0, 0.0]), jnp.tile(jnp.array([1, 0, 1]), (4, 1))
+        >>> plan_then_answer(rewards, ends, plans=2, advantage=group_centered).tolist()
+        [[0.25, 0.5, 0.5], [0.25, -0.5, -0.5], [-0.25, 0.0, 0.0], [-0.25, 0.0, 0.0]]
+
+    Source:
+        Ours, not from a paper: a design document asks for hierarchical policies without an equation. With M answers to each plan,
+        r̄_k is the Monte Carlo value of plan k, so the answers' baseline is that of VinePPO, arXiv:2410.01679, at one state.
+    """
+    check_mask(step_end=step_end)
+    size = rewards.shape[-1]
+    answers = size // plans
+    if plans < 2 or answers < 2 or plans * answers != size:
+        raise ValueError(
+            f"{size} responses cannot be divided into plans={plans} with at least 2 answers each, or fewer than 2 plans"
+        )
+    if step_end.shape[:-1] != rewards.shape:
+        raise ValueError(f"step_end must have the shape {[*rewards.shape, 'T']}, got {list(step_end.shape)}")
+    known = jnp.ones(rewards.shape, bool) if valid is None else valid.astype(bool)
+    blocks, of_block = (array.reshape(*rewards.shape[:-1], plans, answers) for array in (rewards, known))
+    number = of_block.sum(-1).astype(rewards.dtype)
+    value = ratio_or_zero(jnp.where(of_block, blocks, 0.0).sum(-1), number)
+    of_plan = jnp.repeat(advantage(value, valid=number > 0), answers, axis=-1)
+    of_answer = advantage(blocks, valid=of_block).reshape(rewards.shape)
+    return jnp.where(in_plan(step_end), of_plan[..., None], of_answer[..., None])

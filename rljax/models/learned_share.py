@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from rljax.caching import cache_results
 from rljax.errors import InputError
-from rljax.models.policy import Copies, Decoder, Params, Policy, ValueFunction
+from rljax.models.policy import Copies, Decoder, Params, Policy
 from rljax.models.symbolic import Rules, with_mixture
 from rljax.records import required
 
@@ -73,7 +73,7 @@ def learned_mixture(policy: Policy, rules: Rules, *, share: float, rate: float) 
             about the learning rate per update, so the log-odds need a rate of about 100 to change within a short run.
 
     Returns:
-        The policy, whose parameters are a `Mixture`; like `mixed_policy`, it has no `features`.
+        The policy, whose parameters are a `Mixture`; it has no `features` and no critic.
 
     Raises:
         InputError: a number is out of range, or the policy lacks a decoder or features.
@@ -107,7 +107,7 @@ def learned_mixture(policy: Policy, rules: Rules, *, share: float, rate: float) 
         partition=partition,
         save=lambda params, folder: policy.save(params.network, folder),
         decoder=required(mixed.decoder, "decoder")._replace(weights=partial(_weights, plain)),
-        value_function=None if policy.value_function is None else partial(_value_function, policy.value_function),
+        value_function=None,
         contents=_of_network(policy.contents),
         shapes=None if policy.shapes is None else partial(_shapes, policy.shapes),
         copies=None if policy.copies is None else copies,
@@ -127,13 +127,3 @@ def _weights(decoder: Decoder, params: Mixture) -> Mixture:
 def _of_network(function: Callable | None) -> Callable | None:
     """Return a function of the mixture's parameters that passes only the network's to `function`."""
     return None if function is None else lambda params: function(params.network)
-
-
-def _value_function(make: Callable[[int, bool], ValueFunction], size: int, surprisal: bool) -> ValueFunction:
-    """Make a critic that starts from the network."""
-    function = make(size, surprisal)
-
-    def init(key: PRNGKeyArray, params: Mixture | None) -> Params:
-        return function.init(key, None if params is None else params.network)
-
-    return function._replace(init=init)

@@ -46,6 +46,7 @@ WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
         "kl_target": lambda setup: setup.config.algorithm.kl_target is not None,
         "entropy_target": lambda setup: any(term.follow is not None for term in setup.algorithm.terms),
         "calculator_share": lambda setup: setup.config.model.calculator_rate is not None,
+        "hierarchy": lambda setup: setup.config.model.plan_end is not None,
         "group_robust": lambda setup: setup.config.algorithm.worst_kind is not None,
         "kl_limit": lambda setup: setup.config.optimization.kl_limit is not None,
         "fisher_anchor": lambda setup: setup.config.algorithm.anchor is not None,

@@ -45,6 +45,36 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CombinedPolicyConfig(NetworkConfig):
+    """How the network is combined with rules, or divided into sub-policies."""
+
+    calculator_rate: float | None = None
+    """Learn the fraction of --calculator, which is its start, with this multiple of --learning-rate, such as 100, for its log-odds.
+    Not with --lora-rank or a critic. By default the fraction is fixed."""
+    plan_end: str | None = None
+    """Divide responses into a plan, up to and including this text, and an answer after it; the text must be one token and in no
+    prompt. With it, set --plans, --sub-policies or both."""
+    plans: int | None = None
+    """Sample this many plans for each prompt, and --group-size divided by it answers to each plan. Plans are compared by the mean
+    reward of their answers, and answers with the other answers to their plan. By default each response has its own plan."""
+    sub_policies: int | None = None
+    """Train two low-rank adapters of this rank in RL, one for plans and one for answers, over a shared model that only the warm
+    start trains. Such a run has no critic and no model folder. By default one policy writes both."""
+
+    def __post_init__(self):
+        """Reject values that cannot work."""
+        super().__post_init__()
+        check_positive(self, ["calculator_rate"])
+        check_at_least(2, self, ["plans"])
+        check_at_least(1, self, ["sub_policies"])
+        if (self.plan_end is None) != (self.plans is None and self.sub_policies is None):
+            raise InputError(
+                f"plan_end={self.plan_end!r} with plans={self.plans} and sub_policies={self.sub_policies}: set plan_end, and plans "
+                "or sub_policies, or none of them."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class AdamConfig:
     """Adam's decay rates, weight decay, and the limit of the gradient norm."""
 

@@ -142,7 +142,7 @@ def test_policies_that_cannot_be_mixed_are_refused():
     config = TrainConfig.flat(calculator=0.5, tokenizer="characters")
     with pytest.raises(InputError, match=r"leave your own policy or the .* use rljax\.models\.symbolic\.mixed_policy"):
         choose_policy(config, Seams(policy=NETWORK), TOKENIZER, make_mesh(1, 1, 1))
-    with pytest.raises(InputError, match=r"mixes the built-in model with a calculator, .*; leave your own engine or"):
+    with pytest.raises(InputError, match=r"changes the built-in model, in .*; leave your own engine or"):
         choose_policy(config, Seams(engine=object()), TOKENIZER, make_mesh(1, 1, 1))
     with pytest.raises(InputError, match=r"score_chunk=64 cannot be combined with calculator=0\.5"):
         config.replace(score_chunk=64)

@@ -62,6 +62,7 @@ BY_OPTIONS = {
     "entropy_coefficient",
     *("update_scale", "clip_scale", "entropy_weight", "updates", "planned_updates", "worst_kind_weight"),
     "calculator_share",
+    "sampled_tokens",
     *("router_balance", "router_entropy", "router_largest_share", "router_unused_share"),
 }
 """Metrics of optional parts of a run; the tests of these options check that a run writes them."""

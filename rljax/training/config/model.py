@@ -8,13 +8,13 @@ import tyro
 from rljax.data.chat import ChatFormat
 from rljax.data.images import patch_counts
 from rljax.errors import InputError
-from rljax.settings.checks import check_at_least, check_at_most_a_year, check_positive
-from rljax.settings.shared_groups import MeshConfig, NetworkConfig
+from rljax.settings.checks import check_at_least, check_at_most_a_year
+from rljax.settings.shared_groups import CombinedPolicyConfig, MeshConfig
 from rljax.text import parse_json
 
 
 @dataclass(frozen=True)
-class ModelConfig(NetworkConfig):
+class ModelConfig(CombinedPolicyConfig):
     """The model. The sizes apply to the small transformer that is built when no model is given."""
 
     path: Annotated[str | None, tyro.conf.arg(name="model")] = None
@@ -47,9 +47,6 @@ class ModelConfig(NetworkConfig):
     of each digit of the result comes from the calculator, and the rest from the network. The warm start trains only the network,
     and an exported model is only the network. The logits of all tokens on a device exist at once, so --score-chunk and --tensor
     cannot be used with it. By default there is none."""
-    calculator_rate: float | None = None
-    """Learn the calculator's fraction, starting from --calculator, with this multiple of --learning-rate, such as 100, for the
-    fraction's log-odds. Not with --lora-rank. By default the fraction is fixed."""
     images: tuple[int, int] | None = None
     """Height and width, in pixels, of the images in prompts. Each Braille character in them is a patch of 4 x 2 pixels, which the
     small transformer reads through a linear projection and embeddings of its row and column, and never generates. Such a run has no
@@ -59,7 +56,6 @@ class ModelConfig(NetworkConfig):
         """Reject values that cannot work."""
         super().__post_init__()
         check_at_least(1, self, ["score_chunk"])
-        check_positive(self, ["calculator_rate"])
         is_fraction = self.calculator is not None and 0 < self.calculator < 1
         if not is_fraction and (self.calculator, self.calculator_rate) != (None, None):
             raise InputError(

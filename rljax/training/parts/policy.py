@@ -50,6 +50,11 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
         return patch_policy(shape, patches, mesh=mesh, chunk=config.score_chunk)
     folder, bos, eos = None if config.path is None else locate(config.path), tokenizer.bos_token_id, tokenizer.eos_token_id
     policy = transformer_policy(shape, folder=folder, bos=bos, eos=eos, mesh=mesh, chunk=config.score_chunk)
+    if config.sub_policies is not None:
+        from rljax.models.sub_policies import marker_token, sub_policies  # noqa: PLC0415  few runs have sub-policies
+
+        marker = marker_token(tokenizer.encode, str(config.plan_end))
+        return sub_policies(policy, marker=marker, rank=config.sub_policies)
     if config.calculator is None:
         return policy
     from rljax.models.calculator import with_calculator  # noqa: PLC0415  few runs have a calculator
@@ -63,11 +68,12 @@ def choose_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh:
     Raises:
         InputError: a setting cannot apply to the policy or engine that was passed; or the built-in policy cannot be made.
     """
-    calculator = config.model.calculator
+    chosen = {name: getattr(config.model, name) for name in ("calculator", "sub_policies")}
+    setting = next((f"{name}={value}" for name, value in chosen.items() if value is not None), None)
     own = next((name for name in ("engine", "policy") if getattr(seams, name) is not None), None)
-    if calculator is not None and own:
+    if setting and own:
         raise InputError(
-            f"calculator={calculator} mixes the built-in model with a calculator, in the built-in engine and in the score; leave "
-            f"your own {own} or the setting out. For your own policy, use rljax.models.symbolic.mixed_policy."
+            f"{setting} changes the built-in model, in the built-in engine and in the score; leave your own {own} or the setting "
+            "out. For your own policy, use rljax.models.symbolic.mixed_policy or rljax.models.sub_policies.sub_policies."
         )
     return make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy

@@ -1,0 +1,113 @@
+"""`--plans N --plan-end TEXT`: N plans for each prompt, several answers to each plan, and separate credit for both.
+
+`--sub-policies RANK` also gives each its own adapter; see `rljax.models.sub_policies`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.algorithms import Algorithm, Credit, Rollout
+from rljax.algorithms.plan_credit import in_plan, plan_then_answer
+from rljax.caching import cache_results
+from rljax.errors import InputError
+from rljax.models.sub_policies import marker_token
+from rljax.records import required
+from rljax.rollout.shared_plans import PlanEngine
+from rljax.training.setup import Setup
+from rljax.training.state import Option
+
+NAME = "hierarchy"
+
+
+def install(setup: Setup) -> Setup:
+    """Sample plans and answers, and credit them separately.
+
+    Raises:
+        InputError: the algorithm does not compare rewards within a group, the group cannot be divided, a prompt contains the
+            marker, or another setting cannot be combined with sub-policies.
+    """
+    config = setup.config
+    end, plans = required(config.model.plan_end, "plan_end"), config.model.plans
+    _check(setup)
+    if plans is not None:
+        measure = partial(count_sampled_tokens, plans=plans)
+        setup = setup._replace(algorithm=with_plans(setup.algorithm, plans)).with_option(Option(NAME, measure=measure))
+    if setup.tokenizer is None:  # a setup that only plans a run samples nothing
+        return setup
+    marker = marker_token(setup.tokenizer.encode, end)
+    for worker in (setup.train, setup.heldout):
+        for problem, tokens in zip(worker.prompts.problems, worker.prompts.tokens, strict=True):
+            if marker in tokens:
+                raise InputError(
+                    f"plan_end is {end!r}, which the prompt {problem.prompt!r:.80} contains; choose another text."
+                )
+    if plans is None:
+        return setup
+    judge = setup.train.judge._replace(step_reward=partial(mark_plan, end))
+    engine = PlanEngine(setup.train.engine, marker, plans)
+    return setup._replace(train=replace(setup.train, engine=engine, judge=judge, reward_groups=None))
+
+
+def _check(setup: Setup) -> None:
+    config, name = setup.config, setup.config.algorithm.name
+    plans, size, rank = config.model.plans, config.sampling.group_size, config.model.sub_policies
+    if config.reward.environment is not None or config.sampling.engine_url is not None:
+        raise InputError(
+            f"plan_end={config.model.plan_end!r} divides responses of the built-in engine; leave environment and engine_url out."
+        )
+    if plans is not None and (setup.algorithm.critic is not None or _credit(setup.algorithm).needs != ("rewards",)):
+        raise InputError(
+            f"plans={plans} applies the algorithm's comparison of rewards within a group to plans and to answers, which {name} "
+            "does not have; choose another algorithm, such as dr_grpo."
+        )
+    if plans is not None and (size % plans or size // plans < 2):
+        raise InputError(
+            f"group_size={size} cannot be divided into plans={plans} with at least 2 answers each; choose a multiple of plans."
+        )
+    if rank is not None and (config.adapter.rank is not None or config.optimization.weight_decay):
+        raise InputError(
+            f"sub_policies={rank} trains two adapters over a model that does not change in RL; leave lora_rank and weight_decay "
+            "out."
+        )
+
+
+def _credit(algorithm: Algorithm) -> Credit:
+    """Return the function that computes advantages; one without needs if there is none."""
+    credit = algorithm.advantage
+    if credit is None:
+        return Credit(lambda: None, needs=())  # pyright: ignore[reportArgumentType]  never called
+    return credit if isinstance(credit, Credit) else Credit(credit, optional=("valid",))
+
+
+@cache_results
+def with_plans(algorithm: Algorithm, plans: int) -> Algorithm:
+    """Return the algorithm with its own comparison of rewards applied to plans and to the answers to each plan."""
+    function = partial(plan_then_answer, plans=plans, advantage=_credit(algorithm).function)
+    return algorithm._replace(advantage=Credit(function, needs=("rewards", "step_end"), optional=("valid",)))
+
+
+def mark_plan(
+    end: str, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence
+) -> list[list[tuple[int, float]]]:
+    """Mark where the plan of each completion ends, if it does, and where the completion ends; no step has a reward of its own.
+
+    Example:
+        >>> mark_plan("#", ["1+2=", "1+2="], ["1+2=3;#3", "1+2=3;"])
+        [[(7, 0.0), (8, 0.0)], [(6, 0.0)]]
+    """
+    del prompts, columns
+    ends = [[text.index(end) + len(end)] if end in text else [] for text in completions]
+    return [[*((place, 0.0) for place in (*own, len(text)))] for own, text in zip(ends, completions, strict=True)]
+
+
+def count_sampled_tokens(rollout: Rollout, batch: object, *, plans: int) -> dict[str, float]:
+    """Count the tokens that were sampled: a plan that several responses share counts once."""
+    del batch
+    mask = np.asarray(rollout.mask, bool)
+    shared = np.asarray(in_plan(jnp.asarray(required(rollout.step_end, "rollout.step_end")))) & mask
+    is_first = np.arange(mask.shape[1]) % (mask.shape[1] // plans) == 0
+    return {"sampled_tokens": float(mask.sum() - (shared & ~is_first[None, :, None]).sum())}

@@ -1,0 +1,244 @@
+"""Hierarchical policies: shared plans, credit for plans and answers, two sub-policies, and runs that train them."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reopened import checkpoint_of, first_state
+from small_runs import STEPPED, stopping_after
+from whole_runs import rows
+
+import rljax
+from rljax.algorithms.plan_credit import plan_then_answer
+from rljax.data.prompts import left_pad
+from rljax.data.tokenizer import load_tokenizer
+from rljax.errors import InputError
+from rljax.models import TransformerConfig, transformer_policy
+from rljax.models.adapters import merge
+from rljax.models.sub_policies import sub_policies
+from rljax.ops.group import group_centered, group_normalized
+from rljax.options.hierarchy import count_sampled_tokens, mark_plan
+from rljax.parallel import make_mesh
+from rljax.rewards.steps import assign_to_tokens
+from rljax.rollout import DecodingEngine, Request, Response, Sampling, Sequences, pack
+from rljax.rollout.groups import pad_responses
+from rljax.rollout.shared_plans import PlanEngine
+from rljax.training.interrupt import Interrupted
+
+TOKENIZER = load_tokenizer("characters")
+MARKER = TOKENIZER.encode("#")[0]
+SHAPE = TransformerConfig(vocab_size=TOKENIZER.vocab_size, layers=1, width=16, heads=2, kv_heads=1, head_dim=8, hidden=32)
+NETWORK = transformer_policy(SHAPE, eos=1)
+DIVIDED = sub_policies(NETWORK, marker=MARKER, rank=2)
+SAMPLING = Sampling(10, (1,))
+RUN = STEPPED.replace(
+    algorithm="dr_grpo",
+    steps=4,
+    group_size=4,
+    plan_end="5",
+    plans=2,
+    sub_policies=2,
+    max_response_tokens=12,
+    operands=(2, 2),
+)
+"""Untrained policies write any character, so the marker is a digit; prompts with it are not generated."""
+
+
+def centered(values, known):
+    """Values minus the mean of the known ones; 0 elsewhere and for fewer than two."""
+    chosen = [value for value, is_known in zip(values, known, strict=True) if is_known]
+    mean = sum(chosen) / len(chosen) if chosen else 0.0
+    return [value - mean if is_known and len(chosen) > 1 else 0.0 for value, is_known in zip(values, known, strict=True)]
+
+
+def oracle(rewards, ends, plans, valid):
+    """The formula, one token at a time."""
+    size, length = ends.shape
+    answers = size // plans
+    blocks = [range(k * answers, (k + 1) * answers) for k in range(plans)]
+    known = [[bool(valid[i]) for i in block] for block in blocks]
+    means = [
+        sum(rewards[i] for i in block if valid[i]) / max(1, sum(of_block))
+        for block, of_block in zip(blocks, known, strict=True)
+    ]
+    of_plan = centered(means, [any(of_block) for of_block in known])
+    found = np.zeros((size, length))
+    for k, block in enumerate(blocks):
+        of_answer = centered([rewards[i] for i in block], known[k])
+        for j, i in enumerate(block):
+            last = max(np.flatnonzero(ends[i]), default=-1)
+            end_of_plan = max((place for place in np.flatnonzero(ends[i]) if place < last), default=-1)
+            for t in range(length):
+                found[i, t] = of_plan[k] if t <= end_of_plan else of_answer[j]
+    return found
+
+
+def test_plans_and_answers_are_credited_by_their_equation():
+    random = np.random.default_rng(0)
+    rewards = random.normal(size=(3, 6)).astype(np.float32)
+    ends = random.random((3, 6, 7)) < 0.3
+    valid = random.random((3, 6)) < 0.8
+    arrays = map(jnp.asarray, (rewards, ends))
+    found = plan_then_answer(*arrays, plans=3, advantage=group_centered, valid=jnp.asarray(valid))
+    expected = [oracle(rewards[p].astype(np.float64), ends[p], 3, valid[p]) for p in range(3)]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    flat = jnp.array([[1.0, 0.0, 1.0, 0.0]]), jnp.tile(jnp.array([0, 1, 0, 1]), (1, 4, 1))
+    same = plan_then_answer(*flat, plans=2, advantage=group_normalized)
+    assert np.asarray(same)[..., :2].tolist() == np.zeros((1, 4, 2)).tolist(), "plans with equal values get no credit"
+    assert (np.asarray(same)[..., 2] * [1, -1, 1, -1] > 0.5).all()
+    for plans in (1, 3, 4):
+        with pytest.raises(ValueError, match="cannot be divided"):
+            plan_then_answer(*flat, plans=plans, advantage=group_centered)
+
+
+class Scripted:
+    """An engine that writes the marker after as many tokens as the seed says, or else the seed's digits and EOS."""
+
+    def __init__(self):
+        self.calls = []
+
+    def generate(self, params, requests):
+        self.calls.append(requests)
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        length = request.seed % 5 + 1
+        is_plan = MARKER in request.sampling.eos_ids
+        tokens = np.array([4] * length + [MARKER if is_plan and request.seed % 7 else 1], np.int32)
+        tokens = tokens[: request.sampling.max_tokens]
+        logp = np.linspace(-1, -0.5, len(tokens)).astype(np.float32)
+        return Response(request.prompt_id, request.group, tokens, np.ones(len(tokens), bool), logp, logp, "stop")
+
+
+def test_responses_of_a_block_share_a_plan_and_are_cut_at_the_budget():
+    engine, requests = Scripted(), [Request((2, 3), 0, group, SAMPLING, seed) for group in (0, 1) for seed in (1, 2, 7, 4)]
+    responses = PlanEngine(engine, MARKER, 2).generate({}, requests)
+    plans, answers = engine.calls
+    assert [request.seed for request in plans] == [1, 7, 1, 7], "the first of each block"
+    assert all(request.sampling.eos_ids == (1, MARKER) for request in plans)
+    assert [request.prompt_tokens for request in answers] == [(2, 3, 4, 4, MARKER)] * 4
+    assert len({request.seed for request in answers[:2]} | {1, 2}) == 4, "answers have seeds of their own"
+    for request, response in zip(requests, responses, strict=True):
+        tokens = response.tokens.tolist()
+        assert (response.group, len(tokens) <= 10) == (request.group, True)
+        if request.seed in (7, 4):
+            assert tokens == [4, 4, 4, 1], "a plan without a marker is the response"
+        else:
+            assert tokens[:3] == [4, 4, MARKER]
+            assert tokens[3] == 4
+            np.testing.assert_array_equal(response.behaviour_logp[:3], np.linspace(-1, -0.5, 3).astype(np.float32))
+    short = [request._replace(sampling=SAMPLING._replace(max_tokens=4)) for request in requests]
+    found = PlanEngine(Scripted(), MARKER, 2).generate({}, short)[0]
+    assert (found.tokens.tolist(), found.finish) == ([4, 4, MARKER, 4], "length")
+    with pytest.raises(InputError, match="4 responses, which cannot be divided among plans=3"):
+        PlanEngine(Scripted(), MARKER, 3).generate({}, requests)
+
+
+def test_steps_are_marked_at_the_marker_and_at_the_end_and_shared_tokens_count_once():
+    text, decode = "3+4=7;#7", lambda ids: TOKENIZER.decode([i for i in ids if i > 1])
+    tokens = [*TOKENIZER.encode(text), 1]
+    steps = mark_plan("#", [""] * 2, [text, "3+4"])
+    assert np.flatnonzero(assign_to_tokens(steps[0], decode, tokens)[1]).tolist() == [6, 8]
+    assert steps[1] == [(3, 0.0)]
+    ends = np.zeros((1, 4, 5), bool)
+    ends[:, :2, [2, 4]], ends[:, 2:, 3] = True, True
+    mask = np.ones((1, 4, 5), bool)
+    mask[:, 2:, 4] = False
+    rollout = rljax.algorithms.Rollout(mask, np.zeros(mask.shape, np.float32), np.zeros((1, 4), np.float32), step_end=ends)
+    assert count_sampled_tokens(rollout, None, plans=2) == {"sampled_tokens": 3.0 + 2 * 2 + 2 * 4}
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Parameters whose adapters change the model."""
+    first = DIVIDED.init(jax.random.key(0))
+    noise = iter(jax.random.split(jax.random.key(1), 100))
+    return first._replace(
+        **{
+            name: jax.tree.map(lambda leaf: leaf + 0.2 * jax.random.normal(next(noise), leaf.shape), getattr(first, name))
+            for name in ("plan", "answer")
+        }
+    )
+
+
+def test_tokens_before_and_after_the_marker_have_the_probabilities_of_their_sub_policies(params):
+    """The oracle scores each response with two full models, into which the adapters are merged."""
+    prompts = left_pad([TOKENIZER.encode(prompt) for prompt in ("3+4=", "1+1=")], 4, 0)
+    tokens = np.array([TOKENIZER.encode("3+4=7;#7"), TOKENIZER.encode("1+1=2;2;")], np.int32)
+    packed = pack(Sequences(*prompts, tokens, np.ones(tokens.shape, bool)))
+    full = [merge(params.shared, adapter, jnp.float32(1)) for adapter in (params.plan, params.answer)]
+    plan, answer = (np.asarray(NETWORK.score(each, packed, 1.0).logp) for each in full)
+    found = np.asarray(DIVIDED.score(params, packed, 1.0).logp)
+    np.testing.assert_allclose(found[0, :7], plan[0, :7], atol=1e-5)
+    np.testing.assert_allclose(found[0, 7:], answer[0, 7:], atol=1e-5)
+    np.testing.assert_allclose(found[1], plan[1], atol=1e-5)
+    assert np.abs(plan - answer).min() > 1e-4
+    slope = jax.grad(lambda params: DIVIDED.score(params, packed, 1.0).logp[:, 7:].sum())(params)
+    sizes = [sum(float(jnp.abs(leaf).sum()) for leaf in jax.tree.leaves(part)) for part in slope]
+    assert sizes[0] == 0, "the shared model is frozen"
+    assert min(sizes[1:]) > 0, "row 0 ends with an answer, row 1 is still a plan"
+
+
+def test_sampler_and_scorer_agree_for_shared_plans(params):
+    engine = PlanEngine(DecodingEngine(DIVIDED.decoder, make_mesh(1, 1, 1), 4), MARKER, 2)
+    ids = tuple(TOKENIZER.encode("3+4="))
+    requests = [Request(ids, 0, group, SAMPLING, 10 * group + seed) for group in range(6) for seed in range(4)]
+    responses = engine.generate(params, requests)
+    arrays = pad_responses(responses, 10)
+    packed = pack(Sequences(*left_pad([ids] * 24, 4, 0), arrays["tokens"], arrays["attention"]))
+    logp = np.asarray(DIVIDED.score(params, packed, 1.0).logp)
+    np.testing.assert_allclose(np.where(arrays["mask"], logp, 0), arrays["policy_logp"], atol=1e-5)
+    assert any(MARKER in response.tokens[:-1] for response in responses), "some have an answer"
+
+
+def more_digits(completions):
+    return [sum(character.isdigit() for character in text) / 4 for text in completions]
+
+
+def without_five(config):
+    """Problems whose prompts lack the marker."""
+    train, heldout = rljax.training.parts.problems.make_problems(config)[:2]
+    return [p for p in train if "5" not in p.prompt][:4], [p for p in heldout if "5" not in p.prompt][:2]
+
+
+def test_a_run_trains_both_adapters_and_a_resumed_run_agrees(tmp_path):
+    config, stop = RUN.replace(run=str(tmp_path / "done"), heldout_problems=8, train_problems=40), stopping_after(3)
+    problems = without_five(config)
+
+    def interrupting(completions):
+        stop(completions)
+        return more_digits(completions)
+
+    result = rljax.train(config, reward=more_digits, problems=problems)
+    steps = [row for row in rows(tmp_path / "done") if row["phase"] == "rl"]
+    assert all(0 < row["sampled_tokens"] <= row["response_length"] * 16 for row in steps)
+    assert any(row["sampled_tokens"] < row["response_length"] * 16 - 1 for row in steps), "plans are shared"
+    first = DIVIDED.init(jax.random.key(config.run.seed))
+    for name in ("plan", "answer"):
+        moved = [np.abs(np.asarray(leaf)).max() for leaf in jax.tree.leaves(getattr(result.params, name))]
+        assert min(moved) > 0, "the factors B, which start at 0, have changed"
+    del first
+    state = checkpoint_of(config, tmp_path / "done", reward=more_digits, problems=problems).state
+    with pytest.raises(Interrupted):
+        rljax.train(config.replace(run=str(tmp_path / "again")), reward=interrupting, problems=problems)
+    rljax.train(resume=tmp_path / "again", reward=interrupting, problems=problems)
+    again = checkpoint_of(config, tmp_path / "again", reward=more_digits, problems=problems).state
+    chex.assert_trees_all_equal(again, state)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"plan_end": None}, r"plan_end=None with plans=2 and sub_policies=2: set plan_end"),
+        ({"plans": None, "sub_policies": None}, "or none of them"),
+        ({"plan_end": "12"}, "plan_end is '12', which is 2 tokens"),
+        ({"plan_end": "+"}, r"plan_end is '\+', which the prompt '.*' contains"),
+        ({"plans": 3}, "group_size=4 cannot be divided into plans=3"),
+        ({"algorithm": "ppo", "sub_policies": None}, "choose another algorithm, such as dr_grpo"),
+        ({"lora_rank": 2}, "leave lora_rank and weight_decay out"),
+    ],
+)
+def test_runs_that_cannot_be_divided_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        first_state(RUN.replace(**changes), reward=more_digits)
