@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import secrets
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
@@ -25,6 +26,8 @@ LIMITS = {
 """Error number of a process limit -> message, with what to type."""
 FOLDERS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "dataset", "heldout_dataset", "critic")
 """Settings that may be the path of a folder or of a file."""
+TEXT = "text:"
+"""Beginning of the name of a dataset of plain text, before its files, which are quoted as for a shell."""
 NO_FOLDERS = ("bytes", "characters", "ids", "policy", "fresh")
 """Values of these settings that are no paths, even if a folder has that name."""
 NAMED = ("also_heldout",)
@@ -229,7 +232,7 @@ def moved_paths(settings: Mapping[str, Any], old: str, new: str) -> dict[str, An
 def _changed_paths(settings: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
     """Return the settings in which `change` returns another path."""
     folders = [name for name in FOLDERS if settings.get(name) not in (None, *NO_FOLDERS)]
-    found: dict[str, Any] = {name: change(settings[name]) for name in folders}
+    found: dict[str, Any] = {name: _change_dataset(settings[name], change) for name in folders}
     named = {name: settings[name].split(",") for name in CODE if ":" in (settings.get(name) or "")}
     found |= {name: _change_sources(",".join(map(str.strip, names)), change) for name, names in named.items()}
     found |= {name: {key: change(path) for key, path in settings[name].items()} for name in NAMED if settings.get(name)}
@@ -241,6 +244,16 @@ def _changed_paths(settings: Mapping[str, Any], change: Callable[[str], str]) ->
 def _absolute(name: str) -> str:
     path = Path(name).expanduser()
     return str(path.absolute()) if os.path.exists(path) else name  # False for any text that cannot be a path
+
+
+def _change_dataset(name: str, change: Callable[[str], str]) -> str:
+    """Change a path, or the paths of the files in the name of a plain text.
+
+    Example:
+        >>> _change_dataset("text:a.txt 'b c.txt'", str.upper), _change_dataset("a.jsonl", str.upper)
+        ("text:A.TXT 'B C.TXT'", 'A.JSONL')
+    """
+    return TEXT + shlex.join(map(change, shlex.split(name[len(TEXT) :]))) if name.startswith(TEXT) else change(name)
 
 
 def _change_sources(names: str, change: Callable[[str], str]) -> str:

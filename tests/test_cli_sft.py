@@ -81,6 +81,7 @@ def test_sft_accepts_prompts_with_completions_and_a_reward_and_an_adapter(model,
         ("--max-length 9", "use --max-prompt-tokens and --max-response-tokens"),
         ("--per-device-train-batch-size 2", "use --batch"),
         ("--epochs 0", "epochs is 0; it must be at least 1"),
+        ("--epochs 2 --steps 3", "--epochs and --steps are two ways to set the length"),
     ],
 )
 def test_invalid_arguments_give_one_paragraph_and_exit_code_2(words, message, tmp_path, capsys):

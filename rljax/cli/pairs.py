@@ -29,6 +29,10 @@ def run_pairs(command: Pairs) -> int:
 
     found = label_responses(command.target, command.out, command)
     print(f"Responses that are right: {found.right:.1%}.")
+    if found.unjudged:
+        print(f"Responses without a verdict, which are in no pair: {found.unjudged}.")
+    if found.dropped:
+        print(f"{found.dropped} problems left out: their prompts have too many tokens.")
     if found.demonstrated:
         print(f"Prompts without a right response, for which the demonstration is the chosen one: {found.demonstrated}.")
     if found.without:

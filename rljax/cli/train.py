@@ -172,7 +172,13 @@ def start_of_sft(arguments: Sequence[str], own: Mapping[str, object] = MappingPr
 
 
 def run_sft(command: Sft, start: Start, arguments: list[str]) -> int:
-    """Fine-tune, or resume a run; the exit codes are those of `run_train`."""
+    """Fine-tune, or resume a run; the exit codes are those of `run_train`.
+
+    Raises:
+        InputError: both --steps and --epochs are set, or the run cannot be made.
+    """
+    if command.epochs is not None and "--warm-start-steps" in set(flags_in(arguments)):
+        raise InputError("--epochs and --steps are two ways to set the length of the training; leave one of them out.")
     return _run("sft", command, start, arguments, epochs=command.epochs)
 
 

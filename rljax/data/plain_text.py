@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rljax.errors import InputError
+from rljax.files import TEXT
 
-TEXT = "text:"
-"""Beginning of the name of a dataset of plain text."""
 HELDOUT_SHARE = 10
 """The last tenth of each file is held out."""
 
@@ -49,7 +48,7 @@ def read_texts(name: str, split: str) -> Iterator[tuple[str, dict[str, str]]]:
         if not file.is_file():
             raise InputError(f"the text {str(file)!r} does not exist, or is not a file; name an existing one.")
         try:
-            text = file.read_text(encoding="utf-8-sig")
+            text = file.read_bytes().decode("utf-8-sig")  # exactly: `read_text` would change the ends of lines
         except UnicodeDecodeError as error:
             raise InputError(f"{file} is not in UTF-8 ({error}); save it in UTF-8.") from error
         cut = len(text) - len(text) // HELDOUT_SHARE

@@ -210,6 +210,8 @@ def whole_dialogue(problem: Problem) -> Problem:
     return replace(problem, prompt=joined(messages[:first]), messages=messages[:first], turns=(*messages[first:], *last))
 
 
+WEIGHT_COLUMNS = ("weight", "weights", "sample_weight", "loss_weight")
+"""Columns that other libraries read as the weights of rows."""
 COLUMNS_NOT_IN_PROMPTS = (
     *(
         "system",
@@ -254,7 +256,8 @@ def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, 
 
 
 def list_columns_left_out(problems: Sequence[Problem]) -> list[str]:
-    """Return one sentence if rows have instructions, choices, images or the like in columns whose texts are not in the prompts.
+    """Return one sentence if rows have instructions, choices, images or the like in columns whose texts are not in the prompts, and
+    one for each column with weights of the rows, which have no effect.
 
     Example:
         >>> list_columns_left_out([Problem("Which is even?", "1", columns={"choices": ["3", "4"]})])
@@ -267,10 +270,12 @@ def list_columns_left_out(problems: Sequence[Problem]) -> list[str]:
         for name in COLUMNS_NOT_IN_PROMPTS
         if any(problem.columns.get(name) and not _is_written(problem.columns[name], problem.prompt) for problem in problems)
     ]
+    weights = [name for name in WEIGHT_COLUMNS if any(problem.columns.get(name) not in (None, 1) for problem in problems)]
+    notes = [f"the column {name} does not weight the rows: each counts once in the loss" for name in weights]
     if not unread:
-        return []
+        return notes
     columns, them = ("column", "it") if len(unread) == 1 else ("columns", "them")
-    return [f"the prompts leave out the {columns} {', '.join(unread)}; write {them} into the prompts"]
+    return [f"the prompts leave out the {columns} {', '.join(unread)}; write {them} into the prompts", *notes]
 
 
 def _is_written(value: object, prompt: str) -> bool:

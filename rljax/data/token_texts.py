@@ -1,9 +1,15 @@
 """Text of each token of a sequence, for people who read sampled tokens one by one."""
 
+import re
 from collections.abc import Sequence
 
-from rljax.data.tokenizer import UNKNOWN, HuggingFaceTokenizer, Tokenizer
+from rljax.data.tokenizer import UNKNOWN, ByteTokenizer, HuggingFaceTokenizer, Tokenizer
 
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
+_OTHER = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTE_LETTERS = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHER)}
+"""The letter of GPT-2's vocabulary for each byte -> the byte."""
 LONGEST_CHARACTER = 4
 """Largest number of tokens that may share one character of UTF-8."""
 
@@ -60,3 +66,40 @@ def full_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return tokenizer.inner.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return tokenizer.decode(ids)
+
+
+def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
+    """Return the bytes of a token after other text, also of a token that contains only part of a character.
+
+    Example:
+        >>> from rljax.data.tokenizer import ByteTokenizer
+        >>> [token_bytes(ByteTokenizer(), token) for token in ByteTokenizer().encode("aé")]
+        [b'a', b'\\xc3', b'\\xa9']
+    """
+    if token in (special := special_texts(tokenizer)):
+        return special[token].encode()
+    before = tokenizer.encode("a")  # some decoders remove the space of the first token
+    text = full_text(tokenizer, [*before, token])[len(full_text(tokenizer, before)) :]
+    if UNKNOWN not in text:
+        return text.encode()
+    if not isinstance(tokenizer, HuggingFaceTokenizer):
+        return (
+            bytes([token - 3]) if isinstance(tokenizer, ByteTokenizer) and token < tokenizer.vocab_size else text.encode()
+        )
+    name = str(tokenizer.inner.convert_ids_to_tokens(token))
+    if (found := _BYTE.fullmatch(name)) is not None:
+        return bytes([int(found[1], 16)])
+    return bytes(BYTE_LETTERS[letter] for letter in name) if set(name) <= BYTE_LETTERS.keys() else text.encode()
+
+
+def token_name(content: bytes) -> str:
+    """Write the bytes of a token as text; bytes that are not UTF-8 are written as escapes, as OpenAI does.
+
+    Example:
+        >>> token_name(b" the"), token_name(bytes([226, 130]))
+        (' the', 'bytes:\\\\xe2\\\\x82')
+    """
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)

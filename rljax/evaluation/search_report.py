@@ -51,9 +51,13 @@ class SearchReport(NamedTuple):
     single: Estimate
     """Accuracy of one response."""
     problems: int
-    """Number of problems."""
+    """Number of problems that have a judged response."""
     rows: tuple[SearchRow, ...]
     """One row for each size."""
+    unjudged: int = 0
+    """Number of other problems."""
+    dropped: int = 0
+    """Number of problems that were dropped because their prompts are too long."""
 
     def table(self) -> Table:
         """Make a table for rich of accuracy against tokens."""
@@ -68,7 +72,8 @@ class SearchReport(NamedTuple):
 
     def lines(self) -> list[str]:
         """Describe the differences in words, and note if the search's tokens would give another number of responses than k."""
-        return [
+        left_out = {"no response to them has a verdict": self.unjudged, "their prompts have too many tokens": self.dropped}
+        return [f"{count} problems left out: {reason}." for reason, count in left_out.items() if count] + [
             f"{row.samples} samples per step: search minus best of {row.responses} {format_points(row.over_best)}; "
             f"search minus votes of {row.responses} {format_points(row.over_votes)}{_limit(row)}"
             for row in self.rows
@@ -80,7 +85,10 @@ class SearchReport(NamedTuple):
             {name: plain_estimate(value) if isinstance(value, Estimate) else value for name, value in row._asdict().items()}
             for row in self.rows
         ]
-        return {"value": self.value, "single": plain_estimate(self.single), "problems": self.problems, "rows": rows}
+        return {"value": self.value, "single": plain_estimate(self.single), "problems": self.problems, "rows": rows} | {
+            "unjudged": self.unjudged,
+            "dropped": self.dropped,
+        }
 
 
 def _limit(row: SearchRow) -> str:
@@ -138,4 +146,5 @@ def search_report(sampled: SampledAnswers, value: str, rows: Sequence[SearchRow]
     """Combine the rows with the accuracy of a single response."""
     right, known = sampled.right_and_known(None)
     share: Float[np.ndarray, "P"] = np.where(known.any(-1), (right & known).sum(-1) / np.maximum(known.sum(-1), 1), np.nan)
-    return SearchReport(value, over_problems(share), len(share), tuple(rows))
+    judged = int(np.isfinite(share).sum())
+    return SearchReport(value, over_problems(share), judged, tuple(rows), len(share) - judged)

@@ -1,8 +1,10 @@
 """A conversation with a trained policy: replies to messages, piece by piece."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import jax
+import numpy as np
 
 from rljax.data.tokenizer import HuggingFaceTokenizer, completion_text
 from rljax.errors import InputError
@@ -11,6 +13,7 @@ from rljax.models.model_folder import read_json
 from rljax.programs.trained_policy import OpenPolicy
 from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.request import Request
+from rljax.rollout.stopping import stop_end
 from rljax.rollout.token_stream import stream_tokens
 from rljax.rollout.worker import RolloutWorker
 
@@ -60,7 +63,7 @@ def stream_reply(
     *,
     seed: int,
 ) -> Iterator[str]:
-    """Reply to a conversation, and yield the text as it is sampled.
+    """Reply to a conversation, and yield the text as it is sampled. A note on stderr says if the limit of tokens ends it.
 
     Args:
         opened: the policy.
@@ -69,7 +72,8 @@ def stream_reply(
         seed: random seed of the reply.
 
     Yields:
-        Pieces of the reply, without special tokens; joined, they are the text that `opened.sample` returns for these tokens.
+        Pieces of the reply, without special tokens, up to a stop string; joined, they are the text that
+        `opened.sample` returns for these tokens.
 
     Raises:
         InputError: the policy cannot chat, or the conversation and a reply are longer than the model's context.
@@ -80,10 +84,21 @@ def stream_reply(
     request = Request(prompt, 0, 0, worker.sampling, seed)
     tokens: list[int] = []
     shown = ""
+    stop = worker.sampling.stop
     for new in stream_tokens(engine, opened.params, request):
         tokens += new
+        end = stop_end(np.array(tokens), stop, lambda ids: completion_text(tokenizer, ids))
+        if end is not None:
+            del tokens[end:]
+            break
         text = completion_text(tokenizer, tokens)
         if not text.endswith(UNFINISHED):
             yield text[len(shown) :]
             shown = text
+    else:
+        if tokens[-1] not in worker.sampling.eos_ids:
+            print(
+                f"note: the reply ends at its limit of {worker.sampling.max_tokens} tokens; --max-response-tokens raises it.",
+                file=sys.stderr,
+            )
     yield completion_text(tokenizer, tokens)[len(shown) :]

@@ -35,6 +35,10 @@ class LabelCounts(NamedTuple):
     """Number of prompts without a right response whose demonstration is used instead."""
     without: int
     """Number of prompts without a pair: all responses are right, or none is right and there is no right demonstration."""
+    unjudged: int = 0
+    """Number of responses without a verdict, which are in no pair."""
+    dropped: int = 0
+    """Number of problems that were dropped because their prompts are too long."""
 
 
 def label_responses(target: str | Path, out: str | Path, settings: PairSettings = DEFAULTS, **changes: Any) -> LabelCounts:
@@ -61,6 +65,7 @@ def label_responses(target: str | Path, out: str | Path, settings: PairSettings 
     rows, counts = _label(opened, worker, settings)
     if not rows:
         known = "all are right" if counts.right == 1 else f"{counts.right:.0%} are right"
+        known = "no response has a verdict" if np.isnan(counts.right) else known
         raise InputError(
             f"no prompt has both a right and a wrong response ({known}); sample more --samples, or give other problems or another "
             "--reward."
@@ -87,8 +92,8 @@ def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) ->
         pairs = pairs_of(good, bad)
         without += not pairs
         rows += [row_of(problem, *pair) for pair in pairs]
-    share = float(right.sum() / known.sum()) if known.any() else 0.0
-    return rows, LabelCounts(len(rows), share, demonstrated, without)
+    share = float((right & known).sum() / known.sum()) if known.any() else np.nan
+    return rows, LabelCounts(len(rows), share, demonstrated, without, int((~known).sum()), worker.prompts.dropped)
 
 
 def is_right(worker: RolloutWorker, problem: Problem, response: str) -> bool:

@@ -54,7 +54,8 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
         watch=watch,
     )
     row = partial(_search_once, opened, worker, value, sampled, settings)
-    return search_report(sampled, settings.value, [row(count) for count in settings.samples])
+    report = search_report(sampled, settings.value, [row(count) for count in settings.samples])
+    return report._replace(dropped=worker.prompts.dropped)
 
 
 def ends_of_steps(config: TrainConfig) -> tuple[str, ...]:

@@ -187,6 +187,9 @@ def evaluate_end(run: Run, checkpoint: Checkpoint) -> Checkpoint:
 def supervised_phase(run: Run) -> Phase:
     """Return the warm start with held-out measurements before the first step, at intervals, and after the last step."""
     phase, settings, measure = warm_start_phase(run), run.config.warm_start, make_measure(run.setup)
+    check_trained_tokens(run.setup)
+    for note in heldout_notes(run.setup):
+        run.display.warning(note)
 
     def measured(params: Params, done: int) -> dict[str, float]:
         run.display.activity("scoring held-out demonstrations", compiles=True)
@@ -249,6 +252,11 @@ def make_measure(setup: Setup) -> Callable[[Params], dict[str, float]]:
     sequences = demonstrated(heldout_demonstrations(setup))
     scores = make_scores(setup.supervised_score, setup.mesh, setup.rows_at_once(len(sequences.tokens)))
     learned = sequences.learned
+    if not learned.any():
+        raise InputError(
+            "every message of the assistant in the held-out rows has the weight 0, so perplexity cannot be measured; leave "
+            "--heldout-dataset out, or give other rows."
+        )
 
     def measure(params: Params) -> dict[str, float]:
         logp = scores(params, sequences).logp
@@ -259,7 +267,8 @@ def make_measure(setup: Setup) -> Callable[[Params], dict[str, float]]:
 
 
 def heldout_demonstrations(setup: Setup) -> Demonstrations:
-    """Return the held-out demonstrations or, for plain text, the first `heldout_problems` blocks of the held-out part.
+    """Return the held-out demonstrations or, for plain text, the first `heldout_problems` blocks of the held-out part; the others
+    count as dropped.
 
     Raises:
         InputError: no held-out row has a demonstration, or none is within the token limit.
@@ -268,9 +277,40 @@ def heldout_demonstrations(setup: Setup) -> Demonstrations:
     budget = config.sampling.max_response_tokens
     if is_text(config.data.dataset):
         blocks = cut_blocks(problems, setup.tokenizer, budget)
-        return Demonstrations(*(array[: config.data.heldout_problems] for array in blocks[:-1]), dropped=0)
+        most = config.data.heldout_problems
+        return Demonstrations(*(array[:most] for array in blocks[:-1]), dropped=max(len(blocks.response_tokens) - most, 0))
     kept, chat = select_demonstrated(problems), config.model.chat
     return encode_demonstrations(kept, setup.tokenizer, setup.prompt_length, budget, chat=chat, dialogues=chat)
+
+
+def check_trained_tokens(setup: Setup) -> None:
+    """Refuse demonstrations without a token to train on.
+
+    Raises:
+        InputError: every message of the assistant has the weight 0.
+    """
+    if not required(setup.demonstrations, "setup.demonstrations").response_mask.any():
+        raise InputError(
+            "every message of the assistant in the training rows has the weight 0, so there is nothing to learn; give some of them "
+            "the weight 1."
+        )
+
+
+def heldout_notes(setup: Setup) -> list[str]:
+    """Say which held-out demonstrations or blocks the perplexity leaves out."""
+    problems, dropped = setup.heldout.prompts.problems, heldout_demonstrations(setup).dropped
+    if is_text(setup.config.data.dataset):
+        most = setup.config.data.heldout_problems
+        return (
+            [f"{dropped} held-out blocks are left out: --heldout-blocks {most} measures the first {most}"]
+            if dropped
+            else []
+        )
+    without = sum(problem.demonstration is None for problem in problems)
+    return [
+        *([f"{dropped} held-out demonstrations are longer than their limit and were left out."] if dropped else []),
+        *([f"{without} held-out rows have no demonstration, so the perplexity leaves them out."] if without else []),
+    ]
 
 
 def with_blocks(setup: Setup) -> Setup:

@@ -126,6 +126,11 @@ class OpenPolicy(NamedTuple):
                 f"temperature={temperature}, top_k={top_k}, top_p={top_p} cannot be used for sampling: the temperature must not be "
                 "negative, top_k must be at least 1 and top_p above 0 and at most 1."
             )
+        if temperature == 0 and (top_k, top_p) != (None, None):
+            raise InputError(
+                f"top_k={top_k} and top_p={top_p} apply to sampling, but at temperature 0 nothing is sampled; leave them out, or "
+                "set a temperature above 0."
+            )
         stop = self.worker.sampling.stop if stop is None else stop
         check_stop(stop)
         check_no_special_token(self.tokenizer, stop)
@@ -224,6 +229,11 @@ def _sample_continuations(worker: RolloutWorker, params: Params, count: int, see
     if count < 1:
         raise InputError(f"count is {count}; it must be at least 1.")
     places = np.arange(len(worker.prompts.tokens)).repeat(count).tolist()
+    if count > 1 and worker.sampling.temperature == 0 and worker.environment is None:
+        raise InputError(
+            f"the {count} continuations of a prompt would all be the same at temperature 0; leave count (--count) out, or set a "
+            "temperature (--temperature) above 0."
+        )
     key = jax.random.key(seed)
     responses = worker.answer(params, places, key) if worker.environment is None else worker.play(params, places, key)
     return [responses[begin : begin + count] for begin in range(0, len(responses), count)]

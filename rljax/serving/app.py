@@ -263,7 +263,6 @@ class _Server:
             check_no_special_token(served.tokenizer, fields.stop)
         except InputError as error:
             raise ApiError(400, str(error), param="stop") from error
-        seed = secrets.randbits(64) if fields.seed is None else fields.seed % (1 << 64)
         waiting = PendingRequest(kind, new_id(kind), prompts, fields, [], [], asyncio.Queue(), time.monotonic())
 
         def deliver_to(choice: Choice) -> Callable[[Piece | DecodingFailure], None]:
@@ -276,13 +275,14 @@ class _Server:
         for prompt in (prompt.tokens for prompt in prompts):
             most = response_tokens(fields, prompt, served.limits)
             for sample in range(fields.samples):
+                chosen = secrets.randbits(64) if fields.seed is None else (fields.seed + sample) % (1 << 64)
                 choice = Choice(served.tokenizer, kind, len(waiting.choices), prompt, fields.stop, has_tools=has_tools)
                 sampling = RowChoice(
                     max_tokens=most,
                     temperature=fields.temperature,
                     top_k=fields.top_k,
                     top_p=fields.top_p,
-                    seed=(seed + sample) % (1 << 64) if fields.seeds is None else fields.seeds[sample],
+                    seed=chosen if fields.seeds is None else fields.seeds[sample],
                     stop=fields.stop,
                     stop_ids=fields.stop_ids,
                     top=fields.top,

@@ -24,8 +24,6 @@ IGNORED = frozenset(
         "service_tier",
         "prompt_cache_key",
         "safety_identifier",
-        "parallel_tool_calls",
-        "verbosity",
     }
 )
 """Fields that are accepted and have no effect."""
@@ -40,6 +38,8 @@ NEUTRAL: MappingProxyType[str, tuple[Any, ...]] = MappingProxyType(
         "suffix": ("",),
         "best_of": (1,),
         "response_format": ({"type": "text"},),
+        "parallel_tool_calls": (True,),
+        "verbosity": ("medium",),
     }
 )
 """Fields that the server does not implement -> the values that are accepted, because they have no effect."""
@@ -361,7 +361,9 @@ def _message(value: object, place: int) -> dict[str, Any]:
         raise ApiError(400, f"{param} contains the unknown field {min(unknown)[:60]!r}.", param=param)
     content, calls = value.get("content"), value.get("tool_calls")
     if isinstance(content, list):
-        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+        if not all(
+            isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in content
+        ):
             raise ApiError(
                 400, f"{param}: only parts that contain text are supported; got {_shorten(content)}.", param=param
             )
@@ -370,7 +372,12 @@ def _message(value: object, place: int) -> dict[str, Any]:
         raise ApiError(400, f"{param} must have a string as its content; got {_shorten(content)}.", param=param)
     role = "system" if value["role"] == "developer" else value["role"]
     message: dict[str, Any] = {"role": role, "content": content or ""}
-    message |= {name: value[name] for name in ("name", "tool_call_id") if isinstance(value.get(name), str)}
+    for name in ("name", "tool_call_id"):
+        if not isinstance(value.get(name), str | None):
+            raise ApiError(400, f"{param}: {name} must be a string; got {_shorten(value[name])}.", param=param)
+    if value.get("refusal") is not None:
+        raise ApiError(400, f"{param}: a refusal is not supported; send it as the content.", param=param)
+    message |= {name: value[name] for name in ("name", "tool_call_id") if value.get(name) is not None}
     return message if not calls else message | {"tool_calls": [_call(call, param) for call in _list(calls, param)]}
 
 

@@ -3,10 +3,12 @@
 import json
 import secrets
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from rljax.data.tokenizer import HuggingFaceTokenizer, Tokenizer, completion_text
+from rljax.data.token_texts import special_texts, token_bytes, token_name
+from rljax.data.tokenizer import Tokenizer, completion_text
 from rljax.data.tool_calls import read_turn
 from rljax.serving.batching import Piece
 
@@ -64,6 +66,7 @@ class Choice:
         self.notes: dict[str, Any] = {}
         self.shown = ""
         self.reported = 0
+        self.bytes_of: dict[int, bytes] = {}
 
     def add(self, piece: Piece) -> None:
         """Add new tokens."""
@@ -153,27 +156,34 @@ class Choice:
         return entry
 
     def _logprobs(self, first: int) -> dict[str, Any]:
-        tops = self.top[first:]
-        names, values = [self._name(token) for token in self.tokens[first:]], self.logp[first:]
+        tops = [[(self._bytes(token), value) for token, value in row] for row in self.top[first:]]
+        contents, values = [self._bytes(token) for token in self.tokens[first:]], self.logp[first:]
         if self.kind == "text_completion":
-            before = len(self.tokenizer.decode(self.tokens[:first]))
-            offsets = [before + len("".join(names[:place])) for place in range(len(names))]
-            top = [{self._name(token): value for token, value in row} for row in tops] if any(tops) else None
-            return {"tokens": names, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets}
-        rows = [[_token_entry(self._name(token), value) for token, value in row] for row in tops]
-        triples = zip(names, values, rows, strict=True)
-        content = [_token_entry(name, value) | {"top_logprobs": row} for name, value, row in triples]
-        return {"content": content, "refusal": None}
+            # a less likely token with the same text must not replace the first one
+            top = [{token_name(content): value for content, value in reversed(row)} for row in tops] if any(tops) else None
+            names = [*map(token_name, contents)]
+            return {"tokens": names, "token_logprobs": values, "top_logprobs": top, "text_offset": self._offsets()[first:]}
+        rows = [[_token_entry(content, value) for content, value in row] for row in tops]
+        triples = zip(contents, values, rows, strict=True)
+        entries = [_token_entry(content, value) | {"top_logprobs": row} for content, value, row in triples]
+        return {"content": entries, "refusal": None}
 
-    def _name(self, token: int) -> str:
-        """Return the text of one token, including special tokens."""
-        if isinstance(self.tokenizer, HuggingFaceTokenizer):
-            return self.tokenizer.inner.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return self.tokenizer.decode([token])
+    def _offsets(self) -> list[int]:
+        """Return the number of characters of the text before each token."""
+        decoder, special, count, offsets = getincrementaldecoder("utf-8")("replace"), special_texts(self.tokenizer), 0, []
+        for token in self.tokens:
+            offsets.append(count)
+            count += len(decoder.decode(b"" if token in special else self._bytes(token)))
+        return offsets
+
+    def _bytes(self, token: int) -> bytes:
+        if token not in self.bytes_of:
+            self.bytes_of[token] = token_bytes(self.tokenizer, token)
+        return self.bytes_of[token]
 
 
-def _token_entry(name: str, value: float) -> dict[str, Any]:
-    return {"token": name, "logprob": value, "bytes": list(name.encode())}
+def _token_entry(content: bytes, value: float) -> dict[str, Any]:
+    return {"token": token_name(content), "logprob": value, "bytes": list(content)}
 
 
 def new_id(kind: Kind) -> str:

@@ -71,6 +71,36 @@ def test_a_reward_of_texts_judges_a_model_on_conversations(folder, tmp_path, com
     printed(capsys, command, *places, *flags, "--no-reward-messages")
 
 
+def test_stop_strings_of_the_run_end_a_reply(folder, capsys):
+    opened = load(folder, problems=[Problem("", "")], max_response_tokens=12, chat=True)
+    messages = [{"role": "user", "content": "hello"}]
+    settings = {"temperature": 0.0, "top_k": None, "top_p": None}
+    reply = "".join(stream_reply(opened, opened.sampler(**settings), messages, seed=0))
+    assert "ends at its limit of 12 tokens" in capsys.readouterr().err
+    stop = next(letter for letter in reply if letter.isascii() and letter.isprintable())
+    stopped = "".join(stream_reply(opened, opened.sampler(**settings, stop=[stop]), messages, seed=0))
+    assert stopped == reply[: reply.index(stop) + len(stop)]
+    assert (stopped,) == tuple(opened.sample(["hello"], stop=[stop])[0])
+    assert capsys.readouterr().err == ""
+
+
+def test_settings_without_effect_at_temperature_0_are_refused(folder, capsys):
+    refused(
+        capsys, "top_k=3 and top_p=None apply to sampling", "sample", str(folder), "--chat", "--prompt", "a", "--top-k", "3"
+    )
+    refused(
+        capsys,
+        "2 continuations of a prompt would all be the same",
+        "sample",
+        str(folder),
+        "--chat",
+        "--prompt",
+        "a",
+        "--count",
+        "2",
+    )
+
+
 def test_a_conversation_beyond_the_context_is_refused(folder, tmp_path, monkeypatch, capsys):
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import time
 from pathlib import Path
 
@@ -266,6 +267,10 @@ def test_columns_are_left_out_unless_their_text_is_in_the_prompt():
     assert list_prompt_omissions(read_problems([question]).problems, ByteTokenizer(), chat=False) == []
     images = Problem("What is this?", "a dog", columns={"images": [{"bytes": b"", "path": "x.png"}]})
     assert "images" in list_prompt_omissions([images], ByteTokenizer(), chat=False)[0]
+    weighted = [Problem("2+2?", "4", columns={"weight": weight}) for weight in (1.0, None, math.nan)]
+    (note,) = list_prompt_omissions(weighted, ByteTokenizer(), chat=False)
+    assert note == "the column weight does not weight the rows: each counts once in the loss"
+    assert list_prompt_omissions(weighted[:2], ByteTokenizer(), chat=False) == []
     row = {"system": "Be brief.", "prompt": "2+2?", "chosen": "4", "rejected": "It is 4."}
     pair = read_preference(row, PreferenceColumns("prompt", "chosen", "rejected"))
     assert pair.columns == {"system": "Be brief."}

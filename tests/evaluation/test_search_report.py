@@ -29,6 +29,17 @@ def test_a_search_is_compared_with_the_responses_that_its_tokens_would_give(toke
     assert "tokens" not in line if note is None else note in line
 
 
+def test_problems_without_a_verdict_are_counted_apart():
+    rewards = np.array([[1.0, 0.0], [np.nan, np.nan], [np.nan, 1.0]])
+    sampled = SampledAnswers(rewards, np.full((3, 2), 10), rewards < 0, [["7", "5"]] * 3, None, {"critic": rewards})
+    report = search_report(sampled, "critic", [])._replace(dropped=4)
+    assert (report.single.value, report.problems, report.unjudged) == (0.75, 2, 1)
+    assert report.lines() == [
+        "1 problems left out: no response to them has a verdict.",
+        "4 problems left out: their prompts have too many tokens.",
+    ]
+
+
 def test_a_difference_with_zero_variance_still_gets_an_interval():
     row, line = make_row(10)
     assert row.over_best.value == 0.5

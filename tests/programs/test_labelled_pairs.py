@@ -15,6 +15,12 @@ REWARDS = """
 def even(completions):
     return [float(len(completion) % 2 == 0) for completion in completions]
 
+def some(completions):
+    return [None if place % 3 == 0 else float(place % 3 == 1) for place, _ in enumerate(completions)]
+
+def nothing(completions):
+    return [None for completion in completions]
+
 def everything(completions):
     return [1.0 for completion in completions]
 """
@@ -67,6 +73,12 @@ def test_what_cannot_be_labelled_is_refused(finished, rewards, tmp_path, capsys)
     small = ["--prompts", "2", "--samples", "2"]
     same = [*words, *small, "--reward", f"{rewards}:everything"]
     refused(capsys, "no prompt has both a right and a wrong response \\(all are right\\)", *same)
+    nothing = [*words, *small, "--reward", f"{rewards}:nothing"]
+    refused(capsys, "no prompt has both a right and a wrong response \\(no response has a verdict\\)", *nothing)
+    text = printed(capsys, *words, "--prompts", "2", "--samples", "6", "--reward", f"{rewards}:some")
+    assert "Responses that are right: 50.0%." in text
+    assert "Responses without a verdict, which are in no pair: 4." in text
+    (tmp_path / "pairs.jsonl").unlink()
     refused(capsys, "The run was started with reward passed to train", *words, *small)
     refused(capsys, "samples is 0; it must be at least 1", *words, "--samples", "0")
     refused(capsys, "--seed is -1; it must be 0 or more", *words, "--seed", "-1")

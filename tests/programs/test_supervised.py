@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import chex
 import numpy as np
@@ -18,7 +19,9 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Packed
 from rljax.programs.supervised import (
+    check_trained_tokens,
     heldout_demonstrations,
+    heldout_notes,
     lowest_perplexity,
     make_measure,
     outcome,
@@ -51,6 +54,22 @@ def rows(run):
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     return rljax.sft(TINY.replace(run=str(tmp_path_factory.mktemp("runs") / "done")))
+
+
+def test_held_out_rows_that_the_perplexity_leaves_out_are_counted():
+    setup = make_setup(TINY.replace(steps=0))
+    assert heldout_notes(setup) == []
+    prompts = setup.heldout.prompts
+    rows = [Problem("1+1=", "2", demonstration) for demonstration in ("2", "2" * 1000, None, None)]
+    heldout = replace(setup.heldout, prompts=replace(prompts, problems=tuple(rows), tokens=prompts.tokens[:4]))
+    assert heldout_notes(setup._replace(heldout=heldout)) == [
+        "1 held-out demonstrations are longer than their limit and were left out.",
+        "2 held-out rows have no demonstration, so the perplexity leaves them out.",
+    ]
+    check_trained_tokens(setup)
+    nothing = setup.demonstrations._replace(response_mask=np.zeros_like(setup.demonstrations.response_mask))
+    with pytest.raises(InputError, match="in the training rows has the weight 0, so there is nothing to learn"):
+        check_trained_tokens(setup._replace(demonstrations=nothing))
 
 
 def test_perplexity_matches_a_token_by_token_computation(done):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import openai
 import pytest
-from served_model import NAME, events, make_model, post, serving
+from served_model import NAME, SPECIALS, events, make_model, post, serving
 
 from rljax.data.problem import Problem
 from rljax.models import Packed
@@ -199,6 +199,52 @@ def test_chat_log_probabilities_include_the_most_likely_tokens(server):
     for entry in body.json()["choices"][0]["logprobs"]["content"]:
         assert len(entry["top_logprobs"]) == 3
         assert entry["top_logprobs"][0]["logprob"] == pytest.approx(entry["logprob"], abs=1e-5)
+
+
+def test_tokens_of_log_probabilities_are_their_bytes(server, opened):
+    """Most bytes are not a character, so the text of single tokens would be the same for most of them."""
+    url, _ = server
+    settings = {"max_tokens": 40, "seed": 3, "temperature": 2}
+    chat = {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 20}
+    parts = 0
+    for choice in post(url, CHAT, n=6, **chat, **settings).json()["choices"]:
+        entries = [entry for entry in choice["logprobs"]["content"] if entry["token"] not in SPECIALS]
+        parts += sum(entry["token"].startswith("bytes:") for entry in entries)
+        text = b"".join(bytes(entry["bytes"]) for entry in entries).decode(errors="replace")
+        assert text == choice["message"]["content"]
+    assert parts > 10
+    (choice,) = post(url, TEXT, prompt="a", logprobs=5, return_token_ids=True, **settings).json()["choices"]
+    assert [len(row) for row in choice["logprobs"]["top_logprobs"]] == [5] * len(choice["token_ids"])
+    assert all(
+        row[token] == pytest.approx(value, abs=1e-5)
+        for row, token, value in zip(
+            *(choice["logprobs"][name] for name in ("top_logprobs", "tokens", "token_logprobs")), strict=True
+        )
+        if token in row
+    )
+    for place, offset in enumerate(choice["logprobs"]["text_offset"]):
+        before = opened.tokenizer.decode(choice["token_ids"][:place])
+        assert 0 <= len(before) - offset <= 1 or before.endswith("\N{REPLACEMENT CHARACTER}")
+        assert choice["text"].startswith(before[:offset])
+
+
+def test_equal_prompts_without_a_seed_get_different_samples(server):
+    body = post(server[0], TEXT, prompt=["ab"] * 3, n=2, max_tokens=20, return_token_ids=True).json()
+    assert len(set(map(tuple, ids_of(body)))) == 6
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "tool", "content": "4", "tool_call_id": 7},
+        {"role": "user", "content": "a", "name": ["b"]},
+        {"role": "assistant", "content": "a", "refusal": "no"},
+        {"role": "user", "content": [{"type": "image_url", "text": "a"}]},
+    ],
+)
+def test_entries_of_a_message_that_would_be_lost_are_refused(server, message):
+    answer = post(server[0], CHAT, messages=[message], max_tokens=2)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0]")
 
 
 def test_new_weights_get_a_new_version(folder, tmp_path):
