@@ -25,6 +25,7 @@ ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "Preferences and distillation": (
             *(
                 "preference",
+                "process_reward",
                 "direct_preference",
                 "weighted_preference",
                 "binary_feedback",

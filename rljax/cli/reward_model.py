@@ -11,11 +11,15 @@ from rljax.training.interrupt import INTERRUPTED
 
 @dataclass(frozen=True)
 class RewardModel:
-    """Train a reward model on preference pairs (Bradley-Terry).
+    """Train a reward model on preference pairs (Bradley-Terry), or on steps with labels (--process).
 
     A row of the dataset has a prompt, a chosen and a rejected response, as text or as chat messages. Without a prompt column, the
     beginning that both responses share is the prompt. The command writes a Hugging Face sequence-classification folder, which
     `rljax train` accepts as `--reward model:FOLDER` or `--critic FOLDER`.
+
+    With --process a row has a prompt, the steps of a solution and their labels, as in TRL's stepwise format. The model then judges
+    each step: as `--step-reward model:FOLDER` of `--algorithm grpo_process`, as `--reward model:FOLDER`, which is the score of the
+    worst step, and as `--value model:FOLDER` of `rljax search`.
     """
 
     config: tyro.conf.OmitArgPrefixes[RewardModelConfig]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 
@@ -49,6 +49,19 @@ class Preference:
     margin: float = 0.0
     columns: Mapping[str, object] = field(default_factory=dict, repr=False)
     turns: tuple[Messages | None, Messages | None] = field(default=(None, None), repr=False)
+
+
+@runtime_checkable
+class WithPrompt(Protocol):
+    """An example with a prompt."""
+
+    @property
+    def prompt(self) -> str:
+        """The prompt as text."""
+        ...
+
+
+Example = TypeVar("Example", bound=WithPrompt)
 
 
 class LoadedPreferences(NamedTuple):
@@ -271,11 +284,11 @@ def _margin(row: Mapping[str, object]) -> float:
     return float(value)
 
 
-def split_pairs(preferences: Sequence[Preference], count: int, *, seed: int) -> tuple[list[Preference], list[Preference]]:
-    """Hold out pairs by prompts that a seed chooses, so that no prompt is in both parts.
+def split_pairs(examples: Sequence[Example], count: int, *, seed: int) -> tuple[list[Example], list[Example]]:
+    """Hold out pairs, or other examples, by prompts that a seed chooses, so that no prompt is in both parts.
 
     Args:
-        preferences: all pairs. If a prompt is empty, the preferred response stands in for it.
+        examples: all pairs. If a prompt is empty, the preferred response stands in for it.
         count: the maximum number of held-out pairs. At most a tenth of the prompts are held out, and at least one.
         seed: the seed of the random choice.
 
@@ -287,13 +300,13 @@ def split_pairs(preferences: Sequence[Preference], count: int, *, seed: int) -> 
     """
     if count < 1:
         raise InputError(f"{count} pairs cannot be held out; hold out at least 1.")
-    names = [pair.prompt if pair.prompt else pair.chosen for pair in preferences]
+    names = [each.chosen if isinstance(each, Preference) and not each.prompt else each.prompt for each in examples]
     prompts = sorted(set(names))
     if len(prompts) < 2:
         raise InputError("The pairs have a single prompt, so none can be held out; pass separate held-out pairs.")
     most = max(1, min(count, len(prompts) // 10))
     chosen = np.random.default_rng(seed).choice(len(prompts), most, replace=False)
     heldout_prompts = {prompts[index] for index in chosen}
-    train = [pair for pair, name in zip(preferences, names, strict=True) if name not in heldout_prompts]
-    heldout = [pair for pair, name in zip(preferences, names, strict=True) if name in heldout_prompts]
+    train = [each for each, name in zip(examples, names, strict=True) if name not in heldout_prompts]
+    heldout = [each for each, name in zip(examples, names, strict=True) if name in heldout_prompts]
     return train, heldout[:count]

@@ -52,3 +52,8 @@ def reward_columns(problems: Sequence[Problem]) -> dict[str, list]:
         )
     extra = {name: [problem.columns.get(name) for problem in problems] for name in names}
     return {"answer": [problem.answer for problem in problems], **extra}
+
+
+def chats_of(problems: Sequence[Problem]) -> dict[str, tuple[Mapping[str, Any], ...]]:
+    """Map the prompts that are chats, as text, to their messages."""
+    return {problem.prompt: problem.messages for problem in problems if problem.messages is not None}

@@ -96,12 +96,30 @@ class PairConfig(NetworkConfig, AdamConfig, MeshConfig, _PairSettings):
 
 @dataclass(frozen=True)
 class RewardModelConfig(PairConfig):
-    """Settings for training a reward model on preference pairs."""
+    """Settings for training a reward model on preference pairs, or on solutions with labelled steps."""
 
     model: str | None = None
     """Folder or hub id of a language or reward model to start from; without one, a small transformer with random weights."""
+    process: bool = False
+    """Train a process reward model, which judges every step of a solution. A row has a prompt, `completions` (a list of steps) and
+    `labels` (for each step true, false or a number from 0 to 1). What is said of pairs then applies to solutions."""
+    step_separator: str = "\n"
+    """Text after every step of a solution, where a process reward model judges the step; it also divides the responses that the
+    model judges later."""
     name: str = "reward-model"
     """Name of the run, for its folder."""
+
+    def __post_init__(self):
+        """Refuse invalid values; the message names the setting and what to use instead."""
+        super().__post_init__()
+        if self.process and (self.chosen_column, self.rejected_column) != ("chosen", "rejected"):
+            raise InputError(
+                "chosen_column and rejected_column are for pairs; process=True reads completions and labels. Leave them out."
+            )
+        if not self.process and self.step_separator != "\n":
+            raise InputError(f"step_separator={self.step_separator!r} is for a process reward model; add process=True.")
+        if not self.step_separator:
+            raise InputError("step_separator is empty; give the text that ends a step, for example a newline.")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,17 @@ class ScoreMetrics(NamedTuple):
     """Mean score of all responses."""
 
 
+class StepMetrics(NamedTuple):
+    """Metrics of a process reward model, averaged over the steps."""
+
+    loss: Float[Array, ""]
+    """Cross-entropy of the probability that a step is right."""
+    accuracy: Float[Array, ""]
+    """Fraction of steps whose probability is on the side of 1/2 where their label is."""
+    score: Float[Array, ""]
+    """Mean probability that a step is right."""
+
+
 class DirectMetrics(NamedTuple):
     """Metrics of a language model on pairs: for each pair, or averaged over the pairs."""
 
@@ -36,8 +47,8 @@ class DirectMetrics(NamedTuple):
 class PairUpdateMetrics(NamedTuple):
     """Metrics of one update on pairs, all computed before the update."""
 
-    pairs: ScoreMetrics | DirectMetrics
-    """Means over the pairs of the batch."""
+    pairs: ScoreMetrics | StepMetrics | DirectMetrics
+    """Means over the pairs, or the steps, of the batch."""
     grad_norm: Float[Array, ""]
     """Norm of the gradient before it is clipped."""
     reference_point: Float[Array, ""] | None = None

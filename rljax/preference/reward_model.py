@@ -1,6 +1,7 @@
 """Inference with a learned reward model: the score of a sequence, the model's folder, and a reward function made from it.
 
-The score of a response is the output of the model's head at the last token of prompt and response, including the end token.
+The score of a response is the output of the model's head at the last token of prompt and response, including the end token. A
+process reward model judges every step, at the last token of the separator after it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +46,8 @@ class RewardModel(NamedTuple):
     """Tokenizer of prompts and responses."""
     chat: bool
     """Whether prompts go through the tokenizer's chat template."""
+    step_separator: str | None = None
+    """Text at the end of every step, for a process reward model; None: the model scores complete responses."""
 
 
 def score_sequences(
@@ -64,12 +67,19 @@ def score_sequences(
     Raises:
         ValueError: the model reads log-probabilities, which a reward model does not receive.
     """
-    if model.surprisal:
-        raise ValueError("model must read text alone, but this one is a critic that reads log-probabilities")
-    hidden = hidden_states(model.trunk, params["trunk"], tokens, positions_of(attention), attention.astype(jnp.int32))
+    hidden = read_sequences(model, params, tokens, attention)
     last = attention.shape[-1] - 1 - jnp.argmax(attention[:, ::-1], axis=-1)
     at_last = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
     return jnp.einsum("BD,D->B", at_last, params["head"][0].astype(hidden.dtype), preferred_element_type=jnp.float32)
+
+
+def read_sequences(
+    model: ValueModel, params: Params, tokens: Int[Array, "B S"], attention: Bool[Array, "B S"]
+) -> Float[Array, "B S D"]:
+    """Compute the hidden states of complete sequences; arguments and errors are those of `score_sequences`."""
+    if model.surprisal:
+        raise ValueError("model must read text alone, but this one is a critic that reads log-probabilities")
+    return hidden_states(model.trunk, params["trunk"], tokens, positions_of(attention), attention.astype(jnp.int32))
 
 
 def sequence_tokens(
@@ -126,11 +136,24 @@ def make_score(
     Returns:
         `(params, token lists) -> scores`, in their order.
     """
-    rows = -(-rows // row_shards(mesh)) * row_shards(mesh)
-    compiled = jax.jit(partial(score_sequences, model))
+    compute = in_padded_batches(jax.jit(partial(score_sequences, model)), mesh, rows=rows)
+    return lambda params, sequences: np.array(compute(params, sequences), np.float32)
 
-    def score(params: Params, sequences: Sequence[Sequence[int]]) -> Float32[np.ndarray, "N"]:
-        scores = np.zeros(len(sequences), np.float32)
+
+def in_padded_batches(
+    compiled: Callable[[Params, Int[Array, "B S"], Bool[Array, "B S"]], Float[Array, "B *shape"]], mesh: Mesh, *, rows: int
+) -> Callable[[Params, Sequence[Sequence[int]]], list[np.ndarray]]:
+    """Apply a jitted function of padded rows to token lists of any number and length; the results keep their order.
+
+    Args:
+        compiled: `(params, tokens, attention) -> [B, ...]`; it is compiled once for each padded length.
+        mesh: its devices share the rows.
+        rows: sequences per call, rounded up to a multiple of the number of devices; smaller batches are padded.
+    """
+    rows = -(-rows // row_shards(mesh)) * row_shards(mesh)
+
+    def compute(params: Params, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        found: list[np.ndarray] = [np.zeros(())] * len(sequences)
         lengths = np.array([padded_length(len(tokens)) for tokens in sequences], int)
         for length in np.unique(lengths):
             indices = np.flatnonzero(lengths == length)
@@ -138,10 +161,11 @@ def make_score(
                 part = indices[begin : begin + rows]
                 filled = [sequences[index] for index in part] + [[]] * (rows - len(part))
                 padded = right_pad(filled, int(length), pad_id=0)
-                scores[part] = fetch(compiled(params, *put_rows(mesh, padded)))[: len(part)]
-        return scores
+                for index, result in zip(part, fetch(compiled(params, *put_rows(mesh, padded))), strict=False):
+                    found[index] = result  # rows that only pad the batch have no index
+        return found
 
-    return score
+    return compute
 
 
 def save_reward_model(folder: Path, trained: RewardModel) -> None:
@@ -160,7 +184,7 @@ def save_reward_model(folder: Path, trained: RewardModel) -> None:
     contents = value_contents(trained.model, trained.params, **ends)
     config = with_token_ids(contents.config, **ends, pad=tokenizer.pad_token_id)
     write_model(folder, contents._replace(config=config))
-    save_tokenizer(folder, REWARD_NOTE, tokenizer, chat=trained.chat)
+    save_tokenizer(folder, REWARD_NOTE, tokenizer, chat=trained.chat, step_separator=trained.step_separator)
 
 
 def load_reward_model(
@@ -198,7 +222,8 @@ def load_reward_model(
     note = read_note(folder)
     found = folder_tokenizer(folder) if tokenizer is None else tokenizer
     check_vocabulary(found, folder, model, note)
-    return RewardModel(model, params, found, chat if note is None else note.chat)
+    chat, separator = (chat, None) if note is None else (note.chat, note.step_separator)
+    return RewardModel(model, params, found, chat, separator)
 
 
 def check_vocabulary(tokenizer: Tokenizer, folder: Path, model: ValueModel, note: Note | None) -> None:
@@ -234,7 +259,8 @@ def make_reward_function(
 
     It reads text, so the policy may have a different tokenizer. The end token is appended to every completion, even a truncated
     one.
-    The offset of the scores is arbitrary: only algorithms that compare responses to the same prompt are unaffected by it.
+    The offset of the scores is arbitrary: only algorithms that compare responses to the same prompt are unaffected by it. The
+    score of a process reward model is that of the worst step, from 0 to 1.
 
     Args:
         name_or_folder: folder of the reward model, or a hub id.
@@ -252,6 +278,14 @@ def make_reward_function(
         InputError: as `load_reward_model`.
     """
     trained = load_reward_model(name_or_folder, tokenizer=tokenizer, chat=chat, dtype=dtype)
+    if trained.step_separator is not None:
+        judge = make_step_judge(trained, mesh, rows=rows)
+
+        def process_reward_model(prompts: Sequence[str], completions: Sequence[str]) -> list[float | Failed]:
+            return [lowest_score(steps) for steps in judge(_problems(prompts, chats), completions)]
+
+        process_reward_model.on_all_hosts = True  # like every reward model
+        return process_reward_model
     params = put(trained.params, shardings(mesh, trained.params))
     score = make_score(trained.model, mesh, rows=rows)
 
@@ -269,3 +303,187 @@ def make_reward_function(
 
     reward_model.on_all_hosts = True  # the model is sharded over all hosts' devices
     return reward_model
+
+
+def split_steps(text: str, separator: str) -> list[tuple[int, str]]:
+    """Divide a text into its steps, for a process reward model.
+
+    Args:
+        text: a response.
+        separator: the text at the end of every step. Steps of white space are left out.
+
+    Returns:
+        For each step the number of characters of the text up to its end, and the step without its separator. The last step ends
+        with the text. A text without a step is a single empty step.
+
+    Example:
+        >>> split_steps("1+1=2;;2+1=3;", ";"), split_steps("", ";")
+        ([(6, '1+1=2'), (13, '2+1=3')], [(0, '')])
+    """
+    steps, begin = [], 0
+    for part in text.split(separator):
+        end = min(begin + len(part) + len(separator), len(text))
+        steps, begin = [*steps, (end, part)] if part.strip() else steps, end
+    *others, (_, last) = steps or [(0, "")]
+    return [*others, (len(text), last)]
+
+
+def solution_tokens(
+    problem: Problem, steps: Sequence[str], tokenizer: Tokenizer, *, chat: bool, separator: str
+) -> tuple[list[int], list[int]]:
+    """Convert a prompt and the steps of a response into tokens; every step is followed by the separator.
+
+    Args:
+        problem: the prompt.
+        steps: the steps, without their separators.
+        tokenizer: tokenizer of all texts; each step is encoded by itself.
+        chat: whether the prompt is written with the tokenizer's chat template.
+        separator: the text at the end of every step.
+
+    Returns:
+        The tokens, and the index of the last token of each step's separator, where the model judges the step.
+
+    Raises:
+        InputError: the separator has no token, the tokenizer cannot encode a text, or it has no template and `chat` is set.
+
+    Example:
+        >>> from rljax.data.tokenizer import CharacterTokenizer
+        >>> solution_tokens(Problem("1=", ""), ["1", "12"], CharacterTokenizer("12=;"), chat=False, separator=";")
+        ([2, 4, 2, 5, 2, 3, 5], [3, 6])
+    """
+    end = tokenizer.encode(separator)
+    if not end:
+        raise InputError(
+            f"the step separator {separator!r} has no token, so there is none to judge a step at; choose another."
+        )
+    tokens, ends = prompt_tokens(problem, tokenizer, chat=chat), []
+    for step in steps:
+        tokens = tokens + tokenizer.encode(step) + end
+        ends.append(len(tokens) - 1)
+    return tokens, ends
+
+
+def step_logits(
+    model: ValueModel, params: Params, tokens: Int[Array, "B S"], attention: Bool[Array, "B S"]
+) -> Float[Array, "B S"]:
+    """Compute the head's output at every token; arguments and errors are those of `score_sequences`."""
+    hidden = read_sequences(model, params, tokens, attention)
+    return jnp.einsum("BSD,D->BS", hidden, params["head"][0].astype(hidden.dtype), preferred_element_type=jnp.float32)
+
+
+def make_step_scores(
+    model: ValueModel, mesh: Mesh, *, rows: int = 32
+) -> Callable[[Params, Sequence[tuple[list[int], list[int]]]], list[Float[np.ndarray, "K"]]]:
+    """Compile a function that scores solutions: `(params, (tokens, ends) of each) -> logits of its steps`.
+
+    Args:
+        model: a decoder whose head has one output per token.
+        mesh: its devices share the rows.
+        rows: solutions scored at a time.
+    """
+    compute = in_padded_batches(jax.jit(partial(step_logits, model)), mesh, rows=rows)
+
+    def scores(params: Params, solutions: Sequence[tuple[list[int], list[int]]]) -> list[Float[np.ndarray, "K"]]:
+        logits = compute(params, [tokens for tokens, _ in solutions])
+        return [row[np.array(ends, int)] for row, (_, ends) in zip(logits, solutions, strict=True)]
+
+    return scores
+
+
+Steps = list[tuple[int, float]]
+"""For each step of a response, the number of characters up to its end and the probability that it is right."""
+
+
+def make_step_judge(
+    trained: RewardModel, mesh: Mesh, *, rows: int = 32
+) -> Callable[[Sequence[Problem], Sequence[str]], list[Steps | Failed]]:
+    """Make a function that judges the steps of responses with a process reward model.
+
+    Args:
+        trained: a process reward model; it reads text, so the policy may have a different tokenizer.
+        mesh: its devices hold the model and share the rows.
+        rows: number of responses scored at a time.
+
+    Returns:
+        `(problems, responses) -> steps of each response`, as `split_steps` divides it; `Failed` for one that the tokenizer cannot
+        encode.
+
+    Raises:
+        InputError: the model was trained to score complete responses.
+    """
+    if trained.step_separator is None:
+        raise InputError(
+            "This reward model scores complete responses, not steps; train one with `rljax reward-model --process`, or choose it "
+            "as --reward."
+        )
+    separator = trained.step_separator
+    params = put(trained.params, shardings(mesh, trained.params))
+    scores = make_step_scores(trained.model, mesh, rows=rows)
+
+    def encoded(problem: Problem, steps: Sequence[tuple[int, str]]) -> tuple[list[int], list[int]] | Failed:
+        texts = [step for _, step in steps]
+        try:
+            return solution_tokens(problem, texts, trained.tokenizer, chat=trained.chat, separator=separator)
+        except InputError as error:
+            return Failed("raised", one_line(error))
+
+    def judge(problems: Sequence[Problem], responses: Sequence[str]) -> list[Steps | Failed]:
+        agree("responses, whose steps a reward model has to judge", repr([[p.prompt for p in problems], responses]))
+        divided = [split_steps(response, separator) for response in responses]
+        rows = [encoded(*pair) for pair in zip(problems, divided, strict=True)]
+        logits = iter(scores(params, [row for row in rows if not isinstance(row, Failed)]))
+
+        def with_scores(steps: Sequence[tuple[int, str]]) -> Steps:
+            right = jax.nn.sigmoid(next(logits)).tolist()
+            return [(end, probability) for (end, _), probability in zip(steps, right, strict=True)]
+
+        return [row if isinstance(row, Failed) else with_scores(steps) for row, steps in zip(rows, divided, strict=True)]
+
+    return judge
+
+
+def lowest_score(steps: Steps | Failed) -> float | Failed:
+    """Score a response by its worst step (Math-Shepherd, arXiv:2312.08935, Section 3).
+
+    Example:
+        >>> lowest_score([(5, 0.9), (8, 0.25), (12, 0.5)])
+        0.25
+    """
+    return steps if isinstance(steps, Failed) else min(score for _, score in steps)
+
+
+def make_step_reward(
+    folder: str, mesh: Mesh, *, chats: Mapping[str, Messages] = MappingProxyType({}), dtype: str = "float32"
+) -> Callable[..., list[Steps]]:
+    """Make a step reward from a process reward model: the probability that each step is right.
+
+    Args:
+        folder: folder of the model.
+        mesh: its devices hold the model and share the rows.
+        chats: prompt as text -> its messages, for prompts that are chats of several messages.
+        dtype: precision of matrix products.
+
+    Returns:
+        `f(prompts, completions, **columns) -> [(end, probability), ...]` for each completion; it raises an `InputError` if the
+        tokenizer cannot encode a completion.
+
+    Raises:
+        InputError: as `load_reward_model` and `make_step_judge`.
+    """
+    judge = make_step_judge(load_reward_model(folder, dtype=dtype), mesh)
+
+    def process_reward_model(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[Steps]:
+        del columns
+        judged = judge(_problems(prompts, chats), completions)
+        failed = next((steps for steps in judged if isinstance(steps, Failed)), None)
+        if failed is not None:
+            raise InputError(f"a completion cannot be encoded: {failed.reason}")
+        return [steps for steps in judged if not isinstance(steps, Failed)]
+
+    process_reward_model.on_all_hosts = True  # the model is sharded over all hosts' devices
+    return process_reward_model
+
+
+def _problems(prompts: Sequence[str], chats: Mapping[str, Messages]) -> list[Problem]:
+    """Make a problem of each prompt, with its messages if it is a chat of several."""
+    return [Problem(prompt, "", messages=chats.get(prompt)) for prompt in prompts]

@@ -25,9 +25,11 @@ class Note(NamedTuple):
     """Number of its tokens."""
     chat: bool
     """Whether prompts were written through its chat template."""
+    step_separator: str | None = None
+    """Text at the end of every step, for a process reward model; None for any other model."""
 
 
-def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool) -> None:
+def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool, step_separator: str | None = None) -> None:
     """Write the file that records the tokenizer, and the tokenizer's own files.
 
     Args:
@@ -35,13 +37,15 @@ def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool)
         file: name of the file with the `Note`.
         tokenizer: the tokenizer that the model was trained with.
         chat: whether prompts were written through its chat template.
+        step_separator: for a process reward model, the text at the end of every step.
 
     Raises:
         InputError: the tokenizer has no name that the file could record.
     """
-    note = Note(tokenizer_name(tokenizer), tokenizer.vocab_size, chat)
+    note = Note(tokenizer_name(tokenizer), tokenizer.vocab_size, chat, step_separator)
     save_tokenizer_files(tokenizer, folder)
-    (folder / file).write_text(json.dumps(note._asdict(), indent=2) + "\n", encoding="utf-8")
+    content = {name: value for name, value in note._asdict().items() if value is not None}
+    (folder / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def check_named(tokenizer: Tokenizer) -> None:

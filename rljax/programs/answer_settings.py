@@ -215,8 +215,8 @@ class GenerateSettings(BatchSettings):
     similarity: float | None = None
     """Maximum similarity of two kept responses to a problem, from 0 to 1; by default 0.8."""
     step_reward: str | None = None
-    """With --keep verifier: a kept response has no step that this step reward (equations, file.py:function) finds false. By
-    default the run's, or its task's for the task's own problems. none: only the final answer counts."""
+    """With --keep verifier: a kept response has no step that this step reward (equations, model:FOLDER, file.py:function)
+    finds false. By default the run's, or its task's for the task's own problems. none: only the final answer counts."""
     contradicted: Literal["drop", "replace"] | None = None
     """With --clean: drop a row whose answer the votes contradict (default), or replace its demonstration with a response that has
     the agreed answer."""

@@ -22,9 +22,9 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from rljax.data.bad_rows import describe
+from rljax.data.bad_rows import Fault, describe
 from rljax.data.history import no_history
-from rljax.data.preferences import Preference, read_preferences, split_pairs
+from rljax.data.preferences import Example, Preference, read_preferences, split_pairs
 from rljax.data.prompts import PromptStream, list_prompt_omissions
 from rljax.data.tokenizer import Tokenizer, load_tokenizer
 from rljax.errors import InputError
@@ -99,8 +99,10 @@ class PairTraining(NamedTuple):
     """Python call that continues interrupted training, if the pairs were passed in Python; the folder is filled in."""
     header: list[str]
     """Description of the training, for the display."""
-    data: PairData
-    """The pairs to train on and the held-out pairs."""
+    warnings: list[str]
+    """Descriptions of the data that was dropped."""
+    judged: int
+    """Number of held-out pairs, or of other examples over which the accuracy is averaged."""
     fingerprints: dict[str, str]
     """Name of an input of the training -> its hash; resumed training must read the same inputs."""
     steps: int
@@ -115,6 +117,8 @@ class PairTraining(NamedTuple):
     """(metrics before, metrics after, folder) -> the last lines of the display."""
     commands: Callable[[str], list[str]]
     """Folder, quoted for a shell -> commands that use the model."""
+    accuracy_label: str = IN_ORDER
+    """Label of the accuracy on the screen."""
 
 
 class PairOutcome(NamedTuple):
@@ -138,21 +142,38 @@ def make_pairs(config: PairConfig) -> tuple[list[Preference], list[Preference], 
         "rejected_column": config.rejected_column,
         "on_error": config.on_error,
     }
+
+    def read(dataset: str, split: str) -> tuple[list[Preference], list[Fault]]:
+        loaded = read_preferences(dataset, split=split, **options)
+        return loaded.preferences, loaded.faults
+
+    return make_split(config, read)
+
+
+def make_split(
+    config: PairConfig, read: Callable[[str, str], tuple[list[Example], list[Fault]]]
+) -> tuple[list[Example], list[Example], list[str]]:
+    """Read the rows to train on and the held-out ones, which share no prompt, and describe the rows that were dropped.
+
+    Args:
+        config: the settings.
+        read: (dataset, split) -> the usable rows, each with a prompt, and the others.
+    """
     if config.dataset is None:
         raise InputError("name the pairs to train on: a file, a folder or a hub id; or --resume FOLDER.")
-    loaded = read_preferences(config.dataset, **options)
-    warnings = [describe(loaded.faults)] if loaded.faults else []
+    rows, faults = read(config.dataset, "train")
+    warnings = [describe(faults)] if faults else []
     if config.heldout_dataset is None:
-        return *split_pairs(loaded.preferences, config.heldout_pairs, seed=config.seed), warnings
-    separate = read_preferences(config.heldout_dataset, split="test", **options)
-    heldout = separate.preferences[: config.heldout_pairs]
-    heldout_prompts = {pair.prompt for pair in heldout if pair.prompt}
-    train = [pair for pair in loaded.preferences if pair.prompt not in heldout_prompts]
+        return *split_pairs(rows, config.heldout_pairs, seed=config.seed), warnings
+    separate, more_faults = read(config.heldout_dataset, "test")
+    heldout = separate[: config.heldout_pairs]
+    heldout_prompts = {row.prompt for row in heldout if row.prompt}
+    train = [row for row in rows if row.prompt not in heldout_prompts]
     if not train:
         raise InputError(
             f"Every prompt of {config.dataset!r} is also in {config.heldout_dataset!r}; nothing is left to train on."
         )
-    return train, heldout, warnings + ([describe(separate.faults)] if separate.faults else [])
+    return train, heldout, warnings + ([describe(more_faults)] if more_faults else [])
 
 
 def encode_split(
@@ -285,7 +306,6 @@ def with_guard(
 def open_display(config: PairConfig) -> Generator[Display]:
     """Make the display for training, which first shows that the model and the pairs are being loaded."""
     with make_display(config.quiet, ScreenStream(sys.stdout)) as display, watch_compilation(display.compiling):
-        display.set_accuracy_label(IN_ORDER)
         display.activity("loading the model and the pairs")
         yield display
 
@@ -314,6 +334,7 @@ def train_on_pairs(
     with ExitStack() as stack:
         display = stack.enter_context(open_display(config))
         training, *owned = make_training(config)  # popped below, so that nothing else keeps the state's arrays alive
+        display.set_accuracy_label(training.accuracy_label)
         if existing is not None:
             check_fingerprints(existing, training.fingerprints)
         folder = make_folder(config, training.fingerprints) if existing is None else existing
@@ -334,7 +355,7 @@ def train_on_pairs(
             resume=resume_command(training, folder),
         )
         run.display.header([*training.header, f"Folder: {folder.path}"])
-        for warning in (*training.data.warnings, *losses):
+        for warning in (*training.warnings, *losses):
             run.display.warning(warning)
         run_phase(run, checkpoints, pair_phase(config, training, run))
         params = checkpoints.pop().state.params
@@ -353,7 +374,7 @@ def pair_phase(config: PairConfig, training: PairTraining, run: RunResources) ->
 
     def evaluate_at(checkpoint: Checkpoint, step: int) -> Checkpoint:
         run.display.activity("judging held-out pairs", compiles=True)
-        metrics, count = training.judge(checkpoint.state.params), len(training.data.heldout.margin)
+        metrics, count = training.judge(checkpoint.state.params), training.judged
         low, high = wilson_interval(round(metrics["accuracy"] * count), count)
         run.record("eval", step, metrics)
         detail = f" of {count} (95 % interval {low:.1%} to {high:.1%}), loss {metrics['loss']:.4f}"

@@ -1,5 +1,6 @@
 """Sources of values for response prefixes: the critic of a run, or a reward model."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,9 +16,17 @@ from rljax.importing import check_trusted, is_custom
 from rljax.models import Policy
 from rljax.models.policy import Params
 from rljax.parallel import policy_shardings, put, row_shards, shardings, with_places
-from rljax.preference.reward_model import load_reward_model, make_score, padded_length, sequence_tokens
+from rljax.preference.reward_model import (
+    load_reward_model,
+    lowest_score,
+    make_score,
+    make_step_judge,
+    padded_length,
+    sequence_tokens,
+)
 from rljax.preference.tokenizer_note import PREFIX
 from rljax.programs.trained_policy import OpenPolicy, find_run
+from rljax.rewards.correctness import Failed
 from rljax.rollout import Sequences
 from rljax.rollout.continuations import Prefix, Value
 from rljax.tracking.run_folder import RunFolder
@@ -128,7 +137,8 @@ def _rows_with_end(prefixes: Sequence[Prefix], length: int, end: int) -> Sequenc
 def reward_model_value(folder: str, mesh: Mesh, *, chat: bool) -> Value:
     """Make a function that returns a reward model's score of a prefix: its output at the last token, or the end token if ended.
 
-    A prefix that its tokenizer cannot encode has no value.
+    The value of a process reward model is the score of the prefix's worst step. A prefix that its tokenizer cannot encode has no
+    value.
 
     Args:
         folder: folder of the reward model, or a hub id.
@@ -139,6 +149,16 @@ def reward_model_value(folder: str, mesh: Mesh, *, chat: bool) -> Value:
         InputError: for the reasons that `load_reward_model` gives.
     """
     trained = load_reward_model(folder, chat=chat)
+    if trained.step_separator is not None:
+        judge = make_step_judge(trained, mesh, rows=ROWS)
+
+        def lowest(prefixes: Sequence[Prefix]) -> Float[np.ndarray, "N"]:
+            judged = judge([prefix.problem for prefix in prefixes], [prefix.text for prefix in prefixes])
+            return np.array(
+                [math.nan if isinstance(steps, Failed) else lowest_score(steps) for steps in judged], np.float32
+            )
+
+        return lowest
     params = put(trained.params, shardings(mesh, trained.params))
     score = make_score(trained.model, mesh, rows=ROWS)
 

@@ -137,7 +137,7 @@ def update_of(setup: RewardSetup, state: TrainState) -> Update:
 def train_reward_model(
     config: RewardModelConfig | None = None, *, preferences: Split | None = None, resume: str | Path | None = None
 ) -> RewardModelResult:
-    """Train a reward model on preference pairs, and write it as a folder that rewards and critics start from.
+    """Train a reward model on preference pairs or labelled steps, and write it as a folder that rewards and critics start from.
 
     Args:
         config: all settings. Omit it on resume.
@@ -145,13 +145,23 @@ def train_reward_model(
         resume: folder of an interrupted run to continue; its optimizer state and data order are restored.
 
     Returns:
-        The folder, the accuracy on held-out pairs before and after, and the parameters.
+        The folder, the accuracy on held-out pairs (or steps, with `process`) before and after, and the parameters.
 
     Raises:
         InputError: the settings or the data are invalid; nothing was overwritten.
         Interrupted: a signal stopped the training; it can be resumed.
     """
-    outcome = train_on_pairs(RewardModelConfig, config, resume, partial(_make_training, preferences=preferences))
+
+    def make_training(config: RewardModelConfig) -> tuple[PairTraining, TrainState]:
+        if not config.process:
+            return _make_training(config, preferences)
+        if preferences is not None:
+            raise InputError("preferences are pairs, which process=True cannot train on; leave out one of them.")
+        from rljax.programs.process_model_training import make_process_training  # noqa: PLC0415  most models judge no steps
+
+        return make_process_training(config)
+
+    outcome = train_on_pairs(RewardModelConfig, config, resume, make_training)
     return RewardModelResult(outcome.folder, outcome.before["accuracy"], outcome.after["accuracy"], outcome.params)
 
 
@@ -163,7 +173,8 @@ def _make_training(config: RewardModelConfig, preferences: Split | None) -> tupl
         command="reward-model",
         call=None if preferences is None else "train_reward_model(preferences=preferences, resume={})",
         header=header(setup, state.params),
-        data=setup.data,
+        warnings=setup.data.warnings,
+        judged=len(setup.data.heldout.margin),
         fingerprints={"the pairs": fingerprint_of(setup.data)},
         steps=setup.steps,
         make_update=partial(update_of, setup),

@@ -11,16 +11,17 @@ from rljax.errors import InputError
 from rljax.evaluation.consistency import CleanedDemonstrations, KeptResponses, clean_demonstrations, keep_responses
 from rljax.evaluation.sampled import generate_rows
 from rljax.files import atomic_write
-from rljax.importing import is_custom
+from rljax.preference.step_reward import named_step_reward
+from rljax.preference.tokenizer_note import PREFIX
 from rljax.programs.answer_settings import GenerateSettings, refuse_options, with_changes
 from rljax.programs.evaluation import Watch, check_samples, open_sampler
 from rljax.programs.trained_policy import find_run
 from rljax.rewards.majority_vote import vote_for
-from rljax.rewards.steps import score_steps
+from rljax.rewards.steps import Step, score_steps
 from rljax.settings.checks import check_new_file
 from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import training_problems
-from rljax.training.parts.reward import named_step_reward
+from rljax.training.parts.reward import code_of_training
 
 DEFAULTS = GenerateSettings()
 OF_CLEANING, OF_WRITING = ("contradicted",), ("keep", "most", "similarity", "step_reward", "dataset")
@@ -61,7 +62,8 @@ def generate(
     vote = vote_for(opened.config.reward.name)
     options = {"seed": settings.seed, "batch": settings.batch, "vote": vote, "watch": watch}
     rows = generate_rows(worker, opened.params, check_samples(settings.samples), **options)
-    judged, problems = step_reward_of(settings, opened.config), worker.prompts.problems
+    problems = worker.prompts.problems
+    judged = step_reward_of(settings, opened.config, problems)
     false_steps = set() if judged is None or keep == "votes" else false_steps_of(judged, rows, problems)
     kept = keep_responses(
         rows,
@@ -76,19 +78,29 @@ def generate(
     return kept._replace(dropped=worker.prompts.dropped)
 
 
-def step_reward_of(settings: GenerateSettings, config: TrainConfig) -> Callable | None:
+def step_reward_of(settings: GenerateSettings, config: TrainConfig, problems: Sequence[Problem]) -> Callable | None:
     """Return the step reward that detects false steps: the named one, the run's, or its task's for the task's problems; or None."""
-    if settings.step_reward is not None:
-        return None if settings.step_reward == "none" else named_step_reward(settings.step_reward)
-    name = config.reward.step_reward
-    if name is not None and is_custom(name) and not settings.trust:
+    name = config.reward.step_reward if settings.step_reward is None else settings.step_reward
+    if settings.step_reward is None and name in code_of_training(config) and not settings.trust:
         raise InputError(
             f"the run judges steps by {name}, which is code that its config.json names; read it, then add --trust (trust=True) to "
             "execute it, or give --step-reward."
         )
     if name is None and settings.dataset is None and config.generated_task is not None:
         name = config.generated_task.step_reward
-    return None if name is None else named_step_reward(name)
+    if name is None or name == "none":
+        return None
+    step_reward = named_step_reward(name, config, problems)
+    return _above_half(step_reward) if name.startswith(PREFIX) else step_reward
+
+
+def _above_half(probability: Callable) -> Callable:
+    """Make a step reward that is above 0 for a step that is more likely right than wrong."""
+
+    def lead(**columns: Sequence) -> list[list[Step]]:
+        return [[(end, share - 0.5) for end, share in steps] for steps in probability(**columns)]
+
+    return lead
 
 
 def false_steps_of(

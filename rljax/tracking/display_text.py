@@ -90,8 +90,8 @@ METRICS = (
     Metric("loss", "loss", "", ".4f", is_in_plain_lines=True),
     Metric("perplexity", "perplexity", "", ".4g", is_in_plain_lines=True),
 )
-CORRECT, POSITIVE, IN_ORDER = "accuracy", "rewards above 0", "pairs in order"
-"""Labels of the metric `accuracy`: with a verifier, without one (then it is the share of rewards above 0), and for pairs."""
+CORRECT, POSITIVE, IN_ORDER, STEPS_RIGHT = "accuracy", "rewards above 0", "pairs in order", "steps like labels"
+"""Labels of the metric `accuracy`: with a verifier, without one (then it is the share of rewards above 0), for pairs, for steps."""
 PHASE_NAMES = {
     "warm_start": "warm start",
     "value": "value pretraining",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rljax.errors import InputError
 from rljax.files import read_toml
 from rljax.text import did_you_mean
-from rljax.tracking.display_text import CORRECT, IN_ORDER, METRICS, POSITIVE
+from rljax.tracking.display_text import CORRECT, IN_ORDER, METRICS, POSITIVE, STEPS_RIGHT
 
 
 class Entry(NamedTuple):
@@ -38,7 +38,8 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = MappingProxyType(
 """The metrics by the part of a step that they describe."""
 GLOSSARY = tuple(entry for entries in GROUPS.values() for entry in entries)
 """Every metric that `metrics.jsonl` can contain, in addition to `phase` and `step`."""
-LABELS = {metric.key: metric.label for metric in METRICS} | {"accuracy": f"{CORRECT}, {POSITIVE} or {IN_ORDER}"}
+LABELS = {metric.key: metric.label for metric in METRICS}
+LABELS["accuracy"] = f"{CORRECT}, {POSITIVE}, {IN_ORDER} or {STEPS_RIGHT}"
 """Names on the screen."""
 
 

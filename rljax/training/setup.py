@@ -212,7 +212,7 @@ def make_train_worker(
     """Return the worker with what training needs in addition: judged steps, greedy responses, and rewards of turns."""
     return replace(
         worker,
-        judge=worker.judge._replace(step_reward=make_step_reward(algorithm, config, environment)),
+        judge=worker.judge._replace(step_reward=make_step_reward(algorithm, config, environment, worker.prompts.problems)),
         compares_with_greedy=algorithm.needs("greedy_rewards"),
         reward_groups=reward_groups(config, worker),
         needs_turns=algorithm.needs("step_rewards") or algorithm.critic is not None,

@@ -145,6 +145,7 @@ CALLS = {
     "off_policy.binary_kl": {"logp": X, "old_logp": Y},
     "off_policy.in_trust_region": {"log_ratio": X, "advantage": Y, "divergence": -Z, "threshold": 0.2},
     "preference.bradley_terry_loss": {"chosen": X, "rejected": Y, "margin": 0.1},
+    "process_reward.process_reward_loss": {"logits": X, "labels": Y, "step_end": MASK},
     "direct_preference.implicit_reward": {"logp": X, "ref_logp": Y, "beta": 0.1},
     "direct_preference.dpo_loss": {**FOUR, "beta": 0.5},
     "direct_preference.conservative_dpo_loss": {**FOUR, "beta": 0.5, "epsilon": 0.1},

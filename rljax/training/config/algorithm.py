@@ -142,7 +142,7 @@ class RewardConfig:
     """Pass prompts that are conversations, and their completions, to your own reward as lists of messages, as TRL does:
     `completions[i][0]["content"]` is the text. Otherwise all rewards get text, as the built-in ones always do."""
     step_reward: str | None = None
-    """Reward of each reasoning step, for process supervision: 'equations', 'package.module:function' or 'file.py:function'."""
+    """Reward of each reasoning step, for process supervision: 'equations', 'model:FOLDER' or 'file.py:function'."""
     max_failure_share: float = 0.1
     """Largest fraction of responses that the reward may fail to judge (exception or timeout). Above it the run stops."""
     seconds: Annotated[float | None, tyro.conf.arg(name="reward-seconds")] = None

@@ -6,9 +6,10 @@ import jax
 from jax.sharding import Mesh
 
 from rljax.algorithms import Algorithm
-from rljax.data.problem import Problem
+from rljax.data.problem import Problem, chats_of
 from rljax.errors import InputError
 from rljax.importing import is_custom
+from rljax.preference.step_reward import named_step_reward
 from rljax.preference.tokenizer_note import PREFIX
 from rljax.rewards import BY_NAME, MADE_OF, RUN_PROGRAMS, resolve
 from rljax.rewards.protocol import combine, needs_all_hosts
@@ -31,14 +32,14 @@ def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable
             tests.
     """
     everything = [*problems.train, *problems.heldout]
-    chats = {problem.prompt: problem.messages for problem in everything if problem.messages is not None}
 
     def part(name: str) -> Callable:
         if name.startswith(PREFIX):
             from rljax.preference.reward_model import make_reward_function  # noqa: PLC0415  most runs have no reward model
 
             folder = name.removeprefix(PREFIX)
-            return make_reward_function(folder, mesh, chat=config.model.chat, chats=chats, dtype=config.model.dtype)
+            options = {"chat": config.model.chat, "chats": chats_of(everything), "dtype": config.model.dtype}
+            return make_reward_function(folder, mesh, **options)
         return resolve(name)
 
     for name in {*config.reward.names} & {*RUN_PROGRAMS}:
@@ -98,7 +99,7 @@ def code_of_training(config: TrainConfig) -> tuple[str, ...]:
         ('mine.py:judge', 'mine.py:algorithm')
     """
     others = (config.reward.step_reward or "", config.algorithm.name)
-    return (*code_of(config), *filter(is_custom, others))
+    return (*code_of(config), *(name for name in others if is_custom(name) and not name.startswith(PREFIX)))
 
 
 def own_reward(reward: Callable | Sequence[Callable | str], config: TrainConfig) -> Callable:
@@ -134,7 +135,9 @@ def reward_groups(config: TrainConfig, worker: RolloutWorker) -> int | None:
     return groups
 
 
-def make_step_reward(algorithm: Algorithm, config: TrainConfig, environment: Environment | None) -> Callable | None:
+def make_step_reward(
+    algorithm: Algorithm, config: TrainConfig, environment: Environment | None, problems: Sequence[Problem]
+) -> Callable | None:
     """Find the function that judges reasoning steps, if the algorithm learns from them; an environment judges its turns instead.
 
     Raises:
@@ -157,15 +160,6 @@ def make_step_reward(algorithm: Algorithm, config: TrainConfig, environment: Env
     if step_reward is None:
         raise InputError(
             f"{name} learns from the reward of each reasoning step; choose that reward with --step-reward "
-            f"({', '.join(STEP_REWARDS)}, or your own as file.py:function), or an environment, whose turns are the steps."
+            f"({', '.join(STEP_REWARDS)}, model:FOLDER, or your own file.py:function), or an environment, whose turns are steps."
         )
-    return named_step_reward(step_reward)
-
-
-def named_step_reward(name: str) -> Callable:
-    """Return the step reward with this name, or load it from `file.py:function`.
-
-    Raises:
-        InputError: it cannot be found.
-    """
-    return STEP_REWARDS[name] if name in STEP_REWARDS else resolve(name)
+    return named_step_reward(step_reward, config, problems)
