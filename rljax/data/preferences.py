@@ -40,6 +40,8 @@ class Preference:
             those that other programs write into prompts (`rljax.data.prompts.COLUMNS_NOT_IN_PROMPTS`).
         turns: both responses as messages, if plain text cannot represent them (several turns, tool calls or reasoning). None means
             one message of the assistant.
+        gold: a third response, better than both, for losses that imitate it; None if there is none.
+        gold_turns: this response as messages, if plain text cannot represent it.
     """
 
     prompt: str
@@ -49,6 +51,8 @@ class Preference:
     margin: float = 0.0
     columns: Mapping[str, object] = field(default_factory=dict, repr=False)
     turns: tuple[Messages | None, Messages | None] = field(default=(None, None), repr=False)
+    gold: str | None = field(default=None, repr=False)
+    gold_turns: Messages | None = field(default=None, repr=False)
 
 
 @runtime_checkable
@@ -79,6 +83,11 @@ class LoadedPreferences(NamedTuple):
     """The file, or the hub dataset and its split."""
 
 
+Prompt = tuple[str, Messages | None]
+Response = tuple[str, Messages | None]
+"""A response as text, and its messages if a text cannot stand for them."""
+
+
 class PreferenceColumns(NamedTuple):
     """The names of the columns of a preference dataset."""
 
@@ -88,6 +97,8 @@ class PreferenceColumns(NamedTuple):
     """Column with the preferred response."""
     rejected: str
     """Column with the other response."""
+    gold: str | None = None
+    """Column with a third response, better than both; None: there is none."""
 
 
 def read_preferences(
@@ -97,6 +108,7 @@ def read_preferences(
     prompt_column: str | None = None,
     chosen_column: str = "chosen",
     rejected_column: str = "rejected",
+    gold_column: str | None = None,
     on_error: OnBadPair = "fatal",
 ) -> LoadedPreferences:
     """Read preference pairs from a file, a folder, or a dataset on the Hugging Face hub.
@@ -109,6 +121,7 @@ def read_preferences(
             `problem`, `text`; if there is none, the prompt is the beginning that both responses share.
         chosen_column: the column with the preferred response, text or chat messages; a dot selects a nested one.
         rejected_column: the column with the other response.
+        gold_column: the column with a third response, better than both, for losses that imitate it; it needs a prompt column.
         on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows.
 
     Returns:
@@ -131,7 +144,7 @@ def read_preferences(
         try:
             fields = check_row(row)
             if columns is None:
-                columns = _choose_columns(fields, prompt_column, chosen_column, rejected_column)
+                columns = _choose_columns(fields, prompt_column, chosen_column, rejected_column)._replace(gold=gold_column)
             preferences.append(read_preference(fields, columns))
         except BadRowError as error:
             faults.append(error.at(source, place))
@@ -192,7 +205,22 @@ def read_preference(row: Mapping[str, object], columns: PreferenceColumns) -> Pr
         raise BadRowError("both responses are the same, so neither is preferred", "remove the row", column=columns.rejected)
     turns = better[1], worse[1]
     extra = chat_columns(row) | {name: row[name] for name in COLUMNS_NOT_IN_PROMPTS if row.get(name)}
-    return Preference(text, better[0], worse[0], messages, _margin(row), extra, turns)
+    gold = (
+        (None, None)
+        if columns.gold is None
+        else _gold(row, columns, columns.gold, messages or ({"role": "user", "content": text},))
+    )
+    return Preference(text, better[0], worse[0], messages, _margin(row), extra, turns, *gold)
+
+
+def _gold(row: Mapping[str, object], columns: PreferenceColumns, column: str, prompt: Messages) -> Response:
+    """Read the third response, a text or a chat that may repeat the prompt."""
+    if columns.prompt is None:
+        raise BadRowError("a third response needs a column with the prompt", "add one, named prompt", column=column)
+    response = _response(row, column)
+    if isinstance(response, str):
+        return response, None
+    return _answer(response[len(prompt) :] if response[: len(prompt)] == prompt else response, column)
 
 
 def _reject_late_prompt(row: Mapping[str, object]) -> None:
@@ -216,9 +244,6 @@ def _response(row: Mapping[str, object], column: str) -> str | Messages:
     return chat_of(value, column)
 
 
-Prompt = tuple[str, Messages | None]
-Response = tuple[str, Messages | None]
-"""A response as text, and its messages if a text cannot stand for them."""
 Pieces = tuple[str, Messages | None, Response, Response]
 """Prompt as text, its messages, preferred response, other response."""
 

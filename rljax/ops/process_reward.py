@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rljax.ops.arrays import Mask, check_floating, check_same_shape, in_float32
+from rljax.ops.arrays import Mask, check_floating, check_mask, check_same_shape, in_float32
 from rljax.ops.masked import zero_outside
 
 
@@ -30,7 +30,7 @@ def process_reward_loss(
         `[..., T]`, nats; a solution's loss is the sum over its steps. 0 outside the mask.
 
     Raises:
-        ValueError: logits or labels that are not floating point, or mismatched shapes.
+        ValueError: logits or labels that are not floating point, a mask that is not one, or mismatched shapes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -43,6 +43,7 @@ def process_reward_loss(
         soft estimation. The process reward model of arXiv:2305.20050 is trained in the same way, with human labels.
     """
     check_floating(logits=logits, labels=labels)
+    check_mask(step_end=step_end)
     check_same_shape(logits=logits, labels=labels, step_end=step_end)
     logits, labels = zero_outside(logits, step_end), zero_outside(labels, step_end)
     return zero_outside(labels * jax.nn.softplus(-logits) + (1 - labels) * jax.nn.softplus(logits), jnp.asarray(step_end))

@@ -273,3 +273,55 @@ def cpo_loss(
     check_positive(beta=beta)
     check_nonnegative(coefficient=coefficient)
     return jax.nn.softplus(-beta * (chosen - rejected)) - coefficient * chosen
+
+
+@in_float32
+def tpo_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    gold: Float[Array, "*pairs"],
+    *,
+    beta: Number = 0.01,
+    margin: Number = 0.0,
+    coefficient: Number = 1.0,
+) -> Float[Array, "*pairs"]:
+    """Preference between two responses, plus imitation of a third one that is better than both.
+
+    ::
+
+        L = -log σ(β log π(y_w|x) - β log π(y_l|x) - γ) - α (1/|y_g|) log π(y_g|x)
+
+    The imitation takes the place of supervised training before the preferences; its response differs from the preferred one, so
+    neither term raises or lowers the probability that the other compares.
+
+    Args:
+        chosen: log π(y_w|x) of the preferred response, summed over its tokens, or averaged in TPO-L, nats, carries the gradient,
+            `[...]`.
+        rejected: log π(y_l|x) of the other, likewise, of the same shape.
+        gold: (1/|y_g|) log π(y_g|x) of the third response, averaged over its tokens, nats per token, carries the gradient, of the
+            same shape.
+        beta: β, scale of the reward, positive.
+        margin: γ, by how much the preferred response should lead, in units of the reward, not negative; 0 in TPO.
+        coefficient: α, weight of the imitation, not negative.
+
+    Returns:
+        `[...]`, nats, to be minimized as a mean over the triples.
+
+    Raises:
+        ValueError: not floating point, mismatched shapes, β not positive, or a negative margin or coefficient.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> one = jnp.array([-1.0])
+        >>> round(float(tpo_loss(one, one, 2 * one, beta=1.0, coefficient=0.5)[0]), 4)
+        1.6931
+
+    Source:
+        TPO, arXiv:2405.16681, its preference term with the reward β log π and α times the negative log-likelihood of the gold
+        response, which its authors' code (sahsaeedi/triple-preference-optimization, `TPOTrainer`) and TRL average over tokens; a
+        margin and averaged log-probabilities are its TPO-L. β = 0.01 and α = 1 are its authors' values for base models.
+    """
+    check_floating(gold=gold)
+    check_same_shape(chosen=chosen, gold=gold)
+    check_nonnegative(coefficient=coefficient)
+    return simpo_loss(chosen, rejected, beta=beta, margin=margin) - coefficient * gold

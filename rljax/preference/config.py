@@ -130,12 +130,15 @@ class PreferenceConfig(PairConfig):
     """'dpo', 'dpo_average' (length-normalized), 'rpo' (DPO plus imitation of the preferred response), 'hinge', 'apo_zero',
     'apo_down', 'cdpo' or 'robust_dpo' (some labels are wrong), 'ipo', 'ipo_average' (IPO on averages over the tokens), 'rebel'
     (learns the column margin), 'kto', 'bco' (a classifier of wanted and unwanted responses), 'wpo' (DPO, weighted by how likely
-    the policy is to generate the pair), 'simpo', 'alphapo' (SimPO with a reward of another shape), 'cpo' or 'orpo'."""
+    the policy is to generate the pair), 'simpo', 'alphapo' (SimPO with a reward of another shape), 'cpo', 'tpo' or 'tpo_average'
+    (imitate a third response, of the column --gold-column) or 'orpo'."""
     loss_options: Annotated[Options, tyro.conf.arg(name="loss-options")] = field(default_factory=dict)
     """Hyper-parameters of the loss, by default the paper's: `beta` of all but ipo, ipo_average, rebel and orpo, `epsilon` of
     cdpo and robust_dpo, `tau` of ipo and ipo_average, `eta` of rebel, `desirable_weight` and `undesirable_weight` of kto,
-    `cap` of wpo (1 in its authors' code), `margin` of simpo and alphapo, `alpha` of alphapo, `coefficient` of rpo, cpo and orpo;
-    e.g. `--loss simpo --loss-options beta=2.5 margin=1.4`."""
+    `cap` of wpo (1 in its authors' code), `margin` of simpo, alphapo and tpo_average, `alpha` of alphapo, `coefficient` of rpo,
+    cpo, tpo, tpo_average and orpo; e.g. `--loss simpo --loss-options beta=2.5 margin=1.4`."""
+    gold_column: str = "reference"
+    """Column with a third response to the prompt, better than both, which only tpo and tpo_average read."""
     learning_rate: float = 1e-6
     """Peak learning rate, by default DPO's; a cosine schedule lowers it to a tenth. A small transformer with random weights needs a
     rate a thousand times as high."""

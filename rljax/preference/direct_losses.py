@@ -22,7 +22,7 @@ from rljax.ops.direct_preference import (
     rebel_loss,
     robust_dpo_loss,
 )
-from rljax.ops.reference_free import alpha_reward, alphapo_loss, cpo_loss, log_odds, orpo_loss, simpo_loss
+from rljax.ops.reference_free import alpha_reward, alphapo_loss, cpo_loss, log_odds, orpo_loss, simpo_loss, tpo_loss
 from rljax.ops.weighted_preference import wpo_loss, wpo_weight
 from rljax.records import required
 
@@ -45,6 +45,8 @@ class PairLogps(NamedTuple):
     expected_logp: Float[Array, "N 2"] | None = None
     """Log of the expected probability of a token sampled from the policy, summed over the tokens of each response, in nats; a
     constant for the gradient; for losses with an `expected_logp`."""
+    gold_logp: Float[Array, "N"] | None = None
+    """Log-probability of the third response, averaged over its tokens, in nats per token; for losses with a `gold`."""
 
     def mean_logp(self) -> Float[Array, "N 2"]:
         """Log-probability averaged over the tokens of each response, in nats per token."""
@@ -72,6 +74,8 @@ class DirectLoss(NamedTuple):
     """(log-probabilities of the full batch under the policy, under the reference) -> `reward_shift`; None: it is not read."""
     expected_logp: bool = False
     """Whether it reads `expected_logp`, for which the policy's full distribution at every token is computed."""
+    gold: bool = False
+    """Whether it reads `gold_logp`, of a third response to every prompt."""
 
 
 def _two(sides: Float[Array, "N 2"]) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
@@ -340,6 +344,42 @@ def cpo(*, beta: float = 0.1, coefficient: float = 1.0) -> DirectLoss:
     return DirectLoss(loss, lambda pairs: beta * pairs.logp)
 
 
+def tpo(*, beta: float = 0.01, coefficient: float = 1.0) -> DirectLoss:
+    """TPO: triple preference optimization, with imitation of a third, gold response (arXiv:2405.16681).
+
+    Args:
+        beta: β = 0.01 (its authors'), scale of the reward.
+        coefficient: α = 1 (likewise, for base models; 0.05 for instruct models), weight of the negative log-likelihood per token of
+            the gold response.
+
+    Deviations: the negative log-likelihood is averaged over the tokens of each response, then over the pairs; its authors' code
+    and TRL average over all tokens of the batch. Other settings: learning rate 5e-7.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        return tpo_loss(*_two(pairs.logp), required(pairs.gold_logp, "gold_logp"), beta=beta, coefficient=coefficient)
+
+    return DirectLoss(loss, lambda pairs: beta * pairs.logp, gold=True)
+
+
+def tpo_average(*, beta: float = 2.0, margin: float = 1.6, coefficient: float = 0.05) -> DirectLoss:
+    """Length-controlled TPO: on log-probabilities averaged over the tokens, with a margin (TPO-L, arXiv:2405.16681).
+
+    Args:
+        beta: β = 2 (its authors' for Mistral Base), scale of the reward.
+        margin: γ = 1.6 (likewise), target margin of the preferred response.
+        coefficient: α = 0.05 (likewise), weight of the negative log-likelihood per token of the gold response.
+
+    Deviations: as for `tpo`.
+    """
+
+    def loss(pairs: PairLogps) -> Float[Array, "N"]:
+        gold = required(pairs.gold_logp, "gold_logp")
+        return tpo_loss(*_two(pairs.mean_logp()), gold, beta=beta, margin=margin, coefficient=coefficient)
+
+    return DirectLoss(loss, lambda pairs: beta * pairs.mean_logp(), gold=True)
+
+
 def orpo(*, coefficient: float = 0.1) -> DirectLoss:
     """ORPO: odds ratio preference optimization, with imitation of the preferred response (arXiv:2403.07691, Eqs. 6-7).
 
@@ -384,6 +424,8 @@ BY_NAME: dict[str, Callable[..., DirectLoss]] = {
     "simpo": simpo,
     "alphapo": alphapo,
     "cpo": cpo,
+    "tpo": tpo,
+    "tpo_average": tpo_average,
     "orpo": orpo,
 }
 
@@ -396,5 +438,7 @@ def check_loss(loss: DirectLoss) -> None:
     """
     sides = jnp.zeros((1, 2), jnp.float32)
     zero = jnp.zeros((), jnp.float32)
-    blank = PairLogps(sides, sides + 1, sides, zero, sides[:, 0], reward_shift=zero, expected_logp=sides)
+    blank = PairLogps(
+        sides, sides + 1, sides, zero, sides[:, 0], reward_shift=zero, expected_logp=sides, gold_logp=sides[:, 0]
+    )
     jax.eval_shape(lambda: (loss.loss(blank), loss.reward(blank)))

@@ -26,14 +26,14 @@ from rljax.records import hide_namedtuple_base, required
 from rljax.rollout import Sequences, pack
 
 Data = TypeVar("Data", bound=Array | np.ndarray)
-Logps = Callable[[Params, "DirectPairs"], Float32[np.ndarray, "N 2"]]
+Logps = Callable[[Params, "DirectPairs"], Float32[np.ndarray, "N K"]]
 
 
 class DirectPairs(NamedTuple):
-    """Prompts and responses of N pairs on the host, the preferred response first."""
+    """Prompts and responses of N pairs on the host: the preferred response, the other and, for losses with a `gold`, a third."""
 
     sequences: Sequences
-    """Rows `[N, 2, ...]`."""
+    """Rows `[N, K, ...]`, of K responses to each prompt."""
     ref_logp: Float32[np.ndarray, "N 2"] | None = None
     """Log-probability of the responses under the reference, summed over the tokens, in nats; None if there is no reference."""
     margin: Float32[np.ndarray, "N"] | None = None
@@ -46,11 +46,11 @@ class DirectPairs(NamedTuple):
 
 @hide_namedtuple_base
 class PairRows(NamedTuple, Generic[Data]):
-    """Pairs laid out in rows for the model, with an optional leading micro-batch axis; a pair's two responses are adjacent."""
+    """Pairs laid out in rows for the model, with an optional leading micro-batch axis; a pair's responses are adjacent."""
 
     packed: Packed
-    """Rows `[2N, ...]`."""
-    mask: Bool[Data, "*M R T"]
+    """Rows `[K N, ...]`, of K responses to each prompt."""
+    mask: Bool[Data, "*M N K T"]
     """Mask of the scored tokens that the assistant wrote."""
     ref_logp: Float[Data, "*M N 2"] | None
     """As in `DirectPairs`, like the next field."""
@@ -79,7 +79,12 @@ def direct_pairs(encoded: EncodedPairs, pad_id: int) -> DirectPairs:
             "token has no probability; give a prompt column, or a tokenizer with a BOS token."
         )
     prompts = [tokens[:length] for tokens, length in zip(encoded.chosen, encoded.prompt_lengths, strict=True)]
-    return _arrange(prompts, _responses(encoded), encoded.learned, pad_id)
+    responses, learned = _responses(encoded), encoded.learned
+    if encoded.gold is None:
+        return _arrange(prompts, responses, learned, pad_id)
+    tokens = [(*both, third) for both, (third, _) in zip(responses, encoded.gold, strict=True)]
+    masks = [(*both, third) for both, (_, third) in zip(learned, encoded.gold, strict=True)]
+    return _arrange(prompts, tokens, masks, pad_id)
 
 
 def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -> DirectPairs:
@@ -134,43 +139,47 @@ def _responses(encoded: EncodedPairs) -> list[tuple[list[int], list[int]]]:
 
 def _arrange(
     prompts: Sequence[list[int]],
-    responses: Sequence[tuple[list[int], list[int]]],
-    learned: Sequence[tuple[list[bool], list[bool]]],
+    responses: Sequence[tuple[list[int], ...]],
+    learned: Sequence[tuple[list[bool], ...]],
     pad_id: int,
 ) -> DirectPairs:
-    count = len(prompts)
-    flat = [side for both in responses for side in both]
-    opening = left_pad([prompt for prompt in prompts for _ in range(2)], max(map(len, prompts)), pad_id)
+    shape = len(prompts), len(responses[0]), -1
+    flat = [side for sides in responses for side in sides]
+    opening = left_pad([prompt for prompt in prompts for _ in range(shape[1])], max(map(len, prompts)), pad_id)
     rest = right_pad(flat, max(map(len, flat)), pad_id)
-    mask = right_pad([[int(own) for own in side] for both in learned for side in both], rest[0].shape[1], 0)[0].astype(bool)
-    tokens = Sequences(*(array.reshape(count, 2, -1) for array in (*opening, *rest)))
-    return DirectPairs(tokens._replace(mask=mask.reshape(count, 2, -1)))
+    mask = right_pad([[int(own) for own in side] for sides in learned for side in sides], rest[0].shape[1], 0)[0].astype(
+        bool
+    )
+    tokens = Sequences(*(array.reshape(shape) for array in (*opening, *rest)))
+    return DirectPairs(tokens._replace(mask=mask.reshape(shape)))
 
 
 def split_into_micro_batches(pairs: DirectPairs, microbatch: int) -> PairRows[np.ndarray]:
     """Divide pairs into micro-batches, and lay each out in rows for the model."""
     parts = micro_batches(pairs, microbatch)
-    rows = jax.tree.map(lambda array: array.reshape(array.shape[0], 2 * microbatch, -1), parts.sequences)
-    return PairRows(pack(rows), rows.learned, parts.ref_logp, parts.margin)
+    sides = parts.sequences.tokens.shape[2]
+    rows = jax.tree.map(lambda array: array.reshape(array.shape[0], sides * microbatch, -1), parts.sequences)
+    mask = rows.learned.reshape(*parts.sequences.tokens.shape)
+    return PairRows(pack(rows), mask, parts.ref_logp, parts.margin)
 
 
-def summed_logp(policy: Policy, params: Params, laid: PairRows[Array]) -> Float[Array, "N 2"]:
+def summed_logp(policy: Policy, params: Params, laid: PairRows[Array]) -> Float[Array, "N K"]:
     """Log-probability of each response under a policy, summed over its tokens."""
-    return masked_sum(policy.score(params, laid.packed, 1.0).logp, laid.mask).reshape(-1, 2)
+    return masked_sum(policy.score(params, laid.packed, 1.0).logp.reshape(laid.mask.shape), laid.mask)
 
 
-def summed_expected_logp(policy: Policy, mesh: Mesh, params: Params, laid: PairRows[Array]) -> Float[Array, "N 2"]:
+def summed_expected_logp(policy: Policy, mesh: Mesh, params: Params, laid: PairRows[Array]) -> Float[Array, "N K"]:
     """Log of the expected probability of a token sampled from a policy, log Σ_v π(v)², summed over a response's tokens.
 
     It is a constant for the gradient.
     """
     features = required(policy.features, "policy.features")(jax.lax.stop_gradient(params), laid.packed)
     sums = over_vocabulary(square_sum, features, chunk=chosen_chunk(None, policy.vocab_size, mesh), mesh=mesh)
-    return masked_sum(jnp.log(to_batch(sums, laid.packed)), laid.mask).reshape(-1, 2)
+    return masked_sum(jnp.log(to_batch(sums, laid.packed)).reshape(laid.mask.shape), laid.mask)
 
 
 def make_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
-    """Compile `(params, pairs) -> log-probabilities [N, 2]` without gradient, `microbatch` pairs at a time.
+    """Compile `(params, pairs) -> log-probabilities [N, K]` without gradient, `microbatch` pairs at a time.
 
     The last micro-batch is padded with copies of the first pair.
     """
@@ -182,11 +191,11 @@ def make_expected_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
     return _in_parts(lambda params, laid: summed_expected_logp(policy, mesh, params, laid), mesh, microbatch)
 
 
-def _in_parts(function: Callable[[Params, PairRows[Array]], Float[Array, "N 2"]], mesh: Mesh, microbatch: int) -> Logps:
+def _in_parts(function: Callable[[Params, PairRows[Array]], Float[Array, "N K"]], mesh: Mesh, microbatch: int) -> Logps:
     """Compile a function of pairs, `microbatch` of them at a time."""
     compiled = jax.jit(function)
 
-    def logps(params: Params, pairs: DirectPairs) -> Float32[np.ndarray, "N 2"]:
+    def logps(params: Params, pairs: DirectPairs) -> Float32[np.ndarray, "N K"]:
         count = len(pairs.sequences.tokens)
         filled = [*range(count), *[0] * (-count % microbatch)]
         laid = split_into_micro_batches(DirectPairs(pairs.sequences).take(filled), microbatch)
@@ -218,15 +227,16 @@ def make_direct_step(
     """
 
     def step(state: PairState, batch: DirectBatch) -> tuple[PairState, PairUpdateMetrics]:
-        share = 2 / (batch.pairs.mask.shape[0] * batch.pairs.mask.shape[1])
+        share = 1 / (batch.pairs.mask.shape[0] * batch.pairs.mask.shape[1])
         point = _reference_point(policy, state.params, batch.mismatched) if loss.reference_point else None
         shift = _reward_shift(policy, state.params, batch.pairs, loss) if loss.reward_shift else None
 
         def objective(params: Params, part: PairRows[Array]) -> tuple[Array, DirectMetrics]:
-            lengths = count_tokens(part.mask).astype(jnp.float32).reshape(-1, 2)
+            lengths = count_tokens(part.mask).astype(jnp.float32)
             expected = summed_expected_logp(policy, mesh, params, part) if loss.expected_logp else None
             logp = summed_logp(policy, params, part)
-            numbers = PairLogps(logp, lengths, part.ref_logp, point, part.margin, shift, expected)
+            pair, gold = split_gold(logp, lengths)
+            numbers = PairLogps(*pair, part.ref_logp, point, part.margin, shift, expected, gold)
             means = jax.tree.map(lambda each: share * each.sum(), judge_logps(loss, numbers))
             return means.loss, means
 
@@ -249,6 +259,14 @@ def _reward_shift(policy: Policy, params: Params, pairs: PairRows[Array], loss: 
     """Compute the reward shift of the full batch, so that it does not depend on micro-batches."""
     logp = jax.lax.map(lambda part: summed_logp(policy, params, part), pairs)
     return required(loss.reward_shift, "loss.reward_shift")(logp, required(pairs.ref_logp, "pairs.ref_logp"))
+
+
+def split_gold(
+    logp: Float[Array, "N K"], lengths: Float[Array, "N K"]
+) -> tuple[tuple[Float[Array, "N 2"], Float[Array, "N 2"]], Float[Array, "N"] | None]:
+    """Separate the pair's log-probabilities and lengths from the third response's mean log-probability, None without a third."""
+    gold = None if logp.shape[1] == 2 else logp[:, 2] / lengths[:, 2]
+    return (logp[:, :2], lengths[:, :2]), gold
 
 
 def judge_logps(loss: DirectLoss, numbers: PairLogps) -> DirectMetrics:
@@ -286,7 +304,8 @@ def judge_direct(
         Means of the fields of `DirectMetrics`, and reference_point and reward_shift if the loss has them.
     """
     point = None
-    logp = jnp.asarray(logps(params, pairs))
+    lengths = jnp.asarray(pairs.sequences.learned.sum(-1), jnp.float32)
+    (logp, lengths), gold = split_gold(jnp.asarray(logps(params, pairs)), lengths)
     ref_logp = None if pairs.ref_logp is None else jnp.asarray(pairs.ref_logp)
     if loss.reference_point:
         other = required(mismatched, "mismatched")
@@ -296,12 +315,13 @@ def judge_direct(
     expected = required(expected_logps, "expected_logps")(params, pairs) if loss.expected_logp else None
     numbers = PairLogps(
         logp=logp,
-        lengths=jnp.asarray(pairs.sequences.learned.sum(-1), jnp.float32),
+        lengths=lengths,
         ref_logp=ref_logp,
         reference_point=point,
         margin=None if pairs.margin is None else jnp.asarray(pairs.margin),
         reward_shift=shift,
         expected_logp=None if expected is None else jnp.asarray(expected),
+        gold_logp=gold,
     )
     means = {name: float(each.mean()) for name, each in judge_logps(loss, numbers)._asdict().items()}
     batch_numbers = {"reference_point": point, "reward_shift": shift}

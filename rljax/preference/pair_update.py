@@ -54,6 +54,8 @@ class EncodedPairs(NamedTuple):
     """Number of prompt tokens at the beginning of both sides of each pair."""
     learned: list[tuple[list[bool], list[bool]]]
     """Which tokens of the two responses of each pair the assistant wrote; the others are what tools or users answered."""
+    gold: list[tuple[list[int], list[bool]]] | None = None
+    """Token ids of a third response to each prompt, better than both, and which of them the assistant wrote; None without any."""
 
     def padded(self, pad_id: int) -> Pairs[np.ndarray]:
         """Pad all pairs to the longest side and return them as arrays."""
@@ -88,17 +90,20 @@ def encode_pairs(
     """
 
     rows = [_encode_pair(pair, tokenizer, chat=chat) for pair in preferences]
-    fitting = [row for row in rows if max(len(row[0]), len(row[1])) <= max_tokens]
-    if not fitting:
-        shortest = min((max(len(row[0]), len(row[1])) for row in rows), default=None)
+    gold = [_encode_gold(pair, tokenizer, chat=chat) for pair in preferences]
+    lengths = [max(len(row[0]), len(row[1]), row[3] + len(third[0])) for row, third in zip(rows, gold, strict=True)]
+    places = [place for place, length in enumerate(lengths) if length <= max_tokens]
+    if not places:
+        shortest = min(lengths, default=None)
         raise InputError(
             "there are no pairs; give at least one training pair and one held-out pair."
             if shortest is None
             else f"every pair has a side of more than max_tokens={max_tokens} tokens: the shortest pair needs {shortest}; raise "
             "max_tokens."
         )
-    chosen, rejected, margins, prompts, learned = map(list, zip(*fitting, strict=True))
-    return EncodedPairs(chosen, rejected, np.asarray(margins, np.float32), len(rows) - len(fitting), prompts, learned)
+    chosen, rejected, margins, prompts, learned = map(list, zip(*(rows[place] for place in places), strict=True))
+    third = [gold[place] for place in places] if all(gold[place][0] for place in places) else None
+    return EncodedPairs(chosen, rejected, np.asarray(margins, np.float32), len(rows) - len(places), prompts, learned, third)
 
 
 def problem_of(pair: Preference) -> Problem:
@@ -117,6 +122,13 @@ def _encode_pair(
         for text, turns in zip((pair.chosen, pair.rejected), pair.turns, strict=True)
     )
     return prompt + chosen, prompt + rejected, pair.margin, len(prompt), (chosen_mask, rejected_mask)
+
+
+def _encode_gold(pair: Preference, tokenizer: Tokenizer, *, chat: bool) -> tuple[list[int], list[bool]]:
+    """Return the tokens of the third response and their mask; both are empty if there is none."""
+    if pair.gold is None:
+        return [], []
+    return response_tokens(replace(problem_of(pair), demonstration=pair.gold, turns=pair.gold_turns), tokenizer, chat=chat)
 
 
 def make_pair_step(

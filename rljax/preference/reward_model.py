@@ -162,7 +162,7 @@ def in_padded_batches(
                 filled = [sequences[index] for index in part] + [[]] * (rows - len(part))
                 padded = right_pad(filled, int(length), pad_id=0)
                 for index, result in zip(part, fetch(compiled(params, *put_rows(mesh, padded))), strict=False):
-                    found[index] = result  # rows that only pad the batch have no index
+                    found[index] = np.asarray(result)  # rows that only pad the batch have no index
         return found
 
     return compute

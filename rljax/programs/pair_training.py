@@ -134,9 +134,15 @@ class PairOutcome(NamedTuple):
     """Parameters of the model."""
 
 
-def make_pairs(config: PairConfig) -> tuple[list[Preference], list[Preference], list[str]]:
-    """Read the pairs to train on and the held-out ones, which share no prompt, and describe the rows that were dropped."""
+def make_pairs(config: PairConfig, *, gold: str | None = None) -> tuple[list[Preference], list[Preference], list[str]]:
+    """Read the pairs to train on and the held-out ones, which share no prompt, and describe the rows that were dropped.
+
+    Args:
+        config: the settings.
+        gold: column with a third response to every prompt; None if there is none.
+    """
     options = {
+        "gold_column": gold,
         "prompt_column": config.prompt_column,
         "chosen_column": config.chosen_column,
         "rejected_column": config.rejected_column,
@@ -570,6 +576,7 @@ def fingerprint_of(data: PairData) -> str:
     parts = [
         [part.chosen, part.rejected, part.margin.tolist(), part.prompt_lengths]
         + [part.learned] * has_untrained_tokens(part)
+        + [part.gold] * (part.gold is not None)
         for part in (data.train, data.heldout)
     ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -1,6 +1,7 @@
 """Direct training of a language model on preference pairs: DPO and its relatives."""
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import jax
 from jax.sharding import Mesh
 
+from rljax.data.preferences import Preference
 from rljax.data.tokenizer import Tokenizer, check_vocab_size
 from rljax.errors import InputError
 from rljax.models import Params, Policy, count_parameters
@@ -167,7 +169,9 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
     loss = make_loss(config)
     mesh = mesh_of(config)
     check_sizes(config, mesh)
-    train, heldout, warnings = make_pairs(config) if preferences is None else (*preferences, [])
+    gold = config.gold_column if loss.gold else None
+    train, heldout, warnings = make_pairs(config, gold=gold) if preferences is None else (*preferences, [])
+    check_gold(config.loss, loss, [*train, *heldout])
     policy, tokenizer = make_language_model(config, mesh)
     data = encode_split(config, tokenizer, chat=config.chat, pairs=(train, heldout), warnings=warnings)
     train_pairs, heldout_pairs = (direct_pairs(part, tokenizer.pad_token_id) for part in (data.train, data.heldout))
@@ -216,6 +220,20 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
         fingerprints=fingerprints,
     )
     return setup, state
+
+
+def check_gold(name: str, loss: DirectLoss, pairs: Sequence[Preference]) -> None:
+    """Refuse pairs without a third response for a loss that reads it, and with one for a loss that does not.
+
+    Raises:
+        InputError: the message names the loss.
+    """
+    wrong = sum((pair.gold is not None) != loss.gold for pair in pairs)
+    if wrong:
+        reads, have, remedy = ("imitates a", "none", "give them one") if loss.gold else ("reads no", "one", "leave it out")
+        raise InputError(
+            f"{name} {reads} third response, but {wrong} of {len(pairs)} pairs have {have}; {remedy} (gold=...)."
+        )
 
 
 def _row_length(pairs: DirectPairs) -> int:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rljax.data.bad_rows import BadRowError
 from rljax.data.preferences import (
     Preference,
     PreferenceColumns,
@@ -195,3 +196,20 @@ def test_an_impossible_split_is_refused():
         split_pairs([Preference("q", "a", "b"), Preference("q", "c", "b")], 1, seed=0)
     with pytest.raises(InputError, match="0 pairs cannot be held out"):
         split_pairs([Preference("q", "a", "b"), Preference("r", "c", "b")], 0, seed=0)
+
+
+def test_a_third_response_is_read_from_its_column_and_may_repeat_the_prompt():
+    columns = PreferenceColumns("prompt", "chosen", "rejected", "reference")
+    row = {"prompt": "1+1=", "chosen": "2", "rejected": "3", "reference": "It is 2."}
+    assert read_preference(row, columns).gold == "It is 2."
+    assert read_preference(row, columns._replace(gold=None)).gold is None
+    prompt, answers = [{"role": "user", "content": "1+1="}], ("2", "3", "It is 2.")
+    replies = [[{"role": "assistant", "content": text}] for text in answers]
+    names = ("chosen", "rejected", "reference")
+    for repeated in ([], prompt):
+        chat = {"prompt": prompt, **{name: repeated + reply for name, reply in zip(names, replies, strict=True)}}
+        assert read_preference(chat, columns).gold == "It is 2."
+    with pytest.raises(BadRowError, match="the column is missing"):
+        read_preference({name: row[name] for name in ("prompt", "chosen", "rejected")}, columns)
+    with pytest.raises(BadRowError, match="needs a column with the prompt"):
+        read_preference({"chosen": "a b", "rejected": "a c", "reference": "a d"}, columns._replace(prompt=None))

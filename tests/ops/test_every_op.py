@@ -153,6 +153,9 @@ CALLS = {
     **{f"direct_preference.{name}_loss": {**FOUR, "beta": 0.5} for name in ("hinge_preference", "apo_zero", "apo_down")},
     "direct_preference.rebel_loss": {**FOUR, "reward_gap": Y, "eta": 0.5},
     "reference_free.cpo_loss": {"chosen": X, "rejected": Y, "beta": 0.5, "coefficient": 0.5},
+    "reference_free.tpo_loss": {
+        **{"chosen": X, "rejected": Y, "gold": Z, "beta": 0.5, "margin": 0.5, "coefficient": 0.5},
+    },
     "direct_preference.ipo_loss": {**FOUR, "tau": 0.5},
     "direct_preference.kto_reference_point": {"logp": X, "ref_logp": Y},
     "direct_preference.kto_loss": {
@@ -359,6 +362,7 @@ DEFAULTS = {
     "direct_preference.rebel_loss": {"eta": 1.0},
     **{f"direct_preference.{name}_loss": {"beta": 0.1} for name in ("hinge_preference", "apo_zero", "apo_down")},
     "reference_free.cpo_loss": {"beta": 0.1, "coefficient": 1.0},
+    "reference_free.tpo_loss": {"beta": 0.01, "margin": 0.0, "coefficient": 1.0},
     "direct_preference.ipo_loss": {"tau": 0.1},
     "direct_preference.kto_loss": {"beta": 0.1, "desirable_weight": 1.0, "undesirable_weight": 1.0},
     "binary_feedback.bco_reward_shift": {"beta": 0.1},

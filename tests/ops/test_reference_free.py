@@ -12,7 +12,16 @@ from hypothesis.extra import numpy as hnp
 
 from rljax.ops.direct_preference import dpo_loss
 from rljax.ops.preference import bradley_terry_loss
-from rljax.ops.reference_free import alpha_reward, alphapo_loss, cpo_loss, log_odds, odds_ratio_loss, orpo_loss, simpo_loss
+from rljax.ops.reference_free import (
+    alpha_reward,
+    alphapo_loss,
+    cpo_loss,
+    log_odds,
+    odds_ratio_loss,
+    orpo_loss,
+    simpo_loss,
+    tpo_loss,
+)
 
 PAIRS = 4
 means = hnp.arrays(np.float64, (2, PAIRS), elements=st.floats(-8, -0.01))
@@ -82,6 +91,29 @@ def test_cpo_loss_and_its_gradient(both, beta, coefficient):
         np.testing.assert_allclose(cpo_loss(*arrays, beta=beta, coefficient=coefficient), expected, rtol=1e-9, atol=1e-12)
         actual = slopes(lambda *both: cpo_loss(*both, beta=beta, coefficient=coefficient), arrays)
         np.testing.assert_allclose(actual, slope, rtol=1e-9, atol=1e-12)
+
+
+@given(means, means, st.floats(0.005, 2), st.floats(0, 3), st.floats(0, 2))
+def test_tpo_loss_and_its_gradient(both, third, beta, margin, coefficient):
+    gold, expected, slope = third[0], np.zeros(PAIRS), np.zeros((3, PAIRS))
+    for at in range(PAIRS):
+        gap = beta * both[0, at] - beta * both[1, at] - margin
+        expected[at] = -math.log(sigmoid(gap)) - coefficient * gold[at]
+        slope[:, at] = -beta * sigmoid(-gap), beta * sigmoid(-gap), -coefficient
+    with jax.enable_x64(True):
+        arrays, options = jnp.array([*both, gold]), {"beta": beta, "margin": margin, "coefficient": coefficient}
+        np.testing.assert_allclose(tpo_loss(*arrays, **options), expected, rtol=1e-9, atol=1e-12)
+        actual = slopes(lambda *three: tpo_loss(*three, **options), arrays)
+        np.testing.assert_allclose(actual, slope, rtol=1e-9, atol=1e-12)
+
+
+@given(means, st.floats(0.05, 2), st.floats(0, 2))
+def test_tpo_with_the_preferred_response_as_gold_is_cpo(both, beta, coefficient):
+    with jax.enable_x64(True):
+        arrays = jnp.array(both)
+        theirs = cpo_loss(*arrays, beta=beta, coefficient=coefficient)
+        ours = tpo_loss(*arrays, arrays[0], beta=beta, coefficient=coefficient)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
 @given(means, st.floats(0, 2))

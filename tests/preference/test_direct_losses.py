@@ -119,6 +119,19 @@ def alphapo(logp, ref, lengths, alpha=0.25, beta=2.5, margin=0.1):
     return minus_log_sigmoid(reward[0] - reward[1] - margin), reward
 
 
+GOLD = -RNG.uniform(0.1, 2, 5)
+
+
+def tpo(logp, ref, lengths, gold, beta=0.01, coefficient=1.0):
+    reward = beta * logp
+    return minus_log_sigmoid(reward[0] - reward[1]) - coefficient * gold, reward
+
+
+def tpo_average(logp, ref, lengths, gold, beta=2.0, margin=1.6, coefficient=0.05):
+    reward = beta * logp / lengths
+    return minus_log_sigmoid(reward[0] - reward[1] - margin) - coefficient * gold, reward
+
+
 def orpo(logp, ref, lengths, coefficient=0.1):
     odds = np.array([log_odds(mean) for mean in logp / lengths])
     return -logp[0] / lengths[0] + coefficient * minus_log_sigmoid(odds[0] - odds[1]), odds
@@ -144,6 +157,8 @@ BY_HAND = {
         simpo,
         alphapo,
         cpo,
+        tpo,
+        tpo_average,
         orpo,
     )
 }
@@ -158,6 +173,7 @@ def make_logps(loss):
         margin=jnp.array(GAPS) if loss.margin else None,
         reward_shift=jnp.array(SHIFT) if loss.reward_shift else None,
         expected_logp=jnp.array(EXPECTED) if loss.expected_logp else None,
+        gold_logp=jnp.array(GOLD) if loss.gold else None,
     )
 
 
@@ -169,7 +185,7 @@ def test_losses_and_rewards_match_loops_and_read_only_what_they_declare(name, ch
     options = {key: changed * value for key, value in defaults.items() if value is not inspect.Parameter.empty}
     assert {key: changed * part.default for key, part in inspect.signature(BY_NAME[name]).parameters.items()} == options
     loss = BY_NAME[name](**options)
-    columns = (LOGP, REF, LENGTHS, *[GAPS] * loss.margin, *[EXPECTED] * loss.expected_logp)
+    columns = (LOGP, REF, LENGTHS, *[GAPS] * loss.margin, *[EXPECTED] * loss.expected_logp, *[GOLD] * loss.gold)
     expected = [BY_HAND[name](*row, **options) for row in zip(*columns, strict=True)]
     np.testing.assert_allclose(loss.loss(make_logps(loss)), [each for each, _ in expected], rtol=1e-9)
     np.testing.assert_allclose(loss.reward(make_logps(loss)), [reward for _, reward in expected], rtol=1e-9)
@@ -196,7 +212,7 @@ def test_missing_margins_are_named():
 
 
 def test_missing_inputs_of_the_batch_are_named():
-    for name, field in (("bco", "reward_shift"), ("wpo", "expected_logp")):
+    for name, field in (("bco", "reward_shift"), ("wpo", "expected_logp"), ("tpo", "gold_logp")):
         loss = BY_NAME[name]()
         with pytest.raises(ValueError, match=f"{field} must not be None"):
             loss.loss(make_logps(loss)._replace(**{field: None}))

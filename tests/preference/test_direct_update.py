@@ -1,5 +1,6 @@
 """Updates of a direct loss: responses are scored token by token, and micro-batches and mesh change nothing."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -38,6 +39,7 @@ POLICY = transformer_policy(SHAPE, eos=TOKENIZER.eos_token_id)
 ONE = make_mesh(1, 1)
 ENCODED = encode_pairs(digit_pairs(16, 2), TOKENIZER, max_tokens=16)
 PAIRS = direct_pairs(ENCODED, TOKENIZER.pad_token_id)
+TRIPLES = [replace(pair, gold=pair.chosen[::-1] + "0") for pair in digit_pairs(16, 2)]
 MISMATCHED = mismatched_pairs(ENCODED, ENCODED, TOKENIZER.pad_token_id)
 
 
@@ -85,6 +87,22 @@ def test_responses_are_scored_after_their_prompts(params):
     np.testing.assert_allclose(spread, expected, rtol=1e-5)
 
 
+def test_a_third_response_is_scored_like_the_two_and_its_mean_enters_the_loss(params):
+    encoded = encode_pairs(TRIPLES, TOKENIZER, max_tokens=16)
+    triples = direct_pairs(encoded, TOKENIZER.pad_token_id)
+    gold = [[*TOKENIZER.encode(pair.gold), TOKENIZER.eos_token_id] for pair in TRIPLES]
+    expected = [[logp_by_hand(params, split(n)[0], side) for side in (*split(n)[1:], gold[n])] for n in range(16)]
+    np.testing.assert_allclose(make_logps(POLICY, ONE, 8)(params, triples), expected, rtol=1e-5)
+    judged = judge_direct(BY_NAME["tpo"](beta=0.5, coefficient=0.3), make_logps(POLICY, ONE, 4), params, triples, None)
+    losses = [
+        np.log1p(np.exp(-0.5 * (chosen - rejected))) - 0.3 * third / len(tokens)
+        for (chosen, rejected, third), tokens in zip(expected, gold, strict=True)
+    ]
+    np.testing.assert_allclose(judged["loss"], np.mean(losses), rtol=1e-5)
+    assert encode_pairs(TRIPLES, TOKENIZER, max_tokens=11).dropped > ENCODED.dropped
+    assert fingerprint_of(PairData(encoded, encoded, [])) != fingerprint_of(PairData(ENCODED, ENCODED, []))
+
+
 def test_messages_between_the_turns_are_read_but_not_scored(params):
     """The score is the complete response's minus that of the tokens between the turns."""
     encoded = encode_pairs(digit_pairs(16, 2), TOKENIZER, max_tokens=16)
@@ -124,6 +142,8 @@ def with_reference(params):
 def train_steps(params, name, *, microbatch, mesh, steps=2):
     loss = BY_NAME[name]()
     pairs, mismatched = with_reference(params)
+    if loss.gold:
+        pairs = direct_pairs(encode_pairs(TRIPLES, TOKENIZER, max_tokens=16), TOKENIZER.pad_token_id)
     optimizer = in_standard_promotion(optax.adamw(1e-2))
     copied = jax.tree.map(jnp.array, params)
     state = PairState(copied, optimizer.init(copied))
@@ -140,7 +160,7 @@ def train_steps(params, name, *, microbatch, mesh, steps=2):
     return jax.device_get(state.params), history
 
 
-@pytest.mark.parametrize("name", ["kto", "bco", "wpo", "orpo"])
+@pytest.mark.parametrize("name", ["kto", "bco", "wpo", "orpo", "tpo"])
 def test_micro_batches_and_devices_change_nothing(params, name):
     single = train_steps(params, name, microbatch=16, mesh=ONE)
     for axes, rows in (((1, 1), 4), ((2, 2), 8)):

@@ -41,6 +41,7 @@ CONFIG = PreferenceConfig(
     quiet=True,
 )
 DATA = even_pairs(256, 0), even_pairs(64, 1)
+DATA_WITH_GOLD = tuple([replace(pair, gold=pair.chosen[::-1]) for pair in part] for part in DATA)
 DATA_WITH_MARGINS = tuple([replace(pair, margin=4.0) for pair in part] for part in DATA)
 
 
@@ -57,7 +58,8 @@ def trained(tmp_path_factory):
     def result(name):
         if name not in results:
             folder = tmp_path_factory.mktemp("models") / name
-            pairs = DATA_WITH_MARGINS if BY_NAME[name]().margin else DATA
+            loss = BY_NAME[name]()
+            pairs = DATA_WITH_MARGINS if loss.margin else DATA_WITH_GOLD if loss.gold else DATA
             results[name] = train_preference(replace(CONFIG, loss=name, output=str(folder)), preferences=pairs)
         return results[name]
 
@@ -119,6 +121,13 @@ def test_options_reach_the_loss():
     setup, state = make_preference_setup(config, DATA)
     _, numbers = update_of(setup, state)(state)
     assert numbers["loss"] == pytest.approx(1.0, rel=1e-5)
+
+
+def test_a_third_response_is_required_by_the_losses_that_imitate_it_and_refused_by_the_others():
+    with pytest.raises(InputError, match="tpo imitates a third response, but 320 of 320 pairs have none"):
+        make_preference_setup(replace(CONFIG, loss="tpo"), DATA)
+    with pytest.raises(InputError, match="dpo reads no third response, but 320 of 320 pairs have one"):
+        make_preference_setup(CONFIG, DATA_WITH_GOLD)
 
 
 def test_unused_margins_of_the_pairs_are_reported():
