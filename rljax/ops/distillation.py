@@ -78,6 +78,53 @@ def generalized_jsd(
     return beta * kl_to_mixture(teacher_logp) + (1 - beta) * kl_to_mixture(logp)
 
 
+@in_float32
+def sorted_probability_distance(
+    logits: Float[Array, "*rows V"], teacher_logits: Float[Array, "*rows W"]
+) -> Float[Array, "*rows"]:
+    """Distance between the distributions of student and teacher over different vocabularies: ULD's loss.
+
+    The largest probabilities are compared with each other, then the second largest, and so on; which tokens they belong to does not
+    matter. It is the Wasserstein distance if it costs the same to move probability between any two tokens.
+
+    ::
+
+        L = Σ_i |p_(i) - q_(i)|        p = softmax(logits)      q = softmax(teacher_logits)
+
+    where p_(i) is the i-th largest probability, and the smaller vocabulary is padded with tokens of probability 0.
+
+    Args:
+        logits: the student's, carry the gradient, `[..., V]`, divided by the sampling temperature.
+        teacher_logits: the teacher's at the same place of the text, `[..., W]`, at the same temperature.
+
+    Returns:
+        `[...]`, in [0, 2], dimensionless, to be minimized; 0 if both distributions have the same probabilities in some order.
+
+    Raises:
+        ValueError: an argument is not floating point, the axes before the last differ, or a vocabulary is empty.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> student, teacher = jnp.log(jnp.array([0.5, 0.3, 0.2])), jnp.log(jnp.array([0.4, 0.6]))
+        >>> f"{sorted_probability_distance(student, teacher):.4f}"
+        '0.4000'
+
+    Source:
+        ULD, arXiv:2402.12030, its closed form of the Wasserstein distance for a uniform cost; the paper adds a multiple of its sum
+        over the tokens to the cross-entropy of the text.
+    """
+    check_floating(logits=logits, teacher_logits=teacher_logits)
+    check_rank(1, logits=logits, teacher_logits=teacher_logits)
+    check_same_shape(logits=logits[..., 0], teacher_logits=teacher_logits[..., 0])
+    size = max(logits.shape[-1], teacher_logits.shape[-1])
+
+    def descending(logits: Array) -> Float[Array, "*rows U"]:
+        ordered = -jnp.sort(-jax.nn.softmax(logits), axis=-1)
+        return jnp.pad(ordered, [(0, 0)] * (ordered.ndim - 1) + [(0, size - ordered.shape[-1])])
+
+    return jnp.abs(descending(logits) - descending(teacher_logits)).sum(-1)
+
+
 def teacher_log_ratio(
     logp: Float[Array, "*rows T"], teacher_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:

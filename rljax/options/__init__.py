@@ -13,12 +13,18 @@ from rljax.lazy import LazyTable, lazy_names
 from rljax.models import Policy, TransformerConfig
 from rljax.models.language_model import abstract_params
 from rljax.rollout.environment import other_policy_in, texts_in
+from rljax.training.config import AlgorithmConfig
 from rljax.training.setup import Install, Setup
 
 
 def learns_from_teacher(setup: Setup) -> bool:
     """Whether the algorithm reads a teacher's log-probabilities, or the divergence from its distributions."""
     return setup.algorithm.needs("teacher_logp") or setup.algorithm.teacher_divergence is not None
+
+
+def teaches_itself(config: AlgorithmConfig) -> bool:
+    """Whether the model is its own teacher, or a setting of that is set."""
+    return config.teacher == "self" or (config.teacher_shows, config.teacher_rate, config.teacher_template) != (None,) * 3
 
 
 def config_with_experts(policy: Policy) -> TransformerConfig | None:
@@ -51,7 +57,13 @@ WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
         "kl_limit": lambda setup: setup.config.optimization.kl_limit is not None,
         "fisher_anchor": lambda setup: setup.config.algorithm.anchor is not None,
         "auxiliary_loss": lambda setup: bool(setup.config.optimization.auxiliary),
-        "distillation": lambda setup: setup.config.algorithm.teacher is not None or learns_from_teacher(setup),
+        "distillation": lambda setup: (
+            setup.config.algorithm.teacher != "self"
+            and not setup.config.algorithm.teacher_spans
+            and (setup.config.algorithm.teacher is not None or learns_from_teacher(setup))
+        ),
+        "span_teacher": lambda setup: setup.config.algorithm.teacher_spans,
+        "self_distillation": lambda setup: teaches_itself(setup.config.algorithm),
         "reward_history": lambda setup: bool(setup.config.sampling.remembered_rewards),
         "batch_metrics": lambda setup: setup.algorithm.correction is not None or setup.algorithm.needs("ref_logp"),
         "router_metrics": lambda setup: config_with_experts(setup.policy) is not None,

@@ -22,7 +22,8 @@ from rljax.parallel import policy_shardings, put
 from rljax.preference.tokenizer_note import folder_tokenizer, read_note
 from rljax.records import required
 from rljax.training.config import TrainConfig
-from rljax.training.scoring import Compare
+from rljax.training.scored_rollout import Score, scored_rows
+from rljax.training.scoring import Compare, make_score, make_scores
 from rljax.training.setup import Setup
 from rljax.training.state import Frozen, Option
 
@@ -36,6 +37,12 @@ class Teacher(NamedTuple):
     """The model; its size may differ from the student's."""
     params: Params
     """Parameters of the teacher, on the devices."""
+
+    def make_logp(self, setup: Setup) -> Score:
+        """Build the function that scores a rollout with the teacher."""
+        score = make_score(self.policy, setup.config.sampling.temperature)
+        scores = make_scores(score, setup.mesh, scored_rows(setup))
+        return lambda inputs: scores(self.params, inputs.sequences).logp
 
 
 def install(setup: Setup) -> Setup:
@@ -153,12 +160,26 @@ def read_teacher(
     Raises:
         InputError: the folder cannot be read, is not a language model, or has different tokens.
     """
+    folder = find_language_model(source, role)
+    check_tokens(source, folder, read_config(folder).vocab_size, policy, tokenizer, role=role)
+    return load_language_model(folder, config, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id)
+
+
+def find_language_model(source: str, role: str = "teacher") -> Path:
+    """Return the folder of a language model.
+
+    Raises:
+        InputError: there is none, or it is another kind of model.
+    """
     folder = locate(source)
     if load_tensor(folder, HEAD) is not None:
         raise InputError(f"The {role} {source!r} is a reward model or a critic; choose a language model.")
+    return folder
+
+
+def load_language_model(folder: Path, config: TrainConfig, mesh: Mesh, *, bos: int | None, eos: int) -> Teacher:
+    """Load a language model onto the devices; `bos` and `eos` are tokens of its tokenizer."""
     shape = read_config(folder, compute_dtype=config.model.dtype)
-    check_tokens(source, folder, shape.vocab_size, policy, tokenizer, role=role)
-    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     teacher = transformer_policy(shape, folder=folder, bos=bos, eos=eos, mesh=mesh, chunk=config.model.score_chunk)
     params = teacher.init(jax.random.key(0))  # they come from the folder, so the key does not matter
     return Teacher(teacher, put(params, policy_shardings(mesh, params, params, teacher.partition)))
@@ -198,7 +219,8 @@ def check_tokens(
             else f"it has logits for {vocab_size} tokens, the model for {policy.vocab_size}"
         )
         raise InputError(
-            f"The {role} {source!r} and the model do not have the same vocabulary: {shown}; both need the same."
+            f"The {role} {source!r} and the model do not have the same vocabulary: {shown}; both need the same"
+            + (", except in on_policy_distillation with --teacher-spans." if role == "teacher" else ".")
         )
 
 

@@ -304,7 +304,7 @@ def _digest_of_file(path: Path) -> str | None:
 
 def digest_of_model(model: str | None) -> str | None:
     """Compute a digest of a model folder: its small files, and the sizes and both ends of its large files."""
-    if model is None:
+    if model is None or model == "self":  # a model that is its own teacher
         return None
     digest = hashlib.sha256()
     for path in sorted(path for path in locate(model).iterdir() if path.is_file() and not path.name.startswith(".")):

@@ -302,10 +302,7 @@ def make_behaviour_entropy(setup: Setup) -> Score:
 
 def make_teacher_logp(setup: Setup) -> Score:
     """Build the function that scores a rollout with the teacher."""
-    policy, params = required(setup.teacher, "setup.teacher")
-    score = make_score(policy, setup.config.sampling.temperature)
-    scores = make_scores(score, setup.mesh, scored_rows(setup))
-    return lambda inputs: scores(params, inputs.sequences).logp
+    return required(setup.teacher, "setup.teacher").make_logp(setup)
 
 
 def make_square_sum(setup: Setup) -> Score:

@@ -9,7 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.ops.distillation import generalized_jsd, mean_later_log_ratio, teacher_log_ratio
+from rljax.ops.distillation import (
+    generalized_jsd,
+    mean_later_log_ratio,
+    sorted_probability_distance,
+    teacher_log_ratio,
+)
 from rljax.ops.divergence import exact_kl
 
 RNG = np.random.default_rng(0)
@@ -158,3 +163,50 @@ def test_the_mean_of_the_later_tokens_skips_gaps_and_padding():
         expected[row, t] = sum(later) / len(later) if later else 0.0
     dirty = (jnp.array(np.where(mask, x, np.nan)) for x in (logp, teacher_logp))
     np.testing.assert_allclose(mean_later_log_ratio(*dirty, jnp.array(mask)), expected, rtol=1e-5, atol=1e-6)
+
+
+def sorted_distance(student, teacher):
+    """Sum over the ranks of the difference of the probabilities, and its derivative with respect to the student's logits."""
+    p, q = softmax(student), softmax(teacher)
+    order = sorted(range(len(p)), key=lambda token: -p[token])
+    theirs = [*sorted(q, reverse=True), *[0.0] * len(p)]
+    ours = [*(p[token] for token in order), *[0.0] * len(q)]
+    distance = sum(abs(a - b) for a, b in zip(ours[: max(len(p), len(q))], theirs, strict=False))
+    signs = {token: 1.0 if ours[rank] > theirs[rank] else -1.0 for rank, token in enumerate(order)}
+    mean = sum(signs[token] * p[token] for token in order)
+    return distance, [p[token] * (signs[token] - mean) for token in range(len(p))]
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("size", [4, 7, 9])
+def test_the_distance_of_sorted_probabilities_and_its_gradient(size):
+    teacher = 2 * np.random.default_rng(size).normal(size=(4, 3, size))
+    found = sorted_probability_distance(jnp.array(STUDENT), jnp.array(teacher))
+    slope = jax.grad(lambda logits: sorted_probability_distance(logits, jnp.array(teacher)).sum())(jnp.array(STUDENT))
+    for index in np.ndindex(4, 3):
+        distance, gradient = sorted_distance(list(STUDENT[index]), list(teacher[index]))
+        np.testing.assert_allclose(found[index], distance, rtol=1e-12)
+        np.testing.assert_allclose(slope[index], gradient, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(sorted_probability_distance(jnp.array(teacher), jnp.array(STUDENT)), found, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_order_of_the_tokens_and_tokens_that_are_never_sampled_change_nothing():
+    student, teacher = jnp.array(STUDENT), jnp.array(TEACHER)
+    found = sorted_probability_distance(student, teacher)
+    permuted = student[..., np.random.default_rng(1).permutation(7)]
+    np.testing.assert_allclose(sorted_probability_distance(permuted, teacher), found, rtol=1e-12)
+    wider = jnp.pad(teacher, ((0, 0), (0, 0), (0, 5)), constant_values=-jnp.inf)
+    np.testing.assert_allclose(sorted_probability_distance(student, wider), found, rtol=1e-12)
+    np.testing.assert_allclose(sorted_probability_distance(permuted, student), 0, atol=1e-12)
+
+
+def test_a_student_learns_the_probabilities_of_a_teacher_with_another_vocabulary():
+    """Which token has which probability is not learned, only their sorted values."""
+    teacher, student = jnp.array(TEACHER[..., :5]), jnp.array(STUDENT)
+    step = jax.jit(jax.grad(lambda logits: sorted_probability_distance(logits, teacher).sum()))
+    for size in (0.3, 0.1, 0.03):
+        for _ in range(300):
+            student = student - size * step(student)
+    before = sorted_probability_distance(jnp.array(STUDENT), teacher).mean()
+    assert sorted_probability_distance(student, teacher).mean() < 0.1 * before

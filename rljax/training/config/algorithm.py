@@ -29,7 +29,15 @@ class AlgorithmConfig:
     `max_length` and `cache` follow --max-response-tokens; for the paper's lengths, write `max_length=20480 cache=4096`."""
     teacher: str | None = None
     """Model folder or hub id of the teacher, for 'on_policy_distillation', 'gkd' and 'minillm'. It scores the responses at the
-    sampling temperature and never changes. It needs the same vocabulary as the model that is trained."""
+    sampling temperature and never changes, and needs the same vocabulary as the trained model; 'self': that model (SDFT, SDPO)."""
+    teacher_spans: bool = False
+    """Compare spans of text with a teacher of another tokenizer (GOLD), for 'on_policy_distillation'."""
+    teacher_shows: str | None = None
+    """What the model sees as its own teacher: 'demonstration' (SDFT), 'success' of the group (SDPO), or a column with feedback."""
+    teacher_rate: float | None = None
+    """How far the model as its own teacher moves towards the student per step: 0 never, 1 completely, 0.05 by default."""
+    teacher_template: str | None = None
+    """Prompt of the model as its own teacher, with {prompt} and {shown} for the student's prompt and what it sees."""
     without: tuple[str, ...] = ()
     """Parts to remove from the algorithm, e.g. `--algorithm vapo --without length_adaptive`; `rljax algorithms` lists them."""
     advantage: str | None = None

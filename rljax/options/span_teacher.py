@@ -1,0 +1,143 @@
+"""`--teacher-spans`: a teacher with another tokenizer, compared with the student on spans of text at which both end a token.
+
+The teacher reads the prompt and the text of the response in its own tokens. A span is the shortest piece of the text that both
+divide into complete tokens. Every token t of the student in a span s gets the span's log-ratio as advantage ::
+
+    A_t = Σ_{k ∈ s_T} log π_T(k) - Σ_{k ∈ s} log π(o_k)
+
+so that REINFORCE follows, on average, the gradient of the reverse KL between the distributions of the span, as if it were a single
+token. A span of one token for both gives `rljax.ops.distillation.teacher_log_ratio`. The end of a response is a span of its own.
+
+Source: the alignment of GOLD (TRL's `GOLDTrainer`), which compares full distributions with the loss of ULD, arXiv:2402.12030
+(`rljax.ops.distillation.sorted_probability_distance`). Here one sampled response estimates the divergence, as in
+`on_policy_distillation`, so it matters which token has which probability, and no distribution of the teacher is stored.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Float32
+
+from rljax.data.prompts import left_pad, prompt_tokens, right_pad
+from rljax.data.text_alignment import Span, align, token_ends
+from rljax.data.tokenizer import Tokenizer
+from rljax.errors import InputError
+from rljax.models import Params, Policy
+from rljax.options.distillation import NAME, find_language_model, load_language_model, teacher_kl
+from rljax.options.self_distillation import padded_size
+from rljax.preference.tokenizer_note import folder_tokenizer
+from rljax.rollout import Sequences
+from rljax.training.scored_rollout import Score, ScoreInputs, scored_rows
+from rljax.training.scoring import make_score, make_scores
+from rljax.training.setup import Setup
+from rljax.training.state import Option
+
+
+class SpanTeacher(NamedTuple):
+    """A teacher with a tokenizer of its own."""
+
+    policy: Policy
+    """The model."""
+    params: Params
+    """Its parameters, on the devices."""
+    tokenizer: Tokenizer
+    """Its tokenizer."""
+
+    def make_logp(self, setup: Setup) -> Score:
+        """Build the function that scores a rollout: the student's log-probability plus the log-ratio of the token's span."""
+        scores = make_scores(make_score(self.policy, setup.config.sampling.temperature), setup.mesh, scored_rows(setup))
+
+        def logp(inputs: ScoreInputs) -> Float32[np.ndarray, "N T"]:
+            own = np.asarray(inputs.groups.rollout.policy_logp).reshape(inputs.sequences.tokens.shape)
+            sequences, spans = respell(setup, self.tokenizer, inputs)
+            theirs = np.asarray(scores(self.params, sequences).logp)
+            rows = [add_span_ratios(*row) for row in zip(own, theirs, spans, strict=True)]
+            return np.stack(rows)
+
+        return logp
+
+
+def install(setup: Setup) -> Setup:
+    """Add the teacher."""
+    config, algorithm = setup.config, setup.algorithm
+    source = config.algorithm.teacher
+    if not algorithm.needs("teacher_logp") or algorithm.teacher_divergence is not None:
+        raise InputError(
+            f"teacher_spans is for on_policy_distillation, but the algorithm is {config.algorithm.name}; choose that one."
+        )
+    if source is None or source == "self":
+        raise InputError(
+            "teacher_spans needs a teacher with a tokenizer of its own; set its folder or hub id with --teacher."
+        )
+    if config.reward.environment:
+        raise InputError(
+            "teacher_spans reads the text of a response, but an environment has several turns; leave one of them out."
+        )
+    if setup.tokenizer is None:  # a plan, which leaves the teacher out
+        return setup
+    folder = find_language_model(source)
+    theirs = folder_tokenizer(folder)
+    model = load_language_model(folder, config, setup.mesh, bos=theirs.bos_token_id, eos=theirs.eos_token_id)
+    teacher = SpanTeacher(*model, theirs)
+    return setup._replace(teacher=teacher).with_option(Option(NAME, measure=teacher_kl))
+
+
+def respell(setup: Setup, tokenizer: Tokenizer, inputs: ScoreInputs) -> tuple[Sequences, list[list[Span]]]:
+    """Write prompts and responses in the teacher's tokens.
+
+    Args:
+        setup: the run.
+        tokenizer: the teacher's tokenizer.
+        inputs: the rollout.
+
+    Returns:
+        The rows for the teacher, and the spans of each response; a response that the teacher's tokenizer changes has none.
+
+    Raises:
+        InputError: the teacher's tokenizer changes the texts of all responses, or cannot encode a text.
+    """
+    groups, problems, ends = inputs.groups, setup.train.prompts.problems, set(setup.train.sampling.eos_ids)
+    size, chat = groups.tokens.shape[1], setup.config.model.chat
+    by_group = [[] if index < 0 else prompt_tokens(problems[index], tokenizer, chat=chat) for index in groups.prompt_ids]
+    rows: list[list[int]] = []
+    spans: list[list[Span]] = []
+    changed = 0
+    for tokens, attention in zip(inputs.sequences.tokens, inputs.sequences.attention, strict=True):
+        ours = tokens[attention].tolist()
+        ended = bool(ours) and ours[-1] in ends
+        body = ours[:-1] if ended else ours
+        text = setup.tokenizer.decode(body)
+        theirs = tokenizer.encode(text)
+        same = tokenizer.decode(theirs) == text
+        changed += not same
+        found = align(token_ends(setup.tokenizer.decode, body), token_ends(tokenizer.decode, theirs)) if same else []
+        end = [Span((len(body), len(body) + 1), (len(theirs), len(theirs) + 1))] if ended and same else []
+        rows.append([*theirs, *[tokenizer.eos_token_id] * ended])
+        spans.append([*found, *end])
+    if changed == len(rows):
+        raise InputError(
+            f"The tokenizer of the teacher {setup.config.algorithm.teacher!r} changes every response when it encodes and decodes "
+            "it, so no span of text can be compared; choose another teacher."
+        )
+    prompts = left_pad([by_group[row // size] for row in range(len(rows))], padded_size(by_group), tokenizer.pad_token_id)
+    return Sequences(*prompts, *right_pad(rows, padded_size(rows), tokenizer.pad_token_id)), spans
+
+
+def add_span_ratios(
+    own: Float[np.ndarray, "T"], theirs: Float[np.ndarray, "U"], spans: list[Span]
+) -> Float32[np.ndarray, "T"]:
+    """Add to each token's log-probability the log-ratio of its span.
+
+    Args:
+        own: log-probabilities under the student.
+        theirs: log-probabilities of the teacher's tokens.
+        spans: the spans; a token in none stays unchanged.
+
+    Example:
+        >>> add_span_ratios(np.array([-1.0, -2.0, -1.0]), np.array([-1.0, -4.0]), [Span((0, 2), (0, 1))]).tolist()
+        [1.0, 0.0, -1.0]
+    """
+    added = np.array(own, np.float32)
+    for (begin, end), (first, last) in spans:
+        added[begin:end] += theirs[first:last].sum() - own[begin:end].sum()
+    return added
