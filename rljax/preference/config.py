@@ -96,7 +96,7 @@ class PairConfig(NetworkConfig, AdamConfig, MeshConfig, _PairSettings):
 
 @dataclass(frozen=True)
 class RewardModelConfig(PairConfig):
-    """Settings for training a reward model on preference pairs, or on solutions with labelled steps."""
+    """Settings for training a reward model on preference pairs, or on solutions with labeled steps."""
 
     model: str | None = None
     """Folder or hub id of a language or reward model to start from; without one, a small transformer with random weights."""

@@ -1,4 +1,4 @@
-"""Solutions with labelled steps as arrays, the jitted update of a process reward model, and its evaluation."""
+"""Solutions with labeled steps as arrays, the jitted update of a process reward model, and its evaluation."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.data.labelled_solutions import LabelledSolution
+from rljax.data.labeled_solutions import LabeledSolution
 from rljax.data.problem import Problem
 from rljax.data.prompts import right_pad
 from rljax.data.tokenizer import Tokenizer
@@ -64,13 +64,13 @@ class EncodedSolutions(NamedTuple):
         return SolutionRows(tokens, attention, labels, step_end)
 
 
-def problem_of(solution: LabelledSolution) -> Problem:
+def problem_of(solution: LabeledSolution) -> Problem:
     """Return the prompt of a solution as a problem without an answer."""
     return Problem(solution.prompt, "", columns=solution.columns, messages=solution.messages)
 
 
 def encode_solutions(
-    solutions: Sequence[LabelledSolution], tokenizer: Tokenizer, *, max_tokens: int, chat: bool, separator: str
+    solutions: Sequence[LabeledSolution], tokenizer: Tokenizer, *, max_tokens: int, chat: bool, separator: str
 ) -> EncodedSolutions:
     """Tokenize solutions, dropping those that are too long.
 
@@ -79,7 +79,7 @@ def encode_solutions(
 
     Example:
         >>> from rljax.data.tokenizer import CharacterTokenizer
-        >>> solution = LabelledSolution("1=", ("1", "11"), (1.0, 0.0))
+        >>> solution = LabeledSolution("1=", ("1", "11"), (1.0, 0.0))
         >>> encode_solutions([solution], CharacterTokenizer("1=;"), max_tokens=8, chat=False, separator=";")[:3]
         ([[2, 3, 2, 4, 2, 2, 4]], [[3, 6]], [(1.0, 0.0)])
     """

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from rljax.data.bad_rows import Fault
-from rljax.data.labelled_solutions import LabelledSolution, read_solutions
+from rljax.data.labeled_solutions import LabeledSolution, read_solutions
 from rljax.data.prompts import list_prompt_omissions
 from rljax.models import Params, count_parameters
 from rljax.parallel import mesh_of, micro_batches, row_shards, shardings
@@ -49,7 +49,7 @@ def make_process_training(config: RewardModelConfig) -> tuple[PairTraining, Trai
     mesh = mesh_of(config)
     check_sizes(config, mesh)
 
-    def read(dataset: str, split: str) -> tuple[list[LabelledSolution], list[Fault]]:
+    def read(dataset: str, split: str) -> tuple[list[LabeledSolution], list[Fault]]:
         return read_solutions(dataset, split=split, prompt_column=config.prompt_column, on_error=config.on_error)
 
     *rows, faults = make_split(config, read)
@@ -96,7 +96,7 @@ def make_process_training(config: RewardModelConfig) -> tuple[PairTraining, Trai
 def _notes(
     config: RewardModelConfig,
     start: RewardModel,
-    rows: Sequence[Sequence[LabelledSolution]],
+    rows: Sequence[Sequence[LabeledSolution]],
     parts: Sequence[EncodedSolutions],
 ) -> list[str]:
     """Describe what chats lose, how many solutions are too long, and how many steps are several."""

@@ -137,7 +137,7 @@ def update_of(setup: RewardSetup, state: TrainState) -> Update:
 def train_reward_model(
     config: RewardModelConfig | None = None, *, preferences: Split | None = None, resume: str | Path | None = None
 ) -> RewardModelResult:
-    """Train a reward model on preference pairs or labelled steps, and write it as a folder that rewards and critics start from.
+    """Train a reward model on preference pairs or labeled steps, and write it as a folder that rewards and critics start from.
 
     Args:
         config: all settings. Omit it on resume.

@@ -13,7 +13,7 @@ from small_runs import SMALL
 
 import rljax
 from rljax.cli import main
-from rljax.data.labelled_solutions import LabelledSolution
+from rljax.data.labeled_solutions import LabeledSolution
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import CharacterTokenizer
 from rljax.errors import InputError
@@ -63,7 +63,7 @@ def write(file, rows):
 
 
 def labelled(rows):
-    return [LabelledSolution(row["prompt"], tuple(row["completions"]), tuple(map(float, row["labels"]))) for row in rows]
+    return [LabeledSolution(row["prompt"], tuple(row["completions"]), tuple(map(float, row["labels"]))) for row in rows]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ STEPS, LABELS = "completions", "labels"
 
 
 @dataclass(frozen=True)
-class LabelledSolution:
+class LabeledSolution:
     """A solution of a problem in steps, each with a label.
 
     Args:
@@ -40,7 +40,7 @@ class LabelledSolution:
 class LoadedSolutions(NamedTuple):
     """The solutions of a dataset, and its bad rows."""
 
-    solutions: list[LabelledSolution]
+    solutions: list[LabeledSolution]
     """The solutions, one per usable row."""
     faults: list[Fault]
     """Rows that could not be used."""
@@ -49,7 +49,7 @@ class LoadedSolutions(NamedTuple):
 def read_solutions(
     path_or_id: str | Path, *, split: str = "train", prompt_column: str | None = None, on_error: OnBadPair = "fatal"
 ) -> LoadedSolutions:
-    """Read solutions with labelled steps: rows with a prompt, `completions` (the steps) and `labels`.
+    """Read solutions with labeled steps: rows with a prompt, `completions` (the steps) and `labels`.
 
     Args:
         path_or_id: a file, a folder or a dataset on the hub, as for `rljax.data.preferences.read_preferences`.
@@ -61,7 +61,7 @@ def read_solutions(
         InputError: the file or a package is missing, or the dataset is empty or has bad rows; the message gives their places.
     """
     source, rows = open_rows(path_or_id, split)
-    solutions: list[LabelledSolution] = []
+    solutions: list[LabeledSolution] = []
     faults: list[Fault] = []
     for place, row in rows:
         try:
@@ -72,7 +72,7 @@ def read_solutions(
     return LoadedSolutions(solutions, faults)
 
 
-def read_solution(row: Mapping[str, object], prompt_column: str | None = None) -> LabelledSolution:
+def read_solution(row: Mapping[str, object], prompt_column: str | None = None) -> LabeledSolution:
     """Turn a row into a solution.
 
     Args:
@@ -84,7 +84,7 @@ def read_solution(row: Mapping[str, object], prompt_column: str | None = None) -
 
     Example:
         >>> read_solution({"prompt": "1+1+1=", "completions": ["1+1=2", "2+1=4"], "labels": [True, False]})
-        LabelledSolution(prompt='1+1+1=', steps=('1+1=2', '2+1=4'), labels=(1.0, 0.0), messages=None)
+        LabeledSolution(prompt='1+1+1=', steps=('1+1=2', '2+1=4'), labels=(1.0, 0.0), messages=None)
     """
     column = prompt_column or next((name for name in PROMPT_COLUMNS if lookup(row, name) is not MISSING), None)
     if column is None:
@@ -97,7 +97,7 @@ def read_solution(row: Mapping[str, object], prompt_column: str | None = None) -
     if len(labels) != len(steps):
         raise BadRowError(f"{len(steps)} steps have {len(labels)} labels", "give one label to each step", column=LABELS)
     extra = chat_columns(row) | {name: row[name] for name in COLUMNS_NOT_IN_PROMPTS if row.get(name)}
-    return LabelledSolution(prompt, tuple(texts), tuple(map(_label, labels)), messages, extra)
+    return LabeledSolution(prompt, tuple(texts), tuple(map(_label, labels)), messages, extra)
 
 
 def _list_of(row: Mapping[str, object], column: str) -> Sequence[object]:

@@ -1,11 +1,11 @@
-"""Solutions with labelled steps: rows in TRL's stepwise format, and what is refused of them."""
+"""Solutions with labeled steps: rows in TRL's stepwise format, and what is refused of them."""
 
 import json
 
 import pytest
 
 from rljax.data.bad_rows import BadRowError
-from rljax.data.labelled_solutions import read_solution, read_solutions
+from rljax.data.labeled_solutions import read_solution, read_solutions
 from rljax.errors import InputError
 
 ROW = {"prompt": "1+1+1=", "completions": ["1+1=2", "2+1=4"], "labels": [True, 0.25]}
