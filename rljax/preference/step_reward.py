@@ -7,16 +7,17 @@ from rljax.parallel import mesh_of
 from rljax.preference.tokenizer_note import PREFIX
 from rljax.rewards import resolve
 from rljax.rewards.steps import STEP_REWARDS
-from rljax.training.config import TrainConfig
+from rljax.settings.shared_groups import MeshConfig
 
 
-def named_step_reward(name: str, config: TrainConfig, problems: Sequence[Problem]) -> Callable:
+def named_step_reward(name: str, problems: Sequence[Problem], *, devices: MeshConfig, dtype: str) -> Callable:
     """Return the step reward with this name.
 
     Args:
         name: one of `STEP_REWARDS`, `file.py:function`, or `model:FOLDER` for a process reward model.
-        config: the settings of the run, which name the devices.
         problems: the problems whose responses are judged; their chats are read.
+        devices: the settings of the mesh that holds a process reward model.
+        dtype: precision of its matrix products.
 
     Raises:
         InputError: it cannot be found, or the model in the folder does not judge steps.
@@ -25,5 +26,4 @@ def named_step_reward(name: str, config: TrainConfig, problems: Sequence[Problem
         return STEP_REWARDS[name] if name in STEP_REWARDS else resolve(name)
     from rljax.preference.reward_model import make_step_reward  # noqa: PLC0415  most runs have no reward model
 
-    mesh = mesh_of(config.devices)
-    return make_step_reward(name.removeprefix(PREFIX), mesh, chats=chats_of(problems), dtype=config.model.dtype)
+    return make_step_reward(name.removeprefix(PREFIX), mesh_of(devices), chats=chats_of(problems), dtype=dtype)

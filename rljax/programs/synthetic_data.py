@@ -90,7 +90,7 @@ def step_reward_of(settings: GenerateSettings, config: TrainConfig, problems: Se
         name = config.generated_task.step_reward
     if name is None or name == "none":
         return None
-    step_reward = named_step_reward(name, config, problems)
+    step_reward = named_step_reward(name, problems, devices=config.devices, dtype=config.model.dtype)
     return _above_half(step_reward) if name.startswith(PREFIX) else step_reward
 
 

@@ -162,4 +162,4 @@ def make_step_reward(
             f"{name} learns from the reward of each reasoning step; choose that reward with --step-reward "
             f"({', '.join(STEP_REWARDS)}, model:FOLDER, or your own file.py:function), or an environment, whose turns are steps."
         )
-    return named_step_reward(step_reward, config, problems)
+    return named_step_reward(step_reward, problems, devices=config.devices, dtype=config.model.dtype)
