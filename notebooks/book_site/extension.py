@@ -19,6 +19,8 @@ RESULTS = (
     "continual_memory",
     "federated",
     "images_of_digits",
+    "ladders",
+    "lifted_claims",
     "long_chain_algorithms",
     "quantized_answers",
     "reward_exploit",

@@ -1,0 +1,149 @@
+"""The ladders on a transformer: their arms are the papers' rows, and the committed pages match the committed runs."""
+
+import itertools
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import ladders
+import lifted_claims
+import numpy as np
+import pytest
+from ladders import ARMS, DAPO_ROWS, LADDERS, SEEDS, config_of, hash_of, measurements, report
+from lifted_claims import CLAIMS, decide, read_inputs, summary
+from scipy import stats
+
+from lab.ranks import kendall, permutation_test
+from rljax.algorithms import BY_NAME, dapo, dapo_ladder, without
+from rljax.options import INSTALLERS
+from rljax.training.parts.seams import BUILT_IN
+from rljax.training.setup import make_setup
+
+FOLDER = Path(ladders.__file__).parent
+
+
+def algorithm_of(arm):
+    """The algorithm that a run of an arm trains with."""
+    return make_setup(config_of(arm, 0, None), BUILT_IN, INSTALLERS).algorithm
+
+
+def differing_slots(one, other):
+    """Slots in which two algorithms differ; functions are compared by their descriptions."""
+    return {name for name in one._fields if repr(getattr(one, name)) != repr(getattr(other, name))}
+
+
+@pytest.mark.parametrize(("arm", "row"), [*zip(DAPO_ROWS, dapo_ladder(dapo()), strict=True)])
+def test_arms_are_rows_of_the_papers_table_with_its_rewards(arm, row):
+    expected = dapo_ladder(dapo(max_length=ladders.LIMIT, cache=ladders.LIMIT // 5))[row]
+    assert differing_slots(algorithm_of(arm), expected) == {"outcome_reward"}
+
+
+def test_each_arm_of_vapo_leaves_out_one_part():
+    full = BY_NAME["vapo"](alpha=1.0, pretraining_steps=10)
+    parts = {
+        "value pretraining": "value_pretraining",
+        "decoupled GAE": "decoupled_gae",
+        "length-adaptive GAE": "length_adaptive",
+        "clip-higher": "clip_higher",
+        "token-level loss": "token_level",
+        "positive examples": "positive_examples",
+        "group sampling": "group_sampling",
+    }
+    for name, part in parts.items():
+        found, expected = algorithm_of(f"VAPO without {name}"), without("vapo", full, part)
+        slots = differing_slots(found._replace(critic=None), expected._replace(critic=None))
+        assert slots == {"outcome_reward"}, name
+        assert found.critic.pretraining_steps == expected.critic.pretraining_steps
+        lengths = jnp.array([10, 40])
+        for critic in (found.critic, expected.critic):
+            assert (critic.policy_lambda is None) == (part == "length_adaptive")
+        if part != "length_adaptive":
+            np.testing.assert_allclose(found.critic.policy_lambda(lengths), expected.critic.policy_lambda(lengths))
+    assert config_of("VAPO without group sampling", 0, None).sampling.group_size == 1
+
+
+def test_all_arms_train_on_equally_many_responses():
+    samplings = [config_of(arm, 0, None).sampling for arm in ARMS]
+    assert {sampling.prompts * sampling.group_size for sampling in samplings} == {64}
+    assert {config_of(arm, 0, None).optimization.minibatches for arm in ARMS} == {4}
+
+
+def test_the_rank_correlation_is_that_of_scipy_and_its_range_that_of_all_orders():
+    random = np.random.default_rng(3)
+    one, other = random.normal(size=6), random.normal(size=6)
+    np.testing.assert_allclose(kendall(one, other), stats.kendalltau(one, other).statistic)
+    found = permutation_test(one, other)
+    taus = sorted(stats.kendalltau(one, order).statistic for order in itertools.permutations(other))
+    assert found.share == pytest.approx(stats.kendalltau(one, other, method="exact").pvalue)
+    assert (found.low, found.high) == pytest.approx((taus[17], taus[683]))
+    with pytest.raises(ValueError, match="two to nine"):
+        permutation_test(range(10), range(10))
+
+
+def test_ties_count_for_neither_side():
+    assert kendall([1, 2, 3], [5.0, 5.0, 7.0]) == pytest.approx(2 / 3)
+
+
+def test_measurements_of_a_run():
+    step = {"phase": "rl", "tokens_per_second": 50.0, "seconds": 2.0, "clip_fraction": 0.1}
+    step |= dict.fromkeys(ladders.STEP_METRICS, 0.5)
+    value = {"phase": "value", "tokens_per_second": 10.0, "seconds": 3.0, "value_loss": 0.4}
+    metrics = [
+        value,
+        {"phase": "eval", "step": 0, "accuracy": 0.5},
+        step,
+        step,
+        {"phase": "eval", "step": 2, "accuracy": 1},
+    ]
+    answers = [
+        {"step": 0, "completion": "1", "reward": 0.0},
+        {"step": 2, "completion": "12", "reward": 0.0},
+        {"step": 2, "completion": "1234", "reward": 1.0},
+    ]
+    found = measurements(metrics, answers)
+    assert found["tokens"] == [130, 230]
+    assert (found["wrong_length"], found["spread"]) == (2.0, 0.333)
+    assert (found["heldout"], found["clipped"], found["value_loss"]) == ([0.5, 1], [0.1, 0.1], [0.4])
+
+
+def a_row(arm, seed, *, end, truncated):
+    """A run of an arm whose accuracy and share of truncated responses are given."""
+    key = {"arm": arm, "seed": seed, "rate": None}
+    return key | {
+        "settings": hash_of(key),
+        "accuracy": [0.2] * 4 + [end] * ladders.LAST,
+        "truncated_share": [truncated] * 14,
+    }
+
+
+@pytest.mark.parametrize(("truncated", "gain", "verdict"), [(0.5, 0.1, "holds here"), (0.5, -0.1, "contradicted")])
+def test_a_claim_is_decided_only_if_its_premise_was_met(truncated, gain, verdict):
+    claim = next(claim for claim in CLAIMS if claim.name == "overlong filtering")
+
+    def rows(share):
+        ends = {"naive GRPO": 0.5, "+ overlong filtering": 0.5 + gain}
+        return [
+            a_row(arm, seed, end=end + 0.001 * seed, truncated=share + 0.001 * seed)
+            for arm, end in ends.items()
+            for seed in SEEDS
+        ]
+
+    assert decide(claim, rows(truncated)).verdict == verdict
+    assert decide(claim, rows(0.0)).verdict == "not decided"
+
+
+def body(name):
+    """A committed page without its first line, which has the date and the machine."""
+    return (FOLDER / f"{name}.md").read_text(encoding="utf-8").split("\n\n", 1)[1]
+
+
+def test_the_page_of_the_ladders_has_the_numbers_of_the_runs():
+    rows, _ = read_inputs()
+    assert body("ladders") == report(rows)
+    assert ladders.begun_arms(rows, LADDERS[0]) == [*DAPO_ROWS]
+
+
+def test_the_page_of_the_lifted_claims_has_the_numbers_of_the_runs():
+    stored = json.loads((FOLDER / "lifted_claims.json").read_text(encoding="utf-8"))
+    assert stored == summary(*read_inputs())
+    assert body("lifted_claims") == lifted_claims.report(stored)
