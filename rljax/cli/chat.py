@@ -9,7 +9,7 @@ from typing import Literal
 import tyro
 
 from rljax.cli.restarting import note
-from rljax.programs.answer_settings import Quantization
+from rljax.programs.answer_settings import CacheDtype, Quantization
 
 END, RESET = "/exit", "/reset"
 """What the user types to end the conversation, and to begin a new one."""
@@ -146,6 +146,8 @@ class Serve:
     """Tokenizer for a model folder without one: a folder or a hub id."""
     quantize: Quantization = None
     """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4)."""
+    cache_dtype: CacheDtype = None
+    """Round keys and values to 8 bits (int8); by default as in the run."""
     version: int = 0
     """Version of the weights; weights that replace them need a higher version."""
     log: Path | None = None
@@ -193,6 +195,7 @@ def run_serve(command: Serve) -> int:
         body_bytes=command.max_body_bytes,
         version=command.version,
         quantize=command.quantize,
+        cache_dtype=command.cache_dtype,
         log=command.log,
         extensions=ExtensionSettings(
             best_of=command.best_of,

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.errors import InputError
 from rljax.models.axes import constrain_sharding, row_shards, shards_of, spec_of
+from rljax.models.cache import LayerCache
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap, visible_slots
 from rljax.ops.arrays import sum_dtype
@@ -70,8 +71,7 @@ def attend(
 
 def attend_cached(
     query: Float[Array, "B T K G H"],
-    keys: Float[Array, "B K H S"],
-    values: Float[Array, "B K S H"],
+    cache: LayerCache,
     segments: Int[Array, "B S"],
     slot: Int[Array, "*R"] | int,
     *,
@@ -88,8 +88,7 @@ def attend_cached(
 
     Args:
         query: queries of the new tokens.
-        keys: rotated keys of every slot.
-        values: values of every slot.
+        cache: rotated keys and values of every slot.
         segments: above 0 if a slot contains a token.
         slot: slot of the first new token, one for all rows or one per row.
         block: number of queries that attend to all keys at once; None: `block_size` decides.
@@ -99,12 +98,14 @@ def attend_cached(
         sinks: additional score of each head, see `attend`.
     """
     rows, length, key_heads, group, _ = query.shape
+    keys, values = cache.keys.astype(query.dtype), cache.values.astype(query.dtype)
     block = block_size(rows, key_heads * group, keys.shape[3], devices=devices) if block is None else block
 
     def attended(first: Array | int, part: Float[Array, "B C K G H"]) -> Float[Array, "B C K G H"]:
         visible = visible_in_cache(segments, slot, new=length, first=first, count=part.shape[1], window=window)
         scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(part), keys, preferred_element_type=sum_dtype(part))
-        return _mix(soft_cap(scores, cap), values, visible, part, sinks)
+        scores = scores if cache.key_scale is None else scores * cache.key_scale[:, :, None].astype(scores.dtype)
+        return _mix(soft_cap(scores, cap), values, visible, part, sinks, cache.value_scale)
 
     if length <= block:
         return attended(0, query)
@@ -154,13 +155,15 @@ def _mix(
     visible: Bool[Array, "B T S"],
     query: Float[Array, "B T K G H"],
     sinks: Float[Array, "K G"] | None,
+    value_scale: Float[Array, "B K S"] | None = None,
 ) -> Float[Array, "B T K G H"]:
-    """Mix values by the softmax of scores, in the precision of `query`."""
+    """Mix values by the softmax of scores, in the precision of `query`; integers have a scale for each slot."""
     rows, length, key_heads, group, features = query.shape
     # Four axes instead of five: XLA's search for the tiles of a GPU kernel is then ten times faster.
     scores = scores.reshape(rows, key_heads * group, length, -1)
     scores = jnp.where(visible[:, None], scores, jnp.finfo(scores.dtype).min)
     attention = _softmax(scores, sinks).astype(query.dtype).reshape(rows, key_heads, group * length, -1)
+    attention = attention if value_scale is None else attention * value_scale[:, :, None].astype(query.dtype)
     mixed = jnp.einsum("BKQS,BKSH->BKQH", attention, values).reshape(rows, key_heads, group, length, features)
     return jnp.moveaxis(mixed, 3, 1)
 

@@ -137,6 +137,8 @@ NORMS = ("before", "after", "both")
 """Placement of a layer's norms: before attention and feed-forward, after each of them, or both."""
 ACTIVATIONS = ("silu", "gelu")
 """Activation function of the gate; gelu is the tanh approximation."""
+CACHE_DTYPES = (None, "int8")
+"""Precision of keys and values while responses are sampled; None: that of the products."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,8 @@ class TransformerConfig:
     """What each layer recomputes in the backward pass: one of `REMATS`."""
     attention: str = "blockwise"
     """Program for attention over complete sequences: dense, blockwise, cudnn or splash; see `rljax.models.attention`."""
+    cache_dtype: str | None = None
+    """Precision of keys and values while responses are sampled: one of `CACHE_DTYPES`."""
     scan_layers: bool = False
     """Whether complete sequences pass through equal layers in one loop; see `rljax.models.layer_blocks`."""
 
@@ -240,9 +244,11 @@ class TransformerConfig:
             raise InputError(f"rotated is {self.rotated}; an even number from 2 to head_dim={self.head_dim} is expected.")
         if self.remat not in REMATS:
             raise InputError(f"The model's remat is {self.remat!r}; choose one of {', '.join(REMATS)}.")
-        for name, known in (("norms", NORMS), ("activation", ACTIVATIONS)):
+        for name, known in (("norms", NORMS), ("activation", ACTIVATIONS), ("cache_dtype", CACHE_DTYPES)):
             if getattr(self, name) not in known:
-                raise InputError(f"The model's {name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
+                raise InputError(
+                    f"The model's {name} is {getattr(self, name)!r}; choose one of {', '.join(map(str, known))}."
+                )
         if self.window is not None and self.window < 1:
             raise InputError(f"The model's window is {self.window}; a token sees at least itself.")
         if self.full_layers != tuple(index for index in range(self.layers) if index in self.full_layers):

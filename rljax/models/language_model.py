@@ -17,18 +17,42 @@ from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.caching import cache_results
-from rljax.models.axes import INPUT_AXES, constrain_sharding, parameter_axes, shards_of, spec_of
+from rljax.models.axes import INPUT_AXES, constrain_sharding, parameter_axes, row_shards, shards_of, spec_of
+from rljax.models.cache import (
+    PAGE,
+    Cache,
+    LayerCache,
+    PagedLayer,
+    PagedPrompts,
+    PagedState,
+    PagesInUse,
+    PageTable,
+    by_device,
+    joined,
+    map_slots_of,
+    round_cache,
+    take_pages,
+)
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import Features, Packed, Scores, before_scored, scored_tokens, to_batch
 from rljax.models.policy import Copies, Params, insert_rows, path_names
 from rljax.models.quantization import Quantized
 from rljax.models.token_scores import chosen_chunk, features_scores
-from rljax.models.transformer import CACHED_KEYS, SLOTS, Cache, LayerCache, Transformer
+from rljax.models.transformer import CACHED_KEYS, SLOTS, Transformer
 
 PREFILL_TOKENS = 2_048
 """Largest number of slots of a prompt that are read at once; longer prompts are read chunk by chunk."""
 STATE_AXES = MappingProxyType(
-    {"keys": CACHED_KEYS, "values": SLOTS, "attention": ("rows", "slots"), "lengths": ("rows",), "slot": ()}
+    {
+        "keys": CACHED_KEYS,
+        "values": SLOTS,
+        "key_scale": SLOTS[:-1],
+        "value_scale": SLOTS[:-1],
+        "attention": ("rows", "slots"),
+        "lengths": ("rows",),
+        "slot": (),
+    }
+    | {"owners": ("rows", "slots"), "first": ("rows",), "page": ("rows",)}
 )
 """Array of a decode state -> its logical axes."""
 
@@ -245,6 +269,7 @@ def begin_decode(
         return model.module(params).logits(last), DecodeState(cache, attention, attention.sum(-1), jnp.int32(length))
     module = model.module(params)
     hidden, cache = module(tokens, positions_of(attention), attention.astype(jnp.int32), offset=offset)
+    cache = cache if model.config.cache_dtype is None else tuple(map(round_cache, cache))
     state = DecodeState(cache, attention, attention.sum(-1), jnp.int32(length))
     return module.logits(hidden[:, -1]), grow_decode(state, budget)
 
@@ -295,12 +320,12 @@ def empty_cache(model: Model, rows: int, slots: int) -> Cache:
     layer = LayerCache(
         constrain_sharding(keys, CACHED_KEYS, model.mesh), constrain_sharding(keys.swapaxes(2, 3), SLOTS, model.mesh)
     )
-    return (layer,) * config.layers
+    return (layer if config.cache_dtype is None else round_cache(layer),) * config.layers
 
 
 def map_cache(function: Callable[..., Array], cache: Cache) -> Cache:
     """Apply `function(array, axis=axis of the slots)` to each array of a cache."""
-    return tuple(LayerCache(function(layer.keys, axis=3), function(layer.values, axis=2)) for layer in cache)
+    return tuple(map_slots_of(function, layer) for layer in cache)
 
 
 def map_slots(function: Callable[..., Array], state: DecodeState) -> DecodeState:
@@ -365,3 +390,49 @@ def insert_prompts(state: DecodeState, fresh: DecodeState, source: Int[Array, "B
 
     fresh = map_slots(roll, fresh)
     return insert_rows(state._replace(slot=()), fresh._replace(slot=()), source)._replace(slot=slot)
+
+
+def begin_paged(
+    model: Model, params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
+) -> tuple[Float[Array, "B V"], PagedPrompts]:
+    """Read prompts, whose tokens are at the right end of their rows, for `insert_prompts_in_pages`; see `begin_decode`."""
+    del budget  # rows take pages when they need them
+    logits, state = begin_decode(model, params, tokens, attention, 0)
+    length = tokens.shape[1]
+    blocks = -(-length // PAGE)
+    slots = (length - state.lengths)[:, None] + jnp.arange(blocks * PAGE)[None]
+
+    def shifted(array: Array, *, axis: int) -> Array:
+        def one(row: Array, places: Array) -> Array:
+            return row.at[(slice(None),) * (axis - 1) + (places,)].get(mode="fill", fill_value=0)
+
+        moved = jax.vmap(one)(array, slots)
+        return jnp.moveaxis(moved.reshape(*moved.shape[:axis], blocks, PAGE, *moved.shape[axis + 1 :]), axis, 1)
+
+    return logits, PagedPrompts(map_cache(shifted, state.cache), state.lengths)
+
+
+def empty_pages(model: Model, rows: int, shared: int, own: int, sharers: int) -> PagedState:
+    """Make pools of free pages, and rows without pages.
+
+    Args:
+        model: the decoder.
+        rows: number of rows.
+        shared: number of pages that up to `sharers` rows may share.
+        own: number of other pages.
+        sharers: M.
+    """
+    layer = PagedLayer(*(empty_cache(model, count, PAGE)[0] for count in (shared, own)))
+    zeros = partial(jnp.zeros, dtype=jnp.int32)
+    tables = (PageTable(zeros((count, most)), zeros(count)) for count, most in ((shared, sharers), (own, 1)))
+    return PagedState((layer,) * model.config.layers, PagesInUse(*tables, zeros(rows), zeros(rows)))
+
+
+def advance_paged(
+    model: Model, params: Params, token: Int[Array, "B"], state: PagedState
+) -> tuple[Float[Array, "B V"], PagedState]:
+    """Read one more token of each row; return the logits of the next token. There must be enough free pages."""
+    module, devices = model.module(params), 1 if model.mesh is None else row_shards(model.mesh)
+    pages = joined(jax.vmap(take_pages)(by_device(state.pages, devices)))
+    hidden, cache = module(token[:, None], pages.lengths[:, None], pages, state.cache)
+    return module.logits(hidden[:, -1]), PagedState(cache, pages._replace(lengths=pages.lengths + 1))

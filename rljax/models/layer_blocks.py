@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PyTree
 
-from rljax.models.transformer import Cache, Layer, LayerCache, RotaryAngles
+from rljax.models.cache import Cache, LayerCache
+from rljax.models.transformer import Layer, RotaryAngles
 
 
 def run_in_blocks(

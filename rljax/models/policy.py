@@ -241,6 +241,17 @@ class TurnDecoder(NamedTuple):
     """The same as `Decoder.partition`, for this state."""
 
 
+class PagedDecoder(NamedTuple):
+    """Functions for rows whose keys and values are in pages; see `rljax.models.cache`."""
+
+    begin: Begin
+    """The same as `Decoder.begin`; the state can only be put into pages."""
+    advance: Advance
+    """The same as `Decoder.advance`."""
+    empty: Callable[[int, int, int, int], PyTree]
+    """(rows, shared pages, other pages, rows that may share a page) -> a `PagedState` whose pages are free."""
+
+
 class Decoder(NamedTuple):
     """Functions with which the built-in engine samples from a model. All of them are traced and must be hashable."""
 
@@ -262,6 +273,8 @@ class Decoder(NamedTuple):
     """(path of an array of the state, its shape) -> the mesh axes that its axes are sharded over, as in `Policy.partition`; the
     first, empty state is then sharded like later ones. None: arrays whose first axis is the row are sharded over rows only, and
     others are replicated."""
+    paged: PagedDecoder | None = None
+    """For `paged_cache`; None: rows always have room for the longest response."""
 
 
 class ValueFunction(NamedTuple):

@@ -6,6 +6,7 @@ F hidden, V vocabulary.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -19,24 +20,23 @@ from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
 from rljax.models.attention import attend_cached, attend_rows, count_attention_devices
-from rljax.models.axes import constrain_sharding, key_copies
+from rljax.models.axes import constrain_sharding, key_copies, row_shards
+from rljax.models.cache import (
+    Cache,
+    LayerCache,
+    PagedLayer,
+    PagesInUse,
+    attend_pages,
+    by_device,
+    joined,
+    map_slots_of,
+    round_cache,
+)
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap
 from rljax.models.policy import Copied, in_precision, without_copy
 from rljax.models.quantization import Quantized, quantized_product
 from rljax.ops.arrays import sum_dtype
-
-
-class LayerCache(NamedTuple):
-    """Keys and values of one layer, with heads before slots, so that a decoded token's entries are written in place."""
-
-    keys: Float[Array, "B K H S"]
-    """Rotated keys; slots last, see `rljax.models.attention.attend_cached`."""
-    values: Float[Array, "B K S H"]
-    """Values."""
-
-
-Cache = tuple[LayerCache, ...]
 
 
 class RotaryAngles(NamedTuple):
@@ -207,16 +207,16 @@ class Attention(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         angles: RotaryAngles | None,
-        segments: Int[Array, "B S"],
-        cache: LayerCache | None,
+        segments: Int[Array, "B S"] | PagesInUse,
+        cache: LayerCache | PagedLayer | None,
         slot: Int[Array, "*R"] | int,
-    ) -> tuple[Float[Array, "B T D"], LayerCache]:
+    ) -> tuple[Float[Array, "B T D"], LayerCache | PagedLayer]:
         """Attend from T new tokens to S slots.
 
         Without a cache, the slots are the tokens themselves, and each sees the earlier tokens of its segment; a new cache is
         returned. A cache is a ring buffer: it is written starting at `slot`, and a token sees all slots whose segment is not 0,
         except later new tokens, as far back as the layer's window. If each row has its own slot, tokens that would go past the
-        last slot are not written.
+        last slot are not written. In a paged cache, `segments` says who reads the pages, and each row has one new token.
         """
         rows, length, _ = x.shape
         query, key, value = self._project(x)
@@ -237,15 +237,33 @@ class Attention(nnx.Module):
             mixed = attend_rows(grouped, keys, values, segments, **options)
             mixed = self._reshard(mixed.reshape(query.shape), BY_HEAD, BY_TOKEN)
             cache = LayerCache(keys.swapaxes(2, 3), values)
+        elif isinstance(cache, PagedLayer):
+            mixed, cache = self._attend_pages(grouped, key, value, cache, segments, sinks)
         else:
             cache = self._write(cache, key.transpose(0, 2, 3, 1), values, slot)
             devices = count_attention_devices(self.mesh)
             options = {"devices": devices, "window": self.window, "cap": self.config.score_cap, "sinks": sinks}
-            mixed = attend_cached(grouped, *cache, segments, slot, **options)
+            mixed = attend_cached(grouped, cache, segments, slot, **options)
         out = product("BTNH,NHD->BTD", mixed.reshape(query.shape), self.output)
         if self.config.output_bias:
             out = out + self.output_bias[...].astype(x.dtype)[None, None]
         return out, cache
+
+    def _attend_pages(
+        self, query: Array, key: Array, value: Array, layer: PagedLayer, pages: PagesInUse, sinks: Array | None
+    ) -> tuple[Array, PagedLayer]:
+        """Attend to pages; each device has its own rows and pages."""
+        attend = partial(attend_pages, window=self.window, cap=self.config.score_cap, sinks=sinks)
+        devices = 1 if self.mesh is None else row_shards(self.mesh)
+        mixed, layer = joined(jax.vmap(attend)(*by_device((query[:, 0], key[:, 0], value[:, 0], layer, pages), devices)))
+        return mixed[:, None], PagedLayer(*map(self._place, layer))
+
+    def _place(self, layer: LayerCache) -> LayerCache:
+        """Shard a cache over the devices."""
+        return map_slots_of(self._place_array, layer)
+
+    def _place_array(self, array: Array, *, axis: int) -> Array:
+        return constrain_sharding(array, CACHED_KEYS if axis == 3 else SLOTS[: array.ndim], self.mesh)
 
     def _reshard(self, array: Float[Array, "B T N H"], *axes: tuple[str, ...]) -> Float[Array, "B T N H"]:
         """Pass an array from one sharding to the next, so that the compiler exchanges exactly this array."""
@@ -255,14 +273,16 @@ class Attention(nnx.Module):
 
     def _write(self, cache: LayerCache, keys: Array, values: Array, slot: Array | int) -> LayerCache:
         """Write new tokens into the cache, starting at a slot."""
-        if jnp.ndim(slot) == 0:
-            keys = jax.lax.dynamic_update_slice_in_dim(cache.keys, keys, slot, axis=3)
-            values = jax.lax.dynamic_update_slice_in_dim(cache.values, values, slot, axis=2)
-        else:  # row by row, so that devices with different rows need not communicate
-            slots = jnp.reshape(slot, (-1, 1)) + jnp.arange(values.shape[2])[None]
-            keys = jax.vmap(lambda row, new, slots: row.at[:, :, slots].set(new, mode="drop"))(cache.keys, keys, slots)
-            values = jax.vmap(lambda row, new, slots: row.at[:, slots].set(new, mode="drop"))(cache.values, values, slots)
-        return LayerCache(constrain_sharding(keys, CACHED_KEYS, self.mesh), constrain_sharding(values, SLOTS, self.mesh))
+        slots = jnp.reshape(slot, (-1, 1)) + jnp.arange(values.shape[2])[None]
+
+        def write(held: Array, new: Array, *, axis: int) -> Array:
+            if jnp.ndim(slot) == 0:
+                return jax.lax.dynamic_update_slice_in_dim(held, new, slot, axis=axis)
+            places = (slice(None),) * (axis - 1)  # row by row, so that devices with different rows need not communicate
+            return jax.vmap(lambda row, new, slots: row.at[(*places, slots)].set(new, mode="drop"))(held, new, slots)
+
+        new = LayerCache(keys, values)
+        return self._place(map_slots_of(write, cache, new if cache.key_scale is None else round_cache(new)))
 
 
 def activation_of(config: TransformerConfig) -> Callable[[Array], Array]:
@@ -329,10 +349,10 @@ class Layer(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         angles: RotaryAngles | None,
-        segments: Int[Array, "B S"],
-        cache: LayerCache | None,
+        segments: Int[Array, "B S"] | PagesInUse,
+        cache: LayerCache | PagedLayer | None,
         slot: Int[Array, "*R"] | int,
-    ) -> tuple[Float[Array, "B T D"], LayerCache]:
+    ) -> tuple[Float[Array, "B T D"], LayerCache | PagedLayer]:
         """Return the new residual stream and this layer's keys and values."""
         inner = x if self.norms == "after" else self.attention_norm(x)
         added, cache = self.attention(inner, angles, segments, cache, slot)
@@ -360,12 +380,12 @@ class Transformer(nnx.Module):
         self,
         tokens: Int[Array, "B T"],
         positions: Int[Array, "B T"],
-        segments: Int[Array, "B S"],
-        cache: Cache | None = None,
+        segments: Int[Array, "B S"] | PagesInUse,
+        cache: Cache | tuple[PagedLayer, ...] | None = None,
         slot: Int[Array, "*R"] | int = 0,
         *,
         offset: Float[Array | np.ndarray, "B T D"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], Cache]:
+    ) -> tuple[Float[Array, "B T D"], Cache | tuple[PagedLayer, ...]]:
         """Run the layers; see `Attention` for `segments`, `cache` and `slot`. `offset` is added to the token embeddings."""
         x = self._look_up(tokens, is_decoding=cache is not None)
         if self.config.embedding_scale != 1:

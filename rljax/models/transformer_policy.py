@@ -20,9 +20,12 @@ from rljax.models.language_model import (
     Model,
     abstract_params,
     advance_decode,
+    advance_paged,
     begin_decode,
+    begin_paged,
     decode_weights,
     empty_cache,
+    empty_pages,
     extend_rows,
     grow_cache,
     grow_decode,
@@ -34,7 +37,7 @@ from rljax.models.language_model import (
     token_features,
 )
 from rljax.models.model_folder import ModelContents, write_model
-from rljax.models.policy import Decoder, HostParams, Params, Policy, TurnDecoder, ValueFunction, path_names
+from rljax.models.policy import Decoder, HostParams, PagedDecoder, Params, Policy, TurnDecoder, ValueFunction, path_names
 from rljax.models.quantization import quantize_parameter, quantize_params
 from rljax.models.value_model import ValueModel, init_value_params, value_contents, value_model, value_outputs
 
@@ -103,6 +106,7 @@ def transformer_policy(
             grow_decode,
             TurnDecoder(cached_partial(empty_cache, sampler), cached_partial(extend_rows, sampler), grow_cache, partition),
             partition,
+            PagedDecoder(*(cached_partial(function, sampler) for function in (begin_paged, advance_paged, empty_pages))),
         ),
         value_function=cache_results(
             lambda size, surprisal: value_function(

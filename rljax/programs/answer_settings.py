@@ -19,6 +19,9 @@ MessagesSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-reward-mes
 Quantization = Literal["int8", "nf4"] | None
 """Type that the weights of an answering model are rounded to; None means that they are not rounded."""
 
+CacheDtype = Literal["int8"] | None
+"""Precision of an answering model's keys and values; None means as in the run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerSettings:
@@ -42,6 +45,8 @@ class AnswerSettings:
     """Which checkpoint of the run to use."""
     quantize: Quantization = None
     """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4), which need a quarter or an eighth of the memory of float32."""
+    cache_dtype: CacheDtype = None
+    """Round keys and values to 8 bits (int8); by default as in the run."""
     max_response_tokens: int | None = None
     """Maximum number of tokens of a response; by default the run's."""
     top_k: int | None = None

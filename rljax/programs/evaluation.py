@@ -132,6 +132,7 @@ def answer_problems(
         trust=settings.trust,
         accept_changes=settings.accept_changes,
         quantize=settings.quantize,
+        cache_dtype=settings.cache_dtype,
         limit=settings.limit,
         environment_options=settings.environment_options,
         **parts._replace(reward=reward, environment=environment)._asdict(),
@@ -203,6 +204,7 @@ def open_sampler(
         trust=settings.trust,
         accept_changes=settings.accept_changes,
         quantize=settings.quantize,
+        cache_dtype=settings.cache_dtype,
     )
     opened.check_judges()
     opened.say_unused(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)

@@ -12,7 +12,7 @@ import jax
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.programs.answer_settings import Quantization
+from rljax.programs.answer_settings import CacheDtype, Quantization
 from rljax.programs.conversation import check_context
 from rljax.programs.trained_policy import OpenPolicy, Which, find_run, load
 from rljax.rollout.engine import DecodingEngine
@@ -83,6 +83,8 @@ class ServeSettings(NamedTuple):
     """Version of the first weights."""
     quantize: Quantization = None
     """Type that the weights are rounded to, including weights that replace them later."""
+    cache_dtype: CacheDtype = None
+    """Precision of keys and values."""
     log: Path | None = None
     """Folder of the log of answers and feedback."""
     extensions: ExtensionSettings = NO_EXTENSIONS
@@ -102,6 +104,7 @@ def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
         problems=None if needs_problems else [Problem("", "", messages=({"role": "user", "content": ""},))],
         max_response_tokens=settings.most_tokens,
         quantize=settings.quantize,
+        cache_dtype=settings.cache_dtype,
     )
     opened.say_unused(temperature=1.0, top_k=None, top_p=None)  # unless a request sets them
     return opened

@@ -25,7 +25,7 @@ from rljax.models.huggingface import locate
 from rljax.models.quantization import check_blocks, quantize_params
 from rljax.parallel import is_first, mesh_of, policy_shardings, put, with_places
 from rljax.parallel.memory import device_bytes
-from rljax.programs.answer_settings import Quantization
+from rljax.programs.answer_settings import CacheDtype, Quantization
 from rljax.records import required
 from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.rollout.environment import ENVIRONMENTS, environment_of, other_policy_in, prompts_for
@@ -283,6 +283,7 @@ def load(
     trust: bool = False,
     accept_changes: bool = False,
     quantize: Quantization = None,
+    cache_dtype: CacheDtype = None,
 ) -> OpenPolicy:
     """Open the policy of a run, or a Hugging Face model.
 
@@ -308,6 +309,7 @@ def load(
         accept_changes: whether to open a run even if its held-out rows, reward, chat template or tokenizer have changed since
             its last start.
         quantize: "int8" or "nf4" rounds the matrices of the layers to 8 or 4 bits, after an adapter is merged in.
+        cache_dtype: "int8" rounds keys and values to 8 bits; None leaves them as in the run.
 
     Returns:
         The policy. Its answers can be sampled, but not judged, if a reward or an environment was passed to `train` and neither is
@@ -323,7 +325,7 @@ def load(
     )
     named, own = (environment, None) if isinstance(environment, str) else (None, environment)
     others = {"environment": named, "environment_options": None if named is None else environment_options}
-    others |= {"max_response_tokens": max_response_tokens, "reward_messages": reward_messages}
+    others |= {"max_response_tokens": max_response_tokens, "reward_messages": reward_messages, "cache_dtype": cache_dtype}
     config = _override(config, reward, tokenizer=tokenizer, **others)
     if problems is None and dataset is not None:
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)

@@ -310,7 +310,8 @@ def begin_dialogue(
     """Begin episodes of several turns.
 
     A `DialogueEngine` begins them itself. A `DecodingEngine` keeps what the model has read between the turns of an episode, if its
-    decoder has `turns` and there are first turns to size the rows by. Any other engine reads the full context at each turn.
+    decoder has `turns`, its cache is contiguous and there are first turns to size the rows by. Any other engine reads the full
+    context at each turn.
 
     Args:
         engine: samples the turns.
@@ -320,7 +321,8 @@ def begin_dialogue(
     """
     if isinstance(engine, DialogueEngine):
         return engine.dialogue(params, requests)
-    if isinstance(engine, DecodingEngine) and engine.decoder.turns is not None and (requests or later):
+    has_turns = isinstance(engine, DecodingEngine) and engine.paged is None and engine.decoder.turns is not None
+    if isinstance(engine, DecodingEngine) and has_turns and (requests or later):
         return CachedDialogue(engine, params, requests, later)
     return RereadingDialogue(engine, params, requests)
 

@@ -64,6 +64,8 @@ class DecodingEngine:
         slots: maximum number of rows that are decoded at once: a number, or a function that computes it for each call, such as
             `rljax.rollout.slots.FittingSlots`. The key/value cache has as many rows, each for a prompt and its response.
         text: function that turns token ids into text; needed only for stop strings. `rljax.rollout.stopping.Decode` describes it.
+        paged: expected length of a response as a share of the longest one: keys and values are then in pages that rows take as
+            they grow, see `rljax.rollout.paged`. None: each row has room for the longest response.
     """
 
     decoder: Decoder
@@ -71,6 +73,14 @@ class DecodingEngine:
     prompt_length: int
     slots: int | Slots = 256
     text: Decode | None = None
+    paged: float | None = None
+
+    def __post_init__(self):
+        """Reject pages that the model cannot read."""
+        if self.paged is not None and self.decoder.paged is None:
+            raise InputError(
+                f"paged_cache={self.paged} needs a decoder with `paged`, which this policy does not have; leave it out."
+            )
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Sample a response to each request; requests that differ only in budget and stop strings are decoded together.
@@ -130,6 +140,11 @@ class DecodingEngine:
         self, params: Params, requests: Sequence[Request], *, final_pieces: int
     ) -> Iterator[dict[int, Response]]:
         """Sample responses to requests with the same settings; once all have begun, yield the rest in `final_pieces` pieces."""
+        if self.paged is not None:
+            from rljax.rollout.paged import sample_in_pages  # noqa: PLC0415  most runs have no pages
+
+            yield from sample_in_pages(self, params, requests, self.paged, final_pieces=final_pieces)
+            return
         budget = max(request.sampling.max_tokens for request in requests)
         sampling = requests[0].sampling._replace(max_tokens=budget, stop=())
         length = padded_length(requests, self.prompt_length)
@@ -140,7 +155,7 @@ class DecodingEngine:
         empty = partial(empty_rows, self.decoder, params, **sizes, mesh=self.mesh)
         decoding = Decoding(empty(rows=slots, room=room), np.full(slots, -1), room)
         for block in blocks_of(requests, slots, length, row_shards(self.mesh)):
-            prompts = self._read(params, requests, block, length, 0 if can_grow else budget)
+            prompts = self.read_block(params, requests, block, length, 0 if can_grow else budget)
             waiting = block.waiting
             while waiting:
                 if (decoding.request_of_row >= 0).all():
@@ -182,28 +197,40 @@ class DecodingEngine:
     ) -> tuple[Decoding, dict[int, Response]]:
         """Sample until `enough` rows have ended; return their responses and free these rows."""
         responses: dict[int, Response] = {}
-        budget, request_of_row = sampling.max_tokens, decoding.request_of_row.copy()
-        check = CHECK_TOKENS if any(request.sampling.stop for request in requests) else budget
         while True:
-            most = check if decoding.room == budget else min(check, decoding.room - decoding.written)
-            rows, steps = decode(self.decoder, params, decoding.rows, np.int32(enough), np.int32(most), sampling=sampling)
-            decoding = decoding._replace(
-                rows=rows, request_of_row=request_of_row, written=decoding.written + int(fetch(steps))
-            )
-            del rows  # a second reference would keep the old cache alive after it has been copied
-            ended, samples = fetch((decoding.rows.ended, decoding.rows.samples))
-            cut = self._find_stops(samples, ended, request_of_row, requests)
-            finished = [row for row in np.flatnonzero(request_of_row >= 0).tolist() if ended[row] or row in cut]
-            for row in finished:
-                responses[int(request_of_row[row])] = _response(requests[request_of_row[row]], samples, row, cut.get(row))
-            request_of_row[finished] = -1
-            over = ended.copy()
-            over[list(cut)] = True
-            if cut:
-                decoding = decoding._replace(rows=decoding.rows._replace(ended=put_rows(self.mesh, over)))
-            if over.sum() >= enough:
+            left = sampling.max_tokens if decoding.room == sampling.max_tokens else decoding.room - decoding.written
+            decoding, ended, over = self.decode_some(params, decoding, requests, enough, left, sampling)
+            responses |= ended
+            if over >= enough:
                 return decoding, responses
-            decoding = self.grow(decoding, budget)
+            decoding = self.grow(decoding, sampling.max_tokens)
+
+    def decode_some(
+        self, params: Params, decoding: Decoding, requests: Sequence[Request], enough: int, most: int, sampling: Sampling
+    ) -> tuple[Decoding, dict[int, Response], int]:
+        """Sample at most `most` tokens per row, fewer with stop strings, until `enough` rows have ended, and free these rows.
+
+        Returns:
+            The rows, the responses that have ended, and the number of rows without a response.
+        """
+        responses: dict[int, Response] = {}
+        request_of_row = decoding.request_of_row.copy()
+        if any(request.sampling.stop for request in requests):
+            most = min(most, CHECK_TOKENS)
+        rows, steps = decode(self.decoder, params, decoding.rows, np.int32(enough), np.int32(most), sampling=sampling)
+        decoding = decoding._replace(rows=rows, request_of_row=request_of_row, written=decoding.written + int(fetch(steps)))
+        del rows  # a second reference would keep the old cache alive after it has been copied
+        ended, samples = fetch((decoding.rows.ended, decoding.rows.samples))
+        cut = self._find_stops(samples, ended, request_of_row, requests)
+        finished = [row for row in np.flatnonzero(request_of_row >= 0).tolist() if ended[row] or row in cut]
+        for row in finished:
+            responses[int(request_of_row[row])] = _response(requests[request_of_row[row]], samples, row, cut.get(row))
+        request_of_row[finished] = -1
+        over = ended.copy()
+        over[list(cut)] = True
+        if cut:
+            decoding = decoding._replace(rows=decoding.rows._replace(ended=put_rows(self.mesh, over)))
+        return decoding, responses, int(over.sum())
 
     def _find_stops(
         self,
@@ -224,7 +251,9 @@ class DecodingEngine:
                 found |= {} if end is None else {row: end}
         return found
 
-    def _read(self, params: Params, requests: Sequence[Request], block: "Block", length: int, room: int) -> list[Prompts]:
+    def read_block(
+        self, params: Params, requests: Sequence[Request], block: "Block", length: int, room: int
+    ) -> list[Prompts]:
         """Read the prompts of a block, one part after the other; rows and parts are padded, so that few programs are compiled."""
         tokens = [requests[index].prompt_tokens for index in block.prompts]
         parts: list[Prompts] = []

@@ -203,10 +203,18 @@ def empty_rows(
     """
     prompts, attention = jnp.zeros((rows, length), jnp.int32), jnp.zeros((rows, length), bool)
     begun = jax.eval_shape(partial(read_prompts, decoder, budget=room), params, prompts, attention)
+    state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), begun.state)
+    return waiting_rows(decoder, state, rows=rows, budget=budget, kept=kept, mesh=mesh)
+
+
+def waiting_rows(
+    decoder: Decoder, state: PyTree, *, rows: int, budget: int, kept: int | None = None, mesh: Mesh | None = None
+) -> Rows:
+    """Return rows that all wait for a prompt, with this empty state; see `empty_rows`."""
     ids = None if kept is None else jnp.full((rows, budget, kept), -1, jnp.int32)
     numbers, whole, none = jnp.zeros((rows, budget), jnp.float32), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
     empty = Rows(
-        state=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), begun.state),
+        state=state,
         token=whole,
         ended=~none,
         inputs=RowInputs(jnp.zeros((rows, 2), jnp.uint32), whole),

@@ -185,6 +185,8 @@ class FittingSlots:
         per_row: bytes per row in addition to its cache.
         refuses: whether to raise an error if not even one row per device fits; otherwise one row is decoded.
         peak: function that returns the peak bytes of caches on a device: `peak_bytes`, or `turn_bytes` in a dialogue.
+        share: expected length of a response as a share of the longest one, if keys and values are in pages; see
+            `rljax.rollout.paged`.
     """
 
     decoder: Decoder
@@ -194,6 +196,7 @@ class FittingSlots:
     per_row: int = 0
     refuses: bool = True
     peak: Callable[[Caches], int] = peak_bytes
+    share: float | None = None
 
     def __call__(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> int:
         """Return the number of rows for a call.
@@ -234,6 +237,10 @@ class FittingSlots:
 
     def _cache_bytes(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> Callable[[int], int]:
         """Return a function from the number of rows to the bytes of `cache`."""
+        if self.share is not None and self.peak is peak_bytes:
+            from rljax.rollout.paged import count_pool_bytes  # noqa: PLC0415  most runs have no pages
+
+            return count_pool_bytes(self.decoder, params, self.mesh, requests, prompts, length, budget, self.share)
         devices, room = row_shards(self.mesh), budget if self.decoder.grow is None else 0
         of_decode = {"length": length, "budget": budget, "devices": devices, "on_cpus": is_on_cpus(self.mesh)}
         row, prompt = (row_bytes(self.decoder, params, self.mesh, length, tokens) for tokens in (budget, room))

@@ -128,6 +128,7 @@ def check_engine(config: Any) -> None:
     check_at_least(0, config, ["delay"])
     check_at_least(1, config, ["staleness"])
     check_positive(config, ["engine_patience"])
+    check_positive_share(config, ["paged_cache"])
     if config.delay and config.staleness:
         raise InputError(
             f"sampler_delay={config.delay} and staleness={config.staleness} both set the age of the sampler's parameters; leave "
@@ -135,6 +136,10 @@ def check_engine(config: Any) -> None:
         )
     if config.engine_server not in (None, "rljax", "vllm", "sglang"):
         raise InputError(f"engine_server is {config.engine_server!r}; choose rljax, vllm or sglang.")
+    if config.paged_cache is not None and config.engine_url is not None:
+        raise InputError(
+            f"paged_cache={config.paged_cache} is for the built-in engine, but the server at engine_url samples; leave one out."
+        )
     if config.engine_url is not None and not config.engine_url.startswith(("http://", "https://")):
         raise InputError(f"engine_url is {config.engine_url!r}; give an address such as http://127.0.0.1:8000.")
 

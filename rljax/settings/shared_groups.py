@@ -18,6 +18,9 @@ class NetworkConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of matrix products. Parameters stay float32. NVIDIA GPUs before the A100 (compute capability 8.0) cannot multiply
     in bfloat16, so bfloat16 is rejected there."""
+    cache_dtype: Literal["int8"] | None = None
+    """Precision of keys and values while responses are sampled: int8 halves the cache of bfloat16 (a fourth of float32). It changes
+    the sampler's log-probabilities: watch sampler_gap. By default the precision of matrix products."""
     remat: Literal["none", "full", "dots", "dots_no_batch", "sqrt"] = "none"
     """What the backward pass computes again to save memory: full (all; only the input of each layer is kept), sqrt (all, twice;
     about 2 √L inputs of L layers are kept), dots_no_batch (all except products with weights), dots (all except products, including
@@ -132,6 +135,10 @@ class EngineConfig:
     engine_patience: float | None = None
     """With --engine-url: number of seconds to retry a server that does not answer, by default 120. Then the run saves its work and
     ends with exit code 75."""
+    paged_cache: float | None = None
+    """Keep keys and values in pages that responses take as they grow. The number is the expected length of a response as a share of
+    --max-response-tokens, such as 0.15: about as many responses are decoded at once as fit with this length. By default each has
+    room for the longest response, because pages change log-probabilities by rounding and add programs to compile."""
     delay: Annotated[int, tyro.conf.arg(name="sampler-delay")] = 0
     """Sample the responses of a step with the parameters of this many RL steps ago, like the sampler of an asynchronous trainer;
     the first steps use the initial parameters. This keeps one copy of the trained parameters per step of delay. The ratio is

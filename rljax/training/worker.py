@@ -33,7 +33,7 @@ def make_engine(
             "pass an engine to train()."
         )
     slots = decode_slots(config, policy, mesh := mesh_for_sampling(mesh), left=free_bytes)
-    return DecodingEngine(policy.decoder, mesh, prompt_length, slots, text)
+    return DecodingEngine(policy.decoder, mesh, prompt_length, slots, text, config.sampling.paged_cache)
 
 
 def make_worker(

@@ -12,6 +12,7 @@ from flax import nnx
 
 from rljax.models import attention
 from rljax.models.attention import attend, attend_cached, attend_within
+from rljax.models.cache import LayerCache
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import visible_slots
 from rljax.models.transformer import Transformer
@@ -60,7 +61,7 @@ def test_blocks_match_a_softmax_by_loops(block, window):
 def test_capped_scores_and_sinks_match_a_softmax_by_loops(block, cap, sinks, window):
     mixed = attend_within(QUERY, KEY, VALUE, SEGMENTS, block=block, window=window, cap=cap, sinks=sinks)
     np.testing.assert_allclose(mixed, attend_by_loops(SLOTS if window is None else window, cap, sinks), atol=1e-5)
-    last = QUERY[:, -1:], KEY.swapaxes(2, 3), VALUE, jnp.ones_like(SEGMENTS), SLOTS - 1
+    last = QUERY[:, -1:], LayerCache(KEY.swapaxes(2, 3), VALUE), jnp.ones_like(SEGMENTS), SLOTS - 1
     expected = attend(QUERY[:, -1:], KEY, VALUE, jnp.ones((ROWS, 1, SLOTS), bool), cap=cap, sinks=sinks)
     np.testing.assert_allclose(attend_cached(*last, cap=cap, sinks=sinks), expected, atol=1e-5)
 
@@ -92,7 +93,8 @@ def test_new_tokens_see_a_cache_up_to_themselves(block, slot, new, window):
         weights = np.exp(scores) / np.exp(scores).sum()
         expected[row, token, key, group] = sum(w * values[row, key, s] for w, s in zip(weights, seen, strict=True))
     for slots in (slot, jnp.full(ROWS, slot)):
-        mixed = attend_cached(QUERY[:, :new], KEY.swapaxes(2, 3), VALUE, SEGMENTS, slots, block=block, window=window)
+        cache = LayerCache(KEY.swapaxes(2, 3), VALUE)
+        mixed = attend_cached(QUERY[:, :new], cache, SEGMENTS, slots, block=block, window=window)
         np.testing.assert_allclose(mixed, expected, atol=1e-5)
 
 

@@ -32,7 +32,7 @@ def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
             hidden=config.hidden,
         )
     shape = replace(shape, compute_dtype=config.dtype, attention=config.attention)
-    return replace(shape, remat=config.remat, scan_layers=config.scan_layers)
+    return replace(shape, remat=config.remat, scan_layers=config.scan_layers, cache_dtype=config.cache_dtype)
 
 
 def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy:

@@ -1,0 +1,392 @@
+"""Key/value caches: contiguous ones, and pages that rows take as they grow.
+
+A contiguous cache has room for the longest response in every row. A paged one has a pool of pages of `PAGE` tokens; a row takes a
+page when its last one is full, so its memory follows its own length (arXiv:2309.06180). Responses to the same prompt that begin
+together share the pages of the prompt. Attention multiplies each page with the queries of its rows, and then sums over the pages of
+a row, so it reads each page once and nothing else.
+
+Axes: B rows, N pages, M rows that may share a page, K key/value heads, G query heads per key head, H features per head, S slots,
+and J blocks of `PAGE` tokens. All pages of a row are on the row's device, and all functions here are for one device.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Int8, PyTree
+
+from rljax.models.packed import soft_cap
+from rljax.ops.arrays import sum_dtype
+
+PAGE = 64
+"""Tokens per page. Half a page per row stays empty on average; smaller pages have more partial sums to add."""
+SHARERS = 8
+"""Largest number of rows that share the pages of a prompt."""
+
+
+class LayerCache(NamedTuple):
+    """Keys and values of one layer, with heads before slots, so that a decoded token's entries are written in place.
+
+    The first axis is the row, or in a pool the page.
+    """
+
+    keys: Float[Array, "B K H S"] | Int8[Array, "B K H S"]
+    """Rotated keys; slots last, see `rljax.models.attention.attend_cached`."""
+    values: Float[Array, "B K S H"] | Int8[Array, "B K S H"]
+    """Values."""
+    key_scale: Float[Array, "B K S"] | None = None
+    """If the keys are integers: the factor of each head of each token; see `round_to_int8`."""
+    value_scale: Float[Array, "B K S"] | None = None
+    """The same for the values."""
+
+
+Cache = tuple[LayerCache, ...]
+
+
+def map_slots_of(function: Callable[..., Array], *layers: LayerCache) -> LayerCache:
+    """Apply `function(array of each layer, axis=axis of the slots)` to each array of a layer."""
+    names = {"keys": 3, "values": 2} | ({} if layers[0].key_scale is None else {"key_scale": 2, "value_scale": 2})
+    arrays = {name: function(*(getattr(layer, name) for layer in layers), axis=axis) for name, axis in names.items()}
+    return LayerCache(**arrays)
+
+
+class PagedLayer(NamedTuple):
+    """The two pools of one layer."""
+
+    shared: LayerCache
+    """Pages of prompts, each with up to M rows."""
+    own: LayerCache
+    """Pages with one row each."""
+
+
+class PageTable(NamedTuple):
+    """Who reads the pages of a pool."""
+
+    owners: Int[Array, "N M"]
+    """Indices of the rows that read a page, counted from 1; 0 for none."""
+    first: Int[Array, "N"]
+    """Position of the page's first token in its rows."""
+
+
+class PagesInUse(NamedTuple):
+    """What attention has to know about pages."""
+
+    shared: PageTable
+    """Table of the shared pages."""
+    own: PageTable
+    """Table of the other pages."""
+    lengths: Int[Array, "B"]
+    """Number of tokens in each row before the new one."""
+    page: Int[Array, "B"]
+    """Page of the row's last token, counted from 1; 0 for a row without pages."""
+
+
+class PagedState(NamedTuple):
+    """State of rows with pages; all zeros before the first prompts are put into it."""
+
+    cache: tuple[PagedLayer, ...]
+    """The pools of every layer."""
+    pages: PagesInUse
+    """Who reads them."""
+
+
+class PagedPrompts(NamedTuple):
+    """Prompts that the model has read, before they are copied into pages."""
+
+    blocks: Cache
+    """Keys `[E J K H S]` and values `[E J K S H]` in blocks of S = `PAGE` tokens, the first token first."""
+    lengths: Int[Array, "E"]
+    """Number of tokens of each prompt."""
+
+
+class _PartialSums(NamedTuple):
+    """Sums over the pages of each row."""
+
+    highest: Float[Array, "B K G"]
+    """The largest score."""
+    weights: Float[Array, "B K G"]
+    """Sum of exp(score - highest)."""
+    values: Float[Array, "B K G H"]
+    """Sum of exp(score - highest) times the value."""
+
+
+def round_to_int8(x: Float[Array, "*S"], *, axis: int) -> tuple[Int8[Array, "*S"], Float[Array, "*R"]]:
+    """Round keys or values to 8 bits, with a factor for each head of each token.
+
+    ::
+
+        c = max |x| / 127 over the features of a head        q = round(x / c)        |x - c q| <= c / 2
+
+    Args:
+        x: keys or values.
+        axis: axis of the features.
+
+    Returns:
+        q, and c without that axis, float32.
+
+    Source:
+        arXiv:2305.14314, equation 1, for each head of each token; its quantization constant is 1 / c.
+
+    Example:
+        >>> codes, scale = round_to_int8(jnp.array([[1.27, -0.5]]), axis=1)
+        >>> codes.tolist(), scale.round(4).tolist()
+        ([[127, -50]], [0.009999999776482582])
+    """
+    wide = x.astype(jnp.float32)
+    scale = jnp.abs(wide).max(axis, keepdims=True) / 127
+    codes = jnp.round(wide / jnp.where(scale > 0, scale, 1.0)).astype(jnp.int8)
+    return codes, scale.squeeze(axis)
+
+
+def round_cache(layer: LayerCache) -> LayerCache:
+    """Round the keys and values of a layer to 8 bits."""
+    (keys, key_scale), (values, value_scale) = round_to_int8(layer.keys, axis=2), round_to_int8(layer.values, axis=3)
+    return LayerCache(keys, values, key_scale, value_scale)
+
+
+def attend_pages(
+    query: Float[Array, "B K G H"],
+    key: Float[Array, "B K H"],
+    value: Float[Array, "B K H"],
+    layer: PagedLayer,
+    pages: PagesInUse,
+    *,
+    window: int | None = None,
+    cap: float | None = None,
+    sinks: Float[Array, "K G"] | None = None,
+) -> tuple[Float[Array, "B K G H"], PagedLayer]:
+    """Write a new token of each row, and attend from it to the pages of the row.
+
+    With s the scores of a page's tokens, each page n has a maximum m_n, a weight and a sum of values, which are combined over the
+    pages of a row::
+
+        w_n = Σ exp(s - m_n)    o_n = Σ exp(s - m_n) v    o = Σ_n exp(m_n - m) o_n / Σ_n exp(m_n - m) w_n    m = max_n m_n
+
+    Args:
+        query: query of the new token.
+        key: its rotated key.
+        value: its value.
+        layer: the pools.
+        pages: who reads them; the page of the new token has been taken.
+        window: largest number of tokens that a token sees.
+        cap: bound of the scores, see `rljax.models.attention.attend`.
+        sinks: additional score of each head.
+    """
+    own = layer.own
+    place = jnp.where(pages.page > 0, pages.page - 1, len(own.keys))  # beyond the end: not written
+    offset = pages.lengths % own.keys.shape[3]
+    new = LayerCache(key[..., None], value[:, :, None])
+    new = new if own.key_scale is None else round_cache(new)
+
+    def write(pool: Array, token: Array, *, axis: int) -> Array:
+        return pool.at[(place, *[slice(None)] * (axis - 1), offset)].set(token.squeeze(axis), mode="drop")
+
+    own = map_slots_of(write, own, new)
+    options = {"window": window, "cap": cap}
+    sums = _sums(query, layer.shared, pages.shared, pages.lengths, **options)
+    sums = _add(sums, _sums(query, own, pages.own, pages.lengths, **options))
+    if sinks is not None:
+        sink = jnp.broadcast_to(sinks.astype(sums.highest.dtype), sums.highest.shape)
+        sums = _add(sums, _PartialSums(sink, jnp.ones_like(sink), jnp.zeros_like(sums.values)))
+    weights = jnp.where(sums.weights > 0, sums.weights, 1)  # a row without pages
+    return (sums.values / weights[..., None]).astype(query.dtype), PagedLayer(layer.shared, own)
+
+
+def _sums(
+    query: Float[Array, "B K G H"],
+    pool: LayerCache,
+    table: PageTable,
+    lengths: Int[Array, "B"],
+    *,
+    window: int | None,
+    cap: float | None,
+) -> _PartialSums:
+    """Attend to each page of a pool from its rows, and sum over the pages of each row."""
+    (rows, key_heads, group, features), (count, sharers) = query.shape, table.owners.shape
+    owner = jnp.maximum(table.owners - 1, 0)
+    asking = jnp.moveaxis(query[owner] * features**-0.5, 1, 2).reshape(count, key_heads, sharers * group, features)
+    keys, values = (part.astype(query.dtype) for part in (pool.keys, pool.values))
+    scores = jnp.einsum("NKQH,NKHS->NKQS", asking, keys, preferred_element_type=sum_dtype(query))
+    scores = scores if pool.key_scale is None else scores * pool.key_scale[:, :, None].astype(scores.dtype)
+    scores = soft_cap(scores, cap).reshape(count, key_heads, sharers, group, -1)
+    distance = lengths[owner][:, :, None] - table.first[:, None, None] - jnp.arange(scores.shape[-1])[None, None]
+    visible = (table.owners > 0)[:, :, None] & (distance >= 0)
+    if window is not None:
+        visible &= distance < window
+    visible = visible[:, None, :, None]
+    lowest = jnp.finfo(scores.dtype).min
+    scores = jnp.where(visible, scores, lowest)
+    highest = scores.max(-1)
+    weights = jnp.where(visible, jnp.exp(scores - highest[..., None]), 0)
+    factors = weights.reshape(count, key_heads, sharers * group, -1)
+    factors = factors if pool.value_scale is None else factors * pool.value_scale[:, :, None].astype(scores.dtype)
+    mixed = jnp.einsum("NKQS,NKSH->NKQH", factors.astype(query.dtype), values, preferred_element_type=scores.dtype)
+    mixed = mixed.reshape(count, key_heads, sharers, group, features)
+    highest, weights, mixed = (jnp.moveaxis(part, 2, 1) for part in (highest, weights.sum(-1), mixed))
+    place = jnp.where(table.owners > 0, owner, rows)  # beyond the end: not added
+    most = jnp.full((rows, key_heads, group), lowest).at[place].max(highest, mode="drop")
+    factor = jnp.exp(highest - most[owner])
+    nothing = jnp.zeros_like(most)
+    return _PartialSums(
+        most,
+        nothing.at[place].add(factor * weights, mode="drop"),
+        jnp.zeros((*most.shape, features), most.dtype).at[place].add(factor[..., None] * mixed, mode="drop"),
+    )
+
+
+def _add(one: _PartialSums, other: _PartialSums) -> _PartialSums:
+    highest = jnp.maximum(one.highest, other.highest)
+    first, second = (jnp.exp(part.highest - highest) for part in (one, other))
+    return _PartialSums(
+        highest,
+        first * one.weights + second * other.weights,
+        first[..., None] * one.values + second[..., None] * other.values,
+    )
+
+
+def _is_free(table: PageTable) -> Bool[Array, "N"]:
+    return ~(table.owners > 0).any(-1)
+
+
+def count_free(pages: PagesInUse) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """Count the free pages of both pools: shared ones, and others."""
+    return _is_free(pages.shared).sum(), _is_free(pages.own).sum()
+
+
+def _assign(table: PageTable, needed: Bool[Array, "*S"]) -> Int[Array, "*S"]:
+    """Return a free page for each place that needs one, in order; N elsewhere, and if there are too few."""
+    count = len(table.first)
+    free = jnp.nonzero(_is_free(table), size=count, fill_value=count)[0]
+    order = jnp.cumsum(needed.reshape(-1)).reshape(needed.shape) - 1
+    return jnp.where(needed & (order < count), free[jnp.clip(order, 0, count - 1)], count)
+
+
+def take_pages(pages: PagesInUse) -> PagesInUse:
+    """Take a free page for each row whose last page is full."""
+    needed = (pages.page > 0) & (pages.lengths % PAGE == 0)
+    place = _assign(pages.own, needed)
+    owners = pages.own.owners.at[place, 0].set(jnp.arange(1, len(place) + 1), mode="drop")
+    own = PageTable(owners, pages.own.first.at[place].set(pages.lengths, mode="drop"))
+    return pages._replace(own=own, page=jnp.where(needed, place + 1, pages.page))
+
+
+def release_pages(pages: PagesInUse, kept: Bool[Array, "B"]) -> PagesInUse:
+    """Free the pages of all rows except the kept ones."""
+    stays = jnp.concatenate([jnp.zeros(1, bool), kept])
+    shared, own = (
+        table._replace(owners=jnp.where(stays[table.owners], table.owners, 0)) for table in (pages.shared, pages.own)
+    )
+    return pages._replace(shared=shared, own=own, page=jnp.where(kept, pages.page, 0))
+
+
+def insert_prompts_in_pages(state: PagedState, fresh: PagedPrompts, source: Int[Array, "B"]) -> PagedState:
+    """Free the pages of some rows, and copy prompts into new ones; see `rljax.models.policy.Insert`.
+
+    Rows with the same prompt share its full pages, but not the page of the last token. There must be enough free pages, see
+    `pages_for`.
+    """
+    rows, blocks = len(source), fresh.blocks[0].keys.shape[1]
+    row, is_new, origin = jnp.arange(rows), source >= 0, jnp.maximum(source, 0)
+    pages, size = release_pages(state.pages, ~is_new), fresh.lengths[origin]
+    alike = (source[:, None] == source[None]) & is_new[:, None] & is_new[None]
+    rank = (alike & (row[None] < row[:, None])).sum(-1)
+    sharers = pages.shared.owners.shape[1]
+    place_in_group = rank % sharers
+    leader = (alike & (rank[None] == (rank - place_in_group)[:, None])).argmax(-1)
+    members = jnp.zeros((rows, sharers), jnp.int32)
+    members = members.at[jnp.where(is_new, leader, rows), place_in_group].set(row + 1, mode="drop")
+    shared_blocks = jnp.where((alike.sum(-1) > 1) & (sharers > 1), (size - 1) // PAGE, 0)[:, None]
+    block = jnp.arange(blocks)[None]
+    to_share = (is_new & (place_in_group == 0))[:, None] & (block < shared_blocks)
+    to_own = is_new[:, None] & (block >= shared_blocks) & (block * PAGE < size[:, None])
+    shared_places, own_places = _assign(pages.shared, to_share), _assign(pages.own, to_own)
+
+    def assign(table: PageTable, places: Array, owners: Array) -> tuple[PageTable, Array]:
+        first = jnp.broadcast_to(block * PAGE, places.shape)
+        origins = jnp.full(len(table.first), -1, jnp.int32)
+        return (
+            PageTable(
+                table.owners.at[places].set(owners[:, None], mode="drop"), table.first.at[places].set(first, mode="drop")
+            ),
+            origins.at[places].set(origin[:, None].astype(jnp.int32), mode="drop"),
+        )
+
+    shared, shared_origin = assign(pages.shared, shared_places, members)
+    own, own_origin = assign(pages.own, own_places, row[:, None] + 1)
+
+    def fill(pool: LayerCache, read: LayerCache, table: PageTable, origins: Array) -> LayerCache:
+        def one(old: Array, new: Array) -> Array:
+            found = new[jnp.maximum(origins, 0), jnp.minimum(table.first // PAGE, blocks - 1)]
+            return jnp.where((origins >= 0).reshape(-1, *[1] * (old.ndim - 1)), found, old)
+
+        return jax.tree.map(one, pool, read)
+
+    cache = tuple(
+        PagedLayer(fill(layer.shared, read, shared, shared_origin), fill(layer.own, read, own, own_origin))
+        for layer, read in zip(state.cache, fresh.blocks, strict=True)
+    )
+    last = jnp.take_along_axis(own_places, ((size - 1) // PAGE)[:, None], axis=1)[:, 0]
+    return PagedState(
+        cache,
+        PagesInUse(
+            shared, own, jnp.where(is_new, size, pages.lengths), jnp.where(is_new, last + 1, pages.page).astype(jnp.int32)
+        ),
+    )
+
+
+def pages_for(length: int, count: int, sharers: int) -> tuple[int, int]:
+    """Return how many shared and other pages `count` rows with the same prompt take, if they begin together.
+
+    Args:
+        length: tokens of the prompt.
+        count: number of rows.
+        sharers: M, rows that may share a page.
+
+    Example:
+        >>> pages_for(130, 4, 8), pages_for(128, 9, 8), pages_for(128, 1, 8), pages_for(20, 8, 8)
+        ((2, 4), (2, 9), (0, 2), (0, 8))
+    """
+    blocks = -(-length // PAGE)
+    shared = (length - 1) // PAGE if count > 1 and sharers > 1 else 0
+    return -(-count // sharers) * shared, count * (blocks - shared)
+
+
+def move_pages(state: PagedState, source: Int[Array, "R"], shared: int, own: int) -> PagedState:
+    """Copy rows and their pages into smaller pools, which have enough pages.
+
+    Args:
+        state: the rows.
+        source: index of each row to copy; negative for a row without one.
+        shared: number of shared pages.
+        own: number of other pages.
+    """
+    before = len(state.pages.lengths)
+    place = jnp.where(source >= 0, source + 1, before + 1)
+    number = jnp.zeros(before + 1, jnp.int32).at[place].set(jnp.arange(1, len(source) + 1), mode="drop")
+
+    def move(table: PageTable, size: int) -> tuple[PageTable, Array]:
+        owners = number[table.owners]
+        kept = jnp.nonzero((owners > 0).any(-1), size=size, fill_value=len(owners))[0]
+        return PageTable(*(part.at[kept].get(mode="fill", fill_value=0) for part in (owners, table.first))), kept
+
+    (shared_table, shared_kept), (own_table, own_kept) = move(state.pages.shared, shared), move(state.pages.own, own)
+
+    def take(pool: LayerCache, kept: Array) -> LayerCache:
+        return jax.tree.map(lambda part: part.at[kept].get(mode="fill", fill_value=0), pool)
+
+    cache = tuple(PagedLayer(take(layer.shared, shared_kept), take(layer.own, own_kept)) for layer in state.cache)
+    origin = jnp.maximum(source, 0)
+    moved = jnp.zeros(len(state.pages.own.first) + 1, jnp.int32).at[own_kept + 1].set(jnp.arange(1, own + 1), mode="drop")
+    page = jnp.where(source >= 0, moved[state.pages.page[origin]], 0)
+    return PagedState(cache, PagesInUse(shared_table, own_table, state.pages.lengths[origin], page))
+
+
+def by_device(tree: PyTree, devices: int) -> PyTree:
+    """Split the first axis of every array by device: `[D, ...]`."""
+    return jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:]), tree)
+
+
+def joined(tree: PyTree) -> PyTree:
+    """Undo `by_device`."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)

@@ -1,0 +1,404 @@
+"""Sampling with pages: rows are planned for the length that is expected, and take pages of keys and values as they grow.
+
+A row begins if there are free pages for its prompt and for the rows on its device to reach the expected length. A decode runs for
+as many tokens as there are certainly pages. If the pages of a device run out, its latest rows give theirs back and begin again
+later, from their prompts and seeds, so they get the same tokens. The oldest row never does, so every response ends.
+
+Axes: B rows, D devices that share the rows.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Int
+
+from rljax.caching import cached_partial
+from rljax.models import Decoder, Params
+from rljax.models.cache import (
+    PAGE,
+    SHARERS,
+    PagedPrompts,
+    PagedState,
+    by_device,
+    count_free,
+    insert_prompts_in_pages,
+    joined,
+    move_pages,
+    pages_for,
+    release_pages,
+)
+from rljax.models.policy import insert_rows
+from rljax.parallel import fetch, is_on_cpus, put_rows, row_shards
+from rljax.records import required
+from rljax.rollout.engine import Decoding, DecodingEngine, blocks_of
+from rljax.rollout.request import Request, Response
+from rljax.rollout.sampling import Prompts, Rows, waiting_rows
+from rljax.rollout.slots import FittingSlots, Weights, block_parts, compiled_rows, fewer_rows, padded_length, row_bytes
+
+FEWEST_STEPS = 16
+"""If the free pages are certain to last for fewer tokens per row than this, the latest row gives its pages back."""
+FEWEST_ENDED = 8
+"""Number of ended responses from which their lengths replace the expected length that was given."""
+LIVE_GROUPS = 3
+"""Shared pages are planned for this many times the prompts that fill all rows: the rows of a prompt end one after the other, and
+the last one keeps the pages."""
+
+
+class PoolSizes(NamedTuple):
+    """Number of pages on each device."""
+
+    shared: int
+    """Pages that several rows may share."""
+    own: int
+    """Other pages."""
+    sharers: int
+    """Largest number of rows that share a page; 1: none do."""
+
+
+def pool_sizes(rows: int, length: int, budget: int, expected: float, together: int) -> PoolSizes:
+    """Return the number of pages for the rows of a device, enough for one row of full length in any case.
+
+    Args:
+        rows: rows on a device.
+        length: padded length of a prompt, in tokens.
+        budget: maximum number of tokens per response.
+        expected: expected number of tokens per response.
+        together: number of requests with the same prompt.
+
+    Example:
+        >>> pool_sizes(32, 1_024, 8_192, 0.15 * 8_192, 8), pool_sizes(32, 1_024, 8_192, 0.15 * 8_192, 1)
+        (PoolSizes(shared=192, own=672, sharers=8), PoolSizes(shared=1, own=1152, sharers=1))
+    """
+    sharers, blocks, growth = min(together, SHARERS), -(-length // PAGE), -(-int(expected) // PAGE) + 1
+    whole = -(-(length + budget) // PAGE)
+    if sharers == 1 or length <= PAGE:
+        return PoolSizes(1, max(whole, rows * (blocks + growth - (blocks > 0))), 1)
+    prompts = -(-rows * min(LIVE_GROUPS, sharers) // sharers)
+    return PoolSizes(prompts * blocks, max(whole, rows * growth), sharers)
+
+
+def count_pool_bytes(
+    decoder: Decoder, params: Weights, mesh: Mesh, requests: int, prompts: int, length: int, budget: int, share: float
+) -> Callable[[int], int]:
+    """Return a function from the number of rows to the peak bytes of caches on a device.
+
+    In addition to the pools there are either waiting prompts or the smaller pools of the last rows.
+
+    Args:
+        decoder: how the model reads prompts and tokens.
+        params: parameters from `decode_weights`, or their shapes.
+        mesh: devices that share the rows.
+        requests: number of responses to sample.
+        prompts: number of distinct prompts.
+        length: padded length of a prompt, in tokens.
+        budget: maximum number of tokens per response.
+        share: expected length of a response, as a share of the longest one.
+    """
+    devices = row_shards(mesh)
+    page, prompt = (row_bytes(decoder, params, mesh, slots, 0) for slots in (PAGE, length))
+
+    def pools(rows: int) -> int:
+        sizes = pool_sizes(rows // devices, length, budget, share * budget, -(-requests // prompts))
+        return (sizes.shared + sizes.own) * page
+
+    def count(rows: int) -> int:
+        rows = compiled_rows(rows, devices)
+        read = math.prod(block_parts(rows, requests, prompts, length, devices)) // devices
+        fewer = fewer_rows(rows, budget, devices, on_cpus=is_on_cpus(mesh))
+        return pools(rows) + max(read * prompt, pools(fewer[0]) if fewer else 0)
+
+    return count
+
+
+def paged_decoder(decoder: Decoder, mesh: Mesh) -> Decoder:
+    """Return a decoder whose rows have pages."""
+    insert = cached_partial(_insert, row_shards(mesh))
+    begin, advance, _ = required(decoder.paged, "decoder.paged")
+    return Decoder(begin, advance, insert, decoder.weights, partition=decoder.partition, paged=decoder.paged)
+
+
+def _insert(devices: int, state: PagedState, fresh: PagedPrompts, source: Int[Array, "B"]) -> PagedState:
+    """Put prompts into the pages of each device."""
+    insert = jax.vmap(insert_prompts_in_pages, in_axes=(0, None, 0))
+    return joined(insert(by_device(state, devices), fresh, by_device(source, devices)))
+
+
+@partial(jax.jit, static_argnames=("decoder", "rows", "budget", "sizes", "kept", "mesh"))
+def empty_paged_rows(
+    decoder: Decoder, *, rows: int, budget: int, sizes: PoolSizes, kept: int | None = None, mesh: Mesh
+) -> Rows:
+    """Return rows that all wait for a prompt, and pools of free pages; see `rljax.rollout.sampling.empty_rows`."""
+    devices = row_shards(mesh)
+    empty = required(decoder.paged, "decoder.paged").empty
+    state = empty(rows, devices * sizes.shared, devices * sizes.own, sizes.sharers)
+    return waiting_rows(decoder, state, rows=rows, budget=budget, kept=kept, mesh=mesh)
+
+
+@partial(jax.jit, static_argnames="devices", donate_argnames="rows")
+def free_rows(rows: Rows, live: Bool[Array, "B"], devices: int) -> Rows:
+    """Free the pages of the rows that are not live."""
+    pages = joined(jax.vmap(release_pages)(*by_device((rows.state.pages, live), devices)))
+    return rows._replace(state=rows.state._replace(pages=pages), ended=rows.ended | ~live)
+
+
+@partial(jax.jit, static_argnames="devices")
+def free_pages(rows: Rows, devices: int) -> tuple[Int[Array, "D"], Int[Array, "D"]]:
+    """Count the free pages of each device: shared ones, and others."""
+    return jax.vmap(count_free)(by_device(rows.state.pages, devices))
+
+
+@partial(jax.jit, static_argnames=("decoder", "sizes", "mesh"), donate_argnames="rows")
+def move_paged_rows(
+    decoder: Decoder, rows: Rows, others: Rows, source: Int[Array, "R"], sizes: PoolSizes, mesh: Mesh
+) -> Rows:
+    """Copy rows and their pages into fewer rows with smaller pools; `source` counts the rows of each device from 0."""
+    devices = row_shards(mesh)
+    move = jax.vmap(partial(move_pages, shared=sizes.shared, own=sizes.own))
+    state = joined(move(by_device(others.state, devices), by_device(source, devices)))
+    each = len(others.ended) // devices
+    origin = jnp.where(source >= 0, source + each * jnp.repeat(jnp.arange(devices), len(source) // devices), -1)
+    return insert_rows(rows._replace(state=()), others._replace(state=()), origin)._replace(state=state)
+
+
+def steps_for(lengths: Int[np.ndarray, "B"], free: int, most: int) -> int:
+    """Return for how many tokens per row the free pages certainly last.
+
+    Args:
+        lengths: tokens in each row that takes pages.
+        free: number of free pages.
+        most: upper bound of the result.
+
+    Example:
+        >>> steps_for(np.array([60, 64]), 1, 500), steps_for(np.array([60, 64]), 2, 500), steps_for(np.array([60]), 9, 500)
+        (4, 64, 500)
+    """
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if (-(-(lengths + middle) // PAGE) + lengths // -PAGE).sum() <= free:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def sample_in_pages(
+    engine: DecodingEngine, params: Params, requests: Sequence[Request], share: float, *, final_pieces: int
+) -> Iterator[dict[int, Response]]:
+    """Sample responses to requests with the same settings, with pages; once all have begun, yield the rest in pieces.
+
+    Args:
+        engine: the engine.
+        params: parameters from `decode_weights`.
+        requests: the requests.
+        share: expected length of a response, as a share of the longest one.
+        final_pieces: number of these pieces.
+    """
+    sampler = PagedSampler(engine, params, requests, share)
+    pending = list(range(len(requests)))
+    while pending or sampler.live.any():
+        chosen = [requests[index] for index in pending]
+        for block in blocks_of(chosen, sampler.slots, sampler.length, sampler.devices) if pending else ():
+            prompts = sampler.engine.read_block(params, chosen, block, sampler.length, 0)
+            waiting = [(pending[index], prompt) for index, prompt in block.waiting]
+            while waiting:
+                begun = sampler.admit(waiting)
+                if not begun:
+                    yield sampler.decode(max(1, int(sampler.live.sum()) // 8))
+                    continue
+                sampler.begin(prompts, begun)
+                taken = set(begun.values())
+                waiting = [pair for pair in waiting if pair not in taken]
+            del prompts  # before the next block is read
+        if not sampler.returned and (live := int(sampler.live.sum())):
+            fewer = sampler.fewer_rows()
+            if not sampler.shrink(fewer):
+                left = max(0, live - -(-sampler.slots // final_pieces), *fewer[:1])
+                yield sampler.decode(live - left)
+        pending, sampler.returned = sampler.returned, []
+
+
+class PagedSampler:
+    """Rows in the middle of a decode, and this host's records of them.
+
+    Args:
+        engine: the engine.
+        params: parameters from `decode_weights`.
+        requests: requests with the same settings.
+        share: expected length of a response, as a share of the longest one.
+
+    Attributes:
+        returned: indices of the requests whose rows gave their pages back.
+        expected: expected number of tokens per response: at first from `share`, then all tokens so far per ended
+            response.
+    """
+
+    def __init__(self, engine: DecodingEngine, params: Params, requests: Sequence[Request], share: float):
+        self.params, self.requests, self.mesh = params, requests, engine.mesh
+        self.budget = max(request.sampling.max_tokens for request in requests)
+        self.sampling = requests[0].sampling._replace(max_tokens=self.budget, stop=())
+        self.length, self.devices = padded_length(requests, engine.prompt_length), row_shards(engine.mesh)
+        if isinstance(engine.slots, FittingSlots):
+            engine = replace(engine, slots=replace(engine.slots, share=share))
+        self.slots = engine.batch_rows(params, requests, self.length, self.budget)
+        self.engine = replace(engine, decoder=paged_decoder(engine.decoder, engine.mesh), paged=None)
+        prompts = len({request.prompt_tokens for request in requests})
+        self.together, self.planned = -(-len(requests) // prompts), share * self.budget
+        self.expected, self.ended = self.planned, [0, 0]
+        self.sizes = self.sizes_for(self.slots)
+        self.decoding = Decoding(self._empty(self.slots, self.sizes), np.full(self.slots, -1), self.budget)
+        self.order, self.count = np.zeros(self.slots, np.int64), 0
+        self.returned: list[int] = []
+
+    def sizes_for(self, rows: int) -> PoolSizes:
+        """Return the sizes of the pools for a number of rows."""
+        return pool_sizes(rows // self.devices, self.length, self.budget, self.planned, self.together)
+
+    def _empty(self, rows: int, sizes: PoolSizes) -> Rows:
+        options = {"budget": self.budget, "sizes": sizes, "kept": self.sampling.kept, "mesh": self.mesh}
+        return empty_paged_rows(self.engine.decoder, rows=rows, **options)
+
+    @property
+    def live(self) -> Bool[np.ndarray, "B"]:
+        """Which rows answer a request."""
+        return self.decoding.request_of_row >= 0
+
+    def admit(self, waiting: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
+        """Choose free rows for the first waiting requests, as pairs (request, prompt), as long as pages are expected to last.
+
+        Requests with the same prompt begin together, on one device. A device without live rows takes at least one.
+        """
+        shared, own = (np.array(part) for part in fetch(free_pages(self.decoding.rows, self.devices)))
+        live, growth = self.live.reshape(self.devices, -1), -(-int(self.expected) // PAGE)
+        written = np.where(self.live, self._counts(), 0).reshape(self.devices, -1)
+        own -= np.where(live, np.maximum(0, growth - written // PAGE), 0).sum(-1)
+        free = [np.flatnonzero(~rows).tolist() for rows in live]
+        is_idle, begun = ~live.any(-1), {}
+        for unit in self._units(waiting):
+            device = max(range(self.devices), key=lambda device: (len(free[device]) > 0, own[device]))
+            size, most = len(self.requests[unit[0][0]].prompt_tokens), min(len(unit), len(free[device]))
+            counts = range(most, 0, -1) if is_idle[device] or most == min(len(unit), live.shape[1]) else ()
+            counts = counts if is_idle[device] else counts[:1]
+            needs = [(count, *pages_for(size, count, self.sizes.sharers)) for count in counts]
+            fitting = [
+                need for need in needs if need[1] <= shared[device] and need[2] + need[0] * growth <= own[device]
+            ] or (needs[-1:] if is_idle[device] else [])
+            if not fitting:
+                break
+            count, prompts, others = fitting[0]
+            is_idle[device] = False
+            shared[device], own[device] = shared[device] - prompts, own[device] - others - count * growth
+            for pair in unit[:count]:
+                begun[device * live.shape[1] + free[device].pop(0)] = pair
+            if count < len(unit):
+                break
+        return begun
+
+    def _units(self, waiting: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+        """Divide waiting requests into those that may share the pages of a prompt."""
+        most, unit = min(self.sizes.sharers, self.slots // self.devices), []
+        for pair in waiting:
+            if unit and (pair[1] != unit[0][1] or len(unit) == most):
+                yield unit
+                unit = []
+            unit.append(pair)
+        yield unit
+
+    def _counts(self) -> Int[np.ndarray, "B"]:
+        return np.asarray(fetch(self.decoding.rows.samples.count))
+
+    def begin(self, prompts: Sequence[Prompts], begun: Mapping[int, tuple[int, int]]) -> None:
+        """Begin responses in these rows."""
+        rows = np.array(list(begun))
+        self.order[rows] = np.arange(self.count, self.count + len(rows))
+        self.count += len(rows)
+        self.decoding = self.engine.begin_rows(
+            self.decoding, prompts, self.requests, rows, list(begun.values()), self.sampling
+        )
+
+    def _free(self) -> None:
+        """Give back the pages of rows without a response."""
+        live = put_rows(self.mesh, self.live)
+        self.decoding = self.decoding._replace(rows=free_rows(self.decoding.rows, live, self.devices))
+
+    def decode(self, enough: int) -> dict[int, Response]:
+        """Sample until `enough` live rows have ended, or the pages may run out; return their responses and free their pages."""
+        steps = self._steps()
+        over = len(self.live) - int(self.live.sum())
+        self.decoding, ended, _ = self.engine.decode_some(
+            self.params, self.decoding, self.requests, over + enough, steps, self.sampling
+        )
+        self.ended = [self.ended[0] + len(ended), self.ended[1] + sum(len(each.tokens) for each in ended.values())]
+        if self.ended[0] >= FEWEST_ENDED:  # all tokens per ended response: short ones end first, and alone would mislead
+            unfinished = int(self._counts()[self.live].sum())
+            self.expected = min(self.budget, (self.ended[1] + unfinished) / self.ended[0])
+        if ended:
+            self._free()
+        return ended
+
+    def _steps(self) -> int:
+        """Return for how many tokens the pages of all devices last, after the latest rows have given theirs back if necessary."""
+        lengths = np.asarray(fetch(self.decoding.rows.state.pages.lengths)).reshape(self.devices, -1)
+        while True:
+            live = self.live.reshape(self.devices, -1)
+            free = np.asarray(fetch(free_pages(self.decoding.rows, self.devices)[1]))
+            steps = [
+                steps_for(lengths[device, live[device]], int(free[device]), self.budget) for device in range(self.devices)
+            ]
+            short = [device for device in range(self.devices) if steps[device] < FEWEST_STEPS and live[device].sum() > 1]
+            if not short:
+                return max(1, min(steps))
+            each = live.shape[1]
+            for device in short:
+                rows = device * each + np.flatnonzero(live[device])
+                latest = int(rows[self.order[rows].argmax()])
+                self.returned.append(int(self.decoding.request_of_row[latest]))
+                request_of_row = self.decoding.request_of_row.copy()
+                request_of_row[latest] = -1
+                self.decoding = self.decoding._replace(request_of_row=request_of_row)
+            self._free()
+
+    def fewer_rows(self) -> tuple[int, ...]:
+        """Return the numbers of rows in which the last responses may continue, in descending order."""
+        return fewer_rows(len(self.live), self.budget, self.devices, on_cpus=is_on_cpus(self.mesh))
+
+    def shrink(self, fewer: Sequence[int]) -> bool:
+        """Move the live rows into the smallest number of rows whose pools have room for them; return False if there is none."""
+        live = self.live.reshape(self.devices, -1)
+        free = (np.asarray(part) for part in fetch(free_pages(self.decoding.rows, self.devices)))
+        used = [size - part.min() for size, part in zip(self.sizes[:2], free, strict=True)]
+
+        def fits(rows: int) -> bool:
+            sizes = self.sizes_for(rows)._replace(sharers=self.sizes.sharers)
+            room = int(live.sum(-1).max()) <= rows // self.devices and used[0] <= sizes.shared
+            return bool(room and used[1] + (rows // self.devices) <= sizes.own)
+
+        found = [rows for rows in fewer if fits(rows)]
+        if not found:
+            return False
+        rows, sizes = found[-1], self.sizes_for(found[-1])._replace(sharers=self.sizes.sharers)
+        source = np.full((self.devices, rows // self.devices), -1, np.int32)
+        for device in range(self.devices):
+            kept = np.flatnonzero(live[device])
+            source[device, : len(kept)] = kept
+        origin = np.where(source >= 0, source + live.shape[1] * np.arange(self.devices)[:, None], -1).reshape(-1)
+        moved = move_paged_rows(
+            self.engine.decoder,
+            self._empty(rows, sizes),
+            self.decoding.rows,
+            put_rows(self.mesh, source.reshape(-1)),
+            sizes,
+            self.mesh,
+        )
+        request_of_row = np.where(origin >= 0, self.decoding.request_of_row[origin], -1)
+        self.order = np.where(origin >= 0, self.order[origin], 0)
+        self.decoding = Decoding(moved, request_of_row, self.budget)
+        self.sizes = sizes
+        return True
