@@ -7,17 +7,17 @@ queries each.
 """
 
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Int8
 
 from rljax.errors import InputError
 from rljax.models.axes import constrain_sharding, row_shards, shards_of, spec_of
-from rljax.models.cache import LayerCache
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap, visible_slots
 from rljax.ops.arrays import sum_dtype
@@ -26,6 +26,32 @@ MOST_QUERIES, FEWEST_QUERIES = 512, 64
 """Limits of the number of queries of a row that attend to all keys at once."""
 SCORES_AT_ONCE = 2**24
 """Scores that a device computes at once, unless `FEWEST_QUERIES` queries have more: 64 MB per array."""
+
+
+class LayerCache(NamedTuple):
+    """Keys and values of one layer, with heads before slots, so that a decoded token's entries are written in place.
+
+    The first axis is the row, or the page in a paged cache (`rljax.models.cache`).
+    """
+
+    keys: Float[Array, "B K H S"] | Int8[Array, "B K H S"]
+    """Rotated keys; slots last, see `attend_cached`."""
+    values: Float[Array, "B K S H"] | Int8[Array, "B K S H"]
+    """Values."""
+    key_scale: Float[Array, "B K S"] | None = None
+    """If the keys are integers: the factor of each head of each token; see `rljax.models.cache.round_to_int8`."""
+    value_scale: Float[Array, "B K S"] | None = None
+    """The same for the values."""
+
+
+Cache = tuple[LayerCache, ...]
+
+
+def map_slots_of(function: Callable[..., Array], *layers: LayerCache) -> LayerCache:
+    """Apply `function(array of each layer, axis=axis of the slots)` to each array of a layer."""
+    names = {"keys": 3, "values": 2} | ({} if layers[0].key_scale is None else {"key_scale": 2, "value_scale": 2})
+    arrays = {name: function(*(getattr(layer, name) for layer in layers), axis=axis) for name, axis in names.items()}
+    return LayerCache(**arrays)
 
 
 def block_size(rows: int, heads: int, slots: int, *, devices: int = 1) -> int:

@@ -1,4 +1,4 @@
-"""Key/value caches: contiguous ones, and pages that rows take as they grow.
+"""Key/value caches in pages that rows take as they grow, and in 8 bits.
 
 A contiguous cache has room for the longest response in every row. A paged one has a pool of pages of `PAGE` tokens; a row takes a
 page when its last one is full, so its memory follows its own length (arXiv:2309.06180). Responses to the same prompt that begin
@@ -9,13 +9,13 @@ Axes: B rows, N pages, M rows that may share a page, K key/value heads, G query 
 and J blocks of `PAGE` tokens. All pages of a row are on the row's device, and all functions here are for one device.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Int8, PyTree
 
+from rljax.models.attention import Cache, LayerCache, map_slots_of
 from rljax.models.packed import soft_cap
 from rljax.ops.arrays import sum_dtype
 
@@ -23,32 +23,6 @@ PAGE = 64
 """Tokens per page. Half a page per row stays empty on average; smaller pages have more partial sums to add."""
 SHARERS = 8
 """Largest number of rows that share the pages of a prompt."""
-
-
-class LayerCache(NamedTuple):
-    """Keys and values of one layer, with heads before slots, so that a decoded token's entries are written in place.
-
-    The first axis is the row, or in a pool the page.
-    """
-
-    keys: Float[Array, "B K H S"] | Int8[Array, "B K H S"]
-    """Rotated keys; slots last, see `rljax.models.attention.attend_cached`."""
-    values: Float[Array, "B K S H"] | Int8[Array, "B K S H"]
-    """Values."""
-    key_scale: Float[Array, "B K S"] | None = None
-    """If the keys are integers: the factor of each head of each token; see `round_to_int8`."""
-    value_scale: Float[Array, "B K S"] | None = None
-    """The same for the values."""
-
-
-Cache = tuple[LayerCache, ...]
-
-
-def map_slots_of(function: Callable[..., Array], *layers: LayerCache) -> LayerCache:
-    """Apply `function(array of each layer, axis=axis of the slots)` to each array of a layer."""
-    names = {"keys": 3, "values": 2} | ({} if layers[0].key_scale is None else {"key_scale": 2, "value_scale": 2})
-    arrays = {name: function(*(getattr(layer, name) for layer in layers), axis=axis) for name, axis in names.items()}
-    return LayerCache(**arrays)
 
 
 class PagedLayer(NamedTuple):

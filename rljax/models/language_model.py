@@ -17,11 +17,10 @@ from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.caching import cache_results
+from rljax.models.attention import Cache, LayerCache, map_slots_of
 from rljax.models.axes import INPUT_AXES, constrain_sharding, parameter_axes, row_shards, shards_of, spec_of
 from rljax.models.cache import (
     PAGE,
-    Cache,
-    LayerCache,
     PagedLayer,
     PagedPrompts,
     PagedState,
@@ -29,7 +28,6 @@ from rljax.models.cache import (
     PageTable,
     by_device,
     joined,
-    map_slots_of,
     round_cache,
     take_pages,
 )

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PyTree
 
-from rljax.models.cache import Cache, LayerCache
+from rljax.models.attention import Cache, LayerCache
 from rljax.models.transformer import Layer, RotaryAngles
 
 

@@ -19,19 +19,16 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
-from rljax.models.attention import attend_cached, attend_rows, count_attention_devices
-from rljax.models.axes import constrain_sharding, key_copies, row_shards
-from rljax.models.cache import (
+from rljax.models.attention import (
     Cache,
     LayerCache,
-    PagedLayer,
-    PagesInUse,
-    attend_pages,
-    by_device,
-    joined,
+    attend_cached,
+    attend_rows,
+    count_attention_devices,
     map_slots_of,
-    round_cache,
 )
+from rljax.models.axes import constrain_sharding, key_copies, row_shards
+from rljax.models.cache import PagedLayer, PagesInUse, attend_pages, by_device, joined, round_cache
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap
 from rljax.models.policy import Copied, in_precision, without_copy

@@ -11,8 +11,7 @@ import pytest
 from flax import nnx
 
 from rljax.models import attention
-from rljax.models.attention import attend, attend_cached, attend_within
-from rljax.models.cache import LayerCache
+from rljax.models.attention import LayerCache, attend, attend_cached, attend_within
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import visible_slots
 from rljax.models.transformer import Transformer

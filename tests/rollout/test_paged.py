@@ -11,7 +11,8 @@ from small_runs import SMALL
 
 from rljax.errors import InputError
 from rljax.models import cache, language_model, transformer_policy
-from rljax.models.cache import LayerCache, PagedLayer, PagedPrompts, PagedState, PagesInUse, PageTable
+from rljax.models.attention import LayerCache
+from rljax.models.cache import PagedLayer, PagedPrompts, PagedState, PagesInUse, PageTable
 from rljax.parallel import make_mesh, put
 from rljax.rollout import DecodingEngine, Request, Sampling, paged, slots
 from rljax.rollout.dialogue import RereadingDialogue, begin_dialogue
