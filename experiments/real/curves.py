@@ -49,9 +49,9 @@ class Experiment:
     """The reward, or None for the one that the settings name."""
     write_problems: Callable[[Path], tuple[Path, Path]] | None = None
     """Writes the training and the held-out problems into a folder; None if the settings name the problems."""
-    measures: Mapping[str, Callable[[str, str], bool]] = field(default_factory=dict)
-    """Name of a property of a response -> whether a response has it, given the answer. Its share of the held-out responses is
-    reported before and after training."""
+    measures: Mapping[str, Callable[[str, str], bool | None]] = field(default_factory=dict)
+    """Name of a property of a response -> whether a response has it, given the answer; None leaves the response out. Its share of
+    the held-out responses is reported before and after training."""
 
 
 @dataclass(frozen=True)
@@ -137,13 +137,22 @@ def responses_of(experiment: Experiment, file: Path) -> dict[str, Any]:
             for name in [*first][:SHOWN]
         ],
         "shares": {
-            name: [
-                float(np.mean([measure(row["completion"], str(row["answer"])) for row in part.values()]))
-                for part in (first, last)
-            ]
+            name: [share_of(measure, [*part.values()]) for part in (first, last)]
             for name, measure in experiment.measures.items()
         },
     }
+
+
+def share_of(measure: Callable[[str, str], bool | None], rows: Rows) -> float:
+    """Compute the share of responses that have a property, among those that it applies to.
+
+    Example:
+        >>> rows = [{"completion": text, "answer": "4"} for text in ("4", "5", "")]
+        >>> share_of(lambda text, answer: text == answer if text else None, rows)
+        0.5
+    """
+    found = [measure(row["completion"], str(row["answer"])) for row in rows]
+    return float(np.mean([each for each in found if each is not None]))
 
 
 def arms_of(experiment: Experiment, rows: Rows) -> dict[str, list[Mapping[str, Any]]]:

@@ -11,12 +11,16 @@ from conftest import SHARED_DATA
 from real import gsm8k
 from real.addition import ADDITION, last_number, write_sums
 from real.addition_algorithms import COMPARISON
+from real.calculator_tool import CALCULATOR_TOOL, COST, Sums, is_small
+from real.calculator_tool import write_sums as write_calculator_sums
 from real.curves import at_tokens, curves_of, plot, report, report_by_tokens, settings_of
 from real.json_answers import JSON_ANSWERS, json_answer, read_answer, write_questions
 from real.least_common_multiple import LEAST_COMMON_MULTIPLE, final_number
 
+import rljax
+
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "real"
-EXPERIMENTS = (ADDITION, COMPARISON, JSON_ANSWERS, LEAST_COMMON_MULTIPLE)
+EXPERIMENTS = (ADDITION, CALCULATOR_TOOL, COMPARISON, JSON_ANSWERS, LEAST_COMMON_MULTIPLE)
 COMMITTED = [experiment for experiment in EXPERIMENTS if (FOLDER / f"{experiment.name}.json").is_file()]
 
 
@@ -123,3 +127,36 @@ def test_sampling_and_scoring_agree_on_the_gpu():
     """The mean difference of the log-probabilities that the sampler and the scorer computed in float32 (TF32 products)."""
     for row in rows_of(COMPARISON):
         assert np.nanmax(np.asarray(row["sampler_gap"], float)) < 1e-4
+
+
+def play_sum(answer, *turns):
+    """The steps of an episode with the calculator."""
+    environment, steps = Sums(), []
+    state = environment.reset(rljax.Problem("", answer))
+    for turn in turns:
+        steps.append(environment.step(state, turn))
+        state = steps[-1].state
+    return steps
+
+
+def test_a_call_has_a_price_and_gets_its_sum():
+    called, answered = play_sum("9999", "calc(4000 + 5999)", "9999")
+    assert called.observation == [{"role": "user", "content": "= 9999"}]
+    assert (called.reward, called.done, answered.reward, answered.correct) == (-COST, False, 1.0, True)
+    assert [step.correct for step in play_sum("7", "It is 7.")] == [True]
+    assert [step.correct for step in play_sum("7", "calc(3+4)")] == [False]
+
+
+def test_no_sum_of_the_calculators_evaluation_is_trained_on(tmp_path):
+    train, heldout = read_problems(write_calculator_sums(tmp_path))
+    questions = [{row["prompt"][-1]["content"] for row in rows} for rows in (train, heldout)]
+    assert len(heldout) == 64
+    assert not questions[0] & questions[1]
+    assert [sum(is_small(row["answer"]) for row in rows) / len(rows) for rows in (train, heldout)] == [0.5, 0.5]
+
+
+def test_calls_are_measured_for_small_and_for_large_sums():
+    texts = {"calc(40 + 50)\n= 90\n90": "90", "90": "90", "7": "7"}
+    found = {name: [measure(*each) for each in texts.items()] for name, measure in CALCULATOR_TOOL.measures.items()}
+    assert found["with a call, large sums"] == [True, False, None]
+    assert found["right, small sums"] == [None, None, True]

@@ -1,0 +1,139 @@
+"""A pretrained model learns when to use a calculator: SmolLM2-135M-Instruct, sums that it cannot do and sums that it can.
+
+Half of the questions are sums of two four-digit numbers, the other half sums of two one-digit numbers. The model may answer, or
+write `calc(A + B)` once and get the result as the next message. The reward is 1 for the right number and 0 for another one, minus
+0.2 for a call. Two worked examples in each prompt, one with a call, show the form; there is no supervised training. The
+tool has this short form, and not the JSON of `rljax.agents.Calculator`, because a step on two cores takes the longer the more
+tokens there are.
+
+Command (with any folder or hub id of the model). Each finished run is written as a row, so the command can be stopped and repeated:
+
+    python experiments/real/calculator_tool.py --model HuggingFaceTB/SmolLM2-135M-Instruct
+
+It writes OUT.json, OUT.md and OUT.png: greedy accuracy on 64 held-out questions over RL steps, entropy and length of the
+sampled episodes, and the shares of large and of small sums with a right answer and with a call, before and after.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+import rljax
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab and real
+from real.curves import HUB, Arguments, Experiment, run_experiment, write_jsonl
+
+COST = 0.2
+"""Price of a call."""
+LARGEST_SMALL_SUM = 18
+CALL = re.compile(r"calc\((\d{1,9}) \+ (\d{1,9})\)")
+EXAMPLES = (
+    {"role": "system", "content": "Add. For large numbers write calc(A + B)."},
+    {"role": "user", "content": "2 + 3"},
+    {"role": "assistant", "content": "5"},
+    {"role": "user", "content": "4120 + 3391"},
+    {"role": "assistant", "content": "calc(4120 + 3391)"},
+    {"role": "user", "content": "= 7511"},
+    {"role": "assistant", "content": "7511"},
+)
+"""What every prompt begins with."""
+CONFIG = rljax.TrainConfig.flat(
+    name="calculator_tool",
+    model=HUB,
+    chat=True,
+    environment="real.calculator_tool:Sums",
+    algorithm="grpo",
+    algorithm_options={"beta": 0.0},
+    heldout_problems=64,
+    max_prompt_tokens=160,
+    max_response_tokens=56,
+    prompts=8,
+    group_size=6,
+    minibatches=1,
+    microbatch_rows=8,
+    steps=20,
+    learning_rate=1e-5,
+    learning_rate_warmup=2,
+    eval_every=5,
+    checkpoint_every=5,
+    sample_every=0,
+    models="last",
+)
+
+
+class Sums:
+    """Answers a call with its sum, and judges the answer."""
+
+    max_turns = 2
+
+    def reset(self, problem: rljax.Problem) -> str:
+        """Begin an episode; the state is the right answer."""
+        return problem.answer
+
+    def step(self, answer: str, completion: str) -> rljax.Step:
+        """Calculate the call in a turn, or judge its last number."""
+        call = CALL.search(completion)
+        if call is not None:
+            result = [{"role": "user", "content": f"= {int(call[1]) + int(call[2])}"}]
+            return rljax.Step(answer, result, reward=-COST, done=False, correct=False)
+        is_right = last_is(completion, answer)
+        return rljax.Step(answer, reward=float(is_right), correct=is_right)
+
+
+def write_sums(folder: Path) -> tuple[Path, Path]:
+    """Write training and held-out questions, none in both. Large and small sums alternate, and the small ones repeat."""
+    generator = np.random.default_rng(0)
+    large = [*dict.fromkeys(map(tuple, generator.integers(1000, 10_000, (544, 2)).tolist()))][:528]
+    small = generator.permutation([(a, b) for a in range(1, 10) for b in range(1, 10)]).tolist()
+    train, heldout = small[16:] * 8, small[:16] * 2
+    pairs = [(large[:32], heldout), (large[32:], train)]
+    rows = [[question_of(*pair) for both in zip(*kinds, strict=False) for pair in both] for kinds in pairs]
+    return write_jsonl(folder, rows[1], rows[0])
+
+
+def question_of(one: int, other: int) -> Mapping[str, Any]:
+    """Build a problem in chat form, after the examples."""
+    return {"prompt": [*EXAMPLES, {"role": "user", "content": f"{one} + {other}"}], "answer": str(one + other)}
+
+
+def is_small(answer: str) -> bool:
+    """Whether a sum needs no calculator."""
+    return int(answer) <= LARGEST_SMALL_SUM
+
+
+def has_call(completion: str) -> bool:
+    """Whether an episode has a call that the calculator answers."""
+    return CALL.search(completion) is not None
+
+
+def last_is(completion: str, answer: str) -> bool:
+    """Whether the last number of an episode is the answer."""
+    return re.findall(r"\d+", completion)[-1:] == [answer]
+
+
+def measure_kind(test: Callable[[str, str], bool], *, small: bool) -> Callable[[str, str], bool | None]:
+    """Make a measure of the episodes with small sums, or of those with large ones; None for the others."""
+    return lambda completion, answer: test(completion, answer) if is_small(answer) == small else None
+
+
+CALCULATOR_TOOL = Experiment(
+    name="calculator_tool",
+    caption="greedy accuracy on 64 held-out sums, half of them of four-digit numbers",
+    config=CONFIG,
+    arms={"GRPO": {}},
+    reward=None,
+    write_problems=write_sums,
+    measures={
+        f"{what}, {kind} sums": measure_kind(test, small=kind == "small")
+        for what, test in {"right": last_is, "with a call": lambda completion, answer: has_call(completion)}.items()
+        for kind in ("large", "small")
+    },
+)
+
+if __name__ == "__main__":
+    run_experiment(CALCULATOR_TOOL, tyro.cli(Arguments, description=__doc__))
