@@ -185,8 +185,8 @@ def _mix(
 ) -> Float[Array, "B T K G H"]:
     """Mix values by the softmax of scores, in the precision of `query`; integers have a scale for each slot."""
     rows, length, key_heads, group, features = query.shape
-    # Four axes instead of five: XLA's search for the tiles of a GPU kernel is then ten times faster.
-    scores = scores.reshape(rows, key_heads * group, length, -1)
+    if length > 1:  # four axes instead of five: XLA's search for the tiles of a GPU kernel is then ten times faster
+        scores = scores.reshape(rows, key_heads * group, length, -1)
     scores = jnp.where(visible[:, None], scores, jnp.finfo(scores.dtype).min)
     attention = _softmax(scores, sinks).astype(query.dtype).reshape(rows, key_heads, group * length, -1)
     attention = attention if value_scale is None else attention * value_scale[:, :, None].astype(query.dtype)
@@ -195,9 +195,11 @@ def _mix(
 
 
 def _softmax(scores: Float[Array, "B N T S"], sinks: Float[Array, "K G"] | None) -> Float[Array, "B N T S"]:
+    """Softmax over the slots; the heads of a single token may be two axes, N T = K G."""
     if sinks is None:
         return jax.nn.softmax(scores, axis=-1)
-    sink = jnp.broadcast_to(sinks.reshape(-1, 1, 1).astype(scores.dtype), (*scores.shape[:-1], 1))
+    per_head = sinks.reshape(scores.shape[1], -1, 1)
+    sink = jnp.broadcast_to(per_head.astype(scores.dtype), (*scores.shape[:-1], 1))
     return jax.nn.softmax(jnp.concatenate([scores, sink], axis=-1), axis=-1)[..., :-1]
 
 

@@ -1,0 +1,149 @@
+"""The programs of a step compile for H100s, which need not be present, and need no more than they do now.
+
+A test is skipped if the compiler is not installed. The figures are those of jax-cuda13-plugin 0.10.2. `test_topology.py` compiles
+steps for TPUs.
+"""
+
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.stages import Compiled
+
+from rljax.models import TransformerConfig
+from rljax.ops.gae import gae
+from rljax.parallel import make_mesh, mesh_for_sampling, row_sharding, with_places
+from rljax.programs.compiled_sampling import compile_sampling, output_shapes
+from rljax.programs.compiled_updates import critic_program, layout_of, plan_policy, policy_update, sent_bytes, temporaries
+from rljax.programs.topology import topology_of
+from rljax.rollout.dialogue import read_turns, row_decoder
+from rljax.rollout.sampling import empty_rows, rows_shardings, weights_program
+from rljax.training.config import TrainConfig
+from rljax.training.memory_plan import parameter_shapes
+from rljax.training.scoring import make_score
+
+SHAPE = TransformerConfig(
+    vocab_size=1024,
+    width=256,
+    layers=2,
+    heads=4,
+    kv_heads=4,
+    head_dim=128,
+    hidden=512,
+    compute_dtype="bfloat16",
+    remat="full",
+)
+PROMPT, RESPONSE, ROWS = 128, 128, 8
+"""Tokens per prompt and per response, and rows decoded at once."""
+COMPILER = "jax_cuda13_plugin"
+GRPO = {"algorithm": "grpo", "algorithm_options": {"beta": 0.04}}
+LORA = {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}, "lora_rank": 4}
+CRITIC = {"algorithm": "ppo", "fsdp": 4}
+SHARDED = {**GRPO, "fsdp": 4, "tensor": 2}
+WINDOWS = {"window": 64, "full_layers": (1,)}
+"""One layer has a window of 64 tokens, the other none."""
+
+
+class Case(NamedTuple):
+    """Programs of a step on some devices."""
+
+    topology: str
+    """Devices; without `fsdp` among the flags only the first of them."""
+    flags: dict[str, Any]
+    """Settings of the run."""
+    programs: tuple[str, ...]
+    """Parts of `PARTS` to compile."""
+    shape: dict[str, Any]
+    """Changes of `SHAPE`."""
+    megabytes: float
+    """Temporaries of the update on each device."""
+    sent: float
+    """Megabytes that each device sends in the update."""
+
+
+CASES = {
+    "H100, blockwise": Case("h100x1", GRPO, ("update", "score", "sampling"), {}, 88.3, 0),
+    "4 H100, cudnn, critic": Case("h100x4", CRITIC, ("update", "critic"), {"attention": "cudnn"}, 44.2, 12.8),
+    "8 H100, windows, turns": Case("h100x8", SHARDED, ("update", "turns"), WINDOWS, 27.4, 14.7),
+    "H100, LoRA": Case("h100x1", LORA, ("update",), {"attention": "cudnn"}, 70.2, 0),
+    "H100, QLoRA": Case("h100x1", {**LORA, "quantize": "nf4"}, ("update",), {"attention": "cudnn"}, 64.4, 0),
+}
+
+
+def compile_score(config: TrainConfig, shape: TransformerConfig, mesh: Any) -> Compiled:
+    """Compile the program that scores a micro-batch."""
+    policy = plan_policy(config, shape, mesh)
+    packed = layout_of(config, mesh, PROMPT, config.sampling.prompts * config.sampling.group_size).packed
+    packed = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=row_sharding(mesh)), packed
+    )
+    return jax.jit(make_score(policy, 1.0)).lower(parameter_shapes(policy, mesh), packed).compile()
+
+
+def compile_turns(config: TrainConfig, shape: TransformerConfig, mesh: Any) -> Compiled:
+    """Compile the program that reads the next turn of each episode of a dialogue."""
+    policy = plan_policy(config, shape, mesh)
+    params, mesh = parameter_shapes(policy, mesh), mesh_for_sampling(mesh)
+    weights = weights_program.lower(policy.decoder, params).compile()
+    params = output_shapes(weights, jax.eval_shape(partial(weights_program, policy.decoder), params))
+    decoder = row_decoder(policy.decoder.turns)
+    empty = partial(empty_rows, decoder, rows=ROWS, length=PROMPT, budget=RESPONSE, room=RESPONSE)
+    rows = jax.eval_shape(empty, params)
+    rows = with_places(rows, rows_shardings(decoder, rows, mesh)).state
+    per_row = jax.ShapeDtypeStruct((ROWS,), jnp.int32, sharding=row_sharding(mesh))
+    tokens = jax.ShapeDtypeStruct((ROWS, 16), jnp.int32, sharding=row_sharding(mesh))
+    return read_turns.lower(policy.decoder.turns, params, rows, per_row, tokens, per_row, per_row).compile()
+
+
+PARTS = {
+    "update": lambda *run: [policy_update(*run, PROMPT)],
+    "critic": lambda *run: [critic_program(*run, PROMPT)],
+    "score": lambda *run: [compile_score(*run)],
+    "sampling": lambda *run: list(compile_sampling(*run, PROMPT, ROWS)[0]),
+    "turns": lambda *run: [compile_turns(*run)],
+}
+"""Part of a step -> a function from configuration, shape and mesh to its compiled programs."""
+
+
+def compile_parts(case: Case) -> dict[str, list[Compiled]]:
+    """Compile the programs of a case."""
+    config = TrainConfig.flat(
+        task="sums",
+        prompts=4,
+        group_size=4,
+        max_response_tokens=RESPONSE,
+        dtype="bfloat16",
+        remat="full",
+        attention=case.shape.get("attention", "blockwise"),
+        **case.flags,
+    )
+    mesh_shape = config.devices.fsdp, config.devices.tensor
+    devices = topology_of(case.topology).devices[: (mesh_shape[0] or 1) * (mesh_shape[1] or 1)]
+    run = config, replace(SHAPE, **case.shape), make_mesh(1, *mesh_shape, devices=devices)
+    return {name: PARTS[name](*run) for name in case.programs}
+
+
+@pytest.fixture(autouse=True)
+def _compiler():
+    if find_spec(COMPILER) is None:
+        pytest.skip(f"{COMPILER} is not installed: nothing here compiles for H100s")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_compiles_and_needs_no_more_than_it_does_now(name):
+    case = CASES[name]
+    programs = compile_parts(case)
+    assert [len(programs[part]) for part in case.programs] == [4 if part == "sampling" else 1 for part in case.programs]
+    (update,) = programs["update"]
+    assert temporaries(update) / 1e6 <= 1.1 * case.megabytes
+    assert sent_bytes(update) / 1e6 <= 1.1 * case.sent
+
+
+def test_advantages_compile():
+    place = jax.sharding.SingleDeviceSharding(topology_of("h100x1").devices[0])
+    row = jax.ShapeDtypeStruct((ROWS, RESPONSE), jnp.float32, sharding=place)
+    assert jax.jit(gae).lower(row, row, row).compile().as_text()
