@@ -1,0 +1,117 @@
+"""Whole episodes or single turns: which training makes a player that plans its questions?
+
+A policy finds one of 15 letters in at most four turns; each wrong guess is answered with "<" or ">". Halving the interval always
+wins, guessing any letter that is still possible does not. One arm trains on whole games, in which only the last guess is
+rewarded. The other trains on single turns: the prompt is a game so far, of up to three guesses that were possible and wrong, and
+the reward is 1 if the next guess is right. In a single turn every letter that is still possible is equally good, so nothing
+rewards a question for what it will tell. Both arms begin with the same random parameters and are evaluated, greedily, on whole
+games with each of the 15 letters.
+
+Command:
+
+    python experiments/whole_episodes.py
+
+A finished run is not repeated; use `--seeds` to do only some of the runs.
+
+Deviations: no paper has this setting. The policy has 0.1 million parameters, a turn is one letter, and the games of the single
+turns come from random players and not from the policy.
+
+It writes OUT.json, OUT.md and OUT.png: accuracy over sampled tokens, and the difference of the arms at equal tokens, paired by
+seed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+import rljax
+from lab.letter_games import GAME, HINTS, LETTERS, GuessTheLetter, accuracy_at, draw_curves, keep_compiled, train_game
+from lab.rows import Comparison, add_missing_rows, share_text, verdict_table, write_page
+from rljax.files import settings_hash
+from rljax.training.objective.algorithm import resolved_settings
+
+CONFIG = GAME.replace(name="whole_episodes", steps=160, eval_every=20, learning_rate=6e-3)
+ARMS: Mapping[str, Mapping[str, Any]] = {"whole episodes": {}, "single turns": {"prompts": 48}}
+"""Name of an arm -> its own settings. A game has about three turns, so a single-turn step has three times as many prompts."""
+SITUATIONS = 960
+"""Number of single-turn problems."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of the experiment."""
+
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Random seeds; both arms use the same ones."""
+    out: Path = Path("experiments/whole_episodes")
+    """Output files: `.json`, `.md` and `.png`."""
+    work: Path = Path("runs/whole_episodes")
+    """Folder of the compiled programs."""
+
+
+def make_situations(seed: int) -> list[rljax.Problem]:
+    """Sample games so far, each with its next turn as a problem of one turn."""
+    generator = np.random.default_rng(seed)
+    problems = []
+    for _ in range(SITUATIONS):
+        answer, possible, text = LETTERS[generator.integers(len(LETTERS))], LETTERS, "?"
+        for _ in range(generator.integers(GuessTheLetter.max_turns)):
+            wrong = [letter for letter in possible if letter != answer]
+            if wrong:
+                guess = wrong[generator.integers(len(wrong))]
+                text += guess + HINTS[guess < answer]
+                possible = "".join(
+                    letter for letter in possible if letter != guess and (letter < guess) == (answer < guess)
+                )
+        problems.append(rljax.Problem(text, answer, columns={"turns": 1}))
+    return problems
+
+
+def hash_settings(row: Mapping[str, Any]) -> str:
+    """Hash the settings that a row depends on."""
+    return settings_hash(resolved_settings(CONFIG.replace(seed=row["seed"], **ARMS[row["arm"]])), SITUATIONS)
+
+
+def run_arm(arm: str, seed: int) -> dict[str, Any]:
+    """Train one arm with one seed."""
+    games = [rljax.Problem("?", letter) for letter in LETTERS]
+    train = games if arm == "whole episodes" else make_situations(seed)
+    return train_game(CONFIG.replace(seed=seed, **ARMS[arm]), GuessTheLetter(), (train, games))
+
+
+def report(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format the accuracy of both arms at equal numbers of sampled tokens, and their difference."""
+    most = min(row["tokens"][-1] for row in rows)
+    shown = [most * part / 4 for part in range(5)]
+    lines = [f"| arm | {' | '.join(f'{tokens / 1000:.0f}k tokens' for tokens in shown)} |", "| --- |" + " --- |" * 5]
+    ends = {}
+    for arm in ARMS:
+        cells = [{row["seed"]: accuracy_at(row, tokens) for row in rows if row["arm"] == arm} for tokens in shown]
+        lines.append(f"| {arm} | {' | '.join(map(share_text, cells))} |")
+        ends[arm] = cells[-1]
+    compared = Comparison("whole episodes win more games than single turns", ends["whole episodes"], ends["single turns"])
+    return "\n".join([*lines, "", *verdict_table([compared], margin=0.02, when="before")]) + "\n"
+
+
+def main(arguments: Arguments) -> None:
+    """Do the runs that the JSON file does not have yet, then write the table and the plot."""
+    keep_compiled(arguments.work / "compiled")
+    file = arguments.out.with_suffix(".json")
+    wanted = [{"arm": arm, "seed": seed} for seed in arguments.seeds for arm in ARMS]
+    rows = add_missing_rows(file, wanted, partial(run_arm), settings=hash_settings)
+    caption = (
+        "share of the 15 games that the greedy policy wins, at equal numbers of sampled tokens, mean over the seeds with a 95 % t "
+        "interval."
+    )
+    write_page(file, "python experiments/whole_episodes.py", caption, report(rows))
+    arms = {arm: [row for row in rows if row["arm"] == arm] for arm in ARMS}
+    draw_curves({"games won": arms}, arguments.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments))
