@@ -26,13 +26,12 @@ PARAMS = init_params(CONFIG, jax.random.key(0))
 MESHES = {
     "8x1x1": (8, 1, 1),
     "1x8x1": (1, 8, 1),
-    "2x4x1": (2, 4, 1),
     "2x2x2": (2, 2, 2),
     "2x1x1x4": (2, 1, 1, 4),
     "1x2x2x2": (1, 2, 2, 2),
     "1x1x1x8": (1, 1, 1, 8),
 }
-"""Name -> sizes of the axes data, fsdp, tensor and context."""
+"""Name -> sizes of the axes data, fsdp, tensor and context; each alone, if it can take eight devices, and every pair of them."""
 P, G, START, T = 4, 4, 3, 6
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(2, 16, (P * G, START + T)).astype(np.int32)
