@@ -1,7 +1,9 @@
 """`rljax ablate`: one warm start per seed, arms that differ in one part, and one table; a stopped ablation continues."""
 
+import io
 import json
 import shutil
+from contextlib import redirect_stdout
 
 import pytest
 from small_cli import printed, refused
@@ -66,10 +68,24 @@ def read_measurements(run):
     ]
 
 
-def test_an_ablation_on_the_users_data(rows_file, tmp_path, capsys):
-    out = tmp_path / "ablation"
+@pytest.fixture(scope="module")
+def ablation(rows_file, tmp_path_factory):
+    """The folder of a complete ablation of two seeds, its command, and what the command printed."""
+    out = tmp_path_factory.mktemp("runs") / "ablation"
     words = ["ablate", "dapo", "--seeds", "2", "--dataset", rows_file, *SIZES, *SHORT, *WARM, "--out", str(out)]
-    shown = printed(capsys, *words)
+    with redirect_stdout(io.StringIO()) as shown:
+        assert main(words) == 0
+    return out, words, shown.getvalue()
+
+
+def test_an_arm_equals_a_run_with_its_own_warm_start(rows_file, ablation, tmp_path):
+    flags = ("--dataset", rows_file, *SIZES, *SHORT, *WARM)
+    alone = rljax.train(parse(["train", "--algorithm", "dapo", *flags, "--run", str(tmp_path / "alone")]).config)
+    assert read_measurements(alone.run) == read_measurements(ablation[0] / "dapo" / "seed-0")
+
+
+def test_an_ablation_on_the_users_data(ablation, capsys):
+    out, words, shown = ablation
     arms = ["dapo", *(f"without-{part}" for part in ABLATIONS["dapo"])]
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == sorted([*arms, "warm-start"])
     for seed in (0, 1):
@@ -89,13 +105,6 @@ def test_an_ablation_on_the_users_data(rows_file, tmp_path, capsys):
     assert printed(capsys, *words).splitlines()[-10:] == shown.splitlines()[-10:]
     assert {path: path.read_bytes() for path in logs} == logs, "only the missing run is trained"
     assert (out / arms[2] / "seed-1" / "log.txt").is_file()
-
-
-def test_an_arm_equals_a_run_with_its_own_warm_start(rows_file, tmp_path, capsys):
-    flags = ("--dataset", rows_file, *SIZES, *SHORT, *WARM)
-    main(["ablate", "dapo", "--seeds", "1", *flags, "--out", str(tmp_path / "ablation")])
-    alone = rljax.train(parse(["train", "--algorithm", "dapo", *flags, "--run", str(tmp_path / "alone")]).config)
-    assert read_measurements(alone.run) == read_measurements(tmp_path / "ablation" / "dapo" / "seed-0")
 
 
 def test_an_interrupted_ablation_says_how_to_continue(rows_file, tmp_path, capsys, monkeypatch):
