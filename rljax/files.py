@@ -28,7 +28,7 @@ FOLDERS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "da
 """Settings that may be the path of a folder or of a file."""
 TEXT = "text:"
 """Beginning of the name of a dataset of plain text, before its files, which are quoted as for a shell."""
-NO_FOLDERS = ("bytes", "characters", "ids", "policy", "fresh")
+NO_FOLDERS = ("bytes", "characters", "ids", "policy", "fresh", "self")
 """Values of these settings that are no paths, even if a folder has that name."""
 NAMED = ("also_heldout",)
 """Settings that are a dict of such paths."""

@@ -7,6 +7,7 @@ divide into complete tokens. Every token t of the student in a span s gets the s
 
 so that REINFORCE follows, on average, the gradient of the reverse KL between the distributions of the span, as if it were a single
 token. A span of one token for both gives `rljax.ops.distillation.teacher_log_ratio`. The end of a response is a span of its own.
+A token in no span has advantage 0. The metric `teacher_kl` counts a span once for each of the student's tokens in it.
 
 Source: the alignment of GOLD (TRL's `GOLDTrainer`), which compares full distributions with the loss of ULD, arXiv:2402.12030
 (`rljax.ops.distillation.sorted_probability_distance`). Here one sampled response estimates the divergence, as in
