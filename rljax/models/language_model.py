@@ -422,8 +422,8 @@ def empty_pages(model: Model, rows: int, shared: int, own: int, sharers: int) ->
     """
     layer = PagedLayer(*(empty_cache(model, count, PAGE)[0] for count in (shared, own)))
     zeros = partial(jnp.zeros, dtype=jnp.int32)
-    tables = (PageTable(zeros((count, most)), zeros(count)) for count, most in ((shared, sharers), (own, 1)))
-    return PagedState((layer,) * model.config.layers, PagesInUse(*tables, zeros(rows), zeros(rows)))
+    tables = [PageTable(zeros((count, most)), zeros(count)) for count, most in ((shared, sharers), (own, 1))]
+    return PagedState((layer,) * model.config.layers, PagesInUse(tables[0], tables[1], zeros(rows), zeros(rows)))
 
 
 def advance_paged(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -204,16 +204,17 @@ class Attention(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         angles: RotaryAngles | None,
-        segments: Int[Array, "B S"] | PagesInUse,
+        segments: Any,
         cache: LayerCache | PagedLayer | None,
         slot: Int[Array, "*R"] | int,
-    ) -> tuple[Float[Array, "B T D"], LayerCache | PagedLayer]:
+    ) -> tuple[Float[Array, "B T D"], Any]:
         """Attend from T new tokens to S slots.
 
         Without a cache, the slots are the tokens themselves, and each sees the earlier tokens of its segment; a new cache is
         returned. A cache is a ring buffer: it is written starting at `slot`, and a token sees all slots whose segment is not 0,
         except later new tokens, as far back as the layer's window. If each row has its own slot, tokens that would go past the
-        last slot are not written. In a paged cache, `segments` says who reads the pages, and each row has one new token.
+        last slot are not written. In a paged cache, `segments` is a `PagesInUse`, and each row has one new token. Otherwise it is
+        an array `[B, S]`.
         """
         rows, length, _ = x.shape
         query, key, value = self._project(x)
@@ -346,10 +347,10 @@ class Layer(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         angles: RotaryAngles | None,
-        segments: Int[Array, "B S"] | PagesInUse,
+        segments: Any,
         cache: LayerCache | PagedLayer | None,
         slot: Int[Array, "*R"] | int,
-    ) -> tuple[Float[Array, "B T D"], LayerCache | PagedLayer]:
+    ) -> tuple[Float[Array, "B T D"], Any]:
         """Return the new residual stream and this layer's keys and values."""
         inner = x if self.norms == "after" else self.attention_norm(x)
         added, cache = self.attention(inner, angles, segments, cache, slot)
@@ -377,12 +378,12 @@ class Transformer(nnx.Module):
         self,
         tokens: Int[Array, "B T"],
         positions: Int[Array, "B T"],
-        segments: Int[Array, "B S"] | PagesInUse,
+        segments: Any,
         cache: Cache | tuple[PagedLayer, ...] | None = None,
         slot: Int[Array, "*R"] | int = 0,
         *,
         offset: Float[Array | np.ndarray, "B T D"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], Cache | tuple[PagedLayer, ...]]:
+    ) -> tuple[Float[Array, "B T D"], Any]:
         """Run the layers; see `Attention` for `segments`, `cache` and `slot`. `offset` is added to the token embeddings."""
         x = self._look_up(tokens, is_decoding=cache is not None)
         if self.config.embedding_scale != 1:

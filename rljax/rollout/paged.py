@@ -280,7 +280,7 @@ class PagedSampler:
         written = np.where(self.live, self._counts(), 0).reshape(self.devices, -1)
         own -= np.where(live, np.maximum(0, growth - written // PAGE), 0).sum(-1)
         free = [np.flatnonzero(~rows).tolist() for rows in live]
-        is_idle, begun = ~live.any(-1), {}
+        is_idle, begun = [not rows.any() for rows in live], {}
         for unit in self._units(waiting):
             device = max(range(self.devices), key=lambda device: (len(free[device]) > 0, own[device]))
             size, most = len(self.requests[unit[0][0]].prompt_tokens), min(len(unit), len(free[device]))
