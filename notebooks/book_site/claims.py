@@ -23,7 +23,7 @@ INTRODUCTION = """(page-claims)=
 policy is a table of logits in a small world of tokens, trained with the library's losses, advantages and weights. An
 experiment takes seconds, arms train in the same worlds from the same seeds, and pass rates are exact.
 Effects of a network do not appear: features that prompts share, a large vocabulary, limited capacity.
-**A verdict holds for these worlds only.** Eleven of the most used claims are tried again
+**A verdict holds for these worlds only.** The most used claims are tried again
 [on a transformer](#page-lifted-claims), and two of them on SmolLM2; that page says where the two worlds agree.
 
 ## In ten lines
