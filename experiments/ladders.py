@@ -263,7 +263,8 @@ def measurements(metrics: Sequence[Mapping[str, Any]], answers: Sequence[Mapping
     Returns:
         `heldout`, accuracy of greedy answers before RL and at the end; `spread`, standard deviation of the lengths of the answers
         at the end divided by their mean, and `wrong_length`, mean length of the wrong ones in characters. For each step, `tokens`,
-        sampled until its end, `clipped` and `STEP_METRICS`; for each step of value pretraining, `value_loss`.
+        sampled until its end (those of value pretraining are estimated from the first step), `clipped` and `STEP_METRICS`; for
+        each step of value pretraining, `value_loss`.
     """
     steps = [row for row in metrics if row["phase"] == "rl"]
     value = [row for row in metrics if row["phase"] == "value"]
@@ -271,7 +272,8 @@ def measurements(metrics: Sequence[Mapping[str, Any]], answers: Sequence[Mapping
     last = [answer for answer in answers if answer["step"] == len(steps)]
     lengths = [len(answer["completion"]) for answer in last]
     wrong = [len(answer["completion"]) for answer in last if answer["reward"] <= 0]
-    tokens = sum(map(tokens_of, value)) + np.cumsum([tokens_of(row) for row in steps])
+    pretraining = len(value) * tokens_of(steps[0])  # the first RL step still has the policy of the value pretraining
+    tokens = pretraining + np.cumsum([tokens_of(row) for row in steps])
     return {
         "heldout": [round(heldout[0], 4), round(heldout[-1], 4)],
         "spread": round(float(np.std(lengths) / np.mean(lengths)), 3),
@@ -373,7 +375,7 @@ def section(rows: Rows, ladder: Ladder) -> str:
         lines.append(f"| {arm} | {ladder.scores[arm]:g} | {' | '.join(map(str, cells))} | {tokens / 1000:.0f}k |")
     if not is_complete(rows, ladder):
         done = sum(len(values_of(rows, arm, END)) for arm in arms)
-        text = f"{done} of {len(ladder.scores) * len(SEEDS)} runs are done, so nothing is decided and no order is compared"
+        text = f"{done} of {len(ladder.scores) * len(SEEDS)} runs are done, so no order is compared"
         return "\n".join([*lines, "", f"{text}; `python experiments/ladders.py` continues."])
     lines += ["", "Kendall's rank correlation of the means with the scores in the source:", ""]
     lines += [rank_text(rows, ladder, number) for number in (END, MEAN)]

@@ -33,7 +33,7 @@ from rljax.book.claims import Interval, Verdict
 from rljax.files import atomic_write
 
 Rows = Sequence[Mapping[str, Any]]
-Measure = Callable[[Rows], Sequence[float]]
+Measure = Callable[[Rows], Sequence[float] | np.ndarray]
 """Rows of the ladders -> one number per seed."""
 
 
@@ -60,6 +60,8 @@ class Lifted(NamedTuple):
     """Claim on tables of logits."""
     of_arms: Callable[[Arms], np.ndarray] | None = None
     """Statistic of that claim's arms, if it is not the claim's own."""
+    unlike: str = ""
+    """Why these arms do not decide the claim on tables of logits; empty if they do."""
     margin: float = 0.01
     """Smallest size that would matter."""
     small_margin: float = 0.01
@@ -325,6 +327,7 @@ CLAIMS = (
         ("GSPO", "naive GRPO"),
         "staleness_gepo",
         difference("area", "gspo, delay 8", "grpo, delay 8"),
+        unlike="all responses have 6 tokens, the sampler is 8 steps old, and GSPO's clip range is not the paper's",
         figures={
             "accuracy at the end, the same arms": gap(END, "GSPO", "naive GRPO"),
             "share of tokens clipped under GSPO": above("GSPO", mean_of("clipped"), 0.0),
@@ -365,7 +368,7 @@ def small_world(claim: Lifted) -> tuple[Verdict, Interval]:
         outcome = outcome_of(page, results)
         return outcome.verdict, outcome.statistic
     found = over_seeds(claim.of_arms(results.arms()))
-    return verdict_of(found, kind=claim.kind, margin=claim.small_margin), found
+    return "not decided" if claim.unlike else verdict_of(found, kind=claim.kind, margin=claim.small_margin), found
 
 
 PROBLEMS = 256
@@ -416,7 +419,12 @@ def summary(rows: Rows, real: Rows) -> list[dict[str, Any]]:
                 "unit": claim.unit,
                 "margin": claim.margin,
                 "kind": claim.kind,
-                "tables": {"claim": claim.small, "verdict": verdict, "statistic": as_json(statistic)},
+                "tables": {
+                    "claim": claim.small,
+                    "verdict": verdict,
+                    "statistic": as_json(statistic),
+                    "unlike": claim.unlike,
+                },
                 "transformer": {
                     "verdict": decision.verdict,
                     "statistic": as_json(decision.statistic),
@@ -495,7 +503,8 @@ def claim_section(row: Mapping[str, Any]) -> list[str]:
         f"{row['margin']:g}.",
         f"- Budget: {row['budget']}; one learning rate for all arms.",
         f"- Premise: {large['premise']}: {text_of(large['premise_statistic'])}.",
-        f"- Tables of logits (`rljax claims {tables['claim']}`): {tables['verdict']}, {text_of(tables['statistic'])}.",
+        f"- Tables of logits (`rljax claims {tables['claim']}`): {tables['verdict']}, {text_of(tables['statistic'])}"
+        f"{', because ' + tables['unlike'] if tables['unlike'] else ''}.",
     ]
     lines += [f"- {name[0].upper()}{name[1:]}: {text_of(interval)}." for name, interval in large["figures"].items()]
     if row["smollm2"] is not None:

@@ -87,7 +87,7 @@ def test_ties_count_for_neither_side():
 def test_measurements_of_a_run():
     step = {"phase": "rl", "tokens_per_second": 50.0, "seconds": 2.0, "clip_fraction": 0.1}
     step |= dict.fromkeys(ladders.STEP_METRICS, 0.5)
-    value = {"phase": "value", "tokens_per_second": 10.0, "seconds": 3.0, "value_loss": 0.4}
+    value = {"phase": "value", "seconds": 3.0, "value_loss": 0.4}
     metrics = [
         value,
         {"phase": "eval", "step": 0, "accuracy": 0.5},
@@ -101,7 +101,7 @@ def test_measurements_of_a_run():
         {"step": 2, "completion": "1234", "reward": 1.0},
     ]
     found = measurements(metrics, answers)
-    assert found["tokens"] == [130, 230]
+    assert found["tokens"] == [200, 300]
     assert (found["wrong_length"], found["spread"]) == (2.0, 0.333)
     assert (found["heldout"], found["clipped"], found["value_loss"]) == ([0.5, 1], [0.1, 0.1], [0.4])
 
