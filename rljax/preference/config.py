@@ -54,7 +54,7 @@ class _PairSettings:
     learning_rate: float = 1e-5
     """Peak learning rate; a cosine schedule lowers it to a tenth."""
     learning_rate_warmup: int = 10
-    """Updates over which the learning rate rises linearly, at most half of all."""
+    """Updates over which the learning rate rises linearly."""
 
     # --- output and display
     output: str | None = None

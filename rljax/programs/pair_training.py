@@ -238,8 +238,8 @@ def steps_of(config: PairConfig, count: int) -> int:
 
 
 def make_optimizer(config: PairConfig, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Make the optimizer and its learning-rate schedule; the warm-up takes at most half of the updates."""
-    schedule = cosine_schedule(config.learning_rate, min(config.learning_rate_warmup, steps // 2), steps)
+    """Make the optimizer and its learning-rate schedule."""
+    schedule = cosine_schedule(config.learning_rate, config.learning_rate_warmup, steps)
     optimizer = adamw(
         schedule,
         b1=config.adam_b1,
