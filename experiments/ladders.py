@@ -291,9 +291,11 @@ def tokens_of(row: Mapping[str, Any]) -> float:
 
 def add_row(file: Path, row: dict[str, Any], work: Path) -> None:
     """Add a row to a file to which other processes with the same working folder may also be adding rows."""
+    key = row["arm"], row["seed"], row["rate"]
     with (work / "rows.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        write_rows(file, [*rows_of(file, hash_of), row])
+        others = [other for other in rows_of(file, hash_of) if (other["arm"], other["seed"], other["rate"]) != key]
+        write_rows(file, [*others, row])
 
 
 def run(arguments: Arguments) -> None:
