@@ -78,41 +78,44 @@ def checking_function(name: str, qualname: str, module: str, signature: Signatur
     try:
         hash(signature)
     except TypeError:  # a default is an array, or another unhashable value
-        checking = read_at_first_call(name, qualname, module, signature, output)
+        checking = ReadAtFirstCall(name, qualname, module, signature, output=output)
     else:
         defaults = tuple(type(parameter.default) for parameter in signature.parameters.values())
         checking = read_once(name, qualname, module, signature, output, defaults)
     return (checking, RESULT) if output else checking
 
 
-def read_at_first_call(name: str, qualname: str, module: str, signature: Signature, output: bool) -> Callable:
-    """Make a checking function whose signature beartype reads at the first call.
+class ReadAtFirstCall:
+    """A checking function whose signature beartype reads at the first call.
 
-    A process calls few of the functions that it imports, and reading all of them took a fifth of the time of its imports.
+    A process calls few of the functions that it imports, and reading all of them took a fifth of the time of its imports. It is no
+    closure, because the keys of claims' results contain the numbers in the closures around a function.
     """
-    checked = None
 
-    def let_read() -> Callable:
-        nonlocal checked
-        if output:
-            function, argument = make_function(name, qualname, module, signature, True)
+    def __init__(self, *made_with: object, output: bool):
+        self._made_with = made_with
+        self._output = output
+        self._checked: Callable | None = None
+
+    def __call__(self, *arguments: object, **named: object) -> object:
+        """Check arguments, or the result."""
+        return (self._checked or self._read())(*arguments, **named)
+
+    def _read(self) -> Callable:
+        if self._output:
+            function, argument = make_function(*self._made_with, True)
             check_result = read(function)
-            checked = lambda *_, **arguments: check_result(**{argument: arguments[RESULT]})  # noqa: E731
+            self._checked = lambda *_, **arguments: check_result(**{argument: arguments[RESULT]})
         else:
-            checked = read(make_function(name, qualname, module, signature, False))
-        return checked
-
-    def checking(*arguments: object, **named: object) -> object:
-        return (checked or let_read())(*arguments, **named)
-
-    return checking
+            self._checked = read(make_function(*self._made_with, False))
+        return self._checked
 
 
 @cache
 def read_once(name: str, qualname: str, module: str, signature: Signature, output: bool, defaults: tuple[type, ...]):
-    """Cache `read_at_first_call`; the defaults' types are part of the key, because equal defaults may have different types."""
+    """Cache `ReadAtFirstCall`; the defaults' types are part of the key, because equal defaults may have different types."""
     SIGNATURES.append((module, signature))
-    return read_at_first_call(name, qualname, module, signature, output)
+    return ReadAtFirstCall(name, qualname, module, signature, output=output)
 
 
 class CompiledSignature(Signature):
