@@ -9,7 +9,7 @@ nothing to do with each other. The arms differ in the advantage alone:
 
 Command:
 
-    python experiments/turn_credit.py
+    python experiments/turn_credit.py     (an estimated ten minutes on one CPU core)
 
 A finished run is not repeated; use `--seeds` to do only some of the runs.
 

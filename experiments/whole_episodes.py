@@ -9,7 +9,7 @@ games with each of the 15 letters.
 
 Command:
 
-    python experiments/whole_episodes.py
+    python experiments/whole_episodes.py     (an estimated ten minutes on one CPU core)
 
 A finished run is not repeated; use `--seeds` to do only some of the runs.
 

@@ -91,6 +91,7 @@ def test_a_resumed_run_ends_with_the_same_bits(done, files, tmp_path, monkeypatc
 
     monkeypatch.setattr(supervised, "make_measure", interrupted)
     assert main(["pretrain", *files, *WORDS, "--run", str(run)]) == INTERRUPTED
+    assert f"rljax pretrain --resume {run}" in capsys.readouterr().out
     assert len(rows(run)) < len(rows(done))
     monkeypatch.undo()
     assert main(["pretrain", "--resume", str(run)]) == 0

@@ -103,9 +103,9 @@ class RewardModelConfig(PairConfig):
     process: bool = False
     """Train a process reward model, which judges every step of a solution. A row has a prompt, `completions` (a list of steps) and
     `labels` (for each step true, false or a number from 0 to 1). What is said of pairs then applies to solutions."""
-    step_separator: str = "\n"
-    """Text after every step of a solution, where a process reward model judges the step; it also divides the responses that the
-    model judges later."""
+    step_separator: str | None = None
+    """Text after every step of a solution, where a process reward model judges the step; None means a newline. It also divides the
+    responses that the model judges later."""
     name: str = "reward-model"
     """Name of the run, for its folder."""
 
@@ -116,10 +116,15 @@ class RewardModelConfig(PairConfig):
             raise InputError(
                 "chosen_column and rejected_column are for pairs; process=True reads completions and labels. Leave them out."
             )
-        if not self.process and self.step_separator != "\n":
+        if not self.process and self.step_separator is not None:
             raise InputError(f"step_separator={self.step_separator!r} is for a process reward model; add process=True.")
-        if not self.step_separator:
+        if self.step_separator == "":
             raise InputError("step_separator is empty; give the text that ends a step, for example a newline.")
+
+    @property
+    def separator(self) -> str:
+        """Text after every step of a solution."""
+        return "\n" if self.step_separator is None else self.step_separator
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,8 @@ def make_process_training(config: RewardModelConfig) -> tuple[PairTraining, Trai
         return read_solutions(dataset, split=split, prompt_column=config.prompt_column, on_error=config.on_error)
 
     *rows, faults = make_split(config, read)
-    start = make_reward_model(config)._replace(step_separator=config.step_separator)
-    options = {"max_tokens": config.max_tokens, "chat": start.chat, "separator": config.step_separator}
+    start = make_reward_model(config)._replace(step_separator=config.separator)
+    options = {"max_tokens": config.max_tokens, "chat": start.chat, "separator": config.separator}
     train, heldout = (encode_solutions(part, start.tokenizer, **options) for part in rows)
     steps, longest = steps_of(config, len(train.tokens)), max(map(len, train.tokens))
     microbatch = microbatch_of(config, row_shards(mesh), -(-longest // 2))  # of two sides with half the tokens each
@@ -105,7 +105,7 @@ def _notes(
     notes = [f"{dropped} solutions have more than {config.max_tokens} tokens."] if dropped else []
     if divided:
         notes.append(
-            f"{divided} steps contain the separator {config.step_separator!r}, so that a response like theirs would be judged at "
+            f"{divided} steps contain the separator {config.separator!r}, so that a response like theirs would be judged at "
             "more places than the data; choose another --step-separator."
         )
     return [*list_prompt_omissions(problems, start.tokenizer, chat=start.chat), *notes]

@@ -105,7 +105,8 @@ def sft(
         )
     seams = Seams(reward=reward, dataset=rows)
     consent = Consent(trust=trust, changes=accept_changes)
-    result = run_training(config, seams, fine_tune, installers=INSTALLERS, resume=resume, consent=consent, command="sft")
+    command = "pretrain" if config is not None and is_text(config.data.dataset) else "sft"
+    result = run_training(config, seams, fine_tune, installers=INSTALLERS, resume=resume, consent=consent, command=command)
     before, after = read_end_metrics(result.run / "metrics.jsonl")
     return FineTuned(result.run, before, after, result.params)
 
