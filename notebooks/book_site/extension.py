@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # the tests make the pages without Sphinx
 
 RESULTS = (
     "adaptation",
+    "algorithm_by_phase",
     "arithmetic_algorithms",
     "arithmetic_distillation",
     "calculator",
@@ -18,6 +19,7 @@ RESULTS = (
     "continual_anchor",
     "continual_memory",
     "federated",
+    "hierarchical",
     "images_of_digits",
     "ladders",
     "lifted_claims",
@@ -31,6 +33,8 @@ RESULTS = (
     "tasks_that_separate",
     "tool_throughput",
     "tuning",
+    "turn_credit",
+    "whole_episodes",
 )
 """Tables in experiments/ that have a page; the table of slots is part of the page of algorithms."""
 

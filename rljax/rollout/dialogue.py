@@ -321,8 +321,7 @@ def begin_dialogue(
     """
     if isinstance(engine, DialogueEngine):
         return engine.dialogue(params, requests)
-    has_turns = isinstance(engine, DecodingEngine) and engine.paged is None and engine.decoder.turns is not None
-    if isinstance(engine, DecodingEngine) and has_turns and (requests or later):
+    if isinstance(engine, DecodingEngine) and engine.has_turns and (requests or later):
         return CachedDialogue(engine, params, requests, later)
     return RereadingDialogue(engine, params, requests)
 

@@ -64,8 +64,6 @@ class DecodingEngine:
         slots: maximum number of rows that are decoded at once: a number, or a function that computes it for each call, such as
             `rljax.rollout.slots.FittingSlots`. The key/value cache has as many rows, each for a prompt and its response.
         text: function that turns token ids into text; needed only for stop strings. `rljax.rollout.stopping.Decode` describes it.
-        paged: expected length of a response as a share of the longest one: keys and values are then in pages that rows take as
-            they grow, see `rljax.rollout.paged`. None: each row has room for the longest response.
     """
 
     decoder: Decoder
@@ -73,14 +71,11 @@ class DecodingEngine:
     prompt_length: int
     slots: int | Slots = 256
     text: Decode | None = None
-    paged: float | None = None
 
-    def __post_init__(self):
-        """Reject pages that the model cannot read."""
-        if self.paged is not None and self.decoder.paged is None:
-            raise InputError(
-                f"paged_cache={self.paged} needs a decoder with `paged`, which this policy does not have; leave it out."
-            )
+    @property
+    def has_turns(self) -> bool:
+        """True if the rows of a dialogue keep their keys and values between turns."""
+        return self.decoder.turns is not None
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Sample a response to each request; requests that differ only in budget and stop strings are decoded together.
@@ -127,24 +122,19 @@ class DecodingEngine:
     def _sample_kinds(
         self, params: Params, requests: Sequence[Request], *, final_pieces: int
     ) -> Iterator[dict[int, Response]]:
-        """Sample responses to requests with different sampling settings, one setting after the other; see `_sample_kind`."""
+        """Sample responses to requests with different sampling settings, one setting after the other; see `sample_kind`."""
         params = decode_weights(self.decoder, params)
         self.check_stop(requests)
         kinds = [request.sampling._replace(max_tokens=0, stop=()) for request in requests]
         for kind in dict.fromkeys(kinds):
             indices = [index for index, other in enumerate(kinds) if other == kind]
-            for ended in self._sample_kind(params, [requests[index] for index in indices], final_pieces=final_pieces):
+            for ended in self.sample_kind(params, [requests[index] for index in indices], final_pieces=final_pieces):
                 yield {indices[index]: response for index, response in ended.items()}
 
-    def _sample_kind(
+    def sample_kind(
         self, params: Params, requests: Sequence[Request], *, final_pieces: int
     ) -> Iterator[dict[int, Response]]:
         """Sample responses to requests with the same settings; once all have begun, yield the rest in `final_pieces` pieces."""
-        if self.paged is not None:
-            from rljax.rollout.paged import sample_in_pages  # noqa: PLC0415  most runs have no pages
-
-            yield from sample_in_pages(self, params, requests, self.paged, final_pieces=final_pieces)
-            return
         budget = max(request.sampling.max_tokens for request in requests)
         sampling = requests[0].sampling._replace(max_tokens=budget, stop=())
         length = padded_length(requests, self.prompt_length)

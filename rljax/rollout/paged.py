@@ -9,7 +9,7 @@ Axes: B rows, D devices that share the rows.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int
 
 from rljax.caching import cached_partial
+from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.models.cache import (
     PAGE,
@@ -84,37 +85,35 @@ def pool_sizes(rows: int, length: int, budget: int, expected: float, together: i
     return PoolSizes(prompts * blocks, max(whole, rows * growth), sharers)
 
 
-def count_pool_bytes(
-    decoder: Decoder, params: Weights, mesh: Mesh, requests: int, prompts: int, length: int, budget: int, share: float
-) -> Callable[[int], int]:
-    """Return a function from the number of rows to the peak bytes of caches on a device.
-
-    In addition to the pools there are either waiting prompts or the smaller pools of the last rows.
+@dataclass(frozen=True)
+class PagedSlots(FittingSlots):
+    """Computes how many rows are decoded at once if their keys and values are in pages.
 
     Args:
-        decoder: how the model reads prompts and tokens.
-        params: parameters from `decode_weights`, or their shapes.
-        mesh: devices that share the rows.
-        requests: number of responses to sample.
-        prompts: number of distinct prompts.
-        length: padded length of a prompt, in tokens.
-        budget: maximum number of tokens per response.
-        share: expected length of a response, as a share of the longest one.
+        share: expected length of a response, as a share of the longest one; see `FittingSlots` for the rest.
     """
-    devices = row_shards(mesh)
-    page, prompt = (row_bytes(decoder, params, mesh, slots, 0) for slots in (PAGE, length))
 
-    def pools(rows: int) -> int:
-        sizes = pool_sizes(rows // devices, length, budget, share * budget, -(-requests // prompts))
-        return (sizes.shared + sizes.own) * page
+    share: float = 1.0
 
-    def count(rows: int) -> int:
-        rows = compiled_rows(rows, devices)
-        read = math.prod(block_parts(rows, requests, prompts, length, devices)) // devices
-        fewer = fewer_rows(rows, budget, devices, on_cpus=is_on_cpus(mesh))
-        return pools(rows) + max(read * prompt, pools(fewer[0]) if fewer else 0)
+    def cache_bytes(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> Callable[[int], int]:
+        """Return a function from the number of rows to the peak bytes of caches on a device.
 
-    return count
+        In addition to the pools there are either waiting prompts or the smaller pools of the last rows.
+        """
+        devices = row_shards(self.mesh)
+        page, prompt = (row_bytes(self.decoder, params, self.mesh, slots, 0) for slots in (PAGE, length))
+
+        def pools(rows: int) -> int:
+            sizes = pool_sizes(rows // devices, length, budget, self.share * budget, -(-requests // prompts))
+            return (sizes.shared + sizes.own) * page
+
+        def count(rows: int) -> int:
+            rows = compiled_rows(rows, devices)
+            read = math.prod(block_parts(rows, requests, prompts, length, devices)) // devices
+            fewer = fewer_rows(rows, budget, devices, on_cpus=is_on_cpus(self.mesh))
+            return pools(rows) + max(read * prompt, pools(fewer[0]) if fewer else 0)
+
+        return count
 
 
 def paged_decoder(decoder: Decoder, mesh: Mesh) -> Decoder:
@@ -189,40 +188,54 @@ def steps_for(lengths: Int[np.ndarray, "B"], free: int, most: int) -> int:
     return low
 
 
-def sample_in_pages(
-    engine: DecodingEngine, params: Params, requests: Sequence[Request], share: float, *, final_pieces: int
-) -> Iterator[dict[int, Response]]:
-    """Sample responses to requests with the same settings, with pages; once all have begun, yield the rest in pieces.
+@dataclass(frozen=True)
+class PagedEngine(DecodingEngine):
+    """The built-in engine with keys and values in pages, which rows take as they grow.
 
     Args:
-        engine: the engine.
-        params: parameters from `decode_weights`.
-        requests: the requests.
-        share: expected length of a response, as a share of the longest one.
-        final_pieces: number of these pieces.
+        share: expected length of a response, as a share of the longest one; see `DecodingEngine` for the rest.
     """
-    sampler = PagedSampler(engine, params, requests, share)
-    pending = list(range(len(requests)))
-    while pending or sampler.live.any():
-        chosen = [requests[index] for index in pending]
-        for block in blocks_of(chosen, sampler.slots, sampler.length, sampler.devices) if pending else ():
-            prompts = sampler.engine.read_block(params, chosen, block, sampler.length, 0)
-            waiting = [(pending[index], prompt) for index, prompt in block.waiting]
-            while waiting:
-                begun = sampler.admit(waiting)
-                if not begun:
-                    yield sampler.decode(max(1, int(sampler.live.sum()) // 8))
-                    continue
-                sampler.begin(prompts, begun)
-                taken = set(begun.values())
-                waiting = [pair for pair in waiting if pair not in taken]
-            del prompts  # before the next block is read
-        if not sampler.returned and (live := int(sampler.live.sum())):
-            fewer = sampler.fewer_rows()
-            if not sampler.shrink(fewer):
-                left = max(0, live - -(-sampler.slots // final_pieces), *fewer[:1])
-                yield sampler.decode(live - left)
-        pending, sampler.returned = sampler.returned, []
+
+    share: float = 1.0
+
+    def __post_init__(self):
+        """Reject a model that cannot read pages."""
+        if self.decoder.paged is None:
+            raise InputError(
+                f"paged_cache={self.share} needs a decoder with `paged`, which this policy does not have; leave it out."
+            )
+
+    @property
+    def has_turns(self) -> bool:
+        """False: each turn of a dialogue reads its context again."""
+        return False
+
+    def sample_kind(
+        self, params: Params, requests: Sequence[Request], *, final_pieces: int
+    ) -> Iterator[dict[int, Response]]:
+        """Sample responses to requests with the same settings; once all have begun, yield the rest in `final_pieces` pieces."""
+        sampler = PagedSampler(self, params, requests)
+        pending = list(range(len(requests)))
+        while pending or sampler.live.any():
+            chosen = [requests[index] for index in pending]
+            for block in blocks_of(chosen, sampler.slots, sampler.length, sampler.devices) if pending else ():
+                prompts = sampler.engine.read_block(params, chosen, block, sampler.length, 0)
+                waiting = [(pending[index], prompt) for index, prompt in block.waiting]
+                while waiting:
+                    begun = sampler.admit(waiting)
+                    if not begun:
+                        yield sampler.decode(max(1, int(sampler.live.sum()) // 8))
+                        continue
+                    sampler.begin(prompts, begun)
+                    taken = set(begun.values())
+                    waiting = [pair for pair in waiting if pair not in taken]
+                del prompts  # before the next block is read
+            if not sampler.returned and (live := int(sampler.live.sum())):
+                fewer = sampler.fewer_rows()
+                if not sampler.shrink(fewer):
+                    left = max(0, live - -(-sampler.slots // final_pieces), *fewer[:1])
+                    yield sampler.decode(live - left)
+            pending, sampler.returned = sampler.returned, []
 
 
 class PagedSampler:
@@ -232,25 +245,25 @@ class PagedSampler:
         engine: the engine.
         params: parameters from `decode_weights`.
         requests: requests with the same settings.
-        share: expected length of a response, as a share of the longest one.
 
     Attributes:
         returned: indices of the requests whose rows gave their pages back.
-        expected: expected number of tokens per response: at first from `share`, then all tokens so far per ended
+        expected: expected number of tokens per response: at first from the engine's `share`, then all tokens so far per ended
             response.
     """
 
-    def __init__(self, engine: DecodingEngine, params: Params, requests: Sequence[Request], share: float):
+    def __init__(self, engine: PagedEngine, params: Params, requests: Sequence[Request]):
         self.params, self.requests, self.mesh = params, requests, engine.mesh
         self.budget = max(request.sampling.max_tokens for request in requests)
         self.sampling = requests[0].sampling._replace(max_tokens=self.budget, stop=())
         self.length, self.devices = padded_length(requests, engine.prompt_length), row_shards(engine.mesh)
         if isinstance(engine.slots, FittingSlots):
-            engine = replace(engine, slots=replace(engine.slots, share=share))
+            engine = replace(engine, slots=PagedSlots(**vars(engine.slots), share=engine.share))
         self.slots = engine.batch_rows(params, requests, self.length, self.budget)
-        self.engine = replace(engine, decoder=paged_decoder(engine.decoder, engine.mesh), paged=None)
+        decoder = paged_decoder(engine.decoder, engine.mesh)
+        self.engine = DecodingEngine(decoder, engine.mesh, engine.prompt_length, engine.slots, engine.text)
         prompts = len({request.prompt_tokens for request in requests})
-        self.together, self.planned = -(-len(requests) // prompts), share * self.budget
+        self.together, self.planned = -(-len(requests) // prompts), engine.share * self.budget
         self.expected, self.ended = self.planned, [0, 0]
         self.sizes = self.sizes_for(self.slots)
         self.decoding = Decoding(self._empty(self.slots, self.sizes), np.full(self.slots, -1), self.budget)

@@ -185,8 +185,6 @@ class FittingSlots:
         per_row: bytes per row in addition to its cache.
         refuses: whether to raise an error if not even one row per device fits; otherwise one row is decoded.
         peak: function that returns the peak bytes of caches on a device: `peak_bytes`, or `turn_bytes` in a dialogue.
-        share: expected length of a response as a share of the longest one, if keys and values are in pages; see
-            `rljax.rollout.paged`.
     """
 
     decoder: Decoder
@@ -196,7 +194,6 @@ class FittingSlots:
     per_row: int = 0
     refuses: bool = True
     peak: Callable[[Caches], int] = peak_bytes
-    share: float | None = None
 
     def __call__(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> int:
         """Return the number of rows for a call.
@@ -211,7 +208,7 @@ class FittingSlots:
         Raises:
             InputError: not even one row on each device fits; the message reports the bytes needed.
         """
-        held = self._cache_bytes(params, requests, prompts, length, budget)
+        held = self.cache_bytes(params, requests, prompts, length, budget)
         wanted = requests if self.most is None else min(requests, self.most)
 
         def needed(rows: int) -> int:
@@ -228,19 +225,15 @@ class FittingSlots:
 
     def cache(self, rows: int, params: Weights, requests: int, prompts: int, length: int, budget: int) -> int:
         """Return the peak bytes of caches on each device while this many rows are decoded; see `__call__`."""
-        return self._cache_bytes(params, requests, prompts, length, budget)(rows)
+        return self.cache_bytes(params, requests, prompts, length, budget)(rows)
 
     def _each(self, rows: int) -> int:
         """Return the number of rows on each device."""
         devices = row_shards(self.mesh)
         return compiled_rows(rows, devices) // devices
 
-    def _cache_bytes(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> Callable[[int], int]:
+    def cache_bytes(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> Callable[[int], int]:
         """Return a function from the number of rows to the bytes of `cache`."""
-        if self.share is not None and self.peak is peak_bytes:
-            from rljax.rollout.paged import count_pool_bytes  # noqa: PLC0415  most runs have no pages
-
-            return count_pool_bytes(self.decoder, params, self.mesh, requests, prompts, length, budget, self.share)
         devices, room = row_shards(self.mesh), budget if self.decoder.grow is None else 0
         of_decode = {"length": length, "budget": budget, "devices": devices, "on_cpus": is_on_cpus(self.mesh)}
         row, prompt = (row_bytes(self.decoder, params, self.mesh, length, tokens) for tokens in (budget, room))

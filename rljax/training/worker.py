@@ -28,12 +28,13 @@ def make_engine(
         InputError: the policy has no decoder.
     """
     if policy.decoder is None:
-        raise InputError(
-            "policy.decoder: the built-in engine needs one to sample from the policy; got None. Give the policy a decoder, or "
-            "pass an engine to train()."
-        )
+        raise InputError("policy.decoder is None; give the policy a decoder, or pass an engine to train().")
     slots = decode_slots(config, policy, mesh := mesh_for_sampling(mesh), left=free_bytes)
-    return DecodingEngine(policy.decoder, mesh, prompt_length, slots, text, config.sampling.paged_cache)
+    if (share := config.sampling.paged_cache) is None:
+        return DecodingEngine(policy.decoder, mesh, prompt_length, slots, text)
+    from rljax.rollout.paged import PagedEngine  # noqa: PLC0415  most runs have no pages
+
+    return PagedEngine(policy.decoder, mesh, prompt_length, slots, text, share)
 
 
 def make_worker(

@@ -17,6 +17,7 @@ from rljax.models.language_model import Model
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling
 from rljax.rollout.dialogue import CachedDialogue
+from rljax.rollout.paged import PagedEngine
 from rljax.rollout.slots import row_bytes
 from rljax.training.parts.policy import make_shape
 
@@ -77,7 +78,7 @@ def test_log_probabilities_are_near_those_of_the_learner_and_pages_hold_the_same
     ]
     assert 1e-5 < np.mean(gaps) < 0.01, "the alarm sampler_gap begins at 0.01"
     for one, other in zip(
-        responses, DecodingEngine(policy.decoder, mesh, 4, 8, paged=0.5).generate(params, requests), strict=True
+        responses, PagedEngine(policy.decoder, mesh, 4, 8, share=0.5).generate(params, requests), strict=True
     ):
         np.testing.assert_array_equal(one.tokens, other.tokens)
         np.testing.assert_allclose(one.policy_logp, other.policy_logp, atol=1e-5)

@@ -16,7 +16,7 @@ from rljax.models.cache import PagedLayer, PagedPrompts, PagedState, PagesInUse,
 from rljax.parallel import make_mesh, put
 from rljax.rollout import DecodingEngine, Request, Sampling, paged, slots
 from rljax.rollout.dialogue import RereadingDialogue, begin_dialogue
-from rljax.rollout.paged import PagedSampler, pool_sizes, steps_for
+from rljax.rollout.paged import PagedEngine, PagedSampler, PagedSlots, pool_sizes, steps_for
 from rljax.rollout.slots import FittingSlots
 from rljax.training.worker import make_engine
 
@@ -64,7 +64,7 @@ def test_pages_give_the_tokens_of_a_contiguous_cache(name, axes, share, each, mo
     params = put(random_params(MODELS[name]), jax.tree.map(lambda leaf: leaf.sharding, policy.init(jax.random.key(0))))
     requests = make_requests(24 // each, each)
     usual = DecodingEngine(policy.decoder, mesh, LONGEST, 8).generate(params, requests)
-    check_equal(usual, DecodingEngine(policy.decoder, mesh, LONGEST, 8, paged=share).generate(params, requests))
+    check_equal(usual, PagedEngine(policy.decoder, mesh, LONGEST, 8, share=share).generate(params, requests))
     assert max(returned) > 0 or share > 0.1, "this share must be too small"
 
 
@@ -78,7 +78,7 @@ def test_the_last_rows_continue_in_smaller_pools(monkeypatch):
         PagedSampler, "_empty", lambda self, rows, pools: sizes.append((rows, pools)) or original(self, rows, pools)
     )
     usual = DecodingEngine(policy.decoder, mesh, LONGEST, 32).generate(params, requests)
-    check_equal(usual, DecodingEngine(policy.decoder, mesh, LONGEST, 32, paged=0.4).generate(params, requests))
+    check_equal(usual, PagedEngine(policy.decoder, mesh, LONGEST, 32, share=0.4).generate(params, requests))
     assert [rows for rows, _ in sizes] == [32, 16]
     assert sizes[1][1].own == sizes[0][1].own / 2
 
@@ -170,10 +170,8 @@ def test_four_times_as_many_rows_fit_if_responses_have_a_seventh_of_the_limit(mo
         monkeypatch.setattr(module, "PAGE", 64)
     policy, mesh = transformer_policy(MODELS["grouped"], eos=1, mesh=(mesh := make_mesh(1, 1))), make_mesh(1, 1)
     memory = FittingSlots(policy.decoder, mesh, 0).cache(64, policy.shapes(), 1024, 128, 1024, 8192)
-    usual, pages = (
-        FittingSlots(policy.decoder, mesh, memory, share=share)(policy.shapes(), 1024, 128, 1024, 8192)
-        for share in (None, 0.15)
-    )
+    both = FittingSlots(policy.decoder, mesh, memory), PagedSlots(policy.decoder, mesh, memory, share=0.15)
+    usual, pages = (rows(policy.shapes(), 1024, 128, 1024, 8192) for rows in both)
     assert usual == 64
     assert 4.5 * usual < pages < 6.5 * usual
     sizes = pool_sizes(pages, 1024, 8192, 0.15 * 8192, 8)
@@ -183,18 +181,18 @@ def test_four_times_as_many_rows_fit_if_responses_have_a_seventh_of_the_limit(mo
 def test_the_setting_reaches_the_engine_and_is_refused_where_it_cannot_work():
     policy, mesh = transformer_policy(MODELS["grouped"], eos=1, mesh=make_mesh(1, 1)), make_mesh(1, 1)
     config = SMALL.replace(paged_cache=0.2, cache_memory="1MB")
-    assert make_engine(config, policy, mesh, 4, free_bytes=None, text=str).paged == 0.2
+    assert make_engine(config, policy, mesh, 4, free_bytes=None, text=str).share == 0.2
     with pytest.raises(InputError, match=r"paged_cache is 1\.5"):
         SMALL.replace(paged_cache=1.5)
     with pytest.raises(InputError, match=r"paged_cache=0\.5 is for the built-in engine"):
         SMALL.replace(paged_cache=0.5, engine_url="http://127.0.0.1:8000")
     with pytest.raises(InputError, match=r"paged_cache=0\.5 needs a decoder"):
-        DecodingEngine(policy.decoder._replace(paged=None), mesh, LONGEST, 8, paged=0.5)
+        PagedEngine(policy.decoder._replace(paged=None), mesh, LONGEST, 8, share=0.5)
 
 
 def test_turns_with_pages_read_their_context_again():
     policy = transformer_policy(MODELS["grouped"], eos=1, mesh=(mesh := make_mesh(1, 1)))
-    engine = DecodingEngine(policy.decoder, mesh, LONGEST, 8, paged=0.5)
+    engine = PagedEngine(policy.decoder, mesh, LONGEST, 8, share=0.5)
     assert isinstance(
         begin_dialogue(engine, policy.init(jax.random.key(0)), {0: make_requests(1, 1)[0]}), RereadingDialogue
     )

@@ -280,7 +280,7 @@ INCOMPLETE = {
         ),
         "^policy.score: .* trace and differentiate; got TypeError: grad requires real- or complex-valued inputs .*int32",
     ),
-    "no decoder": (GRU._replace(decoder=None), r"^policy.decoder: the built-in engine needs one .*; got None\."),
+    "no decoder": (GRU._replace(decoder=None), "policy.decoder is None; give the policy a decoder, or pass an engine"),
     "logits of another vocabulary": (
         with_decoder(begin=lambda *arguments: (jnp.zeros((1, 3)), None)),
         rf"^policy.decoder.begin: the logits must have the shape \[B, V\] = \[1, {VOCABULARY}\]; got \[1, 3\]\.",
@@ -419,6 +419,6 @@ def test_a_policy_has_only_the_fields_that_its_page_describes():
     }
     assert set(Policy._fields[5:]) == set(Policy._field_defaults)
     assert all(value is None for value in Policy._field_defaults.values())
-    assert Decoder._fields == ("begin", "advance", "insert", "weights", "grow", "turns", "partition")
+    assert Decoder._fields == ("begin", "advance", "insert", "weights", "grow", "turns", "partition", "paged")
     assert GRU.partition is on_every_device
     assert BY_NAME["grpo"]().critic is None

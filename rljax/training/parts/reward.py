@@ -9,7 +9,6 @@ from rljax.algorithms import Algorithm
 from rljax.data.problem import Problem, chats_of
 from rljax.errors import InputError
 from rljax.importing import is_custom
-from rljax.preference.step_reward import named_step_reward
 from rljax.preference.tokenizer_note import PREFIX
 from rljax.rewards import BY_NAME, MADE_OF, RUN_PROGRAMS, resolve
 from rljax.rewards.protocol import combine, needs_all_hosts
@@ -147,8 +146,7 @@ def make_step_reward(
     if not algorithm.needs("step_rewards"):
         if step_reward is not None:
             raise InputError(
-                f"{name} does not learn from steps, so step_reward={step_reward!r} cannot apply to it; leave it "
-                "out, or choose grpo_process or mt_grpo."
+                f"{name} does not learn from steps; leave step_reward={step_reward!r} out, or choose grpo_process or mt_grpo."
             )
         return None
     if environment is not None:
@@ -162,4 +160,6 @@ def make_step_reward(
             f"{name} learns from the reward of each reasoning step; choose that reward with --step-reward "
             f"({', '.join(STEP_REWARDS)}, model:FOLDER, or your own file.py:function), or an environment, whose turns are steps."
         )
+    from rljax.preference.step_reward import named_step_reward  # noqa: PLC0415  most runs have none
+
     return named_step_reward(step_reward, problems, devices=config.devices, dtype=config.model.dtype)
