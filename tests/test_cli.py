@@ -354,6 +354,7 @@ def test_experiments_are_found_and_document_their_command():
     without_a_config = {
         "algorithm_by_phase",
         "dapo_on_a_page",
+        "lifted_claims",
         "quantized_answers",
         "search_costs",
         "selector",
