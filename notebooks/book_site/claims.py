@@ -21,10 +21,9 @@ INTRODUCTION = """(page-claims)=
 
 {count} claims about algorithms, each decided by its own experiment in `experiments/claims/`. In most of them a
 policy is a table of logits in a small world of tokens, trained with the library's losses, advantages and weights. An
-experiment takes seconds, arms train in the same worlds from the same seeds, and pass rates are exact.
-Effects of a network do not appear: features that prompts share, a large vocabulary, limited capacity.
-**A verdict holds for these worlds only.** The most used claims are tried again
-[on a transformer](#page-lifted-claims), and two of them on SmolLM2; that page says where the two worlds agree.
+experiment takes seconds, arms share worlds and seeds, and pass rates are exact.
+Effects of a network (shared features, a large vocabulary, limited capacity) do not appear.
+**A verdict holds for these worlds only.** The most used are tried again [on a transformer](#page-lifted-claims).
 
 ## In ten lines
 
@@ -35,7 +34,7 @@ Effects of a network do not appear: features that prompts share, a large vocabul
 ```
 
 Each statistic is divided by the smallest size that would matter, which bounds the gray band; beyond it the axis is logarithmic.
-Squares are claims that two things are equal.
+Squares claim equality.
 
 ## How they are decided
 
