@@ -68,7 +68,16 @@ def test_rljax_opens_it_without_naming_the_tokenizer(exported, capsys):
     jax.tree.map(np.testing.assert_array_equal, opened.params, params)
     text = printed(capsys, "sample", str(folder), "--prompt", "3+4=", "--max-response-tokens", "3")
     assert text.startswith("3+4=")
-    empty = ("sample", str(folder), "--prompt", "", "--top-p", "0.9")  # the top-p of its generation_config.json
+    empty = (
+        "sample",
+        str(folder),
+        "--prompt",
+        "",
+        "--temperature",
+        "1",
+        "--top-p",
+        "0.9",
+    )  # the top-p of its generation_config.json
     refused(capsys, "the prompt '' has no token, but a response must follow one", *empty)
     ids = CharacterTokenizer().encode("3+4=")
     assert printed(capsys, "sample", str(folder), "--prompt-ids", *map(str, ids), "--max-response-tokens", "3") == text
@@ -179,12 +188,14 @@ def test_a_model_without_a_tokenizer_samples_ids(exported, tmp_path, capsys):
     for name in ("config.json", "model.safetensors"):
         (bare / name).write_bytes((folder / name).read_bytes())
     command = ["sample", str(bare), "--max-response-tokens", "3"]
-    assert rljax.cli.main([*command, "--prompt-ids", "5", "6", "--count", "2"]) == 0
+    assert rljax.cli.main([*command, "--prompt-ids", "5", "6"]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert [line.split()[:2] for line in lines] == [["5", "6"]] * 2
+    assert [line.split()[:2] for line in lines] == [["5", "6"]]
     assert all(word.isdecimal() for word in out.split())
     assert "has no tokenizer, so ids are printed; name one with --tokenizer." in err
+    assert rljax.cli.main([*command, "--prompt-ids", "5", "6", "--count", "2", "--temperature", "1"]) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["5", "6"]] * 2
     known = rljax.load(folder, problems=[rljax.data.problem.Problem("", "")], max_response_tokens=3)
     assert known.sample_ids([[5, 6]]) == [[[int(word) for word in lines[0].split()[2:]]]]
     assert printed(capsys, *command, "--tokenizer", "ids", "--prompt", "5 6 ").split()[:2] == ["5", "6"]
