@@ -23,8 +23,10 @@ read = beartype(conf=CONFIG)
 
 
 def check(function: Callable) -> Callable:
-    """Return a function made by `checking_function`, which has beartype read its signature when it is first called."""
-    return function
+    """Let beartype read the signature of a function made by `checking_function`, once per function."""
+    if not hasattr(function, "checked"):
+        function.checked = read(function)
+    return function.checked
 
 
 def leaf_check(accepts: Callable) -> Callable:
@@ -57,65 +59,18 @@ def holds_entries(annotation: object) -> bool:
     return isinstance(origin, type) and issubclass(origin, Iterable)
 
 
-RESULT = "the result"
-"""The argument by which a checking function takes a result: no parameter has such a name."""
-SIGNATURES: list[tuple[str, Signature]] = []
-"""Modules and signatures that beartype reads when they are first checked."""
-
-
 def checking_function(name: str, qualname: str, module: str, signature: Signature, output: bool) -> Callable | tuple:
-    """Make the function by which jaxtyping checks the arguments of a function; equal signatures share one.
+    """Make the function by which jaxtyping checks a signature; equal signatures share one function.
 
-    jaxtyping makes two whenever a function is defined, so also each time an inner function is defined.
+    jaxtyping makes two of them whenever a function is defined, so also each time an inner function is defined.
     Making and reading them took an eighth of a small run's time.
-
-    Args:
-        output: instead make the function that checks the result, and return it and the name of its argument. jaxtyping would have
-            it check the arguments once more; but they have been checked, and axes keep the lengths that they have given to them.
     """
-    if output:
-        signature = Signature(return_annotation=signature.return_annotation)
     try:
         hash(signature)
     except TypeError:  # a default is an array, or another unhashable value
-        checking = ReadAtFirstCall(name, qualname, module, signature, output=output)
-    else:
-        defaults = tuple(type(parameter.default) for parameter in signature.parameters.values())
-        checking = read_once(name, qualname, module, signature, output, defaults)
-    return (checking, RESULT) if output else checking
-
-
-class ReadAtFirstCall:
-    """A checking function whose signature beartype reads at the first call.
-
-    A process calls few of the functions that it imports, and reading all of them took a fifth of the time of its imports. It is no
-    closure, because the keys of claims' results contain the numbers in the closures around a function.
-    """
-
-    def __init__(self, *made_with: object, output: bool):
-        self._made_with = made_with
-        self._output = output
-        self._checked: Callable | None = None
-
-    def __call__(self, *arguments: object, **named: object) -> object:
-        """Check arguments, or the result."""
-        return (self._checked or self._read())(*arguments, **named)
-
-    def _read(self) -> Callable:
-        if self._output:
-            function, argument = make_function(*self._made_with, True)
-            check_result = read(function)
-            self._checked = lambda *_, **arguments: check_result(**{argument: arguments[RESULT]})
-        else:
-            self._checked = read(make_function(*self._made_with, False))
-        return self._checked
-
-
-@cache
-def read_once(name: str, qualname: str, module: str, signature: Signature, output: bool, defaults: tuple[type, ...]):
-    """Cache `ReadAtFirstCall`; the defaults' types are part of the key, because equal defaults may have different types."""
-    SIGNATURES.append((module, signature))
-    return ReadAtFirstCall(name, qualname, module, signature, output=output)
+        return make_function(name, qualname, module, signature, output)
+    defaults = tuple(type(parameter.default) for parameter in signature.parameters.values())
+    return make_function_once(name, qualname, module, signature, output, defaults)
 
 
 class CompiledSignature(Signature):
@@ -189,5 +144,15 @@ for module, name, use in (
         )
 _typeguard.typechecked = leaf_check
 make_function = _decorator._make_fn_with_signature
+
+
+@cache
+def make_function_once(
+    name: str, qualname: str, module: str, signature: Signature, output: bool, defaults: tuple[type, ...]
+):
+    """Cache `make_function`; the defaults' types are part of the key, because equal defaults may have different types."""
+    return make_function(name, qualname, module, signature, output)
+
+
 _decorator._make_fn_with_signature = checking_function
 _decorator.inspect = SimpleNamespace(**{**vars(inspect), "signature": read_signature})
