@@ -250,7 +250,7 @@ def train_and_measure(arm: str, seed: int, rate: float | None, work: Path) -> di
 
 
 STEP_METRICS = ("accuracy", "entropy", "response_length", "truncated_share", "groups_all_right", "groups_all_wrong")
-"""Metrics of a step that a row keeps for every step."""
+"""Metrics of a step that a row keeps for every step; those of groups are absent if prompts have one response."""
 
 
 def measurements(metrics: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def measurements(metrics: Sequence[Mapping[str, Any]], answers: Sequence[Mapping
         "tokens": np.round(tokens).astype(int).tolist(),
         "value_loss": [round(row["value_loss"], 4) for row in value],
         "clipped": [round(row["clip_fraction"], 4) for row in steps],
-    } | {name: [round(row[name], 4) for row in steps] for name in STEP_METRICS}
+    } | {name: [round(row[name], 4) for row in steps] for name in STEP_METRICS if name in steps[0]}
 
 
 def tokens_of(row: Mapping[str, Any]) -> float:
