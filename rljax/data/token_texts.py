@@ -75,10 +75,14 @@ def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
         >>> from rljax.data.tokenizer import ByteTokenizer
         >>> [token_bytes(ByteTokenizer(), token) for token in ByteTokenizer().encode("aé")]
         [b'a', b'\\xc3', b'\\xa9']
+        >>> from rljax.data.tokenizer import CharacterTokenizer
+        >>> token_bytes(CharacterTokenizer("01"), 3)
+        b'1'
     """
     if token in (special := special_texts(tokenizer)):
         return special[token].encode()
-    before = tokenizer.encode("a")  # some decoders remove the space of the first token
+    # Some decoders of Hugging Face tokenizers remove the space of the first token; the other tokenizers may have no letter.
+    before = tokenizer.encode("a") if isinstance(tokenizer, HuggingFaceTokenizer) else []
     text = full_text(tokenizer, [*before, token])[len(full_text(tokenizer, before)) :]
     if UNKNOWN not in text:
         return text.encode()
