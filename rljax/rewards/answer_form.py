@@ -147,7 +147,7 @@ def residues(text: str) -> list[Residue] | None:
     if all(one.modulus is None for one in found):
         return None
     shared = found[-1].modulus if all(one.modulus is None for one in found[:-1]) else None
-    return [one._replace(modulus=one.modulus or shared) for one in found]
+    return found if shared is None else [one if one.modulus else Residue(_sides(one.sides[0]), shared) for one in found]
 
 
 def _residue(text: str) -> Residue:
@@ -158,8 +158,12 @@ def _residue(text: str) -> Residue:
     while modulus.endswith(")") and modulus.count(")") > modulus.count("("):
         modulus = modulus[:-1].strip()
     around = brackets(modulus)
-    sides, _ = cut(value.strip(), lambda token: token.strip() in (r"\equiv", "=", "≡"))
-    return Residue(tuple(sides), around[1] if around is not None and around[0] in "{(" else modulus)
+    return Residue(_sides(value), around[1] if around is not None and around[0] in "{(" else modulus)
+
+
+def _sides(text: str) -> tuple[str, ...]:
+    """The sides of a congruence."""
+    return tuple(cut(text.strip(), lambda token: token.strip() in (r"\equiv", "=", "≡"))[0])
 
 
 def relation(text: str) -> tuple[list[str], list[str]]:
