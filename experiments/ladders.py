@@ -15,7 +15,7 @@ start from one base model, whose supervised warm start has its own seed; the see
 sampling. Another base model might give another order. Equal in all arms: the number of updates, four per step, and the number of
 responses that a step trains on, 8 prompts with 8 responses each. Not equal: sampled tokens, because dynamic sampling samples up
 to 4.5 times as many prompts, and a critic is pretrained on rollouts of its own; the page shows the tokens of each arm. The
-accuracy is of samples at temperature 1 to the problems of the training set, of which a run sees less than half.
+accuracy is of samples at temperature 1 to the problems of the training set; a run sees less than half of these problems.
 
 Deviations from the papers: the model has 0.1 million parameters and starts from random weights, the warm start replaces
 pretraining, and learning rate, batch and lengths differ. There are 4 updates per rollout instead of 16. The rewards are 1 and -1
@@ -415,8 +415,8 @@ def report(rows: Rows) -> str:
 CAPTION = (
     f"a transformer of 0.1 million parameters on sums, {CONFIG.optimization.steps} RL steps, {len(SEEDS)} seeds of RL from one "
     "base model, with 95 % t intervals. Equal in all rows: updates, and trained responses per update; not equal: sampled "
-    "tokens. The accuracy is of samples at temperature 1, to problems of the training set, of which a run sees less than half; "
-    f"at the end, it is that of the last {LAST} steps. Settings and deviations are in `experiments/ladders.py`."
+    "tokens. The accuracy is of samples at temperature 1, to problems of the training set; a run sees less than half of them. "
+    f"At the end, it is that of the last {LAST} steps. Settings and deviations are in `experiments/ladders.py`."
 )
 
 

@@ -23,7 +23,6 @@ differences at equal tokens, paired by seed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,7 +136,7 @@ def main(arguments: Arguments) -> None:
     keep_compiled(arguments.work / "compiled")
     file = arguments.out.with_suffix(".json")
     wanted = [{"arm": arm, "seed": seed} for seed in arguments.seeds for arm in ARMS]
-    rows = add_missing_rows(file, wanted, partial(run_arm), settings=hash_settings)
+    rows = add_missing_rows(file, wanted, run_arm, settings=hash_settings)
     caption = (
         "share of 64 held-out episodes in which the greedy policy answers all four questions right, at equal numbers of sampled "
         "tokens, mean over the seeds with a 95 % t interval."

@@ -22,7 +22,6 @@ seed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,7 @@ def main(arguments: Arguments) -> None:
     keep_compiled(arguments.work / "compiled")
     file = arguments.out.with_suffix(".json")
     wanted = [{"arm": arm, "seed": seed} for seed in arguments.seeds for arm in ARMS]
-    rows = add_missing_rows(file, wanted, partial(run_arm), settings=hash_settings)
+    rows = add_missing_rows(file, wanted, run_arm, settings=hash_settings)
     caption = (
         "share of the 15 games that the greedy policy wins, at equal numbers of sampled tokens, mean over the seeds with a 95 % t "
         "interval."

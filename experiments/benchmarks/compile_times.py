@@ -73,7 +73,7 @@ def cpu_seconds() -> float:
 
 
 def program_size(*programs: Any) -> float:
-    """Megabytes of compiled programs, as they are kept in the folder of compiled programs."""
+    """Megabytes that the programs take in the folder of compiled programs."""
     return round(sum(len(program.runtime_executable().serialize()) for program in programs) / 1e6, 1)
 
 

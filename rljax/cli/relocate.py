@@ -26,7 +26,7 @@ class Relocate:
     old: tyro.conf.Positional[Path]
     """The path in the run's settings, or a folder above it."""
     new: tyro.conf.Positional[Path]
-    """Where that file or folder is now."""
+    """The present path of that file or folder."""
 
 
 def run_relocate(command: Relocate) -> int:

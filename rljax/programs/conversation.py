@@ -63,7 +63,7 @@ def stream_reply(
     *,
     seed: int,
 ) -> Iterator[str]:
-    """Reply to a conversation, and yield the text as it is sampled. A note on stderr says if the limit of tokens ends it.
+    """Reply to a conversation, and yield the text while it is sampled. A note on stderr says if the limit of tokens ends it.
 
     Args:
         opened: the policy.
