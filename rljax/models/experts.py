@@ -19,6 +19,7 @@ from rljax.models.axes import TENSOR, spec_of
 from rljax.models.config import Routing, TransformerConfig
 from rljax.models.policy import in_precision
 from rljax.models.transformer import RESIDUAL, activation_of, product
+from rljax.ops.arrays import sum_dtype
 
 
 class Linear(NamedTuple):
@@ -76,8 +77,13 @@ class Experts(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Pass each token through its experts."""
+        return self.mix(x, *route(self.scores(x), self.routing))
+
+    def mix(
+        self, x: Float[Array, "B T D"], weights: Float[Array, "B T C"], chosen: Int[Array, "B T C"]
+    ) -> Float[Array, "B T D"]:
+        """Pass each token through the chosen experts, and return the weighted sum of their outputs."""
         experts = self._experts(x.dtype)
-        weights, chosen = route(self.scores(x), self.routing)
         mixture = partial(mix_experts, gated=self.gated)
         if self.mesh is None or self.mesh.size == 1:
             return mixture(x, weights.astype(x.dtype), chosen, experts)
@@ -148,9 +154,7 @@ def route(scores: Float[Array, "B T E"], routing: Routing) -> tuple[Float[Array,
         >>> chosen.tolist(), weights.round(3).tolist()
         ([[[2, 1]]], [[[0.625, 0.25]]])
     """
-    weights, chosen = jax.lax.top_k(
-        jax.nn.softmax(scores.astype(jnp.promote_types(scores.dtype, jnp.float32))), routing.chosen
-    )
+    weights, chosen = jax.lax.top_k(jax.nn.softmax(scores.astype(sum_dtype(scores))), routing.chosen)
     return (weights / weights.sum(-1, keepdims=True) if routing.normalized else weights), chosen
 
 

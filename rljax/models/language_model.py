@@ -106,8 +106,9 @@ def hidden_states(
     segments: Int[Array | np.ndarray, "R S"],
     *,
     offset: Float[Array | np.ndarray, "R S D"] | None = None,
+    experts: Int[Array | np.ndarray, "R S Y C"] | None = None,
 ) -> Float[Array, "R S D"]:
-    """Last hidden states of complete sequences; `offset` is added to the token embeddings.
+    """Last hidden states of complete sequences; `offset` is added to the token embeddings, and `experts` are used if given.
 
     The rows are padded so that the devices along the context axis share their tokens equally.
     """
@@ -115,7 +116,12 @@ def hidden_states(
     pad = partial(pad_axis, axis=1, more=-slots % shards)
     tokens, positions, segments = (pad(jnp.asarray(array)) for array in (tokens, positions, segments))
     offset = None if offset is None else pad(jnp.asarray(offset))
-    hidden, _ = model.module(params)(tokens, positions, segments, offset=offset)
+    module = model.module(params)
+    if experts is not None:
+        from rljax.models.router_replay import replay_experts  # noqa: PLC0415  few runs replay experts
+
+        replay_experts(module, pad(jnp.asarray(experts)))
+    hidden, _ = module(tokens, positions, segments, offset=offset)
     return hidden if shards == 1 else constrain_sharding(hidden, ("rows", "slots", "features"), model.mesh)[:, :slots]
 
 
@@ -132,7 +138,8 @@ def logits(
 
 def token_features(model: Model, params: Params, packed: Packed) -> Features:
     """Hidden states and head from which the logits of the scored tokens are computed."""
-    hidden = hidden_states(model, params, packed.tokens, packed.positions, packed.segments)
+    rows = packed.tokens, packed.positions, packed.segments
+    hidden = hidden_states(model, params, *rows, experts=packed.experts)
     module = model.module(params)
     scaled = module.before_head(before_scored(hidden, packed))
     return Features(scaled, module.head_weight, module.head_copy, model.config.logit_cap)

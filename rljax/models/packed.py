@@ -33,6 +33,9 @@ class Packed(NamedTuple):
     kept: Int[Array | np.ndarray, "*M R K N"] | None = None
     """Sampling masks: ids of the tokens that top-k and top-p kept at each scored token, padded with -1. A policy's `score`
     normalizes over these tokens, or over the full vocabulary if a token has no mask. None: no mask was recorded."""
+    experts: Int[Array | np.ndarray, "*M R S Y C"] | None = None
+    """The C experts that each of Y layers must use for a token, -1 if its router chooses; see `rljax.models.router_replay`. None:
+    the routers choose for all tokens."""
 
 
 def soft_cap(x: Float[Array, "*S"], cap: float | Float[Array, ""] | None) -> Float[Array, "*S"]:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from rljax.models.experts import Experts
 from rljax.models.language_model import Model
 from rljax.models.policy import Params
+from rljax.ops.arrays import sum_dtype
 
 
 class RouterStatistics(NamedTuple):
@@ -54,7 +55,7 @@ def router_statistics(scores: Float[Array, "B T E"], counted: Bool[Array, "B T"]
         the shares of C experts per token instead of one.
     """
     experts = scores.shape[-1]
-    logp = jax.nn.log_softmax(scores.astype(jnp.promote_types(scores.dtype, jnp.float32)))
+    logp = jax.nn.log_softmax(scores.astype(sum_dtype(scores)))
     weight = counted.astype(logp.dtype) / counted.sum(dtype=logp.dtype)
     picked = jax.nn.one_hot(jax.lax.top_k(logp, chosen)[1], experts, dtype=logp.dtype).sum(-2)
     share = jnp.einsum("BT,BTE->E", weight, picked) / chosen

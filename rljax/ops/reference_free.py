@@ -105,7 +105,7 @@ def alphapo_loss(
     *,
     alpha: Number = 0.25,
     beta: Number = 2.5,
-    margin: Number = 0.1,
+    margin: Number = 0.25,
 ) -> Float[Array, "*pairs"]:
     """SimPO with a reward of another shape: a power of the length-normalized probability.
 
@@ -133,8 +133,8 @@ def alphapo_loss(
         0.6931
 
     Source:
-        AlphaPO, arXiv:2501.03884. The defaults are those of TRL's index of papers for Mistral Instruct (the paper's Table 3);
-        if the table's 0.1 is γ/β, as in SimPO's tables, γ is 0.25.
+        AlphaPO, arXiv:2501.03884, Eq. 4, as in the trainer that its authors wrote for TRL. The defaults are those for Mistral
+        Instruct: that trainer's parameter is γ/β, so the 0.1 of the paper's Table 3 is γ = 0.1 β = 0.25.
     """
     check_floating(chosen=chosen, rejected=rejected)
     check_same_shape(chosen=chosen, rejected=rejected)

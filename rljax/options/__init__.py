@@ -67,6 +67,7 @@ WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
         "reward_history": lambda setup: bool(setup.config.sampling.remembered_rewards),
         "batch_metrics": lambda setup: setup.algorithm.correction is not None or setup.algorithm.needs("ref_logp"),
         "router_metrics": lambda setup: config_with_experts(setup.policy) is not None,
+        "router_replay": lambda setup: setup.config.sampling.replay_experts,
         "moving_reference": lambda setup: (
             setup.config.algorithm.reference_period is not None or setup.algorithm.reference_rate > 0
         ),

@@ -313,13 +313,13 @@ def simpo(*, beta: float = 2.0, margin: float = 1.0) -> DirectLoss:
     return DirectLoss(loss, lambda pairs: beta * pairs.mean_logp())
 
 
-def alphapo(*, alpha: float = 0.25, beta: float = 2.5, margin: float = 0.1) -> DirectLoss:
+def alphapo(*, alpha: float = 0.25, beta: float = 2.5, margin: float = 0.25) -> DirectLoss:
     """AlphaPO: SimPO with a power of the length-normalized probability in place of its logarithm (arXiv:2501.03884).
 
     Args:
         alpha: α = 0.25 (its authors' for Mistral Instruct), shape of the reward; 0 is SimPO.
         beta: β = 2.5 (likewise), scale of the reward.
-        margin: γ = 0.1 (likewise), target margin of the preferred response.
+        margin: γ = 0.25 (likewise: γ/β = 0.1), target margin of the preferred response.
 
     Deviations: none known. Other settings: learning rate 7e-7.
     """

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float32, Int, Int8, Int32, Shaped
+from jaxtyping import Bool, Float32, Int, Int8, Int16, Int32, Shaped
 
 from rljax.algorithms import Rollout
 from rljax.errors import InputError
@@ -39,6 +39,9 @@ class Groups(NamedTuple):
     """How judging the response failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
     kept: Int32[np.ndarray, "P G T N"] | None = None
     """Ids of the tokens that top-k and top-p kept at each token, padded with -1; None if they are not recorded."""
+    experts: Int16[np.ndarray, "P G S Y C"] | None = None
+    """The C experts that each of Y layers used for the token in each of S = L + T slots, -1 if unknown; None if they are not
+    recorded."""
     metrics: dict[str, Float32[np.ndarray, "P G"]] | None = None
     """Metrics of the episodes of an environment; NaN if an episode has none."""
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float32, Int, Int32
+from jaxtyping import Array, Bool, Float32, Int, Int16, Int32
 
 from rljax.data.prompts import Demonstrations
 from rljax.models import Packed
@@ -69,6 +69,8 @@ class Sequences(NamedTuple):
     """Which response tokens are trained on; None for all of them."""
     kept: Int32[np.ndarray, "*M B T N"] | None = None
     """Ids of the tokens that top-k and top-p kept at each response token, padded with -1; None for the full vocabulary."""
+    experts: Int16[np.ndarray, "*M B S Y C"] | None = None
+    """Experts of the token in each of S = L + T slots, see `Packed.experts`; None if the routers choose."""
 
     @property
     def learned(self) -> Bool[np.ndarray, "*M B T"]:
@@ -86,6 +88,7 @@ def sequences_of(groups: Groups) -> Sequences:
         groups.attention.reshape(-1, length),
         required(groups.rollout.policy_logp, "rollout.policy_logp").reshape(-1, length),
         kept=None if groups.kept is None else groups.kept.reshape(-1, *groups.kept.shape[2:]),
+        experts=None if groups.experts is None else groups.experts.reshape(-1, *groups.experts.shape[2:]),
     )
 
 
@@ -124,6 +127,7 @@ def pack(sequences: Sequences) -> Packed:
         place=np.broadcast_to(np.arange(rows * length, dtype=np.int32).reshape(rows, length), (*leading, rows, length)),
         policy_logp=logp,
         kept=sequences.kept,
+        experts=sequences.experts,
     )
 
 
@@ -334,6 +338,7 @@ def micro_batch(
     place = np.zeros((places, sequences.tokens.shape[1]), np.int32)
     responses = np.full(places, -1, np.int32)
     kept = None if sequences.kept is None else np.full((rows, scored, sequences.kept.shape[-1]), -1, np.int32)
+    experts = None if sequences.experts is None else np.full((rows, slots, *sequences.experts.shape[2:]), -1, np.int16)
     for number, (row, start, response, segment, skipped) in enumerate(placements):
         prompt = sequences.prompt_tokens[response][sequences.prompt_attention[response]][skipped:]
         attended = np.flatnonzero(sequences.attention[response])
@@ -349,11 +354,14 @@ def micro_batch(
         columns[row, column] = np.arange(first, end)
         if kept is not None:
             kept[row, column] = required(sequences.kept, "sequences.kept")[response, attended]
+        if experts is not None:
+            present = np.concatenate([sequences.prompt_attention[response], sequences.attention[response]])
+            experts[row, start:end] = required(sequences.experts, "sequences.experts")[response, present][skipped:]
         place[number, attended] = row * scored + column
         responses[number] = response
         ends[row] += attended.size
-    packed = Packed(tokens, positions, segments, columns, place, None if sequences.policy_logp is None else logp, kept)
-    return Layout(packed, responses)
+    logp = None if sequences.policy_logp is None else logp
+    return Layout(Packed(tokens, positions, segments, columns, place, logp, kept, experts), responses)
 
 
 def _placements(sequences: Sequences, shared: list[list[int]]) -> Iterator[Placement]:

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int32
+from jaxtyping import Bool, Float32, Int16, Int32
 
 from rljax.errors import InputError
 from rljax.models import Params
@@ -73,6 +73,9 @@ class Response(NamedTuple):
     kept: Int32[np.ndarray, "N K"] | None = None
     """If `Sampling.kept` is K: ids of the tokens that top-k and top-p kept, padded with -1, and -1 at observations. Both
     log-probabilities are then under the distribution over these tokens."""
+    experts: Int16[np.ndarray, "S Y C"] | None = None
+    """For a mixture of experts: the C experts that each of Y layers used for the M tokens of the prompt and the N tokens of the
+    response, S = M + N; -1 if unknown, as for the last token, which the sampler need not read. The learner then uses them too."""
 
     @property
     def truncated(self) -> bool:

@@ -260,5 +260,17 @@ def _stack_groups(
         turns=group_rows(np.array([response.turns for response in responses], np.int32), member),
         failed=group_rows(verdicts.failed, member),
         kept=rows.get("kept"),
+        experts=_experts_in_slots(responses, member, prompts[1], length),
         metrics=jax.tree.map(lambda array: group_rows(array, member, np.nan), verdicts.metrics),
     )
+
+
+def _experts_in_slots(
+    responses: Sequence[Response], member: Bool[np.ndarray, "P G"], attention: Bool[np.ndarray, "P L"], length: int
+) -> np.ndarray | None:
+    """Arrange the recorded experts in groups; None if none are recorded."""
+    if responses[0].experts is None:
+        return None
+    from rljax.rollout.expert_records import experts_in_slots  # noqa: PLC0415  few models have experts
+
+    return group_rows(experts_in_slots(responses, attention.shape[1], length), member, -1)

@@ -139,6 +139,10 @@ class EngineConfig:
     """Keep keys and values in pages that responses take as they grow. The number is the expected length of a response as a share of
     --max-response-tokens, such as 0.15: about as many responses are decoded at once as fit with this length. By default each has
     room for the longest response, because pages change log-probabilities by rounding and add programs to compile."""
+    replay_experts: bool = False
+    """For a mixture of experts: record which experts each layer uses for each token while it samples, and use the same ones in the
+    learner and the reference, whose routers still weight them (R3, arXiv:2510.11370). Otherwise rounding lets the two choose
+    different experts. For the built-in engine without pages; an engine of your own returns them as `Response.experts`."""
     delay: Annotated[int, tyro.conf.arg(name="sampler-delay")] = 0
     """Sample the responses of a step with the parameters of this many RL steps ago, like the sampler of an asynchronous trainer;
     the first steps use the initial parameters. This keeps one copy of the trained parameters per step of delay. The ratio is

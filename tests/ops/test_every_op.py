@@ -397,7 +397,7 @@ DEFAULTS = {
     "reference.adaptive_kl_coefficient": {"gain": 0.1, "bound": 0.2},
     "entropy_control.adaptive_entropy_coefficient": {"target": 0.2, "step": 0.005, "high": np.inf},
     "entropy_control.active_entropy_coefficient": {"target": 0.2},
-    "reference_free.alphapo_loss": {"alpha": 0.25, "beta": 2.5, "margin": 0.1},
+    "reference_free.alphapo_loss": {"alpha": 0.25, "beta": 2.5, "margin": 0.25},
     "reference_free.simpo_loss": {"beta": 2.0, "margin": 1.0},
     "reference_free.orpo_loss": {"coefficient": 0.1},
     "selection.pass_rate": {"threshold": 0.0},

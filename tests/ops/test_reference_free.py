@@ -93,6 +93,15 @@ def test_cpo_loss_and_its_gradient(both, beta, coefficient):
         np.testing.assert_allclose(actual, slope, rtol=1e-9, atol=1e-12)
 
 
+def test_alphapo_is_what_its_authors_wrote_in_trl_and_their_margin_is_a_share_of_beta():
+    """Their code: -log σ(β (r_w - r_l - γ/β)), with γ/β = 0.1 for Mistral Instruct, the default here."""
+    log_p = np.random.default_rng(0).uniform(-3, -0.1, (2, PAIRS))
+    chosen, rejected = ((1 - np.exp(-0.25 * x)) / 0.25 for x in log_p)
+    expected = [-math.log(sigmoid(2.5 * gap)) for gap in chosen - rejected - 0.1]
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(alphapo_loss(*jnp.array(log_p)), expected, rtol=1e-9)
+
+
 @given(means, means, st.floats(0.005, 2), st.floats(0, 3), st.floats(0, 2))
 def test_tpo_loss_and_its_gradient(both, third, beta, margin, coefficient):
     gold, expected, slope = third[0], np.zeros(PAIRS), np.zeros((3, PAIRS))

@@ -114,7 +114,7 @@ def simpo(logp, ref, lengths, beta=2.0, margin=1.0):
     return minus_log_sigmoid(reward[0] - reward[1] - margin), reward
 
 
-def alphapo(logp, ref, lengths, alpha=0.25, beta=2.5, margin=0.1):
+def alphapo(logp, ref, lengths, alpha=0.25, beta=2.5, margin=0.25):
     reward = beta * (1 - np.exp(logp / lengths) ** -alpha) / alpha
     return minus_log_sigmoid(reward[0] - reward[1] - margin), reward
 

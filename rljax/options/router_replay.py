@@ -1,0 +1,42 @@
+"""`--replay-experts`: the learner passes each token through the experts that the sampler used for it (R3, arXiv:2510.11370).
+
+The built-in engine records the experts of each token of prompts and responses, in 2 bytes per token, layer and expert. They are
+part of the rollout, and every score of the policy and of its reference uses them, so the divergence from the reference is 0 as long
+as the parameters are equal. A critic chooses its own experts.
+"""
+
+from dataclasses import replace
+
+from rljax.errors import InputError
+from rljax.models.language_model import PREFILL_TOKENS
+from rljax.options import config_with_experts, learns_from_teacher
+from rljax.rollout.expert_records import recording_engine
+from rljax.training.setup import Setup
+
+
+def install(setup: Setup) -> Setup:
+    """Let the engine record the experts.
+
+    Raises:
+        InputError: the model has no experts, or a part of the run cannot record or replay them.
+    """
+    if config_with_experts(setup.policy) is None:
+        raise InputError(
+            "replay_experts needs the built-in model with a mixture of experts, such as Qwen3-MoE; leave it out for this one."
+        )
+    if learns_from_teacher(setup) or setup.config.algorithm.teacher is not None:
+        raise InputError("replay_experts cannot apply to a teacher, which has experts of its own; leave one of them out.")
+    if setup.tokenizer is None:  # a plan, whose engine is not built
+        return setup
+    if setup.prompt_length > PREFILL_TOKENS:
+        raise InputError(
+            f"replay_experts records prompts of at most {PREFILL_TOKENS} tokens, and the longest one has {setup.prompt_length}; "
+            f"set --max-prompt-tokens {PREFILL_TOKENS}, or leave it out."
+        )
+    engine = recording_engine(setup.train.engine)
+    if engine is None or setup.train.environment is not None:
+        raise InputError(
+            "replay_experts records what the built-in engine samples in one turn, without --paged-cache, --plans, --calculator or "
+            "an environment; leave these out, or replay_experts. An engine of your own can return Response.experts without it."
+        )
+    return setup._replace(train=replace(setup.train, engine=engine))

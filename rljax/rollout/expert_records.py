@@ -1,0 +1,88 @@
+"""Responses with the experts that the sampler used for each token, for `--replay-experts`; see `rljax.models.router_replay`.
+
+Axes: N responses, L prompt slots, T response slots, S = L + T, Y layers, C experts per token.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import jax
+import numpy as np
+from jaxtyping import Array, Int, Int16
+
+from rljax.errors import InputError
+from rljax.models import Params
+from rljax.models.router_replay import UNKNOWN, RecordedState, recording_decoder
+from rljax.parallel import fetch
+from rljax.rollout.engine import Decoding, DecodingEngine
+from rljax.rollout.request import Request, Response, Sampling
+from rljax.rollout.slots import FittingSlots
+
+
+@dataclass(frozen=True)
+class RecordingEngine(DecodingEngine):
+    """The built-in engine with a recording decoder, whose responses contain the experts of each token."""
+
+    def decode_some(
+        self, params: Params, decoding: Decoding, requests: Sequence[Request], enough: int, most: int, sampling: Sampling
+    ) -> tuple[Decoding, dict[int, Response], int]:
+        """Sample tokens as `DecodingEngine.decode_some` does, and add the experts to the responses that have ended."""
+        row_of = {int(index): row for row, index in enumerate(decoding.request_of_row)}
+        decoding, responses, over = super().decode_some(params, decoding, requests, enough, most, sampling)
+        for index, response in responses.items():
+            prompt, read = fetch(_row_records(decoding.rows.state, row_of[index]))
+            last = np.full((1, *read.shape[1:]), UNKNOWN, read.dtype)  # the last token is not read
+            known = prompt[-len(requests[index].prompt_tokens) :], read[: len(response.tokens) - 1], last
+            responses[index] = response._replace(experts=np.concatenate(known))
+        return decoding, responses, over
+
+
+@jax.jit
+def _row_records(state: RecordedState, row: Int[Array, ""] | int) -> tuple[Int16[Array, "L Y C"], Int16[Array, "T Y C"]]:
+    return state.prompt[row], state.response[row]
+
+
+def recording_engine(engine: object) -> RecordingEngine | None:
+    """Return the built-in engine with records of the experts; None if this is another engine, or its model is."""
+    decoder = recording_decoder(engine.decoder) if type(engine) is DecodingEngine else None
+    if type(engine) is not DecodingEngine or decoder is None:
+        return None
+    slots = replace(engine.slots, decoder=decoder) if isinstance(engine.slots, FittingSlots) else engine.slots
+    return RecordingEngine(decoder, engine.mesh, engine.prompt_length, slots, engine.text)
+
+
+def experts_in_slots(responses: Sequence[Response], prompt_length: int, length: int) -> Int16[np.ndarray, "N S Y C"]:
+    """Arrange the recorded experts of responses in the slots of their prompts and of their tokens.
+
+    Args:
+        responses: responses with records.
+        prompt_length: L, slots per prompt; the tokens are at their right end.
+        length: T, slots per response; the tokens are at their left end.
+
+    Raises:
+        InputError: a response has no record, or a record does not have one row per token, or the responses differ in layers.
+
+    Example:
+        >>> one, record = np.ones(2, bool), np.array([[[5, 4]], [[3, 2]], [[1, 0]]], np.int16)
+        >>> tokens, logp = np.zeros(2, np.int32), np.zeros(2, np.float32)
+        >>> response = Response(0, 0, tokens, one, logp, logp, "stop", experts=record)
+        >>> experts_in_slots([response], 2, 3)[0, :, 0].tolist()
+        [[-1, -1], [5, 4], [3, 2], [1, 0], [-1, -1]]
+    """
+    records = [response.experts for response in responses if response.experts is not None]
+    if len(records) < len(responses) or len({record.shape[1:] for record in records}) != 1:
+        shapes = {str(None if response.experts is None else list(response.experts.shape)) for response in responses}
+        raise InputError(
+            "engine.generate: either no response or all of them must have experts, with the same layers and experts per token; got "
+            f"the shapes {', '.join(sorted(shapes))}."
+        )
+    slots = np.full((len(responses), prompt_length + length, *records[0].shape[1:]), UNKNOWN, np.int16)
+    for row, response, record in zip(slots, responses, records, strict=True):
+        before, count = len(record) - len(response.tokens), len(response.tokens)
+        if not 1 <= before <= prompt_length:
+            raise InputError(
+                "engine.generate: the experts of a response must have one row for each token of its prompt and of the response; "
+                f"got {len(record)} rows for {count} tokens after a prompt of at most {prompt_length}."
+            )
+        row[prompt_length - before : prompt_length + count] = record
+    return slots
