@@ -6,7 +6,7 @@ all see the same load of the machine. All start from one base model, which is tr
 
 Command:
 
-    python experiments/resources.py     (at most six minutes on two idle CPU cores; nothing else should run)
+    python experiments/resources.py     (about ten minutes on two idle CPU cores; nothing else should run)
 
 Measurements: the peak memory is the resident memory of the process minus what it had before the run, on the CPU; on an accelerator
 it is the peak of the device's memory. The time of a training is 100 times the median RL step without the first two, which compile,
@@ -25,15 +25,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import tyro
 
 import rljax
+from lab.ranks import permutation_test
 from lab.rows import write_page, write_rows
 from rljax.tracking.rows import read_metrics
 
@@ -43,13 +44,26 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "DAPO": {"algorithm": "dapo", "algorithm_options": {"max_length": 40, "cache": 8}},
     "GRPO": {"algorithm": "grpo", "algorithm_options": {}},
 }
+
+
+class Stated(NamedTuple):
+    """A row of Table 12 of the document."""
+
+    gigabytes: float
+    time: float
+    """Relative to vanilla PPO."""
+    hourly: float
+    """Samples per hour."""
+    energy: float
+    """Relative to vanilla PPO."""
+
+
 DOCUMENT = {
-    "vanilla PPO": ("45 GB", "1.0x", "1,200", "1.0x"),
-    "VAPO": ("72 GB", "1.8x", "680", "1.9x"),
-    "DAPO": ("58 GB", "1.3x", "950", "1.4x"),
-    "GRPO": ("38 GB", "0.7x", "1,650", "0.8x"),
+    "vanilla PPO": Stated(45, 1.0, 1200, 1.0),
+    "VAPO": Stated(72, 1.8, 680, 1.9),
+    "DAPO": Stated(58, 1.3, 950, 1.4),
+    "GRPO": Stated(38, 0.7, 1650, 0.8),
 }
-"""Table 12 of the document: memory, time, samples per hour, energy."""
 CONFIG = rljax.TrainConfig.flat(
     algorithm="grpo",
     task="sums",
@@ -90,9 +104,9 @@ class Arguments:
 
     out: Path = Path("experiments/resources")
     """Output files: `.json` and `.md`."""
-    rounds: int = 3
+    rounds: int = 5
     """Number of runs of each algorithm."""
-    minutes: float = 5.75
+    minutes: float = 30.0
     """Number of minutes after which the experiment ends; a round that is not finished by then is left out."""
     steps: int = 10
     """RL steps of a run, at least 3."""
@@ -116,13 +130,19 @@ def joules(folder: Path = Path("/sys/class/powercap")) -> float | None:
 
 
 def used_bytes() -> int:
-    """Return the peak memory of the accelerator, or the peak resident memory of this process on a CPU, in bytes."""
+    """Return the peak memory of the accelerator, or the peak resident memory of this process on a CPU, in bytes.
+
+    On Linux the peak comes from `/proc`, because `getrusage` starts at the peak of the process that started this one.
+    """
     import jax  # noqa: PLC0415  the parent process does not need it
 
     found = jax.local_devices()[0].memory_stats()
     if found is not None:
         return found["peak_bytes_in_use"]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    status = Path("/proc/self/status")
+    if status.exists():
+        return 1024 * next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def measure(config: rljax.TrainConfig) -> dict[str, Any]:
@@ -173,32 +193,65 @@ def child(name: str, number: str, work: str, steps: str, layers: str) -> None:
     print(json.dumps(measure(config_of(name, arguments, int(number)))))
 
 
-def seconds_of_training(rows: Sequence[Mapping[str, Any]]) -> float:
+def seconds_of_training(row: Mapping[str, Any]) -> float:
     """Compute the seconds of `TRAINING_STEPS` RL steps and, if there is value pretraining, `PRETRAINING_STEPS` steps of it."""
-    steps = TRAINING_STEPS * statistics.median(row["step_seconds"] for row in rows)
-    value = [row["value_seconds"] for row in rows if row["value_seconds"] is not None]
-    return steps + (PRETRAINING_STEPS * statistics.median(value) if value else 0.0)
+    return TRAINING_STEPS * row["step_seconds"] + PRETRAINING_STEPS * (row["value_seconds"] or 0.0)
+
+
+MEASURES: Mapping[str, tuple[Callable[[Mapping[str, Any]], float], str, str, Callable[[Stated], float]]] = {
+    "peak memory, MB": (lambda row: row["bytes"] / 1e6, ",.0f", "{:g} GB", lambda stated: stated.gigabytes),
+    "time, s": (seconds_of_training, ",.0f", "{:.1f}x", lambda stated: stated.time),
+    "trained samples per hour": (
+        lambda row: 3600 * row["trained"] / row["step_seconds"],
+        ",.0f",
+        "{:,.0f}",
+        lambda stated: stated.hourly,
+    ),
+    "energy, J per run": (lambda row: row["joules"], ",.0f", "{:.1f}x", lambda stated: stated.energy),
+}
+"""What the table has: how it is read from a row, how it and the document's figure are printed, and the document's figure."""
+
+
+def values_of(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[str, list[float]]:
+    """Collect a measurement of all runs by algorithm; nothing if a run lacks it."""
+    read = MEASURES[measure][0]
+    values = {name: [read(row) for row in rows if row["algorithm"] == name] for name in ALGORITHMS}
+    return {} if any(value is None for own in values.values() for value in own) else values
+
+
+def cells(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[str, str]:
+    """Format two columns of the table: medians with the range of the runs, and the document's figures."""
+    _, style, stated, figure = MEASURES[measure]
+    values = values_of(rows, measure)
+    medians = {name: statistics.median(own) for name, own in values.items()}
+    found = {
+        name: f"{medians[name]:{style}} ({min(own):{style}} to {max(own):{style}}), {medians[name] / medians['vanilla PPO']:.2f}x"
+        for name, own in values.items()
+    }
+    return {name: f"{found.get(name, 'unavailable')} | {stated.format(figure(DOCUMENT[name]))}" for name in ALGORITHMS}
+
+
+def order_of(rows: Sequence[Mapping[str, Any]], measure: str) -> str:
+    """Describe how the order of the medians agrees with the document's."""
+    values, figure = values_of(rows, measure), MEASURES[measure][3]
+    if not values:
+        return f"- {measure}: unavailable."
+    medians = [statistics.median(values[name]) for name in ALGORITHMS]
+    return f"- {measure}: {permutation_test([figure(DOCUMENT[name]) for name in ALGORITHMS], medians).text()}."
 
 
 def report(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format the table in Markdown; every other column is the document's."""
-    mine = {name: [row for row in rows if row["algorithm"] == name] for name in ALGORITHMS}
-    base = seconds_of_training(mine["vanilla PPO"])
+    """Format the table in Markdown, with Kendall's rank correlations; every other column is the document's."""
+    columns = [cells(rows, measure) for measure in MEASURES]
     lines = [
-        "| algorithm | peak memory | document | time | document | trained samples per hour | document | energy | document |",
-        f"|{' --- |' * 9}",
+        f"| algorithm | {' | document | '.join(MEASURES)} | document |",
+        f"|{' --- |' * (1 + 2 * len(MEASURES))}",
+        *(f"| {name} | {' | '.join(column[name] for column in columns)} |" for name in ALGORITHMS),
+        "",
+        "Kendall's rank correlation of the medians with the document's figures:",
+        "",
+        *(order_of(rows, measure) for measure in MEASURES),
     ]
-    for name, own in mine.items():
-        memory, times, samples, energy = DOCUMENT[name]
-        seconds = seconds_of_training(own)
-        hourly = statistics.median(3600 * row["trained"] / row["step_seconds"] for row in own)
-        counted = [row["joules"] for row in own if row["joules"] is not None]
-        used = f"{statistics.median(counted):.0f} J per run" if len(counted) == len(own) else "unavailable"
-        megabytes = statistics.median(row["bytes"] for row in own) / 1e6
-        lines.append(
-            f"| {name} | {megabytes:.0f} MB | {memory} | {seconds:.0f} s, {seconds / base:.2f}x | {times} "
-            f"| {hourly:,.0f} | {samples} | {used} | {energy} |"
-        )
     return "\n".join(lines) + "\n"
 
 
@@ -218,8 +271,9 @@ def main(arguments: Arguments) -> None:
         write_rows(arguments.out.with_suffix(".json"), rows)
         loads = [row["load"] for row in rows]
         caption = (
-            f"medians of {number + 1} interleaved runs of {arguments.steps} RL steps; load of the machine {min(loads):g} to "
-            f"{max(loads):g}. Time: {TRAINING_STEPS} RL steps, with {PRETRAINING_STEPS} steps of value pretraining for VAPO."
+            f"medians (smallest to largest) of {number + 1} runs of {arguments.steps} RL steps, interleaved, each with a new seed; "
+            f"load of the machine {min(loads):g} to {max(loads):g}. Time: {TRAINING_STEPS} RL steps, with {PRETRAINING_STEPS} "
+            "steps of value pretraining for VAPO."
         )
         write_page(arguments.out, "python experiments/resources.py", caption, report(rows))
 

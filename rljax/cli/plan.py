@@ -22,7 +22,8 @@ class Plan(Settings):
     """Estimate how much memory and time `rljax train` with the same flags would need on each device, before it starts.
 
     The model's weights are not read, only its config.json, and the devices need not be present: programs are compiled, but not run.
-    With --device-memory or --device the exit code is 1 if the run does not fit, and the command names flags with which it would.
+    With --device-memory or --device the exit code is 1 if the run does not fit, and the command names flags with which it would;
+    if it fits with --remat, the command also names the value that recomputes least and fits.
     With --device it also prints the shortest possible time of each phase of a step; with --device cpu it instead adds the memory of
     the process and of its programs.
 
@@ -103,6 +104,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
         return 0
     if plan.peak <= room:
         print(f"It fits in {memory}.")
+        print(_cheaper(config, room, lambda changed: plan_with(changed).peak), end="")
         return 0
     print(f"It does not fit in {memory}; a run may use nine tenths of that.")
     print(_advice(config, count, room, lambda changed: plan_with(changed).peak))
@@ -165,9 +167,20 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
     return lines if device is None else [*lines, f"  {'sum':<60}{total:>10.2f}"]
 
 
+def _cheaper(config: TrainConfig, room: int, needs: Callable[[TrainConfig], int]) -> str:
+    """Name a setting of `remat` that recomputes less and fits as well; nothing if there is none."""
+    from rljax.programs.smaller_runs import cheaper_remat  # noqa: PLC0415  --help need not wait for JAX
+
+    found = cheaper_remat(config, needs, room)
+    if found is None:
+        return ""
+    return f"With --remat {found[0]} it would fit too ({found[1] / 1e9:.3f} GB), and an update recomputes less.\n"
+
+
 def _advice(config: TrainConfig, count: int, room: int, needs: Callable[[TrainConfig], int]) -> str:
     """Name the first flags with which the run fits; the changes are tried one after another."""
-    from rljax.training.memory_plan import changes_to_try, try_changes  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.programs.smaller_runs import changes_to_try  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.training.memory_plan import try_changes  # noqa: PLC0415
 
     changes = changes_to_try(config, count)
     trial = try_changes(config, changes, needs, room)

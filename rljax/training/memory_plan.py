@@ -144,29 +144,18 @@ Change = tuple[str, dict[str, object]]
 """The flags to type, and the settings that they set."""
 
 
-def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
-    """Return changes that make a run smaller, cheapest first; each is kept when the next is tried.
-
-    Args:
-        config: the settings.
-        count: number of devices.
-
-    Example:
-        >>> [flag for flag, _ in changes_to_try(TrainConfig.flat(model="m", remat="full"), 4)]
-        ['--fsdp 4', '--microbatch-rows 4', '--dtype bfloat16', '--lora-rank 16', '--quantize nf4']
-    """
+def sharding_changes(config: TrainConfig, count: int) -> list[Change]:
+    """Return the change that shards a run's state over all of `count` devices; none if it already is."""
     shared = (config.devices.context or 1) * config.devices.tensor
+    if config.devices.fsdp * shared >= count:
+        return []
+    copies = "" if config.devices.replicas in (None, 1) else " --replicas 1"
+    return [(f"--fsdp {count // shared}{copies}", {"fsdp": count // shared, "replicas": 1})]
+
+
+def adapter_changes(config: TrainConfig) -> list[Change]:
+    """Return changes that train an adapter and quantize the model under it, where the settings allow it."""
     changes: list[Change] = []
-    if config.devices.fsdp * shared < count:
-        copies = "" if config.devices.replicas in (None, 1) else " --replicas 1"
-        changes.append((f"--fsdp {count // shared}{copies}", {"fsdp": count // shared, "replicas": 1}))
-    fewest = count // shared
-    if config.optimization.microbatch_rows != fewest:
-        changes.append((f"--microbatch-rows {fewest}", {"microbatch_rows": fewest}))
-    if config.model.remat != "full":
-        changes.append(("--remat full", {"remat": "full"}))
-    if config.model.dtype == "float32":
-        changes.append(("--dtype bfloat16", {"dtype": "bfloat16"}))
     can_adapt = not config.optimization.freeze and config.algorithm.anchor is None and config.model.images is None
     if config.adapter.rank is None and can_adapt:
         changes.append(("--lora-rank 16", {"lora_rank": 16}))
@@ -181,16 +170,17 @@ def try_changes(config: TrainConfig, changes: list[Change], measure: Callable[[T
 
     Args:
         config: the settings.
-        changes: changes to try; each is kept when the next is tried, and those that cannot work with this model are skipped.
+        changes: changes to try; each is kept until one with the same first flag replaces it, and those that cannot work with this
+            model are skipped.
         measure: settings -> bytes on each device.
         room: bytes available on each device.
 
     Example:
         >>> changes = [("--fsdp 2", {"fsdp": 2}), ("--fsdp 4", {"fsdp": 4})]
         >>> try_changes(TrainConfig(), changes, lambda config: 80 // config.devices.fsdp, 30)
-        Trial(flags=['--fsdp 2', '--fsdp 4'], needed=20, fits=True)
+        Trial(flags=['--fsdp 4'], needed=20, fits=True)
     """
-    flags, needed = [], 0
+    flags, needed = {}, 0
     for flag, settings in changes:
         changed = config.replace(**settings)
         try:
@@ -198,10 +188,10 @@ def try_changes(config: TrainConfig, changes: list[Change], measure: Callable[[T
         except InputError:  # such as a mesh that does not divide the model
             continue
         config = changed
-        flags.append(flag)
+        flags[flag.split()[0]] = flag
         if needed <= room:
-            return Trial(flags, needed, True)
-    return Trial(flags, needed, False)
+            return Trial([*flags.values()], needed, True)
+    return Trial([*flags.values()], needed, False)
 
 
 USABLE = 0.9
@@ -386,8 +376,7 @@ def check_room(
     if needs.cache <= left:
         return _left(needs, room)
     changes: list[Change] = [(f"--cache-memory {left}B", {"cache_memory": f"{left}B"})] if left > 0 else []
-    for flag, settings in changes_to_try(config, mesh.size):
-        changes += [(flag, settings)] if {"fsdp", "lora_rank", "quantize"} & set(settings) else []
+    changes += [*sharding_changes(config, mesh.size), *adapter_changes(config)]
     old = f" (with old parameters of {lag} steps, for sampler_delay={lag})" if (lag := config.sampling.lag) else ""
     raise InputError(
         f"{needs.refusal('training state', mesh, room, old)} {_advice(try_changes(config, changes, measure, room))} `rljax plan` "

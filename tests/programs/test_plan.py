@@ -42,12 +42,12 @@ from rljax.programs.roofline import (
     step_work,
     update_flops,
 )
+from rljax.programs.smaller_runs import changes_to_try, cheaper_remat
 from rljax.training import setup
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import (
     USABLE,
     bytes_on_a_device,
-    changes_to_try,
     check_loaded,
     check_room,
     parameter_shapes,
@@ -55,6 +55,7 @@ from rljax.training.memory_plan import (
     sampling_memory,
     state_bytes,
     state_shapes,
+    try_changes,
 )
 from rljax.training.objective.optimizer import policy_optimizer
 from rljax.training.parts.policy import make_shape
@@ -329,6 +330,16 @@ def test_the_memory_check_counts_the_optimizer_that_is_passed():
         check_room(config, algorithm, policy, mesh, 10 * parameters, optimizer=several)
 
 
+def test_the_remat_is_the_cheapest_that_fits():
+    sizes = {"none": 90, "dots": 80, "dots_no_batch": 60, "full": 30, "sqrt": 20}
+    for room, chosen in ((90, "none"), (85, "dots"), (60, "dots_no_batch"), (40, "full"), (25, None)):
+        found = cheaper_remat(CONFIG.replace(remat="sqrt"), lambda config: sizes[config.model.remat], room)
+        assert (found and found[0]) == chosen
+    remats = [change for change in changes_to_try(CONFIG.replace(remat="none"), 1) if "remat" in change[1]]
+    trial = try_changes(CONFIG.replace(remat="none"), remats, lambda config: sizes[config.model.remat], 40)
+    assert (trial.flags, trial.needed, trial.fits) == (["--remat full"], 30, True)
+
+
 def test_no_adapter_is_proposed_if_it_cannot_be_used():
     for settings in ({"anchor": 1.0}, {"freeze": ("embedding",)}, {"lora_rank": 2}):
         assert "--lora-rank 16" not in dict(changes_to_try(TrainConfig.flat(**settings), 1))
@@ -404,6 +415,11 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     assert re.search(r"^  rows decoded at once +16$", text, re.MULTILINE)
     assert re.search(r"^  in one step +operations +GB moved +GB sent$", text, re.MULTILINE)
     assert re.search(r"^  update +\d\.\d\de\+\d\d +\d\.\d +2\.0$", text, re.MULTILINE)
+    assert main([*flags, "--device-memory", "1GB", "--remat", "full"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(
+        r"It fits in 1GB\.\nWith --remat none it would fit too \(\d\.\d+ GB\), and .* recomputes less\.\n$", text
+    )
     assert main([*flags, "--device", "h100"]) == 0
     text = capsys.readouterr().out
     assert "GB sent   seconds (minimum on h100)\n" in text
@@ -415,7 +431,7 @@ def test_the_command_says_what_fits_and_what_would(capsys, monkeypatch):
     text = capsys.readouterr().out
     assert "It does not fit in 1KB; a run may use nine tenths of that." in text
     assert (
-        "It still does not fit with --microbatch-rows 1 --remat full --dtype bfloat16 --lora-rank 16 --quantize nf4: "
+        "It still does not fit with --microbatch-rows 1 --remat sqrt --dtype bfloat16 --lora-rank 16 --quantize nf4: "
         in text
     )
     assert main([*flags, "--cache-memory", "100KB"]) == 0

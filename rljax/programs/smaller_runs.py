@@ -1,0 +1,58 @@
+"""Changes to the settings of a run that does not fit, and the remat that recomputes least among those that fit."""
+
+from collections.abc import Callable
+
+from rljax.errors import InputError
+from rljax.training.config import TrainConfig
+from rljax.training.memory_plan import Change, adapter_changes, sharding_changes
+
+REMATS_BY_WORK = ("none", "dots", "dots_no_batch", "full", "sqrt")
+"""What layers can recompute, from the least work to the most; `sqrt` groups layers, as a loop over them does already."""
+
+
+def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
+    """Return changes that make a run smaller, cheapest first; each is kept when the next is tried.
+
+    Args:
+        config: the settings.
+        count: number of devices.
+
+    Example:
+        >>> [flag for flag, _ in changes_to_try(TrainConfig.flat(model="m", remat="full"), 4)]
+        ['--fsdp 4', '--microbatch-rows 4', '--remat sqrt', '--dtype bfloat16', '--lora-rank 16', '--quantize nf4']
+    """
+    changes = sharding_changes(config, count)
+    fewest = count // ((config.devices.context or 1) * config.devices.tensor)
+    if config.optimization.microbatch_rows != fewest:
+        changes.append((f"--microbatch-rows {fewest}", {"microbatch_rows": fewest}))
+    remats = REMATS_BY_WORK[: 4 if config.model.scan_layers else 5]
+    changes += [(f"--remat {remat}", {"remat": remat}) for remat in remats[remats.index(config.model.remat) + 1 :]]
+    if config.model.dtype == "float32":
+        changes.append(("--dtype bfloat16", {"dtype": "bfloat16"}))
+    return changes + adapter_changes(config)
+
+
+def cheaper_remat(config: TrainConfig, measure: Callable[[TrainConfig], int], room: int) -> tuple[str, int] | None:
+    """Find the remat that recomputes least among those with which a run fits, if that is less than its own recomputes.
+
+    Args:
+        config: the settings of a run that fits.
+        measure: settings -> bytes on each device.
+        room: bytes available on each device.
+
+    Returns:
+        The remat and the bytes that the run then needs on each device; None if no cheaper one fits.
+
+    Example:
+        >>> sizes = {"none": 90, "dots": 70, "full": 20}
+        >>> cheaper_remat(TrainConfig.flat(remat="full"), lambda config: sizes[config.model.remat], 75)
+        ('dots', 70)
+    """
+    for remat in REMATS_BY_WORK[: REMATS_BY_WORK.index(config.model.remat)]:
+        try:
+            needed = measure(config.replace(remat=remat))
+        except InputError:  # such as a program that is too large to compile
+            continue
+        if needed <= room:
+            return remat, needed
+    return None
