@@ -5,10 +5,13 @@ from collections.abc import Callable, Sequence
 
 from rljax.errors import InputError
 from rljax.rewards.correctness import Unstated, reads, verifier
-from rljax.rewards.extract import LONGEST_READ, stated_text
+from rljax.rewards.extract import LONGEST_READ, after_thought, stated_text
 
 _YES_NO = {"yes": True, "no": False, "true": True, "false": False}
-_IN_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}\\]*)\}")
+_IN_TEXT = re.compile(r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf|sf|it)|mbox)\{([^{}\\]*)\}")
+_IS_RIGHT = re.compile(
+    r"\(?([A-Z])\)? is (?:the )?(?:correct|right|best)(?: (?:answer|option|choice|one))?[.!]*", re.IGNORECASE
+)
 _LEAD = re.compile(
     r"(?:(?:so|thus|therefore|hence),? )?(?:i (?:would )?(?:choose|pick|select|say) )?(?:the )?(?:(?:correct|right|best|final) )?"
     r"(?:(?:answer|option|choice)(?: is|:)? )?(?:option |choice )?",
@@ -71,6 +74,8 @@ def read_letter(text: str) -> str | None:
         ('B', None, None)
     """
     bare = _bare(text)
+    if found := _IS_RIGHT.fullmatch(bare, _end_of_lead(bare)):
+        return found[1].upper()
     found = _LETTER.match(bare, _end_of_lead(bare))
     if found is None or _TAKEN_BACK.match(bare[found.end() :]):
         return None
@@ -147,7 +152,7 @@ def _judge(
         if text.strip() and expected is None:
             raise InputError(f"the reference answer {position} is {text[:80]!r}; it must be {expectation}.")
         stated = stated_text(completion)
-        actual = read(completion if stated is None else stated)
+        actual = read(after_thought(completion[-LONGEST_READ:]) if stated is None else stated)
         right = Unstated() if actual is None else float(actual == expected)
         rewards.append(None if expected is None else right)
     return rewards

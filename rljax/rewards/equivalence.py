@@ -15,7 +15,11 @@ The form of an answer counts before its value does, and here conventions decide:
 - **Residues**: `3\pmod{7}` is `10\pmod{7}` and `x\equiv 3\pmod{7}`. A modulus that only the reference states may be missing. For
   the reference `3`, the answer's least residue counts, so `10\pmod{7}` is `3`.
 - **Units**: see `rljax.rewards.quantity.same_quantity`. **Bases**: a base that only the reference states may be missing.
-- **Ratios** are compared by their values: `6:4` is `3:2`, and `3/2`.
+- **Ratios** are compared by their values: `6:4` is `3:2`, and `3/2`. A reference such as `2:30` may be a time, so it is not `5:60`.
+- **Choices**: `(C) 45` is `C` as well as `45`; if both have a letter, it must be the same.
+- **Numbers in words**, from `zero` to `ninety-nine`, and ordinals such as `7th` are numbers; `seventh` is not, because it may be
+  `1/7`. `no solution` is the empty set, and `all real numbers` is the set of them.
+- **Degrees** are not radians: `30^\circ` is not `\frac{\pi}{6}`, as `100\text{ cm}` is not `1\text{ m}`.
 - **Words** are compared without regard to case and punctuation.
 """
 
@@ -52,6 +56,23 @@ _MEMBER = re.compile(r"^[a-zA-Z]\\in ?(?=\\\{)")
 _FUNCTION = re.compile(r"[a-zA-Z]\([a-z]\)")
 _CONDITION = re.compile(r"[a-zA-Z] ?(?:\\in ?(?:\\mathbb\{R\}|R) ?)?[|:]")
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
+# Columns of equations: a system of them is a list.
+_ROWS = re.compile(r"^\\begin\{(cases|aligned|gathered)\}(.*)\\end\{\1\}$", re.DOTALL)
+_SETS_IN_WORDS = {
+    **dict.fromkeys(("no solution", "no solutions", "there is no solution", "there are no solutions"), r"\emptyset"),
+    **dict.fromkeys(("empty set", "the empty set"), r"\emptyset"),
+    **dict.fromkeys(("all real numbers", "all reals", "the set of all real numbers"), r"\mathbb{R}"),
+    **dict.fromkeys(("no real solutions", "no real solution"), r"\text{no real solution}"),
+    **dict.fromkeys(("dne", "does not exist"), r"\text{does not exist}"),
+}
+"""Words without case and punctuation -> the set that they name, or one of several phrases for the same."""
+# The letter of a choice before its text: `(C) 45`, `\text{(C)} 45`, `C) 45`, `C. 45`.
+_CHOICE = re.compile(r"(?:\\text\{)?(?:\(([A-E])\)|([A-E])(?:\)|\.(?=[ \d])))\}? ?[.:]? ?([^\s}].*)", re.DOTALL)
+_ANOTHER_CHOICE = re.compile(r"(?<!\w)(?:\([A-E]\)|[A-E][).])")
+_LETTER_OF_CHOICE = re.compile(r"(?:\\text\{)?\(?([A-E])\)?\}?")
+_CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d))? ?(?:\\text\{)?\s?([ap])\.?m\.?\s?\}?", re.IGNORECASE)
+_HOURS_AND_MINUTES = re.compile(r"\d{1,2}:[0-5]\d")
+_TO = re.compile(r"(?<=\d) ?(?:\\text\{ ?to ?\}|(?<= )to) ?(?=\d)")
 _WORDS_AT_END = re.compile(r"(.*?) ?\\text\{([^{}]*)\}")
 _SHORTEST_WORD = 4
 # Letters that are a product in any order, such as `xy`; others are a word or an order of points, such as `no` and `ABC`.
@@ -80,9 +101,35 @@ def equivalent(reference: str, answer: str) -> bool:
     if not (is_judgeable(reference) and is_judgeable(answer)):
         return False
     expected, actual = plain(reference), plain(answer)
+    if _same_choice(expected, actual):
+        return True
     if r"\ln" in expected and not _LOG.search(expected):
         actual = _LOG.sub(r"\\ln", actual)  # the reference shows that its logarithms are natural ones
     return _equal(expected, actual)
+
+
+def _same_choice(reference: str, answer: str) -> bool:
+    r"""Compare choices, at least one of which has a letter and its text: `(C) 45` is `C`, `45` and `\textbf{(C)}\ 45`."""
+    (letter, text), (own_letter, own_text) = map(_read_choice, (reference, answer))
+    if letter is None and own_letter is None:
+        return False
+    named, own_named = letter or _bare_letter(reference), own_letter or _bare_letter(answer)
+    if named and own_named:
+        return named == own_named and (letter is None or own_letter is None or _equal(text, own_text))
+    return _equal(text, own_text)
+
+
+def _bare_letter(text: str) -> str | None:
+    found = _LETTER_OF_CHOICE.fullmatch(text)
+    return found and found[1]
+
+
+def _read_choice(text: str) -> tuple[str | None, str]:
+    """Return the letter before the text of a choice, and this text; None and the text itself if there is no such letter."""
+    found = _CHOICE.fullmatch(text)
+    if found is None or _ANOTHER_CHOICE.search(found[3]):
+        return None, text
+    return found[1] or found[2], found[3]
 
 
 def _equal(reference: str, answer: str) -> bool:
@@ -145,11 +192,16 @@ def _same_element(reference: str, answer: str) -> bool:
 def _unwrap(text: str) -> str:
     """Remove what does not change an answer: brackets around a single value, and a text command around a list."""
     text = _MEMBER.sub("", text.removeprefix(r"\approx").strip())
+    text = _ROWS.sub(lambda found: found[2].replace(r"\\", ",").replace("&", "").strip(", "), text)
     around = brackets(text)
-    if around is not None and around[0] + around[2] in ("()", "[]", "{}") and len(elements(around[1])) == 1:
+    if around is not None and (
+        around[0] + around[2] == "{}" or (around[0] + around[2] in ("()", "[]") and len(elements(around[1])) == 1)
+    ):
         return _unwrap(around[1])
     whole = _IN_TEXT.fullmatch(text)
-    return plain(whole[1]) if whole and ("," in whole[1] or _NO_WORD.search(whole[1])) else text
+    if whole and ("," in whole[1] or _NO_WORD.search(whole[1])):
+        return plain(whole[1])
+    return _SETS_IN_WORDS.get(_words(text) or "", text)
 
 
 def _without_set(text: str) -> str:
@@ -262,7 +314,13 @@ def _states(reference: str, sides: list[str]) -> bool:
     if not sides[-1]:
         return False
     sides = [side for side in sides if side]
-    while len(sides) > 1 and is_decimal(sides[-1]) and not is_decimal(reference) and approximates(sides[-1], reference):
+    while (
+        len(sides) > 1
+        and not is_name(sides[-2])
+        and is_decimal(sides[-1])
+        and not is_decimal(reference)
+        and approximates(sides[-1], reference)
+    ):
         sides.pop()  # `\\sqrt{2}\\approx 1.414` states the exact value
     if len(sides) == 2 and is_name(sides[1]) and not is_name(sides[0]) and sides[1] != reference:
         sides.reverse()
@@ -282,22 +340,44 @@ def _may_equal(claim: str, reference: str) -> bool:
 
 
 def _same_values(reference: str, answer: str) -> bool:
-    (digits, base), (own_digits, own_base) = split_base(reference), split_base(answer)
-    if base is not None or own_base is not None:
-        same_base = base == own_base or (base is not None and own_base is None) or (base is None and own_base == "10")
-        return same_base and digits.lstrip("0") == own_digits.lstrip("0")
-    same = same_quantity(reference, answer)
-    if same is not None:
-        return same
-    expected, actual = split_unit(reference), split_unit(answer)
-    if (expected.core, actual.core) != (reference, answer):
-        same = same_unit(expected.unit, actual.unit) and expected.scale == actual.scale
-        return same and _equal(expected.core, actual.core)
+    if ":" in reference:
+        answer = _TO.sub(":", answer)
+    for compare in (_same_in_base, _same_clock, same_quantity, _same_core):
+        same = compare(reference, answer)
+        if same is not None:
+            return same
     if _PROSE.search(reference) or r"\text" in answer:
         return _same_words(reference, answer)
     if ":" in reference or ":" in answer:
         return _same_ratio(reference.split(":"), answer.split(":"))
     return same_expression(reference, answer)
+
+
+def _same_in_base(reference: str, answer: str) -> bool | None:
+    """Compare the digits and bases of two numbers; None if neither states a base."""
+    (digits, base), (own_digits, own_base) = split_base(reference), split_base(answer)
+    if base is None and own_base is None:
+        return None
+    same_base = base == own_base or (base is not None and own_base is None) or (base is None and own_base == "10")
+    return same_base and digits.lstrip("0") == own_digits.lstrip("0")
+
+
+def _same_clock(reference: str, answer: str) -> bool | None:
+    """Compare two times of day with a.m. or p.m.; None for anything else."""
+    found = _CLOCK.fullmatch(reference), _CLOCK.fullmatch(answer)
+    if found[0] is None or found[1] is None:
+        return None
+    hour, own_hour = ((int(each[1]), int(each[2] or 0), each[3].lower()) for each in found if each)
+    return hour == own_hour
+
+
+def _same_core(reference: str, answer: str) -> bool | None:
+    """Compare two answers without their units; None if neither has one."""
+    expected, actual = split_unit(reference), split_unit(answer)
+    if (expected.core, actual.core) == (reference, answer):
+        return None
+    same = same_unit(expected.unit, actual.unit) and expected.scale == actual.scale
+    return same and _equal(expected.core, actual.core)
 
 
 def _same_words(reference: str, answer: str) -> bool:
@@ -320,6 +400,8 @@ def _words(text: str) -> str | None:
 
 
 def _same_ratio(reference: list[str], answer: list[str]) -> bool:
+    if _HOURS_AND_MINUTES.fullmatch(":".join(reference)) and len(answer) == 2:  # perhaps a time, which has no multiples
+        return all(map(_equal, reference, answer))
     if len(reference) == len(answer):
         pairs = [(read_number(expected), read_number(actual)) for expected, actual in zip(reference, answer, strict=True)]
         factors = {actual / expected for expected, actual in pairs if expected and actual}

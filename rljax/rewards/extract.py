@@ -40,6 +40,8 @@ _NO_CONCLUSION = frozenset("not no never than least most about nearly almost or 
 _RESIDUE = re.compile(r"(?:[-+]|(?<!\d))\d+ ?[$]? ?\(?\\?(?:[pb]?mod|text\{ ?\(?mod ?\}) ?\{?\d+\}?(?:\)|\\?\))?$")
 _LONGEST_CONCLUSION = 200
 _LAST_LINE_MARK = "####"
+_MINUS = "\N{MINUS SIGN}"
+_THOUGHT_END = "</think>"
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _NUMBER_IN_TEXT = re.compile(
     r"(?<![\w.,/])[-+]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+|/[0-9]+)?(?!\w|\.[0-9]|/[0-9])"
@@ -62,7 +64,7 @@ def normalized(text: str) -> str:
         >>> normalized(" $1,234. "), normalized(r"(1,200)")
         ('1234', '(1,200)')
     """
-    bare = " ".join(text.replace(r"\$", "").replace("$", "").split())
+    bare = " ".join(text.replace(r"\$", "").replace("$", "").replace(_MINUS, "-").split())
     bare = bare.removesuffix(".").rstrip()
     return bare.replace(",", "") if _GROUPED_NUMBER.fullmatch(bare) else bare
 
@@ -120,13 +122,25 @@ def tagged_text(text: str) -> str | None:
     return found[0][1] if found else None
 
 
+def after_thought(text: str) -> str:
+    """Return what follows the reasoning of a response, `<think>...</think>`; the full text if nothing does.
+
+    Example:
+        >>> after_thought("<think>4? No.</think>It is 5."), after_thought("It is 5.</think>"), after_thought("5")
+        ('It is 5.', 'It is 5.</think>', '5')
+    """
+    rest = text.rpartition(_THOUGHT_END)[2]
+    return rest if rest.strip() else text
+
+
 def stated_text(text: str) -> str | None:
     r"""Read the answer that a free-form solution states: in a box, in answer tags, after `####`, or in words.
 
     The last balanced `\boxed{...}` counts. Without one, it is whichever comes later: the rest of the line after the last `####`,
     or the rest of the sentence after the last "answer is" or "answer:". In a text with `<answer>...</answer>`, only the content
     of the last of these is searched, and all of it is the answer if it contains neither. Without any of these, the answer is a
-    number with or without a unit that ends the text after "therefore", "thus" or "hence".
+    number with or without a unit that ends the text after "therefore", "thus" or "hence". If what follows `</think>` states an
+    answer, the reasoning before it is not searched.
 
     Args:
         text: a response, or a reference solution. Only its last 200,000 characters are read.
@@ -141,6 +155,9 @@ def stated_text(text: str) -> str | None:
         ('72', '72', None)
     """
     end = text[-LONGEST_READ:]
+    rest = after_thought(end)
+    if rest is not end and (stated := stated_text(rest)) is not None:
+        return stated
     tagged = _last_tagged(end)
     inside = tagged[0][1] if tagged else end
     candidates = _last_boxed(end) or [*_last_marked(inside), *_last_phrase(inside)] or tagged or _conclusion(end)
@@ -182,7 +199,7 @@ def last_number(text: str) -> str | None:
         >>> last_number("from 12 to 1,080 in all, or -$7.50."), last_number("x2 is none")
         ('-7.50', None)
     """
-    found = _NUMBER_IN_TEXT.findall(text[-LONGEST_READ:])
+    found = _NUMBER_IN_TEXT.findall(text[-LONGEST_READ:].replace(_MINUS, "-"))
     return found[-1].replace("$", "").replace(",", "") if found else None
 
 
@@ -221,7 +238,7 @@ def stated_text_or_last_number(text: str) -> str | None:
         >>> stated_text_or_last_number("x = \\frac{3}{4}"), stated_text_or_last_number("The answer is the sum, 25")
         ('\\frac{3}{4}', '25')
     """
-    end = text[-LONGEST_READ:]
+    end = after_thought(text[-LONGEST_READ:])
     stated = stated_text(end)
     if stated is not None and (
         _last_boxed(end) or _last_tagged(end) or not _WORDS.search(plain(stated[:_LONGEST_CONCLUSION]))
@@ -287,4 +304,5 @@ def _conclusion(text: str) -> list[tuple[int, str]]:
     if not found or _NO_CONCLUSION.intersection(found[-1][1].lower().split()):
         return []
     rest = line[found[-1].end() :].strip("* ").removesuffix(".")
-    return [(0, rest)] if read_number(split_unit(plain(rest)).core) is not None else []
+    has_digit = any(map(str.isdigit, rest))  # "the second one" is no number
+    return [(0, rest)] if has_digit and read_number(split_unit(plain(rest)).core) is not None else []

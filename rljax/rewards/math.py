@@ -256,7 +256,15 @@ def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, 
 
 def _gsm8k_number(text: str) -> str | None:
     _, mark, after = text[-LONGEST_READ:].rpartition("####")
-    line = after.partition("\n")[0].strip().removesuffix(".").rstrip().removesuffix("%").rstrip()
+    line = (
+        after.partition("\n")[0]
+        .replace("\N{MINUS SIGN}", "-")
+        .strip()
+        .removesuffix(".")
+        .rstrip()
+        .removesuffix("%")
+        .rstrip()
+    )
     found = _GSM8K.fullmatch(line) if mark else None
     return found[1].replace("$", "").replace(",", "") if found else None
 
@@ -291,7 +299,8 @@ def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, *
             raise InputError(
                 f"the reference answer {position} is {reference[:80]!r}; an AIME answer is an integer from 0 to 999."
             )
-        actual = stated_answer(completion)
+        stated = stated_answer(completion)
+        actual = None if stated is None else simplify_answer(stated)
         right = actual is not None and reference is not None and _AIME.fullmatch(actual) and int(actual) == int(reference)
         rewards.append(None if reference is None else Unstated() if actual is None else float(bool(right)))
     return rewards

@@ -37,6 +37,7 @@ _NOTHING = (
     *"!()[]",
     *"left right middle displaystyle textstyle scriptstyle limits nolimits mathstrut checkmark negthinspace".split(),  # noqa: SIM905
     *("underline", "underbrace", "boxed", "fbox"),
+    *"tiny small normalsize large Large LARGE huge Huge bf bfseries it rm sf tt".split(),  # noqa: SIM905
     *(f"{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r")),
 )
 _COMMANDS = MappingProxyType(
@@ -73,8 +74,9 @@ _IN_TEXT = re.compile(rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}")
 _IN_FONT = re.compile(rf"\\(?:{_FONT_COMMANDS})(?![a-zA-Z])\s*(?:\{{([^{{}}]*)\}}|([a-zA-Z0-9]))")
 _POWER_IN_TEXT = re.compile(rf"\\((?:{_TEXT_COMMANDS}|{_FONT_COMMANDS})\s*\{{[^{{}}^]*)\^(?:\{{(-?\d)\}}|(\d)) ?\}}")
 _OLD_FONT = re.compile(r"\{\\(rm|it|bf|sf) ?([^{}]*)\}")
-_INVISIBLE = re.compile(r"\\(?:[hv]?phantom|[hv]space\*?|label|tag\*?)\s*(?:\{[^{}]*\}|.)")
+_INVISIBLE = re.compile(r"\\(?:[hv]?phantom|[hv]space\*?|label|tag\*?|(?:text)?color|colorbox)\s*(?:\{[^{}]*\}|.)")
 _SEPARATED_DIGITS = re.compile(r"(?<=\d)(?:\{,\}|,\\! ?|\\!, ?|\\!)(?=\d{3}(?!\d))")
+_RAISED_TEXT = re.compile(r"\^ ?(\\text\{[^{}]*\})")
 _DEGREES = re.compile(r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))")
 _FUNCTIONS = r"arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|max|min|gcd|lcm|det|deg"
 _BARE_FUNCTION = re.compile(
@@ -112,7 +114,7 @@ def plain(text: str) -> str:
     """
     if not 0 <= nesting(text) <= _DEEPEST:
         return text
-    original, text = text, _LINE_END.sub("", text.strip().strip("*"))  # bold in Markdown
+    original, text = text, _LINE_END.sub("", _without_marks(text))
     text = re.sub(r"√ ?(\d+)", r"\\sqrt{\1}", text)
     text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_RAISED_TO_PLAIN)}}}", text)
     text = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_LOWERED_TO_PLAIN)}}}", text)
@@ -123,7 +125,7 @@ def plain(text: str) -> str:
     text = _POWER_IN_TEXT.sub(lambda found: rf"\{found[1]}}}^{{{found[2] or found[3]}}}", text)
     text = _IN_FONT.sub(_without_font, text)
     text = _IN_TEXT.sub(lambda found: rf"\text{{{' '.join(found[1].replace('~', ' ').split())}}} ", text)
-    text = _COMMAND.sub(_one_command, text)
+    text = _COMMAND.sub(_one_command, _RAISED_TEXT.sub(r"^{\1}", text.replace("{:}", ":")))
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", _COMBINATIONS.sub(r"\\binom{\1}{\2}", text))
     text = _BARE_FUNCTION.sub(r"\\\1", _BARE_NAME.sub(lambda found: "\\" + found[1].replace("inity", "ty") + " ", text))
     text = _GROUPED_BY_SPACE.sub(lambda found: found[0].replace(" ", ""), " ".join(text.split()))
@@ -134,6 +136,16 @@ def plain(text: str) -> str:
     except _TooDeepError:
         return original
     return _REDUNDANT_SPACE.sub("", text).strip().rstrip(".,;:").rstrip()
+
+
+def _without_marks(text: str) -> str:
+    """Remove what Markdown or prose puts around all of an answer: asterisks, backticks and double quotes."""
+    bare = text.strip().strip("*")
+    for opening, closing in ("``", '""', "“”"):
+        inner = bare[1:-1]
+        if inner and (bare[0], bare[-1]) == (opening, closing) and not (opening in inner or closing in inner):
+            bare = inner.strip()
+    return bare
 
 
 def _without_delimiters(text: str) -> str:

@@ -20,11 +20,42 @@ _FRACTION = re.compile(rf"(\d+ ?)?\\frac\{{ ?([+-]?{_D}) ?\}}\{{ ?([+-]?{_D}) ?\
 _REPEATING = re.compile(r"(\d*)\.(\d*?)(?:\\(?:overline|bar|dot) ?\{? ?(\d+) ?\}?|\((\d+)\)|(\d)\5\5+\\ldots)")
 _BASE = re.compile(r"([0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)_\{(?:\\text\{)?(\w+)\}?\}")
 _BASE_IN_WORDS = re.compile(r"\(?(?:\\text\{)?(?:in )?base[- ]?\}? ?(\w+)\}?\)?$")
-_BASE_NAMES = {
-    name: str(number)
-    for number, name in enumerate(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), 2)
+_SMALL = (
+    *(
+        "zero",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+        "thirteen",
+    ),
+    *("fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_BASE_NAMES = {name: str(number) for number, name in enumerate(_SMALL[2:11], 2)}
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_IN_WORDS = {
+    **{word: value for value, word in enumerate(_SMALL)},
+    **{word: 10 * tens for tens, word in enumerate(_TENS, 2)},
+    **{
+        f"{word}-{unit}": 10 * tens + value
+        for tens, word in enumerate(_TENS, 2)
+        for value, unit in enumerate(_SMALL[1:10], 1)
+    },
 }
-_MONEY_BEFORE = re.compile(r"([+-]?) ?(\\\$|[€£¥₹]|\\text\{(?:USD|US\\\$|Rs\.?|EUR)\}) ?([+-]?)")
+"""Numbers in words -> their values."""
+_ORDINAL = re.compile(r"(\d+)(?:\^\{ ?)?(?:\\text\{ ?)?(st|nd|rd|th) ?\}{0,2}")
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
+_MONEY_BEFORE = re.compile(
+    r"([+-]?) ?(\\\$|[€£¥₹]|\\text\{(?:USD|US\\\$|Rs\.?|EUR)\}|(?:Rs\.?|USD|EUR|INR)(?![a-zA-Z])) ?([+-]?)"
+)
 _END = re.compile(
     r" ?(?:(?P<sign>%|°|\\\$|[€£¢])(?P<scale> ?(?:\\text\{ ?[CFK] ?\}|[CFK]))?|/? ?\\text\{(?P<words>[^{}]*)\}(?P<power>\^\{\d\})?"
     r"|/? ?\\text\{[^{}]*\}\^\{-\d\})$"
@@ -50,7 +81,8 @@ def read_number(text: str) -> Fraction | None:
     r"""Read a number exactly.
 
     Args:
-        text: an integer, a decimal (which may repeat), a fraction, a mixed number, or a number in scientific notation.
+        text: an integer, a decimal (which may repeat), a fraction, a mixed number, a number in scientific notation, a word from
+            `zero` to `ninety-nine`, or an ordinal such as `7th`.
 
     Returns:
         Its value; None for anything else, for a division by zero and for numbers of more than 400 characters.
@@ -58,13 +90,30 @@ def read_number(text: str) -> Fraction | None:
     Example:
         >>> [str(read_number(text)) for text in ("-0.50", r"1\frac{1}{2}", "1 1/2", "6.02e3", r"0.1\overline{6}", "x", "1/0")]
         ['-1/2', '3/2', '3/2', '6020', '1/6', 'None', 'None']
+        >>> [str(read_number(text)) for text in ("three", r"\text{Twenty-one}", "7th", "2th", "seventh", "three hundred")]
+        ['3', '21', '7', 'None', 'None', 'None']
     """
     bare = text.strip()
     if not bare or len(bare) > _LONGEST_NUMBER or not bare.isascii():
         return None
+    if bare[-1].isalpha() or bare[-1] == "}":
+        value = _in_words(bare)
+        if value is not None:
+            return value
     negative = bare[0] in "-+" and bare[0] == "-"
     value = _unsigned(bare[1:].lstrip() if bare[0] in "-+" else bare)
     return -value if negative and value is not None else value
+
+
+def _in_words(text: str) -> Fraction | None:
+    """Read a number in words, or an ordinal with the right ending. `seventh` is neither: it may be a seventh part."""
+    if found := _ORDINAL.fullmatch(text):
+        last = int(found[1][-2:])
+        ending = "th" if last in (11, 12, 13) else _ENDINGS.get(last % 10, "th")
+        return Fraction(int(found[1])) if found[2] == ending else None
+    word = text.removeprefix(r"\text{").removesuffix("}") if text.startswith(r"\text{") else text
+    value = _IN_WORDS.get("-".join(word.casefold().split()))
+    return None if value is None else Fraction(value)
 
 
 def _unsigned(text: str) -> Fraction | None:

@@ -91,7 +91,8 @@ def test_references_that_are_not_a_choice_are_refused():
             "Answer: B",
             "B) Paris or Rome",
         ),
-        *("The best answer is B: Rome.", "**B**", r"\boxed{\text{(B)}}"),
+        *("The best answer is B: Rome.", "**B**", r"\boxed{\text{(B)}}", r"\boxed{\mathbf{B}}"),
+        *("Option B is correct.", "B is the right answer", "(B) is the best choice!", "<think>A or C?</think>B"),
     ],
 )
 def test_a_choice_is_read_with_its_reason(text):
@@ -111,6 +112,7 @@ def test_a_choice_is_read_with_its_reason(text):
             "B and C",
             "(B) Paris or (C) Rome",
         ),
+        *("Option A is correct.", "A. Paris, but B is the correct answer", "B is correct or C", "<think>B</think>C"),
         *("The answer is not B", "B. No, the correct answer: C", "B? Actually C", "Be careful"),
     ],
 )
@@ -119,7 +121,14 @@ def test_several_choices_are_not_an_answer(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["Yes, because no bird can swim.", "Yes\n\n", "So the answer is yes, since x.", "Answer: Yes"]
+    "text",
+    [
+        "<think>No, it can.</think>\n\nYes.",
+        "Yes, because no bird can swim.",
+        "Yes\n\n",
+        "So the answer is yes, since x.",
+        "Answer: Yes",
+    ],
 )
 def test_yes_is_read_with_its_reason(text):
     assert yes_no(["?"], [text], ["yes"]) == [1.0]

@@ -193,6 +193,82 @@ OTHER_RESIDUES = [
     (r"x\equiv 1, 3\pmod{4}", r"1\pmod 4"),
     (r"a \equiv b \pmod{n}", r"a \equiv c \pmod{n}"),
 ]
+IN_OTHER_WORDS = [
+    *(
+        ("3", "three"),
+        ("3", r"\text{Three}"),
+        ("three", "3"),
+        ("21", "twenty-one"),
+        ("0", "zero"),
+        ("5,7", "five and seven"),
+    ),
+    *(("7", "7th"), ("1", r"1^{\text{st}}"), ("112", r"112\text{th}"), (r"\text{7th}", "7"), ("21", r"21^\text{st}")),
+    *((r"\emptyset", "no solutions"), (r"\text{No solution}", r"\emptyset"), (r"\text{empty set}", r"\{\}")),
+    *(
+        (r"(-\infty,\infty)", "all real numbers"),
+        (r"\text{no real solutions}", "No real solution."),
+        (r"\text{DNE}", "does not exist"),
+    ),
+    *((r"\textbf{(C)}\ 45", "C"), (r"\textbf{(C)}\ 45", "45"), ("45", "(C) 45"), ("B", "B. Rome"), ("(B)", "B) 12")),
+    *(
+        (r"2:30\text{ p.m.}", "2:30 PM"),
+        ("12{:}30", "12:30"),
+        ("10 AM", "10:00 a.m."),
+        ("3:2", "3 to 2"),
+        ("3:2", r"3\text{ to }2"),
+    ),
+    *(
+        ("7", r"\color{red}{7}"),
+        ("7", r"\textcolor{red}{7}"),
+        ("7", r"\bf 7"),
+        ("7", r"\large 7"),
+        ("7", "`7`"),
+        ("7", '"7"'),
+    ),
+    *(
+        ("2", "x=2.0"),
+        (r"\frac{1}{2}", "k=0.5"),
+        ("x=2", "x=2.00"),
+        (r"\{1,2,3\}", "{3,2,1}"),
+        ("5", "Rs. 5"),
+        ("5", "USD 5"),
+    ),
+    *(("x=1,y=2", r"\begin{cases}x=1\\y=2\end{cases}"), (r"\begin{cases}x=1\\y=2\end{cases}", "(1,2)")),
+]
+OTHER_WORDS = [
+    *(
+        ("5", "five hundred"),
+        ("1", "one of them"),
+        ("7", "seventh"),
+        (r"\frac{1}{7}", "7th"),
+        ("2", "2nd power"),
+        ("12", "12st"),
+    ),
+    *(("5", r"\text{five or six}"), ("-3", "three"), ("20", "twenty-one"), ("3", "three halves"), ("2", "two-thirds")),
+    *(
+        (r"\emptyset", "no real solution"),
+        (r"\text{no solution}", "one solution"),
+        (r"\mathbb{R}", "all integers"),
+        ("0", "no solution"),
+    ),
+    *(
+        (r"\textbf{(C)}\ 45", "(C) 46"),
+        (r"\textbf{(C)}\ 45", "(D) 45"),
+        ("A", "(A) 5, (B) 6"),
+        ("B", "(A) B"),
+        ("A", "A.M."),
+        ("B", "(B)(C)"),
+    ),
+    *(("2:30 PM", "2:30 AM"), ("1:15", "2:30"), ("3 PM", "3:05 PM"), ("1:2", "2 to 1"), (r"\frac{\pi}{6}", r"30^\circ")),
+    *(
+        ("7", r"\color{red}{8}"),
+        ("7", '"7" or "8"'),
+        ("2", "x=2.1"),
+        ("x=2", "y=2.0"),
+        (r"\{1,2\}", "{1,3}"),
+        ("x=1,y=2", r"\begin{cases}x=2\\y=1\end{cases}"),
+    ),
+]
 KEYS = ["1=2", "0=1", "0=0", "x=x", "1<2", r"\frac{0}{0}", r"\emptyset", "x=x+1", "1/0", r"\text{none}"]
 OF_KEYS = [
     *("x+y=3", "x=5", "(x+1)^2=x^2+2x+1", "x^2+1=0", "x>2", "(1,2)", r"\{1,2\}", "7", r"\sqrt{2}", "y=2x+1"),
@@ -307,12 +383,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("reference", "answer"), [*NUMBERS, *UNITS, *FORMS, *RESIDUES])
+@pytest.mark.parametrize(("reference", "answer"), [*NUMBERS, *UNITS, *FORMS, *RESIDUES, *IN_OTHER_WORDS])
 def test_equal_answers_are_accepted(reference, answer):
     assert verdict(reference, answer)
 
 
-@pytest.mark.parametrize(("reference", "answer"), [*WRONG, *OTHER_RESIDUES])
+@pytest.mark.parametrize(("reference", "answer"), [*WRONG, *OTHER_RESIDUES, *OTHER_WORDS])
 def test_different_answers_are_rejected(reference, answer):
     assert not verdict(reference, answer)
 

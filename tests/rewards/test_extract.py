@@ -19,6 +19,7 @@ from rljax.rewards.extract import final_answer, normalized
         ("#1,234", "1234"),
         ("#### $1,080.", "1080"),
         ("#-5", "-5"),
+        ("#\N{MINUS SIGN}5", "-5"),
         ("#72;7+5", "72;7+5"),
         (r"\boxed{72}", "72"),
         (r"\boxed {72}", "72"),
