@@ -16,6 +16,7 @@ from rljax.rewards.sandbox import Limits, Program, Verdict, judge_all, source
 from rljax.rewards.standard_input import program_of_inputs
 
 _FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*+(?:\([^()]*\)[ \t]*+|[^\n(#]*+)(?:#[^\n]*+)?$", re.MULTILINE)
+_OF_CLASS = re.compile(r"(\w+)\(\)\.(\w+)")
 _DEFINES_CHECK = re.compile(r"^def check\b", re.MULTILINE)
 _NUMPY = """class {name}:
     ndarray = ()
@@ -61,8 +62,9 @@ def code(
         completions: the responses, one per prompt.
         tests: for each prompt a list of assertions, like MBPP's `test_list`.
         setup: for each prompt the statements that run before the assertions, like MBPP's `test_setup_code`.
-        test: for each prompt the source of a function `check(candidate)`, as in HumanEval; or a script of assertions, as in MBPP+.
-        entry_point: for each prompt the name of the function under test; required with `check(candidate)`.
+        test: for each prompt the source of a function `check(candidate)`, as in HumanEval; or a script of assertions, as in MBPP+,
+            of functions `test_...` without parameters, or of cases of `unittest`.
+        entry_point: for each prompt the name of the function under test, or `Class().method`; required with `check(candidate)`.
         stdin: for each prompt what a program reads, one text per test, as in CodeContests. The program is then the
             last block; `rljax.rewards.standard_input.program_of_inputs` explains how it runs and what passes.
         stdout: for each prompt what it has to print, one text per test; required with `stdin`.
@@ -233,13 +235,16 @@ def program_of(
                 "and no other test."
             )
         return program_of_inputs(last_code(completion), inputs, outputs)
-    if check and not entry and not _DEFINES_CHECK.search(check):  # a script of assertions, as in MBPP+
+    if check and not _DEFINES_CHECK.search(check):  # a script of assertions, as in MBPP+, or of test functions
         assertions, check = (*assertions, *_scripts(check, alone=not assertions)), ""
     if not (assertions or check):
         return None
     if check and not entry:
         raise InputError(f"row {row} has a test but no entry_point; add the name of the function under test.")
-    program = extract_code(completion, [entry] if entry else _tested_names(assertions))
+    name, method = _name_of(entry, row)
+    program = extract_code(completion, [name] if entry else _tested_names(assertions))
+    if method:
+        program, entry = f"{program}\n\n{method} = {entry}\n", method
     begun = prompt if header is None else header
     combined = _combine(begun, program, entry) if isinstance(begun, str) and entry and _begins(begun, entry) else None
     return Program(
@@ -250,6 +255,14 @@ def program_of(
         entry_point=entry,
         prompt="" if combined is None else str(begun),
     )
+
+
+def _name_of(entry: str, row: int) -> tuple[str, str]:
+    """Return the name that a program must define for an entry point, and the method if it is `Class().method`."""
+    found = _OF_CLASS.fullmatch(entry)
+    if entry and not entry.isidentifier() and found is None:
+        raise InputError(f"row {row} has entry_point {entry[:80]!r}; it must be the name of a function, or Class().method.")
+    return (entry, "") if found is None else (found[1], found[2])
 
 
 @functools.lru_cache(maxsize=4096)

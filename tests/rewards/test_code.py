@@ -284,6 +284,50 @@ def test_a_script_of_assertions_is_a_test_without_an_entry_point(caplog):
     assert code(["?"], [program], test=[plus]) == [None]
 
 
+@pytest.mark.parametrize(
+    ("test", "rewards"),
+    [
+        ("def test_f():\n    assert f(2) == 4\n", [1.0, 0.0]),
+        ("def test_f():\n    assert f(2) == 4\ndef test_g():\n    assert f(3) == 6\n", [1.0, 0.0]),
+        (
+            "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual(f(2), 4)\n",
+            [1.0, 0.0],
+        ),
+        (
+            "from unittest import TestCase\nclass T(TestCase):\n    def setUp(self):\n        self.x = 2\n"
+            "    def test_f(self):\n        self.assertEqual(f(self.x), 4)\nif __name__ == '__main__':\n    unittest.main()\n",
+            [1.0, 0.0],
+        ),
+        ("def helper(x):\n    assert f(x) == 2 * x\ndef test_f():\n    helper(2)\n", [1.0, 0.0]),
+        ("def test_f(x=2):\n    assert f(x) == 4\n", [None, None]),
+        ("class TestF:\n    def test_f(self):\n        assert f(2) == 4\n", [None, None]),
+        ("async def test_f():\n    assert f(2) == 4\n", [None, None]),
+        ("def test_f():\n    assert f(2) == 4\ntest_f()\n", [1.0, 0.0]),
+        ("f(2)", [None, None]),
+        ("print(f(2) == 4)", [None, None]),
+        ("f(2) == 4", [None, None]),
+    ],
+)
+def test_functions_and_cases_that_a_script_only_defines_are_called(test, rewards):
+    """A script of test functions once passed whatever the program did, because nobody called them."""
+    programs = ["def f(x): return 2 * x", "def f(x): return 5"]
+    assert code(["?"] * 2, programs, test=[test] * 2) == rewards
+    assert code(["?"] * 2, programs, test=[test] * 2, entry_point=["f"] * 2) == rewards
+    assert code(["?"] * 2, programs, tests=[[test]] * 2) == rewards
+
+
+def test_the_entry_point_may_be_a_method_of_a_class():
+    check = "def check(candidate):\n    assert candidate(2) == 4\n"
+    programs = [
+        "class Solution:\n    def f(self, x): return 2 * x",
+        "class Solution:\n    def f(self, x): return 5",
+        "def f(x): return 4",
+    ]
+    assert code(["?"] * 3, programs, test=[check] * 3, entry_point=["Solution().f"] * 3) == [1.0, 0.0, 0.0]
+    with pytest.raises(InputError, match=r"row 0 has entry_point 'f\(2\)'; it must be the name of a function"):
+        code(["?"], programs[:1], test=[check], entry_point=["f(2)"])
+
+
 PLUS = """import numpy as np
 from math import inf
 

@@ -13,7 +13,8 @@ read of the program is requested from that process. The design guarantees, whate
   tests, or the test fails, whatever iterator, `hasattr` or context manager swallowed it. The same holds for a failed assertion
   that passes through the program.
 - What counts is fixed by the source of the tests: each entry of a list, and each assertion of a `check`, counts once.
-- Whether the tests can be judged at all is decided before the program is asked anything.
+- Whether the tests can be judged at all is decided before the program is asked anything. Tests that assert nothing, and tests
+  that only pytest can call, cannot be.
 - The program gets plain data from the tests, and for anything else a proxy. Of functions, classes, modules and generators it can
   see no attribute, and of other objects only those that are public: none leads to the tests' names.
 
@@ -76,6 +77,9 @@ def _results(job: Mapping, judge: Judge) -> Iterator[tuple[int, int]]:
     tests = [_parsed(test, f"test {position}") for position, test in enumerate(job["tests"])]
     check = _parsed(job["check"], "the check")
     trees = [setup, *tests, check]
+    for test in tests:
+        if (name := source.call_tests(test)) is not None:
+            raise CannotJudge(f"the tests define {name}, which only pytest can call")
     if any("asyncio" in text for text in (job["setup"], *job["tests"], job["check"])):
         allow_event_loops()
     space: dict[str, Any] = {"__name__": TESTS, **_accounting(judge)}
@@ -84,6 +88,8 @@ def _results(job: Mapping, judge: Judge) -> Iterator[tuple[int, int]]:
     _helpers(space, job["prompt"])
     _import_modules(space, trees)
     _supply_oracles(space, setup, [*tests, check], job["entry_point"])
+    if not source.asserts(trees):
+        raise CannotJudge("the tests assert nothing, so every program would pass")
     candidate = _connect(space, trees, tests, job["entry_point"], judge)
     for tree in trees:
         source.instrument(tree)

@@ -310,6 +310,61 @@ def _used_as_objects(node: ast.AST, made: dict[str, str]) -> list[str]:
     return found
 
 
+def asserts(trees: Iterable[ast.AST]) -> bool:
+    """Decide whether something in the tests says what a program must do: an assertion, `raise`, `try` or `exit`.
+
+    Example:
+        >>> asserts([ast.parse("assert f(2) == 4")]), asserts([ast.parse("print(f(2) == 4)")])
+        (True, False)
+    """
+    return any(_is_assertion(node) or isinstance(node, ast.Raise | ast.Try) or _exits(node) for node in walk(trees))
+
+
+def _exits(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in ("exit", "quit", "_exit", "abort", "fail")
+        case _:
+            return False
+
+
+def call_tests(tree: ast.Module) -> str | None:
+    """Append calls of the tests that a script only defines, for pytest or unittest: functions `test_...`, and cases of `unittest`.
+
+    Args:
+        tree: the script; it is changed.
+
+    Returns:
+        What only pytest could call; None if there is no such test.
+
+    Example:
+        >>> tree = ast.parse("def test_f(): assert f(2) == 4")
+        >>> call_tests(tree), ast.unparse(tree.body[-1])
+        (None, 'test_f()')
+    """
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    defined = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name not in used
+    ]
+    for node in defined:
+        match node:
+            case ast.FunctionDef(name=name, args=ast.arguments(posonlyargs=[], args=[], kwonlyargs=[])) if name.startswith(
+                "test"
+            ):
+                calls = [f"{name}()"]
+            case ast.ClassDef(name=name, bases=bases) if any(ast.unparse(base).endswith("TestCase") for base in bases):
+                methods = (inner.name for inner in node.body if isinstance(inner, ast.FunctionDef))
+                calls = [f"{name}({method!r}).debug()" for method in methods if method.startswith("test")]
+            case _ if node.name.lower().startswith("test") and asserts([node]):
+                return node.name
+            case _:
+                continue
+        tree.body += [statement for call in calls for statement in ast.parse(call).body]
+    return None
+
+
 def instrument(tree: ast.Module) -> ast.Module:
     """Change the source of a test, so that it reports what it does with exceptions, types and arguments.
 
