@@ -21,17 +21,14 @@ It writes OUT.json, OUT.md and OUT.png: share of held-out episodes that the gree
 differences at equal tokens, paired by seed.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import tyro
 
 import rljax
-from lab.letter_games import GAME, LETTERS, accuracy_at, draw_curves, keep_compiled, train_game
-from lab.rows import Comparison, add_missing_rows, share_text, verdict_table, write_page
+from lab.letter_games import GAME, LETTERS, Shares, run_experiment, train_game
+from lab.rows import Comparison
 from rljax.files import settings_hash
 from rljax.training.objective.algorithm import resolved_settings
 
@@ -86,18 +83,6 @@ CONFIG = GAME.replace(
 )
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """Arguments of the experiment."""
-
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Random seeds; all arms use the same ones."""
-    out: Path = Path("experiments/turn_credit")
-    """Output files: `.json`, `.md` and `.png`."""
-    work: Path = Path("runs/turn_credit")
-    """Folder of the compiled programs."""
-
-
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:
     """Build the settings of a run."""
     algorithm, options = ARMS[arm]
@@ -114,37 +99,21 @@ def run_arm(arm: str, seed: int) -> dict[str, Any]:
     return train_game(config_of(arm, seed), FourQuestions(), PROBLEMS)
 
 
-def report(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format the accuracy of each arm at equal numbers of sampled tokens, and the differences from GRPO."""
-    most = min(row["tokens"][-1] for row in rows)
-    shown = [most * part / 4 for part in range(5)]
-    lines = [f"| arm | {' | '.join(f'{tokens / 1000:.0f}k tokens' for tokens in shown)} |", f"|{' --- |' * 6}"]
-    half = {}
-    for arm in ARMS:
-        cells = [{row["seed"]: accuracy_at(row, tokens) for row in rows if row["arm"] == arm} for tokens in shown]
-        lines.append(f"| {arm} | {' | '.join(map(share_text, cells))} |")
-        half[arm] = cells[2]
-    compared = [
-        Comparison(f"{one} above {other}, at half of the tokens", half[one], half[other])
-        for one, other in (("mt_grpo, 0", "grpo"), ("mt_grpo, 1", "grpo"), ("mt_grpo, 0", "mt_grpo, 1"))
+def compare(found: Shares) -> list[Comparison]:
+    """Compare the arms at half of the tokens."""
+    pairs = (("mt_grpo, 0", "grpo"), ("mt_grpo, 1", "grpo"), ("mt_grpo, 0", "mt_grpo, 1"))
+    return [
+        Comparison(f"{one} above {other}, at half of the tokens", found[one][2], found[other][2]) for one, other in pairs
     ]
-    return "\n".join([*lines, "", *verdict_table(compared, margin=0.02, when="before")]) + "\n"
-
-
-def main(arguments: Arguments) -> None:
-    """Do the runs that the JSON file does not have yet, then write the table and the plot."""
-    keep_compiled(arguments.work / "compiled")
-    file = arguments.out.with_suffix(".json")
-    wanted = [{"arm": arm, "seed": seed} for seed in arguments.seeds for arm in ARMS]
-    rows = add_missing_rows(file, wanted, run_arm, settings=hash_settings)
-    caption = (
-        "share of 64 held-out episodes in which the greedy policy answers all four questions right, at equal numbers of sampled "
-        "tokens, mean over the seeds with a 95 % t interval."
-    )
-    write_page(file, "python experiments/turn_credit.py", caption, report(rows))
-    arms = {arm: [row for row in rows if row["arm"] == arm] for arm in ARMS}
-    draw_curves({"all four questions right": arms}, arguments.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Arguments))
+    run_experiment(
+        "turn_credit",
+        ARMS,
+        run_arm,
+        hash_settings,
+        compare,
+        title="all four questions right",
+        caption="share of 64 held-out episodes in which the greedy policy answers all four questions right",
+    )

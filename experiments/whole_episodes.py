@@ -20,17 +20,14 @@ It writes OUT.json, OUT.md and OUT.png: accuracy over sampled tokens, and the di
 seed.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tyro
 
 import rljax
-from lab.letter_games import GAME, HINTS, LETTERS, GuessTheLetter, accuracy_at, draw_curves, keep_compiled, train_game
-from lab.rows import Comparison, add_missing_rows, share_text, verdict_table, write_page
+from lab.letter_games import GAME, HINTS, LETTERS, GuessTheLetter, Shares, run_experiment, train_game
+from lab.rows import Comparison
 from rljax.files import settings_hash
 from rljax.training.objective.algorithm import resolved_settings
 
@@ -39,18 +36,6 @@ ARMS: Mapping[str, Mapping[str, Any]] = {"whole episodes": {}, "single turns": {
 """Name of an arm -> its own settings. A game has about three turns, so a single-turn step has three times as many prompts."""
 SITUATIONS = 960
 """Number of single-turn problems."""
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """Arguments of the experiment."""
-
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Random seeds; both arms use the same ones."""
-    out: Path = Path("experiments/whole_episodes")
-    """Output files: `.json`, `.md` and `.png`."""
-    work: Path = Path("runs/whole_episodes")
-    """Folder of the compiled programs."""
 
 
 def make_situations(seed: int) -> list[rljax.Problem]:
@@ -83,34 +68,19 @@ def run_arm(arm: str, seed: int) -> dict[str, Any]:
     return train_game(CONFIG.replace(seed=seed, **ARMS[arm]), GuessTheLetter(), (train, games))
 
 
-def report(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format the accuracy of both arms at equal numbers of sampled tokens, and their difference."""
-    most = min(row["tokens"][-1] for row in rows)
-    shown = [most * part / 4 for part in range(5)]
-    lines = [f"| arm | {' | '.join(f'{tokens / 1000:.0f}k tokens' for tokens in shown)} |", "| --- |" + " --- |" * 5]
-    ends = {}
-    for arm in ARMS:
-        cells = [{row["seed"]: accuracy_at(row, tokens) for row in rows if row["arm"] == arm} for tokens in shown]
-        lines.append(f"| {arm} | {' | '.join(map(share_text, cells))} |")
-        ends[arm] = cells[-1]
-    compared = Comparison("whole episodes win more games than single turns", ends["whole episodes"], ends["single turns"])
-    return "\n".join([*lines, "", *verdict_table([compared], margin=0.02, when="before")]) + "\n"
-
-
-def main(arguments: Arguments) -> None:
-    """Do the runs that the JSON file does not have yet, then write the table and the plot."""
-    keep_compiled(arguments.work / "compiled")
-    file = arguments.out.with_suffix(".json")
-    wanted = [{"arm": arm, "seed": seed} for seed in arguments.seeds for arm in ARMS]
-    rows = add_missing_rows(file, wanted, run_arm, settings=hash_settings)
-    caption = (
-        "share of the 15 games that the greedy policy wins, at equal numbers of sampled tokens, mean over the seeds with a 95 % t "
-        "interval."
-    )
-    write_page(file, "python experiments/whole_episodes.py", caption, report(rows))
-    arms = {arm: [row for row in rows if row["arm"] == arm] for arm in ARMS}
-    draw_curves({"games won": arms}, arguments.out.with_suffix(".png"))
+def compare(found: Shares) -> list[Comparison]:
+    """Compare the arms at the end."""
+    one, other = (found[arm][-1] for arm in ARMS)
+    return [Comparison("whole episodes win more games than single turns", one, other)]
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Arguments))
+    run_experiment(
+        "whole_episodes",
+        ARMS,
+        run_arm,
+        hash_settings,
+        compare,
+        title="games won",
+        caption="share of the 15 games that the greedy policy wins",
+    )

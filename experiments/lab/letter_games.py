@@ -1,16 +1,19 @@
 """Games whose turns are single letters, for experiments with agents: settings, one game, runs that share their cost, and a plot."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import tyro
 from matplotlib.figure import Figure
 
 import rljax
 from lab.claims import over_seeds
+from lab.rows import Comparison, add_missing_rows, share_text, verdict_table, write_page
 from rljax.tracking.rows import read_metrics
 
 LETTERS = "abcdefghijklmno"
@@ -113,6 +116,62 @@ def accuracy_at(row: Mapping[str, Any], tokens: float) -> float:
         0.4
     """
     return float(np.interp(tokens, row["tokens"], row["accuracy"]))
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of an experiment."""
+
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Random seeds; all arms use the same ones."""
+    out: Path | None = None
+    """Output files: `.json`, `.md` and `.png`; by default those of the experiment."""
+
+
+Shares = Mapping[str, Sequence[Mapping[int, float]]]
+"""Arm -> its accuracy by seed at 0, 1/4, 1/2, 3/4 and all of the sampled tokens."""
+
+
+def run_experiment(
+    name: str,
+    arms: Collection[str],
+    run_arm: Callable[[str, int], Mapping[str, Any]],
+    hash_settings: Callable[[Mapping[str, Any]], str],
+    compare: Callable[[Shares], Sequence[Comparison]],
+    *,
+    title: str,
+    caption: str,
+) -> None:
+    """Do the runs that the JSON file does not have yet, then write the table and the plot.
+
+    Args:
+        name: name of the script, and of the files that it writes.
+        arms: names of the arms.
+        run_arm: arm and seed -> the outcome of `train_game`.
+        hash_settings: row -> hash of the settings that it depends on.
+        compare: accuracies at equal numbers of sampled tokens -> the comparisons to report.
+        title: title of the plot.
+        caption: what the table shows.
+    """
+    arguments = tyro.cli(Arguments)
+    keep_compiled(Path("runs", name, "compiled"))
+    file = (arguments.out or Path("experiments", name)).with_suffix(".json")
+    wanted = [{"arm": arm, "seed": seed} for seed in arguments.seeds for arm in arms]
+    rows = add_missing_rows(file, wanted, run_arm, settings=hash_settings)
+    rows_of_arm = {arm: [row for row in rows if row["arm"] == arm] for arm in arms}
+    caption = f"{caption}, at equal numbers of sampled tokens, mean over the seeds with a 95 % t interval."
+    write_page(file, f"python experiments/{name}.py", caption, report(rows_of_arm, compare))
+    draw_curves({title: rows_of_arm}, file.with_suffix(".png"))
+
+
+def report(arms: Mapping[str, Sequence[Mapping[str, Any]]], compare: Callable[[Shares], Sequence[Comparison]]) -> str:
+    """Format the accuracy of each arm at equal numbers of sampled tokens, and the comparisons."""
+    most = min(row["tokens"][-1] for rows in arms.values() for row in rows)
+    shown = [most * part / 4 for part in range(5)]
+    found = {arm: [{row["seed"]: accuracy_at(row, at) for row in rows} for at in shown] for arm, rows in arms.items()}
+    lines = [f"| arm | {' | '.join(f'{tokens / 1000:.0f}k tokens' for tokens in shown)} |", f"|{' --- |' * 6}"]
+    lines += [f"| {arm} | {' | '.join(map(share_text, cells))} |" for arm, cells in found.items()]
+    return "\n".join([*lines, "", *verdict_table(compare(found), margin=0.02, when="before")]) + "\n"
 
 
 def keep_compiled(folder: Path) -> None:
