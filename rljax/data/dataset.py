@@ -12,8 +12,9 @@ from typing import NamedTuple, get_args
 from rljax.data.bad_rows import BadRowError, Fault, OnError
 from rljax.data.cells import MISSING, answer_of, columns_of, lookup, prompt_of, text_of
 from rljax.data.formats import ANSWER_COLUMNS, PROMPT_COLUMNS, Format, nothing, optional, recognize, without
-from rljax.data.problem import Problem
+from rljax.data.problem import Problem, TokenizedProblem
 from rljax.data.reading import check_loaded, check_row, open_rows
+from rljax.data.tokenized_rows import TOKENIZED, is_tokenized
 from rljax.errors import InputError
 
 
@@ -84,6 +85,7 @@ def read_problems(
     answer_column: str | None = None,
     demonstration_column: str | None = None,
     on_error: OnError = "fatal",
+    tokenized: bool = False,
 ) -> LoadedProblems:
     """Read problems as `load_problems` does, and also return their places and the bad rows.
 
@@ -94,12 +96,15 @@ def read_problems(
         answer_column: as in `load_problems`.
         demonstration_column: as in `load_problems`.
         on_error: as in `load_problems`.
+        tokenized: whether rows of token ids (see `rljax.data.tokenized_rows`) are read as such. Otherwise their text is read, if
+            they have any.
 
     Returns:
         Problems, places, faults and the name of the format.
 
     Raises:
-        InputError: for the reasons `load_problems` gives, or `on_error` is not one of the three.
+        InputError: for the reasons `load_problems` gives, `on_error` is not one of the three, or rows have nothing but token ids
+            and `tokenized` is not set.
     """
     if on_error not in get_args(OnError):
         raise InputError(f"on_error is {on_error!r}; choose one of {', '.join(get_args(OnError))}.")
@@ -114,7 +119,7 @@ def read_problems(
         try:
             fields = check_row(row)
             if form is None:
-                form = _choose_format(fields, prompt_column, answer_column, demonstration_column)
+                form = _choose_format(fields, prompt_column, answer_column, demonstration_column, tokenized=tokenized)
             problem, defect = _read(fields, form)
         except _NoColumnError as error:
             faults.append(error.at(source, place))
@@ -139,9 +144,11 @@ class _NoColumnError(BadRowError):
 
 
 def _choose_format(
-    first: Mapping[str, object], prompt: str | None, answer: str | None, demonstration: str | None
+    first: Mapping[str, object], prompt: str | None, answer: str | None, demonstration: str | None, *, tokenized: bool
 ) -> Format:
     """Decide by the first row how all rows are read; columns that the user names take precedence."""
+    if tokenized and prompt is None and demonstration is None and is_tokenized(first):
+        return TOKENIZED
     form = recognize(first) if prompt is None and answer is None else None
     if form is None:
         form = _plain(first, prompt, answer)
@@ -167,6 +174,10 @@ def _choose_column(row: Mapping[str, object], role: str, name: str | None, defau
     for candidate in defaults if name is None else (name,):
         if lookup(row, candidate) is not MISSING:
             return candidate
+    if name is None and is_tokenized(row):
+        raise _NoColumnError(
+            f"rows of token ids have no {role} as text, and only `rljax sft` reads them", "give rows with texts"
+        )
     absent = f"none of the columns {', '.join(defaults)}" if name is None else f"no column {name!r}"
     raise _NoColumnError(f"there is {absent} for the {role} ({columns_of(row)})", f"name the right one as {role}_column")
 
@@ -181,4 +192,5 @@ def _read(row: Mapping[str, object], form: Format) -> tuple[Problem, BadRowError
         demonstration, turns = form.demonstration(row), form.turns(row)
     except BadRowError as error:
         defect = error
-    return Problem(prompt, answer, demonstration, columns, messages, turns), defect
+    problem, tokens = Problem(prompt, answer, demonstration, columns, messages, turns), form.tokens(row)
+    return problem if tokens is None else TokenizedProblem(**vars(problem), tokens=tokens), defect

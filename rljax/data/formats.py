@@ -23,6 +23,7 @@ from rljax.data.cells import (
     require,
     text_of,
 )
+from rljax.data.problem import TokenizedRow
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "text")
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "target", "reward_model.ground_truth")
@@ -60,6 +61,8 @@ class Format(NamedTuple):
     """Reads all other data of the row, which rewards receive by name."""
     turns: Callable[[Row], Messages | None] = lambda row: _turns_in(row, DEMONSTRATION_COLUMN)
     """Reads the worked response as messages, if it is more than one text."""
+    tokens: Callable[[Row], TokenizedRow | None] = nothing
+    """Reads prompt and worked response as token ids, if they are."""
 
 
 def recognize(row: Row) -> Format | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rljax.errors import InputError
 
@@ -27,6 +27,31 @@ class Problem:
     columns: Mapping[str, object] = field(default_factory=dict)
     messages: tuple[Mapping[str, Any], ...] | None = None
     turns: tuple[Mapping[str, Any], ...] | None = None
+
+
+class TokenizedRow(NamedTuple):
+    """A prompt and a worked response that are token ids already."""
+
+    prompt: tuple[int, ...]
+    """Token ids of the prompt, with all special tokens."""
+    response: tuple[int, ...]
+    """Token ids of the response, the end token included."""
+    mask: tuple[bool, ...]
+    """Which tokens of the response are trained on."""
+
+
+NO_TOKENS = TokenizedRow((), (), ())
+
+
+@dataclass(frozen=True)
+class TokenizedProblem(Problem):
+    """A problem whose prompt and worked response are token ids, for supervised training; its texts are these ids.
+
+    Args:
+        tokens: the ids, which are trained on unchanged.
+    """
+
+    tokens: TokenizedRow = NO_TOKENS
 
 
 def reward_columns(problems: Sequence[Problem]) -> dict[str, list]:

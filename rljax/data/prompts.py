@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int32
 
 from rljax.data.cells import joined
 from rljax.data.chat import CHAT_COLUMNS, columns_for_chat
-from rljax.data.problem import Problem
+from rljax.data.problem import Problem, TokenizedProblem
 from rljax.data.tokenizer import ChatTokenizer, HuggingFaceTokenizer, Tokenizer, prefix_ids
 from rljax.errors import InputError
 from rljax.records import required
@@ -134,6 +134,8 @@ def prompt_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False)
         >>> prompt_tokens(Problem("1+1=", "2"), ByteTokenizer())
         [1, 52, 46, 52, 64]
     """
+    if isinstance(problem, TokenizedProblem):
+        return _check_ids(problem.tokens.prompt, tokenizer)
     if not chat:
         return prefix_ids(tokenizer) + tokenizer.encode(problem.prompt)
     if not isinstance(tokenizer, ChatTokenizer):
@@ -169,6 +171,8 @@ def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = Fals
         >>> response_tokens(Problem("1+1=", "2", "2"), ByteTokenizer())
         ([53, 2], [True, True])
     """
+    if isinstance(problem, TokenizedProblem):
+        return _check_ids(problem.tokens.response, tokenizer), [*problem.tokens.mask]
     text = required(problem.demonstration, "problem.demonstration")
     if chat and isinstance(tokenizer, HuggingFaceTokenizer):
         turns = problem.turns or ({"role": "assistant", "content": text},)
@@ -183,6 +187,20 @@ def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = Fals
     ids = tokenizer.encode(text)
     ids = ids if ids and ids[-1] == tokenizer.eos_token_id else [*ids, tokenizer.eos_token_id]
     return ids, [True] * len(ids)
+
+
+def _check_ids(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
+    """Return token ids unchanged.
+
+    Raises:
+        InputError: an id is not in the vocabulary.
+    """
+    if max(ids) >= tokenizer.vocab_size:
+        raise InputError(
+            f"a row of the dataset has the token id {max(ids)}, and the vocabulary has {tokenizer.vocab_size} tokens; tokenize the "
+            "rows with the tokenizer of this model."
+        )
+    return [*ids]
 
 
 def count_assistant_turns(problem: Problem) -> int:
@@ -457,7 +475,7 @@ def encode_demonstrations(
         response_length: T, the maximum number of tokens of a response, its end token included.
         chat: format the prompts with the tokenizer's chat template.
         dialogues: train on all turns of the assistant, not only the last one; see `whole_dialogue`. A dialogue of several such
-            turns may have P + T tokens in all.
+            turns may have P + T tokens in all, and so may a row of token ids.
 
     Returns:
         The arrays, padded to the longest of the responses that fit, and the number of problems whose prompt or response was too
@@ -477,7 +495,7 @@ def encode_demonstrations(
     prompts = encode_prompts(problems, tokenizer, max_length=prompt_length, chat=chat)
     limits = [
         prompt_length + response_length - len(tokens)
-        if dialogues and count_assistant_turns(problem) > 1
+        if isinstance(problem, TokenizedProblem) or (dialogues and count_assistant_turns(problem) > 1)
         else response_length
         for problem, tokens in zip(prompts.problems, prompts.tokens, strict=True)
     ]

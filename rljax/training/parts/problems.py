@@ -63,6 +63,7 @@ def make_problems(
         "answer_column": data.answer_column,
         "demonstration_column": data.demonstration_column,
         "on_error": data.on_error,
+        "tokenized": not config.optimization.steps,
     }
     loaded = read_problems(required(data.dataset, "config.data.dataset") if rows is None else rows, **options)
     judges = config.reward.names if needs_answers and config.reward.environment is None else ()
@@ -74,8 +75,7 @@ def make_problems(
         )
     if data.heldout_dataset is None:
         train, heldout = split_heldout(loaded.problems, data.heldout_problems, seed=config.run.seed)
-        copies = len(loaded.problems) - len(train) - len(heldout)
-        omissions = note_omission(copies, "they repeat held-out prompts")
+        omissions = note_omission(len(loaded.problems) - len(train) - len(heldout), "they repeat held-out prompts")
         if len(heldout) < data.heldout_problems:
             omissions.append(
                 f"{len(heldout)} problems, a tenth of the prompts, are held out, and not heldout_problems={data.heldout_problems}; "

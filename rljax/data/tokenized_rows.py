@@ -1,0 +1,127 @@
+"""Rows that are already token ids, with a mask of the tokens to train on, as TRL, Transformers and verl store them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rljax.data.bad_rows import BadRowError, describe_value, short_repr
+from rljax.data.cells import answer_of, require
+from rljax.data.formats import Format, without
+from rljax.data.problem import TokenizedRow
+
+IDS = "input_ids"
+LABELS = "labels"
+IGNORED = -100
+"""Label of a token that is not trained on."""
+MASKS = ("assistant_masks", "completion_mask", "loss_mask")
+"""Columns that have 1 for each token to train on, and 0 for the others; with several, a token needs 1 in all of them."""
+PADDING, POSITIONS, LENGTHS = "attention_mask", "position_ids", "seq_lengths"
+READ = (IDS, LABELS, *MASKS, PADDING, POSITIONS, LENGTHS)
+
+
+def is_tokenized(row: Mapping[str, object]) -> bool:
+    """Whether a row has token ids and says which of them to train on.
+
+    Example:
+        >>> is_tokenized({"input_ids": [1, 2], "labels": [-100, 2]}), is_tokenized({"input_ids": [1, 2], "prompt": "a"})
+        (True, False)
+    """
+    return isinstance(row.get(IDS), list | tuple) and any(name in row for name in (LABELS, *MASKS))
+
+
+def read_tokens(row: Mapping[str, object]) -> TokenizedRow:
+    """Read the tokens of a row without its padding; the first trained token begins the response.
+
+    The first token of a row is never predicted, so it is part of the prompt even if its mask is 1.
+
+    Args:
+        row: `input_ids`, and `labels` (the same ids, and -100 where a token is not trained on) or columns of `MASKS`. Further
+            columns may be `attention_mask`, which is 0 at padding, and `position_ids` or `seq_lengths` of one sequence.
+
+    Raises:
+        BadRowError: the columns differ in length, contain something else, train on no token, or hold several sequences.
+
+    Example:
+        >>> read_tokens({"input_ids": [5, 6, 7, 8, 9], "labels": [-100, -100, 7, -100, 9]})
+        TokenizedRow(prompt=(5, 6), response=(7, 8, 9), mask=(True, False, True))
+    """
+    ids = _numbers(row, IDS)
+    trained = [True] * len(ids)
+    for name in (name for name in MASKS if name in row):
+        trained = [one and bool(other) for one, other in zip(trained, _flags(row, name, len(ids)), strict=True)]
+    if LABELS in row:
+        labels = _same_length(_numbers(row, LABELS), LABELS, len(ids))
+        wrong = next((at for at, label in enumerate(labels) if label not in (IGNORED, ids[at])), None)
+        if wrong is not None:
+            raise BadRowError(
+                f"the label at place {wrong} is {labels[wrong]}, which is neither {IGNORED} nor the token there, {ids[wrong]}",
+                "write labels that are not shifted",
+                column=LABELS,
+            )
+        trained = [one and label != IGNORED for one, label in zip(trained, labels, strict=True)]
+    kept = _kept(row, len(ids))
+    ids, trained = ids[kept], trained[kept]
+    first = next((at for at, is_trained in enumerate(trained) if is_trained and at > 0), None)
+    if first is None:
+        raise BadRowError("no token is trained on", "remove the row, or correct its mask", column=IDS)
+    return TokenizedRow(tuple(ids[:first]), tuple(ids[first:]), tuple(trained[first:]))
+
+
+def _kept(row: Mapping[str, object], length: int) -> slice:
+    """Return the places of a row that are not padding."""
+    shown = _flags(row, PADDING, length) if PADDING in row else [1] * length
+    places = [at for at, flag in enumerate(shown) if flag]
+    kept = slice(places[0], places[-1] + 1) if places else slice(0, 0)
+    if len(places) < kept.stop - kept.start:
+        raise BadRowError("there is padding between tokens", "move it to an end, or remove it", column=PADDING)
+    expected = {POSITIONS: [*range(len(places))], LENGTHS: [len(places)]}
+    for name, one in expected.items():
+        found = None if name not in row else _numbers(row, name)
+        found = found[kept] if found is not None and name == POSITIONS else found
+        if found not in (None, one):
+            raise BadRowError(
+                f"the row contains several sequences, or its {name} do not count from 0",
+                "write one sequence per row; rljax packs them itself",
+                column=name,
+            )
+    return kept
+
+
+def _numbers(row: Mapping[str, object], name: str) -> list[int]:
+    values: Any = require(row, name)
+    if not isinstance(values, list | tuple):
+        raise BadRowError(f"a list of whole numbers is expected, not {describe_value(values)}", "rewrite it", column=name)
+    wrong = next((value for value in values if not isinstance(value, int) or (value < 0 and name != LABELS)), None)
+    if wrong is not None:
+        raise BadRowError(f"whole numbers of at least 0 are expected, not {short_repr(wrong)}", "rewrite it", column=name)
+    return [int(value) for value in values]
+
+
+def _flags(row: Mapping[str, object], name: str, length: int) -> list[int]:
+    flags = _same_length(_numbers(row, name), name, length)
+    wrong = next((flag for flag in flags if flag > 1), None)
+    if wrong is not None:
+        raise BadRowError(f"0 or 1 is expected for each token, not {wrong}", "rewrite it", column=name)
+    return flags
+
+
+def _same_length(values: Sequence[int], name: str, length: int) -> list[int]:
+    if len(values) != length:
+        raise BadRowError(f"there are {len(values)} values for {length} tokens", f"write one per {IDS}", column=name)
+    return [*values]
+
+
+def _as_text(ids: Sequence[int]) -> str:
+    """Write ids as text, which identifies a prompt."""
+    return " ".join(map(str, ids))
+
+
+TOKENIZED = Format(
+    "token ids",
+    lambda row: (_as_text(read_tokens(row).prompt), None),
+    lambda row: "" if row.get("answer") in (None, "") else answer_of(row, "answer"),
+    lambda row: _as_text(read_tokens(row).response),
+    without(*READ),
+    lambda row: None,
+    read_tokens,
+)
+"""Rows of token ids. The texts of prompt and demonstration are their ids."""
