@@ -113,6 +113,19 @@ def of_first(tree: PyTree) -> PyTree[np.ndarray]:
     return jax.tree.map(lambda array: np.asarray(process_allgather(np.asarray(array))[0]), tree)
 
 
+def gather_texts(text: str) -> list[str]:
+    """Return the texts of all processes, in the order of the processes; all of them must call it together.
+
+    Example:
+        >>> gather_texts("4 < 5")
+        ['4 < 5']
+    """
+    content = np.frombuffer(text.encode(), np.uint8)
+    lengths = np.ravel(process_allgather(np.int32(len(content))))
+    rows = process_allgather(np.pad(content, (0, int(lengths.max()) - len(content)))).reshape(len(lengths), -1)
+    return [row[:length].tobytes().decode() for row, length in zip(rows, lengths, strict=True)]
+
+
 def divide(count: int, work: Callable[[Int[np.ndarray, "R"]], PyTree]) -> PyTree[np.ndarray]:
     """Divide rows among the processes, and gather the results for all rows.
 

@@ -168,7 +168,8 @@ class OpenPolicy(NamedTuple):
         Raises:
             InputError: a value is out of range, or a prompt is too long or has no token.
         """
-        problems = [Problem(prompt, "") for prompt in prompts]
+        split = Problems([], [Problem(prompt, "") for prompt in prompts])
+        problems = prompts_for(split, self.worker.environment, self.tokenizer).heldout
         found = encode_problems(self.config, problems, self.tokenizer)
         if found.dropped:
             limit = self.config.data.max_prompt_tokens

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from inspect import isclass, isfunction, signature
+from inspect import isawaitable, isclass, iscoroutine, isfunction, signature
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -77,7 +77,7 @@ class Step(NamedTuple):
 
 @runtime_checkable
 class Environment(Protocol):
-    """Answers the turns of the policy. On several hosts every process plays all episodes, so an environment must be deterministic.
+    """Answers the turns of the policy. On several hosts, each episode is played on one of them.
 
     Many episodes run at once, and their turns alternate: keep everything that belongs to an episode in its state. Steps run at the
     same time: ordinary functions on threads, coroutines (`async def`) on one event loop. An exception, or a step that exceeds its
@@ -310,11 +310,27 @@ def prompts_for(split: Any, environment: Environment | None, tokenizer: Tokenize
 
 def _with_messages(problem: Problem, begin: Callable[[Problem], object]) -> Problem:
     messages = begin(copy_problem(problem))
+    refuse_awaitable(messages, "first_messages")
     if not _are_messages(messages) or not messages:
         raise InputError(f"environment.first_messages: a list of messages is expected; got {messages!r:.80}.")
     listed: Any = messages
     text = "\n".join(message["content"] for message in listed)
     return replace(problem, prompt=text, messages=tuple(dict(message) for message in listed))
+
+
+def refuse_awaitable(result: object, method: str) -> None:
+    """Refuse what an `async def` method returned that is called as a plain one.
+
+    Raises:
+        InputError: the result would have to be awaited.
+    """
+    if iscoroutine(result):
+        result.close()
+    if isawaitable(result):
+        raise InputError(
+            f"environment.{method}: it must be a plain function, and it returned {result!r:.80}; write it as `def`, not `async "
+            "def`. Only reset, step and tools may be `async def`."
+        )
 
 
 def check_environment(environment: Environment) -> None:

@@ -1,8 +1,10 @@
 """Play episodes: the engine samples the policy's turns, the environment answers them, and each episode becomes one response.
 
-Token ids are never decoded and encoded again, so exactly the sampled tokens are scored.
+Token ids are never decoded and encoded again, so exactly the sampled tokens are scored. On several hosts, each episode is played
+on one of them, and the others get the environment's replies from it.
 """
 
+import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir, nullcontext
@@ -10,6 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float32
 
@@ -17,7 +20,7 @@ from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer, completion_text
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.parallel import agree
+from rljax.parallel import gather_texts, together
 from rljax.rewards.calling import called_name, check_failures, place_of, read_answer
 from rljax.rewards.correctness import Failed
 from rljax.rollout.dialogue import begin_dialogue
@@ -30,8 +33,9 @@ from rljax.rollout.environment import (
     check_step,
     copy_problem,
     read_call_settings,
+    refuse_awaitable,
 )
-from rljax.rollout.environment_calls import Overdue, Raised, StepRunner
+from rljax.rollout.environment_calls import Batch, Overdue, Raised, StepRunner
 from rljax.rollout.judging import Verdicts
 from rljax.rollout.request import Dialogue, Engine, Request, Response, check_responses
 from rljax.text import one_line
@@ -44,8 +48,8 @@ class _Episode(NamedTuple):
     """Request of the first turn."""
     problem: Problem
     """The problem of the episode."""
-    state: Any
-    """The environment's state of the episode."""
+    state: Any = None
+    """The environment's state of the episode; None on the hosts that do not play it."""
     pieces: tuple[Response, ...] = ()
     """Turns of the policy, and the observations between them."""
     turns: int = 0
@@ -64,6 +68,8 @@ class _Episode(NamedTuple):
     """Failure of the environment, if there was one."""
     done: bool = False
     """Whether the episode has ended."""
+    is_others_turn: bool = False
+    """Whether another policy takes the next turn."""
 
     @property
     def reward(self) -> float | None:
@@ -80,6 +86,29 @@ class _Episode(NamedTuple):
     def room(self) -> int:
         """Tokens left in its budget."""
         return self.request.sampling.max_tokens - self.length
+
+
+class _Reply(NamedTuple):
+    """What the environment's answer to a turn, or its reset, changes in an episode; it has a JSON form."""
+
+    reward: float | None = None
+    """Reward of the turn."""
+    correct: bool | None = None
+    """Whether the episode is solved, if the environment can tell."""
+    parts: Mapping[str, float] = MappingProxyType({})
+    """Parts of the reward."""
+    metrics: Mapping[str, float] = MappingProxyType({})
+    """Metrics."""
+    observation: Sequence[int] = ()
+    """Token ids of what the policy sees."""
+    finish: str | None = None
+    """Why the episode is cut off, if it is."""
+    failure: Sequence[Any] | None = None
+    """Kind and reason of a failure."""
+    done: bool = False
+    """Whether the episode has ended."""
+    is_others_turn: bool = False
+    """Whether another policy takes the next turn."""
 
 
 class EpisodeContext(NamedTuple):
@@ -140,7 +169,6 @@ def play(
         with judging():
             episodes = _begin_episodes(context, requests, problems)
         _play_turns(context, engine, params, episodes, judging, other or Player(engine, params))
-    agree("observations of the environment", repr([[piece.tokens.tolist() for piece in e.pieces] for e in episodes]))
     episodes = [_with_own_turns_only(episode) for episode in episodes]
     answer = read_answer(
         [episode.reward if episode.failure is None else episode.failure for episode in episodes],
@@ -177,10 +205,10 @@ def _play_turns(
     them: at once, or, if the environment `waits`, only after the engine has sampled that many times more.
     """
     first = {place: _next_turn(episode) for place, episode in enumerate(episodes)}
-    turns, theirs = _divide(context, episodes, first)
+    turns, theirs = _divide(episodes, first)
     seats = [_Seat.begin(Player(engine, params), turns, first)]
     _add_for_other(seats, other, theirs, first)
-    running: deque[tuple[list[int], Any]] = deque()
+    running: deque[tuple[list[int], list[int], Batch]] = deque()
     while running or any(seat.turns for seat in seats):
         sampling = [seat for seat in seats if seat.turns]
         if sampling:
@@ -191,21 +219,18 @@ def _play_turns(
                 for place, response in found.items():
                     del seat.turns[place]
                     episodes[place] = _with_turn(episodes[place], response, is_own=seat is seats[0])
-            acting = [place for place in responses if episodes[place].failure is None]
+            acting = [place for place in responses if _is_played_here(place) and episodes[place].failure is None]
             with chdir("."):
-                running.append(
-                    (list(responses), context.runner.start([_call(context, episodes[place]) for place in acting]))
-                )
+                batch = context.runner.start([_call(context, episodes[place]) for place in acting])
+            running.append((list(responses), acting, batch))
         while running and (not any(seat.turns for seat in seats) or len(running) > context.settings.waits):
-            places, batch = running.popleft()
+            places, acting, batch = running.popleft()
             with judging(), chdir("."):
-                outcomes = iter(batch.wait())
+                replies = _share_replies(partial(_reply_to_turns, context, episodes, acting, batch))
             for place in places:
-                episode = episodes[place]
-                has_acted = episode.failure is None
-                episodes[place] = _advance(context, episode, next(outcomes)) if has_acted else episode._replace(done=True)
+                episodes[place] = _advance(episodes[place], *replies.get(place, (None, _Reply(done=True))))
             added = {place: _next_turn(episodes[place]) for place in places if not episodes[place].done}
-            turns, theirs = _divide(context, episodes, added)
+            turns, theirs = _divide(episodes, added)
             seats[0].add(turns)
             _add_for_other(seats, other, theirs, first)
 
@@ -239,23 +264,11 @@ def _add_for_other(seats: list[_Seat], other: Player, turns: dict[int, Request],
         seats[1].add(turns)
 
 
-def _divide(
-    context: EpisodeContext, episodes: Sequence[_Episode], turns: Mapping[int, Request]
-) -> tuple[dict[int, Request], dict[int, Request]]:
-    """Divide turns into the policy's and another one's.
-
-    Raises:
-        InputError: `is_others_turn` returns neither True nor False.
-    """
-    asks = getattr(context.environment, "is_others_turn", None)
-    if asks is None:
-        return dict(turns), {}
+def _divide(episodes: Sequence[_Episode], turns: Mapping[int, Request]) -> tuple[dict[int, Request], dict[int, Request]]:
+    """Divide turns into the policy's and another one's."""
     own, theirs = {}, {}
     for place, request in turns.items():
-        answer = episodes[place].failure is None and asks(episodes[place].state)
-        if not isinstance(answer, bool):
-            raise InputError(f"environment.is_others_turn: True or False is expected; got {answer!r:.80}.")
-        (theirs if answer else own)[place] = request
+        (theirs if episodes[place].is_others_turn else own)[place] = request
     return own, theirs
 
 
@@ -323,17 +336,71 @@ def _assign_to_tokens(episode: _Episode, length: int) -> tuple[Float32[np.ndarra
     return rewards, ends
 
 
+def _is_played_here(place: int) -> bool:
+    """Whether this host plays an episode."""
+    return place % jax.process_count() == jax.process_index()
+
+
+def _share_replies(reply: Callable[[], Mapping[int, tuple[Any, _Reply]]]) -> dict[int, tuple[Any, _Reply]]:
+    """Get the replies to this host's episodes, and those of the other hosts, whose states stay there.
+
+    Raises:
+        InputError: the environment or its answer is invalid, here or on another host.
+    """
+    own = together(reply)
+    shared = {}
+    for text in gather_texts(json.dumps({place: answer._asdict() for place, (_, answer) in own.items()}, default=dict)):
+        shared |= {int(place): (None, _Reply(**fields)) for place, fields in json.loads(text).items()}
+    return shared | {place: (state, shared[place][1]) for place, (state, _) in own.items()}
+
+
 def _begin_episodes(context: EpisodeContext, requests: Sequence[Request], problems: Sequence[Problem]) -> list[_Episode]:
     """Begin episodes. If the environment cannot begin an episode, the episode counts as failed and ends after its first turn."""
-    with chdir("."):
-        states = context.runner.start(
-            [partial(context.environment.reset, copy_problem(problem)) for problem in problems]
-        ).wait()
-    episodes = []
-    for request, problem, state in zip(requests, problems, states, strict=True):
-        failure = _failure(state)
-        episodes.append(_Episode(request, problem, None if failure else state, metrics={"overflow": 0.0}, failure=failure))
-    return episodes
+    played = [place for place in range(len(problems)) if _is_played_here(place)]
+    resets = [partial(context.environment.reset, copy_problem(problems[place])) for place in played]
+
+    def begin() -> dict[int, tuple[Any, _Reply]]:
+        with chdir("."):
+            states = context.runner.start(resets).wait()
+        return {place: _reply_to_reset(context, state) for place, state in zip(played, states, strict=True)}
+
+    replies = _share_replies(begin)
+    return [
+        _Episode(
+            request,
+            problem,
+            replies[place][0],
+            metrics={"overflow": 0.0},
+            failure=_read_failure(replies[place][1]),
+            is_others_turn=replies[place][1].is_others_turn,
+        )
+        for place, (request, problem) in enumerate(zip(requests, problems, strict=True))
+    ]
+
+
+def _reply_to_reset(context: EpisodeContext, outcome: object) -> tuple[Any, _Reply]:
+    failure = _failure(outcome)
+    if failure is not None:
+        return None, _Reply(failure=(failure.kind, failure.reason))
+    return outcome, _Reply(is_others_turn=_is_others_turn(context, outcome))
+
+
+def _is_others_turn(context: EpisodeContext, state: object) -> bool:
+    """Whether another policy takes the turn in this state.
+
+    Raises:
+        InputError: `is_others_turn` returns neither True nor False.
+    """
+    asks = getattr(context.environment, "is_others_turn", None)
+    answer = asks is not None and asks(state)
+    refuse_awaitable(answer, "is_others_turn")
+    if not isinstance(answer, bool):
+        raise InputError(f"environment.is_others_turn: True or False is expected; got {answer!r:.80}.")
+    return answer
+
+
+def _read_failure(reply: _Reply) -> Failed | None:
+    return None if reply.failure is None else Failed(*reply.failure)
 
 
 def _failure(outcome: object) -> Failed | None:
@@ -382,34 +449,57 @@ def _call(context: EpisodeContext, episode: _Episode) -> Callable[[], Any]:
     return partial(context.environment.step, episode.state, _action(context, episode))
 
 
-def _advance(context: EpisodeContext, episode: _Episode, outcome: object) -> _Episode:
-    """Continue an episode with the environment's answer to its last turn."""
+def _reply_to_turns(
+    context: EpisodeContext, episodes: Sequence[_Episode], acting: Sequence[int], batch: Batch
+) -> dict[int, tuple[Any, _Reply]]:
+    """Wait for steps, and return the new state and the reply of each."""
+    outcomes = zip(acting, batch.wait(), strict=True)
+    return {place: _reply_to_turn(context, episodes[place], outcome) for place, outcome in outcomes}
+
+
+def _reply_to_turn(context: EpisodeContext, episode: _Episode, outcome: object) -> tuple[Any, _Reply]:
+    """Return the environment's new state of an episode, and its reply to the last turn."""
     failure = _failure(outcome)
     if failure is not None:
-        return episode._replace(failure=failure, done=True)
+        return None, _Reply(failure=(failure.kind, failure.reason), done=True)
     check_step(context.environment, outcome)
     step: Any = outcome
-    episode = episode._replace(
-        state=step.state,
-        rewards=(*episode.rewards, step.reward),
-        correct=episode.correct if step.correct is None else bool(step.correct),
-        parts=_add_numbers(episode.parts, step.parts),
-        metrics=_add_numbers(episode.metrics, step.metrics),
+    reply = _Reply(
+        step.reward if step.reward is None or isinstance(step.reward, int) else float(step.reward),
+        None if step.correct is None else bool(step.correct),
+        _add_numbers({}, step.parts),
+        _add_numbers({}, step.metrics),
+        done=True,
     )
-    turn = episode.pieces[-1]
-    if step.done or turn.truncated:
-        return episode._replace(done=True)
+    if step.done or episode.pieces[-1].truncated:
+        return step.state, reply
     if episode.turns == context.environment.max_turns:
-        return _cut_off(episode, "turns")
+        return step.state, reply._replace(finish="turns")
     observation = _observation(context, episode, step.observation)
     if len(observation) >= episode.room:
-        return _cut_off(episode, "length")._replace(metrics=_add_numbers(episode.metrics, {"overflow": 1.0}))
-    return episode._replace(pieces=(*episode.pieces, _observation_response(turn, observation))) if observation else episode
+        return step.state, reply._replace(finish="length", metrics=_add_numbers(reply.metrics, {"overflow": 1.0}))
+    others = _is_others_turn(context, step.state)
+    return step.state, reply._replace(observation=[*map(int, observation)], done=False, is_others_turn=others)
 
 
-def _cut_off(episode: _Episode, reason: Any) -> _Episode:
-    """End an episode early."""
-    return episode._replace(pieces=(*episode.pieces[:-1], episode.pieces[-1]._replace(finish=reason)), done=True)
+def _advance(episode: _Episode, state: object, reply: _Reply) -> _Episode:
+    """Continue an episode with the environment's reply to its last turn."""
+    failure = episode.failure or _read_failure(reply)
+    if failure is not None:
+        return episode._replace(failure=failure, done=True)
+    *before, turn = episode.pieces
+    turn = turn if reply.finish is None else turn._replace(finish=reply.finish)
+    observed = [_observation_response(turn, reply.observation)] if reply.observation else []
+    return episode._replace(
+        state=state,
+        pieces=(*before, turn, *observed),
+        rewards=(*episode.rewards, reply.reward),
+        correct=episode.correct if reply.correct is None else reply.correct,
+        parts=_add_numbers(episode.parts, reply.parts),
+        metrics=_add_numbers(episode.metrics, reply.metrics),
+        done=reply.done,
+        is_others_turn=reply.is_others_turn,
+    )
 
 
 def _add_numbers(before: Mapping[str, float], more: Mapping[str, float] | None) -> Mapping[str, float]:

@@ -5,9 +5,11 @@ import re
 
 import numpy as np
 import pytest
+from chat_models import save_chat_model
 from small_cli import printed, refused
 
 from rljax.cli import main
+from rljax.programs.trained_policy import load
 from rljax.tracking.rows import read_metrics
 
 GAME = '''
@@ -119,6 +121,40 @@ def test_a_file_trains_resumes_evaluates_and_samples(folder, capsys):
     (folder / "game.py").write_text(GAME + "\n# changed\n")
     refused(capsys, "The environment of the run .* changed", *resume, "--trust")
     (folder / "game.py").write_text(GAME)
+
+
+OPENED = GAME.replace(
+    "    def reset(",
+    """    def first_messages(self, problem):
+        return [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Say a: {problem.prompt}"}]
+
+    def reset(""",
+)
+"""The game with first messages of its own."""
+
+
+def test_the_first_messages_of_an_environment_reach_every_command_through_the_chat_template(folder, tmp_path, capsys):
+    model = save_chat_model(tmp_path / "model")
+    (tmp_path / "opened.py").write_text(OPENED)
+    game, run = f"{tmp_path}/opened.py:Letters", f"{tmp_path}/run"
+    small = ("--prompts", "2", "--group-size", "2", "--heldout-problems", "2", "--max-response-tokens", "24")
+    small = (*small, "--eval-every", "0", "--algorithm", "grpo", "--sample-every", "1", "--quiet", "--replicas", "1")
+    rows = ("--dataset", f"{folder}/rows.jsonl", "--environment", game, "--steps", "1")
+    printed(capsys, "train", "--model", str(model), "--chat", *rows, *small, "--run", run)
+    printed(capsys, "train", "--resume", run, "--trust", "--steps", "2")
+    logged = [json.loads(line) for line in (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()]
+    assert {row["step"] for row in logged} == {1, 2}
+    for row in logged:
+        assert re.fullmatch(r"<s>Be brief.<end><u>Say a: a(be)+<end><a>", row["prompt"])
+    assert "Say a: a" in printed(capsys, "show", run)
+    assert "Say a: a" in (tmp_path / "run" / "rollouts.html").read_text()
+    assert "accuracy" in printed(capsys, "eval", run, "--trust", "--out", f"{tmp_path}/answers.jsonl")
+    (first, *_) = map(json.loads, (tmp_path / "answers.jsonl").read_text().splitlines())
+    assert first["prompt"].startswith("Be brief.\nSay a: a")
+    opened = load(run, trust=True)
+    ids = opened.tokenizer.encode("<s>Be brief.<end><u>Say a: ab<end><a>")
+    continuation = opened.tokenizer.decode(opened.sample_ids([ids])[0][0])
+    assert printed(capsys, "sample", run, "--trust", "--prompt", "ab") == f"ab\n{continuation}\n"
 
 
 @pytest.mark.parametrize(
