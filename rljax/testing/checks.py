@@ -4,9 +4,11 @@ The function receives its arguments by the names of its parameters, as float64 a
 """
 
 import inspect
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -86,13 +88,25 @@ def _select_arguments(
             parameter.VAR_KEYWORD,
             parameter.VAR_POSITIONAL,
         ):
-            raise InputError(f"The function has an unknown parameter {name!r}; choose from {', '.join(known)}.")
+            raise InputError(
+                f"The function has an unknown parameter {name!r}; choose from {', '.join(known)}. Rename it, give it a default, or "
+                "compute it in the function, such as advantages from rewards."
+            )
     return taken
 
 
-def _scalar(value: Any) -> float:
+def _number_of(value: Any) -> Any:
+    """Return the number that a loss returns, alone or first in a tuple.
+
+    Raises:
+        InputError: it returns something else.
+    """
     value = value[0] if isinstance(value, tuple) else value
-    return float(value)
+    is_number = hasattr(value, "__float__")
+    if not is_number or np.prod(np.shape(value)) != 1:
+        kind = f"an array of shape {list(np.shape(value))}" if is_number else f"a {type(value).__name__}"
+        raise InputError(f"The loss returns {kind}; return one number to be minimized, or a tuple that begins with it.")
+    return value
 
 
 def _numpy_gradient(function: Callable[..., Any], inputs: dict[str, Any], step: float = 1e-6) -> Result:
@@ -104,17 +118,21 @@ def _numpy_gradient(function: Callable[..., Any], inputs: dict[str, Any], step: 
             for sign in (1, -1):
                 moved = logp.copy()
                 moved[index] += sign * step
-                around.append(_scalar(function(**{**inputs, "logp": moved})))
+                around.append(float(_number_of(function(**_copies({**inputs, "logp": moved})))))
             gradient[index] = (around[0] - around[1]) / (2 * step)
-        return _scalar(function(**inputs)), gradient
+        return float(_number_of(function(**_copies(inputs)))), gradient
+
+
+def _copies(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Copy the arrays, because a function of NumPy may change its arguments."""
+    return {name: x.copy() if isinstance(x, np.ndarray) else x for name, x in inputs.items()}
 
 
 def _compile(function: Callable[..., Any], constants: dict[str, Any]) -> Callable[..., Any]:
     import jax  # noqa: PLC0415  functions of NumPy do not need it
 
     def scalar(logp: Any, others: dict[str, Any]) -> Any:
-        value = function(logp=logp, **others, **constants)
-        return value[0] if isinstance(value, tuple) else value
+        return _number_of(function(logp=logp, **others, **constants))
 
     return jax.jit(jax.value_and_grad(scalar))
 
@@ -133,8 +151,7 @@ def _torch_gradient(function: Callable[..., Any], inputs: dict[str, Any]) -> Res
 
     arrays = {name: torch.tensor(x) if isinstance(x, np.ndarray) else x for name, x in inputs.items()}
     logp = arrays["logp"].requires_grad_(True)
-    value = function(**arrays)
-    value = value[0] if isinstance(value, tuple) else value
+    value = _number_of(function(**arrays))
     (gradient,) = torch.autograd.grad(value, logp, allow_unused=True) if value.requires_grad else (None,)
     return float(value.detach()), np.zeros(logp.shape) if gradient is None else gradient.numpy()
 
@@ -172,8 +189,11 @@ def convention_of(like: str, options: dict[str, Any]) -> Convention:
     if unknown:
         raise InputError(f"{unknown[0]!r} is not an option; choose from {', '.join(asdict(Convention()))}.")
     for name, value in options.items():
-        if name in ALTERNATIVES and name not in NUMERIC_FIELDS and value not in ALTERNATIVES[name]:
-            raise InputError(f"{name} is {value!r}; choose one of {', '.join(map(str, ALTERNATIVES[name]))}.")
+        choices = ALTERNATIVES.get(name, ())
+        if value in choices or (isinstance(value, int | float) and (name in NUMERIC_FIELDS or not choices)):
+            continue
+        some = "a number" if name in NUMERIC_FIELDS or not choices else f"one of {', '.join(map(str, choices))}"
+        raise InputError(f"{name} is {value!r}; choose {some}.")
     return replace(LIKE[like], **options)
 
 
@@ -194,15 +214,14 @@ def conform(
         The report.
 
     Raises:
-        InputError: an argument is unknown.
-        Exception: any error that the function raises for every rollout.
+        InputError: an argument is unknown, the function does not return a number, or it fails for every rollout.
     """
     base = convention_of(like, options)
     evaluate = evaluator(function, arrays=arrays, options=asdict(base))
     cases = _every_case()
     found, errors = _results(evaluate, [case.example for case in cases])
     if not found:
-        raise errors[0]
+        raise _describe_failure(function, errors[0], _LOSS_SHAPES) from errors[0]
     raised = _first_error(errors, [case.example for case in cases])
     right = [_close(result, _expected(base, at), base, rtol) for at, result in found.items()]
     if all(right):
@@ -252,6 +271,25 @@ def _first_error(errors: dict[int, Exception], cases: Sequence[Example] | Sequen
     if first is None:
         return None
     return BrokenInvariant("exception", f"{_in_a_line(errors[first])}\n{_shape(cases[first])}")
+
+
+_LOSS_SHAPES = "rewards [prompts, responses] and the other arrays [prompts, responses, tokens]"
+_GAE_SHAPES = "arrays [rows, tokens], and bootstrap [rows]"
+
+
+def _describe_failure(function: Callable[..., Any], error: Exception, shapes: str) -> InputError:
+    """Describe an error that a function raises for every rollout, with the line of the function's file at which it occurs."""
+    code = getattr(inspect.unwrap(function), "__code__", None)  # a callable object has none
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if code and frame.filename == code.co_filename
+    ]
+    where = f", at {Path(code.co_filename).name}:{lines[-1]}" if code and lines else ""
+    remedy = f"It gets {shapes}."
+    if type(error).__module__.startswith("jax"):
+        remedy += (
+            " JAX traces it: a function that computes with NumPy, or whose branches depend on values, needs arrays='numpy'."
+        )
+    return InputError(f"The function fails for every rollout{where}: {_in_a_line(error).rstrip('.: ')}. {remedy}")
 
 
 def _in_a_line(error: Exception) -> str:
@@ -329,7 +367,24 @@ def _name_unexplained(found: dict[int, Result], base: Convention, slot: str, rto
     tells = any(abs(right[0]) > ABSOLUTE for _, right in wrong)  # at ratio 1, advantages of every size have the value 0
     if base.surrogate == "clipped" and tells and all(_near(ours[0], right[0], rtol) for ours, right in pairs):
         return "gradient", ". Its value is right in every case: a stop_gradient is missing, or one is too many."
-    return slot, "."
+    return slot, _hint(found, base, rtol)
+
+
+def _hint(found: dict[int, Result], base: Convention, rtol: float) -> str:
+    """Continue the report's sentence with a likely cause of a difference that no convention explains."""
+    pairs = [(ours, _expected(base, at)) for at, ours in found.items()]
+    if all(_close((-ours[0], -ours[1]), right, base, rtol) for ours, right in pairs):
+        return ". It is the negative of the loss in every case: return a number to be minimized, not an objective."
+    if not any(ours[1].any() for ours, _ in pairs):
+        return ". Its gradient is 0 in every case: nothing in it depends on logp, or a stop_gradient is too many."
+    for wider in (1e-4, 1e-3, 1e-2):
+        if wider > rtol and all(_close(*pair, base, wider) for pair in pairs):
+            return f". It agrees in every case within rtol={wider:g}, which is enough if it computes in a lower precision."
+    for at, (value, gradient) in found.items():
+        if not (np.isfinite(value) and np.isfinite(gradient).all()):
+            rewards = _every_case()[at].example.rewards.tolist()
+            return f". It is also not finite for some rollouts, such as one with rewards {rewards}."
+    return "."
 
 
 def describe_convention(like: str, convention: Convention) -> str:
@@ -413,8 +468,7 @@ def conform_gae(
         The convention that it equals, or None; and a sentence, with the smallest counterexample if it is not plain GAE.
 
     Raises:
-        InputError: the function has an unknown parameter.
-        Exception: any error that the function raises for every case.
+        InputError: the function has an unknown parameter, or fails for every case.
     """
     takes_bootstrap = "bootstrap" in inspect.signature(function).parameters
     cases, apart = (
@@ -426,7 +480,7 @@ def conform_gae(
 
     found, errors = _results(call, cases)
     if not found:
-        raise errors[0]
+        raise _describe_failure(function, errors[0], _GAE_SHAPES) from errors[0]
     raised = _first_error(errors, cases)
     different: dict[GAEConvention, str] = {}
     for convention in (GAEConvention(), GAEConvention(0), GAEConvention(1)):
@@ -499,7 +553,7 @@ def _call(function: Callable[..., Any], inputs: dict[str, Any], arrays: Arrays) 
         return function(**{name: torch.tensor(x) if isinstance(x, np.ndarray) else x for name, x in inputs.items()})
     if arrays == "numpy":
         with np.errstate(all="ignore"):
-            return function(**inputs)
+            return function(**_copies(inputs))
     import jax  # noqa: PLC0415
 
     with jax.enable_x64(True):

@@ -238,14 +238,69 @@ def test_an_exception_hides_no_counterexample(wrong):
     assert not wrong or "rewards [[1.0, 0.0]]\n  loss: expected" in report.text
 
 
-def test_an_exception_in_every_case_is_raised():
+def test_an_exception_in_every_case_is_explained():
     def loss(logp):
-        raise ZeroDivisionError
+        raise ZeroDivisionError("no groups.")
 
-    with pytest.raises(ZeroDivisionError):
+    def of_batch(logp, rewards):
+        rows, _ = logp.shape
+        return rows
+
+    line = loss.__code__.co_firstlineno + 1
+    with pytest.raises(
+        InputError, match=rf"at test_testing.py:{line}: ZeroDivisionError: no groups\. It gets rewards"
+    ) as caught:
         conform(loss, like="grpo", arrays="numpy")
-    with pytest.raises(ZeroDivisionError):
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with pytest.raises(InputError, match=r"ValueError: .*the other arrays \[prompts, responses, tokens\]"):
+        check_loss(of_batch, like="grpo", arrays="numpy")
+    with pytest.raises(InputError, match=r"ZeroDivisionError: .*arrays \[rows, tokens\], and bootstrap \[rows\]"):
         conform_gae(lambda rewards: 1 / 0, arrays="numpy")
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda logp, rewards: logp.sum() if rewards.std() > 0 else -logp.sum(),
+        lambda logp, rewards: np.asarray(rewards).std() * logp.sum(),
+    ],
+)
+def test_a_function_that_jax_cannot_trace_is_told_to_use_numpy(loss):
+    with pytest.raises(InputError, match=r"JAX traces it: .* needs arrays='numpy'"):
+        check_loss(loss, like="grpo")
+
+
+def dr_grpo(logp, old_logp, rewards, mask, *, sign=1.0, dtype=np.float64):
+    rewards -= rewards.mean(-1, keepdims=True)  # a function of NumPy may change its arguments
+    logp[~mask] = old_logp[~mask] = 0
+    ratio, advantage = np.exp(logp - old_logp), rewards[..., None].astype(dtype)
+    surrogate = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
+    return -sign * (surrogate * mask).sum(-1).mean() / 3
+
+
+def test_a_function_may_change_its_arguments():
+    check_loss(dr_grpo, like="dr_grpo", arrays="numpy")
+    assert LIKE["dr_grpo"] == conform(dr_grpo, like="dr_grpo", arrays="numpy").equals, "the cases are unchanged"
+
+
+def not_finite(logp, old_logp, rewards, mask):
+
+    centered = rewards - rewards.mean(-1, keepdims=True)
+    advantage = (centered / rewards.std(-1, ddof=1, keepdims=True))[..., None]
+    return -jnp.where(mask, jnp.exp(logp - old_logp) * advantage, 0).sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "arrays", "hint"),
+    [
+        (partial(dr_grpo, sign=-1.0), "numpy", "It is the negative of the loss in every case"),
+        (partial(dr_grpo, dtype=np.float16), "numpy", "It agrees in every case within rtol=0.0"),
+        (lambda logp, rewards: rewards.sum() + 0 * logp.sum(), "jax", "Its gradient is 0 in every case"),
+        (not_finite, "jax", "not finite for some rollouts, such as one with rewards"),
+    ],
+)
+def test_a_report_names_a_likely_cause(loss, arrays, hint):
+    assert hint in conform(loss, like="dr_grpo" if arrays == "numpy" else "grpo", arrays=arrays).text
 
 
 @pytest.mark.parametrize("wrong", [True, False])
@@ -422,6 +477,16 @@ def test_a_compact_example_has_the_same_tokens(example):
         (lambda: check_loss(lambda x: x, like="grpo"), "unknown parameter 'x'"),
         (lambda: check_loss(lambda rewards: rewards, like="grpo", arrays="numpy"), "no parameter 'logp'"),
         (lambda: check_gae(lambda rewards, q: rewards), "unknown parameter 'q'"),
+        (
+            lambda: check_loss(lambda logp: logp, like="grpo"),
+            "The loss returns an array of shape [1, 2, 3]; return one number",
+        ),
+        (
+            lambda: check_loss(lambda logp: {"loss": logp.sum()}, like="grpo", arrays="numpy"),
+            "The loss returns a dict; return",
+        ),
+        (lambda: check_loss(lambda logp: logp, like="grpo", low="abc"), "low is 'abc'; choose a number"),
+        (lambda: check_loss(lambda logp: logp, like="grpo", beta=None), "beta is None; choose a number"),
     ],
 )
 def test_invalid_arguments_are_refused(call, message):
