@@ -30,6 +30,13 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "rope_interleaved": (False,),
 }
 """Entry that changes what `transformers` computes or opens -> the values, in addition to null, that have no effect."""
+WITH_SWITCH = ("Qwen3Moe", "SmolLM3")
+"""Families without windows whose config.json nevertheless has one, behind the switch `use_sliding_window`."""
+NULLABLE = (
+    *("num_key_value_heads", "head_dim", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"),
+    *("rope_theta", "tie_word_embeddings"),
+)
+"""Entries with a default that may be null nevertheless."""
 DEFAULT_WINDOW, DEFAULT_FIRST = 4096, 28
 """Window, and index of the first layer with it, that `transformers` uses if config.json has none."""
 ROPE = ("rope_scaling", "rope_parameters")
@@ -68,7 +75,18 @@ def entries_that_are_read(family: Family) -> set[str]:
         *layers,
         "quantization_config",
     )
-    return {*usual, *family.defaults, *family.neutral, *family.numbers}
+    return {*usual, *family.defaults, *family.neutral, *family.numbers} - _entries_of_others(family)
+
+
+def _entries_of_others(family: Family) -> set[str]:
+    """Return entries that other families read, and that have no effect on a model of this one."""
+    experts = ("num_experts_per_tok", "norm_topk_prob", "moe_intermediate_size")
+    found = {name for name in experts if name not in family.defaults}
+    if "num_experts_per_tok" in found:
+        found |= {*EXPERT_COUNTS}
+    if family.window == "never":
+        found |= {"sliding_window_pattern", *(() if family.classes in WITH_SWITCH else ("sliding_window",))}
+    return found if family.classes == "SmolLM3" else found | {"no_rope_layers", "no_rope_layer_interval"}
 
 
 def check_architectures(raw: Mapping[str, Any], file: Path, ends: tuple[str, ...]) -> None:
@@ -114,6 +132,7 @@ def check_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     raw = {**USUAL, **family.defaults, **raw}
     if family.rope is not None and all(raw.get(name) is None for name in ROPE):
         raw["rope_parameters"] = dict(family.rope)
+    _check_not_null(raw, family, file)
     _check_neutral(raw, {**NEUTRAL, **family.neutral}, file)
     if raw.get("quantization_config") is not None:
         from rljax.models.packed_integers import check_description  # noqa: PLC0415  few models are quantized to integers
@@ -154,6 +173,13 @@ def family_of(raw: Mapping[str, Any], file: Path) -> Family:
         nearest, difference = NEAREST[name]
         advice = f"the nearest one is {nearest}, but {name} also has {difference}; {advice}"
     raise InputError(f"{file} is of the family {name!r}, which is not supported; {advice}")
+
+
+def _check_not_null(raw: Mapping[str, Any], family: Family, file: Path) -> None:
+    """Refuse null as the value of entries that need one, as `transformers` does."""
+    for name, usual in family.defaults.items():
+        if raw[name] is None and usual is not None and name not in NULLABLE:
+            _refuse(file, name, None, "left out or not null")
 
 
 def _check_neutral(raw: Mapping[str, Any], known: Mapping[str, tuple[object, ...]], file: Path) -> None:
@@ -214,6 +240,8 @@ def read_rope(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     rope = rope_entry(raw)
     full, sliding = (rope.get(FULL) or {}, rope.get(SLIDING) or {}) if {SLIDING, FULL} & set(rope) else (rope, {})
     theta = full.get("rope_theta", raw.get("rope_theta", 10_000.0))
+    if theta is None:
+        _refuse(file, "rope_theta", None, "left out or a number above 0")
     rotated = _read_rotated(raw, full, family, file)
     fields = {"rope_theta": theta, "rotated": rotated, **_read_scaling(raw, full, rotated, file)}
     if family.window != "pattern" or family.shares_rope:

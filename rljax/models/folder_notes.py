@@ -68,8 +68,13 @@ def _overridden_rope(raw: Mapping[str, Any]) -> list[str]:
     old, new = (raw.get(name) for name in ROPE)
     rope = rope_entry(raw)
     kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]
+    older = [kind for kind in kinds if kind.get("type") not in (None, kind.get("rope_type", kind.get("type")))]
     thetas = [kind["rope_theta"] for kind in kinds if kind.get("rope_theta") is not None]
     found = [f"{ROPE[0]} and a different {ROPE[1]}; {ROPE[0]} is read"] if old and new and old != new else []
+    found += [
+        f"the rotary type {kind['type']!r:.40} and rope_type {kind['rope_type']!r:.40}; the latter is read"
+        for kind in older
+    ]
     if thetas and raw.get("rope_theta") not in (None, *thetas):
         place = ROPE[0] if old else ROPE[1]
         found.append(f"rope_theta={raw['rope_theta']!r:.40}; {thetas[0]!r:.40} in {place} is read")

@@ -263,6 +263,12 @@ def _with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
         {'a': 1, 'a_bias': 1}
     """
     others = {PACKED: (SCALE, SHAPE), BLOCKS: (SCALES,)}
+    twice = next((name for own in others for name in files if name + own in files), None)
+    if twice is not None:
+        raise InputError(
+            f"The weights contain {twice!r} twice, in full and rounded to integers, so it is unclear which one counts; delete one "
+            "of them, or download the weights again."
+        )
     parts = {
         name.removesuffix(own) + end for own, ends in others.items() for name in files if name.endswith(own) for end in ends
     }
@@ -333,8 +339,9 @@ def _check_frequencies(file: Path, name: str, config: TransformerConfig) -> None
         replace(config, rope_theta=theta) for theta in {config.rope_theta, config.window_rope_theta or config.rope_theta}
     ]
     shapes += [replace(shape, rope_scaling=None) for shape in shapes]
+    expected = [frequencies for shape in shapes if (frequencies := rope_frequencies(shape)).shape == stored.shape]
     # Half the precision of bfloat16, in which they may have been stored once, and the smallest float16.
-    if not any(np.allclose(stored, rope_frequencies(shape), rtol=2**-8, atol=2**-24) for shape in shapes):
+    if not any(np.allclose(stored, frequencies, rtol=2**-8, atol=2**-24) for frequencies in expected):
         raise InputError(
             f"{name!r} in {str(file)!r} contains other rotary frequencies than config.json implies; correct rope_theta and the "
             "scaling in config.json, or delete the tensor."

@@ -29,12 +29,10 @@ FREE = (
         "target_modules",
         "lora_dropout",
         "inference_mode",
-        "init_lora_weights",
     ),
     *(
         "peft_version",
         "auto_mapping",
-        "revision",
         "layers_to_transform",
         "layers_pattern",
         "exclude_modules",
@@ -43,6 +41,8 @@ FREE = (
     *("megatron_core", "qalora_group_size", "runtime_config"),
 )
 """Entries that may have any value: they are read, follow from the tensors, or have no effect once training has ended."""
+KEEPS_BASE = (True, "default", "gaussian", "eva", "orthogonal")
+"""Initializations that do not change the base model. Others, such as pissa and olora, subtract the first factors from it."""
 
 
 class _Module(NamedTuple):
@@ -154,6 +154,10 @@ def read_adapter_config(folder: Path) -> StoredAdapter:
     raw = read_json(file)
     for name, value in raw.items():
         if name in FREE or (name in READ and value in (None, READ[name])):
+            continue
+        if name == "init_lora_weights" and value in KEEPS_BASE:
+            continue
+        if name == "revision" and (value == "main" or Path(str(raw.get("base_model_name_or_path"))).expanduser().is_dir()):
             continue
         if value or name in READ:
             raise InputError(

@@ -82,6 +82,22 @@ def test_unread_entries_are_reported(folder, capsys):
 
 
 @pytest.mark.parametrize(
+    ("entries", "note"),
+    [
+        ({"sliding_window": 4}, "has sliding_window=4; no Llama model reads that"),
+        ({"no_rope_layers": [1, 0]}, "has no_rope_layers=[1, 0]; no Llama model reads that"),
+        ({"num_local_experts": 8}, "has num_local_experts=8; no Llama model reads that"),
+        ({"norm_topk_prob": True}, "has norm_topk_prob=True; no Llama model reads that"),
+        ({"rope_scaling": {"type": "dynamic", "rope_type": "linear", "factor": 2.0}}, "the latter is read"),
+    ],
+)
+def test_entries_that_only_other_families_read_are_reported(folder, capsys, entries, note):
+    edit_config(folder / "config.json", **entries)
+    load_params(folder, read_config(folder))
+    assert note in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "file",
     [
         *("consolidated.safetensors", "extra.safetensors", "pytorch_model.bin", "adapter_model.safetensors"),

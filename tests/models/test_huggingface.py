@@ -113,6 +113,11 @@ def llama(tmp_path):
             {"rope_parameters": {"rope_type": "proportional", "factor": 2.0}},
             "has rope_parameters.rope_type 'proportional'; it must be 'default' or",
         ),
+        ({"rope_theta": None, "rope_parameters": None}, "has rope_theta None; it must be left out or a number above 0"),
+        ({"rope_parameters": {"rope_theta": None}}, "has rope_theta None; it must be left out or a number above 0"),
+        ({"max_position_embeddings": None}, "has max_position_embeddings None; it must be left out or not null"),
+        ({"model_type": "granite", "logits_scaling": None}, "has logits_scaling None; it must be left out or not null"),
+        ({"model_type": "gemma2", "hidden_act": None, "query_pre_attn_scalar": None}, "has query_pre_attn_scalar None"),
         ({"model_type": "olmo"}, "the nearest one is olmo2, but olmo also has norms without"),
     ],
 )
@@ -244,7 +249,7 @@ def test_redundant_copies_of_tensors_are_accepted(llama):
     jax.tree.map(np.testing.assert_array_equal, load_params(llama, LLAMA), random_params(LLAMA))
 
 
-@pytest.mark.parametrize("stored", [[1.0, 1e4**-0.5], [1.0, 0.0], [1.0]])
+@pytest.mark.parametrize("stored", [[1.0, 1e4**-0.5], [1.0, 0.0], [1.0], [1.0, 0.1, 0.01]])
 def test_other_rotary_frequencies_are_refused(llama, stored):
     tensors = load_file(llama / "model.safetensors")
     save_file(tensors | {FREQUENCIES: np.array(stored, np.float32)}, llama / "model.safetensors")
@@ -351,6 +356,15 @@ def test_weights_that_are_not_finite_are_refused_by_name(llama, value):
     with pytest.raises(
         InputError, match=r"'model\.norm\.weight' in .*model\.safetensors' has values that are NaN or infinite"
     ):
+        load_params(llama, LLAMA)
+
+
+def test_a_matrix_that_is_stored_in_full_and_rounded_is_refused(llama):
+    file, name = llama / "model.safetensors", "model.layers.0.self_attn.q_proj.weight"
+    tensors = load_file(file)
+    rounded = {f"{name}_packed": np.ones((16, 2), np.int32), f"{name}_scale": np.ones((16, 1), np.float32)}
+    save_file(tensors | rounded | {f"{name}_shape": np.array([16, 16])}, file)
+    with pytest.raises(InputError, match=rf"contain '{name}' twice, in full and rounded to integers"):
         load_params(llama, LLAMA)
 
 

@@ -85,10 +85,19 @@ def test_unreadable_adapters_are_refused_by_name(stored):
         "modules_to_save": ["lm_head"],
         "rank_pattern": {"q_proj": 2},
         "fan_in_fan_out": True,
+        "init_lora_weights": "pissa_niter_4",
     }.items():
         file.write_text(json.dumps({**raw, name: value}))
         with pytest.raises(InputError, match=f"has {name}"):
             load_adapter(folder, config)
+    for name, value in {"init_lora_weights": "gaussian", "revision": "main"}.items():
+        file.write_text(json.dumps({**raw, name: value}))
+        load_adapter(folder, config)
+    file.write_text(json.dumps({**raw, "revision": "v1.1", "base_model_name_or_path": "some/model"}))
+    with pytest.raises(InputError, match=r"has revision 'v1\.1'"):
+        load_adapter(folder, config)
+    file.write_text(json.dumps({**raw, "revision": "v1.1", "base_model_name_or_path": str(folder)}))
+    load_adapter(folder, config)
     file.write_text(json.dumps(raw))
     tensors = load_file(folder / "adapter_model.safetensors")
     name = next(iter(tensors))
