@@ -124,6 +124,8 @@ def _rljax_publish(http: Http, folder: str, version: int) -> None:
 
 
 def _rljax_limits(sampling: Sampling) -> str | None:
+    if sampling.strata is not None:
+        return "it samples each response independently; leave stratified out"
     return None if sampling.kept is None else "it does not record sampling masks; leave sampling_mask out"
 
 
@@ -148,6 +150,8 @@ def _single_logp_limits(sampling: Sampling) -> str | None:
     """Refuse truncation: with one log-probability per token, there is none for the distribution before truncation."""
     if sampling.top_k is not None or sampling.top_p is not None or sampling.kept is not None:
         return "it reports one log-probability per token, so top_k, top_p and sampling_mask must be left out"
+    if sampling.strata is not None:
+        return "it samples each response independently; leave stratified out"
     if sampling.stop:
         return "there a stop string need not end where a token ends; use stop_ids"
     return None

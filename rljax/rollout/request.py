@@ -31,6 +31,9 @@ class Sampling(NamedTuple):
     stays in the response, because the policy sampled it."""
     kept: int | None = None
     """Record for each token the ids that top-k and top-p kept: the likeliest of them, at most this many. None records nothing."""
+    strata: int | None = None
+    """Number of responses of a group that sample from different quantiles; see `rljax.rollout.stratified`. None samples each
+    response independently of the others."""
 
 
 class Request(NamedTuple):

@@ -21,6 +21,7 @@ from rljax.models.policy import insert_rows, path_names
 from rljax.parallel import replicated, row_sharding
 from rljax.records import required
 from rljax.rollout.request import Sampling
+from rljax.rollout.stratified import quantile_token, stratified_uniforms
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
 
@@ -89,10 +90,21 @@ def _check_truncation(sampling: Sampling) -> None:
         raise InputError(f"top_p must be a probability above 0 and at most 1; got {sampling.top_p}.")
 
 
+Noise = Key[Array, "B"] | Float[Array, "B"]
+"""Randomness of the next token of each row: a key, or the quantile to take; see `rljax.rollout.stratified`."""
+
+
+def _choose(logits: Float[Array, "B V"], noise: Noise) -> Int[Array, "B"]:
+    """Sample an index from softmax(logits) in each row."""
+    if jnp.issubdtype(noise.dtype, jax.dtypes.prng_key):
+        return jax.vmap(jax.random.categorical)(noise, logits).astype(jnp.int32)
+    return quantile_token(logits, noise)
+
+
 def sample_token(
-    logits: Float[Array, "B V"], keys: Key[Array, "B"], sampling: Sampling
+    logits: Float[Array, "B V"], noise: Noise, sampling: Sampling
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Float[Array, "B"]]:
-    """Sample one token per row, each with its own key; return it, and its log-probability after and before truncation.
+    """Sample one token per row, each with its own noise; return it, and its log-probability after and before truncation.
 
     Raises:
         InputError: `top_k` is below 1, or `top_p` outside (0, 1].
@@ -106,7 +118,7 @@ def sample_token(
     scaled = logits / sampling.temperature
     policy, truncated = jax.nn.log_softmax(scaled, axis=-1), _truncate(scaled, sampling)
     behaviour = jax.nn.log_softmax(truncated, axis=-1)
-    token = jax.vmap(jax.random.categorical)(keys, truncated).astype(jnp.int32)
+    token = _choose(truncated, noise)
     chosen = partial(jnp.take_along_axis, indices=token[:, None], axis=-1)
     return token, chosen(behaviour)[:, 0], chosen(policy)[:, 0]
 
@@ -119,13 +131,13 @@ def _truncate(scaled: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "
 
 
 def sample_from_kept(
-    logits: Float[Array, "B V"], keys: Key[Array, "B"], sampling: Sampling, most: int
+    logits: Float[Array, "B V"], noise: Noise, sampling: Sampling, most: int
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Int[Array, "B N"]]:
     """Sample one token per row from the tokens that top-k and top-p keep, and also return the kept tokens.
 
     Args:
         logits: logits of the next token, before any temperature.
-        keys: random key of each row.
+        noise: randomness of each row.
         sampling: sampling settings, with a positive temperature.
         most: N, largest number of kept tokens per row; the likeliest are kept.
 
@@ -143,7 +155,7 @@ def sample_from_kept(
     count = min(most, logits.shape[-1])
     values, ids = jax.lax.top_k(truncated, count)
     logp = jax.nn.log_softmax(values, axis=-1)
-    place = jax.vmap(jax.random.categorical)(keys, values)[:, None]
+    place = _choose(values, noise)[:, None]
     kept = jnp.where(jnp.isneginf(values), -1, ids).astype(jnp.int32)
     kept = jnp.pad(kept, ((0, 0), (0, most - count)), constant_values=-1)
     return jnp.take_along_axis(kept, place, -1)[:, 0], jnp.take_along_axis(logp, place, -1)[:, 0], kept
@@ -247,18 +259,24 @@ def grow_rows(decoder: Decoder, rows: Rows, *, more: int) -> Rows:
     return rows._replace(state=required(decoder.grow, "decoder.grow")(rows.state, more))
 
 
+def _noise(seeds: UInt32[Array, "B 2"], count: Int[Array, "B"], strata: int | None) -> Noise:
+    """Return the randomness of the next token of each row."""
+    if strata is not None:
+        return stratified_uniforms(seeds, count, strata)
+    return jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(seeds, impl="threefry2x32"), count)
+
+
 def _sample_tokens(
     rows: Rows, state: PyTree, logits: Float[Array, "B V"], active: Bool[Array, "B"], sampling: Sampling
 ) -> Rows:
     """Sample a token in each active row."""
     samples = rows.samples
-    keys = jax.random.wrap_key_data(jnp.asarray(rows.inputs.seeds), impl="threefry2x32")
-    keys, kept = jax.vmap(jax.random.fold_in)(keys, samples.count), samples.kept
+    noise, kept = _noise(jnp.asarray(rows.inputs.seeds), samples.count, sampling.strata), samples.kept
     if sampling.kept is None:
-        token, behaviour, policy = sample_token(logits, keys, sampling)
+        token, behaviour, policy = sample_token(logits, noise, sampling)
         ids = None
     else:
-        token, behaviour, ids = sample_from_kept(logits, keys, sampling, sampling.kept)
+        token, behaviour, ids = sample_from_kept(logits, noise, sampling, sampling.kept)
         policy = behaviour
     place = (
         jnp.arange(active.size),

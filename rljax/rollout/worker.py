@@ -22,6 +22,7 @@ from rljax.rollout.groups import Groups, group_rows, pad_responses, right_and_kn
 from rljax.rollout.judging import IMPATIENT, Judge, Patience, Verdicts
 from rljax.rollout.overlapped_judging import judge_while_sampling
 from rljax.rollout.request import Engine, ReportingEngine, Request, Response, Sampling, check_responses
+from rljax.rollout.stratified import group_seeds
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class RolloutWorker:
         for prompt_id in set(prompt_ids):
             check_has_token(self.prompts.problems[prompt_id], self.prompts.tokens[prompt_id])
         seeds = generate_seeds(key, len(prompt_ids)).tolist()
+        seeds = seeds if self.sampling.strata is None else group_seeds(seeds, groups)
         return [
             Request(tuple(self.prompts.tokens[prompt_id]), int(prompt_id), int(group), self.sampling, seed)
             for prompt_id, group, seed in zip(prompt_ids, groups, seeds, strict=True)
@@ -188,8 +190,8 @@ class RolloutWorker:
         return replace(self, prompts=prompts)
 
     def with_sampling(self, **changes: float | int | tuple[str, ...] | tuple[int, ...] | None) -> "RolloutWorker":
-        """Return a worker with changed sampling settings (see `Sampling`) that records no sampling masks."""
-        return replace(self, sampling=self.sampling._replace(kept=None, **changes))
+        """Return a worker with changed sampling settings (see `Sampling`) for independent responses, without masks."""
+        return replace(self, sampling=self.sampling._replace(kept=None, strata=None, **changes))
 
     def greedy(self) -> "RolloutWorker":
         """Return a worker that always takes the likeliest token."""

@@ -111,4 +111,5 @@ def make_sampling(config: TrainConfig, tokenizer: Tokenizer) -> Sampling:
         top_p=sampling.top_p,
         stop=sampling.stop,
         kept=sampling.sampling_mask,
+        strata=sampling.group_size if sampling.stratified else None,
     )

@@ -316,6 +316,9 @@ class SamplingConfig(EngineConfig):
     sampling_mask: int | None = None
     """With --top-k or --top-p: record the tokens that remain, at most this many (e.g. 512), and normalize over them in the
     learner and the reference (DeepSeek-V3.2), so that --correction and --off-policy-delta do not mistake truncation for drift."""
+    stratified: bool = False
+    """Sample each token of a group's responses from different quantiles of the policy: the responses differ more from each other,
+    and each is still an exact sample."""
     stop: tuple[str, ...] = ()
     """Texts that end a response, as EOS does, such as `--stop "</answer>"`. A response ends with the token that completes such a
     text, which stays in it: the reward reads it, and its tokens are trained on. Texts are found inside tokens and across them. A
@@ -362,6 +365,8 @@ class SamplingConfig(EngineConfig):
         check_positive_share(self, ["top_p"])
         check_sampling_mask(self.sampling_mask, self.top_k, self.top_p)
         check_stop(self.stop)
+        if self.stratified and self.group_size < 2:
+            raise InputError(f"stratified needs a group_size of at least 2, got {self.group_size}.")
         if self.cache_memory is not None:
             byte_count(self.cache_memory)
         least = 2 * self.prompts * self.max_response_tokens

@@ -1,0 +1,78 @@
+"""Stratified sampling: at each token, the responses of a group sample from different quantiles of the policy.
+
+Axes: B rows, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, UInt32
+
+
+def group_seeds(words: Sequence[int], groups: Sequence[int]) -> list[int]:
+    """Return 64-bit seeds whose high word is that of the group and whose low word counts the requests of the group.
+
+    Args:
+        words: a random 64-bit number for each request; the one of a group's first request gives the group its high word.
+        groups: the group of each request.
+
+    Example:
+        >>> [(seed >> 32, seed & 0xFFFFFFFF) for seed in group_seeds([5 << 32, 6 << 32, 7 << 32], [0, 1, 0])]
+        [(5, 0), (6, 0), (5, 1)]
+    """
+    high, count, seeds = {}, {}, []
+    for word, group in zip(words, groups, strict=True):
+        high.setdefault(group, word >> 32 << 32)
+        count[group] = count.get(group, -1) + 1
+        seeds.append(high[group] | count[group])
+    return seeds
+
+
+def stratified_uniforms(seeds: UInt32[Array, "B 2"], count: Int[Array, "B"], strata: int) -> Float[Array, "B"]:
+    """Return a uniform number in [0, 1) for the next token of each row; those of a group lie in different strata.
+
+    ::
+
+        u_i = (π(i mod G) + ε_i) / G
+
+    π is a random permutation of 0, ..., G - 1 that the rows of a group share and that is new at each token, and ε_i is uniform
+    and independent, so each row's numbers are uniform and independent over its tokens: a Latin hypercube sample.
+
+    Args:
+        seeds: a row's seed: the word of its group, and its index within the group; see `group_seeds`.
+        count: number of tokens that the row has.
+        strata: G, number of strata.
+
+    Source:
+        McKay, Beckman and Conover, Technometrics 21 (1979), Section 2.1, with tokens as the dimensions.
+    """
+
+    def uniform(seed: UInt32[Array, "2"], count: Int[Array, ""]) -> Float[Array, ""]:
+        group = jax.random.wrap_key_data(seed.at[1].set(0), impl="threefry2x32")
+        shared, own = jax.random.split(jax.random.fold_in(group, count))
+        order = jax.random.permutation(shared, strata).astype(jnp.float32)
+        return (order[seed[1] % strata] + jax.random.uniform(jax.random.fold_in(own, seed[1]))) / strata
+
+    return jax.vmap(uniform)(seeds, count)
+
+
+def quantile_token(logits: Float[Array, "B V"], uniform: Float[Array, "B"]) -> Int[Array, "B"]:
+    """Return the token at a quantile of softmax(logits), in the order of token ids.
+
+    ::
+
+        token = min { v : Σ_{w <= v} softmax(logits)_w > u }
+
+    Args:
+        logits: logits, -inf for tokens that cannot be sampled.
+        uniform: u, from 0 to 1, without 1.
+
+    Example:
+        >>> quantile_token(jnp.log(jnp.array([[0.5, 0.0, 0.25, 0.25]])).repeat(3, 0), jnp.array([0.0, 0.5, 0.99])).tolist()
+        [0, 2, 3]
+    """
+    below = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)
+    total = below[:, -1]
+    mark = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))  # rounding must not reach the total
+    return (below <= mark[:, None]).sum(-1, dtype=jnp.int32)
