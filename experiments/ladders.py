@@ -238,10 +238,10 @@ def ensure_warm_start(seed: int, work: Path) -> Path:
     return folder / "last"
 
 
-def train_and_measure(arm: str, seed: int, rate: float | None, work: Path) -> dict[str, Any]:
-    """Train one arm with one seed from the base model, and return the measurements."""
+def train_and_measure(arm: str, seed: int, rate: float | None, work: Path, **settings: Any) -> dict[str, Any]:
+    """Train one arm with one seed, and further settings, from the base model, and return the measurements."""
     base = ensure_warm_start(BASE_SEED if rate is None else PILOT_SEED, work)
-    config = config_of(arm, seed, rate).replace(model=str(base), warm_start_steps=0)
+    config = config_of(arm, seed, rate).replace(model=str(base), warm_start_steps=0, **settings)
     with TemporaryDirectory() as folder:
         result = rljax.train(config.replace(run=f"{folder}/run"))
         metrics = read_metrics(result.run / "metrics.jsonl")

@@ -1,0 +1,146 @@
+"""Does a group learn more if its responses take their tokens from different quantiles of the policy (`--stratified`)?
+
+Each response of a stratified group is an exact sample of the policy, and the responses of a group differ more from each other, so
+the mean reward of a group should vary less from sampling to sampling. The first part samples groups from the base model of
+`ladders.py`, with and without `--stratified`; the second trains with it, against the first row of DAPO's table, whose runs
+`ladders.py` has made.
+
+Command:
+
+    python experiments/stratified_sampling.py     (after ladders.py; about six minutes on two CPU cores; it continues if repeated)
+
+Setting: that of `ladders.py`. The first part samples 8 responses to each of 96 problems, with five seeds. Its measurements: the
+share of groups with right and wrong responses; distinct-2 (arXiv:1510.03055), over the responses to a problem; pass@8, whether a
+group has a right response; and the standard deviation of a group's mean reward over the seeds, as a root mean square over
+problems.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import ladders
+import numpy as np
+import tyro
+
+from lab.rows import add_missing_rows, points_text, share_text, write_page
+from rljax.data.diversity import distinct_share
+from rljax.training.lifecycle.initial_state import first_params
+from rljax.training.setup import make_setup
+
+ARMS = {"independent": False, "stratified": True}
+PROBLEMS, SEEDS = 96, range(5)
+NAIVE = "naive GRPO"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of the experiment."""
+
+    out: Path = Path("experiments/stratified_sampling")
+    """Output files: `.json` and `.md`."""
+    work: Path = Path("runs/ladders")
+    """Folder of the base model, that of `ladders.py`."""
+    report: bool = False
+    """Write the page from the rows; sample and train nothing."""
+
+
+def hash_of(key: Mapping[str, Any]) -> str:
+    """Compute a hash of the settings of a row."""
+    return hashlib.sha256(json.dumps([ladders.COMMON_SETTINGS, key["part"], key["arm"], PROBLEMS]).encode()).hexdigest()[
+        :16
+    ]
+
+
+def sample_groups(arm: str, seed: int, work: Path) -> dict[str, Any]:
+    """Sample a group for each problem from the base model, and measure how its responses differ."""
+    base = ladders.ensure_warm_start(ladders.BASE_SEED, work)
+    setup = make_setup(ladders.CONFIG.replace(model=str(base), warm_start_steps=0, stratified=ARMS[arm]))
+    size = setup.config.sampling.group_size
+    groups = setup.train.generate(first_params(setup), [*range(PROBLEMS)], size, jax.random.key(seed))
+    right = groups.rollout.rewards > 0
+    counts = groups.attention.sum(-1)
+    texts = [
+        [setup.tokenizer.decode(tokens[:count].tolist()) for tokens, count in zip(group, own, strict=True)]
+        for group, own in zip(groups.tokens, counts, strict=True)
+    ]
+    return {
+        "mixed": float(np.mean(right.any(1) & ~right.all(1))),
+        "distinct": float(np.mean([distinct_share(own) for own in texts])),
+        "passed": float(np.mean(right.any(1))),
+        "means": np.round(right.mean(1), 4).tolist(),
+    }
+
+
+def train_arm(seed: int, work: Path) -> dict[str, Any]:
+    """Train with stratified groups from the base model; see `ladders.train_and_measure`."""
+    found = ladders.train_and_measure(NAIVE, seed, None, work, stratified=True)
+    return {name: found[name] for name in ("accuracy", "tokens", "heldout")}
+
+
+def make_row(part: str, arm: str, seed: int, work: Path) -> dict[str, Any]:
+    """Make a row of either part."""
+    return sample_groups(arm, seed, work) if part == "sampling" else train_arm(seed, work)
+
+
+def sampling_section(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Format what the groups of both arms look like."""
+    lines = [
+        f"| groups | mixed | distinct-2 | pass@{ladders.CONFIG.sampling.group_size} | deviation of a group's mean reward |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for arm in ARMS:
+        own = {row["seed"]: row for row in rows if row["part"] == "sampling" and row["arm"] == arm}
+        shares = [share_text({seed: row[name] for seed, row in own.items()}) for name in ("mixed", "distinct", "passed")]
+        deviation = float(np.sqrt(np.mean(np.var([row["means"] for row in own.values()], axis=0, ddof=1))))
+        lines.append(f"| {arm} | {' | '.join(shares)} | {deviation:.3f} |")
+    return lines
+
+
+def training_section(rows: Sequence[Mapping[str, Any]], naive: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Format the accuracy of samples with and without stratified groups, at equal updates."""
+    trained = [{**row, "rate": None} for row in rows if row["part"] == "training"]
+    both = [*trained, *({**row, "arm": "independent"} for row in naive if row["arm"] == NAIVE)]
+    lines = [f"| groups | seeds | {ladders.END} | {ladders.MEAN} |", "| --- | --- | --- | --- |"]
+    values = {name: {arm: ladders.values_of(both, arm, name) for arm in ARMS} for name in (ladders.END, ladders.MEAN)}
+    for arm in ARMS:
+        seeds = len(values[ladders.END][arm])
+        lines.append(f"| {arm} | {seeds} | {' | '.join(share_text(values[name][arm]) for name in values)} |")
+    change = " | ".join(points_text(own["stratified"], own["independent"]) for own in values.values())
+    return [*lines, f"| difference, points | | {change} |"]
+
+
+def main(arguments: Arguments) -> None:
+    """Do the runs that are missing, and write the page."""
+    jax.config.update("jax_compilation_cache_dir", str((arguments.work / "compiled").absolute()))
+    wanted = [{"part": "sampling", "arm": arm, "seed": seed} for seed in SEEDS for arm in ARMS]
+    wanted += [{"part": "training", "arm": "stratified", "seed": seed} for seed in SEEDS]
+    rows = add_missing_rows(
+        arguments.out.with_suffix(".json"),
+        [] if arguments.report else wanted,
+        lambda **key: make_row(**key, work=arguments.work),
+        settings=hash_of,
+    )
+    naive = json.loads(Path("experiments/ladders.json").read_text(encoding="utf-8"))
+    caption = (
+        f"a transformer of 0.1 million parameters on sums, {len(SEEDS)} seeds from one base model, with 95 % t intervals. "
+        "Setting and measurements are in `experiments/stratified_sampling.py`."
+    )
+    sections = [
+        "## Groups of the base model",
+        "",
+        *sampling_section(rows),
+        "",
+        "## Training",
+        "",
+        *training_section(rows, naive),
+    ]
+    write_page(arguments.out, "python experiments/stratified_sampling.py", caption, "\n".join(sections) + "\n")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments))
