@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from rljax.algorithms import Algorithm, Rollout
 from rljax.data.tokenizer import CharacterTokenizer, HuggingFaceTokenizer, Tokenizer, holds_tokenizer
+from rljax.data.tokenizer_note import folder_tokenizer, read_note
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, Scores, transformer_policy
 from rljax.models.huggingface import load_tensor, locate, read_config
@@ -19,7 +20,6 @@ from rljax.models.packed import scored_tokens, to_batch
 from rljax.models.token_scores import chosen_chunk, features_scores
 from rljax.models.value_model import HEAD
 from rljax.parallel import policy_shardings, put
-from rljax.preference.tokenizer_note import folder_tokenizer, read_note
 from rljax.records import required
 from rljax.training.config import TrainConfig
 from rljax.training.scored_rollout import Score, scored_rows

@@ -20,6 +20,7 @@ from rljax.data.cells import Messages
 from rljax.data.problem import Problem
 from rljax.data.prompts import prompt_tokens, response_tokens, right_pad
 from rljax.data.tokenizer import Tokenizer
+from rljax.data.tokenizer_note import REWARD_NOTE, Note, check_named, folder_tokenizer, read_note, save_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.models.huggingface import locate
@@ -27,7 +28,6 @@ from rljax.models.language_model import hidden_states, positions_of
 from rljax.models.model_folder import with_token_ids, write_model
 from rljax.models.value_model import ValueModel, load_value_model, value_contents
 from rljax.parallel import agree, fetch, put, put_rows, row_shards, shardings
-from rljax.preference.tokenizer_note import REWARD_NOTE, Note, check_named, folder_tokenizer, read_note, save_tokenizer
 from rljax.rewards.correctness import Failed
 from rljax.text import one_line
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from rljax.data.problem import Problem, chats_of
+from rljax.data.tokenizer_note import PREFIX
 from rljax.parallel import mesh_of
-from rljax.preference.tokenizer_note import PREFIX
 from rljax.rewards import resolve
 from rljax.rewards.steps import STEP_REWARDS
 from rljax.settings.shared_groups import MeshConfig

@@ -27,6 +27,7 @@ from rljax.data.history import no_history
 from rljax.data.preferences import Example, Preference, read_preferences, split_pairs
 from rljax.data.prompts import PromptStream, list_prompt_omissions
 from rljax.data.tokenizer import Tokenizer, load_tokenizer
+from rljax.data.tokenizer_note import NOTES, folder_tokenizer
 from rljax.errors import InputError
 from rljax.evaluation.statistics import wilson_interval
 from rljax.files import absolute_paths
@@ -35,7 +36,6 @@ from rljax.parallel import check_rows, like_placed, put_rows
 from rljax.preference.config import PairConfig
 from rljax.preference.metrics import PairUpdateMetrics
 from rljax.preference.pair_update import EncodedPairs, PairState, encode_pairs, problem_of
-from rljax.preference.tokenizer_note import NOTES, folder_tokenizer
 from rljax.settings.shared_groups import NetworkConfig
 from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.display_text import IN_ORDER

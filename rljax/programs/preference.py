@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from rljax.data.preferences import Preference
 from rljax.data.tokenizer import Tokenizer, check_vocab_size
+from rljax.data.tokenizer_note import MODEL_NOTE, check_named, save_tokenizer
 from rljax.errors import InputError
 from rljax.models import Params, Policy, count_parameters
 from rljax.models.huggingface import load_tensor, locate
@@ -33,7 +34,6 @@ from rljax.preference.direct_update import (
     split_into_micro_batches,
 )
 from rljax.preference.pair_update import EncodedPairs
-from rljax.preference.tokenizer_note import MODEL_NOTE, check_named, save_tokenizer
 from rljax.programs.pair_training import (
     PairData,
     PairTraining,

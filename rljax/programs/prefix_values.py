@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from rljax.data.problem import Problem
 from rljax.data.prompts import left_pad, right_pad
+from rljax.data.tokenizer_note import PREFIX
 from rljax.errors import InputError
 from rljax.importing import check_trusted, is_custom
 from rljax.models import Policy
@@ -24,7 +25,6 @@ from rljax.preference.reward_model import (
     padded_length,
     sequence_tokens,
 )
-from rljax.preference.tokenizer_note import PREFIX
 from rljax.programs.trained_policy import OpenPolicy, find_run
 from rljax.rewards.correctness import Failed
 from rljax.rollout import Sequences

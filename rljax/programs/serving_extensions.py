@@ -10,9 +10,9 @@ from jaxtyping import Float
 
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
+from rljax.data.tokenizer_note import PREFIX
 from rljax.errors import InputError
 from rljax.parallel import make_mesh
-from rljax.preference.tokenizer_note import PREFIX
 from rljax.programs.prefix_values import reward_model_value
 from rljax.programs.serving import CONFIDENCE, ExtensionSettings
 from rljax.programs.trained_policy import OpenPolicy

@@ -7,12 +7,12 @@ from typing import Any
 
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem, reward_columns
+from rljax.data.tokenizer_note import PREFIX
 from rljax.errors import InputError
 from rljax.evaluation.consistency import CleanedDemonstrations, KeptResponses, clean_demonstrations, keep_responses
 from rljax.evaluation.sampled import generate_rows
 from rljax.files import atomic_write
 from rljax.preference.step_reward import named_step_reward
-from rljax.preference.tokenizer_note import PREFIX
 from rljax.programs.answer_settings import GenerateSettings, refuse_options, with_changes
 from rljax.programs.evaluation import Watch, check_samples, open_sampler
 from rljax.programs.trained_policy import find_run

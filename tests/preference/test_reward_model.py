@@ -13,6 +13,7 @@ from digit_pairs import digit_pairs, texts
 from rljax.data.preferences import Preference
 from rljax.data.prompts import right_pad
 from rljax.data.tokenizer import ByteTokenizer, CharacterTokenizer
+from rljax.data.tokenizer_note import REWARD_NOTE, folder_tokenizer
 from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig, init_params
 from rljax.models.huggingface import save_pretrained
@@ -30,7 +31,6 @@ from rljax.preference.reward_model import (
     score_sequences,
     sequence_tokens,
 )
-from rljax.preference.tokenizer_note import REWARD_NOTE, folder_tokenizer
 from rljax.rewards.correctness import Failed
 from rljax.rewards.protocol import judge
 

@@ -14,6 +14,7 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.algorithms import BY_NAME, Rollout, loss, prepare
 from rljax.data.tokenizer import CharacterTokenizer, HuggingFaceTokenizer
+from rljax.data.tokenizer_note import MODEL_NOTE, save_tokenizer
 from rljax.errors import InputError
 from rljax.models import Model, TransformerConfig
 from rljax.models.huggingface import read_config
@@ -26,7 +27,6 @@ from rljax.ops.divergence import exact_kl
 from rljax.ops.weights import sequence_mean
 from rljax.options import INSTALLERS
 from rljax.options.distillation import NAME, teacher_kl
-from rljax.preference.tokenizer_note import MODEL_NOTE, save_tokenizer
 from rljax.rollout import pack, sequences_of
 from rljax.tracking.plots import PANELS
 from rljax.training.lifecycle.initial_state import first_params

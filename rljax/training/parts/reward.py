@@ -7,9 +7,9 @@ from jax.sharding import Mesh
 
 from rljax.algorithms import Algorithm
 from rljax.data.problem import Problem, chats_of
+from rljax.data.tokenizer_note import PREFIX
 from rljax.errors import InputError
 from rljax.importing import is_custom
-from rljax.preference.tokenizer_note import PREFIX
 from rljax.rewards import BY_NAME, MADE_OF, RUN_PROGRAMS, resolve
 from rljax.rewards.protocol import combine, needs_all_hosts
 from rljax.rewards.steps import STEP_REWARDS

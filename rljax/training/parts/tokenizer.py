@@ -11,11 +11,11 @@ from rljax.data.tokenizer import (
     load_tokenizer,
     turn_end,
 )
+from rljax.data.tokenizer_note import folder_tokenizer, read_note
 from rljax.errors import InputError
 from rljax.models.folder_notes import unused_generation_settings
 from rljax.models.huggingface import locate, read_config
 from rljax.models.model_folder import end_tokens, read_json
-from rljax.preference.tokenizer_note import folder_tokenizer, read_note
 from rljax.training.config import ModelConfig, TrainConfig
 
 
