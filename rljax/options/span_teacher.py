@@ -12,6 +12,9 @@ A token in no span has advantage 0. The metric `teacher_kl` counts a span once f
 Source: the alignment of GOLD (TRL's `GOLDTrainer`), which compares full distributions with the loss of ULD, arXiv:2402.12030
 (`rljax.ops.distillation.sorted_probability_distance`). Here one sampled response estimates the divergence, as in
 `on_policy_distillation`, so it matters which token has which probability, and no distribution of the teacher is stored.
+
+Not here: GOLD's and ULD's comparison of full distributions. It needs the teacher's logits for rows in its own tokens within each
+update, and an update lays out rows of the policy's tokens alone.
 """
 
 from typing import NamedTuple

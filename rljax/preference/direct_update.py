@@ -1,7 +1,7 @@
 """Pairs laid out for a language model, the jitted update of a direct loss, and the evaluation of held-out pairs."""
 
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,10 @@ from rljax.ops.masked import count_tokens, masked_sum
 from rljax.parallel import accumulate, fetch, micro_batches, put_rows, replicated
 from rljax.preference.direct_losses import DirectLoss, PairLogps
 from rljax.preference.metrics import DirectMetrics, PairUpdateMetrics
-from rljax.preference.pair_update import EncodedPairs, PairState
+from rljax.preference.pair_update import Data, EncodedPairs, PairState
 from rljax.records import hide_namedtuple_base, required
 from rljax.rollout import Sequences, pack
 
-Data = TypeVar("Data", bound=Array | np.ndarray)
 Logps = Callable[[Params, "DirectPairs"], Float32[np.ndarray, "N K"]]
 
 
@@ -241,9 +240,7 @@ def make_direct_step(
             return means.loss, means
 
         gradient, means = accumulate(objective, state.params, batch.pairs)
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        after = PairState(optax.apply_updates(state.params, updates), opt_state)
-        return after, PairUpdateMetrics(means, optax.tree.norm(gradient), point, shift)
+        return state.updated(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient), point, shift)
 
     return jax.jit(step, donate_argnums=0, out_shardings=(places, replicated(mesh)))
 

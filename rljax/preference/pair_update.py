@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from rljax.data.labeled_solutions import LabeledSolution
 from rljax.data.preferences import Preference
 from rljax.data.problem import Problem
 from rljax.data.prompts import prompt_tokens, response_tokens, right_pad
@@ -73,6 +74,11 @@ class PairState(NamedTuple):
     opt_state: optax.OptState
     """State of the optimizer."""
 
+    def updated(self, optimizer: optax.GradientTransformation, gradient: Params) -> "PairState":
+        """Return the state after an update with this gradient."""
+        updates, opt_state = optimizer.update(gradient, self.opt_state, self.params)
+        return PairState(optax.apply_updates(self.params, updates), opt_state)
+
 
 def encode_pairs(
     preferences: Sequence[Preference], tokenizer: Tokenizer, *, max_tokens: int, chat: bool = False
@@ -106,9 +112,9 @@ def encode_pairs(
     return EncodedPairs(chosen, rejected, np.asarray(margins, np.float32), len(rows) - len(places), prompts, learned, third)
 
 
-def problem_of(pair: Preference) -> Problem:
-    """Return the prompt of a pair as a problem without an answer."""
-    return Problem(pair.prompt, "", columns=pair.columns, messages=pair.messages)
+def problem_of(example: Preference | LabeledSolution) -> Problem:
+    """Return the prompt of a pair or of a solution as a problem without an answer."""
+    return Problem(example.prompt, "", columns=example.columns, messages=example.messages)
 
 
 def _encode_pair(
@@ -163,9 +169,7 @@ def make_pair_step(
             )
 
         gradient, means = accumulate(objective, state.params, pairs)
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        after = PairState(optax.apply_updates(state.params, updates), opt_state)
-        return after, PairUpdateMetrics(means, optax.tree.norm(gradient))
+        return state.updated(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient))
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings(mesh, state), replicated(mesh)))
 

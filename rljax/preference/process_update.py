@@ -1,7 +1,7 @@
 """Solutions with labeled steps as arrays, the jitted update of a process reward model, and its evaluation."""
 
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from rljax.data.labeled_solutions import LabeledSolution
-from rljax.data.problem import Problem
 from rljax.data.prompts import right_pad
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
@@ -20,11 +19,9 @@ from rljax.models.value_model import ValueModel
 from rljax.ops.process_reward import process_reward_loss
 from rljax.parallel import accumulate, replicated, shardings
 from rljax.preference.metrics import PairUpdateMetrics, StepMetrics
-from rljax.preference.pair_update import PairState
+from rljax.preference.pair_update import Data, PairState, problem_of
 from rljax.preference.reward_model import solution_tokens, step_logits
 from rljax.records import hide_namedtuple_base
-
-Data = TypeVar("Data", bound=Array | np.ndarray)
 
 
 @hide_namedtuple_base
@@ -62,11 +59,6 @@ class EncodedSolutions(NamedTuple):
         for row, (ends, marks) in enumerate(zip(self.ends, self.labels, strict=True)):
             labels[row, ends], step_end[row, ends] = marks, True
         return SolutionRows(tokens, attention, labels, step_end)
-
-
-def problem_of(solution: LabeledSolution) -> Problem:
-    """Return the prompt of a solution as a problem without an answer."""
-    return Problem(solution.prompt, "", columns=solution.columns, messages=solution.messages)
 
 
 def encode_solutions(
@@ -121,9 +113,7 @@ def make_process_step(
             return means.loss, means
 
         gradient, means = accumulate(objective, state.params, solutions)
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        after = PairState(optax.apply_updates(state.params, updates), opt_state)
-        return after, PairUpdateMetrics(means, optax.tree.norm(gradient))
+        return state.updated(optimizer, gradient), PairUpdateMetrics(means, optax.tree.norm(gradient))
 
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings(mesh, state), replicated(mesh)))
 

@@ -14,13 +14,13 @@ from rljax.data.prompts import list_prompt_omissions
 from rljax.models import Params, count_parameters
 from rljax.parallel import mesh_of, micro_batches, row_shards, shardings
 from rljax.preference.config import RewardModelConfig
+from rljax.preference.pair_update import problem_of
 from rljax.preference.process_update import (
     EncodedSolutions,
     SolutionRows,
     encode_solutions,
     judge_solutions,
     make_process_step,
-    problem_of,
 )
 from rljax.preference.reward_model import RewardModel, make_step_scores, save_reward_model
 from rljax.programs.pair_training import (
