@@ -53,7 +53,7 @@ def load_problems(
         prompt_column: the column with the question. None follows the format, or takes the first of `prompt`, `question`,
             `problem`, `text`.
         answer_column: the column with the answer; a dot selects a nested one. None follows the format, or takes the first
-            of `answer`, `solution`, `ground_truth`, `target`, `reward_model.ground_truth`.
+            of `answer`, `final_answer`, `expected_answer`, `solution`, `ground_truth`, `target`, `reward_model.ground_truth`.
         demonstration_column: the column with a worked response. None follows the format, or takes `demonstration` from the
             rows that have it. It may be the same column as the answer's.
         on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows; `keep` also keeps bad rows whose prompt is

@@ -26,7 +26,10 @@ from rljax.data.cells import (
 from rljax.data.problem import TokenizedRow
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "text")
-ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "target", "reward_model.ground_truth")
+ANSWER_COLUMNS = (
+    *("answer", "final_answer", "expected_answer", "solution", "ground_truth", "target"),
+    "reward_model.ground_truth",
+)
 DEMONSTRATION_COLUMN = "demonstration"
 PROCESSED = "length_bin"
 """A column that `rljax preprocess` writes. Rows with it have their prompt and answer in the columns `prompt` and `answer`."""
@@ -113,10 +116,25 @@ def _verl(first: Row) -> Format | None:
     return Format(
         "verl",
         lambda row: prompt_of(row, "prompt"),
-        lambda row: answer_of(row, "reward_model.ground_truth"),
+        _answer_of_verl,
         optional(),
         lambda row: without("prompt")(row) | _inputs_of_verl(row),
     )
+
+
+def _answer_of_verl(row: Row) -> str:
+    """Read the answer of verl's rows; some have it as the JSON text of a list with one text, `["25"]`."""
+    column = "reward_model.ground_truth"
+    answer = answer_of(row, column)
+    try:
+        answers = json.loads(answer) if answer.lstrip().startswith('["') else None
+    except ValueError:
+        return answer
+    if not isinstance(answers, list) or not all(isinstance(each, str) for each in answers):
+        return answer
+    if len(answers) > 1:
+        raise BadRowError(f"there are {len(answers)} answers", "keep one of them, or make a row of each", column=column)
+    return answer_of({column: answers[0]}, column)
 
 
 def _inputs_of_verl(row: Row) -> dict[str, object]:
@@ -385,8 +403,17 @@ def _texts_in(row: Row, column: str, name: str) -> list[str]:
 
 
 def _messages(first: Row) -> Format | None:
-    """Recognize TRL's conversations: the last message is the assistant's and becomes the demonstration."""
-    if not isinstance(first.get("messages"), (list, tuple)) or any(name in first for name in PROMPT_COLUMNS):
+    """Recognize TRL's conversations: the last message is the assistant's and becomes the demonstration.
+
+    A row may also have its question in the column `prompt`, and no answer, as in UltraChat.
+    """
+    messages, repeated = first.get("messages"), [first[name] for name in PROMPT_COLUMNS if name in first]
+    if not isinstance(messages, (list, tuple)) or (
+        repeated and any(name in first for name in (*ANSWER_COLUMNS, "completion"))
+    ):
+        return None
+    contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
+    if not all(isinstance(prompt, str) and prompt in contents for prompt in repeated):
         return None
 
     def turns(row: Row) -> Messages:

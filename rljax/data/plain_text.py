@@ -10,6 +10,8 @@ from pathlib import Path
 from rljax.errors import InputError
 from rljax.files import TEXT
 
+ROWS = (".jsonl", ".json", ".parquet")
+"""Suffixes of files with rows."""
 HELDOUT_SHARE = 10
 """The last tenth of each file is held out."""
 
@@ -47,6 +49,10 @@ def read_texts(name: str, split: str) -> Iterator[tuple[str, dict[str, str]]]:
     for number, file in enumerate(files):
         if not file.is_file():
             raise InputError(f"the text {str(file)!r} does not exist, or is not a file; name an existing one.")
+        if file.suffix in ROWS:
+            raise InputError(
+                f"{file} contains rows, and their braces and column names would be learned as text; write the texts to a .txt file."
+            )
         try:
             text = file.read_bytes().decode("utf-8-sig")  # exactly: `read_text` would change the ends of lines
         except UnicodeDecodeError as error:

@@ -16,11 +16,16 @@ from rljax.data.bad_rows import BadRowError, Fault, describe_value
 from rljax.data.cells import MISSING, Messages, chat_of, columns_of, joined, lookup, prompt_of, require, text_of
 from rljax.data.chat import chat_columns
 from rljax.data.formats import PROMPT_COLUMNS, rich_turns
-from rljax.data.prompts import COLUMNS_NOT_IN_PROMPTS
+from rljax.data.prompts import CHATS_NOT_IN_PROMPTS, COLUMNS_NOT_IN_PROMPTS, SCORE_COLUMNS, WEIGHT_COLUMNS
 from rljax.data.reading import check_loaded, check_row, open_rows
 from rljax.errors import InputError
 from rljax.records import is_finite_number
 
+NOTED_COLUMNS = (
+    *(*COLUMNS_NOT_IN_PROMPTS, *CHATS_NOT_IN_PROMPTS, *WEIGHT_COLUMNS),
+    *(name for names in SCORE_COLUMNS for name in names),
+)
+"""Columns of which `rljax.data.prompts.list_columns_left_out` says what is not used."""
 OnBadPair = Literal["fatal", "drop"]
 """Bad rows stop the reading, or are dropped. They are never kept: a pair without one of its responses is useless."""
 
@@ -37,7 +42,7 @@ class Preference:
         messages: the prompt as a chat, `{"role": ..., "content": ...}` each; None for plain text.
         margin: by how much the preferred response is better, in the unit of the score, not negative.
         columns: the row's columns that the chat template reads, besides the messages (`tools` and `chat_template_kwargs`), and
-            those that other programs write into prompts (`rljax.data.prompts.COLUMNS_NOT_IN_PROMPTS`).
+            those that other programs use (`NOTED_COLUMNS`).
         turns: both responses as messages, if plain text cannot represent them (several turns, tool calls or reasoning). None means
             one message of the assistant.
         gold: a third response, better than both, for losses that imitate it; None if there is none.
@@ -204,7 +209,7 @@ def read_preference(row: Mapping[str, object], columns: PreferenceColumns) -> Pr
     if better == worse:
         raise BadRowError("both responses are the same, so neither is preferred", "remove the row", column=columns.rejected)
     turns = better[1], worse[1]
-    extra = chat_columns(row) | {name: row[name] for name in COLUMNS_NOT_IN_PROMPTS if row.get(name)}
+    extra = chat_columns(row) | {name: row[name] for name in NOTED_COLUMNS if row.get(name) is not None}
     gold = (
         (None, None)
         if columns.gold is None

@@ -14,7 +14,7 @@ from rljax.data.chat import CHAT_COLUMNS, columns_for_chat
 from rljax.data.problem import Problem, TokenizedProblem
 from rljax.data.tokenizer import ChatTokenizer, HuggingFaceTokenizer, Tokenizer, prefix_ids
 from rljax.errors import InputError
-from rljax.records import required
+from rljax.records import is_finite_number, required
 
 
 @dataclass(frozen=True)
@@ -248,6 +248,12 @@ COLUMNS_NOT_IN_PROMPTS = (
 """Columns that other programs write into prompts. rljax does not; like all other columns, they are passed to the rewards."""
 
 
+CHATS_NOT_IN_PROMPTS = ("messages", "conversation", "conversations", "history")
+"""Columns with chats, whose messages other programs write into prompts; the assistant's may be its answer."""
+SCORE_COLUMNS = tuple(
+    (name.format("chosen"), name.format("rejected")) for name in ("score_{}", "{}_score", "{}-rating", "{}_rating")
+)
+"""Columns with the scores of the two responses of a pair."""
 MOST_SHAPES = 64
 """Number of chats with different entries or roles that are compared with what the template writes."""
 
@@ -274,8 +280,9 @@ def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, 
 
 
 def list_columns_left_out(problems: Sequence[Problem]) -> list[str]:
-    """Return one sentence if rows have instructions, choices, images or the like in columns whose texts are not in the prompts, and
-    one for each column with weights of the rows, which have no effect.
+    """Return one sentence if rows have instructions, choices, chats, images or the like in columns whose texts are not in the
+    prompts, and one for each kind of column or entry that has no effect: weights of rows and of messages that the assistant did not
+    write, labels of unwanted completions, and scores by which the rejected response of a pair is better.
 
     Example:
         >>> list_columns_left_out([Problem("Which is even?", "1", columns={"choices": ["3", "4"]})])
@@ -288,12 +295,57 @@ def list_columns_left_out(problems: Sequence[Problem]) -> list[str]:
         for name in COLUMNS_NOT_IN_PROMPTS
         if any(problem.columns.get(name) and not _is_written(problem.columns[name], problem.prompt) for problem in problems)
     ]
+    unread += [
+        name
+        for name in CHATS_NOT_IN_PROMPTS
+        if any(not _is_written(_contents_of_others(problem.columns.get(name)), problem.prompt) for problem in problems)
+    ]
     weights = [name for name in WEIGHT_COLUMNS if any(problem.columns.get(name) not in (None, 1) for problem in problems)]
-    notes = [f"the column {name} does not weight the rows: each counts once in the loss" for name in weights]
+    notes = [
+        *(f"the column {name} does not weight the rows: each counts once in the loss" for name in weights),
+        *_list_labels_without_effect(problems),
+    ]
     if not unread:
         return notes
     columns, them = ("column", "it") if len(unread) == 1 else ("columns", "them")
     return [f"the prompts leave out the {columns} {', '.join(unread)}; write {them} into the prompts", *notes]
+
+
+def _contents_of_others(chat: object) -> list[object]:
+    """Return the contents of a chat's messages, except the assistant's."""
+    messages = [message for message in chat if isinstance(message, Mapping)] if isinstance(chat, list | tuple) else []
+    others = [
+        message for message in messages if message.get("role", message.get("from")) not in ("assistant", "gpt", "model")
+    ]
+    return [message.get("content", message.get("value", "")) or "" for message in others]
+
+
+def _list_labels_without_effect(problems: Sequence[Problem]) -> list[str]:
+    """Return one sentence for each kind of weight, label and score that contradicts how the rows are used."""
+    notes = []
+    chats = [(*(problem.messages or ()), *(problem.turns or ())) for problem in problems]
+    roles = {message["role"] for chat in chats for message in chat if message.get("weight") == 1} - {"assistant"}
+    if roles:
+        notes.append(
+            f"messages of the roles {', '.join(sorted(roles))} have the weight 1, which has no effect: only the assistant's are "
+            "trained on"
+        )
+    unwanted = sum(problem.demonstration is not None and problem.columns.get("label") is False for problem in problems)
+    if unwanted:
+        notes.append(
+            f"{unwanted} of {len(problems)} completions have the label false, which marks unwanted ones, and are used like all "
+            "others; leave these rows out"
+        )
+    for better, worse in SCORE_COLUMNS:
+        pairs = [(problem.columns.get(better), problem.columns.get(worse)) for problem in problems]
+        scores = [(float(x), float(y)) for x, y in pairs if is_finite_number(x) and is_finite_number(y)]
+        contrary = sum(chosen < rejected for chosen, rejected in scores)
+        if contrary:
+            notes.append(
+                f"in {contrary} of {len(scores)} pairs the rejected response has the higher score ({better} < {worse}); the scores "
+                "are not used"
+            )
+    return notes
 
 
 def _is_written(value: object, prompt: str) -> bool:

@@ -17,10 +17,17 @@ from rljax.data.dataset import load_problems, read_problems
 from rljax.data.feedback import feedback_of
 from rljax.data.preferences import PreferenceColumns, read_preference
 from rljax.data.problem import Problem
-from rljax.data.prompts import encode_demonstrations, list_prompt_omissions, prompt_tokens, response_tokens, whole_dialogue
+from rljax.data.prompts import (
+    encode_demonstrations,
+    list_columns_left_out,
+    list_prompt_omissions,
+    prompt_tokens,
+    response_tokens,
+    whole_dialogue,
+)
 from rljax.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, completion_text
 from rljax.errors import InputError
-from rljax.preference.pair_update import encode_pairs
+from rljax.preference.pair_update import encode_pairs, problem_of
 from rljax.programs.labelled_pairs import row_of
 
 TEMPLATE = """\
@@ -271,6 +278,10 @@ def test_columns_are_left_out_unless_their_text_is_in_the_prompt():
     (note,) = list_prompt_omissions(weighted, ByteTokenizer(), chat=False)
     assert note == "the column weight does not weight the rows: each counts once in the loss"
     assert list_prompt_omissions(weighted[:2], ByteTokenizer(), chat=False) == []
+    chats = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+    rows = [Problem(prompt, "4", columns={"messages": chats}) for prompt in ("2+2?", "3+3?")]
+    assert list_prompt_omissions(rows[:1], ByteTokenizer(), chat=False) == []
+    assert "leave out the column messages" in list_prompt_omissions(rows, ByteTokenizer(), chat=False)[0]
     row = {"system": "Be brief.", "prompt": "2+2?", "chosen": "4", "rejected": "It is 4."}
     pair = read_preference(row, PreferenceColumns("prompt", "chosen", "rejected"))
     assert pair.columns == {"system": "Be brief."}
@@ -369,3 +380,21 @@ def test_the_trained_tokens_are_those_that_the_training_templates_mark(family):
     # TRL's templates are patched: they always write an empty thought, and the trained tokens begin at the line break before it.
     plain = [text_of(tokens, tokenizer).replace("\n", "").replace("<think></think>", "") for tokens in (ours, theirs)]
     assert plain[0] == plain[1].removesuffix("<|endoftext|>")
+
+
+def test_weights_labels_and_scores_without_effect_are_reported():
+    user = {"role": "user", "content": "2+2?"}
+    problems = [Problem("2+2?", "4", "4", messages=(user | {"weight": weight},)) for weight in (0, 1)]
+    assert list_columns_left_out(problems[:1]) == []
+    (note,) = list_columns_left_out(problems)
+    assert note == "messages of the roles user have the weight 1, which has no effect: only the assistant's are trained on"
+    wanted = [Problem("2+2?", "5", "5", {"label": label}) for label in (True, False)]
+    assert list_columns_left_out(wanted[:1]) == []
+    assert "1 of 2 completions have the label false" in list_columns_left_out(wanted)[0]
+    columns = PreferenceColumns("prompt", "chosen", "rejected")
+    row = {"prompt": "2+2?", "chosen": "4", "rejected": "5", "score_chosen": 2.0, "score_rejected": 1.0, "weight": 1}
+    problems = [problem_of(read_preference(row | more, columns)) for more in ({}, {"score_rejected": 3.0, "weight": 0.5})]
+    assert list_columns_left_out(problems[:1]) == []
+    weights, scores = list_columns_left_out(problems)
+    assert weights == "the column weight does not weight the rows: each counts once in the loss"
+    assert scores.startswith("in 1 of 2 pairs the rejected response has the higher score (score_chosen < score_rejected)")

@@ -262,6 +262,11 @@ def test_every_format(tmp_path, row, name, problem):
             "column 'reward_model.ground_truth': an answer must be .*, not a list",
         ),
         (
+            DAPO,
+            {"reward_model": {"ground_truth": '["3", "4"]'}},
+            "column 'reward_model.ground_truth': there are 2 answers; keep one of them",
+        ),
+        (
             {"messages": [USER, REPLY]},
             {"messages": [USER]},
             "column 'messages': the conversation must end with the assistant",
@@ -382,3 +387,19 @@ def test_other_tests_in_rows_of_verl(tmp_path, truth, columns):
     row = {"prompt": [USER], "reward_model": {"ground_truth": json.dumps(truth)}}
     (problem,) = load(tmp_path, row).problems
     assert {name: problem.columns[name] for name in ("stdin", "stdout", "tests") if name in problem.columns} == columns
+
+
+def test_rows_that_other_programs_write_are_read_by_their_meaning(tmp_path):
+    chat = load(tmp_path, {"prompt": USER["content"], "prompt_id": "7", "messages": [USER, REPLY]})
+    assert (chat.format, chat.problems[0].messages, chat.problems[0].demonstration) == (
+        "TRL messages",
+        (USER,),
+        REPLY["content"],
+    )
+    other = load(tmp_path, {"prompt": USER["content"], "messages": [USER, REPLY], "answer": "9"})
+    assert (other.format, other.problems[0].answer) == ("plain", "9")
+    named = load(tmp_path, {"problem": "1+1?", "solution": "Two.", "final_answer": "2"})
+    assert named.problems[0].answer == "2"
+    assert load(tmp_path, {"problem": "1+1?", "expected_answer": 2}).problems[0].answer == "2"
+    for stored, answer in (('["25"]', "25"), ("[1,2]", "[1,2]"), ('["a', '["a')):
+        assert load(tmp_path, DAPO | {"reward_model": {"ground_truth": stored}}).problems[0].answer == answer

@@ -66,3 +66,10 @@ def test_files_without_usable_text_are_refused(tmp_path):
             read_problems(text_dataset([file]))
     with pytest.raises(InputError, match="name at least one file"):
         read_problems("text:")
+
+
+def test_files_of_rows_are_refused(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "one two three"}\n' * 9)
+    with pytest.raises(InputError, match="contains rows, and their braces and column names would be learned as text"):
+        read_problems(text_dataset([file]))

@@ -37,6 +37,13 @@ def test_without_warm_up_the_first_update_is_at_the_peak():
     assert float(constant_schedule(3.0, 0)(0)) == 3.0
 
 
+@pytest.mark.parametrize("updates", [2, 5, 9, 20])
+def test_a_run_shorter_than_its_warm_up_reaches_the_peak(updates):
+    rates = [float(cosine_schedule(1.0, 10, updates)(update)) for update in range(updates)]
+    assert max(rates) == rates[updates // 2] == 1.0
+    assert float(cosine_schedule(1.0, 10, updates)(updates)) == pytest.approx(0.1)
+
+
 def test_the_cosine_schedule_falls_to_a_tenth():
     schedule = cosine_schedule(1.0, 4, 24)
     np.testing.assert_allclose(

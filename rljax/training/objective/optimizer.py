@@ -128,8 +128,8 @@ def constant_schedule(peak: float, warmup: int) -> optax.Schedule:
 
 @cache_results
 def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
-    """Rise linearly to `peak` over `warmup` updates (the first is not 0), then fall to a tenth of it at `total`, along a cosine."""
-    fall = optax.schedules.cosine_decay_schedule(peak, max(total - warmup, 1), alpha=0.1)
+    """Rise linearly to `peak` over `warmup` updates, at most half of `total`, then fall to a tenth of it, along a cosine."""
+    fall = optax.schedules.cosine_decay_schedule(peak, max(total - (warmup := min(warmup, total // 2)), 1), alpha=0.1)
     return optax.schedules.join_schedules([constant_schedule(peak, warmup), fall], [warmup])
 
 
