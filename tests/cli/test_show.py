@@ -1,5 +1,6 @@
 """`rljax show`: the rollouts of a run in the terminal and as a page, whatever a model has written into them."""
 
+import html
 import json
 import re
 import shutil
@@ -69,12 +70,19 @@ def log_rollouts(path, rows=ROWS):
     return folder
 
 
-def render(page, fragment="", size="1280,1300"):
+def render(page, fragment="", size="1280,1300", *flags):
     """The page as Chromium renders it."""
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed, and the page's script runs in a browser")
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'chromium'}"]
-    words = [*command, "--virtual-time-budget=3000", f"--window-size={size}", "--dump-dom", f"{page.as_uri()}{fragment}"]
+    words = [
+        *command,
+        *flags,
+        "--virtual-time-budget=3000",
+        f"--window-size={size}",
+        "--dump-dom",
+        f"{page.as_uri()}{fragment}",
+    ]
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
@@ -282,7 +290,7 @@ def test_the_page_shows_turns_calls_and_values(page):
     assert "malformed call" in article
     colors = re.findall(r'data-place="(\d)"[^>]*style="background: ([^"]*)"', article)
     assert [place for place, color in colors if "--high" in color] == ["0", "1", "2", "4", "5", "6"]
-    assert "in the unit of the algorithm" in article
+    assert "as the algorithm scales it" in article
     assert "no answer stated" in article
 
 
@@ -341,5 +349,46 @@ def test_keys_move_between_rollouts_and_tokens(page, tmp_path, keys, title, toke
     assert re.findall(r'class="t[^"]* at" data-place="(\d+)"', article) == ([] if token is None else [token])
     values = dom.split('id="values"')[1].split("</div>")[0]
     assert ("nats (p = 0.7788)" in values) == (token is not None)
-    legends = {"logp": "under the policy before", "advantage": "in the unit of the algorithm", "ratio": "after the updates"}
+    legends = {"logp": "under the policy before", "advantage": "as the algorithm scales it", "ratio": "after the updates"}
     assert legends[color] in article.split('class="legend"')[1]
+
+
+MEASURE = """<script>setTimeout(() => parent.postMessage({
+    widths: [innerWidth, document.documentElement.scrollWidth],
+    outside: [...document.querySelectorAll("body *")].filter(one => one.getBoundingClientRect().right > innerWidth + 1
+        && getComputedStyle(one.parentElement).overflowX === "visible").map(one => one.outerHTML.slice(0, 80)),
+    colors: [document.body, document.querySelector("article")].map(one => getComputedStyle(one))
+        .map(style => [style.backgroundColor, style.color]),
+}, "*"), 300);</script>"""
+FRAME = """<body style="margin: 0"><script>addEventListener("message", event => {
+    document.getElementById("found").textContent = JSON.stringify(event.data); });</script><pre id="found"></pre>
+<iframe src="inner.html#step=7" style="border: 0; width: WIDTHpx; height: 1300px"></iframe></body>"""
+"""A window of Chromium is at least 500 px wide, so the page is in a frame."""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_fits_its_window_in_light_and_dark_even_with_long_words(tmp_path, width, dark):
+    long = row(
+        7,
+        1.0,
+        question="x" * 400,
+        prompt="wide " * 80 + "y" * 300,
+        parts={"a_name_of_a_reward_part_that_goes_on_and_on": 0.25},
+        tokens=["z" * 300, "\t" * 50, "<eos>", "\n", "a" * 200, "b", "c"],
+    )
+    folder = log_rollouts(tmp_path / "run", [*ROWS, long])
+    text = rollout_page.write_page(folder, read_rollouts(folder)).read_text()
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
+    (tmp_path / "inner.html").write_text(text.replace("</body>", f"{MEASURE}</body>"))
+    (tmp_path / "outer.html").write_text(FRAME.replace("WIDTH", str(width)))
+    dom = render(tmp_path / "outer.html", "", "1400,1300", *(["--force-dark-mode"] if dark else []))
+    found = json.loads(html.unescape(dom.split('<pre id="found">')[1].split("</pre>")[0]))
+    inner, scrolled = found["widths"]
+    assert inner == width >= scrolled, "nothing is beside the window"
+    assert not found["outside"]
+    for colors in found["colors"]:
+        sums = [sum(map(float, re.findall(r"[\d.]+", color)[:3])) for color in colors]  # red, green and blue, at most 765
+        ground, letters = reversed(sums) if dark else sums
+        assert ground > 550
+        assert letters < 200
