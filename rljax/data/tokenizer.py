@@ -254,6 +254,11 @@ class HuggingFaceTokenizer:
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, opens_turn: bool, **columns: Any) -> str:
         """Turn a chat into text; see `rljax.data.chat.render_chat`."""
+        if self.inner.split_special_tokens:
+            raise InputError(
+                f"the tokenizer_config.json of {self.name!r} sets split_special_tokens, so the marks of its chat template would be "
+                "read as letters; set it to false, or turn chat off."
+            )
         return render_chat(self.inner, messages, self.chat, name=self.name, opens_turn=opens_turn, **columns)
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> list[int]:
@@ -505,7 +510,29 @@ def _from_transformers(source: str, name: str, remedy: str) -> HuggingFaceTokeni
         inner = AutoTokenizer.from_pretrained(source)
     except Exception as error:  # the parsers of the many file formats can raise anything
         raise InputError(f"the tokenizer {name!r} cannot be loaded ({one_line(error)}); {remedy}.") from error
+    _check_end_is_stored(inner, source, name)
     return HuggingFaceTokenizer(inner, name)
+
+
+def _check_end_is_stored(inner: Any, source: str, name: str) -> None:
+    """Refuse an end token that the vocabulary lacks: `transformers` gives it the next free id, which no model has learned."""
+    file, added = Path(source) / "tokenizer.json", Path(source) / "added_tokens.json"
+    if inner.eos_token_id is None or inner.eos_token_id < len(inner) - 1 or not file.is_file() or added.is_file():
+        return  # an id that was added is the largest one
+    content = json.loads(file.read_text(encoding="utf-8"))
+    config = Path(source) / "tokenizer_config.json"
+    declared = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    tokens = [*content.get("added_tokens", ()), *declared.get("added_tokens_decoder", {}).values()]
+    vocabulary = content["model"].get("vocab", ())
+    stored = {
+        *(entry if isinstance(entry, str) else entry[0] for entry in vocabulary),
+        *(token["content"] for token in tokens),
+    }
+    if inner.eos_token not in stored:
+        raise InputError(
+            f"the tokenizer {name!r} has eos_token {inner.eos_token!r}, which is not in its vocabulary, so no model has learned to "
+            "end a response with it; correct eos_token in tokenizer_config.json."
+        )
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:

@@ -8,7 +8,9 @@ import pytest
 from chat_models import save_chat_model
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from rljax.data.tokenizer import load_tokenizer
+from rljax.data.chat import ChatFormat
+from rljax.data.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from rljax.errors import InputError
 
 SPECIAL = tuple(PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES)
 OTHERS = tuple(re.findall(r'kwargs\.pop\("(\w+)"', inspect.getsource(PreTrainedTokenizerBase.__init__)))
@@ -36,6 +38,10 @@ def test_a_key_acts_as_in_transformers(model, key):
                 ids = theirs.encode(TEXT, add_special_tokens=False)
             except (TypeError, ValueError, AttributeError, KeyError):
                 continue
+            if theirs.eos_token == "left":  # a new token, which no model has learned
+                with pytest.raises(InputError, match="has eos_token 'left', which is not in its vocabulary"):
+                    load_tokenizer(str(model))
+                continue
             ours = load_tokenizer(str(model))
             assert list(ours.encode(TEXT)) == ids
             assert ours.eos_token_id == theirs.eos_token_id
@@ -44,3 +50,10 @@ def test_a_key_acts_as_in_transformers(model, key):
     finally:
         file.write_text(before)
     assert accepted
+
+
+def test_a_chat_template_whose_marks_would_be_split_is_refused(model):
+    inner = AutoTokenizer.from_pretrained(model, split_special_tokens=True)
+    tokenizer = HuggingFaceTokenizer(inner, "model", chat=ChatFormat(is_used=True))
+    with pytest.raises(InputError, match="sets split_special_tokens, so the marks of its chat template"):
+        tokenizer.apply_chat_template([{"role": "user", "content": "a"}])
