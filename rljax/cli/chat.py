@@ -148,6 +148,10 @@ class Serve:
     """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4)."""
     cache_dtype: CacheDtype = None
     """Round keys and values to 8 bits (int8); by default as in the run."""
+    paged_cache: float | None = None
+    """Keep keys and values in pages that responses take as they grow, with memory for this share of --rows times --context tokens,
+    such as 0.25. A response begins once there are pages for its prompt and its `max_tokens`. By default each row has room for
+    --context tokens."""
     version: int = 0
     """Version of the weights; weights that replace them need a higher version."""
     log: Path | None = None
@@ -196,6 +200,7 @@ def run_serve(command: Serve) -> int:
         version=command.version,
         quantize=command.quantize,
         cache_dtype=command.cache_dtype,
+        paged_cache=command.paged_cache,
         log=command.log,
         extensions=ExtensionSettings(
             best_of=command.best_of,

@@ -9,6 +9,10 @@ For long sequences, a mesh may have a fourth axis, `context`, before `tensor`. T
 parameters are sharded over it as over `fsdp`. Only attention mixes the tokens of a row: there, the devices along `context` exchange
 tokens for heads (all-to-all, arXiv:2309.14509), so that each has all tokens of some heads. Sampling reads one new token per row, so
 it has nothing to divide over this axis and uses `mesh_for_sampling`.
+
+With `shard_sampler`, the weights that sample stay divided among all devices of a copy, on `sampler_mesh`, whose axis `split`
+replaces `fsdp`: the devices compute parts of the heads, hidden features and vocabulary for all rows of the copy, and in attention
+each reads only the keys and values of its own rows.
 """
 
 import math
@@ -18,34 +22,37 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import KeyPath
 from jaxtyping import PyTree
 
 from rljax.errors import InputError
 from rljax.models.config import TransformerConfig
+from rljax.models.policy import path_names
 
 Tree = TypeVar("Tree", bound=PyTree)
 
-DATA, FSDP, CONTEXT, TENSOR = "data", "fsdp", "context", "tensor"
+DATA, FSDP, CONTEXT, SPLIT, TENSOR = "data", "fsdp", "context", "split", "tensor"
 USUAL_AXES = (DATA, FSDP, TENSOR)
 """Axes of a mesh without a context axis."""
 
 MESH_AXES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
     {
-        "rows": (DATA, FSDP),
+        "rows": (DATA, FSDP, SPLIT),
+        "stream_rows": (DATA, FSDP),
         "copy_rows": DATA,
         "tokens": CONTEXT,
         "slots": None,
         "features": None,
         "width": (FSDP, CONTEXT),
         "fsdp_width": FSDP,
-        "vocab": TENSOR,
+        "vocab": (TENSOR, SPLIT),
         "vocab_parts": (TENSOR, FSDP, CONTEXT),
-        "heads": TENSOR,
+        "heads": (TENSOR, SPLIT),
         "kv_heads": TENSOR,
         "attention_heads": (TENSOR, CONTEXT),
-        "hidden": TENSOR,
-        "experts": TENSOR,
+        "hidden": (TENSOR, SPLIT),
+        "experts": (TENSOR, SPLIT),
         "head_dim": None,
         "rank": None,
     }
@@ -133,7 +140,7 @@ def is_on_cpus(mesh: Mesh) -> bool:
 
 def row_shards(mesh: Mesh) -> int:
     """Number of parts that the rows are divided into."""
-    return mesh.shape[DATA] * mesh.shape[FSDP]
+    return shards_of("rows", mesh)
 
 
 def shards_of(name: str, mesh: Mesh) -> int:
@@ -157,6 +164,58 @@ def mesh_for_sampling(mesh: Mesh) -> Mesh:
     data, fsdp, context, tensor = mesh.devices.shape
     devices = mesh.devices.reshape(data, fsdp * context, tensor)
     return Mesh(devices, USUAL_AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def sampler_mesh(mesh: Mesh, *, is_sharded: bool) -> Mesh:
+    """Return the devices of `mesh_for_sampling`, as a mesh for the model that samples.
+
+    If it is sharded, each device has a part of the weights that sample; otherwise the devices along `fsdp` have copies.
+    """
+    mesh = mesh_for_sampling(mesh)
+    if not is_sharded or mesh.shape[FSDP] == 1:
+        return mesh
+    return Mesh(mesh.devices, (DATA, SPLIT, TENSOR), axis_types=(AxisType.Auto,) * 3)
+
+
+def sampler_spec(path: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+    """Mesh axes of a parameter of the transformer while it samples: the width is not sharded.
+
+    An axis is sharded over `split` if the devices divide it. If they do not divide the key/value heads, these are replicated over
+    `split`, and only the query heads are sharded.
+
+    Args:
+        path: names of the parameter.
+        shape: its shape.
+        mesh: from `sampler_mesh`.
+
+    Example:
+        >>> mesh = jax.sharding.AbstractMesh((1, 4, 2), ("data", "split", "tensor"))
+        >>> tuple(sampler_spec(("query",), (64, 8, 16), mesh)), tuple(sampler_spec(("key",), (64, 2, 16), mesh))
+        ((None, ('tensor', 'split'), None), (None, 'tensor', None))
+    """
+    names = ({"width": "features", "kv_heads": "heads"}.get(name, name) for name in parameter_axes(path))
+    parts = [dividing_axes(name, size, mesh) for name, size in zip(names, shape, strict=False)]
+    return PartitionSpec(*(axes if len(axes) > 1 else axes[0] if axes else None for axes in parts))
+
+
+def sampler_weights(shapes: PyTree[jax.ShapeDtypeStruct], mesh: Mesh, *, is_sharded: bool) -> int:
+    """Count the weights that a device has while it samples; see `sampler_mesh`."""
+    if not is_sharded:
+        return sum(leaf.size for leaf in jax.tree.leaves(shapes)) // mesh.shape[TENSOR]
+    mesh = sampler_mesh(mesh, is_sharded=True)
+
+    def part(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> int:
+        return math.prod(NamedSharding(mesh, sampler_spec(path_names(path), leaf.shape, mesh)).shard_shape(leaf.shape))
+
+    return sum(jax.tree.leaves(jax.tree_util.tree_map_with_path(part, shapes)))
+
+
+def dividing_axes(name: str, size: int, mesh: Mesh | AbstractMesh) -> tuple[str, ...]:
+    """Return the mesh axes of a logical axis, as many of them, from the first on, as divide its size."""
+    axes = _mesh_axes(name, mesh.axis_names)
+    while axes and size % math.prod(mesh.shape[axis] for axis in axes):
+        axes = axes[:-1]
+    return axes
 
 
 def spec_of(names: tuple[str, ...], present: Collection[str] = USUAL_AXES) -> PartitionSpec:
@@ -232,9 +291,12 @@ def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
         "kv_heads": config.kv_heads,
         **({"hidden": config.hidden} if config.routing is None else {"experts": config.routing.experts}),
     }
+    present = mesh.axis_names
     for name, size in sizes.items():
         if size % shards_of(name, mesh):
-            most = math.gcd(*(other for key, other in sizes.items() if MESH_AXES[key] == MESH_AXES[name]))
+            most = math.gcd(
+                *(other for key, other in sizes.items() if _mesh_axes(key, present) == _mesh_axes(name, present))
+            )
             raise InputError(
                 f"{show_axes(name, mesh)} cannot share the model's {name}={size} equally; choose a divisor of {most}."
             )

@@ -188,6 +188,8 @@ class TransformerConfig:
     """Program for attention over complete sequences: dense, blockwise, cudnn or splash; see `rljax.models.attention`."""
     cache_dtype: str | None = None
     """Precision of keys and values while responses are sampled: one of `CACHE_DTYPES`."""
+    shard_sampler: bool = False
+    """Whether the devices of a copy also divide the weights that sample; see `rljax.models.axes.sampler_mesh`."""
     scan_layers: bool = False
     """Whether complete sequences pass through equal layers in one loop; see `rljax.models.layer_blocks`."""
 

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.nn.initializers import normal
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from rljax.models.adapters import Adapted
-from rljax.models.axes import TENSOR, spec_of
+from rljax.models.axes import dividing_axes, spec_of
 from rljax.models.config import Routing, TransformerConfig
 from rljax.models.policy import in_precision
 from rljax.models.transformer import RESIDUAL, activation_of, product
@@ -88,9 +88,12 @@ class Experts(nnx.Module):
         if self.mesh is None or self.mesh.size == 1:
             return mixture(x, weights.astype(x.dtype), chosen, experts)
         rows = spec_of(RESIDUAL, self.mesh.axis_names)
-        specs = jax.tree.map(lambda array: spec_of(("experts", *["features"] * (array.ndim - 1))), experts)
+        axes = dividing_axes("experts", self.routing.experts, self.mesh)
         mixture = jax.shard_map(
-            partial(mixture, axis=TENSOR), mesh=self.mesh, in_specs=(rows, rows, rows, specs), out_specs=rows
+            partial(mixture, axes=axes),
+            mesh=self.mesh,
+            in_specs=(rows, rows, rows, PartitionSpec(axes)),
+            out_specs=rows,
         )
         return mixture(x, weights.astype(x.dtype), chosen, experts)
 
@@ -165,7 +168,7 @@ def mix_experts(
     experts: tuple[Linear, Linear, Linear],
     *,
     gated: Callable[[Array, Array], Array],
-    axis: str | None = None,
+    axes: tuple[str, ...] = (),
 ) -> Float[Array, "B T D"]:
     """Compute the weighted sum of the experts' outputs, with each token's copies sorted by their experts.
 
@@ -173,15 +176,15 @@ def mix_experts(
         x: the tokens.
         weights: weights of the chosen experts.
         chosen: their indices.
-        experts: layers gate, up and down of all experts; with an axis, only of this device's experts.
+        experts: layers gate, up and down of all experts; with axes, only of this device's experts.
         gated: (outputs of gate, outputs of up) -> input of down.
-        axis: mesh axis over which the experts are divided, in order; None: this device has all of them.
+        axes: mesh axes over which the experts are divided, in order; empty: this device has all of them.
     """
-    if axis is not None:  # without it, JAX 0.10 does not sum the devices' gradients of x and weights
-        x, weights, chosen = (jax.lax.pcast(array, axis, to="varying") for array in (x, weights, chosen))
+    if axes:  # without it, JAX 0.10 does not sum the devices' gradients of x and weights
+        x, weights, chosen = (jax.lax.pcast(array, axes, to="varying") for array in (x, weights, chosen))
     gate, up, down = experts
     count, copies = len(gate.matrix), chosen.shape[-1]
-    own = chosen.reshape(-1) - (0 if axis is None else count * jax.lax.axis_index(axis))
+    own = chosen.reshape(-1) - (count * jax.lax.axis_index(axes) if axes else 0)
     is_here = (own >= 0) & (own < count)
     own = jnp.where(is_here, own, count)  # another device's experts come last, and are in no group
     order = jnp.argsort(own)
@@ -191,4 +194,4 @@ def mix_experts(
     outputs = down(gated(gate(sorted_tokens, sizes), up(sorted_tokens, sizes)), sizes)
     outputs = outputs * jnp.where(is_here, weights.reshape(-1), 0)[order][:, None]
     total = jnp.zeros_like(tokens).at[order // copies].add(outputs).reshape(x.shape)
-    return total if axis is None else jax.lax.psum(total, axis)
+    return jax.lax.psum(total, axes) if axes else total

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, PartitionSpec
-from jax.tree_util import KeyPath
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import GetAttrKey, KeyPath
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.caching import cache_results
 from rljax.models.attention import Cache, LayerCache, map_slots_of
-from rljax.models.axes import INPUT_AXES, constrain_sharding, parameter_axes, row_shards, shards_of, spec_of
+from rljax.models.axes import INPUT_AXES, SPLIT, constrain_sharding, row_shards, sampler_spec, shards_of, spec_of
 from rljax.models.cache import (
     PAGE,
     PagedLayer,
@@ -215,15 +215,26 @@ def decode_weights(model: Model, params: Params) -> Params:
     """Cast matrices to the precision of the products, and gather them over the devices that share the width.
 
     A decode reads all weights for each token: casting and gathering them once saves both for every token but the first. Norms
-    compute in float32, and a matrix that is already prepared or quantized is returned unchanged.
+    compute in float32, and a matrix that is already prepared or quantized is returned unchanged. With an axis `split` (see
+    `rljax.models.axes.sampler_mesh`) they are not gathered, but sharded along other axes.
     """
-    is_gathered = model.mesh is None or shards_of("width", model.mesh) == 1
+    mesh, dtype = model.mesh, model.config.compute_dtype
+    is_split = mesh is not None and SPLIT in mesh.axis_names
+    is_placed = not is_split and (mesh is None or shards_of("width", mesh) == 1)
+
+    def place(path: KeyPath, array: Array) -> Array:
+        if mesh is None or mesh.size == 1:
+            return array
+        spec = sampler_spec(path_names(path), array.shape, mesh)
+        return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
 
     def ready(path: KeyPath, leaf: Array | Quantized) -> Array | Quantized:
-        if isinstance(leaf, Quantized) or leaf.ndim == 1 or (is_gathered and leaf.dtype == model.config.compute_dtype):
+        if isinstance(leaf, Quantized):
+            parts = leaf._asdict().items() if is_split else ()
+            return leaf._replace(**{name: place((*path, GetAttrKey(name)), part) for name, part in parts})
+        if not is_split and (leaf.ndim == 1 or (is_placed and leaf.dtype == dtype)):
             return leaf
-        names = tuple("features" if name == "width" else name for name in parameter_axes(path_names(path)))
-        return constrain_sharding(leaf.astype(model.config.compute_dtype), names, model.mesh)
+        return place(path, leaf if leaf.ndim == 1 else leaf.astype(dtype))
 
     return jax.tree_util.tree_map_with_path(ready, params, is_leaf=lambda leaf: isinstance(leaf, Quantized))
 

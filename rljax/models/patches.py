@@ -318,8 +318,8 @@ def patch_policy(
         full distributions can be used with it, and it is not written as a model folder.
 
     Raises:
-        InputError: a patch is outside the vocabulary or occurs twice, no other token is left, an image has no patch, or the
-            mesh does not divide the transformer's axes.
+        InputError: a patch is outside the vocabulary or occurs twice, no other token is left, an image has no patch, the mesh
+            does not divide the transformer's axes, or the configuration has `shard_sampler`.
 
     Example:
         >>> shape = TransformerConfig(vocab_size=20, width=8, layers=1, heads=2, kv_heads=1, head_dim=4, hidden=16)
@@ -329,6 +329,8 @@ def patch_policy(
         ((4, 8), (4, 8))
     """
     _check(config, patches)
+    if config.shard_sampler:
+        raise InputError("shard_sampler cannot be combined with images; leave one of them out.")
     if mesh is not None:
         check_shape(config, mesh)
     check_dtype(facts_of(config, mesh))

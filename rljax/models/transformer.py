@@ -27,7 +27,7 @@ from rljax.models.attention import (
     count_attention_devices,
     map_slots_of,
 )
-from rljax.models.axes import constrain_sharding, key_copies, row_shards
+from rljax.models.axes import constrain_sharding, key_copies, row_shards, shards_of
 from rljax.models.cache import PagedLayer, PagesInUse, attend_pages, by_device, joined, round_cache
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap
@@ -45,7 +45,7 @@ class RotaryAngles(NamedTuple):
     """Sine, float32."""
 
 
-RESIDUAL = ("rows", "tokens", "features")
+RESIDUAL = ("stream_rows", "tokens", "features")
 """Logical axes of the residual stream."""
 SAVED = MappingProxyType(
     {
@@ -58,8 +58,10 @@ SAVED = MappingProxyType(
 """The configuration's `remat` -> policy for what a layer's forward pass saves for the backward pass."""
 SLOTS, CACHED_KEYS = ("rows", "attention_heads", "slots", "head_dim"), ("rows", "attention_heads", "head_dim", "slots")
 """Logical axes of keys and values, and of cached keys."""
-BY_TOKEN, BY_HEAD = ("rows", "tokens", "heads", "head_dim"), ("rows", "slots", "attention_heads", "head_dim")
-"""Logical axes of queries, keys and values if devices along the context axis share the tokens, and if they share the heads."""
+BY_TOKEN, BY_HEAD = ("stream_rows", "tokens", "heads", "head_dim"), ("rows", "slots", "attention_heads", "head_dim")
+KEYS_BY_TOKEN = ("stream_rows", "tokens", "kv_heads", "head_dim")
+"""Logical axes of queries, keys and values outside attention, where devices along the context axis share the tokens, and in
+attention, where they share the heads; and those of keys and values outside attention if they have too few heads for `heads`."""
 
 
 def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
@@ -225,7 +227,10 @@ class Attention(nnx.Module):
         if cache is None:
             copies = 1 if self.mesh is None else key_copies(self.config, self.mesh)
             key, value = (array if copies == 1 else jnp.repeat(array, copies, axis=2) for array in (key, value))
-            query, key, value = (self._reshard(array, BY_TOKEN, BY_HEAD) for array in (query, key, value))
+        is_divided = self.mesh is None or key.shape[2] % shards_of("heads", self.mesh) == 0
+        keys_by_token = BY_TOKEN if is_divided else KEYS_BY_TOKEN
+        query = self._reshard(query, BY_TOKEN, BY_HEAD)
+        key, value = (self._reshard(array, keys_by_token, BY_HEAD) for array in (key, value))
         values = constrain_sharding(value.transpose(0, 2, 1, 3), SLOTS, self.mesh)
         grouped = query.reshape(rows, length, key.shape[2], -1, self.config.head_dim)
         sinks = self.sinks[...].reshape(grouped.shape[2:4]) if self.config.sinks else None
@@ -233,7 +238,6 @@ class Attention(nnx.Module):
             keys = constrain_sharding(key.transpose(0, 2, 1, 3), SLOTS, self.mesh)
             options = {"config": self.config, "mesh": self.mesh, "window": self.window, "sinks": sinks}
             mixed = attend_rows(grouped, keys, values, segments, **options)
-            mixed = self._reshard(mixed.reshape(query.shape), BY_HEAD, BY_TOKEN)
             cache = LayerCache(keys.swapaxes(2, 3), values)
         elif isinstance(cache, PagedLayer):
             mixed, cache = self._attend_pages(grouped, key, value, cache, segments, sinks)
@@ -242,7 +246,8 @@ class Attention(nnx.Module):
             devices = count_attention_devices(self.mesh)
             options = {"devices": devices, "window": self.window, "cap": self.config.score_cap, "sinks": sinks}
             mixed = attend_cached(grouped, cache, segments, slot, **options)
-        out = product("BTNH,NHD->BTD", mixed.reshape(query.shape), self.output)
+        mixed = self._reshard(mixed.reshape(query.shape), BY_HEAD, BY_TOKEN)
+        out = product("BTNH,NHD->BTD", mixed, self.output)
         if self.config.output_bias:
             out = out + self.output_bias[...].astype(x.dtype)[None, None]
         return out, cache
@@ -389,6 +394,7 @@ class Transformer(nnx.Module):
         if self.config.embedding_scale != 1:
             x = x * jnp.asarray(self.config.embedding_scale, self.config.compute_dtype).astype(x.dtype)
         x = constrain_sharding((x if offset is None else x + offset).astype(self.config.compute_dtype), RESIDUAL, self.mesh)
+        positions = constrain_sharding(positions, RESIDUAL[:2], self.mesh)
         angles, caches = angles_by_layer(positions, self.config, [layer.attention.window for layer in self.layers]), []
         run = Layer.__call__
         if self.config.remat != "none" and cache is None:

@@ -12,7 +12,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 
 from rljax.caching import cache_results, cached_partial
 from rljax.models.attention import check_implementation, facts_of
-from rljax.models.axes import check_shape, mesh_for_sampling, parameter_partition
+from rljax.models.axes import check_shape, parameter_partition, sampler_mesh
 from rljax.models.config import TransformerConfig
 from rljax.models.dtypes import check_dtype
 from rljax.models.huggingface import load_params, model_contents
@@ -74,7 +74,7 @@ def transformer_policy(
     if mesh is not None:
         check_shape(config, mesh)
     model = Model(config, mesh)
-    sampler = model if mesh is None else Model(config, mesh_for_sampling(mesh))
+    sampler = model if mesh is None else Model(config, sampler_mesh(mesh, is_sharded=config.shard_sampler))
 
     def init(key: PRNGKeyArray) -> Params:
         if folder is None:

@@ -176,10 +176,11 @@ def _group_size(line: str) -> int:
     """Return the number of devices in a group, from any of the compiler's three notations for groups."""
     if " collective-permute" in line:
         return 2
-    axes = re.search(r"replica_groups=mesh\[([^\]]*)\].*?\{((?:'[^']*'(?:, ?)?)*)\}", line)
+    axes = re.search(r"replica_groups=mesh\[([^\]]*)\].*?\{((?:'[^']*'(?::\(\d+\)\d+)?(?:, ?)?)*)\}", line)
     if axes:
         sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes.group(1))}
-        return math.prod(sizes[name] for name in re.findall(r"'([^']+)'", axes.group(2)))
+        parts = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", axes.group(2))  # an axis, or a part of one
+        return math.prod(int(part) if part else sizes[name] for name, part in parts)
     table = re.search(r"replica_groups=\[(\d+),(\d+)\]", line)
     if table:
         return int(table.group(2))

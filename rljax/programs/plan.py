@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from rljax.errors import InputError
-from rljax.models import TransformerConfig, count_parameters, transformer_policy
+from rljax.models import TransformerConfig, transformer_policy
+from rljax.models.axes import sampler_weights
 from rljax.models.huggingface import locate, read_config
 from rljax.parallel import is_on_cpus, mesh_of
 from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
@@ -52,7 +53,7 @@ class Plan(NamedTuple):
     """Weights that the engine reads, and a merged copy of an adapter's model, while responses are sampled."""
     cache: int
     """Keys and values of the rows decoded at once, of prompts that wait for rows, and of the copies made when a long decode
-    resizes its cache."""
+    resizes its cache; with pages, of rows that have the expected length."""
     temporaries: int
     """Temporaries of a policy update: activations, gradients, logits."""
     critic_temporaries: int
@@ -115,7 +116,8 @@ def make_plan(
     state, base = state_shapes(config, algorithm, policy, mesh, options=options)
     params = parameter_shapes(policy, mesh)
     itemsize = jnp.dtype(shape.compute_dtype).itemsize
-    weights = count_parameters(params) * itemsize // mesh.shape["tensor"]
+    weights = itemsize * sampler_weights(params, mesh, is_sharded=False)
+    sampling_weights = itemsize * sampler_weights(params, mesh, is_sharded=shape.shard_sampler)
     sizes = {
         name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference", "critic", "options")
     }
@@ -135,7 +137,9 @@ def make_plan(
         )
         found = found._replace(temporaries=bound.temporaries, critic_temporaries=bound.critic_temporaries)
     cache = cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
-    read = StepMemory(weights, sizes["params"] + sizes["opt_state"], sizes["critic"], cache, sampled.rows)
+    contiguous = most_cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
+    trained = sizes["params"] + sizes["opt_state"]
+    read = StepMemory(weights, trained, sizes["critic"], cache, sampled.rows, sampling_weights)
     phases = step_work(config, shape, algorithm, mesh, prompt_length, read)
     messages = {
         "sample": found.sample_sent,
@@ -149,7 +153,7 @@ def make_plan(
         reference=sizes["reference"],
         critic=sizes["critic"],
         sampler=sampled.weights,
-        cache=most_cache_bytes(config, shape, mesh, prompt_length, sampled.rows),
+        cache=contiguous if config.sampling.paged_cache is None else sampled.cache,
         temporaries=found.temporaries,
         critic_temporaries=found.critic_temporaries,
         phases={name: work._replace(sent=float(messages[name])) for name, work in phases.items()},
@@ -202,6 +206,7 @@ def plan_of(
         shape = make_shape(model, make_tokenizer(config).vocab_size)
     else:
         shape = read_config(locate(model.path, ["config.json"]), compute_dtype=model.dtype, remat=model.remat)
+        shape = replace(shape, cache_dtype=model.cache_dtype, shard_sampler=model.shard_sampler)
     if is_on_cpus(mesh):  # which have no fused kernel
         shape = replace(shape, attention="dense" if model.attention == "dense" else "blockwise")
     else:

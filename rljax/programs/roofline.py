@@ -47,6 +47,10 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
 docs.cloud.google.com/tpu/docs."""
 
 
+SCALE_BYTES = 4
+"""Bytes of the factor of each head of each token, if keys and values are integers."""
+
+
 def device_of(name: str) -> Device:
     """Return the peak figures of a kind of device.
 
@@ -140,6 +144,8 @@ class StepMemory(NamedTuple):
     """Keys and values of all slots of the rows decoded at once."""
     rows: int
     """Number of rows decoded at once, on all devices together."""
+    sampling_weights: int
+    """The policy's weights in the precision of the products while it samples."""
 
 
 def step_work(
@@ -163,7 +169,7 @@ def step_work(
     read = forward_flops(shape, sampling.prompts * prompt_length, prompt_length, scored=sampling.prompts)
     written = forward_flops(shape, count * generated, prompt_length + generated / 2, scored=count * generated)
     seen = memory.cache * (prompt_length + generated / 2) / slots
-    work = {"sample": Work(read + written, rounds * generated * (memory.weights + seen))}
+    work = {"sample": Work(read + written, rounds * generated * (memory.sampling_weights + seen))}
     forward = forward_flops(shape, count * slots, slots, scored=count * generated)
     passes = score_passes(algorithm)
     values = 0.0 if algorithm.critic is None else forward_flops(shape, count * slots, slots, scored=0)
@@ -208,7 +214,9 @@ def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
     mesh = mesh_for_sampling(mesh)
     heads, slots = shape.kv_heads // mesh.shape["tensor"], prompt_length + config.sampling.max_response_tokens
     each = rows // row_shards(mesh)
-    return 2 * shape.layers * each * slots * heads * shape.head_dim * jnp.dtype(shape.compute_dtype).itemsize
+    itemsize = jnp.dtype(shape.compute_dtype).itemsize
+    head = shape.head_dim * itemsize if shape.cache_dtype is None else shape.head_dim + SCALE_BYTES
+    return 2 * shape.layers * each * slots * heads * head
 
 
 def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> int:

@@ -19,7 +19,7 @@ from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.sampling import decode_weights
 from rljax.serving.batching import Batcher
 from rljax.serving.protocol import Limits
-from rljax.serving.rows import RowDecoder
+from rljax.serving.rows import RowDecoder, contiguous_rows, count_rows
 from rljax.tracking.start_records import digest_of, text_inputs
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ class ServeSettings(NamedTuple):
     """Type that the weights are rounded to, including weights that replace them later."""
     cache_dtype: CacheDtype = None
     """Precision of keys and values."""
+    paged_cache: float | None = None
+    """Keys and values in pages: memory for them, as a share of `rows` times `context` tokens."""
     log: Path | None = None
     """Folder of the log of answers and feedback."""
     extensions: ExtensionSettings = NO_EXTENSIONS
@@ -138,12 +140,19 @@ def decoder_of(opened: OpenPolicy, settings: ServeSettings) -> RowDecoder:
             "context."
         )
     check_context(opened, settings.context)
+    rows = count_rows(settings.rows, opened.mesh)
+    if settings.paged_cache is None:
+        functions = contiguous_rows(engine.decoder.turns, rows, settings.context)
+    else:
+        from rljax.serving.pages import paged_rows  # noqa: PLC0415  most servers have no pages
+
+        functions = paged_rows(engine.decoder, opened.mesh, rows, settings.context, settings.paged_cache)
     return RowDecoder(
-        engine.decoder.turns,
+        functions,
         decode_weights(engine.decoder, opened.params),
         opened.mesh,
         vocabulary=opened.policy.vocab_size,
-        rows=settings.rows,
+        rows=rows,
         slots=settings.context,
         eos_ids=opened.worker.sampling.eos_ids,
     )

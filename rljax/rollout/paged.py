@@ -9,7 +9,7 @@ Axes: B rows, D devices that share the rows.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -257,8 +257,6 @@ class PagedSampler:
         self.budget = max(request.sampling.max_tokens for request in requests)
         self.sampling = requests[0].sampling._replace(max_tokens=self.budget, stop=())
         self.length, self.devices = padded_length(requests, engine.prompt_length), row_shards(engine.mesh)
-        if isinstance(engine.slots, FittingSlots):
-            engine = replace(engine, slots=PagedSlots(**vars(engine.slots), share=engine.share))
         self.slots = engine.batch_rows(params, requests, self.length, self.budget)
         decoder = paged_decoder(engine.decoder, engine.mesh)
         self.engine = DecodingEngine(decoder, engine.mesh, engine.prompt_length, engine.slots, engine.text)

@@ -214,16 +214,17 @@ class Batcher:
     def _take(self) -> list[tuple[int, Job]]:
         """Assign free rows to waiting jobs whose prompts can be read together."""
         with self.condition:
-            free = [row for row, job in enumerate(self.jobs) if job is None]
             taken: list[tuple[int, Job]] = []
             prompts: dict[tuple[int, ...], None] = {}
-            while free and self.waiting and not self.changes:
+            while self.waiting and not self.changes:
+                row = self.decoder.choose_row([*map(_longest, self.jobs)], _longest(self.waiting[0]))
+                if row is None:
+                    break
                 prompts[self.waiting[0].prompt] = None
                 length, _ = self.decoder.shape_for(list(prompts))
                 if len(prompts) > max(1, prompts_together(length, 1)[-1]):
                     break
-                job, row = self.waiting.popleft(), free.pop(0)
-                self.jobs[row] = job
+                self.jobs[row] = job = self.waiting.popleft()
                 taken.append((row, job))
         return taken
 
@@ -235,6 +236,7 @@ class Batcher:
                 list(places),
                 {row: places[job.prompt] for row, job in taken},
                 {row: _settings(job.choice) for row, job in taken},
+                np.array([job is None for job in self.jobs]),
                 wants_top=any(job.choice.top for _, job in taken),
             )
             for row, job in taken:
@@ -285,6 +287,11 @@ class Batcher:
         if found is not None:
             return found
         return -1 if len(tokens) >= job.choice.max_tokens else None
+
+
+def _longest(job: Job | None) -> int:
+    """Return the number of tokens of a job's prompt and its longest possible response; 0 for no job."""
+    return 0 if job is None else len(job.prompt) + job.choice.max_tokens
 
 
 def _settings(choice: RowChoice) -> tuple[float, int | None, float | None, int, int]:

@@ -5,18 +5,20 @@ The settings are arrays with one entry per row, and the shapes come from a small
 Axes: B rows, E prompts read together, T tokens of a padded prompt, S decoding steps of a call, V vocabulary, K most likely tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
+from rljax.caching import cached_partial
 from rljax.models import Params, TurnDecoder
+from rljax.models.cache import PAGE
 from rljax.models.policy import insert_rows, path_names
 from rljax.parallel import fetch, put_rows, replicated, row_sharding, row_shards
 from rljax.rollout.engine import seed_words
@@ -49,11 +51,59 @@ class RowSettings(NamedTuple):
     """Maximum number of tokens in the response."""
 
 
+class RowFunctions(NamedTuple):
+    """How the model reads the tokens of rows, and where it keeps their keys and values."""
+
+    empty: Callable[[], PyTree]
+    """() -> the state of free rows."""
+    read: Callable[[Params, PyTree, Array, Array, Array], tuple[Array, PyTree]]
+    """(params, state, prompts [E, T] with their tokens at the left end, number of their tokens [E], index of each row's prompt or
+    a negative number [B]) -> (logits [E, V], state in which the rows begin with their prompts)."""
+    advance: Callable[[Params, PyTree, Array, Array], tuple[Array, PyTree]]
+    """(params, state, token [B], number of tokens before it [B]) -> (logits [B, V], state)."""
+    release: Callable[[PyTree, Array], PyTree]
+    """(state, rows that have ended [B]) -> state in which their memory is free."""
+    partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None
+    """The same as `Decoder.partition`, for this state."""
+    pages: int | None = None
+    """Number of pages on each device; None: each row has room for the full context."""
+
+
+def contiguous_rows(turns: TurnDecoder, rows: int, slots: int) -> RowFunctions:
+    """Return the functions for rows that each have room for `slots` tokens."""
+    return RowFunctions(
+        cached_partial(turns.empty, rows, slots),
+        cached_partial(_read_contiguous, turns, slots),
+        cached_partial(_advance_contiguous, turns),
+        _keep_all,
+        turns.partition,
+    )
+
+
+def _read_contiguous(
+    turns: TurnDecoder, slots: int, params: Params, state: PyTree, tokens: Array, count: Array, source: Array
+) -> tuple[Array, PyTree]:
+    logits, fresh = turns.extend(params, tokens, jnp.zeros_like(count), count, turns.empty(len(tokens), slots))
+    return logits, insert_rows(state, fresh, source)
+
+
+def _advance_contiguous(
+    turns: TurnDecoder, params: Params, state: PyTree, token: Array, lengths: Array
+) -> tuple[Array, PyTree]:
+    return turns.extend(params, token[:, None], lengths, jnp.ones_like(lengths), state)
+
+
+def _keep_all(state: PyTree, ended: Array) -> PyTree:
+    """Return the state unchanged: the memory of a row belongs to it."""
+    del ended
+    return state
+
+
 class ServedRows(NamedTuple):
     """Rows on the device."""
 
     state: PyTree
-    """State of the `TurnDecoder`."""
+    """State of the `RowFunctions`."""
     lengths: Int[Array, "B"]
     """Number of tokens read in each row."""
     token: Int[Array, "B"]
@@ -124,54 +174,55 @@ def _sample_next(
     return rows._replace(token=token, count=count, ended=ended), sampled
 
 
-@partial(jax.jit, static_argnames=("turns", "slots", "eos_ids"), donate_argnames="rows")
+@partial(jax.jit, static_argnames=("functions", "eos_ids"), donate_argnames="rows")
 def begin_rows(
-    turns: TurnDecoder,
+    functions: RowFunctions,
     params: Params,
     rows: ServedRows,
     tokens: Int[Array, "E T"],
     count: Int[Array, "E"],
     source: Int[Array, "B"],
+    stopped: Bool[Array, "B"],
     settings: RowSettings,
     wants_top: Bool[Array | np.ndarray, ""],
     *,
-    slots: int,
     eos_ids: tuple[int, ...],
 ) -> tuple[ServedRows, SampledTokens]:
     """Read prompts into free rows, and sample the first token of each.
 
     Args:
-        turns: how the model reads tokens.
+        functions: how the model reads tokens.
         params: from `decode_weights`.
         rows: the rows.
         tokens: prompts, left-aligned.
         count: number of tokens of each prompt.
         source: index of each row's prompt; rows with a negative index are left unchanged.
+        stopped: rows without a response.
         settings: settings of the new rows.
         wants_top: whether the most likely tokens are computed.
-        slots: maximum number of tokens of a prompt and its response together.
         eos_ids: tokens that end a response.
     """
-    logits, fresh = turns.extend(params, tokens, jnp.zeros_like(count), count, turns.empty(len(tokens), slots))
+    state = functions.release(rows.state, rows.ended | stopped)
+    logits, state = functions.read(params, state, tokens, count, source)
     is_new, origin = source >= 0, jnp.maximum(source, 0)
 
     def either(new: Array, old: Array) -> Array:
         return jnp.where(is_new.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
     begun = ServedRows(
-        state=insert_rows(rows.state, fresh, source),
+        state=state,
         lengths=either(count[origin], rows.lengths),
         token=rows.token,
         count=either(jnp.zeros_like(rows.count), rows.count),
-        ended=rows.ended,
+        ended=rows.ended | stopped,
         settings=jax.tree.map(either, settings, rows.settings),
     )
     return _sample_next(begun, logits[origin], is_new, wants_top, eos_ids)
 
 
-@partial(jax.jit, static_argnames=("turns", "eos_ids"), donate_argnames="rows")
+@partial(jax.jit, static_argnames=("functions", "eos_ids"), donate_argnames="rows")
 def continue_rows(
-    turns: TurnDecoder,
+    functions: RowFunctions,
     params: Params,
     rows: ServedRows,
     stopped: Bool[Array, "B"],
@@ -182,7 +233,7 @@ def continue_rows(
     """Sample up to `STEPS` tokens in each row that has not ended.
 
     Args:
-        turns: how the model reads tokens.
+        functions: how the model reads tokens.
         params: from `decode_weights`.
         rows: the rows.
         stopped: rows that end now, because of a stop string or because nobody waits for them.
@@ -192,8 +243,9 @@ def continue_rows(
     Returns:
         The rows, the sampled tokens `[S, B]`, and how many of them each row has.
     """
-    rows = rows._replace(ended=rows.ended | stopped)
-    size = jax.eval_shape(partial(_advance, turns, eos_ids=eos_ids), params, rows, wants_top)[1]
+    ended = rows.ended | stopped
+    rows = rows._replace(ended=ended, state=functions.release(rows.state, ended))
+    size = jax.eval_shape(partial(_advance, functions, eos_ids=eos_ids), params, rows, wants_top)[1]
     empty = jax.tree.map(lambda leaf: jnp.zeros((STEPS, *leaf.shape), leaf.dtype), size)
 
     def is_unfinished(carry: tuple[ServedRows, SampledTokens, Array, Array]) -> Array:
@@ -202,7 +254,7 @@ def continue_rows(
     def advance(carry: tuple[ServedRows, SampledTokens, Array, Array]) -> tuple[ServedRows, SampledTokens, Array, Array]:
         rows, found, count, step = carry
         active = ~rows.ended
-        rows, sampled = _advance(turns, params, rows, wants_top, eos_ids=eos_ids)
+        rows, sampled = _advance(functions, params, rows, wants_top, eos_ids=eos_ids)
         return (
             rows,
             jax.tree.map(lambda all_, one: all_.at[step].set(one), found, sampled),
@@ -217,13 +269,30 @@ def continue_rows(
 
 
 def _advance(
-    turns: TurnDecoder, params: Params, rows: ServedRows, wants_top: Array | np.ndarray, *, eos_ids: tuple[int, ...]
+    functions: RowFunctions, params: Params, rows: ServedRows, wants_top: Array | np.ndarray, *, eos_ids: tuple[int, ...]
 ) -> tuple[ServedRows, SampledTokens]:
     """Read the last token of each row and sample the next one. Free rows read at their last position, which is overwritten."""
     active = ~rows.ended
-    logits, state = turns.extend(params, rows.token[:, None], rows.lengths, jnp.ones_like(rows.lengths), rows.state)
+    logits, state = functions.advance(params, rows.state, rows.token, rows.lengths)
     rows = rows._replace(state=state, lengths=rows.lengths + active.astype(jnp.int32))
     return _sample_next(rows, logits, active, wants_top, eos_ids)
+
+
+def count_rows(rows: int, mesh: Mesh) -> int:
+    """Round a number of rows up to one that the devices can share."""
+    return compiled_rows(rows, row_shards(mesh))
+
+
+def pages_of(tokens: int) -> int:
+    """Return the number of pages that a response may take, given the tokens of its prompt and its longest response; 0 for none.
+
+    A row that has ended may take pages until the end of the call of the decoding program.
+
+    Example:
+        >>> pages_of(0), pages_of(50), pages_of(60)
+        (0, 1, 2)
+    """
+    return -(-(tokens + STEPS) // PAGE) if tokens else 0
 
 
 def prompt_lengths(slots: int) -> tuple[int, ...]:
@@ -255,18 +324,18 @@ class RowDecoder:
     """The rows of a server on the devices, and the programs that work on them. One thread owns it.
 
     Args:
-        turns: how the model reads tokens.
+        functions: how the model reads tokens, for `count_rows` rows.
         params: from `decode_weights`.
         mesh: devices that share the rows.
         vocabulary: V, number of token ids.
-        rows: maximum number of responses that are decoded together.
+        rows: number of rows.
         slots: maximum number of tokens of a prompt and its response together.
         eos_ids: tokens that end a response.
     """
 
     def __init__(
         self,
-        turns: TurnDecoder,
+        functions: RowFunctions,
         params: Params,
         mesh: Mesh,
         *,
@@ -275,8 +344,8 @@ class RowDecoder:
         slots: int,
         eos_ids: tuple[int, ...],
     ):
-        self.turns, self.params, self.mesh, self.vocabulary = turns, params, mesh, vocabulary
-        self.count, self.slots, self.eos_ids = compiled_rows(rows, row_shards(mesh)), slots, eos_ids
+        self.functions, self.params, self.mesh, self.vocabulary = functions, params, mesh, vocabulary
+        self.count, self.slots, self.eos_ids = rows, slots, eos_ids
         self.rows = self._empty()
 
     def _empty(self) -> ServedRows:
@@ -285,7 +354,7 @@ class RowDecoder:
 
         def make() -> ServedRows:
             return ServedRows(
-                state=self.turns.empty(self.count, self.slots),
+                state=self.functions.empty(),
                 lengths=jnp.asarray(zeros),
                 token=jnp.asarray(zeros),
                 count=jnp.asarray(zeros),
@@ -295,8 +364,8 @@ class RowDecoder:
 
         def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
             names = path_names(path)
-            if names[0] == "state" and self.turns.partition is not None:
-                return NamedSharding(self.mesh, self.turns.partition(names[1:], leaf.shape))
+            if names[0] == "state" and self.functions.partition is not None:
+                return NamedSharding(self.mesh, self.functions.partition(names[1:], leaf.shape))
             return row_sharding(self.mesh) if leaf.shape[:1] == (self.count,) else replicated(self.mesh)
 
         return jax.jit(make, out_shardings=jax.tree_util.tree_map_with_path(place, jax.eval_shape(make)))()
@@ -319,11 +388,13 @@ class RowDecoder:
 
     def warm(self) -> int:
         """Compile every program, and return how many there are. All rows must be free."""
-        programs = 1
-        self.proceed(np.ones(self.count, bool), wants_top=False)
+        programs, stopped = 1, np.ones(self.count, bool)
+        for _ in range(2):  # the compiler may return another, equivalent sharding of the rows
+            self.proceed(stopped, wants_top=False)
         for length in prompt_lengths(self.slots):
             for together in prompts_together(length, row_shards(self.mesh)):
-                self._read(np.zeros((together, length), np.int32), np.ones(together, np.int32), {}, {}, wants_top=False)
+                tokens, count = np.zeros((together, length), np.int32), np.ones(together, np.int32)
+                self._read(tokens, count, {}, {}, stopped, wants_top=False)
                 programs += 1
         return programs
 
@@ -332,6 +403,7 @@ class RowDecoder:
         prompts: list[tuple[int, ...]],
         rows: Mapping[int, int],
         chosen: Mapping[int, tuple[float, int | None, float | None, int, int]],
+        stopped: np.ndarray,
         *,
         wants_top: bool,
     ) -> SampledTokens:
@@ -341,13 +413,14 @@ class RowDecoder:
             prompts: at most as many prompts as `prompts_together` allows for the longest of them.
             rows: free row -> index of its prompt.
             chosen: free row -> its settings.
+            stopped: rows without a response, `[B]`; those above may be among them.
             wants_top: whether the most likely tokens are computed.
         """
         length, together = self.shape_for(prompts)
         tokens, count = np.zeros((together, length), np.int32), np.ones(together, np.int32)
         for place, prompt in enumerate(prompts):
             tokens[place, : len(prompt)], count[place] = prompt, len(prompt)
-        return self._read(tokens, count, rows, chosen, wants_top=wants_top)
+        return self._read(tokens, count, rows, chosen, stopped, wants_top=wants_top)
 
     def shape_for(self, prompts: list[tuple[int, ...]]) -> tuple[int, int]:
         """Return the padded length of prompts, and how many prompts the program that reads them takes."""
@@ -356,28 +429,47 @@ class RowDecoder:
         sizes = prompts_together(length, row_shards(self.mesh))
         return length, next((size for size in sizes if len(prompts) <= size), sizes[-1])
 
+    def choose_row(self, tokens: Sequence[int], needed: int) -> int | None:
+        """Return a free row with enough memory; None if there is none at present.
+
+        Args:
+            tokens: for each row, the number of tokens of its prompt and its longest possible response; 0 if it is free.
+            needed: the same for a new response.
+        """
+        free = [row for row, count in enumerate(tokens) if not count]
+        if self.functions.pages is None or not free:
+            return free[0] if free else None
+        each = self.count // row_shards(self.mesh)
+        used: dict[int, int] = {}
+        for row, count in enumerate(tokens):
+            used[row // each] = used.get(row // each, 0) + pages_of(count)
+        row = min(free, key=lambda row: used[row // each])
+        return row if used[row // each] + pages_of(needed) <= self.functions.pages else None
+
     def _read(
         self,
         tokens: np.ndarray,
         count: np.ndarray,
         rows: Mapping[int, int],
         chosen: Mapping[int, tuple[float, int | None, float | None, int, int]],
+        stopped: np.ndarray,
         *,
         wants_top: bool,
     ) -> SampledTokens:
         source = np.full(self.count, -1, np.int32)
         for row, prompt in rows.items():
             source[row] = prompt
-        placed = put_rows(self.mesh, (tokens, count, source, self.settings_of(chosen)))
-        sizes = {"slots": self.slots, "eos_ids": self.eos_ids}
-        self.rows, sampled = begin_rows(self.turns, self.params, self.rows, *placed, np.bool_(wants_top), **sizes)
+        placed = put_rows(self.mesh, (tokens, count, source, stopped, self.settings_of(chosen)))
+        self.rows, sampled = begin_rows(
+            self.functions, self.params, self.rows, *placed, np.bool_(wants_top), eos_ids=self.eos_ids
+        )
         return jax.tree.map(lambda leaf: leaf[None], fetch(sampled))
 
     def proceed(self, stopped: np.ndarray, *, wants_top: bool) -> tuple[SampledTokens, np.ndarray]:
         """Sample up to `STEPS` tokens per row; return them `[S, B]` and how many each row has, on the host."""
         placed = put_rows(self.mesh, stopped)
         self.rows, sampled, count = continue_rows(
-            self.turns, self.params, self.rows, placed, np.bool_(wants_top), eos_ids=self.eos_ids
+            self.functions, self.params, self.rows, placed, np.bool_(wants_top), eos_ids=self.eos_ids
         )
         sampled = sampled if wants_top else sampled._replace(top_ids=sampled.top_ids[:0], top_logp=sampled.top_logp[:0])
         return fetch((sampled, count))

@@ -49,7 +49,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CombinedPolicyConfig(NetworkConfig):
-    """How the network is combined with rules, or divided into sub-policies."""
+    """How the network is combined with rules, divided into sub-policies, or divided among devices while it samples."""
 
     calculator_rate: float | None = None
     """Learn the fraction of --calculator, which is its start, with this multiple of --learning-rate, such as 100, for its log-odds.
@@ -63,6 +63,10 @@ class CombinedPolicyConfig(NetworkConfig):
     sub_policies: int | None = None
     """Train two low-rank adapters of this rank in RL, one for plans and one for answers, over a shared model that only the warm
     start trains. Such a run has no critic and no model folder. By default one policy writes both."""
+    shard_sampler: bool = False
+    """Divide the weights that sample among the devices of --fsdp, too: each computes a part of the heads, hidden features and
+    vocabulary for the rows of all, and exchanges the results for every token. By default each of them has a full copy of these
+    weights. Tokens stay the same; log-probabilities change by rounding."""
 
     def __post_init__(self):
         """Reject values that cannot work."""

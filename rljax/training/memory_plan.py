@@ -17,13 +17,13 @@ from jaxtyping import PyTree
 
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
-from rljax.models import Params, Policy, count_parameters
+from rljax.models import Params, Policy
 from rljax.models.adapters import Base, init_adapter
-from rljax.models.axes import mesh_for_sampling, shards_of
+from rljax.models.axes import mesh_for_sampling, sampler_weights, shards_of
 from rljax.parallel import mesh_of, policy_shardings, replicated, row_shards, with_places
 from rljax.records import required
 from rljax.rollout.environment import Environment
-from rljax.rollout.slots import FittingSlots, compiled_rows, peak_bytes, turn_bytes
+from rljax.rollout.slots import FittingSlots, compiled_rows, fitting_slots, peak_bytes, turn_bytes
 from rljax.settings.sizes import byte_count
 from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
 from rljax.training.objective.algorithm import add_correction, keeps_reference, make_algorithm, settings_for
@@ -215,16 +215,16 @@ def decode_slots(
         left: bytes per device not used by state and weights; None if unknown.
         platform: platform of the devices, such as "cpu"; None takes the platform of the mesh.
     """
-    sampling, decoder = config.sampling, required(policy.decoder, "policy.decoder")
+    sampling, decoder, share = config.sampling, required(policy.decoder, "policy.decoder"), config.sampling.paged_cache
     if sampling.cache_memory is not None:
-        return FittingSlots(decoder, mesh, byte_count(sampling.cache_memory), sampling.decode_slots)
+        return fitting_slots(decoder, mesh, byte_count(sampling.cache_memory), share=share, most=sampling.decode_slots)
     is_bounded = left is None or (mesh.devices.flat[0].platform if platform is None else platform) == "cpu"
     most = USUAL_SLOTS if is_bounded and sampling.decode_slots is None else sampling.decode_slots
     if left is None:
         return required(most, "decode_slots")
     masks = 4 * sampling.max_response_tokens * (sampling.sampling_mask or 0)
     per_row = masks + 4 * LOGITS * policy.vocab_size // mesh.shape["tensor"]
-    return FittingSlots(decoder, mesh, left, most, per_row, refuses=False)
+    return fitting_slots(decoder, mesh, left, share=share, most=most, per_row=per_row, refuses=False)
 
 
 def sampler_bytes(config: TrainConfig, params: Shapes, mesh: Mesh) -> int:
@@ -236,7 +236,7 @@ def sampler_bytes(config: TrainConfig, params: Shapes, mesh: Mesh) -> int:
         mesh: the devices.
     """
     itemsize = jnp.dtype(config.model.dtype).itemsize
-    weights = count_parameters(params) * itemsize // mesh.shape["tensor"]
+    weights = itemsize * sampler_weights(params, mesh, is_sharded=config.model.shard_sampler)
     merged, is_gathered = bytes_on_a_device(params), shards_of("width", mesh) == 1
     if config.adapter.rank is None:
         return 0 if is_gathered and itemsize == 4 else weights
@@ -288,7 +288,7 @@ def sampling_memory(
     peak = peak_bytes if environment is None or decoder.turns is None else turn_bytes
     wanted = (ready, requests, sampling.prompts, prompt_length, budget)
     rows = min(slots, requests) if isinstance(slots, int) else replace(slots, peak=peak)(*wanted)
-    cache = FittingSlots(decoder, mesh, 0, peak=peak).cache(rows, *wanted)
+    cache = fitting_slots(decoder, mesh, 0, share=sampling.paged_cache, peak=peak).cache(rows, *wanted)
     return SamplingMemory(weights, compiled_rows(rows, row_shards(mesh)), cache)
 
 

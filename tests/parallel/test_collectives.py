@@ -60,6 +60,10 @@ def test_the_bytes_of_a_loop_with_a_sharded_matrix_match_a_hand_count():
             Collective("reduce-scatter", 16, 8, 1),
         ),
         (
+            "%t = f32[8]{0} all-to-all(%x), replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_0':(2)2}, dimensions={0}",
+            Collective("all-to-all", 32, 2, 1),
+        ),
+        (
             "%g = (s32[2]{0}, s32[8]{0}) all-gather-start(%x), replica_groups=[2,4]<=[8], dimensions={0}",
             Collective("all-gather", 32, 4, 1),
         ),

@@ -185,7 +185,7 @@ def test_the_update_of_a_critic_is_compiled_and_counted():
     weights = 4 * matrix_sizes(shape)
     assert temporaries(program) > weights, "the gradient of its matrices"
     algorithm, config = plan_algorithm(config)
-    phases = step_work(config, shape, algorithm, mesh, 20, StepMemory(weights, weights, weights, 1, 16))
+    phases = step_work(config, shape, algorithm, mesh, 20, StepMemory(weights, weights, weights, 1, 16, weights))
     assert set(phases) == {"sample", "score", "update", "critic"}
     assert phases["critic"].flops == phases["score"].flops * 3, "forward, and twice as much backward"
     assert Plan(1, 2, 3, 4, 5, 6, 7, critic_temporaries=20, phases=phases, mask=3).peak == 10 + 20 + 3
@@ -203,7 +203,9 @@ def test_the_work_of_a_step_matches_a_hand_count():
     config = CONFIG.replace(algorithm_options={"beta": 0.0}, microbatch_rows=4)
     algorithm, config = plan_algorithm(config)
     shape = replace(SHAPE, layers=1)
-    work = step_work(config, shape, algorithm, make_mesh(1, 1), 20, StepMemory(1000, 300, 0, 3200, rows=8))
+    work = step_work(
+        config, shape, algorithm, make_mesh(1, 1), 20, StepMemory(1000, 300, 0, 3200, rows=8, sampling_weights=1000)
+    )
     layer = 4 * 64 * 64 + 3 * 64 * 128
     assert forward_flops(shape, 1, 10, scored=1) == 2 * (layer + 2 * 64 * 10 + 64 * 512)
     windows = replace(shape, layers=2, window=4, full_layers=(0,))
@@ -215,9 +217,9 @@ def test_the_work_of_a_step_matches_a_hand_count():
     assert work["sample"].moved == 2 * 12 * (1000 + 3200 * 26 / 32), "rounds, tokens, weights and the cache on average"
     assert work["update"].moved == 4 * 2 * 1000 + 2 * 2 * 300, "micro-batches, both ways; updates, both ways"
     for remat, matrices, mixing in (("full", 4, 4), ("sqrt", 5, 5), ("dots_no_batch", 3, 4), ("dots", 3, 3)):
-        update = step_work(config, replace(shape, remat=remat), algorithm, make_mesh(1, 1), 20, StepMemory(1, 0, 0, 0, 16))[
-            "update"
-        ]
+        update = step_work(
+            config, replace(shape, remat=remat), algorithm, make_mesh(1, 1), 20, StepMemory(1, 0, 0, 0, 16, 1)
+        )["update"]
         assert update.flops == 16 * (32 * 2 * (matrices * layer + mixing * 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512), remat
 
 
@@ -226,7 +228,7 @@ def test_the_examples_of_the_auxiliary_loss_are_planned():
     with_examples = CONFIG.replace(algorithm_options={"beta": 0.0}, auxiliary=0.5, warm_start_batch=8, microbatch_rows=8)
     shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
     plain, both = (
-        step_work(config, shape, algorithm, mesh, 20, StepMemory(1000, 0, 0, 3200, 16))["update"]
+        step_work(config, shape, algorithm, mesh, 20, StepMemory(1000, 0, 0, 3200, 16, 1000))["update"]
         for algorithm, config in (plan_algorithm(with_examples.replace(auxiliary=0.0)), plan_algorithm(with_examples))
     )
     assert (both.flops, both.moved) == (2 * plain.flops, 2 * plain.moved)
@@ -241,7 +243,7 @@ def test_updates_of_several_passes_are_all_counted(monkeypatch):
     once = CONFIG.replace(algorithm="open_reasoner_zero", algorithm_options={})
     thrice, shape, mesh = once.replace(passes=3), replace(SHAPE, layers=1), make_mesh(1, 2)
     one, three = (
-        step_work(config, shape, algorithm, mesh, 20, StepMemory(1000, 300, 200, 3200, 16))
+        step_work(config, shape, algorithm, mesh, 20, StepMemory(1000, 300, 200, 3200, 16, 1000))
         for algorithm, config in map(plan_algorithm, (once, thrice))
     )
     assert {name for name in one if three[name] != one[name]} == {"update", "critic"}

@@ -40,7 +40,7 @@ FREE = (
     *("sample_every", "shown_samples", "logged_rollouts", "quiet", "wandb", "mlflow"),
     *("replicas", "fsdp", "tensor", "context", "microbatch_rows", "score_chunk", "remat", "attention", "scan_layers"),
     *("decode_slots", "cache_memory", "paged_cache", "engine_url", "engine_server", "engine_folder", "engine_patience"),
-    *("max_failure_share", "reward_seconds"),
+    *("max_failure_share", "reward_seconds", "shard_sampler"),
     *("host_timeout", "grace", "keep_warm_start"),
 )
 """Settings that may change on resume."""

@@ -31,7 +31,7 @@ def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
             head_dim=config.width // config.heads,
             hidden=config.hidden,
         )
-    shape = replace(shape, compute_dtype=config.dtype, attention=config.attention)
+    shape = replace(shape, compute_dtype=config.dtype, attention=config.attention, shard_sampler=config.shard_sampler)
     return replace(shape, remat=config.remat, scan_layers=config.scan_layers, cache_dtype=config.cache_dtype)
 
 

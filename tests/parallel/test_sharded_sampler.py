@@ -1,0 +1,164 @@
+"""Weights that sample, divided among the devices of `fsdp`: the same tokens, and each device has a part that never moves."""
+
+import functools
+import math
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import LLAMA, random_params
+
+from rljax.errors import InputError
+from rljax.models import transformer_policy
+from rljax.models.axes import sampler_weights
+from rljax.models.config import Routing
+from rljax.models.quantization import is_quantized, quantize_params
+from rljax.parallel import make_mesh, mesh_for_sampling, policy_shardings, put
+from rljax.parallel.collectives import collectives
+from rljax.programs.compiled_sampling import compile_sampling
+from rljax.programs.plan import plan_of
+from rljax.rollout import DecodingEngine, Request, Sampling
+from rljax.rollout.dialogue import begin_dialogue
+from rljax.rollout.paged import PagedEngine
+from rljax.rollout.sampling import decode_weights
+from rljax.training.config import TrainConfig
+from rljax.training.memory_plan import parameter_shapes, sampler_bytes
+from rljax.training.parts.policy import make_shape
+
+EVEN = replace(LLAMA, vocab_size=16, heads=8, kv_heads=4)
+MODELS = {
+    "even": EVEN,
+    "odd": replace(LLAMA, vocab_size=13, heads=6, kv_heads=2, hidden=20, head_dim=8),  # fsdp=4 divides none of these
+    "biased": replace(EVEN, qkv_bias=True, output_bias=True, qk_norm=True, joint_qk_norm=True, sinks=True, tied_head=False),
+    "experts": replace(EVEN, routing=Routing(experts=8, chosen=2, normalized=True)),
+}
+MESHES = {"1x4": (1, 4), "2x2x2": (2, 2, 2), "1x8": (1, 8), "1x2x1x4": (1, 2, 1, 4)}
+
+
+def requests(temperature, count=12):
+    numbers = np.random.default_rng(0)
+    prompts = [tuple(numbers.integers(2, 13, size).tolist()) for size in (1, 2, 3, 4, 5, 6)]
+    sampling = Sampling(max_tokens=9, eos_ids=(1,), temperature=temperature, top_p=0.9 if temperature else None)
+    return [Request(prompts[place % 6], place % 6, 0, sampling, seed=7 * place) for place in range(count)]
+
+
+def opened(config, axes, *, shard_sampler):
+    """Return the policy, its parameters and the mesh of the engine."""
+    mesh = make_mesh(*axes)
+    policy = transformer_policy(replace(config, shard_sampler=shard_sampler), eos=1, mesh=mesh)
+    params = random_params(config)
+    return policy, put(params, policy_shardings(mesh, params, params, policy.partition)), mesh_for_sampling(mesh)
+
+
+def check_equal(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_allclose(one.policy_logp, other.policy_logp, atol=2e-5)
+
+
+@functools.cache
+def sample(name, axes, *, shard_sampler):
+    """Sample greedily and at temperature 1."""
+    policy, params, mesh = opened(MODELS[name], axes, shard_sampler=shard_sampler)
+    engine = DecodingEngine(policy.decoder, mesh, prompt_length=6, slots=8)
+    return engine.generate(params, requests(0.0) + requests(1.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        *[("even", axes) for axes in MESHES.values()],
+        ("odd", (1, 4)),
+        ("odd", (2, 2, 2)),
+        ("biased", (1, 4)),
+        ("experts", (2, 2, 2)),
+        ("experts", (1, 8)),
+    ],
+)
+def test_tokens_are_those_of_one_device_and_of_full_copies(name, axes):
+    alone = sample(name, (1, 1), shard_sampler=False)
+    assert len({tuple(response.tokens.tolist()) for response in alone}) >= 8
+    found = sample(name, axes, shard_sampler=True)
+    check_equal(found, alone)
+    check_equal(found, sample(name, axes, shard_sampler=False))
+
+
+def test_pages_and_turns_have_the_same_tokens():
+    policy, params, mesh = opened(EVEN, (2, 2, 2), shard_sampler=True)
+    expected = sample("even", (1, 1), shard_sampler=False)[12:]
+    check_equal(PagedEngine(policy.decoder, mesh, 6, 8, share=0.5).generate(params, requests(1.0)), expected)
+    dialogue = begin_dialogue(
+        DecodingEngine(policy.decoder, mesh, 6, 8), params, first := dict(enumerate(requests(1.0, 6)))
+    )
+    found = {}
+    while len(found) < len(first):
+        found |= dialogue.draw()
+    check_equal([found[place] for place in first], expected[:6])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "axes"), [("even", (1, 4)), ("even", (2, 2, 2)), ("odd", (1, 4)), ("experts", (1, 4))])
+def test_a_device_has_its_part_of_the_weights_and_the_plan_counts_it(name, axes, dtype):
+    config = replace(MODELS[name], compute_dtype=dtype)
+    policy, params, mesh = opened(config, axes, shard_sampler=True)
+    ready = decode_weights(policy.decoder, params)
+    parts = jax.tree.map(lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape)), ready)
+    vectors = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 1)  # norms are on every device
+    planned = sampler_weights(policy.shapes(), mesh, is_sharded=True)
+    assert sum(jax.tree.leaves(parts)) == planned
+    if name == "even":
+        size = sum(leaf.size for leaf in jax.tree.leaves(params)) - vectors
+        assert planned == size // (axes[1] * math.prod(axes[2:])) + vectors
+    whole = decode_weights(opened(config, axes, shard_sampler=False)[0].decoder, params)
+    np.testing.assert_array_equal(ready["embedding"].astype(jnp.float32), whole["embedding"].astype(jnp.float32))
+
+
+def test_rounded_weights_are_divided_too():
+    policy, params, mesh = opened(replace(EVEN, width=64), (1, 4), shard_sampler=True)
+    rounded = jax.jit(lambda params: quantize_params(params, kind="int8", dtype="float32"))(params)
+    ready = decode_weights(policy.decoder, rounded)
+    codes = jax.tree.leaves(ready["layers"], is_leaf=is_quantized)[0].codes
+    assert codes.shape == (64, 4, 4)
+    assert codes.sharding.shard_shape(codes.shape) == (64, 1, 4)
+    engine = DecodingEngine(policy.decoder, mesh, 6, 8)
+    alone, exact, one = opened(replace(EVEN, width=64), (1, 1), shard_sampler=False)
+    expected = DecodingEngine(alone.decoder, one, 6, 8).generate(
+        quantize_params(exact, kind="int8", dtype="float32"), requests(0.0)
+    )
+    check_equal(engine.generate(rounded, requests(0.0)), expected)
+
+
+SETTINGS = {"prompts": 4, "group_size": 4, "max_response_tokens": 8, "fsdp": 4, "task": "sums"}
+
+
+def test_no_weight_moves_while_a_token_is_sampled():
+    mesh = make_mesh(1, 4)
+    shape = replace(EVEN, width=256, hidden=1024, vocab_size=512, head_dim=32, shard_sampler=True)
+    programs, _ = compile_sampling(TrainConfig.flat(**SETTINGS), shape, mesh, 6, 16)
+    smallest = 4 * 256 * 8 * 32 // 4
+    for program in (programs.decode, programs.prefill):
+        found = collectives(program.as_text())
+        assert found
+        assert not [each for each in found if each.size >= smallest], "nothing as large as a device's part of a matrix"
+
+
+def test_the_plan_counts_a_part_of_the_weights():
+    config = TrainConfig.flat(**SETTINGS, width=64, heads=8, kv_heads=4, hidden=128, layers=1, shard_sampler=True)
+    plan, mesh = plan_of(config, 4, 6), make_mesh(1, 4)
+    params = parameter_shapes(transformer_policy(make_shape(config.model, 20), eos=1, mesh=mesh), mesh)
+    weights = 4 * sampler_weights(params, mesh, is_sharded=True)
+    assert plan.sampler == weights < 0.3 * sampler_bytes(config.replace(shard_sampler=False), params, mesh)
+    cache = 2 * 4 * (6 + 8) * 64 * 4 // 2  # keys and values of four rows per device, four of eight heads
+    assert plan.phases["sample"].moved == 8 * (weights + cache * (6 + 8 / 2) / (6 + 8)), (
+        "per token: the weights and the cache"
+    )
+
+
+def test_images_are_refused():
+    from rljax.models.patches import Patches, patch_policy
+
+    shape = replace(LLAMA, shard_sampler=True)
+    with pytest.raises(InputError, match="shard_sampler cannot be combined with images"):
+        patch_policy(shape, Patches(tuple(range(4, 20)), rows=2, columns=2))
