@@ -20,6 +20,7 @@ _MATRIX = re.compile(r"\\begin\{([pb]?matrix|smallmatrix|array)\}(?:\{[lcr|]*\})
 _NAME = re.compile(
     r"\\text\{[^{}]*\}|(?:[a-zA-Z]|\\(?:[a-z]*theta|alpha|beta|gamma|lambda|mu|[a-z]*phi|omega|sigma|varepsilon|delta|rho) ?)"
     r"'*(?:_\{[^{}]*\})?'*(?:\([^()]*\))?(?:\^\{-1\}\([^()]*\))?|[A-Z]{2,4}|m?\\(?:measured)?angle ?[A-Z]{1,3}"
+    r"|\\frac\{d[a-z]?\}\{d[a-z]\}|d[a-z]/d[a-z]"
     r"|\\(?:overline|vec|mathbf) ?\{[a-zA-Z]+\}|[a-zA-Z]\^\{-1\}\([^()]*\)|\|(?:[A-Z]{2}|[a-z])\|"
 )
 _PART_OF_QUANTITY = re.compile(

@@ -62,6 +62,7 @@ _SETS_IN_WORDS = {
     **dict.fromkeys(("no solution", "no solutions", "there is no solution", "there are no solutions"), r"\emptyset"),
     **dict.fromkeys(("empty set", "the empty set"), r"\emptyset"),
     **dict.fromkeys(("all real numbers", "all reals", "the set of all real numbers"), r"\mathbb{R}"),
+    **dict.fromkeys(("all integers", "the set of all integers"), r"\mathbb{Z}"),
     **dict.fromkeys(("no real solutions", "no real solution"), r"\text{no real solution}"),
     **dict.fromkeys(("dne", "does not exist"), r"\text{does not exist}"),
 }
@@ -134,7 +135,7 @@ def _read_choice(text: str) -> tuple[str | None, str]:
 
 def _equal(reference: str, answer: str) -> bool:
     reference, answer = _unwrap(reference), _unwrap(answer)
-    if reference == answer or not (reference and answer):
+    if not (reference and answer) or _as_prose(reference) == _as_prose(answer):
         return bool(reference and answer)
     classes = residues(reference), residues(answer)
     if classes != (None, None):
@@ -242,6 +243,8 @@ def _match_all(reference: list, answer: list, same: Callable) -> bool:
 
 
 def _same_lists(reference: list[str], answer: list[str]) -> bool:
+    if len(reference) == 1 and len(answer) == len(_names_in(answer)) > 1:
+        reference = _spread(reference[0])
     names = _names_in(reference)
     if len(names) == len(reference):
         answer = _in_tuple(answer)
@@ -251,6 +254,15 @@ def _same_lists(reference: list[str], answer: list[str]) -> bool:
     if len(names) > 1 and not any(relation(text)[1] for text in answer):
         return len(reference) == len(answer) and all(map(_equal, reference, answer))
     return _match_all(reference, answer, _equal)
+
+
+def _spread(text: str) -> list[str]:
+    """Write `(a,b)=(2,3)` as the two equations that it stands for; any other text is the only element."""
+    stated = assignment(text)
+    names, values = (_in_tuple([side]) for side in stated) if stated is not None else ((), ())
+    return (
+        [f"{name}={value}" for name, value in zip(names, values, strict=True)] if len(names) == len(values) > 1 else [text]
+    )
 
 
 def _names_in(texts: list[str]) -> set[str]:
@@ -391,6 +403,11 @@ def _same_words(reference: str, answer: str) -> bool:
     if ends[0] is not None and ends[1] is not None and _words(ends[0][2]) == _words(ends[1][2]):
         return _equal(ends[0][1], ends[1][1])
     return r"\text" not in reference and r"\text" not in answer and same_expression(reference, answer)
+
+
+def _as_prose(text: str) -> str:
+    r"""Write the words of text commands like bare words: `12\text{ dozen}` is `12 dozen`."""
+    return " ".join(_IN_TEXT.sub(r" \1 ", text).split())
 
 
 def _words(text: str) -> str | None:

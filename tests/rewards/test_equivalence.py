@@ -234,6 +234,13 @@ IN_OTHER_WORDS = [
         ("5", "USD 5"),
     ),
     *(("x=1,y=2", r"\begin{cases}x=1\\y=2\end{cases}"), (r"\begin{cases}x=1\\y=2\end{cases}", "(1,2)")),
+    *(
+        ("(a,b)=(2,3)", "a=2, b=3"),
+        (r"\frac{dy}{dx}=2x", "2x"),
+        (r"12\text{ dozen}", "12 dozen"),
+        (r"\mathbb{Z}", "all integers"),
+    ),
+    (r"3\text{ feet }4\text{ inches}", "3 feet 4 inches"),
 ]
 OTHER_WORDS = [
     *(
@@ -268,6 +275,7 @@ OTHER_WORDS = [
         (r"\{1,2\}", "{1,3}"),
         ("x=1,y=2", r"\begin{cases}x=2\\y=1\end{cases}"),
     ),
+    *(("(a,b)=(2,3)", "a=3, b=2"), ("(a,b)=(2,3)", "a=2, c=3"), (r"\frac{dy}{dx}=2x", "3x"), (r"12\text{ dozen}", "12")),
 ]
 KEYS = ["1=2", "0=1", "0=0", "x=x", "1<2", r"\frac{0}{0}", r"\emptyset", "x=x+1", "1/0", r"\text{none}"]
 OF_KEYS = [
