@@ -6,28 +6,27 @@ than GRPO, with wider bounds.
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam at a learning rate of 0.2, a large step, because stability is the question.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
+optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
+other seeds. There are 8 updates per rollout, so that ratios move away from 1.
 
 Command: rljax claims --rerun gmpo_stability
 """
 
+from functools import partial
+
 from lab.claims import Claim, difference
-from lab.tabular import Setting, measure
+from lab.tabular import Setting
+from lab.tuned import measure_tuned
 from lab.worlds import codes, leaning
 from rljax.algorithms import gmpo, grpo
 
 WORLD = codes(contexts=8, length=6, tokens=4)
 
 
-def make_arm(algorithm, **settings):
+def make_arm(algorithm):
     """Build the settings of an arm."""
-    return Setting(
-        WORLD,
-        leaning(WORLD),
-        algorithm,
-        **{"prompts": 8, "group": 8, "steps": 200, "passes": 8, "learning_rate": 0.2} | settings,
-    )
+    return Setting(WORLD, leaning(WORLD), algorithm, prompts=8, group=8, steps=200, passes=8)
 
 
 ARMS = {
@@ -38,14 +37,20 @@ ARMS = {
 CLAIM = Claim(
     paper="GMPO, arXiv:2507.20673",
     place="Abstract",
-    text="with large steps, GMPO ends at a better accuracy than GRPO",
+    text="with many updates per rollout, GMPO ends at a better accuracy than GRPO",
     arms=ARMS,
-    measure=measure,
+    measure=partial(measure_tuned, number="success"),
     statistic=difference("success", "gmpo", "grpo"),
     unit="pass rate at the end of GMPO, minus that of GRPO",
     margin=0.01,
+    pilot=(
+        "At first both arms had one fixed rate of 0.2, which is large for GRPO; GMPO then ended 0.19 ahead, and the claim spoke of "
+        "large steps."
+    ),
     figures={
         "mean pass rate during training, the same arms": difference("area", "gmpo", "grpo"),
         "entropy at the end, nats": difference("entropy", "gmpo", "grpo"),
+        "learning rate of GMPO": lambda arms: arms["gmpo"]["learning_rate"],
+        "learning rate of GRPO": lambda arms: arms["grpo"]["learning_rate"],
     },
 )

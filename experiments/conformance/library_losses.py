@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ from rljax.testing.loss_conventions import LIKE
 BETA, LONGEST = 0.04, 3
 EPS = {"trl": 1e-4, "verl": 1e-6, "tunix": 1e-6, "openrlhf": 1e-9}
 """The eps that each library adds to the standard deviation; no paper states it."""
+FILTERED_BEFORE_THE_LOSS = {"kept": "all"}
+"""Options of a row whose library drops groups before it calls the loss."""
 
 
 class Row(NamedTuple):
@@ -68,246 +71,268 @@ def compile_statements(function: Callable[..., Any], first_prefix: str, stop_pre
     )
 
 
+def rows_of(*arrays: Any) -> tuple[Any, ...]:
+    """Flatten prompts and responses into rows: `[P, G, T]` -> `[P G, T]`."""
+    return tuple(x.reshape(-1, x.shape[-1]) for x in arrays)
+
+
+def trl_trainer(logp: Any, **settings: Any) -> Any:
+    """Make a stand-in for TRL's trainer, whose model gives these log-probabilities."""
+    accelerator = types.SimpleNamespace(gather=lambda x: x, reduce=lambda x, reduction: x, num_processes=1)
+    default = {
+        "importance_sampling_level": "token", "beta": 0.0, "loss_type": "grpo", "epsilon_low": 0.2, "epsilon_high": 0.2,
+        "top_entropy_quantile": 1.0, "off_policy_mask_threshold": None, "use_vllm": False, "max_completion_length": LONGEST,
+        "scale_rewards": "group", "multi_objective_aggregation": "sum_then_normalize", "current_gradient_accumulation_steps": 1,
+        "_entropy_bonus_enabled": False, "aux_loss_enabled": False, "accelerator": accelerator, "normalize_advantages": False,
+        "model": types.SimpleNamespace(training=True), "_metrics": {"train": defaultdict(list)},
+        "args": types.SimpleNamespace(delta=settings.pop("delta", None), use_bias_correction_kl=False, steps_per_generation=1),
+        "_get_per_token_logps_and_entropies": lambda *a, **k: (logp, logp.new_zeros(logp.shape), None),
+    }  # fmt: skip
+    return types.SimpleNamespace(**(default | settings))
+
+
+def trl_batch(old_logp: Any, ref_logp: Any, mask: Any, advantages: Any) -> dict[str, Any]:
+    """Return the batch that TRL's losses read."""
+    old, ref, counted = rows_of(old_logp, ref_logp, mask)
+    ids = counted.long() * 0
+    return {
+        "prompt_ids": ids, "prompt_mask": ids, "completion_ids": ids, "completion_mask": counted.to(old.dtype),
+        "advantages": advantages, "old_per_token_logps": old, "ref_per_token_logps": ref, "num_items_in_batch": mask.sum(),
+    }  # fmt: skip
+
+
+def trl_group_loss(**settings: Any) -> Callable[..., Any]:
+    """Make the loss of TRL's `GRPOTrainer` with some settings."""
+    import torch  # noqa: PLC0415
+    from trl.trainer import grpo_trainer as module  # noqa: PLC0415
+
+    advantage_code = compile_statements(
+        module.GRPOTrainer._generate_and_score_completions,
+        "if self.multi_objective_aggregation == 'sum_then_normalize'",
+        "advantages = torch.nan_to_num",
+    )
+
+    def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
+        self = trl_trainer(*rows_of(logp), **settings)
+        self.reward_weights = torch.ones(1, dtype=rewards.dtype)
+        names = vars(module) | {
+            "self": self, "rewards_per_func": rewards.reshape(-1, 1), "num_generations": rewards.shape[1], "device": "cpu",
+            "unscorable_mask": torch.zeros(rewards.numel(), dtype=torch.bool),
+        }  # fmt: skip
+        exec(advantage_code, names)
+        return module.GRPOTrainer._compute_loss(self, self.model, trl_batch(old_logp, ref_logp, mask, names["advantages"]))
+
+    return loss
+
+
+def trl_leave_one_out_loss(**settings: Any) -> Callable[..., Any]:
+    """Make the loss of TRL's `RLOOTrainer` with some settings."""
+    import torch  # noqa: PLC0415
+    from trl.trainer import rloo_trainer as module  # noqa: PLC0415
+
+    advantage_code = compile_statements(
+        module.RLOOTrainer._generate_and_score_completions, "grouped_rewards = ", "advantages = torch.nan_to_num"
+    )
+
+    def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
+        self = trl_trainer(*rows_of(logp), **settings)
+        names = vars(module) | {"self": self, "rewards": rewards.reshape(-1), "num_generations": rewards.shape[1]}
+        names |= {"mode": "train", "unscorable_mask": torch.zeros(rewards.numel(), dtype=torch.bool), "device": "cpu"}
+        exec(advantage_code, names)
+        batch = trl_batch(old_logp, ref_logp, mask, names["advantages"])
+        batch["old_logps"] = (batch["old_per_token_logps"] * batch["completion_mask"]).sum(1)
+        return module.RLOOTrainer._compute_loss(self, self.model, batch)
+
+    return loss
+
+
 def trl() -> list[Row]:
     """Build the rows of TRL's trainers."""
-    import torch  # noqa: PLC0415
-    from trl.trainer import grpo_trainer, rloo_trainer  # noqa: PLC0415
-
-    generate = grpo_trainer.GRPOTrainer._generate_and_score_completions
-    group_advantage_code = compile_statements(
-        generate, "if self.multi_objective_aggregation == 'sum_then_normalize'", "advantages = torch.nan_to_num"
-    )
-    rloo_advantage_code = compile_statements(
-        rloo_trainer.RLOOTrainer._generate_and_score_completions, "grouped_rewards = ", "advantages = torch.nan_to_num"
-    )
-    accelerator = types.SimpleNamespace(gather=lambda x: x, reduce=lambda x, reduction: x, num_processes=1)
-
-    def trainer(module: Any, logp: Any, **settings: Any) -> Any:
-        default = {
-            "importance_sampling_level": "token", "beta": 0.0, "loss_type": "grpo", "epsilon_low": 0.2, "epsilon_high": 0.2,
-            "top_entropy_quantile": 1.0, "off_policy_mask_threshold": None, "use_vllm": False, "max_completion_length": LONGEST,
-            "scale_rewards": "group", "multi_objective_aggregation": "sum_then_normalize", "current_gradient_accumulation_steps": 1,
-            "_entropy_bonus_enabled": False, "aux_loss_enabled": False, "accelerator": accelerator, "normalize_advantages": False,
-            "model": types.SimpleNamespace(training=True), "_metrics": {"train": defaultdict(list)},
-            "args": types.SimpleNamespace(delta=settings.pop("delta", None), use_bias_correction_kl=False, steps_per_generation=1),
-            "_get_per_token_logps_and_entropies": lambda *a, **k: (logp, torch.zeros_like(logp), None),
-        }  # fmt: skip
-        return types.SimpleNamespace(**(default | settings)), module
-
-    def rows(x: Any) -> Any:
-        return x.reshape(-1, x.shape[-1])
-
-    def inputs(old: Any, ref: Any, mask: Any, advantages: Any) -> dict[str, Any]:
-        ids = torch.zeros(rows(mask).shape, dtype=torch.long)
-        return {
-            "prompt_ids": ids, "prompt_mask": ids, "completion_ids": ids, "completion_mask": rows(mask).to(old.dtype),
-            "advantages": advantages, "old_per_token_logps": rows(old), "ref_per_token_logps": rows(ref),
-            "num_items_in_batch": mask.sum(),
-        }  # fmt: skip
-
-    def make_group_loss(**settings: Any) -> Callable[..., Any]:
-        def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
-            self, module = trainer(grpo_trainer, rows(logp), **settings)
-            names = vars(module) | {
-                "self": self, "rewards_per_func": rewards.reshape(-1, 1), "num_generations": rewards.shape[1], "device": "cpu",
-                "unscorable_mask": torch.zeros(rewards.numel(), dtype=torch.bool),
-            }  # fmt: skip
-            self.reward_weights = torch.ones(1, dtype=rewards.dtype)
-            exec(group_advantage_code, names)
-            return module.GRPOTrainer._compute_loss(self, self.model, inputs(old_logp, ref_logp, mask, names["advantages"]))
-
-        return loss
-
-    def make_leave_one_out_loss(**settings: Any) -> Callable[..., Any]:
-        def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
-            self, module = trainer(rloo_trainer, rows(logp), **settings)
-            names = vars(module) | {"self": self, "rewards": rewards.reshape(-1), "num_generations": rewards.shape[1]}
-            names |= {"mode": "train", "unscorable_mask": torch.zeros(rewards.numel(), dtype=torch.bool), "device": "cpu"}
-            exec(rloo_advantage_code, names)
-            batch = inputs(old_logp, ref_logp, mask, names["advantages"])
-            batch["old_logps"] = (rows(old_logp) * batch["completion_mask"]).sum(1)
-            return module.RLOOTrainer._compute_loss(self, self.model, batch)
-
-        return loss
-
-    filtered_before_the_loss = {"kept": "all"}
     gspo = {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4}
-    dapo = make_group_loss(loss_type="dapo", epsilon_high=0.28)
+    clipped_ratio = {"surrogate": "clipped", "clip": "ratio", "ratio": "response", "mean": "sequence"}
     return [
-        Row("GRPO", "grpo", f"loss_type='grpo', beta={BETA}", make_group_loss(loss_type="grpo", beta=BETA)),
-        Row("GRPO, default loss", "grpo", f"beta={BETA}", make_group_loss(loss_type="dapo", beta=BETA)),
-        Row("BNPO", "grpo", f"loss_type='bnpo', beta={BETA}", make_group_loss(loss_type="bnpo", beta=BETA)),
+        Row("GRPO", "grpo", f"loss_type='grpo', beta={BETA}", trl_group_loss(loss_type="grpo", beta=BETA)),
+        Row("GRPO, default loss", "grpo", f"beta={BETA}", trl_group_loss(loss_type="dapo", beta=BETA)),
+        Row("BNPO", "grpo", f"loss_type='bnpo', beta={BETA}", trl_group_loss(loss_type="bnpo", beta=BETA)),
         Row(
             "Dr.GRPO",
             "dr_grpo",
             "loss_type='dr_grpo', scale_rewards='none'",
-            make_group_loss(loss_type="dr_grpo", scale_rewards="none"),
+            trl_group_loss(loss_type="dr_grpo", scale_rewards="none"),
         ),
-        Row("DAPO", "dapo", "loss_type='dapo', epsilon_high=0.28", dapo, filtered_before_the_loss),
+        Row(
+            "DAPO",
+            "dapo",
+            "loss_type='dapo', epsilon_high=0.28",
+            trl_group_loss(loss_type="dapo", epsilon_high=0.28),
+            FILTERED_BEFORE_THE_LOSS,
+        ),
         Row(
             "GSPO",
             "gspo",
             "importance_sampling_level='sequence', loss_type='grpo', epsilon=3e-4, epsilon_high=4e-4",
-            make_group_loss(**gspo),
+            trl_group_loss(**gspo),
         ),
         Row(
             "CISPO",
             "cispo",
             "loss_type='cispo', epsilon_high=1.28",
-            make_group_loss(loss_type="cispo", epsilon_high=1.28),
+            trl_group_loss(loss_type="cispo", epsilon_high=1.28),
         ),
         Row(
             "Lite PPO",
             "lite_ppo",
             "loss_type='dapo', scale_rewards='batch'",
-            make_group_loss(loss_type="dapo", scale_rewards="batch"),
+            trl_group_loss(loss_type="dapo", scale_rewards="batch"),
         ),
-        Row(
-            "RLOO",
-            "rloo",
-            "RLOOTrainer, beta=0",
-            make_leave_one_out_loss(),
-            {"surrogate": "clipped", "clip": "ratio", "ratio": "response", "mean": "sequence"},
-        ),
+        Row("RLOO", "rloo", "RLOOTrainer, beta=0", trl_leave_one_out_loss(), clipped_ratio),
     ]
 
 
-def verl() -> list[Row]:
-    """Build the rows of verl's registered functions."""
+def verl_group_loss(
+    estimator: str, policy: str, mean: str, *, kl: str | None = None, by_std: bool = True, **settings: Any
+) -> Callable[..., Any]:
+    """Make a loss of verl from the names of its registered functions and settings of its actor."""
     import torch  # noqa: PLC0415
     from verl.trainer.ppo import core_algos as core  # noqa: PLC0415
     from verl.workers.config import ActorConfig  # noqa: PLC0415
 
-    def config(**settings: Any) -> Any:
-        return ActorConfig(strategy="fsdp", rollout_n=2, ppo_micro_batch_size_per_gpu=1, **settings)
+    actor = ActorConfig(strategy="fsdp", rollout_n=2, ppo_micro_batch_size_per_gpu=1, **settings)
+    options = {"norm_adv_by_std_in_grpo": by_std} if estimator == "grpo" else {}
 
-    def make_group_loss(
-        estimator: str, policy: str, mean: str, *, kl: str | None = None, by_std: bool = True, **settings: Any
-    ) -> Callable[..., Any]:
-        actor = config(**settings)
+    def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
+        new, old, ref, counted = rows_of(logp, old_logp, ref_logp, mask.to(logp.dtype))
+        token_rewards = torch.zeros_like(new).detach()
+        last = counted.cumsum(1).argmax(1)
+        token_rewards[torch.arange(len(last)), last] = rewards.reshape(-1)
+        index = np.repeat(np.arange(len(rewards)), rewards.shape[1])
+        advantages, _ = core.get_adv_estimator_fn(estimator)(
+            token_level_rewards=token_rewards, response_mask=counted, index=index, **options
+        )
+        policy_loss, _ = core.get_policy_loss_fn(policy)(
+            old_log_prob=old,
+            log_prob=new,
+            advantages=advantages,
+            response_mask=counted,
+            loss_agg_mode=mean,
+            config=actor,
+        )
+        if kl is None:
+            return policy_loss
+        return policy_loss + BETA * core.agg_loss(core.kl_penalty(new, ref, kl), counted, mean)
 
-        def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
-            new, old, ref, counted = (x.reshape(-1, x.shape[-1]) for x in (logp, old_logp, ref_logp, mask.to(logp.dtype)))
-            token_rewards = torch.zeros_like(new).detach()
-            last = counted.cumsum(1).argmax(1)
-            token_rewards[torch.arange(len(last)), last] = rewards.reshape(-1)
-            index = np.repeat(np.arange(len(rewards)), rewards.shape[1])
-            advantages, _ = core.get_adv_estimator_fn(estimator)(
-                token_level_rewards=token_rewards, response_mask=counted, index=index,
-                **({"norm_adv_by_std_in_grpo": by_std} if estimator == "grpo" else {}),
-            )  # fmt: skip
-            policy_loss, _ = core.get_policy_loss_fn(policy)(
-                old_log_prob=old,
-                log_prob=new,
-                advantages=advantages,
-                response_mask=counted,
-                loss_agg_mode=mean,
-                config=actor,
-            )
-            if kl is None:
-                return policy_loss
-            penalty = core.kl_penalty(new, ref, kl)
-            return policy_loss + BETA * core.agg_loss(penalty, counted, mean)
+    return loss
 
-        return loss
+
+def verl() -> list[Row]:
+    """Build the rows of verl's registered functions."""
+    from verl.trainer.ppo import core_algos as core  # noqa: PLC0415
 
     def gae(rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
         return core.compute_gae_advantage_return(rewards, values, mask.to(values.dtype), gamma, lam)
 
-    filtered_before_the_loss = {"kept": "all"}
     kl = f"use_kl_loss, kl_loss_type='low_var_kl', kl_loss_coef={BETA}"
     paper = "seq-mean-token-mean"
-    by_default = make_group_loss("grpo", "vanilla", "token-mean", kl="low_var_kl")
+    by_default = verl_group_loss("grpo", "vanilla", "token-mean", kl="low_var_kl")
     return [
         Row("GRPO, documented defaults", "grpo", f"adv_estimator='grpo', {kl}", by_default),
         Row(
             "GRPO, loss of the paper", "grpo", f"the same, loss_agg_mode='{paper}'",
-            make_group_loss("grpo", "vanilla", paper, kl="low_var_kl"),
+            verl_group_loss("grpo", "vanilla", paper, kl="low_var_kl"),
         ),
         Row(
             "Dr.GRPO", "dr_grpo",
             f"norm_adv_by_std_in_grpo=False, loss_agg_mode='seq-mean-token-sum-norm', loss_scale_factor={LONGEST}",
-            make_group_loss("grpo", "vanilla", "seq-mean-token-sum-norm", by_std=False,
+            verl_group_loss("grpo", "vanilla", "seq-mean-token-sum-norm", by_std=False,
                 global_batch_info={"loss_scale_factor": LONGEST}
             ),
         ),
         Row(
             "DAPO", "dapo", "clip_ratio_high=0.28, clip_ratio_c=10, loss_agg_mode='token-mean'",
-            make_group_loss("grpo", "vanilla", "token-mean", clip_ratio_high=0.28, clip_ratio_c=10.0),
-            filtered_before_the_loss,
+            verl_group_loss("grpo", "vanilla", "token-mean", clip_ratio_high=0.28, clip_ratio_c=10.0),
+            FILTERED_BEFORE_THE_LOSS,
         ),
         Row(
             "GSPO", "gspo", f"policy_loss.loss_mode='gspo', clip_ratio_low=3e-4, clip_ratio_high=4e-4, loss_agg_mode='{paper}'",
-            make_group_loss("grpo", "gspo", paper, clip_ratio_low=3e-4, clip_ratio_high=4e-4),
+            verl_group_loss("grpo", "gspo", paper, clip_ratio_low=3e-4, clip_ratio_high=4e-4),
         ),
         Row(
             "CISPO", "cispo", "policy_loss.loss_mode='cispo', clip_ratio_low=1, clip_ratio_high=0.28, loss_agg_mode='token-mean'",
-            make_group_loss("grpo", "cispo", "token-mean", clip_ratio_low=1.0, clip_ratio_high=0.28),
+            verl_group_loss("grpo", "cispo", "token-mean", clip_ratio_low=1.0, clip_ratio_high=0.28),
         ),
         Row(
-            "RLOO", "rloo", "adv_estimator='rloo', loss_agg_mode='token-mean'", make_group_loss("rloo", "vanilla", "token-mean"),
+            "RLOO", "rloo", "adv_estimator='rloo', loss_agg_mode='token-mean'", verl_group_loss("rloo", "vanilla", "token-mean"),
             {"surrogate": "clipped", "clip": "ratio"},
         ),
         Row("GAE", "gae", "adv_estimator='gae'", gae),
     ]  # fmt: skip
 
 
-def tunix() -> list[Row]:
-    """Build the rows of Tunix's JAX functions; its loss takes a model, which is replaced by fixed log-probabilities."""
+def tunix_group_loss(config: Any, estimator: str = "compute_advantages") -> Callable[..., Any]:
+    """Make the loss of Tunix with a configuration and one of its functions for advantages; the model's outputs are replaced."""
     import jax  # noqa: PLC0415
     import jax.numpy as jnp  # noqa: PLC0415
     from flax import nnx  # noqa: PLC0415
     from tunix.rl import algo_core, common  # noqa: PLC0415
+
+    def advantages(rewards: Any) -> Any:
+        found = getattr(algo_core, estimator)(np.asarray(rewards).reshape(-1), rewards.shape[1])
+        return np.asarray(found).astype(rewards.dtype)
+
+    def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
+        new, old, ref, counted = rows_of(logp, old_logp, ref_logp, mask)
+        shape = jax.ShapeDtypeStruct((rewards.size,), rewards.dtype)
+        example = types.SimpleNamespace(
+            completion_ids=jnp.zeros(new.shape, int), prompt_ids=jnp.zeros((len(new), 1), int),
+            completion_mask=counted.astype(int), old_per_token_logps=old, ref_per_token_logps=ref,
+            advantages=jax.pure_callback(advantages, shape, rewards),
+        )  # fmt: skip
+        common.compute_per_token_logps = lambda *a, **k: (new, jnp.zeros((*new.shape, 2)))
+        return algo_core.grpo_loss_fn(nnx.Dict(), example, config, pad_id=0, eos_id=1)
+
+    return loss
+
+
+def tunix_config(kind: Any, **settings: Any) -> Any:
+    """Make a configuration of Tunix, with the temperature that the learner sets from the rollout's."""
+    configuration = kind(**settings)
+    configuration.temperature = 1.0
+    return configuration
+
+
+def tunix() -> list[Row]:
+    """Build the rows of Tunix's JAX functions."""
+    from tunix.rl import algo_core  # noqa: PLC0415
     from tunix.rl.grpo import dapo_learner, drgrpo_learner, grpo_learner  # noqa: PLC0415
-
-    def make_group_loss(config: Any, estimator: Callable[..., Any] = algo_core.compute_advantages) -> Callable[..., Any]:
-        def advantages(rewards: Any) -> Any:
-            return np.asarray(estimator(np.asarray(rewards).reshape(-1), rewards.shape[1])).astype(rewards.dtype)
-
-        def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
-            new, old, ref, counted = (x.reshape(-1, x.shape[-1]) for x in (logp, old_logp, ref_logp, mask))
-            shape = jax.ShapeDtypeStruct((rewards.size,), rewards.dtype)
-            example = types.SimpleNamespace(
-                completion_ids=jnp.zeros(new.shape, int), prompt_ids=jnp.zeros((len(new), 1), int),
-                completion_mask=counted.astype(int), old_per_token_logps=old, ref_per_token_logps=ref,
-                advantages=jax.pure_callback(advantages, shape, rewards),
-            )  # fmt: skip
-            common.compute_per_token_logps = lambda *a, **k: (new, jnp.zeros((*new.shape, 2)))
-            return algo_core.grpo_loss_fn(nnx.Dict(), example, config, pad_id=0, eos_id=1)
-
-        return loss
 
     def gae(rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
         return algo_core.compute_gae_advantages(rewards, values, mask.astype(values.dtype), gamma, lam)
 
-    def config(kind: Any, **settings: Any) -> Any:
-        configuration = kind(**settings)
-        configuration.temperature = 1.0  # the learner sets it from the rollout's
-        return configuration
+    def grpo(**settings: Any) -> Any:
+        return tunix_config(grpo_learner.GRPOConfig, **settings)
 
-    grpo, dapo = grpo_learner.GRPOConfig, dapo_learner.DAPOConfig
-    gspo = {"loss_algo": "gspo-token", "beta": 0.0, "epsilon": 3e-4}
-    sequence_level = config(grpo, **gspo)
+    sequence_level = grpo(loss_algo="gspo-token", beta=0.0, epsilon=3e-4)
     sequence_level.epsilon_high = 4e-4
-    dr_grpo = config(drgrpo_learner.DrGRPOConfig, beta=0.0)
-    dr_grpo_advantages = algo_core.compute_drgrpo_advantages
+    dr_grpo = tunix_config(drgrpo_learner.DrGRPOConfig, beta=0.0)
+    dapo = tunix_group_loss(tunix_config(dapo_learner.DAPOConfig))
+    paper_kl = tunix_group_loss(grpo(kl_loss_mode="low_var_kl"))
     return [
-        Row("GRPO, default settings", "grpo", f"GRPOConfig(beta={BETA})", make_group_loss(config(grpo)), {}, 1e-4),
+        Row("GRPO, default settings", "grpo", f"GRPOConfig(beta={BETA})", tunix_group_loss(grpo()), {}, 1e-4),
+        Row("GRPO, KL of the paper", "grpo", "GRPOConfig(kl_loss_mode='low_var_kl')", paper_kl, {}, 1e-4),
         Row(
-            "GRPO, KL of the paper",
-            "grpo",
-            "GRPOConfig(kl_loss_mode='low_var_kl')",
-            make_group_loss(config(grpo, kl_loss_mode="low_var_kl")),
+            "Dr.GRPO",
+            "dr_grpo",
+            "DrGRPOConfig(beta=0)",
+            tunix_group_loss(dr_grpo, "compute_drgrpo_advantages"),
             {},
             1e-4,
         ),
-        Row("Dr.GRPO", "dr_grpo", "DrGRPOConfig(beta=0)", make_group_loss(dr_grpo, dr_grpo_advantages), {}, 1e-4),
-        Row("DAPO", "dapo", "DAPOConfig()", make_group_loss(config(dapo)), {"kept": "all"}, 1e-4),
+        Row("DAPO", "dapo", "DAPOConfig()", dapo, FILTERED_BEFORE_THE_LOSS, 1e-4),
         Row(
             "GSPO",
             "gspo",
             "GRPOConfig(loss_algo='gspo-token', beta=0, epsilon=3e-4, epsilon_high=4e-4)",
-            make_group_loss(sequence_level),
+            tunix_group_loss(sequence_level),
             {},
             1e-4,
         ),
@@ -315,8 +340,12 @@ def tunix() -> list[Row]:
     ]
 
 
-def openrlhf() -> list[Row]:
-    """Build the rows of OpenRLHF's losses, without its packages for models and clusters."""
+def openrlhf_functions() -> tuple[Any, dict[str, Any]]:
+    """Import OpenRLHF's losses without its packages for models and clusters.
+
+    Returns:
+        The code that shapes rewards into advantages, and the names that are defined next to its GAE.
+    """
     import torch  # noqa: PLC0415
 
     folder = Path(str(importlib.metadata.distribution("openrlhf").locate_file("openrlhf")))
@@ -324,9 +353,6 @@ def openrlhf() -> list[Row]:
         stand_in = types.ModuleType(name)
         stand_in.__path__ = [str(folder / "models")] if name == "openrlhf.models" else []  # its __init__ needs a cluster
         sys.modules[name] = stand_in
-    from openrlhf.models.loss import PolicyLoss  # noqa: PLC0415  # pyright: ignore
-    from openrlhf.models.utils import compute_approx_kl, masked_mean  # noqa: PLC0415, F401  # pyright: ignore
-
     text = (folder / "trainer" / "ppo_utils" / "experience_maker.py").read_text(encoding="utf-8")
     functions = {node.name: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
     shaping = next(
@@ -334,58 +360,54 @@ def openrlhf() -> list[Row]:
         for node in ast.walk(functions["compute_advantages_and_returns"])
         if isinstance(node, ast.If) and ast.unparse(node.test) == "args.algo.advantage.estimator == 'rloo'"
     )
-    shaping_code = compile(ast.Module([shaping], []), "<compute_advantages_and_returns>", "exec")
     names: dict[str, Any] = {"torch": torch, "Tuple": tuple}
     exec(compile(ast.Module([functions["get_advantages_and_returns"]], []), "<experience_maker>", "exec"), names)
+    return compile(ast.Module([shaping], []), "<compute_advantages_and_returns>", "exec"), names
 
-    def make_group_loss(
-        estimator: str, *, kl: str | None = None, token_level: bool = True, **settings: Any
-    ) -> Callable[..., Any]:
-        policy = PolicyLoss(token_level_loss=token_level, **settings)
 
-        def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
-            advantage = types.SimpleNamespace(estimator=estimator)
-            rollout = types.SimpleNamespace(n_samples_per_prompt=rewards.shape[1])
-            namespace = {
-                "rewards": rewards,
-                "args": types.SimpleNamespace(algo=types.SimpleNamespace(advantage=advantage), rollout=rollout),
-            }
-            exec(shaping_code, namespace)
-            new, old, ref, counted = (x.reshape(-1, x.shape[-1]) for x in (logp, old_logp, ref_logp, mask.to(logp.dtype)))
-            token_advantages = (
-                namespace["rewards"].reshape(-1, 1) * counted
-            )  # as get_cumulative_returns computes it, with gamma 1
-            found = policy(new, old, token_advantages, action_mask=counted)[0]
-            if kl is None:
-                return found
-            from openrlhf.models.loss import aggregate_loss  # noqa: PLC0415  # pyright: ignore
+def openrlhf_group_loss(
+    shaping_code: Any, estimator: str, *, kl: str | None = None, token_level: bool = True, **settings: Any
+) -> Callable[..., Any]:
+    """Make a loss of OpenRLHF from the code of its advantages and settings of its `PolicyLoss`."""
+    from openrlhf.models.loss import PolicyLoss, aggregate_loss  # noqa: PLC0415  # pyright: ignore
+    from openrlhf.models.utils import compute_approx_kl  # noqa: PLC0415  # pyright: ignore
 
-            return found + BETA * aggregate_loss(compute_approx_kl(new, ref, kl_estimator=kl), counted, token_level)
+    policy = PolicyLoss(token_level_loss=token_level, **settings)
+    algorithm = types.SimpleNamespace(advantage=types.SimpleNamespace(estimator=estimator))
 
-        return loss
+    def loss(logp: Any, old_logp: Any, ref_logp: Any, rewards: Any, mask: Any) -> Any:
+        rollout = types.SimpleNamespace(n_samples_per_prompt=rewards.shape[1])
+        names = {"rewards": rewards, "args": types.SimpleNamespace(algo=algorithm, rollout=rollout)}
+        exec(shaping_code, names)
+        new, old, ref, counted = rows_of(logp, old_logp, ref_logp, mask.to(logp.dtype))
+        advantages = names["rewards"].reshape(-1, 1) * counted  # as get_cumulative_returns computes it, with gamma 1
+        found = policy(new, old, advantages, action_mask=counted)[0]
+        if kl is None:
+            return found
+        return found + BETA * aggregate_loss(compute_approx_kl(new, ref, kl_estimator=kl), counted, token_level)
+
+    return loss
+
+
+def openrlhf() -> list[Row]:
+    """Build the rows of OpenRLHF's losses."""
+    shaping_code, names = openrlhf_functions()
+    make_loss = partial(openrlhf_group_loss, shaping_code)
 
     def gae(rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
         return names["get_advantages_and_returns"](None, values, rewards, mask.to(values.dtype), gamma, lam)
 
+    settings = f"group_norm, use_kl_loss, k3, init_kl_coef={BETA}"
+    per_sample = make_loss("group_norm", kl="k3", token_level=False)
     gspo = {"policy_loss_type": "gspo", "clip_eps_low": 3e-4, "clip_eps_high": 4e-4}
+    dapo = make_loss("group_norm", clip_eps_high=0.28)
     return [
-        Row("GRPO", "grpo", f"group_norm, use_kl_loss, k3, init_kl_coef={BETA}", make_group_loss("group_norm", kl="k3")),
-        Row(
-            "GRPO, loss of the paper",
-            "grpo",
-            "the same, per-sample loss",
-            make_group_loss("group_norm", kl="k3", token_level=False),
-        ),
-        Row("Dr.GRPO", "dr_grpo", "dr_grpo", make_group_loss("dr_grpo")),
-        Row(
-            "DAPO",
-            "dapo",
-            "group_norm, clip_eps_high=0.28",
-            make_group_loss("group_norm", clip_eps_high=0.28),
-            {"kept": "all"},
-        ),
-        Row("GSPO", "gspo", "group_norm, policy_loss_type='gspo', 3e-4, 4e-4", make_group_loss("group_norm", **gspo)),
-        Row("RLOO", "rloo", "rloo", make_group_loss("rloo")),
+        Row("GRPO", "grpo", settings, make_loss("group_norm", kl="k3")),
+        Row("GRPO, loss of the paper", "grpo", "the same, per-sample loss", per_sample),
+        Row("Dr.GRPO", "dr_grpo", "dr_grpo", make_loss("dr_grpo")),
+        Row("DAPO", "dapo", "group_norm, clip_eps_high=0.28", dapo, FILTERED_BEFORE_THE_LOSS),
+        Row("GSPO", "gspo", "group_norm, policy_loss_type='gspo', 3e-4, 4e-4", make_loss("group_norm", **gspo)),
+        Row("RLOO", "rloo", "rloo", make_loss("rloo")),
         Row("GAE, before its normalization", "gae", "get_advantages_and_returns", gae),
     ]
 

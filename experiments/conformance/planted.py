@@ -203,7 +203,7 @@ def page(found: dict[str, Any], which: str = "planted") -> str:
         "|---|---|---|---|",
     ]
     for row in found["faults"]:
-        named = re.search(r"It equals (.*?)\.?(?:\n|$)", row["says"])
+        named = re.search(r"It equals (?!no known)(.*?)\.?(?:\n|$)", row["says"])
         lines.append(f"| {row['in']} | {row['fault']} | {row['slot']} | {named[1] if named else ''} |")
     lines += ["", "| correct implementation | report |", "|---|---|"]
     lines += [f"| {row['style']} | {row['says'].splitlines()[0]} |" for row in found["correct"]]

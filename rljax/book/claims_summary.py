@@ -8,7 +8,7 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "Many updates on a rollout": {
             "cispo": "CISPO learns faster than DAPO's clip",
             "sapo": "SAPO's gate finishes ahead of GRPO's clip",
-            "gmpo_stability": "GMPO finishes ahead of GRPO with large steps",
+            "gmpo_stability": "GMPO finishes ahead of GRPO with many updates per rollout",
             "dppo": "DPPO's bound learns more than ratio clipping",
         },
         "Which prompts": {

@@ -72,7 +72,7 @@ def test_a_fault_is_found_again(which, name, fault, texts, standard_promotion):
     committed = next(row for row in SETS[which]["faults"] if (row["in"], row["fault"]) == (name, fault))
     assert found["found"]
     assert planted.is_small(found["says"], planted.size_limit_of(fault))
-    assert planted.slot_of(found["says"]) == committed["slot"]
+    assert found["says"].splitlines()[0] == committed["says"].splitlines()[0], "the committed report has today's words"
 
 
 @pytest.mark.parametrize("style", [style for style, (_, arrays, _) in planted.correct.CORRECT.items() if arrays == "numpy"])
