@@ -38,15 +38,13 @@ from rljax.models.model_folder import (
     CODES,
     DTYPES,
     INDEX,
-    PACKED,
     SCALE,
-    SCALES,
-    SHAPE,
     WEIGHTS,
     ModelContents,
     Tensor,
     one_of,
     read_json,
+    with_packed_names,
     write_model,
 )
 from rljax.models.policy import HostParams, Params
@@ -253,28 +251,6 @@ def _check_indexed(index: Path, files: Mapping[str, Path]) -> None:
         )
 
 
-def _with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the names of the tensors that store a rounded matrix with the name of that matrix.
-
-    Example:
-        >>> _with_packed_names({"a.weight_packed": 1, "a.weight_scale": 1, "a.weight_shape": 2, "b.weight": 3})
-        {'a.weight': 1, 'b.weight': 3}
-        >>> _with_packed_names({"a_blocks": 1, "a_scales": 2, "a_bias": 1})
-        {'a': 1, 'a_bias': 1}
-    """
-    others = {PACKED: (SCALE, SHAPE), BLOCKS: (SCALES,)}
-    twice = next((name for own in others for name in files if name + own in files), None)
-    if twice is not None:
-        raise InputError(
-            f"The weights contain {twice!r} twice, in full and rounded to integers, so it is unclear which one counts; delete one "
-            "of them, or download the weights again."
-        )
-    parts = {
-        name.removesuffix(own) + end for own, ends in others.items() for name in files if name.endswith(own) for end in ends
-    }
-    return {name.removesuffix(PACKED).removesuffix(BLOCKS): file for name, file in files.items() if name not in parts}
-
-
 def _shards(index: Path) -> list[Path]:
     """Return the files that an index names."""
     weight_map = read_json(index).get("weight_map")
@@ -373,7 +349,7 @@ def load_params(
     Entries of config.json and files of weights that are not read are listed on stderr.
     """
     stored = _files(folder)
-    files = _with_packed_names(stored)
+    files = with_packed_names(stored)
     _check_all_used(files, config, folder, besides)
     for note in notes_on_folder(folder, set(stored.values())) if jax.process_index() == 0 else ():
         print(f"note: {note}.", file=sys.stderr)
@@ -468,7 +444,7 @@ def stored_types(folder: Path) -> dict[str, np.dtype]:
     names = {code: name for name, code in CODES.items()}
     types: dict[str, np.dtype] = {}
     stored = _files(folder)
-    names_here = _with_packed_names(stored)
+    names_here = with_packed_names(stored)
     types |= {name: DTYPES["bfloat16"] for name in names_here if name + BLOCKS in stored}
     files = {name: name if name in stored else name + SCALE for name in names_here if name not in types}
     for file in dict.fromkeys(stored[part] for part in files.values()):

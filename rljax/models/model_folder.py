@@ -40,8 +40,37 @@ PACKED, SCALE, SHAPE = "_packed", "_scale", "_shape"
 BLOCKS, SCALES = "_blocks", "_scales"
 """Suffixes of the names of the two tensors that store the experts' matrices in MXFP4."""
 
+
 Fetch = Callable[[Array | np.ndarray], np.ndarray]
 """Copies one array to this host; on several hosts all call it together."""
+
+
+def with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the names of the tensors that store a rounded matrix with the name of that matrix.
+
+    Args:
+        files: name of each stored tensor -> anything, such as its file.
+
+    Raises:
+        InputError: a matrix is stored twice, in full and rounded.
+
+    Example:
+        >>> with_packed_names({"a.weight_packed": 1, "a.weight_scale": 1, "a.weight_shape": 2, "b.weight": 3})
+        {'a.weight': 1, 'b.weight': 3}
+        >>> with_packed_names({"a_blocks": 1, "a_scales": 2, "a_bias": 1})
+        {'a': 1, 'a_bias': 1}
+    """
+    others = {PACKED: (SCALE, SHAPE), BLOCKS: (SCALES,)}
+    twice = next((name for own in others for name in files if name + own in files), None)
+    if twice is not None:
+        raise InputError(
+            f"The weights contain {twice!r} twice, in full and rounded to integers, so it is unclear which one counts; delete one "
+            "of them, or download the weights again."
+        )
+    parts = {
+        name.removesuffix(own) + end for own, ends in others.items() for name in files if name.endswith(own) for end in ends
+    }
+    return {name.removesuffix(PACKED).removesuffix(BLOCKS): file for name, file in files.items() if name not in parts}
 
 
 def one_of(array: Any, index: int | None) -> Any:

@@ -26,6 +26,7 @@ BY_NAME: LazyTable[Callable[..., list]] = LazyTable(
         "think_answer": "rljax.rewards.format:think_answer",
         "reflection": "rljax.rewards.reflection:reflection",
         "reasoning_gym": "rljax.rewards.reasoning_gym:reasoning_gym",
+        "proof": "rljax.rewards.proof:proof",
         "none": "rljax.rewards.format:none",
     }
 )

@@ -56,12 +56,29 @@ def _more_than(value: object, size: Callable[[str], int]) -> Broken:
     return lambda texts, _: [size(text) > value for text in texts]
 
 
+def _no(value: object) -> Broken:
+    """Ask a model on a server; the rule is broken if it answers no."""
+    if not (isinstance(value, Mapping) and {"question", "at"} <= value.keys() <= {"question", "at", "model"}):
+        raise TypeError("give `question`, `at` (a server's address) and perhaps `model`")
+    if not all(isinstance(part, str) for part in value.values()):
+        raise TypeError("question, at and model must be text")
+    from rljax.rewards.served_judge import yes_or_no  # noqa: PLC0415  most constitutions ask no server
+
+    answers = yes_or_no(value["question"], value["at"], value.get("model"))
+
+    def answered_no(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
+        return [one if isinstance(one, Failed) else not one for one in answers(texts, progress)]
+
+    return answered_no
+
+
 KINDS: Mapping[str, Callable[[object], Broken]] = MappingProxyType(
     {
         "must": _must,
         "must_not": _occurs,
         "max_characters": lambda value: _more_than(value, len),
         "max_words": lambda value: _more_than(value, lambda text: len(text.split())),
+        "judged": _no,
     }
 )
 """Kind of a rule -> the function that builds its test from a value in the file; the test reports which texts break the rule."""
@@ -76,9 +93,11 @@ def constitution(rules: object) -> Weighted:
 
     Args:
         rules: a mapping from a name to a rule. A rule is a mapping that has one of `must` and `must_not` (a regular expression that
-            must or must not occur), `max_characters` and `max_words` (the most that is allowed), and may have a `weight`, by
-            default 1, and `users`, a list of names: then it applies only if the data's column `user` has one of them, and other
-            responses do not break it. A pattern is searched for in the full response, for at most two seconds, in a worker process.
+            must or must not occur), `max_characters` and `max_words` (the most that is allowed), and `judged` (a mapping of
+            `question` and `at`: the model on the server at this address has to answer the question about the response with yes;
+            see `rljax.rewards.served_judge`). It may have a `weight`, by default 1, and `users`, a list of names: then it applies
+            only if the data's column `user` has one of them, and other responses do not break it. A pattern is searched for in the
+            full response, for at most two seconds, in a worker process.
 
     Returns:
         One reward with one part for each rule: 1 for a response that breaks it, else 0, with the weight -w. So the mean of a part,
@@ -98,8 +117,8 @@ def constitution(rules: object) -> Weighted:
 
     Source:
         Written principles as a signal: Bai et al., arXiv:2212.08073; weighted rules in addition to a reward: Mu et al.,
-        arXiv:2411.01111. Models judge in both; here code does. `rljax.rewards.composite.constitutional` computes the same
-        sum, and there a model can judge, too.
+        arXiv:2411.01111. Models judge in both; here code does, and a model where a rule is `judged`.
+        `rljax.rewards.composite.constitutional` computes the same sum from functions.
     """
     if not isinstance(rules, Mapping) or not rules:
         raise InputError("a constitution needs at least one rule: a name, and below it for example `must_not: PATTERN`.")

@@ -30,7 +30,8 @@ def length(completions):
 def test_the_rewards_that_check_an_answer_are_verifiers():
     found = {name for name, reward in BY_NAME.items() if is_verifier(reward)}
     assert found == {"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice", "code"} | {
-        "reasoning_gym"
+        "reasoning_gym",
+        "proof",
     }
     assert is_verifier(math_reward())
     assert is_verifier(partial(is_even, completions=[]))

@@ -68,6 +68,7 @@ def test_resolve_by_name():
         "code_fraction",
         "reasoning_gym",
         "none",
+        "proof",
         "reflection",
     }
     for name in [*by_answer, "format", "think_answer", "reflection"]:

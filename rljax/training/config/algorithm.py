@@ -130,7 +130,7 @@ class RewardConfig:
     """The reward, which judges responses."""
 
     name: Annotated[str, tyro.conf.arg(name="reward")] = "exact"
-    """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'format', 'think_answer',
+    """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'proof', 'format', 'think_answer',
     'reasoning_gym' (default of the task of that name), 'model:FOLDER' (a reward model), 'brier:VERIFIER' (correctness minus the
     Brier score of the stated confidence), 'constitution:FILE' (rules with weights, in YAML or JSON), 'count_bonus:SCALE' (for
     answers rare in their group), 'diversity:SCALE' (for responses unlike the others of their group), 'reflection' (counts

@@ -1,0 +1,98 @@
+"""Rules that a model on a server judges: what it is asked, how its answer is read, and what counts as a failure."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from served_model import NAME, make_model, serving
+
+from rljax.rewards.constitution import constitution
+from rljax.rewards.correctness import Failed
+from rljax.rewards.protocol import judge
+from rljax.rewards.served_judge import KEY, yes_or_no
+
+
+@contextmanager
+def judging(answer):
+    """A server whose model gives `answer(question)`; yields its address, the requests' bodies and their keys."""
+    bodies, keys = [], []
+
+    class Handler(BaseHTTPRequestHandler):
+        def reply(self, content, status=200):
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(content).encode())
+
+        def do_GET(self):
+            self.reply({"data": [{"id": "first"}, {"id": "second"}]})
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            bodies.append(body)
+            keys.append(self.headers["Authorization"])
+            text = answer(body["messages"][0]["content"])
+            self.reply({"choices": [{"message": {"content": text}}]}, 200 if text != "broken" else 500)
+
+        def log_message(self, *arguments):
+            del arguments
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", bodies, keys
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def polite(question):
+    """What the model answers: it depends on the text, which comes before the question."""
+    text = question.partition("Question about the text:")[0]
+    return next((reply for word, reply in REPLIES.items() if word in text), "No, it is not.")
+
+
+REPLIES = {"please": " Yes.", "perhaps": "Maybe", "crash": "broken", "nothing": None}
+
+
+def test_the_answers_are_read_in_order(monkeypatch):
+    monkeypatch.setenv(KEY, "secret")
+    done = []
+    with judging(polite) as (url, bodies, keys):
+        found = yes_or_no("Is it polite?", url)(
+            ["please", "go", "perhaps", "crash", "nothing"], lambda *at: done.append(at)
+        )
+    assert found[:2] == [True, False]
+    assert [one.kind for one in found[2:]] == ["raised"] * 3
+    assert "the judge answered 'Maybe', not yes or no" in found[2].reason
+    assert done == [(n, 5) for n in range(1, 6)]
+    assert {body["model"] for body in bodies} == {"first"}
+    assert all("Is it polite?" in body["messages"][0]["content"] and body["temperature"] == 0 for body in bodies)
+    assert set(keys) == {"Bearer secret"}
+
+
+def test_a_rule_is_broken_where_the_model_says_no():
+    with judging(polite) as (url, bodies, _):
+        rules = {"kind": {"judged": {"question": "Is it polite?", "at": url, "model": "second"}, "weight": 2}}
+        scores = judge(constitution(rules | {"brief": {"max_words": 1}}), ["?"] * 3, ["please", "go away", "perhaps"], {})
+    assert scores.total.tolist() == [0.0, -3.0, 0.0]
+    assert scores.valid.tolist() == [True, True, False]
+    assert {body["model"] for body in bodies} == {"second"}
+
+
+def test_a_server_that_is_gone_judges_nothing():
+    with judging(polite) as (url, *_):
+        pass
+    (one,) = yes_or_no("Is it polite?", url)(["please"], None)
+    assert isinstance(one, Failed)
+    assert url in one.reason
+
+
+def test_the_librarys_own_server_can_be_asked(tmp_path):
+    with serving(make_model(tmp_path / "model")) as (url, _):
+        found = yes_or_no("Is it polite?", url)(["please", "go"], None)
+        named = yes_or_no("Is it polite?", url, "absent")(["please"], None)
+    for one in found:  # its weights are random, so its answer is neither yes nor no
+        assert "not yes or no" in one.reason
+    assert isinstance(named[0], Failed)
+    assert NAME != "absent"
