@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding
@@ -18,9 +18,6 @@ from rljax.models import Decoder, Params
 from rljax.parallel import is_on_cpus, row_shards
 from rljax.rollout.request import Request
 from rljax.rollout.sampling import empty_rows, rows_shardings
-
-if TYPE_CHECKING:
-    from rljax.rollout.paged import PagedSlots
 
 PROMPT_TOKENS_AT_ONCE = 8_192
 """Number of prompt tokens that a device reads at once, unless a single prompt is longer."""
@@ -247,17 +244,6 @@ class FittingSlots:
             return self.peak(Caches(each * row, read * prompt, each * devices, **of_decode))
 
         return count
-
-
-def fitting_slots(
-    decoder: Decoder, mesh: Mesh, memory: int, *, share: float | None, **options: Any
-) -> "FittingSlots | PagedSlots":
-    """Return a `FittingSlots`; if there is an expected `share` of the longest response, one for keys and values in pages."""
-    if share is None:
-        return FittingSlots(decoder, mesh, memory, **options)
-    from rljax.rollout.paged import PagedSlots  # noqa: PLC0415  most runs have no pages
-
-    return PagedSlots(decoder, mesh, memory, share=share, **options)
 
 
 def row_bytes(decoder: Decoder, params: Weights, mesh: Mesh, length: int, budget: int) -> int:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,13 @@ from jaxtyping import PyTree
 
 from rljax.algorithms import Algorithm
 from rljax.errors import InputError
-from rljax.models import Params, Policy
+from rljax.models import Decoder, Params, Policy
 from rljax.models.adapters import Base, init_adapter
 from rljax.models.axes import mesh_for_sampling, sampler_weights, shards_of
 from rljax.parallel import mesh_of, policy_shardings, replicated, row_shards, with_places
 from rljax.records import required
 from rljax.rollout.environment import Environment
-from rljax.rollout.slots import FittingSlots, compiled_rows, fitting_slots, peak_bytes, turn_bytes
+from rljax.rollout.slots import FittingSlots, compiled_rows, peak_bytes, turn_bytes
 from rljax.settings.sizes import byte_count
 from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
 from rljax.training.objective.algorithm import add_correction, keeps_reference, make_algorithm, settings_for
@@ -155,10 +155,8 @@ def sharding_changes(config: TrainConfig, count: int) -> list[Change]:
 
 def adapter_changes(config: TrainConfig) -> list[Change]:
     """Return changes that train an adapter and quantize the model under it, where the settings allow it."""
-    changes: list[Change] = []
     can_adapt = not config.optimization.freeze and config.algorithm.anchor is None and config.model.images is None
-    if config.adapter.rank is None and can_adapt:
-        changes.append(("--lora-rank 16", {"lora_rank": 16}))
+    changes: list[Change] = [("--lora-rank 16", {"lora_rank": 16})] if config.adapter.rank is None and can_adapt else []
     if config.adapter.quantize is None and (config.adapter.rank is not None or can_adapt):
         rank = 16 if config.adapter.rank is None else config.adapter.rank
         changes.append(("--quantize nf4", {"lora_rank": rank, "quantize": "nf4"}))
@@ -201,6 +199,15 @@ USUAL_SLOTS = 256
 LOGITS = 4
 """Number of float32 arrays over the vocabulary that exist while a token is sampled: the logits, the logits divided by the
 temperature, the logits truncated to the likeliest tokens, and the log-probabilities."""
+
+
+def fitting_slots(decoder: Decoder, mesh: Mesh, memory: int, *, share: float | None, **options: Any) -> FittingSlots:
+    """Return a `FittingSlots`; if there is an expected `share` of the longest response, one for keys and values in pages."""
+    if share is None:
+        return FittingSlots(decoder, mesh, memory, **options)
+    from rljax.rollout.paged import PagedSlots  # noqa: PLC0415  most runs have no pages
+
+    return PagedSlots(decoder, mesh, memory, share=share, **options)
 
 
 def decode_slots(
@@ -364,9 +371,6 @@ def check_room(
         held = state_bytes(*state_shapes(config, algorithm, policy, mesh, optimizer=optimizer, options=options))
         return _needs(config, policy, mesh, prompt_length, environment, held)
 
-    def measure(config: TrainConfig) -> int:
-        return needs_of(config, mesh_of(config.devices)).total
-
     if policy.shapes is None:
         return None
     needs = needs_of(config, mesh)
@@ -377,9 +381,10 @@ def check_room(
         return _left(needs, room)
     changes: list[Change] = [(f"--cache-memory {left}B", {"cache_memory": f"{left}B"})] if left > 0 else []
     changes += [*sharding_changes(config, mesh.size), *adapter_changes(config)]
+    trial = try_changes(config, changes, lambda changed: needs_of(changed, mesh_of(changed.devices)).total, room)
     old = f" (with old parameters of {lag} steps, for sampler_delay={lag})" if (lag := config.sampling.lag) else ""
     raise InputError(
-        f"{needs.refusal('training state', mesh, room, old)} {_advice(try_changes(config, changes, measure, room))} `rljax plan` "
+        f"{needs.refusal('training state', mesh, room, old)} {_advice(trial)} `rljax plan` "
         "with the same flags shows what else a run needs."
     )
 
