@@ -216,6 +216,8 @@ class Adaptation:
         self._log = read_log(run.folder.path / FEEDBACK)
         self._best = best_of(run.folder.path / UPDATES)
         self._shown: set[str] = set()
+        self._rejected = 0
+        """Number of rejected lines since the last batch, which the log does not have yet."""
         self._bad: dict[Place, BadRowError] = {}
 
     def phase(self) -> Phase:
@@ -241,7 +243,8 @@ class Adaptation:
     def say_outcome(self) -> None:
         """Report how many lines were used up, and what to type next."""
         place, log = shlex.quote(str(self._run.folder.path)), self._log
-        lines = [f"Lines learned from: {len(log.rewards(len(log.rows)))}, rejected: {len(log.rejected())}."]
+        rejected = len(log.rejected()) + self._rejected
+        lines = [f"Lines learned from: {len(log.rewards(len(log.rows)))}, rejected: {rejected}."]
         lines.append(f"Adapted run: {place}; `rljax eval {place}` and `rljax sample {place}` open it.")
         if self._learner.setup.policy.contents is not None:
             lines.append(f"`rljax export {place} my-model` writes its model as a folder.")
@@ -302,6 +305,7 @@ class Adaptation:
             content = as_lines([{name: row[name] for name in kept} for row in rows])
             self._run.write("the rejected lines", lambda: atomic_write(file, content))
         self._shown.update(notes)
+        self._rejected = len(found.rejected) if len(found.examples) < self._config.batch else 0
 
     def _tell_left(self, lines: int) -> None:
         """Report the part of the queue that is left for the next time."""

@@ -17,7 +17,6 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
-from rljax.data.bad_rows import describe as describe_faults
 from rljax.evaluation.greedy import evaluate
 from rljax.files import atomic_write
 from rljax.models import count_parameters
@@ -250,11 +249,4 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
         trained = count_parameters(setup.critic.learned(required(state.critic, "state.critic").params))
         start = "the policy" if config.critic.start is None else config.critic.start
         lines.insert(3, f"critic from {start}: {trained:,} trainable parameters")
-    dropped = train.dropped + heldout.dropped
-    if dropped:
-        lines.append(
-            f"{dropped} prompts are longer than max_prompt_tokens={config.data.max_prompt_tokens} and were left out"
-        )
-    if setup.faults:
-        lines.append(f"data: {describe_faults(setup.faults)}")
     return lines

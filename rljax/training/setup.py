@@ -9,7 +9,7 @@ import optax
 from jax.sharding import Mesh
 
 from rljax.algorithms import Algorithm
-from rljax.data.bad_rows import Fault
+from rljax.data.bad_rows import describe as describe_faults
 from rljax.data.problem import Problem
 from rljax.data.prompts import (
     Demonstrations,
@@ -42,7 +42,7 @@ from rljax.training.objective.critic import Critic, make_critic
 from rljax.training.objective.optimizer import check_freeze, policy_optimizer, with_frozen, without_frozen
 from rljax.training.parts.adapter import make_base, merge_adapter
 from rljax.training.parts.policy import choose_policy
-from rljax.training.parts.problems import check_images, make_stream, problems_of_run
+from rljax.training.parts.problems import check_images, make_stream, note_omission, problems_of_run
 from rljax.training.parts.reward import make_step_reward, notes_on_reward, reward_groups
 from rljax.training.parts.seams import BUILT_IN, Seams, check_parts
 from rljax.training.parts.tokenizer import make_tokenizer, unused_folder_settings
@@ -80,8 +80,6 @@ class Setup(NamedTuple):
     """Number of token slots per prompt."""
     order: PromptStream
     """Order of the training prompts."""
-    faults: Sequence[Fault]
-    """Bad rows of the dataset, if they do not stop the run."""
     omissions: Sequence[str]
     """Messages about good rows that are not used: how many, and why."""
     compare: Compare
@@ -195,9 +193,13 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
         heldout=replace(worker, prompts=heldout).greedy(),
         prompt_length=prompt_length,
         order=make_stream(config, train.problems),
-        faults=problems.faults,
         omissions=[
             *problems.omissions,
+            *note_omission(
+                train.dropped + heldout.dropped,
+                f"their prompts are longer than max_prompt_tokens={config.data.max_prompt_tokens}",
+            ),
+            *([describe_faults(problems.faults)] if problems.faults else []),
             *notes_on_model(config, train.problems, tokenizer),
             *notes_on_reward(config, (*train.problems, *heldout.problems)),
         ],
@@ -254,7 +256,6 @@ def plan_setup(
         heldout=absent,
         prompt_length=0,
         order=absent,
-        faults=(),
         omissions=(),
         compare=scores_alone(make_score(policy, config.sampling.temperature)),
         supervised_score=make_supervised_score(policy, config.sampling.temperature),

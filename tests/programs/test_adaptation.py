@@ -216,6 +216,7 @@ def test_lines_wait_for_a_full_batch_and_bad_ones_are_rejected(served, tmp_path,
     assert f"{queue}, line 4, column 'prompt': the prompt has" in text
     assert f"{BATCH - 1} lines are too few for a batch of {BATCH}; they wait" in text
     assert f"The last line of {queue} has no line end" in text
+    assert "Lines learned from: 0, rejected: 3." in text
     rejects = read_log(tmp_path / "adapted", "rejects.jsonl")
     assert [row["line"] for row in rejects] == [2, 3, 4]
     assert rejects[0]["text"] == "{"

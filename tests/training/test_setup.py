@@ -69,8 +69,13 @@ def test_bad_rows_are_errors_or_are_reported(tmp_path):
     file = write_jsonl(tmp_path / "sums.jsonl", [*rows[:3], "{broken", *rows[3:]])
     with pytest.raises(InputError, match="line 4"):
         make_setup(TINY.replace(dataset=file))
+    rows.append({"prompt": "1" * 50 + "+1=", "answer": "2"})
+    file = write_jsonl(tmp_path / "sums.jsonl", [*rows[:3], "{broken", *rows[3:]])
     setup = make_setup(TINY.replace(dataset=file, on_error="drop"))
-    assert [fault.place for fault in setup.faults] == ["line 4"]
+    long, bad = (next(note for note in setup.omissions if word in note) for word in ("longer", "line 4"))
+    limit = setup.config.data.max_prompt_tokens
+    assert long == f"1 row is left out: their prompts are longer than max_prompt_tokens={limit}"
+    assert bad.startswith("1 bad row left out.")
     assert len(setup.train.prompts.tokens) + len(setup.heldout.prompts.tokens) == 20
 
 
