@@ -355,6 +355,7 @@ def test_experiments_are_found_and_document_their_command():
         "algorithm_by_phase",
         "dapo_on_a_page",
         "lifted_claims",
+        "pruned_answers",
         "quantized_answers",
         "search_costs",
         "selector",

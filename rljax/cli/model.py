@@ -62,14 +62,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Export:
-    """Write a run's model as a Hugging Face folder.
+    """Write the model of a run, or of another model folder, as a Hugging Face folder.
 
     The folder contains config.json, safetensors, generation_config.json, and the tokenizer of the run with its chat template.
     AutoTokenizer, AutoModelForCausalLM, `rljax sample` and `rljax train --model` open it.
     """
 
     target: tyro.conf.Positional[str]
-    """Folder of a run or of its checkpoint (RUN/checkpoints/last)."""
+    """Folder of a run, of its checkpoint (RUN/checkpoints/last), or of a model."""
     folder: tyro.conf.Positional[Path]
     """Folder to write; it must not exist yet."""
     checkpoint: Literal["best", "last"] = "best"
@@ -80,6 +80,9 @@ class Export:
     """Maximum size of a file of weights, such as 5GB; larger models are split into several files with an index."""
     quantize: Literal["int8", "int4"] | None = None
     """Store the matrices of the layers as integers; transformers with the package compressed-tensors, vLLM and rljax open them."""
+    prune: str | None = None
+    """Set the smallest weights of each matrix of the layers to zero: a share such as 0.5, or N:M, such as 2:4, to keep N of M
+    adjacent inputs. The folder is not smaller; hardware that skips zeros needs the pattern."""
     adapter: bool = False
     """For a run with --lora-rank: write only the low-rank adapter, as a folder that `peft` opens; otherwise the adapter is merged
     into the model."""
@@ -164,6 +167,7 @@ def run_export(command: Export) -> int:
         max_shard_size=command.max_shard_size,
         adapter=command.adapter,
         quantize=command.quantize,
+        prune=command.prune,
         push=command.push,
         private=command.private,
     )

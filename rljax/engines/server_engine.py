@@ -4,6 +4,7 @@ The weights are passed as a model folder on a disk that both processes can read.
 a step that samples several times publishes once.
 """
 
+import math
 import shutil
 import tempfile
 import weakref
@@ -188,6 +189,15 @@ class ServerEngine:
 
     def _response(self, request: Request, reply: Reply) -> Response:
         """Check a reply, and convert it to a response."""
+        if not all(type(token) is int for token in reply.tokens):
+            raise InputError(
+                f"the server {self.http.url} returned a token id that is not an integer: {reply.tokens!r:.200}."
+            )
+        for logp in (reply.behaviour_logp, reply.policy_logp):
+            if not all(isinstance(value, int | float) and math.isfinite(value) for value in logp):
+                raise InputError(
+                    f"the server {self.http.url} returned a log-probability that is not a finite number: {logp!r:.200}."
+                )
         tokens, behaviour = np.asarray(reply.tokens, np.int32), np.asarray(reply.behaviour_logp, np.float32)
         policy = np.asarray(reply.policy_logp, np.float32)
         if not tokens.size or not tokens.shape == behaviour.shape == policy.shape:

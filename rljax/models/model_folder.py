@@ -110,6 +110,11 @@ class Tensor(NamedTuple):
         return tuple(jax.eval_shape(self.layout, *shapes).shape)
 
     @property
+    def is_layer_matrix(self) -> bool:
+        """Whether this is the matrix `[out, in]` of a linear layer inside a transformer layer."""
+        return self.name.startswith("model.layers.") and self.name.endswith("_proj.weight")
+
+    @property
     def size(self) -> int:
         """Bytes in the file."""
         return self.parameters * self.dtype.itemsize

@@ -40,7 +40,7 @@ def packed_contents(contents: ModelContents, kind: str) -> ModelContents:
     """
     if kind not in BITS:
         raise InputError(f"quantize={kind!r} is unknown; choose one of {', '.join(BITS)}.")
-    bits, matrices = BITS[kind], [tensor for tensor in contents.tensors if _is_matrix(tensor)]
+    bits, matrices = BITS[kind], [tensor for tensor in contents.tensors if tensor.is_layer_matrix]
     if not matrices or any(".experts." in tensor.name for tensor in matrices):
         raise InputError(f"quantize={kind!r} supports only layers with matrices and without experts; leave it out.")
     group = next((size for size in GROUPS if all(tensor.shape[1] % size == 0 for tensor in matrices)), None)
@@ -53,13 +53,9 @@ def packed_contents(contents: ModelContents, kind: str) -> ModelContents:
     tensors = [
         part
         for tensor in contents.tensors
-        for part in (_pack_tensor(tensor, bits, group) if _is_matrix(tensor) else [tensor])
+        for part in (_pack_tensor(tensor, bits, group) if tensor.is_layer_matrix else [tensor])
     ]
     return ModelContents(dict(contents.config) | {"quantization_config": _description(bits, group)}, tuple(tensors))
-
-
-def _is_matrix(tensor: Tensor) -> bool:
-    return tensor.name.startswith("model.layers.") and tensor.name.endswith("_proj.weight")
 
 
 def _pack_tensor(tensor: Tensor, bits: int, group: int) -> list[Tensor]:

@@ -13,6 +13,7 @@ from rljax.models.adapters import Adapter
 from rljax.models.huggingface import locate, read_config
 from rljax.models.model_folder import MAX_SHARD_SIZE, byte_count
 from rljax.models.peft_folder import save_adapter
+from rljax.models.pruning import Pattern, pruned_contents, read_pattern
 from rljax.parallel import agree, fetch, mesh_of, on_first, together
 from rljax.parallel.memory import device_bytes
 from rljax.programs.trained_policy import Which, find_run, fit_devices, open_adapter, parameters_of
@@ -54,11 +55,12 @@ def export(
     max_shard_size: str = MAX_SHARD_SIZE,
     adapter: bool = False,
     quantize: str | None = None,
+    prune: str | None = None,
     push: str | None = None,
     private: bool = False,
     client: Client | None = None,
 ) -> Path:
-    """Write a run's model to a folder that `AutoTokenizer`, `AutoModelForCausalLM` and `rljax.load` can open.
+    """Write a model to a folder that `AutoTokenizer`, `AutoModelForCausalLM` and `rljax.load` can open.
 
     The folder contains config.json, safetensors, generation_config.json, and the run's tokenizer with its chat template. The
     weights pass through the host one tensor at a time. A model that was trained from a checkpoint keeps its config.json and
@@ -66,7 +68,7 @@ def export(
     several hosts, all processes call this together, and the first one writes.
 
     Args:
-        target: folder of a run, or of one of its checkpoints (`RUN/checkpoints/last`).
+        target: folder of a run, of one of its checkpoints (`RUN/checkpoints/last`), or of a model.
         folder: where to write; it must not exist yet, and appears when it is complete.
         which: "best" or "last" checkpoint of a run.
         policy: the policy that was passed to `train`, if any.
@@ -76,6 +78,8 @@ def export(
             merged into the exported model.
         quantize: "int8" or "int4" stores the matrices of the layers as integers, which `transformers` (with the package
             compressed-tensors), vLLM and rljax open.
+        prune: "0.5" sets this share of the weights in each matrix of the layers to zero, the smallest ones; "N:M" keeps N of M
+            adjacent inputs.
         push: repository on the Hugging Face hub, OWNER/NAME, to which the folder is also uploaded.
         private: whether a repository that does not exist yet is created as private.
         client: uploads the folder, instead of `huggingface_hub.HfApi()`.
@@ -84,22 +88,25 @@ def export(
         The folder.
 
     Raises:
-        InputError: the folder exists, the target is not a run with checkpoints, the policy is missing or cannot be saved, a value
-            is unknown, there is no adapter or its base has changed, or the hub cannot be reached.
+        InputError: the folder exists, the target is no run with checkpoints and no model folder, the policy is missing or
+            cannot be saved, a value is unknown, there is no adapter or its base has changed, or the hub cannot be reached.
     """
     folder, limit = Path(folder), byte_count(max_shard_size)
-    agree("arguments of the export", repr((str(target), str(folder), which, dtype, limit, adapter, quantize, push)))
+    agree("arguments of the export", repr((str(target), str(folder), which, dtype, limit, adapter, quantize, prune, push)))
     together(lambda: check_new(folder))
+    pattern = None if prune is None else read_pattern(prune)
     uploads: list[Client] = []
     if push is not None:
         on_first(lambda: uploads.append(check_push(push, client)))
     config, run, place, policy, mesh, extra = together(lambda: model_of(target, which, policy))
     if adapter:
-        check_alone(config, dtype, quantize)
-        factors = open_adapter(config, policy, mesh, run, place).params
+        check_alone(config, dtype, quantize, prune)
+        factors = open_adapter(config, policy, mesh, required(run, "run"), place).params
         atomically(folder, lambda part: write_adapter(part, config, factors, extra))
     else:
         params = parameters_of(config, policy, mesh, run, place)
+        if pattern is not None:
+            policy = pruned_policy(policy, pattern)
         form = {"dtype": dtype, "quantize": quantize, "max_shard_bytes": limit}
         atomically(folder, lambda part: save_model(part, policy, params, extra, **form))
     if push is not None:
@@ -109,13 +116,15 @@ def export(
 
 def model_of(
     target: str | Path, which: Which, policy: Policy | None
-) -> tuple[TrainConfig, RunFolder, str, Policy, Mesh, Companions]:
-    """Return settings, folder, checkpoint, policy and mesh of a run to export, and the files that accompany the weights."""
+) -> tuple[TrainConfig, RunFolder | None, str, Policy, Mesh, Companions]:
+    """Return settings, folder, checkpoint, policy and mesh of what is exported, and the files that accompany the weights."""
     run, place = find_run(target, which)
-    if run is None:
-        raise InputError(f"{str(target)!r} is not the folder of a run with checkpoints; give one that `rljax train` made.")
-    folder = RunFolder.open(run)
-    config, needed = read_saved_settings(folder.config)
+    if run is None and not (Path(target) / "config.json").is_file():
+        raise InputError(
+            f"{str(target)!r} is not the folder of a run with checkpoints, nor of a model; give one that `rljax train` made."
+        )
+    folder = None if run is None else RunFolder.open(run)
+    config, needed = (TrainConfig.flat(model=str(target)), ()) if folder is None else read_saved_settings(folder.config)
     config = config.replace(attention="blockwise")  # the devices may differ from those of the run
     check_parts(Seams(policy))
     if policy is None:
@@ -126,7 +135,20 @@ def model_of(
     if policy is None:
         policy = make_policy(config.model, tokenizer, mesh)
     check_loaded(config, policy, mesh, device_bytes(mesh))
-    return config, folder, place, policy, mesh, companions(config, tokenizer)
+    extra = companions(config, tokenizer)
+    return config, folder, place, policy, mesh, extra if folder is not None else extra._replace(sampling=None)
+
+
+def pruned_policy(policy: Policy, pattern: Pattern) -> Policy:
+    """Return the policy with contents of its model folder that are pruned.
+
+    Raises:
+        InputError: the policy writes its own folder.
+    """
+    contents = policy.contents
+    if contents is None:
+        raise InputError("prune cannot apply to a policy that writes its own folder; leave it out.")
+    return policy._replace(contents=lambda params: pruned_contents(contents(params), pattern))
 
 
 def check_new(folder: Path) -> None:
@@ -190,13 +212,14 @@ def push_folder(client: Client, folder: Path, repository: str, *, private: bool)
         ) from error
 
 
-def check_alone(config: TrainConfig, dtype: str | None, quantize: str | None = None) -> None:
-    """Refuse to write an adapter alone if there is none, if its base is in no folder, or if a dtype or rounding is chosen.
+def check_alone(config: TrainConfig, dtype: str | None, quantize: str | None = None, prune: str | None = None) -> None:
+    """Refuse to write an adapter alone if there is none, if its base is in no folder, or if its weights would be changed.
 
     Args:
         config: settings of the run.
         dtype: chosen dtype of the weights, if any.
         quantize: chosen type of integers, if any.
+        prune: chosen share of zeros, if any.
 
     Raises:
         InputError: the message says what to do.
@@ -208,7 +231,7 @@ def check_alone(config: TrainConfig, dtype: str | None, quantize: str | None = N
             "this run's adapter changes a model that began with random weights, which are in no folder that `peft` could open; "
             "leave --adapter out, and the adapter is merged in."
         )
-    for name, value in {"dtype": dtype, "quantize": quantize}.items():
+    for name, value in {"dtype": dtype, "quantize": quantize, "prune": prune}.items():
         if value is not None:
             raise InputError(f"{name}={value!r} cannot apply to an adapter, which is float32; leave it out.")
 

@@ -153,6 +153,23 @@ def test_it_trains_asynchronously_and_resumes(server, folder, tmp_path):
     assert [row["staleness"] for row in parts] == [0, 1, 1, 1]
 
 
+def test_log_probabilities_of_another_temperature_raise_the_alarm(server, folder, tmp_path, monkeypatch):
+    ask = ServerEngine._ask
+
+    def ask_with_another_temperature(self, requests):
+        return [
+            reply._replace(
+                **{name: [2 * logp for logp in getattr(reply, name)] for name in ("behaviour_logp", "policy_logp")}
+            )
+            for reply in ask(self, requests)
+        ]
+
+    monkeypatch.setattr(ServerEngine, "_ask", ask_with_another_temperature)
+    config = config_of(folder, run=str(tmp_path / "run"), engine_url=server[0], steps=6)
+    rljax.train(config, reward=even_length, problems=(ROWS[:6], ROWS[6:]))
+    assert "sampler_gap" in (tmp_path / "run" / "alarms.jsonl").read_text()
+
+
 def test_a_server_that_has_lost_its_weights_gets_them_again(folder, opened):
     with serving(folder) as (url, served):
         engine, requests = engine_at(url, opened, folder), requests_of(sampling_of(opened))
@@ -279,6 +296,10 @@ class Answer:
         ({"sampler_logprobs": [-1.0]}, "2 tokens, 1 log-probabilities of the sampler"),
         ({"token_ids": [], "sampler_logprobs": [], "logprobs": {"token_logprobs": []}}, "at least one token"),
         ({"token_ids": [7, 9999]}, "has another model"),
+        ({"sampler_logprobs": [None, -1.0]}, "log-probability that is not a finite number"),
+        ({"sampler_logprobs": ["a", -1.0]}, "log-probability that is not a finite number"),
+        ({"token_ids": [7, None]}, "token id that is not an integer"),
+        ({"token_ids": [7, 2.5]}, "token id that is not an integer"),
         ({"finish_reason": "abort"}, "with 'abort'"),
         ({"weights_version": 3}, "something else also publishes"),
         ({"weights_version": 0}, "lost its weights 5 times"),

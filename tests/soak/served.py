@@ -72,12 +72,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--garbage", type=int, default=5_000)
+    parser.add_argument("--paged-cache", help="the server's flag; by default it is left out")
     parser.add_argument("--result", type=Path, required=True)
     options = parser.parse_args()
     busy = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(Path(folder) / NAME)
-        with server_process(model, "--context", "128", "--max-response-tokens", "64") as (process, url):
+        pages = () if options.paged_cache is None else ("--paged-cache", options.paged_cache)
+        with server_process(model, "--context", "128", "--max-response-tokens", "64", *pages) as (process, url):
             begun = time.monotonic()
             try:
                 times, rows, tokens = asyncio.run(load(url, process.pid, options.requests))

@@ -1,0 +1,95 @@
+"""Set the smallest weights of a model's layers to zero, before it is written.
+
+The zeros are part of the matrices, so every program opens the folder; it is not smaller. Hardware that skips zeros needs the
+pattern N:M, such as 2:4 for NVIDIA GPUs since the A100.
+
+Axes: O outputs, I inputs of a linear layer.
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from rljax.errors import InputError
+from rljax.models.model_folder import ModelContents, Tensor
+
+
+class Pattern(NamedTuple):
+    """Which weights are set to zero."""
+
+    share: float
+    """Share of the weights of a matrix."""
+    group: int | None = None
+    """Number of adjacent inputs in each of which this share is set to zero; None: in the matrix as a whole."""
+
+
+def read_pattern(text: str) -> Pattern:
+    """Read a share, such as `0.5`, or `N:M`: N of M adjacent inputs are kept.
+
+    Raises:
+        InputError: the text is neither.
+
+    Example:
+        >>> read_pattern("0.3"), read_pattern("1:4")
+        (Pattern(share=0.3, group=None), Pattern(share=0.75, group=4))
+    """
+    pair = re.fullmatch(r"(\d+):(\d+)", text)
+    if pair and 0 < int(pair[1]) < int(pair[2]):
+        return Pattern(1 - int(pair[1]) / int(pair[2]), int(pair[2]))
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise InputError(f"prune is {text!r}; give a share of the weights above 0 and below 1, or N:M such as 2:4.")
+    return Pattern(share)
+
+
+def prune_matrix(matrix: Float[np.ndarray, "O I"], pattern: Pattern) -> Float[np.ndarray, "O I"]:
+    """Set the weights with the smallest absolute values to zero.
+
+    Args:
+        matrix: W.
+        pattern: share s, and size M of a group. ⌊s O I⌋ weights of the matrix become zero; with groups, s M of each M adjacent
+            inputs of an output.
+
+    Source:
+        arXiv:2104.08378 for the pattern 2:4.
+
+    Example:
+        >>> prune_matrix(np.array([[0.1, -2.0, 0.5, 3.0]]), Pattern(0.5, group=4)).tolist()
+        [[0.0, -2.0, 0.0, 3.0]]
+    """
+    groups = matrix.reshape(-1, matrix.size if pattern.group is None else pattern.group)
+    count = int(pattern.share * groups.shape[1] + 1e-9)
+    smallest = np.argpartition(np.abs(groups), max(count - 1, 0), axis=1)[:, :count]
+    pruned = groups.copy()
+    np.put_along_axis(pruned, smallest, 0, axis=1)
+    return pruned.reshape(matrix.shape)
+
+
+def pruned_contents(contents: ModelContents, pattern: Pattern) -> ModelContents:
+    """Prune the matrices of a model's layers; embedding, head, norms and biases are unchanged.
+
+    Raises:
+        InputError: the layers have no matrices, or a number of inputs that a group does not divide.
+    """
+    matrices = [tensor for tensor in contents.tensors if tensor.is_layer_matrix]
+    if not matrices:
+        raise InputError("prune supports only layers whose matrices are linear layers in the folder; leave it out.")
+    odd = next((tensor for tensor in matrices if pattern.group and tensor.shape[1] % pattern.group), None)
+    if odd is not None:
+        raise InputError(
+            f"prune: {odd.name} has {odd.shape[1]} inputs, which groups of {pattern.group} do not divide; give a share such as 0.5."
+        )
+    tensors = tuple(_prune_tensor(tensor, pattern) if tensor.is_layer_matrix else tensor for tensor in contents.tensors)
+    return contents._replace(tensors=tensors)
+
+
+def _prune_tensor(tensor: Tensor, pattern: Pattern) -> Tensor:
+    def layout(*arrays: np.ndarray) -> np.ndarray:
+        return prune_matrix(np.asarray(tensor.layout(*arrays)), pattern)
+
+    return tensor._replace(layout=layout, sizes=tensor.shape)
