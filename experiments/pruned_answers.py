@@ -129,7 +129,7 @@ def main(arguments: Arguments) -> None:
     rows = add_missing_rows(file, wanted, partial(row_of, arguments), settings=lambda _: settings)
     caption = (
         "greedy accuracy with its 95 % interval, and answers whose tokens equal those of the exact model. A pruned folder has the "
-        "size of an exact one."
+        "size of an exact one. The weights of SmolLM2 were dequantized from 4 bits."
     )
     write_page(file, f"python experiments/pruned_answers.py {' '.join(arguments.targets)}", caption, report_of(rows))
 

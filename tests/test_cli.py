@@ -360,6 +360,7 @@ def test_experiments_are_found_and_document_their_command():
         "search_costs",
         "selector",
         "serving_filters",
+        "stratified_sampling",
         "tool_throughput",
         "vapo_on_a_page",
     }
