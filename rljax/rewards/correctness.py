@@ -46,6 +46,16 @@ class Unfinished(float):
     reason: str
 
 
+def wrong_if_late(outcome: object) -> object:
+    """Turn an answer that took too long to judge into a wrong one, `Unfinished`; other outcomes are unchanged.
+
+    Example:
+        >>> wrong_if_late(Failed("timed_out", "no answer within 2 s")), wrong_if_late(1.0)
+        (0.0, 1.0)
+    """
+    return Unfinished(outcome.reason) if isinstance(outcome, Failed) and outcome.kind == "timed_out" else outcome
+
+
 class Unstated(float):
     """The reward 0 of one completion that states no answer in the form that the reward reads.
 

@@ -10,7 +10,7 @@ from typing import Any
 from rljax.errors import InputError
 from rljax.importing import check_optional
 from rljax.rewards.calling import Progress
-from rljax.rewards.correctness import Failed, Unfinished, reads, right_from
+from rljax.rewards.correctness import Failed, reads, right_from, wrong_if_late
 from rljax.rewards.extract import after_thought
 from rljax.rewards.pool import shared_pool
 from rljax.text import one_line
@@ -54,10 +54,7 @@ def proof(
     for place, found in zip(judged, pool.map(items, progress), strict=True):
         if found == FAULTY:
             raise InputError(_fault(str(answer[place])))
-        if isinstance(found, Failed) and found.kind == "timed_out":
-            verdicts[place] = Unfinished(found.reason)
-        else:
-            verdicts[place] = found
+        verdicts[place] = wrong_if_late(found)
     return verdicts
 
 

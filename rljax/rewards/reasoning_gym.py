@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from rljax.importing import check_optional, import_optional
-from rljax.rewards.correctness import Failed, Unfinished, reads, right_from
+from rljax.rewards.correctness import Failed, reads, right_from, wrong_if_late
 from rljax.rewards.extract import tagged_text
 from rljax.rewards.pool import shared_pool
 
@@ -66,10 +66,7 @@ def reasoning_gym(
     pool = shared_pool(f"{own}score", seconds=SECONDS, memory=MEMORY_BYTES, begin=f"{own}load", confined=True)
     scores: list[Any] = [None] * len(completions)
     for position, score_of_answer in zip(judged, pool.map(items, progress), strict=True):
-        if isinstance(score_of_answer, Failed) and score_of_answer.kind == "timed_out":
-            scores[position] = Unfinished(score_of_answer.reason)
-        else:
-            scores[position] = score_of_answer
+        scores[position] = wrong_if_late(score_of_answer)
     return scores
 
 
