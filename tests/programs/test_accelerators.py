@@ -1,7 +1,6 @@
-"""The programs of a step compile for H100s, which need not be present, and need no more than they do now.
+"""The programs of a step compile for H100s and TPUs, which need not be present, and need no more than they do now.
 
-A test is skipped if the compiler is not installed. The figures are those of jax-cuda13-plugin 0.10.2. `test_topology.py` compiles
-steps for TPUs.
+A test is skipped if the compiler is not installed. The figures are those of jax-cuda13-plugin 0.10.2 and libtpu 0.0.42.1.
 """
 
 from dataclasses import replace
@@ -39,7 +38,8 @@ SHAPE = TransformerConfig(
 )
 PROMPT, RESPONSE, ROWS = 128, 128, 8
 """Tokens per prompt and per response, and rows decoded at once."""
-COMPILER = "jax_cuda13_plugin"
+COMPILERS = {"h": "jax_cuda13_plugin", "v": "libtpu"}
+"""First letter of the devices -> the package with their compiler."""
 GRPO = {"algorithm": "grpo", "algorithm_options": {"beta": 0.04}}
 LORA = {"algorithm": "grpo", "algorithm_options": {"beta": 0.0}, "lora_rank": 4}
 CRITIC = {"algorithm": "ppo", "fsdp": 4}
@@ -71,6 +71,11 @@ CASES = {
     "8 H100, windows, turns": Case("h100x8", SHARDED, ("update", "turns"), WINDOWS, 27.4, 14.7),
     "H100, LoRA": Case("h100x1", LORA, ("update",), {"attention": "cudnn"}, 70.2, 0),
     "H100, QLoRA": Case("h100x1", {**LORA, "quantize": "nf4"}, ("update",), {"attention": "cudnn"}, 64.4, 0),
+    "v5e, splash": Case("v5e:2x2", GRPO, ("update", "score", "sampling"), {"attention": "splash"}, 22.3, 0),
+    "4 v5e, splash, critic": Case("v5e:2x2", CRITIC, ("update", "critic"), {"attention": "splash"}, 11.9, 15.6),
+    "8 v5e, windows, turns": Case("v5e:2x4", SHARDED, ("update", "turns"), WINDOWS, 10.0, 15.9),
+    "v5e, LoRA": Case("v5e:2x2", LORA, ("update",), {}, 11.7, 0),
+    "v5e, QLoRA": Case("v5e:2x2", {**LORA, "quantize": "nf4"}, ("update",), {}, 63.1, 0),
 }
 
 
@@ -127,15 +132,17 @@ def compile_parts(case: Case) -> dict[str, list[Compiled]]:
     return {name: PARTS[name](*run) for name in case.programs}
 
 
-@pytest.fixture(autouse=True)
-def _compiler():
-    if find_spec(COMPILER) is None:
-        pytest.skip(f"{COMPILER} is not installed: nothing here compiles for H100s")
+def skip_without_compiler(topology: str) -> None:
+    """Skip a test if the compiler for these devices is not installed."""
+    compiler = COMPILERS[topology[0]]
+    if find_spec(compiler) is None:
+        pytest.skip(f"{compiler} is not installed: nothing compiles for {topology}")
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_compiles_and_needs_no_more_than_it_does_now(name):
     case = CASES[name]
+    skip_without_compiler(case.topology)
     programs = compile_parts(case)
     assert [len(programs[part]) for part in case.programs] == [4 if part == "sampling" else 1 for part in case.programs]
     (update,) = programs["update"]
@@ -143,7 +150,9 @@ def test_a_step_compiles_and_needs_no_more_than_it_does_now(name):
     assert sent_bytes(update) / 1e6 <= 1.1 * case.sent
 
 
-def test_advantages_compile():
-    place = jax.sharding.SingleDeviceSharding(topology_of("h100x1").devices[0])
+@pytest.mark.parametrize("topology", ["h100x1", "v5e:2x2"])
+def test_advantages_compile(topology):
+    skip_without_compiler(topology)
+    place = jax.sharding.SingleDeviceSharding(topology_of(topology).devices[0])
     row = jax.ShapeDtypeStruct((ROWS, RESPONSE), jnp.float32, sharding=place)
     assert jax.jit(gae).lower(row, row, row).compile().as_text()
