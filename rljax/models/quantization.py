@@ -133,6 +133,25 @@ QUANTIZERS: Mapping[str, Callable[..., Quantized]] = MappingProxyType({"int8": q
 """Name of a quantized type -> the function that rounds a matrix to it."""
 
 
+def _selected(codes: UInt8[Array, "*S"]) -> Float[Array, "*S"]:
+    """Return the level of each code by 15 selections, which fuse with the product; a TPU reads a table through 16 numbers per code.
+
+    Example:
+        >>> _selected(jnp.array([0, 7, 15], jnp.uint8)).tolist() == [LEVELS[0], LEVELS[7], LEVELS[15]]
+        True
+    """
+    values: list[Any] = [jnp.float32(level) for level in LEVELS]
+    for bit in range(4):
+        is_set = (codes >> bit) & 1 == 1
+        values = [jnp.where(is_set, high, low) for low, high in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
+
+
+def _levels(codes: UInt8[Array, "*S"]) -> Float[Array, "*S"]:
+    """Return the level of each code."""
+    return jax.lax.platform_dependent(codes, tpu=_selected, default=lambda codes: jnp.asarray(LEVELS, jnp.float32)[codes])
+
+
 def dequantize(held: Quantized) -> Float[Array, "*S"]:
     """Compute the float32 matrix that a quantized matrix represents.
 
@@ -147,7 +166,7 @@ def dequantize(held: Quantized) -> Float[Array, "*S"]:
     codes, scale, axis = jnp.asarray(held.codes), jnp.asarray(held.scale), held.axis
     if codes.dtype == jnp.uint8:
         pairs = jnp.stack([codes & 15, codes >> 4], axis=axis + 1)
-        values = jnp.asarray(LEVELS, jnp.float32)[pairs]
+        values = _levels(pairs)
     else:
         values = codes.astype(jnp.float32)
     count = scale.shape[axis]
