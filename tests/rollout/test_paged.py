@@ -18,6 +18,7 @@ from rljax.rollout import DecodingEngine, Request, Sampling, paged, slots
 from rljax.rollout.dialogue import RereadingDialogue, begin_dialogue
 from rljax.rollout.paged import PagedEngine, PagedSampler, PagedSlots, pool_sizes, steps_for
 from rljax.rollout.slots import FittingSlots
+from rljax.training.memory_plan import sampling_memory
 from rljax.training.worker import make_engine
 
 MODELS = {
@@ -188,6 +189,17 @@ def test_the_setting_reaches_the_engine_and_is_refused_where_it_cannot_work():
         SMALL.replace(paged_cache=0.5, engine_url="http://127.0.0.1:8000")
     with pytest.raises(InputError, match=r"paged_cache=0\.5 needs a decoder"):
         PagedEngine(policy.decoder._replace(paged=None), mesh, LONGEST, 8, share=0.5)
+
+
+def test_the_memory_plan_counts_pages():
+    """With responses of a tenth of the limit more rows fit, and they take the bytes of their pools."""
+    policy, mesh = transformer_policy(MODELS["grouped"], eos=1, mesh=(mesh := make_mesh(1, 1))), make_mesh(1, 1)
+    config = SMALL.replace(prompts=16, group_size=8, max_response_tokens=400, decode_slots=None, cache_memory="400KB")
+    usual = sampling_memory(config, policy, mesh, 8, left=None)
+    pages = sampling_memory(config.replace(paged_cache=0.1), policy, mesh, 8, left=None)
+    assert pages.rows > 3 * usual.rows
+    assert 200_000 < pages.cache <= 400_000
+    assert 200_000 < usual.cache <= 400_000
 
 
 def test_turns_with_pages_read_their_context_again():
