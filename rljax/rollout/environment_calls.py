@@ -55,7 +55,7 @@ class Batch:
         self.ended: SimpleQueue[tuple[int, Any]] = SimpleQueue()
         self.outcomes: dict[int, Any] = {}
         self.running: dict[int, tuple[float, threading.Thread | Future | None]] = {}
-        self.lock = threading.RLock()
+        self.lock, self.is_filling = threading.RLock(), False
         self._fill()
 
     def wait(self) -> list[Any]:
@@ -77,15 +77,22 @@ class Batch:
     def _fill(self) -> None:
         """Start calls while fewer than the limit are running."""
         with self.lock:
+            if self.is_filling:  # a call has ended as it began, within the loop below, which goes on
+                return
+            self.is_filling = True
             while self.waiting and len(self.running) < self.runner.max_concurrent and self.runner.is_open:
-                place, call = self.waiting.popleft()
-                self.running[place] = (time.monotonic(), None)
-                if iscoroutinefunction(call):
-                    self._await_in_loop(place, call())
-                    continue
-                thread = threading.Thread(target=self._run, args=(place, call), daemon=True, name="environment step")
-                self.running[place] = (self.running[place][0], thread)
-                thread.start()
+                self._begin(*self.waiting.popleft())
+            self.is_filling = False
+
+    def _begin(self, place: int, call: Call) -> None:
+        """Start a call; the lock must be held."""
+        self.running[place] = (time.monotonic(), None)
+        if iscoroutinefunction(call):
+            self._await_in_loop(place, call())
+            return
+        thread = threading.Thread(target=self._run, args=(place, call), daemon=True, name="environment step")
+        self.running[place] = (self.running[place][0], thread)
+        thread.start()
 
     def _end(self, place: int, outcome: Any) -> None:
         """Take the outcome of a call and start another one, unless the call was given up before: its thread may be interrupted."""

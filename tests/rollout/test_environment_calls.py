@@ -5,6 +5,7 @@ import contextlib
 import random
 import threading
 import time
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -107,6 +108,26 @@ def test_a_coroutine_that_blocks_the_event_loop_is_abandoned(monkeypatch):
         assert runner.start([block]).wait() == [Overdue(5.0)]
         assert runner.start([lambda: wait_for(3)]).wait() == [3], "on a new loop"
     assert all_end()
+
+
+def test_calls_that_end_as_they_begin_need_no_deep_stack(monkeypatch):
+    """A future that is done when its callback is added calls it at once, which starts the next call."""
+
+    def at_once(coroutine, loop):
+        del loop
+        future = Future()
+        with contextlib.suppress(StopIteration):
+            coroutine.send(None)
+        future.set_result(7)
+        return future
+
+    monkeypatch.setattr(environment_calls.asyncio, "run_coroutine_threadsafe", at_once)
+    monkeypatch.setattr(StepRunner, "loop", lambda self: None)
+    assert outcomes_of([wait_briefly] * 5_000, seconds=None) == [7] * 5_000
+
+
+async def wait_briefly():
+    """A coroutine that ends when it begins."""
 
 
 def test_too_many_stuck_calls_stop_the_run(monkeypatch):
