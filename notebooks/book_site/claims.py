@@ -19,8 +19,8 @@ MEANING: dict[Verdict, str] = {
 INTRODUCTION = """(page-claims)=
 # Claims of papers, put to the test
 
-{count} claims about algorithms, each decided by its own experiment in `experiments/claims/`. In most of them a
-policy is a table of logits in a small world of tokens, trained with the library's losses, advantages and weights. An
+{count} claims about algorithms, each decided by an experiment in `experiments/claims/`. In most of them a
+policy is a table of logits in a small world, trained with the library's losses, advantages and weights. An
 experiment takes seconds, arms share worlds and seeds, and pass rates are exact.
 Effects of a network (shared features, a large vocabulary, limited capacity) do not appear.
 **A verdict holds for these worlds only.** The most used are tried again [on a transformer](#page-lifted-claims).
