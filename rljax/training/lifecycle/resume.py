@@ -39,9 +39,9 @@ FREE = (
     *("steps", "eval_every", "checkpoint_every", "max_to_keep", "max_best_to_keep", "best_metric", "keep_period", "models"),
     *("sample_every", "shown_samples", "logged_rollouts", "quiet", "wandb", "mlflow"),
     *("replicas", "fsdp", "tensor", "context", "microbatch_rows", "score_chunk", "remat", "attention", "scan_layers"),
-    *("decode_slots", "cache_memory", "paged_cache", "engine_url", "engine_server", "engine_folder", "engine_patience"),
-    *("max_failure_share", "reward_seconds", "shard_sampler"),
-    *("host_timeout", "grace", "keep_warm_start"),
+    *("decode_slots", "cache_memory", "paged_cache", "shard_sampler"),
+    *("engine_url", "engine_server", "engine_folder", "engine_patience"),
+    *("max_failure_share", "reward_seconds", "host_timeout", "grace", "keep_warm_start"),
 )
 """Settings that may change on resume."""
 CURVE_WIDTH = 40
