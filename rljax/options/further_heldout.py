@@ -39,8 +39,13 @@ def install(setup: Setup) -> Setup:
 def read_set(setup: Setup, name: str, source: str) -> tuple[EncodedPrompts, list[str]]:
     """Return the first problems of a set with the tokens of their prompts, and what is left out."""
     config, data = setup.config, setup.config.data
-    columns = {"prompt_column": data.prompt_column, "answer_column": data.answer_column}
-    loaded = read_problems(source, split="test", on_error=data.on_error, **columns)
+    loaded = read_problems(
+        source,
+        split="test",
+        prompt_column=data.prompt_column,
+        answer_column=data.answer_column,
+        on_error=data.on_error,
+    )
     problems = loaded.problems[: data.heldout_problems]
     check_judge(setup, problems, f"also_heldout {name}={source}")
     problems = prompts_for(Problems([], problems), setup.heldout.environment, setup.tokenizer).heldout

@@ -26,10 +26,11 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
     if config.optimization.microbatch_rows != fewest:
         changes.append((f"--microbatch-rows {fewest}", {"microbatch_rows": fewest}))
     remats = REMATS_BY_WORK[: 4 if config.model.scan_layers else 5]
-    changes += [(f"--remat {remat}", {"remat": remat}) for remat in remats[remats.index(config.model.remat) + 1 :]]
+    for remat in remats[remats.index(config.model.remat) + 1 :]:
+        changes.append((f"--remat {remat}", {"remat": remat}))
     if config.model.dtype == "float32":
         changes.append(("--dtype bfloat16", {"dtype": "bfloat16"}))
-    return changes + adapter_changes(config)
+    return [*changes, *adapter_changes(config)]
 
 
 def cheaper_remat(config: TrainConfig, measure: Callable[[TrainConfig], int], room: int) -> tuple[str, int] | None:
