@@ -77,12 +77,14 @@ class Batch:
     def _fill(self) -> None:
         """Start calls while fewer than the limit are running."""
         with self.lock:
-            if self.is_filling:  # a call has ended as it began, within the loop below, which goes on
+            if self.is_filling:  # a call ended as it began, inside the loop below, which will start the next one
                 return
             self.is_filling = True
-            while self.waiting and len(self.running) < self.runner.max_concurrent and self.runner.is_open:
-                self._begin(*self.waiting.popleft())
-            self.is_filling = False
+            try:
+                while self.waiting and len(self.running) < self.runner.max_concurrent and self.runner.is_open:
+                    self._begin(*self.waiting.popleft())
+            finally:
+                self.is_filling = False
 
     def _begin(self, place: int, call: Call) -> None:
         """Start a call; the lock must be held."""
