@@ -19,7 +19,9 @@ def test_the_costs_of_an_algorithm_are_measured_and_shown(monkeypatch):
     row = resources.measure(resources.CONFIG.replace(**resources.ALGORITHMS["GRPO"], seed=0))
     assert row["step_seconds"] > 0
     assert row["trained"] == 4
-    rows = [{"algorithm": name, "round": 0} | row | {"joules": None, "step_seconds": 0.5} for name in resources.ALGORITHMS]
+    assert row["bytes"] >= 0
+    row |= {"bytes": 3_000_000, "joules": None, "step_seconds": 0.5}
+    rows = [{"algorithm": name, "round": 0} | row for name in resources.ALGORITHMS]
     rows[1]["value_seconds"] = 0.25
     page = resources.report(rows)
     assert page.count("unavailable") == 5
