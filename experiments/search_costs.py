@@ -1,10 +1,10 @@
-"""Accuracy per sampled token of one answer, votes, the critic's best of k, beam search and tree search (UCT).
+"""Accuracy per sampled token: a greedy answer, a sampled one, votes, the critic's best of k, beam search, tree search and revision.
 
 All methods answer the same held-out problems of one run with a critic. A search counts the tokens of all steps that it samples. The
 page has one table: methods in the order of their tokens per problem, with 95 % intervals over problems.
 
     rljax train --algorithm vapo --tokenizer bytes --steps 12 --heldout-problems 256 --run runs/vapo
-    python experiments/search_costs.py runs/vapo
+    python experiments/search_costs.py runs/vapo                                      (3 minutes on two cores)
 
 It writes OUT.json and OUT.md.
 """
@@ -16,12 +16,14 @@ from typing import Any
 
 import tyro
 
+import rljax
 from lab.rows import write_page, write_rows
+from rljax.evaluation.report import Report, plain_estimate
 from rljax.evaluation.search_report import SearchReport
 from rljax.programs.search import search
 
-SIZES: Mapping[str, tuple[int, ...]] = {"beam": (4, 8, 16), "tree": (8, 16, 32)}
-"""Method -> steps sampled at a time (beam) or in total (tree)."""
+SIZES: Mapping[str, tuple[int, ...]] = {"beam": (4, 8, 16), "tree": (8, 16, 32), "revision": (2, 4, 8, 16)}
+"""Method -> steps sampled at a time (beam) or in total (tree), or versions of the answer (revision)."""
 OUT = Path(__file__).with_suffix("")
 
 
@@ -37,21 +39,27 @@ class Arguments:
     """Output files, without their endings `.json` and `.md`."""
 
 
+def greedy_row(report: Report) -> dict[str, Any]:
+    """Describe the greedy answers."""
+    measures = report.whole.measures
+    accuracy = plain_estimate(measures["avg@1"])
+    return {"method": "greedy answer", "size": 1, "tokens": measures["response_length"].value, "accuracy": accuracy}
+
+
 def rows_of(report: SearchReport, method: str) -> list[dict[str, Any]]:
     """List the searches of one method, and the independent answers at their cost."""
     found = report.to_json()
-    rows = [{"method": "one answer", "size": 1, "tokens": None, "accuracy": found["single"]}]
+    rows = [{"method": "sampled answer", "size": 1, "tokens": None, "accuracy": found["single"]}]
     for row in found["rows"]:
         rows.append({"method": method, "size": row["samples"], "tokens": row["tokens"], "accuracy": row["accuracy"]})
-        for name in ("best", "votes"):
-            size, tokens = row["responses"], row["response_tokens"]
-            rows.append({"method": f"{name} of k", "size": size, "tokens": tokens, "accuracy": row[name]})
+        size, tokens = row["responses"], row["response_tokens"]
+        several = ("best", "votes") if size > 1 else ()
+        rows += [{"method": f"{name} of k", "size": size, "tokens": tokens, "accuracy": row[name]} for name in several]
     return rows
 
 
 def drop_repeats(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out repeated rows of independent answers, and sort by tokens. One answer has the tokens of `votes of k`, divided by
-    k."""
+    """Leave out repeated rows, and sort by tokens. A sampled answer has the tokens of `votes of k`, divided by k."""
     votes = next(row for row in rows if row["method"] == "votes of k")
     each = votes["tokens"] / votes["size"]
     filled = [row | {"tokens": each if row["tokens"] is None else row["tokens"]} for row in rows]
@@ -71,7 +79,7 @@ def report_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def main(arguments: Arguments) -> None:
     """Run all searches, and write rows and page."""
-    rows: list[dict[str, Any]] = []
+    rows = [greedy_row(rljax.evaluate(arguments.run, checkpoint="last", limit=arguments.limit))]
     for method, sizes in SIZES.items():
         found = search(arguments.run, method=method, samples=sizes, checkpoint="last", limit=arguments.limit)
         rows += rows_of(found, method)

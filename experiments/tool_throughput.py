@@ -1,8 +1,8 @@
 """Sampling throughput with a tool that takes half a second, as a share of the throughput without a tool.
 
-All arms play the same episodes: a small untrained transformer writes turns of about 30 tokens, a tool answers each, and equal
-seeds give equal tokens, which is checked. Every episode has a row of its own; with fewer rows, a row whose episode waits would be
-given to another one, and contexts would be read again. `waits` is how often the engine samples before it waits for steps
+In a round, all arms play the same episodes: a small untrained transformer writes turns of about 30 tokens, a tool answers each, and
+equal seeds give equal tokens, which is checked. Every episode has a row of its own; with fewer rows, a row whose episode waits
+would be given to another one, and contexts would be read again. `waits` is how often the engine samples before it waits for steps
 that are running, and `at_once` is how many steps run at the same time. The arms alternate; each round compares with its own
 baseline, and the first plays, which compile, are left out.
 
@@ -35,13 +35,13 @@ OUT = Path(__file__).with_suffix("")
 TOKENIZER = load_tokenizer("characters:abcdefghijklmnopqrstuvwxyz0123")
 SECONDS, TURNS, TOKENS = 0.5, 3, 400
 """Duration of a step, turns per episode, and most tokens per episode."""
+AT_ONCE = 256
 ARMS = {
-    "no tool": (0.0, 0, 64),
-    "waits = False": (SECONDS, 0, 64),
-    "waits = True": (SECONDS, 1, 64),
-    "waits = 2": (SECONDS, 2, 64),
-    "waits = 4": (SECONDS, 4, 64),
-    "waits = 6": (SECONDS, 6, 64),
+    "no tool": (0.0, 0, AT_ONCE),
+    "waits = False": (SECONDS, 0, AT_ONCE),
+    "waits = 2": (SECONDS, 2, AT_ONCE),
+    "waits = 4": (SECONDS, 4, AT_ONCE),
+    "waits = 6": (SECONDS, 6, AT_ONCE),
 }
 """Name of an arm -> seconds per step, `waits`, `at_once`."""
 
@@ -52,13 +52,13 @@ class Arguments:
 
     rounds: int = 3
     """Rounds that are measured."""
-    slots: int = 128
+    slots: int = 512
     """Rows that are decoded at once."""
-    episodes: int = 128
+    episodes: int = 512
     """Episodes in flight."""
     width: int = 256
     """Width of the model."""
-    layers: int = 4
+    layers: int = 8
     """Layers of the model."""
     out: Path = OUT
     """Output files, without their endings `.json` and `.md`."""
@@ -82,12 +82,14 @@ class SlowTool:
         return Step(state + 1, "abc", reward=float(len(completion)), done=state + 1 == TURNS)
 
 
-def make_requests(episodes: int) -> tuple[list[Request], list[Problem]]:
-    """Build the first turns, each with a prompt and a seed of its own."""
-    generator = np.random.default_rng(0)
+def make_requests(episodes: int, number: int) -> tuple[list[Request], list[Problem]]:
+    """Build the first turns of a round, each with a prompt and a seed of its own."""
+    generator = np.random.default_rng(number)
     prompts = generator.integers(3, TOKENIZER.vocab_size, (episodes, 8))
     sampling = Sampling(TOKENS, (TOKENIZER.eos_token_id,))
-    requests = [Request(tuple(row.tolist()), place, place, sampling, 1000 + place) for place, row in enumerate(prompts)]
+    requests = [
+        Request(tuple(row.tolist()), place, place, sampling, episodes * number + place) for place, row in enumerate(prompts)
+    ]
     return requests, [Problem("", "")] * episodes
 
 
@@ -105,11 +107,11 @@ def measure(arguments: Arguments) -> Iterator[list[dict[str, Any]]]:
     assert policy.decoder is not None
     params = policy.init(jax.random.key(0))
     engine = DecodingEngine(policy.decoder, make_mesh(1, 1), 8, arguments.slots)
-    requests, problems = make_requests(arguments.episodes)
     rows: list[dict[str, Any]] = []
-    expected = None
     names = list(ARMS)
     for number in range(arguments.rounds + 1):
+        requests, problems = make_requests(arguments.episodes, number)
+        expected = None
         for name in names[number % len(names) :] + names[: number % len(names)] if number else ["no tool", "waits = 4"]:
             before = time.monotonic()
             responses, _ = play(engine, SlowTool(*ARMS[name]), params, requests, problems, TOKENIZER, max_failure_share=0.0)

@@ -141,7 +141,7 @@ def test_invalid_arguments_are_refused(run, tmp_path, monkeypatch, capsys, words
 def test_a_search_is_compared_with_responses_of_the_same_cost(run, tmp_path, capsys):
     words = ("--samples", "4", "--step-ends", "1", "2", "3", "--limit", "3", "--out", str(tmp_path / "s.json"))
     output = printed(capsys, "search", str(run), "--trust", *words)
-    assert "samples per step" in output
+    assert "N = 4: search minus best of" in output
     report = json.loads((tmp_path / "s.json").read_text())
     assert (report["problems"], [row["keep"] for row in report["rows"]]) == (3, [1])
     for row in report["rows"]:
@@ -168,6 +168,45 @@ def test_a_tree_search_samples_as_many_steps_as_requested(run, tmp_path, capsys)
     assert (row["samples"], row["keep"], row["accuracy"]["problems"]) == (6, 6, 3)
     assert 0 < row["tokens"] <= 6 * 12
     refused(capsys, "--exploration is -1", "search", str(run), "--trust", "--exploration", "-1")
+
+
+def test_a_revision_samples_as_many_versions_as_requested(run, tmp_path, capsys):
+    words = ("--method", "revision", "--samples", "1", "5", "--step-ends", "1", "2", "--limit", "3")
+    printed(capsys, "search", str(run), "--trust", *words, "--out", str(tmp_path / "s.json"))
+    once, often = json.loads((tmp_path / "s.json").read_text())["rows"]
+    assert (once["samples"], often["samples"], often["keep"]) == (1, 5, 5)
+    assert once["tokens"] < often["tokens"] <= 5 * 12
+
+
+@pytest.mark.parametrize("method", ["tree", "revision"])
+def test_right_answers_of_a_search_become_demonstrations(run, tmp_path, capsys, method):
+    out = tmp_path / "found.jsonl"
+    words = ("--trust", "--method", method, "--samples", "12", "--step-ends", "1", "2", "--demonstrations", str(out))
+    assert f"Rows: {out}" in printed(capsys, "search", str(run), *words)
+    problems = load_problems(out)
+    assert problems
+    assert all(problem.demonstration and len(problem.demonstration) % 2 == 0 for problem in problems)
+    trained = {problem.prompt for problem in load(run, dataset=str(out), trust=True).worker.prompts.problems}
+    heldout = {problem.prompt for problem in load(run, trust=True).worker.prompts.problems}
+    assert not trained & heldout, "the run's training problems are searched, not its held-out ones"
+    refused(capsys, "already exists", "search", str(run), *words)
+
+
+def test_a_search_without_a_right_answer_writes_no_demonstrations(run, tmp_path, capsys):
+    never = tmp_path / "never.py"
+    never.write_text("def never(completions, **columns):\n    return [0.0 for _ in completions]\n")
+    words = (
+        "--samples",
+        "2",
+        "--limit",
+        "2",
+        "--reward",
+        f"{never}:never",
+        "--demonstrations",
+        str(tmp_path / "none.jsonl"),
+    )
+    refused(capsys, "no answer was right", "search", str(run), *words)
+    assert not (tmp_path / "none.jsonl").exists()
 
 
 def test_generated_rows_are_demonstrations_that_train_reads(run, tmp_path, capsys):

@@ -15,10 +15,11 @@ class SearchCommand(SearchSettings):
     """Search over reasoning steps with the critic of a run, and compare with best-of-N and voting at the same number of tokens.
 
     The beam samples N steps for a problem at each step of reasoning, and keeps the prefixes with the highest values. --method tree
-    samples N steps in total, one at a time, where mean value and uncertainty are high (UCT). The table has the accuracy of the
-    search and its tokens. The search is compared with the largest number of independent responses that cost no more tokens (at
-    least one, at most the largest of --samples): the accuracy of the response with the highest value, the accuracy of the most
-    frequent answer, and the probability that any response is right.
+    samples N steps in total, one at a time, where mean value and uncertainty are high (UCT). --method revision samples N versions
+    of an answer, each from the step on at which the value falls most. The table has the accuracy of the search and its tokens. The
+    search is compared with the largest number of independent responses that cost no more tokens (at least one, at most the largest
+    of --samples): the accuracy of the response with the highest value, the accuracy of the most frequent answer, and the
+    probability that any response is right.
     """
 
     target: tyro.conf.Positional[str]
@@ -43,6 +44,8 @@ def run_search(command: SearchCommand) -> int:
     Console().print(report.table())
     for line in report.lines():
         print(line)
+    if command.demonstrations is not None:
+        print(f"Rows: {command.demonstrations}")
     if command.out is not None:
         atomic_write(command.out, json.dumps(report.to_json(), indent=2).encode() + b"\n")
         print(f"Results: {command.out}")

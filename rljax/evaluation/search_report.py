@@ -15,10 +15,10 @@ from rljax.evaluation.statistics import Estimate, over_problems
 
 
 class SearchRow(NamedTuple):
-    """A search with N samples at each step, and k independent responses at the same cost."""
+    """A search of size N, and k independent responses at the same cost."""
 
     samples: int
-    """N, samples per step of the search."""
+    """N, the size of the search: its samples per step, its samples in total, or its versions of the answer, by its method."""
     keep: int
     """Number of prefixes that the search keeps."""
     tokens: float
@@ -62,7 +62,7 @@ class SearchReport(NamedTuple):
     def table(self) -> Table:
         """Make a table for rich of accuracy against tokens."""
         table = Table(title=f"Search by {self.value}, and k responses at its cost")
-        for name in ("samples per step", "tokens", "search", "k", "tokens", f"best by {self.value}", "votes", "any right"):
+        for name in ("N", "tokens", "search", "k", "tokens", f"best by {self.value}", "votes", "any right"):
             table.add_column(name, justify="right")
         for row in self.rows:
             own = (str(row.samples), f"{row.tokens:.0f}", row.accuracy.text())
@@ -74,7 +74,7 @@ class SearchReport(NamedTuple):
         """Describe the differences in words, and note if the search's tokens would give another number of responses than k."""
         left_out = {"no response to them has a verdict": self.unjudged, "their prompts have too many tokens": self.dropped}
         return [f"{count} problems left out: {reason}." for reason, count in left_out.items() if count] + [
-            f"{row.samples} samples per step: search minus best of {row.responses} {format_points(row.over_best)}; "
+            f"N = {row.samples}: search minus best of {row.responses} {format_points(row.over_best)}; "
             f"search minus votes of {row.responses} {format_points(row.over_votes)}{_limit(row)}"
             for row in self.rows
         ]
@@ -117,7 +117,7 @@ def search_row(
         right: whether the answer of the search is right, `[P]`.
         known: mask of the problems for which this is known, `[P]`.
         tokens: number of tokens that the search sampled, `[P]`.
-        samples: N, samples per step of the search.
+        samples: N, the size of the search.
         keep: number of prefixes that it kept.
     """
     length = float(sampled.lengths.mean())

@@ -183,10 +183,12 @@ class SearchSettings(BatchSettings):
 
     value: str = "critic"
     """Model that gives steps and responses a value: critic (of the run), or model:FOLDER (a reward model)."""
-    method: Literal["beam", "tree"] = "beam"
-    """beam: the best prefixes of each depth are continued. tree: UCT, which continues prefixes by mean value and visit counts."""
+    method: Literal["beam", "tree", "revision"] = "beam"
+    """beam: the best prefixes of each depth are continued. tree: UCT, which continues prefixes by mean value and visit counts.
+    revision: the answer is sampled again from its weakest step on, and the better version is kept."""
     samples: Sequence[int] = (4, 16)
-    """Numbers N of steps to sample at a time per problem; with --method tree, in total. One search is made for each number."""
+    """Numbers N, with one search for each: steps sampled per problem, at a time (beam) or in total (tree), or versions of the
+    answer (revision)."""
     expand: int = 4
     """Number of continuations of each kept prefix; N / expand prefixes, at least 1, are kept. With --method tree, maximum number of
     continuations of a prefix."""
@@ -196,6 +198,9 @@ class SearchSettings(BatchSettings):
     """Texts that end a step; by default those of the task's step reward, else the end of a line."""
     temperature: float = 1.0
     """Sampling temperature, above 0."""
+    demonstrations: Path | None = None
+    """JSONL file for the right answers that the searches found, as rows for `rljax train --dataset`; it must not exist yet. The
+    problems are then the run's training problems, unless --dataset names others."""
 
     def check(self) -> None:
         """Reject sizes that cannot be searched."""

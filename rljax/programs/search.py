@@ -3,27 +3,33 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Bool
 
+from rljax.data.tokenizer import completion_text
 from rljax.errors import InputError
 from rljax.evaluation.answers import SampledAnswers
+from rljax.evaluation.consistency import row_of
 from rljax.evaluation.sampled import answer_all
 from rljax.evaluation.search_report import SearchReport, SearchRow, search_report, search_row
 from rljax.programs.answer_settings import SearchSettings, with_changes
 from rljax.programs.evaluation import Watch, check_samples, open_sampler
 from rljax.programs.prefix_values import value_named
-from rljax.programs.trained_policy import OpenPolicy
+from rljax.programs.synthetic_data import write_rows
+from rljax.programs.trained_policy import OpenPolicy, find_run
 from rljax.rewards.majority_vote import vote_for
 from rljax.rewards.steps import LINE_ENDS, STEP_ENDS
 from rljax.rollout import Response, RolloutWorker
 from rljax.rollout.continuations import Value
+from rljax.rollout.revision import Revision, revise
 from rljax.rollout.search import Search, SearchResult, beam_search
 from rljax.rollout.tree_search import TreeSearch, tree_search
+from rljax.settings.checks import check_new_file
 from rljax.training.config import TrainConfig
+from rljax.training.parts.problems import training_problems
 
 DEFAULTS = SearchSettings()
 
@@ -41,7 +47,15 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
         InputError: the target cannot be opened, it has no critic, or an argument cannot be used.
     """
     settings = with_changes(settings, changes)
-    opened, worker = open_sampler(target, settings, limit=settings.limit, temperature=settings.temperature)
+    problems = None
+    if settings.demonstrations is not None:
+        check_new_file(settings.demonstrations)
+        problems = (
+            None if settings.dataset is not None else training_problems(find_run(target, settings.checkpoint)[0], target)
+        )
+    opened, worker = open_sampler(
+        target, settings, limit=settings.limit, temperature=settings.temperature, problems=problems
+    )
     value = value_named(settings.value, opened, target, which=settings.checkpoint)
     sampled = answer_all(
         worker,
@@ -53,8 +67,11 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
         values={settings.value: value},
         watch=watch,
     )
-    row = partial(_search_once, opened, worker, value, sampled, settings)
-    report = search_report(sampled, settings.value, [row(count) for count in settings.samples])
+    search_once = partial(_search_once, opened, worker, value, sampled, settings)
+    searches = [search_once(count) for count in settings.samples]
+    if settings.demonstrations is not None:
+        write_demonstrations(settings.demonstrations, worker, searches)
+    report = search_report(sampled, settings.value, [found.row for found in searches])
     return report._replace(dropped=worker.prompts.dropped)
 
 
@@ -71,17 +88,23 @@ def ends_of_steps(config: TrainConfig) -> tuple[str, ...]:
     return LINE_ENDS if named is None else STEP_ENDS.get(named, LINE_ENDS)
 
 
+class JudgedSearch(NamedTuple):
+    """The answers of one search, judged."""
+
+    row: SearchRow
+    """Their comparison with independent responses."""
+    found: list[SearchResult]
+    """The answer to each problem."""
+    right: Bool[np.ndarray, "P"]
+    """Whether it is right."""
+
+
 def _search_once(
     opened: OpenPolicy, worker: RolloutWorker, value: Value, sampled: SampledAnswers, settings: SearchSettings, samples: int
-) -> SearchRow:
-    """Run one search, and compare it with the independent responses."""
-    ends = ends_of_steps(opened.config) if settings.step_ends is None else tuple(settings.step_ends)
-    keep = samples if settings.method == "tree" else max(1, samples // settings.expand)
-    run: Callable[..., list[SearchResult]]
-    if settings.method == "tree":
-        run = partial(tree_search, search=TreeSearch(samples, settings.expand, settings.exploration, ends))
-    else:
-        run = partial(beam_search, search=Search(samples, keep, ends))
+) -> JudgedSearch:
+    """Run one search, judge its answers, and compare them with the independent responses."""
+    keep = max(1, samples // settings.expand) if settings.method == "beam" else samples
+    run = _search_function(settings, samples, keep, ends_of_steps(opened.config))
     width, count = max(1, settings.batch // samples), len(worker.prompts.tokens)
     key = jax.random.fold_in(jax.random.key(settings.seed), samples)
     found: list[SearchResult] = []
@@ -91,7 +114,40 @@ def _search_once(
         found += run(worker, opened.params, value, part, key=part_key, rows=settings.batch)
     right, known = judge_found(worker, found)
     tokens = np.array([result.tokens for result in found])
-    return search_row(sampled, settings.value, right=right, known=known, tokens=tokens, samples=samples, keep=keep)
+    row = search_row(sampled, settings.value, right=right, known=known, tokens=tokens, samples=samples, keep=keep)
+    return JudgedSearch(row, found, right)
+
+
+def _search_function(
+    settings: SearchSettings, samples: int, keep: int, ends: tuple[str, ...]
+) -> Callable[..., list[SearchResult]]:
+    """Return the search of the chosen method."""
+    ends = ends if settings.step_ends is None else tuple(settings.step_ends)
+    if settings.method == "tree":
+        return partial(tree_search, search=TreeSearch(samples, settings.expand, settings.exploration, ends))
+    if settings.method == "revision":
+        return partial(revise, search=Revision(samples, ends))
+    return partial(beam_search, search=Search(samples, keep, ends))
+
+
+def write_demonstrations(out: Path, worker: RolloutWorker, searches: Sequence[JudgedSearch]) -> None:
+    """Write the complete, right and non-empty answers of all searches as rows for `rljax train --dataset`, equal ones once.
+
+    Raises:
+        InputError: no answer is complete and right.
+    """
+    tokenizer = worker.judge.tokenizer
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for prefix in (
+        result.best.prefix
+        for search in searches
+        for result, is_right in zip(search.found, search.right, strict=True)
+        if is_right and result.best.prefix.ended
+    ):
+        text = completion_text(tokenizer, [*prefix.tokens, *([] if prefix.end is None else [prefix.end])])
+        if text:
+            rows.setdefault((prefix.problem.prompt, text), row_of(prefix.problem, text, prefix.problem.answer))
+    write_rows(out, list(rows.values()), advice="no answer was right; search with more --samples")
 
 
 def judge_found(

@@ -74,7 +74,7 @@ def generate(
         agreement=AGREEMENT if settings.agreement is None else settings.agreement,
         false_steps=false_steps,
     )
-    _write(out, kept.rows, advice=f"{kept.accepted} of {kept.responses} responses were accepted; sample more --samples")
+    write_rows(out, kept.rows, advice=f"{kept.accepted} of {kept.responses} responses were accepted; sample more --samples")
     return kept._replace(dropped=worker.prompts.dropped)
 
 
@@ -164,12 +164,18 @@ def clean(
         agreement=agreement,
         replace=settings.contradicted == "replace",
     )
-    _write(out, cleaned.rows, advice=f"all {cleaned.contradicted} are contradicted; clean with another model, or replace")
+    write_rows(
+        out, cleaned.rows, advice=f"all {cleaned.contradicted} are contradicted; clean with another model, or replace"
+    )
     return cleaned
 
 
-def _write(out: Path, rows: Sequence[dict[str, Any]], *, advice: str) -> None:
-    """Write the rows; refuse to write none."""
+def write_rows(out: Path, rows: Sequence[dict[str, Any]], *, advice: str) -> None:
+    """Write rows of a dataset as JSON lines.
+
+    Raises:
+        InputError: there is no row.
+    """
     if not rows:
         raise InputError(f"No row is left, so {str(out)!r} is not written; {advice}.")
     atomic_write(out, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())

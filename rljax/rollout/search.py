@@ -84,8 +84,7 @@ def beam_search(
     """
     if not 1 <= search.keep <= search.samples:
         raise ValueError(f"keep must be from 1 to samples={search.samples}, got {search.keep}")
-    if not all(search.step_ends) or not search.step_ends:
-        raise ValueError(f"step_ends must be one or more non-empty texts, got {search.step_ends}")
+    check_step_ends(search.step_ends)
     problems, tokens = worker.prompts.problems, worker.prompts.tokens
     beams = [[ScoredPrefix(Prefix(problems[i], tuple(tokens[i]), (), "", (), ended=False), 0.0)] for i in prompt_ids]
     spent, depths = np.zeros(len(beams), int), np.zeros(len(beams), int)
@@ -110,6 +109,12 @@ def beam_search(
             ended = [kept for kept in beams[place] if not is_open(kept.prefix, worker.sampling.max_tokens)]
             beams[place] = _select_best(ended + candidates, search.keep)
     return [SearchResult(_select_answer(beam), int(spent[place]), int(depths[place])) for place, beam in enumerate(beams)]
+
+
+def check_step_ends(step_ends: Sequence[str]) -> None:
+    """Raise a ValueError if no text ends a step, or one of the texts is empty."""
+    if not all(step_ends) or not step_ends:
+        raise ValueError(f"step_ends must be one or more non-empty texts, got {step_ends}")
 
 
 def is_open(prefix: Prefix, budget: int) -> bool:

@@ -11,7 +11,15 @@ from jaxtyping import PRNGKeyArray
 from rljax.models import Params
 from rljax.rollout.continuations import Prefix, Value
 from rljax.rollout.engine import generate_seeds
-from rljax.rollout.search import ScoredPrefix, SearchResult, extend_prefix, is_open, make_requests, sample_steps
+from rljax.rollout.search import (
+    ScoredPrefix,
+    SearchResult,
+    check_step_ends,
+    extend_prefix,
+    is_open,
+    make_requests,
+    sample_steps,
+)
 from rljax.rollout.worker import RolloutWorker
 
 
@@ -93,8 +101,7 @@ def tree_search(
     """
     if min(search.simulations, search.width) < 1 or search.exploration < 0:
         raise ValueError(f"simulations and width must be at least 1, and exploration at least 0, got {search}")
-    if not all(search.step_ends) or not search.step_ends:
-        raise ValueError(f"step_ends must be one or more non-empty texts, got {search.step_ends}")
+    check_step_ends(search.step_ends)
     problems, tokens, budget = worker.prompts.problems, worker.prompts.tokens, worker.sampling.max_tokens
     roots = [Node(Prefix(problems[i], tuple(tokens[i]), (), "", (), ended=False), 0) for i in prompt_ids]
     spent = np.zeros(len(roots), int)

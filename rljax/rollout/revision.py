@@ -1,0 +1,149 @@
+"""Sequential revision: an answer is sampled again from its weakest step on, and the better version is kept."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from rljax.models import Params
+from rljax.rollout.continuations import Prefix, Value
+from rljax.rollout.engine import generate_seeds
+from rljax.rollout.search import (
+    ScoredPrefix,
+    SearchResult,
+    check_step_ends,
+    extend_prefix,
+    is_open,
+    make_requests,
+    sample_steps,
+)
+from rljax.rollout.worker import RolloutWorker
+
+
+class Revision(NamedTuple):
+    """Settings of a sequential revision."""
+
+    versions: int
+    """N, versions of each answer, including the first."""
+    step_ends: tuple[str, ...]
+    """Texts that end a step; they are part of the step."""
+
+
+class Draft(NamedTuple):
+    """The current version of an answer."""
+
+    path: tuple[ScoredPrefix, ...]
+    """The empty prefix, and the prefix after each step."""
+    failures: tuple[int, ...] = ()
+    """For each step of the path: how many revisions that began with it were no better."""
+
+
+def revise(
+    worker: RolloutWorker,
+    params: Params,
+    value: Value,
+    prompt_ids: Sequence[int],
+    *,
+    search: Revision,
+    key: PRNGKeyArray,
+    rows: int = 256,
+) -> list[SearchResult]:
+    """Answer each of the prompts, and revise the answer N - 1 times.
+
+    With s_j, the prefix after j steps, and V, the value ::
+
+        weakest step    j = argmin_j  V(s_j) - V(s_{j-1}),  among the steps that failed to improve the answer least often
+        revision        the steps before j are kept, and the steps from j on are sampled again
+        choice          the revision replaces the answer if it is complete and the answer is not, or else if its value is higher
+
+    A prefix without a value (NaN) counts as 0.
+
+    Args:
+        worker: samples steps with its settings; its token budget covers a complete response.
+        params: parameters of the policy.
+        value: computes the values of prefixes.
+        prompt_ids: indices into the worker's prompts.
+        search: number of versions, and where a step ends.
+        key: random key; the same key gives the same result for the same prompts.
+        rows: number of steps sampled at once.
+
+    Returns:
+        A result for each prompt. Its tokens include those of rejected versions.
+
+    Raises:
+        ValueError: there is no version, or no text that ends a step.
+        InputError: the engine's responses do not answer the requests.
+
+    Source:
+        Revisions of Snell et al., arXiv:2408.03314, Section 6: N answers in sequence, of which a verifier chooses. There, a model
+        trained for it reads its earlier answers; here the value finds the step to revise, so any model can.
+    """
+    if search.versions < 1:
+        raise ValueError(f"versions must be at least 1, got {search.versions}")
+    check_step_ends(search.step_ends)
+    problems, tokens = worker.prompts.problems, worker.prompts.tokens
+    empty = [Prefix(problems[i], tuple(tokens[i]), (), "", (), ended=False) for i in prompt_ids]
+    begins = [(start,) for start in _score(value, empty)]
+    drafts = [Draft(begin) for begin in begins]
+    spent = np.zeros(len(drafts), int)
+    for version in range(search.versions):
+        if version:
+            begins = [draft.path[: weakest_step(draft)] or draft.path for draft in drafts]
+        version_key = jax.random.fold_in(key, version)
+        paths, counts = _complete(worker, params, value, begins, prompt_ids, search, key=version_key, rows=rows)
+        spent += counts
+        drafts = [choose(draft, Draft(path), len(begin)) for draft, path, begin in zip(drafts, paths, begins, strict=True)]
+    return [
+        SearchResult(draft.path[-1], int(count), len(draft.path) - 1) for draft, count in zip(drafts, spent, strict=True)
+    ]
+
+
+def weakest_step(draft: Draft) -> int:
+    """Return the number of the step to revise, counted from 1; 0 if there is no step."""
+    values = [prefix.value for prefix in draft.path]
+    steps = range(1, len(values))
+    return min(steps, key=lambda step: (draft.failures[step - 1], values[step] - values[step - 1]), default=0)
+
+
+def choose(draft: Draft, revised: Draft, step: int) -> Draft:
+    """Return the better version; the failures of a new one are 0, and the old one gets another failure at this step."""
+    old, new = draft.path[-1], revised.path[-1]
+    if (new.prefix.ended, new.value) > (old.prefix.ended, old.value) or len(draft.path) == 1:
+        return revised._replace(failures=(0,) * (len(revised.path) - 1))
+    failures = [count + (place == step) for place, count in enumerate(draft.failures, start=1)]
+    return draft._replace(failures=tuple(failures))
+
+
+def _complete(
+    worker: RolloutWorker,
+    params: Params,
+    value: Value,
+    begins: Sequence[tuple[ScoredPrefix, ...]],
+    prompt_ids: Sequence[int],
+    search: Revision,
+    *,
+    key: PRNGKeyArray,
+    rows: int,
+) -> tuple[list[tuple[ScoredPrefix, ...]], list[int]]:
+    """Sample and score steps until every path has ended; return the paths, and how many tokens each sampled."""
+    paths, spent, budget, depth = list(begins), [0] * len(begins), worker.sampling.max_tokens, 0
+    while jobs := [(place, path[-1].prefix) for place, path in enumerate(paths) if is_open(path[-1].prefix, budget)]:
+        seeds = generate_seeds(jax.random.fold_in(key, depth), len(paths)).tolist()
+        requests = make_requests(worker, jobs, prompt_ids, search.step_ends, [seeds[place] for place, _ in jobs])
+        extended: list[Prefix] = []
+        for (place, prefix), response in zip(jobs, sample_steps(worker, params, requests, rows), strict=True):
+            fitting = response.tokens[: budget - len(prefix.tokens)]
+            spent[place] += len(fitting)
+            extended.append(extend_prefix(worker, prefix, response._replace(tokens=fitting)))
+        for (place, _), scored in zip(jobs, _score(value, extended), strict=True):
+            paths[place] = (*paths[place], scored)
+        depth += 1
+    return paths, spent
+
+
+def _score(value: Value, prefixes: Sequence[Prefix]) -> list[ScoredPrefix]:
+    """Compute the values of prefixes."""
+    values = np.nan_to_num(np.asarray(value(prefixes), float)).tolist()
+    return [ScoredPrefix(prefix, number) for prefix, number in zip(prefixes, values, strict=True)]
