@@ -39,4 +39,5 @@ def connect_to_server(
         vocabulary=vocabulary,
         key=os.environ.get(KEY) or None,
         patience=settings.engine_patience or RETRY_SECONDS,
+        in_flight=bool(settings.engine_in_flight),
     )

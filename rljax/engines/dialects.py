@@ -40,6 +40,8 @@ class Reply(NamedTuple):
     """Why the response ended: "stop" or "length"."""
     version: int | None
     """Version of the weights; None if not reported."""
+    token_versions: list[int] | None = None
+    """Version of the weights for each token; None if not reported."""
 
 
 class Dialect(NamedTuple):
@@ -63,6 +65,9 @@ class Dialect(NamedTuple):
     """(client, folder, version): makes the server use the weights in a folder for all later requests."""
     limits: Callable[[Sampling], str | None]
     """Sampling settings -> why the server cannot sample with them; None if it can."""
+    publish_in_flight: Callable[[Http, str, int], None] | None = None
+    """The same as `publish`, but running responses continue with these weights; None if the server does not report the version of
+    each token."""
 
 
 def dialect_of(name: str) -> Dialect:
@@ -114,6 +119,7 @@ def _rljax_replies(answer: Any) -> list[Reply]:
             policy_logp=_field(_field(choice, "logprobs"), "token_logprobs"),
             finish=_field(choice, "finish_reason"),
             version=_field(choice, "weights_version"),
+            token_versions=choice.get("token_versions"),
         )
         for choice in sorted(_field(answer, "choices"), key=lambda choice: choice["index"])
     ]
@@ -121,6 +127,10 @@ def _rljax_replies(answer: Any) -> list[Reply]:
 
 def _rljax_publish(http: Http, folder: str, version: int) -> None:
     http.post("/weights", {"folder": folder, "version": version})
+
+
+def _rljax_publish_in_flight(http: Http, folder: str, version: int) -> None:
+    http.post("/weights", {"folder": folder, "version": version, "in_flight": True})
 
 
 def _rljax_limits(sampling: Sampling) -> str | None:
@@ -205,7 +215,16 @@ def _field(value: Any, name: str) -> Any:
 
 DIALECTS: Mapping[str, Dialect] = {
     "rljax": Dialect(
-        "rljax", "/v1/completions", True, True, _openai_status, _rljax_body, _rljax_replies, _rljax_publish, _rljax_limits
+        "rljax",
+        "/v1/completions",
+        True,
+        True,
+        _openai_status,
+        _rljax_body,
+        _rljax_replies,
+        _rljax_publish,
+        _rljax_limits,
+        _rljax_publish_in_flight,
     ),
     "vllm": Dialect(
         "vllm",

@@ -7,6 +7,7 @@ a step that samples several times publishes once.
 import math
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from rljax.engines.http import Http
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.parallel import is_first, of_first, on_first
+from rljax.records import required
 from rljax.rollout.request import Request, Response, Sampling
 
 CONNECTIONS = 16
@@ -60,6 +62,8 @@ class ServerEngine:
         vocabulary: number of token ids of the model.
         key: API key of the server.
         patience: seconds for which a server that does not answer is tried again.
+        in_flight: the caller publishes weights with `publish_in_flight`, and running responses continue with them. Each token of
+            a response then has the version of its weights, in RL steps.
 
     Raises:
         InputError: the server does not answer, or cannot sample what is needed.
@@ -77,7 +81,11 @@ class ServerEngine:
         vocabulary: int,
         key: str | None = None,
         patience: float,
+        in_flight: bool = False,
     ) -> None:
+        self.in_flight = in_flight
+        self._steps: dict[int, int] = {}
+        self._publishing = threading.Lock()
         self.dialect: Dialect = dialect_of(server)
         self.http = Http(url, key=key, patience=patience, connections=CONNECTIONS)
         self._save, self._vocabulary, self._folder = save, vocabulary, folder
@@ -178,14 +186,17 @@ class ServerEngine:
             raise RuntimeError("responses were sampled before any weights were published")
         if not self.dialect.counts_versions:
             return self.http.losses == published.losses
-        versions = {reply.version for reply in replies}
-        newer = [version for version in versions if version is not None and version > published.version]
+        changing, last = bool(self._steps), max(self._steps, default=published.version)
+        found = {
+            version for reply in replies for version in (reply.token_versions or [None] if changing else [reply.version])
+        }
+        newer = [version for version in found if version is not None and version > last]
         if newer:
             raise InputError(
-                f"the server {self.http.url} has weights of version {max(newer)}, but this run published {published.version}: "
+                f"the server {self.http.url} has weights of version {max(newer)}, but this run published {last}: "
                 "something else also publishes to it. Use one server per run."
             )
-        return versions == {published.version}
+        return found <= self._steps.keys() if changing else found == {last}
 
     def _response(self, request: Request, reply: Reply) -> Response:
         """Check a reply, and convert it to a response."""
@@ -216,15 +227,36 @@ class ServerEngine:
             )
         finish = "stop" if reply.finish == "stop" else "length"
         mask = np.ones(tokens.shape, bool)
+        steps = (
+            np.array([self._steps[version] for version in reply.token_versions or ()], np.int32) if self._steps else None
+        )
         return Response(
-            request.prompt_id, request.group, tokens, mask, np.minimum(behaviour, 0), np.minimum(policy, 0), finish
+            request.prompt_id, request.group, tokens, mask, np.minimum(behaviour, 0), np.minimum(policy, 0), finish, steps
         )
 
     def _publish(self, params: Params) -> None:
         """Publish the parameters, unless the server has them."""
         leaves, before = jax.tree.leaves(params), self._published
-        if before is not None and all(old() is new for old, new in zip(before.leaves, leaves, strict=True)):
+        if self._steps or (
+            before is not None and all(old() is new for old, new in zip(before.leaves, leaves, strict=True))
+        ):
             return
+        self._send_weights(params, self.dialect.publish)
+
+    def publish_in_flight(self, params: Params, step: int) -> None:
+        """Publish parameters with which running responses continue; from now on, `generate` uses the last ones published here.
+
+        Args:
+            params: parameters of the policy.
+            step: number of RL steps that they have been trained for.
+        """
+        send = required(self.dialect.publish_in_flight, "dialect.publish_in_flight")
+        with self._publishing:
+            self._send_weights(params, send, step)
+
+    def _send_weights(self, params: Params, send: Callable[[Http, str, int], None], step: int | None = None) -> None:
+        """Write a model folder with the next version, and let the server load it."""
+        leaves, before = jax.tree.leaves(params), self._published
         known = self._status.version if before is None else before.version
         version = (0 if known is None else known) + 1
         folder = self._weights_folder() / f"version-{version}"
@@ -232,15 +264,17 @@ class ServerEngine:
             shutil.rmtree(folder, ignore_errors=True)
         self._save(folder, params)
         losses = self.http.losses
-        on_first(lambda: self.dialect.publish(self.http, str(folder), version))
+        if step is not None:
+            self._steps[version] = step  # responses may have tokens of it before the server's answer arrives
+        on_first(lambda: send(self.http, str(folder), version))
         self._published = Published(tuple(map(weakref.ref, leaves)), folder, version, losses)
         if before is not None and is_first():
             shutil.rmtree(before.folder, ignore_errors=True)
 
     def _publish_again(self) -> None:
         """Publish the last parameters to a server that has lost them."""
-        published = self._published
-        if published is not None:
+        with self._publishing:
+            published = required(self._published, "published weights")
             losses = self.http.losses
             self.dialect.publish(self.http, str(published.folder), published.version)
             self._published = published._replace(losses=losses)

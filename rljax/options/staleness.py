@@ -4,6 +4,9 @@ Rollout k is sampled with the parameters after step k - K, so rollouts k + 1 to 
 parameters sample which rollout does not depend on timing. The results are therefore the same as with `--sampler-delay K`, and a
 resumed run samples the same rollouts again that were waiting when the run ended.
 
+With `--engine-in-flight` (PipelineRL, arXiv:2509.19128), the server gets the parameters after step k as soon as they exist, also
+while it samples; this depends on timing, so such a run cannot be repeated exactly.
+
 The learner has its own thread. Rewards, environments and signals stay in the main thread.
 """
 
@@ -22,7 +25,7 @@ from jax.sharding import Mesh
 
 from rljax.algorithms import Batch
 from rljax.data.history import History
-from rljax.errors import InputError
+from rljax.errors import InputError, ServerLostError
 from rljax.models import Params
 from rljax.options.sampler_delay import NAME, Queue, newest_entry
 from rljax.parallel import put
@@ -44,7 +47,7 @@ def overlap_steps(setup: Setup) -> Setup:
     """Make the steps of a run with `--staleness` overlap; the option `sampler_delay` keeps the older parameters.
 
     Raises:
-        InputError: another option changes settings between the steps.
+        InputError: another option changes settings between the steps, or weights cannot be replaced in flight.
     """
     reacting = [option.name for option in setup.options if option.react is not None]
     if reacting:
@@ -52,9 +55,15 @@ def overlap_steps(setup: Setup) -> Setup:
             f"staleness={setup.config.sampling.staleness}: {reacting[0]} changes settings between steps, but the rollouts of the "
             "next steps have then been sampled already; leave one of the two out, or choose --sampler-delay."
         )
-    if not can_overlap(setup.config, setup.mesh):
+    is_possible, in_flight = can_overlap(setup.config, setup.mesh), bool(setup.config.sampling.engine_in_flight)
+    if in_flight and not is_possible:
+        raise InputError(
+            "engine_in_flight: the learner publishes weights while the server samples, which needs one process and, on several "
+            "devices, neither an adapter nor a reward model; leave it out."
+        )
+    if not is_possible:
         return setup
-    return setup.with_option(Option("staleness", step=Overlap(setup.config.sampling.lag).step))
+    return setup.with_option(Option("staleness", step=Overlap(setup.config.sampling.lag, in_flight=in_flight).step))
 
 
 def can_overlap(config: TrainConfig, mesh: Mesh) -> bool:
@@ -67,6 +76,10 @@ def can_overlap(config: TrainConfig, mesh: Mesh) -> bool:
     has_server, merges = config.sampling.engine_url is not None, config.adapter.rank is not None
     only_learns = has_server and not merges and "model:" not in config.reward.name
     return jax.process_count() == 1 and (only_learns or mesh.size == 1)
+
+
+Learned = tuple[TrainState, ScoredRollout, Batch[Any], LearnMetrics, PhaseSeconds]
+"""The state after the updates of a step, and what they used and measured."""
 
 
 class WaitingRollout(NamedTuple):
@@ -89,10 +102,12 @@ class Overlap:
 
     Args:
         staleness: K, the maximum number of rollouts that wait.
+        in_flight: whether the server continues running responses with new parameters as soon as they exist.
     """
 
-    def __init__(self, staleness: int) -> None:
-        self.staleness = staleness
+    def __init__(self, staleness: int, *, in_flight: bool = False) -> None:
+        self.staleness, self.in_flight = staleness, in_flight
+        self._published: int | None = None
         self._waiting: deque[WaitingRollout] = deque()
         self._error: Exception | None = None
         self._learner: StepFunctions | None = None
@@ -101,6 +116,7 @@ class Overlap:
         """Make one step; see `rljax.training.reinforce.one_step`."""
         start, done = time.monotonic(), int(checkpoint.state.step)
         sample = partial(sample_rollout, functions.setup, choose_prompts)
+        self._publish(functions.setup, checkpoint.state.params, done)
         with run.abandonable(partial(save_and_exit, run, checkpoint)), run.stopwatch.phase("sample"):
             rollout = self._take(done) or sample(checkpoint.state, checkpoint.history, checkpoint.carried)
         state, (sampler, *newer), after = split_queue(checkpoint, rollout)
@@ -110,7 +126,7 @@ class Overlap:
         run.display.activity("learning and sampling", compiles=True)
         if self._learner is None:
             self._learner = learner_of(functions, state)
-        learning = call_in_thread(partial(learn, self._learner, state, sampler, rollout.collected))
+        learning = call_in_thread(partial(self._learn, self._learner, state, sampler, rollout.collected, done + 1))
         del state, sampler
         last = min(done + self.staleness, run.config.optimization.steps - 1)
         leaving = partial(leave_once_learned, run, after, tuple(newer), learning)
@@ -129,6 +145,29 @@ class Overlap:
         after = after._replace(state=with_queue(state, tuple(newer)))
         result = step_result(run, after, rollout.collected, scored_rollout, batch, metrics, start=start)
         return result._replace(numbers=result.numbers | present(seconds))
+
+    def _learn(
+        self, functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected, step: int
+    ) -> Learned:
+        """Learn from a rollout in the learner's thread, and publish the new parameters if this happens in flight."""
+        learned = learn(functions, state, sampler, collected)
+        try:
+            self._publish(functions.setup, learned[0].params, step)
+        except ServerLostError as error:  # this step is finished first
+            self._error = error
+        return learned
+
+    def _publish(self, setup: Setup, params: Params, step: int) -> None:
+        """Publish the parameters after a number of steps, if this happens in flight and they are not published yet."""
+        if not self.in_flight or self._published == step:
+            return
+        from rljax.engines.server_engine import ServerEngine  # noqa: PLC0415  few runs need it
+
+        engine = setup.train.engine
+        if not isinstance(engine, ServerEngine):
+            raise InputError(f"engine_in_flight needs the engine of engine_url; this run has {type(engine).__name__}.")
+        engine.publish_in_flight(newest_entry(setup, params), step)
+        self._published = step
 
     def _take(self, step: int) -> WaitingRollout | None:
         """Return the rollout of a step if it was sampled ahead.
@@ -191,9 +230,7 @@ def learner_of(functions: StepFunctions, state: TrainState) -> StepFunctions:
     return StepFunctions(setup, functions.score_rollout, make_learner(setup, state))
 
 
-def learn(
-    functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected
-) -> tuple[TrainState, ScoredRollout, Batch[Any], LearnMetrics, PhaseSeconds]:
+def learn(functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected) -> Learned:
     """Learn from a rollout in the learner's thread; also returns how long scoring and updates took."""
     stopwatch = Stopwatch()
     return *learn_from(functions, state, sampler, collected, stopwatch), stopwatch.lap()

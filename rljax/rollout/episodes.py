@@ -528,11 +528,13 @@ def _observation(context: EpisodeContext, episode: _Episode, observation: str | 
 def _observation_response(turn: Response, observation: Sequence[int]) -> Response:
     """Build a response of an observation's tokens, which the policy sees but did not sample."""
     nothing = np.zeros(len(observation), np.float32)
+    version = np.full(len(observation), turn.version[-1]) if isinstance(turn.version, np.ndarray) else turn.version
     return turn._replace(
         tokens=np.asarray(observation, np.int32),
         mask=np.zeros(len(observation), bool),
         behaviour_logp=nothing,
         policy_logp=nothing,
+        version=version,
         kept=None if turn.kept is None else np.full((len(observation), turn.kept.shape[-1]), -1, np.int32),
     )
 

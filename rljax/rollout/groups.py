@@ -32,7 +32,7 @@ class Groups(NamedTuple):
     attention: Bool[np.ndarray, "P G T"]
     """Which response slots contain a token, to which later tokens attend. `rollout.mask` marks the tokens that are trained on."""
     version: Int32[np.ndarray, "P G"]
-    """Number of RL steps that the policy had been trained for when it sampled the response."""
+    """Number of RL steps that the policy had been trained for when it sampled the response, or the response's first token."""
     turns: Int32[np.ndarray, "P G"]
     """Turns of the policy in each response; 0 for a missing response."""
     failed: Int8[np.ndarray, "P G"]
@@ -44,6 +44,8 @@ class Groups(NamedTuple):
     recorded."""
     metrics: dict[str, Float32[np.ndarray, "P G"]] | None = None
     """Metrics of the episodes of an environment; NaN if an episode has none."""
+    token_version: Int32[np.ndarray, "P G T"] | None = None
+    """`version` for each token, if the weights may change within a response; else None."""
 
     @property
     def count(self) -> int:
@@ -54,6 +56,13 @@ class Groups(NamedTuple):
     def present(self) -> Bool[np.ndarray, "P G"]:
         """Mask of the places with a response; a group may have fewer than G responses."""
         return np.asarray(self.attention.any(-1))
+
+
+def sampled_versions(groups: Groups) -> Int32[np.ndarray, "N"]:
+    """Return `version` of each response, or of each sampled token if it is known per token."""
+    if groups.token_version is None:
+        return groups.version[groups.present]
+    return groups.token_version[groups.rollout.mask]
 
 
 def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G"], Bool[np.ndarray, "P G"]]:
@@ -132,7 +141,8 @@ def pad(groups: Groups, count: int) -> Groups:
 def pad_responses(responses: Sequence[Response], length: int) -> dict[str, Shaped[np.ndarray, "N T *K"]]:
     """Lay responses out as right-padded arrays `[N, T]`: tokens, attention, mask and both log-probabilities.
 
-    If the responses have sampling masks, these are in `kept`, `[N, T, K]`.
+    If the responses have sampling masks, these are in `kept`, `[N, T, K]`; if they have a version per token, it is in
+    `token_version`.
     """
     arrays = {
         "tokens": np.zeros((len(responses), length), np.int32),
@@ -141,12 +151,16 @@ def pad_responses(responses: Sequence[Response], length: int) -> dict[str, Shape
         "behaviour_logp": np.zeros((len(responses), length), np.float32),
         "policy_logp": np.zeros((len(responses), length), np.float32),
     }
+    if responses and isinstance(responses[0].version, np.ndarray):
+        arrays["token_version"] = np.zeros((len(responses), length), np.int32)
     if responses and (first := responses[0].kept) is not None:
         arrays["kept"] = np.full((len(responses), length, first.shape[-1]), -1, np.int32)
     for row, response in enumerate(responses):
         end = len(response.tokens)
         if response.kept is not None:
             arrays["kept"][row, :end] = response.kept
+        if isinstance(response.version, np.ndarray):
+            arrays["token_version"][row, :end] = response.version
         arrays["tokens"][row, :end] = response.tokens
         arrays["attention"][row, :end] = True
         arrays["mask"][row, :end] = response.mask

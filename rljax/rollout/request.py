@@ -69,8 +69,9 @@ class Response(NamedTuple):
     """Log-probability under softmax(logits / temperature), before top-k and top-p, in nats; 0 outside the mask."""
     finish: Finish
     """Why it ended: EOS or a stop string ("stop"), the token budget ("length"), or the limit of turns ("turns")."""
-    version: int | None = None
-    """Number of RL steps that the sampling weights had been trained for; None for the weights that were passed to the engine."""
+    version: int | Int32[np.ndarray, "N"] | None = None
+    """Number of RL steps that the sampling weights had been trained for: one number, or one per token if the weights changed in
+    between. None for the weights that were passed to the engine."""
     turns: int = 1
     """Number of turns of the policy, with observations between them; 1 for a plain reply."""
     kept: Int32[np.ndarray, "N K"] | None = None
@@ -90,7 +91,8 @@ class Response(NamedTuple):
         """The arrays with one entry per token, by name."""
         names = ("tokens", "mask", "behaviour_logp", "policy_logp")
         arrays = {name: getattr(self, name) for name in names}
-        return arrays if self.kept is None else arrays | {"kept": self.kept}
+        optional = {"kept": self.kept, "version": self.version}
+        return arrays | {name: array for name, array in optional.items() if isinstance(array, np.ndarray)}
 
 
 @runtime_checkable
@@ -257,6 +259,11 @@ def _array_fault(response: Response, budget: int) -> str | None:
     for name, array in arrays.items():
         if array.shape != (count,):
             return f"has {count} tokens, so its {name} must have the shape [{count}]; got {list(array.shape)}"
+    version = response.version
+    if isinstance(version, np.ndarray) and not (version.shape == (count,) and np.issubdtype(version.dtype, np.integer)):
+        return (
+            f"has {count} tokens, so an array version must be [{count}] integers; got {version.dtype} {list(version.shape)}"
+        )
     for name in ("behaviour_logp", "policy_logp"):
         logp = arrays[name][response.mask]
         possible = np.isfinite(logp) & (logp <= 1e-4)

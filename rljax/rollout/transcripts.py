@@ -5,6 +5,7 @@ A row has one entry per token in `tokens`, `kinds`, `logp`, `advantage` and `rat
 Axes: P groups, G responses per group, T response slots; B = P*G rows.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -161,6 +162,7 @@ def _row(
         "problem": int(groups.prompt_ids[group]),
         "member": member,
         "sampled_at": int(groups.version[group, member]),
+        **token_versions(groups, group, member),
         "trained": place.is_trained,
         "prompt": shorten_middle(full_text(worker.judge.tokenizer, prompt)),
         "question": shorten_middle(problem.prompt, QUESTION),
@@ -182,6 +184,14 @@ def _row(
         "advantage": _round_known(values.advantage[at], trained),
         "ratio": _round_known(values.ratio[at], sampled),
     }
+
+
+def token_versions(groups: Groups, group: int, member: int) -> dict[str, list[list[int]]]:
+    """Return how many tokens in a row have each version of the weights, as [RL steps, tokens], if it is known per token."""
+    if groups.token_version is None:
+        return {}
+    versions = groups.token_version[group, member][groups.attention[group, member]].tolist()
+    return {"token_versions": [[version, len(list(tokens))] for version, tokens in itertools.groupby(versions)]}
 
 
 class _TokenValues(NamedTuple):

@@ -237,7 +237,7 @@ def _stack_groups(
 ) -> Groups:
     """Arrange judged responses in groups."""
     arrays = pad_responses(responses, length)
-    versions = [version if response.version is None else response.version for response in responses]
+    versions = [version if response.version is None else np.ravel(response.version)[0] for response in responses]
     rows = {name: group_rows(array, member) for name, array in arrays.items()}
     return Groups(
         rollout=Rollout(
@@ -264,6 +264,7 @@ def _stack_groups(
         kept=rows.get("kept"),
         experts=_experts_in_slots(responses, member, prompts[1], length),
         metrics=jax.tree.map(lambda array: group_rows(array, member, np.nan), verdicts.metrics),
+        token_version=rows.get("token_version"),
     )
 
 

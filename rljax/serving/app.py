@@ -383,16 +383,19 @@ class _Server:
             self.served.batcher.cancel(waiting.jobs)
 
     async def replace_weights(self, request: Request) -> Response:
-        """Load weights from a folder, and use them as soon as the running responses have ended."""
+        """Load weights from a folder, and use them as soon as the running responses have ended, or at once if `in_flight`."""
         if not self.served.allows_weights:
             message = "Weights can be replaced only if the server has an API key or listens only on its own machine."
             raise ApiError(403, message, code="weights_not_allowed")
         body = await self._body(request)
-        folder, version = body.get("folder"), body.get("version")
-        unknown = body.keys() - {"folder", "version"}
-        if unknown or not isinstance(folder, str) or not folder or "\0" in folder:
+        folder, version, in_flight = body.get("folder"), body.get("version"), body.get("in_flight", False)
+        unknown = body.keys() - {"folder", "version", "in_flight"}
+        if unknown or not isinstance(folder, str) or not folder or "\0" in folder or not isinstance(in_flight, bool):
             raise ApiError(
-                400, "The body must contain folder, a string, and version, an integer, and nothing else.", param="folder"
+                400,
+                "The body must contain folder, a string, and version, an integer; it may contain in_flight, true or false, and "
+                "nothing else.",
+                param="folder",
             )
         if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 63:
             raise ApiError(400, "version must be an integer of at least 0.", param="version")
@@ -405,7 +408,7 @@ class _Server:
                 params = await asyncio.to_thread(self.served.load_weights, folder)
             except InputError as error:
                 raise ApiError(400, str(error), param="folder") from error
-            done: Future[None] = batcher.replace_weights(params, version)
+            done: Future[None] = batcher.replace_weights(params, version, in_flight=in_flight)
             del params
             await asyncio.wrap_future(done)
         return JSONResponse({"weights_version": version})

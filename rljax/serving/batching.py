@@ -97,6 +97,19 @@ class Load(NamedTuple):
     """Version of the weights."""
 
 
+class NewWeights(NamedTuple):
+    """Weights that will replace the current ones."""
+
+    params: Params
+    """The weights."""
+    version: int
+    """Their version."""
+    done: "Future[None]"
+    """Completed when they are in use."""
+    in_flight: bool
+    """Whether they may be put in use while responses are running."""
+
+
 class Batcher:
     """Gives rows to jobs in the order of their arrival.
 
@@ -111,7 +124,7 @@ class Batcher:
         self.decoder, self.text, self.queue, self.version = decoder, text, queue, version
         self.jobs: list[Job | None] = [None] * decoder.count
         self.waiting: deque[Job] = deque()
-        self.changes: deque[tuple[Params, int, Future[None]]] = deque()
+        self.changes: deque[NewWeights] = deque()
         self.condition = threading.Condition()
         self.is_closing, self.fault = False, ""
         self.thread = threading.Thread(target=self._run, name="rljax-decoding", daemon=True)
@@ -142,18 +155,20 @@ class Batcher:
                 job.is_cancelled = True
             self.waiting = deque(job for job in self.waiting if not job.is_cancelled)
 
-    def replace_weights(self, params: Params, version: int) -> "Future[None]":
+    def replace_weights(self, params: Params, version: int, *, in_flight: bool = False) -> "Future[None]":
         """Use other weights as soon as the running responses have ended; jobs that wait get the new weights.
 
         Args:
             params: from `decode_weights`.
             version: their version.
+            in_flight: use them after the current call of the decoding program, for the further tokens of running responses, too.
+                Keys and values of earlier tokens remain those of the older weights.
         """
         done: Future[None] = Future()
         with self.condition:
             if self.is_closing or self.fault:
                 raise ServerClosed(self.fault or "the server is shutting down")
-            self.changes.append((params, version, done))
+            self.changes.append(NewWeights(params, version, done, in_flight))
             self.condition.notify()
         return done
 
@@ -196,18 +211,19 @@ class Batcher:
             self.jobs, self.waiting = [None] * len(self.jobs), deque()
         for job in jobs:
             job.deliver(DecodingFailure(reason))
-        for _, _, done in changes:
-            done.set_exception(ServerClosed(reason))
+        for change in changes:
+            change.done.set_exception(ServerClosed(reason))
 
     def _wait(self) -> bool:
-        """Wait for work, and replace the weights when no response is running; False if there will be no more work."""
+        """Wait for work, and replace the weights when no response is running or they may change in flight; False if there will be
+        no more work."""
         with self.condition:
             while not (any(self.jobs) or self.waiting or self.changes):
                 if self.is_closing:
                     return False
                 self.condition.wait()
-            while self.changes and not any(self.jobs):
-                self.decoder.params, self.version, done = self.changes.popleft()
+            while self.changes and (self.changes[0].in_flight or not any(self.jobs)):
+                self.decoder.params, self.version, done, _ = self.changes.popleft()
                 done.set_result(None)
         return True
 

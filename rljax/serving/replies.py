@@ -63,6 +63,7 @@ class Choice:
         self.top: list[list[tuple[int, float]]] = []
         self.finish: str | None = None
         self.version = -1
+        self.versions: list[int] = []
         self.notes: dict[str, Any] = {}
         self.shown = ""
         self.reported = 0
@@ -74,6 +75,7 @@ class Choice:
         self.logp += piece.logp
         self.behaviour_logp += piece.behaviour_logp
         self.top += piece.top
+        self.versions += [piece.version] * len(piece.tokens)
         self.finish, self.version = piece.finish, piece.version
 
     @property
@@ -152,6 +154,7 @@ class Choice:
         }
         if has_token_ids:
             entry |= {"token_ids": self.tokens[first:], "sampler_logprobs": self.behaviour_logp[first:]}
+            entry |= {"token_versions": self.versions[first:]}
             entry |= {} if first else {"prompt_token_ids": list(self.prompt)}
         return entry
 

@@ -136,6 +136,11 @@ def check_engine(config: Any) -> None:
         )
     if config.engine_server not in (None, "rljax", "vllm", "sglang"):
         raise InputError(f"engine_server is {config.engine_server!r}; choose rljax, vllm or sglang.")
+    if config.engine_in_flight and not (config.engine_url and config.staleness and config.engine_server in (None, "rljax")):
+        raise InputError(
+            "engine_in_flight needs a server of rljax (engine_url), which reports the version of each token, and staleness of at "
+            "least 1, so that the learner has new weights while the server samples."
+        )
     if config.paged_cache is not None and config.engine_url is not None:
         raise InputError(
             f"paged_cache={config.paged_cache} is for the built-in engine, but the server at engine_url samples; leave one out."

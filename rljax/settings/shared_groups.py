@@ -139,6 +139,9 @@ class EngineConfig:
     engine_patience: float | None = None
     """With --engine-url: number of seconds to retry a server that does not answer, by default 120. Then the run saves its work and
     ends with exit code 75."""
+    engine_in_flight: bool | None = None
+    """With --engine-url and --staleness: the server gets new weights as soon as the learner has them, and running responses
+    continue with them. Which tokens have which weights is recorded; it depends on timing, so no two runs are the same."""
     paged_cache: float | None = None
     """Keep keys and values in pages that responses take as they grow. The number is the expected length of a response as a share of
     --max-response-tokens, such as 0.15: about as many responses are decoded at once as fit with this length. By default each has

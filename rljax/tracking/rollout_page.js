@@ -150,7 +150,9 @@ function badges(row, entry) {
   if (row.remark !== null) items.push([row.remark === "unstated" ? "no answer stated" : row.remark.replaceAll("_", " "), ""]);
   if (row.length !== null) items.push([plural(row.length, "token"), ""], [plural(row.turns, "turn"), ""]);
   if (row.trained === false) items.push(["group not trained on", ""]);
-  if (row.sampled_at !== null) items.push([`sampled by the policy of step ${row.sampled_at}`, ""]);
+  const versions = row.token_versions ?? [];
+  if (versions.length > 1) items.push([`tokens by the policies of steps ${versions.map(([step, n]) => `${step} (${n})`).join(", ")}`, ""]);
+  else if (row.sampled_at !== null) items.push([`sampled by the policy of step ${row.sampled_at}`, ""]);
   return make("ul", {class: "badges"}, ...items.filter(([text]) => text !== "failed" || row.failure === null)
     .map(([text, kind]) => make("li", {class: kind, text})));
 }

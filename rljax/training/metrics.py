@@ -15,7 +15,7 @@ from rljax.records import required
 from rljax.rewards.calling import has_failed
 from rljax.rewards.correctness import Failures
 from rljax.rollout import Collected, Groups
-from rljax.rollout.groups import part_means, right_and_known
+from rljax.rollout.groups import part_means, right_and_known, sampled_versions
 
 Numbers = dict[str, float]
 Record = TypeVar("Record", bound=tuple)
@@ -216,7 +216,7 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
     lengths = sampled.attention.sum(-1)[sampled.present]
     rewards = rollout.rewards[required(rollout.valid, "rollout.valid")]
     right, known = right_and_known(rollout)
-    age = version - trained.version[trained.present]
+    age = version - sampled_versions(trained)
     return RolloutMetrics(
         reward=float(rewards.mean()) if rewards.size else None,
         accuracy=float(right[known].mean()) if known.any() else None,

@@ -1,6 +1,8 @@
 """The trainer samples on a server: the tokens of the built-in engine, new weights for each step, and servers that fail."""
 
 import json
+import threading
+import time
 
 import jax
 import numpy as np
@@ -22,6 +24,7 @@ from rljax.engines.server_engine import ServerEngine
 from rljax.errors import InputError, ServerLostError
 from rljax.programs.trained_policy import load
 from rljax.rollout.request import ReportingEngine, Request, Sampling, StreamingEngine
+from rljax.training import metrics
 from rljax.training.config import TrainConfig
 from rljax.training.parts.model_folder import weights_writer
 
@@ -59,7 +62,7 @@ def config_of(folder, **settings):
     )
 
 
-def engine_at(url, opened, folder, *, server="rljax", sampling=None, patience=2.0, needed=40, into=None):
+def engine_at(url, opened, folder, *, server="rljax", sampling=None, patience=2.0, needed=40, into=None, in_flight=False):
     config = TrainConfig.flat(model=str(folder))
     save = weights_writer(config, opened.policy, opened.tokenizer)
     return ServerEngine(
@@ -71,6 +74,7 @@ def engine_at(url, opened, folder, *, server="rljax", sampling=None, patience=2.
         sampling=sampling or sampling_of(opened),
         vocabulary=opened.policy.vocab_size,
         patience=patience,
+        in_flight=in_flight,
     )
 
 
@@ -360,3 +364,74 @@ def test_responses_are_copied_to_all_processes(server, opened, folder, monkeypat
     monkeypatch.setattr(server_engine, "of_first", lambda tree: jax.tree.map(np.asarray, tree))
     for ours, theirs in zip(server_engine._share(requests, found), found, strict=True):
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def test_running_responses_continue_with_new_weights(folder, opened):
+    """Weights that arrive in flight change the rest of a response; each token has the version and log-probability of its own."""
+    other = jax.tree.map(lambda leaf: leaf * 0.5, opened.params)
+    sampling = sampling_of(opened)._replace(max_tokens=120, eos_ids=())
+    requests = [Request(tuple(opened.tokenizer.encode("one two")), place, place, sampling, place) for place in range(4)]
+    with serving(folder, most_tokens=120) as (url, served):
+        engine = engine_at(url, opened, folder, needed=140, in_flight=True)
+        engine.publish_in_flight(opened.params, 3)
+        before = engine.generate(opened.params, requests)
+        assert [set(response.version.tolist()) for response in before] == [{3}] * 4
+        proceed, calls = served.batcher.decoder.proceed, []
+
+        def publish_during_the_third_call(stopped, *, wants_top):
+            calls.append(1)
+            if len(calls) == 3:
+                threading.Thread(target=engine.publish_in_flight, args=(other, 4)).start()
+            time.sleep(0.05)
+            return proceed(stopped, wants_top=wants_top)
+
+        served.batcher.decoder.proceed = publish_during_the_third_call
+        after = engine.generate(opened.params, requests)
+    versions = [response.version.tolist() for response in after]
+    assert any(8 < row.count(3) < len(row) for row in versions)
+    assert versions == [sorted(row) for row in versions], "a response never returns to older weights"
+    for old, new, row in zip(before, after, versions, strict=True):
+        same = row.count(3)
+        assert new.tokens[:same].tolist() == old.tokens[:same].tolist()
+        assert new.policy_logp[:same] == pytest.approx(old.policy_logp[:same], abs=1e-5)
+        assert same == len(row) or new.policy_logp[same : same + 1] != pytest.approx(
+            old.policy_logp[same : same + 1], abs=1e-3
+        )
+
+
+def test_a_run_publishes_weights_in_flight(folder, tmp_path, monkeypatch):
+    """The server samples slowly, so new weights reach responses that have begun; the record says which tokens have which."""
+    config = config_of(folder, steps=5, group_size=2, staleness=2, checkpoint_every=1)
+    config = config.replace(max_response_tokens=60, logged_rollouts=8, run=str(tmp_path / "run"))
+    problems, ages = (ROWS[:6], ROWS[6:]), []
+    original = metrics.sampled_versions
+    monkeypatch.setattr(metrics, "sampled_versions", lambda groups: ages.append(original(groups)) or ages[-1])
+    with serving(folder, most_tokens=64) as (url, served):
+        config = config.replace(engine_url=url, engine_in_flight=True)
+        proceed = served.batcher.decoder.proceed
+        served.batcher.decoder.proceed = lambda *rest, **named: time.sleep(0.1) or proceed(*rest, **named)
+        rljax.train(config, reward=even_length, problems=problems)
+        rljax.train(config.replace(steps=7), resume=tmp_path / "run", reward=even_length, problems=problems)
+    found = [row for row in rows(tmp_path / "run") if row["phase"] == "rl"]
+    assert [row["step"] for row in found] == [*range(1, 8)]
+    assert found[0]["staleness"] == 0
+    assert all(0 <= row["staleness"] <= 2 for row in found)
+    for row, versions in zip(found, ages, strict=True):
+        assert row["staleness"] == pytest.approx(row["step"] - 1 - versions.mean())
+    assert any(len(set(versions.tolist())) > 1 for versions in ages), "no rollout has tokens of two versions"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"engine_in_flight": True}, "needs a server of rljax"),
+        ({"engine_in_flight": True, "engine_url": "http://127.0.0.1:9"}, "staleness of at least 1"),
+        (
+            {"engine_in_flight": True, "engine_url": "http://127.0.0.1:9", "staleness": 1, "engine_server": "vllm"},
+            "reports the version of each token",
+        ),
+    ],
+)
+def test_weights_in_flight_need_a_server_that_reports_versions(folder, settings, message):
+    with pytest.raises(InputError, match=message):
+        config_of(folder, **settings)

@@ -119,6 +119,15 @@ def test_every_row_has_the_values_of_its_training_step(logged):
         assert row["sampled_at"] == groups.version[group, member]
 
 
+def test_the_weights_of_each_token_are_recorded_if_they_changed_within_a_response(logged):
+    groups = logged[1][0][0].collected.sampled
+    assert all("token_versions" not in row for row in logged[0])
+    version = np.where(np.arange(groups.tokens.shape[-1]) < 2, 4, 5) * np.ones_like(groups.tokens)
+    found = transcripts.token_versions(groups._replace(token_version=version), 0, 0)
+    length = int(groups.attention[0, 0].sum())
+    assert found == {"token_versions": [[4, 2], [5, length - 2]] if length > 2 else [[4, length]]}
+
+
 def assert_same(found, wanted, known, *, tolerance=1e-4):
     """Assert that a row's rounded numbers match; None exactly where no value is known."""
     assert [value is not None for value in found] == np.asarray(known, bool).tolist()
