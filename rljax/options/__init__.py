@@ -55,6 +55,7 @@ WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
         "hierarchy": lambda setup: setup.config.model.plan_end is not None,
         "group_robust": lambda setup: setup.config.algorithm.worst_kind is not None,
         "kl_limit": lambda setup: setup.config.optimization.kl_limit is not None,
+        "keep_zeros": lambda setup: setup.config.optimization.keep_zeros,
         "fisher_anchor": lambda setup: setup.config.algorithm.anchor is not None,
         "auxiliary_loss": lambda setup: bool(setup.config.optimization.auxiliary),
         "distillation": lambda setup: (

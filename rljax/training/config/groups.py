@@ -95,6 +95,8 @@ class OptimizationConfig(AdamConfig):
     the clip range of an algorithm that clips on both sides, and an entropy bonus slightly at each step, depending on how far the
     last updates moved the policy; it starts with updates of a hundredth of their size, and needs at least two updates per rollout,
     from --minibatches or --passes."""
+    keep_zeros: bool = False
+    """Keep the weights that are zero at zero in RL, so that a pruned model (`rljax export --prune`) stays pruned."""
     freeze: tuple[str, ...] = ()
     """Patterns of the policy's parameters that are not trained, in the warm start and in RL, made of adjacent parts of their paths,
     such as embedding, layers/[0-3] or *_norm; frozen parameters have no moments."""

@@ -1,0 +1,53 @@
+"""`--keep-zeros`: weights that are zero stay zero, so that a pruned model stays pruned while it learns."""
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from rljax.errors import InputError
+from rljax.training.setup import Setup
+
+
+def install(setup: Setup) -> Setup:
+    """Mask the updates of the policy's optimizer.
+
+    Raises:
+        InputError: an adapter is trained, or a warm start would fill the zeros.
+    """
+    config = setup.config
+    if config.adapter.rank is not None:
+        raise InputError(
+            "keep_zeros: with lora_rank only an adapter is trained, which fills the zeros; leave one of them out."
+        )
+    if config.warm_start.steps and setup.demonstrations is not None:
+        raise InputError(
+            f"keep_zeros is for RL, but the warm start of {config.warm_start.steps} steps would fill the zeros first; set "
+            "warm_start_steps=0, or prune the model after it."
+        )
+    return setup._replace(optimizer=optax.chain(setup.optimizer, masked_updates()))
+
+
+def masked_updates() -> optax.GradientTransformation:
+    """Set the update of each weight that is exactly zero to zero, in arrays of two or more axes.
+
+    ::
+
+        Δθ_i <- 0 if θ_i = 0
+
+    The mask needs no memory, because it is read from the weights themselves. Vectors, such as biases, are updated as always.
+
+    Example:
+        >>> update, weights = {"w": jnp.ones((1, 2)), "b": jnp.ones(2)}, {"w": jnp.array([[0.0, 3.0]]), "b": jnp.zeros(2)}
+        >>> masked, _ = masked_updates().update(update, optax.EmptyState(), weights)
+        >>> masked["w"].tolist(), masked["b"].tolist()
+        ([[0.0, 1.0]], [1.0, 1.0])
+
+    Source:
+        Fine-tuning with the mask of a pruned network: Han et al., arXiv:1506.02626, Section 3.
+    """
+
+    def mask(update: Array, weight: Array) -> Array:
+        return jnp.where(weight == 0, 0, update) if weight.ndim > 1 else update
+
+    return optax.stateless(lambda updates, params: jax.tree.map(mask, updates, params))
