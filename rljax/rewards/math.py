@@ -25,6 +25,8 @@ _MEMORY = 2 * 2**30
 _STATED = (
     r"the last `\boxed{...}`, else `<answer>...</answer>`, else the text after `####` or after the words `the answer is`"
 )
+LONGEST_PHRASE = 15
+"""Most words of a reference that is taken for an answer, and not for prose."""
 _IN_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _GSM8K = re.compile(r"\$?([+-]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|[+-]?\.[0-9]+)")
 _AIME = re.compile(r"[0-9]{1,3}")
@@ -148,6 +150,29 @@ def _reference(entry: object, position: int) -> str | None:
     stated = stated_text(text := str(entry))
     answer = text.strip() if stated is None else stated
     return answer if normalized(answer) else None
+
+
+def notes_on_references(references: Sequence[object]) -> list[str]:
+    """Say how many references are long texts that state no answer: only a response that states the same text would be right.
+
+    Args:
+        references: the references of all problems.
+
+    Example:
+        >>> notes_on_references(["12", "word " * 20 + "#### 12", None])
+        []
+        >>> notes_on_references(["12", "word " * 20])[0][:64]
+        '1 of 2 references have more than 15 words and state no answer, s'
+    """
+    texts = [reference for reference in references if isinstance(reference, str)]
+    prose = [text for text in texts if len(text.split()) > LONGEST_PHRASE and stated_text(text) is None]
+    if not prose:
+        return []
+    return [
+        f"{len(prose)} of {len(references)} references have more than {LONGEST_PHRASE} words and state no answer, so a response is "
+        f"right only if it states all of them: {' '.join(prose[0].split())[:39]!r}...; write the answer alone, or as "
+        "`#### ANSWER` at the end"
+    ]
 
 
 @reads(_STATED)

@@ -186,6 +186,16 @@ def test_rows_of_verl_without_tests_are_counted_at_the_start(tmp_path):
     assert not any("no tests" in note for note in make_setup(TINY).omissions)
 
 
+def test_references_that_are_prose_are_counted_at_the_start(tmp_path):
+    prose = "Tom has three apples and buys nine more at the market, so that in the end he has a dozen of them."
+    rows = [{"question": f"What is {n}?", "answer": prose if n < 5 else f"{prose} #### {n}"} for n in range(12)]
+    config = TINY.replace(dataset=write_jsonl(tmp_path / "prose.jsonl", rows), max_prompt_tokens=400, warm_start_steps=0)
+    (note,) = (note for note in make_setup(config.replace(reward="math,format")).omissions if "references" in note)
+    assert note.startswith("5 of 12 references have more than 15 words and state no answer")
+    assert "'Tom has three apples and buys nine more'" in note
+    assert not any("references" in note for note in make_setup(config.replace(reward="format")).omissions)
+
+
 def test_a_reward_model_can_be_used_as_a_reward(tmp_path):
     tokenizer = load_tokenizer("bytes")
     shape = TransformerConfig(vocab_size=tokenizer.vocab_size, width=8, layers=1, heads=2, kv_heads=1, head_dim=4, hidden=8)

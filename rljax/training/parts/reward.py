@@ -57,12 +57,15 @@ def has_tests(problem: Problem) -> bool:
 
 
 def notes_on_reward(config: TrainConfig, problems: Sequence[Problem]) -> list[str]:
-    """Say how many of the problems have no tests, if a reward runs programs: it abstains on their responses."""
-    without = sum(not has_tests(problem) for problem in problems)
-    names = sorted({*config.reward.names} & {*RUN_PROGRAMS})
-    return [
-        f"{without} of {len(problems)} problems have no tests, so {name} will not judge them" for name in names if without
-    ]
+    """Say how many of the problems have nothing that a response could be compared with: no tests, or prose as the reference."""
+    without, names = sum(not has_tests(problem) for problem in problems), {*config.reward.names}
+    programs = sorted(names & {*RUN_PROGRAMS}) if without else []
+    notes = [f"{without} of {len(problems)} problems have no tests, so {name} will not judge them" for name in programs]
+    if names & {"math", "math_or_last_number"}:
+        from rljax.rewards.math import notes_on_references  # noqa: PLC0415  most runs have another reward
+
+        notes += notes_on_references([problem.answer for problem in problems])
+    return notes
 
 
 def digest_of_reward(config: TrainConfig, passed: Callable | Sequence[Callable | str] | None) -> str | None:
