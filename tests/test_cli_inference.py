@@ -11,10 +11,12 @@ from reopened import checkpoint_of, first_state
 from small_cli import printed, refused
 from small_runs import SMALL
 
+import rljax
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
 from rljax.programs import combined_evaluation, synthetic_data
 from rljax.programs.prefix_values import value_named
+from rljax.programs.search import search
 from rljax.programs.synthetic_data import false_steps_of
 from rljax.programs.train import train
 from rljax.programs.trained_policy import load
@@ -116,6 +118,14 @@ def test_accuracy_of_each_chooser_is_reported_per_number_of_answers(run, tmp_pat
         (("search", "RUN", "--samples", "0"), "give numbers of at least 1"),
         (("search", "RUN", "--expand", "0"), "--expand is 0"),
         (("search", "RUN", "--temperature", "0"), "above 0"),
+        (("search", "RUN", "--step-ends", ""), "none of them empty"),
+        (("search", "RUN", "--quantize", "int8"), "the critic was trained with exact weights"),
+        (("search", "RUN", "--seed", str(2**63)), "must be at least 0 and below"),
+        (
+            ("eval", "RUN", "--samples", "2", "--choose", "critic", "--quantize", "nf4"),
+            "the critic was trained with exact weights",
+        ),
+        (("sample", "RUN", "--trust", "--prompt", "1+1=", "--seed", "-1"), "must be at least 0 and below"),
         (("search", "RUN", "--trust", "--value", "model:./nowhere"), "nowhere"),
         (("generate", "RUN", "out.jsonl", "--contradicted", "drop"), "applies only with --clean"),
         (("generate", "RUN", "out.jsonl", "--clean", "x.jsonl", "--most", "2"), "applies only without --clean"),
@@ -190,6 +200,21 @@ def test_right_answers_of_a_search_become_demonstrations(run, tmp_path, capsys, 
     heldout = {problem.prompt for problem in load(run, trust=True).worker.prompts.problems}
     assert not trained & heldout, "the run's training problems are searched, not its held-out ones"
     refused(capsys, "already exists", "search", str(run), *words)
+
+
+def test_a_search_without_steps_says_so(run):
+    found = [
+        search(run, trust=True, samples=(2,), limit=4, method=method, step_ends=("never",))
+        for method in ("beam", "revision")
+    ]
+    assert all("the texts that end a step do not occur" in " ".join(report.lines()) for report in found)
+    assert "do not occur" not in " ".join(search(run, trust=True, samples=(2,), limit=4, step_ends=("1", "2", "3")).lines())
+
+
+def test_files_may_be_named_by_text(run, tmp_path):
+    search(run, trust=True, samples=(12,), step_ends=("1", "2"), demonstrations=str(tmp_path / "found.jsonl"))
+    rljax.evaluate(run, trust=True, limit=2, out=str(tmp_path / "answers.jsonl"))
+    assert {"found.jsonl", "answers.jsonl"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_a_search_without_a_right_answer_writes_no_demonstrations(run, tmp_path, capsys):

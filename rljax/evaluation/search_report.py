@@ -58,6 +58,8 @@ class SearchReport(NamedTuple):
     """Number of other problems."""
     dropped: int = 0
     """Number of problems that were dropped because their prompts are too long."""
+    has_steps: bool = True
+    """False if some answers have ended or used up their tokens, and none has a second step."""
 
     def table(self) -> Table:
         """Make a table for rich of accuracy against tokens."""
@@ -73,7 +75,12 @@ class SearchReport(NamedTuple):
     def lines(self) -> list[str]:
         """Describe the differences in words, and note if the search's tokens would give another number of responses than k."""
         left_out = {"no response to them has a verdict": self.unjudged, "their prompts have too many tokens": self.dropped}
-        return [f"{count} problems left out: {reason}." for reason, count in left_out.items() if count] + [
+        notes = [f"{count} problems left out: {reason}." for reason, count in left_out.items() if count]
+        if not self.has_steps:
+            notes.append(
+                "No answer has a second step: the texts that end a step do not occur; name others with --step-ends."
+            )
+        return notes + [
             f"N = {row.samples}: search minus best of {row.responses} {format_points(row.over_best)}; "
             f"search minus votes of {row.responses} {format_points(row.over_votes)}{_limit(row)}"
             for row in self.rows

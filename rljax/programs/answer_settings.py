@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import tyro
 
 from rljax.errors import InputError
-from rljax.settings.checks import check_types
+from rljax.settings.checks import check_seed, check_types
 
 Kind = TypeVar("Kind", bound="AnswerSettings")
 ChatSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-chat")]
@@ -59,8 +59,15 @@ class AnswerSettings:
     def check(self) -> None:
         """Reject values of another type, and a seed that is out of range."""
         check_types(self)
-        if self.seed < 0:
-            raise InputError(f"--seed is {self.seed}; it must be 0 or more.")
+        check_seed(self.seed)
+
+    def check_values(self, names: Iterable[str]) -> None:
+        """Reject a critic of rounded weights: it was trained with the exact ones, and its parameters include some of them."""
+        if self.quantize is not None and "critic" in names:
+            raise InputError(
+                f"--quantize {self.quantize} rounds the policy, but the critic was trained with exact weights; leave --quantize "
+                "out, or name a reward model (model:FOLDER) in place of the critic."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +134,7 @@ class EvalSettings(BatchSettings):
                 )
         if self.choose and self.samples == 1:
             raise InputError("--choose selects one of several answers, but there is only one; also give --samples.")
+        self.check_values(self.choose)
         self._check_temperature()
 
     def _check_temperature(self) -> None:
@@ -209,6 +217,12 @@ class SearchSettings(BatchSettings):
             raise InputError(f"--samples is {' '.join(map(str, self.samples))}; give numbers of at least 1.")
         check_at_least_one(expand=self.expand)
         check_temperature(self.temperature)
+        self.check_values([self.value])
+        if self.step_ends is not None and not (self.step_ends and all(self.step_ends)):
+            raise InputError(
+                f"--step-ends is {' '.join(map(repr, self.step_ends))}; give one or more texts, none of them empty, or leave "
+                "it out."
+            )
         if not 0 <= self.exploration < math.inf:
             raise InputError(f"--exploration is {self.exploration}; it must be at least 0.")
 
@@ -317,6 +331,10 @@ def with_changes(settings: Kind, changes: Mapping[str, Any]) -> Kind:
         >>> with_changes(EvalSettings(), {"samples": 4}).samples
         4
     """
-    settings = replace(settings, **changes)
+    hints = get_type_hints(type(settings))
+    paths = {
+        name: Path(value) for name, value in changes.items() if isinstance(value, str) and Path in get_args(hints.get(name))
+    }
+    settings = replace(settings, **{**changes, **paths})
     settings.check()
     return settings

@@ -16,6 +16,7 @@ from rljax.rollout.request import Request
 from rljax.rollout.stopping import stop_end
 from rljax.rollout.token_stream import stream_tokens
 from rljax.rollout.worker import RolloutWorker
+from rljax.settings.checks import check_seed
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """The character that a decoder returns for incomplete bytes."""
@@ -81,6 +82,7 @@ def stream_reply(
     tokenizer, engine = parts_for_chat(opened)
     prompt = tuple(tokenizer.apply_chat_template(messages))
     check_context(opened, len(prompt) + worker.sampling.max_tokens)
+    check_seed(seed)
     request = Request(prompt, 0, 0, worker.sampling, seed)
     tokens: list[int] = []
     shown = ""

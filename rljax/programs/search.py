@@ -25,7 +25,7 @@ from rljax.rewards.steps import LINE_ENDS, STEP_ENDS
 from rljax.rollout import Response, RolloutWorker
 from rljax.rollout.continuations import Value
 from rljax.rollout.revision import Revision, revise
-from rljax.rollout.search import Search, SearchResult, beam_search
+from rljax.rollout.search import Search, SearchResult, beam_search, is_open
 from rljax.rollout.tree_search import TreeSearch, tree_search
 from rljax.settings.checks import check_new_file
 from rljax.training.config import TrainConfig
@@ -44,7 +44,7 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
         **changes: fields of `settings` by name.
 
     Raises:
-        InputError: the target cannot be opened, it has no critic, or an argument cannot be used.
+        InputError: the target cannot be opened, it has no critic or an environment, or an argument cannot be used.
     """
     settings = with_changes(settings, changes)
     problems = None
@@ -56,6 +56,8 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
     opened, worker = open_sampler(
         target, settings, limit=settings.limit, temperature=settings.temperature, problems=problems
     )
+    if worker.environment is not None:
+        raise InputError("environment: a search answers in one turn, which only a reward can judge; give --reward.")
     value = value_named(settings.value, opened, target, which=settings.checkpoint)
     sampled = answer_all(
         worker,
@@ -72,7 +74,10 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
     if settings.demonstrations is not None:
         write_demonstrations(settings.demonstrations, worker, searches)
     report = search_report(sampled, settings.value, [found.row for found in searches])
-    return report._replace(dropped=worker.prompts.dropped)
+    answers = [result for found in searches for result in found.found]
+    is_unfinished = all(is_open(answer.best.prefix, worker.sampling.max_tokens) for answer in answers)
+    has_steps = is_unfinished or any(answer.depth > 1 for answer in answers)
+    return report._replace(dropped=worker.prompts.dropped, has_steps=has_steps)
 
 
 def ends_of_steps(config: TrainConfig) -> tuple[str, ...]:
@@ -156,10 +161,8 @@ def judge_found(
     """Judge the answers of a search; return masks of the right answers, and of those whose correctness is known.
 
     Raises:
-        InputError: the run has an environment, which judges turns, not search answers; or the reward failed.
+        InputError: the reward failed.
     """
-    if worker.environment is not None:
-        raise InputError("environment: a search answers in one turn, which only a reward can judge; give --reward.")
     prefixes = [result.best.prefix for result in found]
     responses = []
     for place, prefix in enumerate(prefixes):

@@ -29,7 +29,7 @@ from rljax.programs.answer_settings import CacheDtype, Quantization
 from rljax.records import required
 from rljax.rollout import Engine, Environment, Response, RolloutWorker
 from rljax.rollout.environment import ENVIRONMENTS, environment_of, other_policy_in, prompts_for
-from rljax.settings.checks import check_stop
+from rljax.settings.checks import check_seed, check_stop
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.tracking.start_records import (
     ENVIRONMENT,
@@ -229,6 +229,7 @@ def _sample_continuations(worker: RolloutWorker, params: Params, count: int, see
     """Sample `count` responses to each of the worker's prompts; an environment, if there is one, answers their turns."""
     if count < 1:
         raise InputError(f"count is {count}; it must be at least 1.")
+    check_seed(seed)
     places = np.arange(len(worker.prompts.tokens)).repeat(count).tolist()
     if count > 1 and worker.sampling.temperature == 0 and worker.environment is None:
         raise InputError(

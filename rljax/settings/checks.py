@@ -107,6 +107,16 @@ def check_positive_share(settings: object, names: Iterable[str]) -> None:
             raise InputError(f"{flat_names(type(settings))[name]} is {value}; it must be above 0 and at most 1.")
 
 
+def check_seed(seed: int) -> None:
+    """Reject a seed from which no random key can be made.
+
+    Raises:
+        InputError: it is negative, or needs more than 63 bits.
+    """
+    if not 0 <= seed < 1 << 63:
+        raise InputError(f"--seed is {seed}; it must be at least 0 and below 2 ** 63.")
+
+
 def check_new_file(path: Path) -> None:
     """Reject an output file that exists, or whose folder does not, before the work begins.
 
