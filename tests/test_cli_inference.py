@@ -214,7 +214,8 @@ def test_a_search_without_steps_says_so(run):
 def test_files_may_be_named_by_text(run, tmp_path):
     search(run, trust=True, samples=(12,), step_ends=("1", "2"), demonstrations=str(tmp_path / "found.jsonl"))
     rljax.evaluate(run, trust=True, limit=2, out=str(tmp_path / "answers.jsonl"))
-    assert {"found.jsonl", "answers.jsonl"} <= {path.name for path in tmp_path.iterdir()}
+    synthetic_data.generate(run, str(tmp_path / "own.jsonl"), trust=True, samples=2, limit=4)
+    assert {"found.jsonl", "answers.jsonl", "own.jsonl"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_a_search_without_a_right_answer_writes_no_demonstrations(run, tmp_path, capsys):

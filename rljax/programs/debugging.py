@@ -117,7 +117,7 @@ def measure_term(
     return MeasuredTerm(name, kind, int(counts.sum()), int(bad.sum()), float(max(sizes.max(initial=0.0), 0.0)), place)
 
 
-def diagnose(target: Path, seams: Seams = BUILT_IN, *, trust: bool = False) -> Diagnosis:
+def diagnose(target: str | Path, seams: Seams = BUILT_IN, *, trust: bool = False) -> Diagnosis:
     """Replay the batch that stopped a run, with the policy parameters that it was trained with.
 
     All its updates were skipped, so the policy and its optimizer are those of the checkpoint. The other inputs of the batch are
@@ -132,6 +132,7 @@ def diagnose(target: Path, seams: Seams = BUILT_IN, *, trust: bool = False) -> D
     Raises:
         InputError: there is no batch, the run has continued since, or a part is missing.
     """
+    target = Path(target)
     file = target / NAME if target.is_dir() else target
     kept = read_batch(file)
     folder = RunFolder.open(file.parent)

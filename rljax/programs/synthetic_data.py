@@ -32,7 +32,7 @@ their largest similarity; number of problems for `generate`."""
 
 
 def generate(
-    target: str | Path, out: Path, settings: GenerateSettings = DEFAULTS, *, watch: Watch = iter, **changes: Any
+    target: str | Path, out: str | Path, settings: GenerateSettings = DEFAULTS, *, watch: Watch = iter, **changes: Any
 ) -> KeptResponses:
     """Sample responses, keep good and distinct ones, and write them as rows for `rljax train --dataset`.
 
@@ -47,7 +47,7 @@ def generate(
         InputError: the file exists or its folder does not, the target cannot be opened, an argument cannot be used, or no
             response is kept.
     """
-    settings = with_changes(settings, changes)
+    out, settings = Path(out), with_changes(settings, changes)
     refuse_options(settings, OF_CLEANING, "with --clean")
     keep = "verifier" if settings.keep is None else settings.keep
     if keep != "votes":
@@ -125,7 +125,7 @@ def false_steps_of(
 
 def clean(
     target: str | Path,
-    out: Path,
+    out: str | Path,
     settings: GenerateSettings = DEFAULTS,
     *,
     dataset: str,
@@ -146,7 +146,7 @@ def clean(
         InputError: the file exists or its folder does not, the target or the dataset cannot be opened, an argument cannot be
             used, or no row is left.
     """
-    settings = with_changes(settings, changes)
+    out, settings = Path(out), with_changes(settings, changes)
     refuse_options(settings, OF_WRITING, "without --clean")
     check_new_file(out)
     demonstrated = load_problems(dataset)[: settings.limit]
