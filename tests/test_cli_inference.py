@@ -214,7 +214,7 @@ def test_a_search_without_steps_says_so(run):
 def test_files_may_be_named_by_text(run, tmp_path):
     search(run, trust=True, samples=(12,), step_ends=("1", "2"), demonstrations=str(tmp_path / "found.jsonl"))
     rljax.evaluate(run, trust=True, limit=2, out=str(tmp_path / "answers.jsonl"))
-    synthetic_data.generate(run, str(tmp_path / "own.jsonl"), trust=True, samples=2, limit=4)
+    synthetic_data.generate(run, str(tmp_path / "own.jsonl"), trust=True, samples=4)
     assert {"found.jsonl", "answers.jsonl", "own.jsonl"} <= {path.name for path in tmp_path.iterdir()}
 
 
