@@ -10,15 +10,7 @@ from jaxtyping import PRNGKeyArray
 from rljax.models import Params
 from rljax.rollout.continuations import Prefix, Value
 from rljax.rollout.engine import generate_seeds
-from rljax.rollout.search import (
-    ScoredPrefix,
-    SearchResult,
-    check_step_ends,
-    extend_prefix,
-    is_open,
-    make_requests,
-    sample_steps,
-)
+from rljax.rollout.search import ScoredPrefix, SearchResult, check_step_ends, extend_all, is_open
 from rljax.rollout.worker import RolloutWorker
 
 
@@ -131,14 +123,11 @@ def _complete(
     paths, spent, budget, depth = list(begins), [0] * len(begins), worker.sampling.max_tokens, 0
     while jobs := [(place, path[-1].prefix) for place, path in enumerate(paths) if is_open(path[-1].prefix, budget)]:
         seeds = generate_seeds(jax.random.fold_in(key, depth), len(paths)).tolist()
-        requests = make_requests(worker, jobs, prompt_ids, search.step_ends, [seeds[place] for place, _ in jobs])
-        extended: list[Prefix] = []
-        for (place, prefix), response in zip(jobs, sample_steps(worker, params, requests, rows), strict=True):
-            fitting = response.tokens[: budget - len(prefix.tokens)]
-            spent[place] += len(fitting)
-            extended.append(extend_prefix(worker, prefix, response._replace(tokens=fitting)))
-        for (place, _), scored in zip(jobs, _score(value, extended), strict=True):
-            paths[place] = (*paths[place], scored)
+        own_seeds = [seeds[place] for place, _ in jobs]
+        extended = extend_all(worker, params, jobs, prompt_ids, search.step_ends, own_seeds, rows)
+        scored = _score(value, [prefix for prefix, _ in extended])
+        for (place, _), (_, count), prefix in zip(jobs, extended, scored, strict=True):
+            paths[place], spent[place] = (*paths[place], prefix), spent[place] + count
         depth += 1
     return paths, spent
 

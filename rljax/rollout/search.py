@@ -95,13 +95,11 @@ def beam_search(
         if not jobs:
             break
         seeds = generate_seeds(jax.random.fold_in(key, depth), search.samples * len(beams)).tolist()
-        requests = make_requests(worker, jobs, prompt_ids, search.step_ends, seeds)
-        responses = sample_steps(worker, params, requests, rows)
         fresh: list[list[Prefix]] = [[] for _ in beams]
-        for (place, prefix), response in zip(jobs, responses, strict=True):
-            tokens = response.tokens[: worker.sampling.max_tokens - len(prefix.tokens)]
-            spent[place] += len(tokens)
-            fresh[place].append(extend_prefix(worker, prefix, response._replace(tokens=tokens)))
+        extended = extend_all(worker, params, jobs, prompt_ids, search.step_ends, seeds, rows)
+        for (place, _), (prefix, count) in zip(jobs, extended, strict=True):
+            spent[place] += count
+            fresh[place].append(prefix)
         depth += 1
         active = sorted({place for place, _ in jobs})
         depths[active] = depth
@@ -127,6 +125,34 @@ def _select_jobs(place: int, beam: Sequence[ScoredPrefix], search: Search, budge
     unfinished = [kept.prefix for kept in beam if is_open(kept.prefix, budget)]
     shares = [search.samples // len(beam) + (rank < search.samples % len(beam)) for rank in range(len(beam))]
     return [(place, prefix) for prefix, share in zip(unfinished, shares, strict=False) for _ in range(share)]
+
+
+def extend_all(
+    worker: RolloutWorker,
+    params: Params,
+    jobs: Sequence[tuple[int, Prefix]],
+    prompt_ids: Sequence[int],
+    step_ends: tuple[str, ...],
+    seeds: Sequence[int],
+    rows: int,
+) -> list[tuple[Prefix, int]]:
+    """Sample one more step of each prefix; return the longer prefixes, and how many tokens were sampled for each.
+
+    Args:
+        worker: samples steps with its settings.
+        params: parameters of the policy.
+        jobs: (index into `prompt_ids`, prefix) pairs.
+        prompt_ids: indices into the worker's prompts.
+        step_ends: texts that end a step.
+        seeds: a seed for each job.
+        rows: number of steps sampled at once.
+    """
+    requests = make_requests(worker, jobs, prompt_ids, step_ends, seeds)
+    extended = []
+    for (_, prefix), response in zip(jobs, sample_steps(worker, params, requests, rows), strict=True):
+        tokens = response.tokens[: worker.sampling.max_tokens - len(prefix.tokens)]
+        extended.append((extend_prefix(worker, prefix, response._replace(tokens=tokens)), len(tokens)))
+    return extended
 
 
 def make_requests(

@@ -11,15 +11,7 @@ from jaxtyping import PRNGKeyArray
 from rljax.models import Params
 from rljax.rollout.continuations import Prefix, Value
 from rljax.rollout.engine import generate_seeds
-from rljax.rollout.search import (
-    ScoredPrefix,
-    SearchResult,
-    check_step_ends,
-    extend_prefix,
-    is_open,
-    make_requests,
-    sample_steps,
-)
+from rljax.rollout.search import ScoredPrefix, SearchResult, check_step_ends, extend_all, is_open
 from rljax.rollout.worker import RolloutWorker
 
 
@@ -109,13 +101,12 @@ def tree_search(
         paths = [select_path(root, search, budget) for root in roots]
         jobs = [(place, path[-1].prefix) for place, path in enumerate(paths) if is_open(path[-1].prefix, budget)]
         seeds = generate_seeds(jax.random.fold_in(key, simulation), len(roots)).tolist()
-        requests = make_requests(worker, jobs, prompt_ids, search.step_ends, [seeds[place] for place, _ in jobs])
+        own_seeds = [seeds[place] for place, _ in jobs]
+        extended = extend_all(worker, params, jobs, prompt_ids, search.step_ends, own_seeds, rows)
         fresh: list[Node] = []
-        for (place, prefix), response in zip(jobs, sample_steps(worker, params, requests, rows), strict=True):
-            tokens_left = response.tokens[: budget - len(prefix.tokens)]
-            spent[place] += len(tokens_left)
-            after = extend_prefix(worker, prefix, response._replace(tokens=tokens_left))
-            child = add_child(paths[place][-1], after)
+        for (place, _), (prefix, count) in zip(jobs, extended, strict=True):
+            spent[place] += count
+            child = add_child(paths[place][-1], prefix)
             paths[place].append(child)
             if not child.visits:
                 fresh.append(child)
