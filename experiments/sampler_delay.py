@@ -1,4 +1,4 @@
-"""How much does an old sampler cost GRPO, GSPO and GEPO? Best and last accuracy with samples 0, 8 and 64 steps old.
+"""How much does an old sampler cost GRPO, GSPO and GEPO? Best and last accuracy with samples 0 to 64 steps old.
 
 A small transformer learns sums of two to four numbers from demonstrations, and then by RL with `--sampler-delay`: the responses
 are sampled with old parameters from a ring buffer, and their probabilities under those parameters are the denominator of the
@@ -8,7 +8,7 @@ the longest delay, and that GRPO and GSPO lose more. The claim `staleness_gepo` 
 
 Command:
 
-    python experiments/sampler_delay.py     (an estimated half hour on one CPU core)
+    python experiments/sampler_delay.py     (about an hour on one CPU core)
 
 A finished run is not repeated; use `--seeds` and `--minutes` to do only some of the runs.
 
@@ -38,7 +38,7 @@ import numpy as np
 import tyro
 
 import rljax
-from lab.claims import over_seeds, verdict_of
+from lab.claims import Interval, over_seeds, verdict_of
 from lab.rows import made_on, write_rows
 from lab.separation import draw_comparisons
 from rljax.tracking.rows import read_metrics
@@ -76,7 +76,7 @@ BASE_SEED = 1000
 CONFIG = rljax.TrainConfig.flat(**COMMON_SETTINGS, algorithm="grpo", algorithm_options={"beta": 0.0})
 OPTIONS = {"grpo": {"beta": 0.0}, "gspo": {}, "gepo": {}}
 """Options of each algorithm."""
-DELAYS = (0, 8, 64)
+DELAYS = (0, 1, 4, 8, 64)
 """Age of the sampler's parameters in steps."""
 SHOWN = ("best", "last")
 MARGIN = 0.01
@@ -149,19 +149,26 @@ def report(rows: Sequence[Row]) -> str:
     lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
     for name, delay in itertools.product(OPTIONS, DELAYS):
         cells = [over_seeds([*values_by_seed(rows, name, delay, measure).values()]).text() for measure in SHOWN]
-        costs = [over_seeds([*cost(rows, name, delay, measure).values()]).text() if delay else "-" for measure in SHOWN]
+        costs = [
+            without_rounding([*cost(rows, name, delay, measure).values()]).text() if delay else "-" for measure in SHOWN
+        ]
         compared = [compare_with_grpo(rows, name, delay, measure) if delay and name != "grpo" else "-" for measure in SHOWN]
         lines.append(f"| {' | '.join([name, str(delay), *cells, *costs, *compared])} |")
     before = over_seeds([row["curve"][0] for row in rows if row["algorithm"] == "grpo" and row["delay"] == 0])
     return "\n".join(["", f"{before.seeds} seeds; accuracy before RL {before.text()}.", "", *lines]) + "\n"
 
 
+def without_rounding(differences: Sequence[float]) -> Interval:
+    """Return the mean of differences with its interval; a mean that is 0 up to rounding error is 0."""
+    interval = over_seeds(differences)
+    return interval._replace(value=round(interval.value, 6))
+
+
 def compare_with_grpo(rows: Sequence[Row], name: str, delay: int, measure: str) -> str:
     """Format the cost of a delay for GRPO minus its cost for another algorithm, and whether the sign is decided."""
     grpo, own = cost(rows, "grpo", delay, measure), cost(rows, name, delay, measure)
-    interval = over_seeds([round(grpo[seed] - own[seed], 4) for seed in sorted(grpo.keys() & own.keys())])
-    shown = interval._replace(value=round(interval.value, 6))  # a mean that is 0 up to rounding error
-    return f"{shown.text()}: {verdict_of(interval, kind='above', margin=MARGIN)}"
+    interval = without_rounding([round(grpo[seed] - own[seed], 4) for seed in sorted(grpo.keys() & own.keys())])
+    return f"{interval.text()}: {verdict_of(interval, kind='above', margin=MARGIN)}"
 
 
 def main(arguments: Arguments) -> None:

@@ -167,6 +167,7 @@ def made_on() -> str:
         >>> made_on().count(", ")
         4
     """
-    machine = f"{usable_processors()} cores, {platform.machine()}"
+    count = usable_processors()
+    machine = f"{count} core{'s' * (count > 1)}, {platform.machine()}"
     device = "" if jax.default_backend() == "cpu" else f", {jax.devices()[0].device_kind}"
     return f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}, JAX {jax.__version__}{device}"

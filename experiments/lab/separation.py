@@ -78,8 +78,8 @@ def draw_comparisons(comparisons: Mapping[str, Mapping[str, Mapping[int, float]]
     from matplotlib.figure import Figure  # noqa: PLC0415  only plots need it
 
     shown = {title: values for title, values in comparisons.items() if all(values.values())}
-    rows = max(1, math.ceil(len(shown) / 2))
-    figure = Figure(figsize=(11, 2.1 * rows), dpi=100, layout="constrained")
+    rows, arms = max(1, math.ceil(len(shown) / 2)), max(map(len, shown.values()), default=0)
+    figure = Figure(figsize=(11, max(2.1, 0.5 + 0.2 * arms) * rows), dpi=100, layout="constrained")
     places = figure.subplots(rows, 2, squeeze=False).ravel()
     for axes, (title, values) in zip(places, shown.items(), strict=False):
         draw_arms(axes, values)

@@ -452,7 +452,7 @@ def test_the_table_lists_the_experiments_of_the_trainer_and_a_page_has_the_commi
 
 def test_an_experiment_of_the_trainer_is_run_by_its_own_command(capsys):
     assert main(["claims", "--rerun", "sampler_delay"]) == 2
-    assert "run `python experiments/sampler_delay.py` (an estimated half hour" in capsys.readouterr().err
+    assert "run `python experiments/sampler_delay.py` (about an hour" in capsys.readouterr().err
 
 
 def test_an_experiment_of_the_trainer_names_its_command(tmp_path):
