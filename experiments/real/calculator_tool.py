@@ -2,10 +2,11 @@
 
 Half of the questions are sums of two four-digit numbers, the other half sums of two one-digit numbers. The model may answer, or
 write `calc(A + B)` once and get the result as the next message. The reward is 1 for the right number and 0 for another one, minus
-0.6 for a call: it should pay only if the model is wrong without it more often than not. With prices of 0.2 and 0.5 at temperature
-1, the model learned within 8 steps to call always, because without a call it is right on at most 57 % of the small sums at first.
-Two worked examples in each prompt, one with a call, show the form; there is no supervised training. The tool has this short form,
-and not the JSON of `rljax.agents.Calculator`, because a step on two cores takes the longer the more tokens there are.
+0.8 for a call: it should pay only if the model is wrong without it more often than not. In single runs with prices of 0.2, 0.5 and
+0.6 the model was right on all held-out sums after five steps, but it called always: without a call it is right on only 57 % of the
+small sums at first. Two worked examples in each prompt, one with a call, show the form; there is no supervised training. The tool
+has this short form, and not the JSON of `rljax.agents.Calculator`, because a step on two cores takes the longer the more tokens
+there are.
 
 Command (with any folder or hub id of the model). Each finished run is written as a row, so the command can be stopped and repeated:
 
@@ -29,7 +30,7 @@ import rljax
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab and real
 from real.curves import HUB, Arguments, Experiment, run_experiment, write_jsonl
 
-COST = 0.6
+COST = 0.8
 """Price of a call."""
 LARGEST_SMALL_SUM = 18
 CALL = re.compile(r"calc\((\d{1,9}) \+ (\d{1,9})\)")
@@ -55,7 +56,7 @@ CONFIG = rljax.TrainConfig.flat(
     max_response_tokens=56,
     prompts=8,
     group_size=6,
-    temperature=0.6,
+    temperature=0.8,
     minibatches=1,
     microbatch_rows=8,
     steps=20,
