@@ -22,5 +22,6 @@ __getattr__, __dir__ = lazy_names(
         "TextArenaEnvironment": "rljax.agents.textarena",
         "ToolEnvironment": "rljax.agents.tools",
         "TrlEnvironment": "rljax.agents.trl",
+        "VerifiersEnvironment": "rljax.agents.verifiers",
     },
 )

@@ -45,6 +45,7 @@ ENVIRONMENTS: LazyTable[Callable[..., "Environment"]] = LazyTable(
         "self_correction": "rljax.agents.self_correction:SelfCorrection",
         "gymnasium": "rljax.agents.gymnasium:GymnasiumEnvironment",
         "textarena": "rljax.agents.textarena:TextArenaEnvironment",
+        "verifiers": "rljax.agents.verifiers:VerifiersEnvironment",
     }
 )
 """The environments that come with the library."""

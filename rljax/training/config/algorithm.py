@@ -140,7 +140,7 @@ class RewardConfig:
     """Weights of several rewards, one for each; by default 1."""
     environment: str | None = None
     """Multi-turn environment, in place of a reward: 'calculator', 'python', 'search', 'self_correction', 'guessing', 'maze', 'nim',
-    'adventure', 'shop', 'gymnasium', 'textarena', or your 'package.module:Class' or 'file.py:Class'; see notebooks/agents.md."""
+    'adventure', 'shop', 'gymnasium', 'textarena', 'verifiers', your 'module:Class' or 'file.py:Class'; see notebooks/agents.md."""
     environment_options: str | None = None
     """Arguments of the environment's class, as a JSON object: '{"reward": "math"}'. A path of a folder needs a slash: "data/"."""
     combine: Annotated[Literal["sum", "min"], tyro.conf.arg(name="reward-combine")] = "sum"
