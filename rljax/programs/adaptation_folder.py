@@ -204,14 +204,25 @@ def new_folder(config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, 
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
+        is_new = create_file(path / SERVED)
         atomic_write(path / SERVED, json.dumps(served_entry(served[0].path, served[1]), indent=2).encode() + b"\n")
     except OSError as error:
         raise InputError(f"the run folder {path} cannot be made ({error}); choose another with --run.") from error
     try:
         return AdaptationFolder.create(path, settings_of(setup))
     except InputError:
-        (path / SERVED).unlink()
+        if is_new:  # else it belongs to another process, which starts an adaptation here
+            (path / SERVED).unlink()
         raise
+
+
+def create_file(file: Path) -> bool:
+    """Create an empty file; False if it exists already. Of several processes, only one gets True."""
+    try:
+        file.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def begin_adaptation(setup: Setup, params: Any) -> TrainState:

@@ -334,6 +334,21 @@ def test_a_folder_that_another_command_left_is_not_touched(served, tmp_path):
         (place / name).unlink()
 
 
+def test_a_second_start_at_the_same_time_leaves_the_files_of_the_first(served, tmp_path, monkeypatch):
+    """Both find no adaptation in the folder; the second then finds the first one's files, which it must not remove."""
+    write_queue(served, tmp_path, [])
+    place = tmp_path / "adapted"
+    place.mkdir()
+    config = make_config(served, tmp_path, heldout=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(adaptation_run, "continues", lambda path: False)
+        (place / "served.json").write_text("{}")
+        (place / "metrics.jsonl").write_text("")
+        with pytest.raises(InputError, match="already contains a run"):
+            adapt(config, lambda line: None)
+    assert sorted(file.name for file in place.iterdir()) == ["metrics.jsonl", "served.json"]
+
+
 def test_a_reward_is_compared_with_the_mean_of_the_others():
     batch, earlier = np.array([1.0, 0.0, 3.0]), np.array([2.0, 2.0])
     everyone = [*batch, *earlier]
