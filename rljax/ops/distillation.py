@@ -7,7 +7,7 @@ The limits of `generalized_jsd` are separate equations: forward KL is `exact_kl(
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from rljax.ops.arrays import (
     Mask,
@@ -61,12 +61,22 @@ def generalized_jsd(
     check_floating(logits=logits, teacher_logits=teacher_logits)
     check_same_shape(logits=logits, teacher_logits=teacher_logits)
     check_rank(1, logits=logits)
+    _check_beta(beta)
+    logp, teacher_logp = jax.nn.log_softmax(logits), jax.nn.log_softmax(teacher_logits)
+    return _jsd(logp, teacher_logp, beta)
+
+
+def _check_beta(beta: Number) -> None:
+    """Reject the ends, which are other equations."""
     if is_concrete(beta) and not 0 < np.asarray(beta) < 1:
         raise ValueError(
             f"beta must lie strictly between 0 and 1, got {beta}: for the ends use exact_kl(teacher_logits, logits), forward, and "
             "exact_kl(logits, teacher_logits), reverse"
         )
-    logp, teacher_logp = jax.nn.log_softmax(logits), jax.nn.log_softmax(teacher_logits)
+
+
+def _jsd(logp: Array, teacher_logp: Array, beta: Number) -> Float[Array, "*rows"]:
+    """Compute JSD(β) of log-probabilities, which need not sum to 1."""
     possible = ~(jnp.isneginf(logp) & jnp.isneginf(teacher_logp))
     shares = teacher_logp + jnp.log(beta), logp + jnp.log1p(-beta)
     mixture = jnp.logaddexp(*(zero_outside(share, possible) for share in shares))
@@ -116,13 +126,89 @@ def sorted_probability_distance(
     check_floating(logits=logits, teacher_logits=teacher_logits)
     check_rank(1, logits=logits, teacher_logits=teacher_logits)
     check_same_shape(logits=logits[..., 0], teacher_logits=teacher_logits[..., 0])
-    size = max(logits.shape[-1], teacher_logits.shape[-1])
+    return _sorted_distance(jax.nn.softmax(logits), jax.nn.softmax(teacher_logits))
 
-    def descending(logits: Array) -> Float[Array, "*rows U"]:
-        ordered = -jnp.sort(-jax.nn.softmax(logits), axis=-1)
+
+def _sorted_distance(probs: Array, teacher_probs: Array) -> Float[Array, "*rows"]:
+    """Sum the differences of the sorted probabilities, which need not sum to 1."""
+    size = max(probs.shape[-1], teacher_probs.shape[-1])
+
+    def descending(probs: Array) -> Float[Array, "*rows U"]:
+        ordered = -jnp.sort(-probs, axis=-1)
         return jnp.pad(ordered, [(0, 0)] * (ordered.ndim - 1) + [(0, size - ordered.shape[-1])])
 
-    return jnp.abs(descending(logits) - descending(teacher_logits)).sum(-1)
+    return jnp.abs(descending(probs) - descending(teacher_probs)).sum(-1)
+
+
+@in_float32
+def matched_vocabulary_distance(
+    logits: Float[Array, "*rows V"],
+    teacher_logits: Float[Array, "*rows W"],
+    matched: Int[Array | np.ndarray, "M"],
+    teacher_matched: Int[Array | np.ndarray, "M"],
+    *,
+    beta: Number,
+) -> Float[Array, "*rows"]:
+    """Distance between distributions over vocabularies that share some tokens: GOLD's loss.
+
+    Tokens with the same text are compared with each other, the rest by rank. No part is normalized to 1.
+
+    ::
+
+        L = (M/W) (β Σ_m p_m log(p_m / r_m) + (1 - β) Σ_m q_m log(q_m / r_m)) + (1 - M/W) Σ_i |q_(i) - p_(i)|
+        r_m = β p_m + (1 - β) q_m        p = softmax(teacher_logits)        q = softmax(logits)
+
+    where m runs over the M matched tokens, W is the size of the teacher's vocabulary, and p_(i), q_(i) are the i-th largest
+    probabilities of the tokens that are not matched, padded with 0.
+
+    Args:
+        logits: the student's, carry the gradient, `[..., V]`, divided by the sampling temperature.
+        teacher_logits: the teacher's at the same place of the text, `[..., W]`, at the same temperature.
+        matched: the student's ids of the shared tokens, each once, `[M]`.
+        teacher_matched: the teacher's ids of the same tokens, `[M]`.
+        beta: β, strictly between 0 and 1.
+
+    Returns:
+        `[...]`, at least 0, to be minimized; 0 if matched tokens have the same probability and the others the same in some order.
+
+    Raises:
+        ValueError: logits are not floating point, the axes before the last differ, a vocabulary is empty, the ids are not
+            integers within their vocabulary, each once, as many on both sides, or β is not between 0 and 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> student, teacher = jnp.log(jnp.array([0.5, 0.5])), jnp.log(jnp.array([0.25, 0.5, 0.25]))
+        >>> f"{matched_vocabulary_distance(student, teacher, jnp.array([0]), jnp.array([1]), beta=0.5):.4f}"
+        '0.3333'
+
+    Source:
+        GOLD: Patiño et al., "Unlocking On-Policy Distillation for Any Model Family" (2025), and TRL's `GOLDTrainer` with
+        `uld_use_hybrid_loss` and its default weights. TRL leaves out the last sum if one side has no token outside the match.
+    """
+    check_floating(logits=logits, teacher_logits=teacher_logits)
+    check_rank(1, logits=logits, teacher_logits=teacher_logits)
+    check_same_shape(logits=logits[..., 0], teacher_logits=teacher_logits[..., 0])
+    check_same_shape(matched=matched, teacher_matched=teacher_matched)
+    _check_ids("matched", matched, logits.shape[-1])
+    _check_ids("teacher_matched", teacher_matched, teacher_logits.shape[-1])
+    _check_beta(beta)
+    logp, teacher_logp = jax.nn.log_softmax(logits), jax.nn.log_softmax(teacher_logits)
+    if not len(matched):
+        return _sorted_distance(jnp.exp(logp), jnp.exp(teacher_logp))
+    shared = _jsd(logp[..., matched], teacher_logp[..., teacher_matched], beta)
+    others, teacher_others = (
+        jnp.exp(x).at[..., ids].set(0) for x, ids in ((logp, matched), (teacher_logp, teacher_matched))
+    )
+    weight = len(matched) / teacher_logits.shape[-1]
+    return weight * shared + (1 - weight) * _sorted_distance(others, teacher_others)
+
+
+def _check_ids(name: str, ids: Array | np.ndarray, size: int) -> None:
+    """Reject what is not a list of different tokens."""
+    if ids.ndim != 1 or not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise ValueError(f"{name} must be a list of token ids [M], got {ids.dtype}{list(ids.shape)}")
+    if is_concrete(ids) and ids.size and not (np.min(ids) >= 0 and np.max(ids) < size and len(np.unique(ids)) == len(ids)):
+        raise ValueError(f"{name} must hold each token once, from 0 to {size - 1}, got {np.asarray(ids).tolist()}")
 
 
 def teacher_log_ratio(

@@ -11,6 +11,7 @@ import pytest
 
 from rljax.ops.distillation import (
     generalized_jsd,
+    matched_vocabulary_distance,
     mean_later_log_ratio,
     sorted_probability_distance,
     teacher_log_ratio,
@@ -210,3 +211,66 @@ def test_a_student_learns_the_probabilities_of_a_teacher_with_another_vocabulary
             student = student - size * step(student)
     before = sorted_probability_distance(jnp.array(STUDENT), teacher).mean()
     assert sorted_probability_distance(student, teacher).mean() < 0.1 * before
+
+
+OURS, THEIRS_TOO = np.array([5, 0, 3]), np.array([1, 4, 0])
+
+
+def matched_distance(student, teacher, pairs, beta):
+    """GOLD's formula in Python floats."""
+    q, p = softmax(student), softmax(teacher)
+    shared = 0.0
+    for ours, theirs in pairs:
+        mean = beta * p[theirs] + (1 - beta) * q[ours]
+        shared += beta * p[theirs] * log(p[theirs] / mean) + (1 - beta) * q[ours] * log(q[ours] / mean)
+    rest = sorted((x for i, x in enumerate(q) if i not in {a for a, _ in pairs}), reverse=True)
+    their_rest = sorted((x for i, x in enumerate(p) if i not in {b for _, b in pairs}), reverse=True)
+    size = max(len(rest), len(their_rest))
+    gaps = zip(rest + [0.0] * (size - len(rest)), their_rest + [0.0] * (size - len(their_rest)), strict=True)
+    weight = len(pairs) / len(p)
+    return weight * shared + (1 - weight) * sum(abs(a - b) for a, b in gaps)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("size", [5, 7, 9])
+@pytest.mark.parametrize("beta", [0.1, 0.5])
+def test_the_distance_with_matched_tokens_and_its_gradient(size, beta):
+    teacher = 2 * np.random.default_rng(size).normal(size=(4, 3, size))
+    pairs = list(zip(OURS.tolist(), THEIRS_TOO.tolist(), strict=True))
+
+    def distance(logits):
+        return matched_vocabulary_distance(logits, jnp.array(teacher), OURS, THEIRS_TOO, beta=beta)
+
+    oracle = lambda student: by_rows(lambda s, t: matched_distance(s, t, pairs, beta), student, teacher)  # noqa: E731
+    np.testing.assert_allclose(distance(jnp.array(STUDENT)), oracle(STUDENT), rtol=1e-11)
+    slope = jax.grad(lambda logits: distance(logits).sum())(jnp.array(STUDENT))
+    for token in range(7):
+        step = 1e-6 * np.eye(7)[token]
+        numeric = (oracle(STUDENT + step) - oracle(STUDENT - step)) / 2e-6
+        np.testing.assert_allclose(slope[..., token], numeric, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.usefixtures("x64")
+def test_matching_all_tokens_is_gkd_and_matching_none_is_uld():
+    student, teacher, every, none = jnp.array(STUDENT), jnp.array(TEACHER), np.arange(7), np.arange(0)
+    found = matched_vocabulary_distance(student, teacher, every, every, beta=0.3)
+    np.testing.assert_allclose(found, generalized_jsd(student, teacher, beta=0.3), rtol=1e-11)
+    found = matched_vocabulary_distance(student, teacher, none, none, beta=0.3)
+    np.testing.assert_allclose(found, sorted_probability_distance(student, teacher), rtol=1e-11)
+
+
+@pytest.mark.usefixtures("x64")
+def test_new_ids_for_the_tokens_change_no_matched_distance():
+    student, teacher, order = jnp.array(STUDENT), jnp.array(TEACHER), np.random.default_rng(1).permutation(7)
+    found = matched_vocabulary_distance(student, teacher, OURS, THEIRS_TOO, beta=0.3)
+    places = np.argsort(order)
+    renamed = matched_vocabulary_distance(student[..., order], teacher, places[OURS], THEIRS_TOO, beta=0.3)
+    np.testing.assert_allclose(renamed, found, rtol=1e-11)
+    same = matched_vocabulary_distance(student[..., order], student, places[OURS], OURS, beta=0.3)
+    np.testing.assert_allclose(same, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ids", [np.array([0, 0, 1]), np.array([0, 1, 7]), np.array([-1, 0, 1]), np.array([0.0, 1.0, 2.0])])
+def test_ids_of_matched_tokens_are_tokens_each_once(ids):
+    with pytest.raises(ValueError, match=r"^matched must"):
+        matched_vocabulary_distance(jnp.array(STUDENT), jnp.array(TEACHER), ids, THEIRS_TOO, beta=0.3)
