@@ -188,9 +188,9 @@ def matched_vocabulary_distance(
     check_floating(logits=logits, teacher_logits=teacher_logits)
     check_rank(1, logits=logits, teacher_logits=teacher_logits)
     check_same_shape(logits=logits[..., 0], teacher_logits=teacher_logits[..., 0])
-    check_same_shape(matched=matched, teacher_matched=teacher_matched)
     _check_ids("matched", matched, logits.shape[-1])
     _check_ids("teacher_matched", teacher_matched, teacher_logits.shape[-1])
+    check_same_shape(matched=matched, teacher_matched=teacher_matched)
     _check_beta(beta)
     logp, teacher_logp = jax.nn.log_softmax(logits), jax.nn.log_softmax(teacher_logits)
     if not len(matched):
@@ -205,10 +205,12 @@ def matched_vocabulary_distance(
 
 def _check_ids(name: str, ids: Array | np.ndarray, size: int) -> None:
     """Reject what is not a list of different tokens."""
-    if ids.ndim != 1 or not jnp.issubdtype(ids.dtype, jnp.integer):
-        raise ValueError(f"{name} must be a list of token ids [M], got {ids.dtype}{list(ids.shape)}")
-    if is_concrete(ids) and ids.size and not (np.min(ids) >= 0 and np.max(ids) < size and len(np.unique(ids)) == len(ids)):
-        raise ValueError(f"{name} must hold each token once, from 0 to {size - 1}, got {np.asarray(ids).tolist()}")
+    if not hasattr(ids, "dtype") or ids.ndim != 1 or not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise ValueError(f"{name} must be an array of token ids [M], got {ids}")
+    if is_concrete(ids):
+        known = np.asarray(ids)
+        if len(np.unique(known)) < len(known) or not all(0 <= token < size for token in known):
+            raise ValueError(f"{name} must hold each token once, from 0 to {size - 1}, got {known.tolist()}")
 
 
 def teacher_log_ratio(
