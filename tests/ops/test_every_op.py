@@ -433,7 +433,7 @@ def test_defaults_do_not_change(name):
 
 
 # Arguments that all rows share; ops with one weight per score of a row; and an op that averages over its rows.
-SHARED_BY_ROWS = {"support", "edges"}
+SHARED_BY_ROWS = {"support", "edges", "matched", "teacher_matched"}
 ONE_WEIGHT_PER_SCORE = {
     "batch.decoupled_normalized",
     "unpublished.mixture.constitutional_sum",
