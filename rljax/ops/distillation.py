@@ -183,7 +183,8 @@ def matched_vocabulary_distance(
 
     Source:
         GOLD: Patiño et al., "Unlocking On-Policy Distillation for Any Model Family" (2025), and TRL's `GOLDTrainer` with
-        `uld_use_hybrid_loss` and its default weights. TRL leaves out the last sum if one side has no token outside the match.
+        `uld_use_hybrid_loss` and its default weights; the sorted part is that of ULD, arXiv:2402.12030. TRL leaves out
+        that part if one side has no token outside the match.
     """
     check_floating(logits=logits, teacher_logits=teacher_logits)
     check_rank(1, logits=logits, teacher_logits=teacher_logits)
