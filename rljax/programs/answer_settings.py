@@ -61,7 +61,7 @@ class AnswerSettings:
         check_types(self)
         check_seed(self.seed)
 
-    def check_values(self, names: Iterable[str]) -> None:
+    def refuse_rounded_critic(self, names: Iterable[str]) -> None:
         """Reject a critic of rounded weights: it was trained with the exact ones, and its parameters include some of them."""
         if self.quantize is not None and "critic" in names:
             raise InputError(
@@ -134,7 +134,7 @@ class EvalSettings(BatchSettings):
                 )
         if self.choose and self.samples == 1:
             raise InputError("--choose selects one of several answers, but there is only one; also give --samples.")
-        self.check_values(self.choose)
+        self.refuse_rounded_critic(self.choose)
         self._check_temperature()
 
     def _check_temperature(self) -> None:
@@ -217,7 +217,7 @@ class SearchSettings(BatchSettings):
             raise InputError(f"--samples is {' '.join(map(str, self.samples))}; give numbers of at least 1.")
         check_at_least_one(expand=self.expand)
         check_temperature(self.temperature)
-        self.check_values([self.value])
+        self.refuse_rounded_critic([self.value])
         if self.step_ends is not None and not (self.step_ends and all(self.step_ends)):
             raise InputError(
                 f"--step-ends is {' '.join(map(repr, self.step_ends))}; give one or more texts, none of them empty, or leave "

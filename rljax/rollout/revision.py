@@ -69,8 +69,9 @@ def revise(
         InputError: the engine's responses do not answer the requests.
 
     Source:
-        Revisions of Snell et al., arXiv:2408.03314, Section 6: N answers in sequence, of which a verifier chooses. There, a model
-        trained for it reads its earlier answers; here the value finds the step to revise, so any model can.
+        Revisions of Snell et al., arXiv:2408.03314, Section 6: a model samples N answers in sequence, and a verifier chooses one.
+        There, a model that was trained to revise reads its earlier answers; here the value finds the step to revise, so that any
+        model can be used.
     """
     if search.versions < 1:
         raise ValueError(f"versions must be at least 1, got {search.versions}")
