@@ -14,6 +14,7 @@ from small_runs import SMALL
 import rljax
 from rljax.data.dataset import load_problems
 from rljax.data.problem import Problem
+from rljax.evaluation.statistics import Estimate
 from rljax.programs import combined_evaluation, synthetic_data
 from rljax.programs.prefix_values import value_named
 from rljax.programs.search import search
@@ -288,7 +289,9 @@ def test_runs_vote_together_and_prompts_are_perturbed(run, tmp_path, capsys):
     out = tmp_path / "p.json"
     output = printed(capsys, "eval", str(run), "--trust", "--perturb", "spaces", "--limit", "4", "--out", str(out))
     assert "on the same 4 problems" in output
-    assert json.loads(out.read_text())["change"]["problems"] == 4
+    found = json.loads(out.read_text())
+    assert found["change"]["problems"] == 4
+    assert ("same answer: " in output) == (found["same_answers"]["problems"] > 0)
 
 
 def test_robustness_compares_only_problems_whose_changed_prompts_fit(run, monkeypatch):
@@ -302,6 +305,8 @@ def test_robustness_compares_only_problems_whose_changed_prompts_fit(run, monkey
     found = combined_evaluation.robustness(run, "spaces", limit=4, trust=True)
     assert (found.after.whole.count, found.after.dropped) == (2, 2)
     assert found.before.whole.count == found.change.problems == 2
+    lines = found._replace(same=Estimate(0.25, 0.1, 0.5, 2)).lines()
+    assert lines[-2] == "same answer:  25.0% (10 to 50) of the changed prompts"
 
 
 def test_a_right_answer_with_a_false_step_is_not_kept_as_a_demonstration(run, tmp_path, capsys, monkeypatch):

@@ -24,6 +24,7 @@ RESULTS = (
     "ladders",
     "lifted_claims",
     "long_chain_algorithms",
+    "prompt_consistency",
     "pruned_answers",
     "quantized_answers",
     "resources",

@@ -58,6 +58,7 @@ WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
         "keep_zeros": lambda setup: setup.config.optimization.keep_zeros,
         "fisher_anchor": lambda setup: setup.config.algorithm.anchor is not None,
         "auxiliary_loss": lambda setup: bool(setup.config.optimization.auxiliary),
+        "prompt_consistency": lambda setup: bool(setup.config.optimization.prompt_consistency),
         "distillation": lambda setup: (
             setup.config.algorithm.teacher != "self"
             and not setup.config.algorithm.teacher_spans

@@ -20,12 +20,16 @@ def install(setup: Setup) -> Setup:
     """Change the prompts.
 
     Raises:
-        InputError: no prompt changes, or the tokenizer cannot read a changed prompt.
+        InputError: a share is not positive or the shares sum to more than 1, no prompt changes, or the tokenizer cannot read a
+            changed prompt.
     """
+    shares = setup.config.data.perturb_prompts
+    if not all(share > 0 for share in shares.values()) or sum(shares.values()) > 1:
+        raise InputError(f"perturb_prompts is {shares}; give positive shares with a sum of at most 1.")
     if setup.tokenizer is None:  # a setup that only plans a run has no prompts
         return setup
     config, prompts = setup.config, setup.train.prompts
-    problems = perturb_share(prompts.problems, config.data.perturb_prompts, seed=config.run.seed)
+    problems = perturb_share(prompts.problems, shares, seed=config.run.seed)
     try:
         changed = encode_prompts(problems, setup.tokenizer, max_length=2**31, chat=config.model.chat)
     except InputError as error:

@@ -35,6 +35,8 @@ class Robustness(NamedTuple):
     """Report with the changed prompts."""
     change: Estimate
     """Accuracy with changed prompts minus accuracy with the original prompts, paired by problem."""
+    same: Estimate
+    """Share of equal answers to a prompt before and after the change, over the problems whose prompt changed and has an answer."""
     prompts: int
     """Number of prompts that changed."""
     example: tuple[str, str]
@@ -48,6 +50,7 @@ class Robustness(NamedTuple):
             f"original:     {self.before.headline()}",
             f"changed:      {self.after.headline()}",
             f"difference:   {format_points(self.change)} on the same {self.change.problems} problems",
+            *([f"same answer:  {self.same.text()} of the changed prompts"] if self.same.problems else []),
             *(
                 [f"{self.after.dropped} changed prompts have too many tokens and are excluded"]
                 if self.after.dropped
@@ -58,8 +61,9 @@ class Robustness(NamedTuple):
     def to_json(self) -> dict:
         """Return everything as a dict for JSON."""
         reports = {"before": self.before.to_json(), "after": self.after.to_json()}
-        change = {"change": plain_estimate(self.change), "prompts_changed": self.prompts, "example": list(self.example)}
-        return {"perturbation": self.perturbation, **change, **reports}
+        change = {"change": plain_estimate(self.change), "same_answers": plain_estimate(self.same)}
+        prompts = {"prompts_changed": self.prompts, "example": list(self.example)}
+        return {"perturbation": self.perturbation, **change, **prompts, **reports}
 
 
 class Ensemble(NamedTuple):
@@ -138,14 +142,39 @@ def robustness(
         (old.prompt, new.prompt) for old, new in zip(before.problems, changed, strict=True) if old.prompt != new.prompt
     ]
     right_above = settings.right_above
+    is_changed = [new.prompt != before.problems[places[id(new)]].prompt for new in after.problems]
+    equal = equal_answers(same.sampled.answers, after.sampled.answers)
     return Robustness(
         perturbation,
         report_of(same, right_above=right_above),
         report_of(after, right_above=right_above),
         paired_change(_shares(same, right_above), _shares(after, right_above)),
+        over_problems(np.where(is_changed, equal, np.nan)),
         len(pairs),
         pairs[0],
     )
+
+
+def equal_answers(one: Sequence[Sequence[str | None]], other: Sequence[Sequence[str | None]]) -> Float[np.ndarray, "P"]:
+    """Compute the share of equal answers among all pairs of one answer from each of two lists, for P problems.
+
+    Args:
+        one: the answers to each problem; None for a response without an answer, which equals no other.
+        other: answers to the same problems.
+
+    Returns:
+        The share for each problem; NaN if no response has an answer.
+
+    Example:
+        >>> equal_answers([["7", "8"], [None], [None]], [["7"], ["5"], [None]]).tolist()
+        [0.5, 0.0, nan]
+    """
+    shares = []
+    for mine, theirs in zip(one, other, strict=True):
+        pairs = [(left, right) for left in mine for right in theirs]
+        has_answer = any(answer is not None for pair in pairs for answer in pair)
+        shares.append(np.mean([left is not None and left == right for left, right in pairs]) if has_answer else np.nan)
+    return np.array(shares, float)
 
 
 def _of_problems(answers: JudgedAnswers, places: Sequence[int]) -> JudgedAnswers:

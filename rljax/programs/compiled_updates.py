@@ -81,6 +81,16 @@ def option_data_shapes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> d
     return {auxiliary_loss.NAME: with_places(examples, jax.tree.map(lambda _: rows, examples))}
 
 
+def further_rows(config: TrainConfig) -> tuple[int, ...]:
+    """Numbers of rows that options add to each update, in one batch each: examples, and answers after changed prompts.
+
+    A few more rows fill the batch up to a multiple of the devices.
+    """
+    examples = config.warm_start.batch if config.optimization.auxiliary else 0
+    changed = len(config.optimization.prompt_consistency) * config.sampling.prompts
+    return tuple(rows for rows in (examples, changed) if rows)
+
+
 def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -> Layout:
     """Layout of `count` responses, in which every prompt and every response has its full length."""
     length = config.sampling.max_response_tokens
@@ -94,15 +104,14 @@ def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -
 def mask_bytes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> int:
     """Bytes per device of the mask that cuDNN's attention reads instead of segments, in 16 bits, and of its gradient.
 
-    The mask covers a micro-batch, or the examples of the auxiliary loss if these have more rows. 0 for other attention, and for
-    programs that are compiled for GPUs, whose temporaries contain it: CPUs lack this kernel.
+    The mask covers a micro-batch, or a batch of `further_rows` if it is larger. 0 for other attention, and for programs that are
+    compiled for GPUs, whose temporaries contain it: CPUs lack this kernel.
     """
     if config.model.attention != "cudnn" or not is_on_cpus(mesh):
         return 0
     responses = config.sampling.prompts // config.optimization.minibatches * config.sampling.group_size
     slots = prompt_length + config.sampling.max_response_tokens
-    examples = config.warm_start.batch if config.optimization.auxiliary else 0
-    rows = max(rows_at_once(config, mesh, prompt_length, responses), examples)
+    rows = max(rows_at_once(config, mesh, prompt_length, responses), *further_rows(config), 0)
     return 4 * slots**2 * rows // row_shards(mesh)
 
 
@@ -115,6 +124,7 @@ def _full(count: int, prompt_length: int, length: int) -> Sequences:
 def policy_update(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> jax.stages.Compiled:
     """Compile an update of a policy of this shape, for measuring."""
     algorithm, config = plan_algorithm(config)
+    config = replace(config, data=replace(config.data, max_prompt_tokens=prompt_length))
     setup = shape_setup(config, algorithm, mesh, plan_policy(config, shape, mesh))
     state, base = state_shapes(config, algorithm, setup.policy, mesh, options=setup.options)
     layout, batch = data_shapes(config, setup.algorithm, mesh, prompt_length, minibatches=config.optimization.minibatches)

@@ -184,6 +184,9 @@ def replay(setup: Setup, state: TrainState, kept: StoppedBatch) -> Diagnosis:
         minibatches["value_minibatches"] = value_schedule(setup.algorithm, setup.config).minibatches
     prepare_batch = make_prepare(setup.algorithm, setup.options, **minibatches)
     batch = prepare_batch(rollout, progress=progress, past=past, numbers=adjustments(setup.options, state))
+    for option in setup.options:
+        if option.before_updates is not None:
+            state = option.before_updates(state, kept.scored_rollout)
     terms = [*rollout_terms(rollout, groups.present), *batch_terms(batch), *loss_terms(setup, state, sequences, batch)]
     if setup.critic is not None:
         terms += value_terms(setup, state, sequences, batch)

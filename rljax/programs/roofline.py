@@ -12,6 +12,7 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import is_on_cpus, mesh_for_sampling, row_shards
+from rljax.programs.compiled_updates import further_rows
 from rljax.rollout.slots import Caches, block_parts, peak_bytes
 from rljax.text import nearest_first
 from rljax.training.config import TrainConfig
@@ -182,8 +183,8 @@ def step_work(
         responses = count // minibatches
         return minibatches * math.ceil(responses / rows_at_once(config, mesh, prompt_length, responses))
 
-    examples = updates * config.warm_start.batch if config.optimization.auxiliary else 0
-    rows, reads = count + examples, parts(updates) + (updates if examples else 0)
+    further = further_rows(config)
+    rows, reads = count + updates * sum(further), parts(updates) + updates * len(further)
     flops = update_flops(shape, rows * slots, slots, scored=rows * generated)
     moved = reads * read * memory.weights + 2 * updates * memory.trained
     work["update"] = Work(repeats * flops, repeats * moved)

@@ -183,6 +183,9 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
     worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems, free_bytes=left)
     check_judges(algorithm, config, worker)
     train_worker = make_train_worker(config, algorithm, worker, seams.environment)
+    learns_steps = train_worker.judge.step_reward is not None and not any(
+        "rewards" in each.needs for each in algorithm.credits
+    )
     base = make_base(config, policy, mesh, is_own=seams.policy is not None)
     setup = plan_setup(config, algorithm, mesh, frozen_policy, built, own_optimizer=optimizer is not None)._replace(
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
@@ -202,6 +205,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
             *([describe_faults(problems.faults)] if problems.faults else []),
             *notes_on_model(config, train.problems, tokenizer),
             *notes_on_reward(config, (*train.problems, *heldout.problems)),
+            *(["the algorithm learns from the rewards of steps; the reward is only measured"] * learns_steps),
         ],
         frozen={} if base is None else {"base": base},
     )
@@ -254,7 +258,7 @@ def plan_setup(
         demonstrations=None,
         train=absent,
         heldout=absent,
-        prompt_length=0,
+        prompt_length=config.data.max_prompt_tokens,
         order=absent,
         omissions=(),
         compare=scores_alone(make_score(policy, config.sampling.temperature)),

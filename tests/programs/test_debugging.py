@@ -187,14 +187,22 @@ def test_values_are_from_before_the_critic_learned_from_the_batch(tmp_path):
 
 
 @pytest.mark.usefixtures("untyped")
-def test_the_auxiliary_loss_is_a_part_of_the_replayed_update():
-    config = TINY.replace(auxiliary=0.5, warm_start_batch=4)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("auxiliary_loss", {"auxiliary": 0.5, "warm_start_batch": 4}),
+        ("prompt_consistency_loss", {"prompt_consistency": {"order": 0.5}}),
+    ],
+)
+def test_further_losses_are_parts_of_the_replayed_update(name, settings):
+    config = TINY.replace(**settings)
     setup, state, scored_rollout = make_first_rollout(config, reward=even_length, optimizer=optax.sgd(1.0))
     state, scored_rollout = state._replace(step=jnp.int32(2)), scored_rollout._replace(progress=0.5)
     found = replay(setup, state, StoppedBatch(scored_rollout, 3, 0, None))
     terms = {term.name: term for term in found.terms}
     _, metrics, _ = make_learner(setup, state)(state, scored_rollout)
-    assert terms["auxiliary_loss"].largest == pytest.approx(float(metrics.policy.options["auxiliary_loss"]), rel=1e-5)
+    assert terms[name].largest == pytest.approx(float(metrics.policy.options[name]), rel=1e-5)
+    assert terms[name].largest > 0
     assert found.update_norm == pytest.approx(float(metrics.policy.grad_norm), rel=1e-4)
 
 

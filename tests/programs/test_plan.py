@@ -223,19 +223,26 @@ def test_the_work_of_a_step_matches_a_hand_count():
         assert update.flops == 16 * (32 * 2 * (matrices * layer + mixing * 2 * 64 * 32) + 12 * 4 * 2 * 64 * 512), remat
 
 
-def test_the_examples_of_the_auxiliary_loss_are_planned():
-    """Eight examples of 20 + 12 tokens in each of two updates: as many as there are responses."""
-    with_examples = CONFIG.replace(algorithm_options={"beta": 0.0}, auxiliary=0.5, warm_start_batch=8, microbatch_rows=8)
-    shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
+@pytest.mark.parametrize(
+    "loss", [{"auxiliary": 0.5, "warm_start_batch": 8}, {"prompt_consistency": {"order": 0.1, "spaces": 0.1}}]
+)
+def test_the_rows_of_further_losses_are_planned(loss):
+    """Eight rows of 20 + 12 tokens in each of two updates: as many as there are responses."""
+    with_examples = CONFIG.replace(algorithm_options={"beta": 0.0}, microbatch_rows=8, **loss)
+    shape, mesh, off = replace(SHAPE, layers=1), make_mesh(1, 1), {"auxiliary": 0.0, "prompt_consistency": {}}
     plain, both = (
         step_work(config, shape, algorithm, mesh, 20, StepMemory(1000, 0, 0, 3200, 16, 1000))["update"]
-        for algorithm, config in (plan_algorithm(with_examples.replace(auxiliary=0.0)), plan_algorithm(with_examples))
+        for algorithm, config in map(plan_algorithm, (with_examples.replace(**off), with_examples))
     )
     assert (both.flops, both.moved) == (2 * plain.flops, 2 * plain.moved)
     counted = policy_update(with_examples, shape, mesh, 20).cost_analysis()["flops"]
     assert both.flops / 2 == pytest.approx(counted, rel=0.15)
+
+
+def test_examples_that_the_devices_do_not_divide_are_refused():
+    config = CONFIG.replace(algorithm_options={"beta": 0.0}, auxiliary=0.5, warm_start_batch=3)
     with pytest.raises(InputError, match="warm_start_batch"):
-        policy_update(with_examples.replace(warm_start_batch=3), shape, make_mesh(1, 2), 20)
+        policy_update(config, replace(SHAPE, layers=1), make_mesh(1, 2), 20)
 
 
 def test_updates_of_several_passes_are_all_counted(monkeypatch):

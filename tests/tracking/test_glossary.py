@@ -58,7 +58,15 @@ def terms():
 
 
 BY_OPTIONS = {
-    *("anchor_penalty", "auxiliary_loss", "correction_cut", "teacher_kl", "kl_to_reference", "kl_coefficient"),
+    *(
+        "anchor_penalty",
+        "auxiliary_loss",
+        "prompt_consistency_loss",
+        "correction_cut",
+        "teacher_kl",
+        "kl_to_reference",
+        "kl_coefficient",
+    ),
     "entropy_coefficient",
     *("update_scale", "clip_scale", "entropy_weight", "updates", "planned_updates", "worst_kind_weight"),
     "calculator_share",

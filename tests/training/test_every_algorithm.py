@@ -151,6 +151,12 @@ def test_the_entropy_reaches_the_advantage_of_a_critic(sampled):
     assert max(distances(state.params, before)) > 0
 
 
+def test_a_run_says_if_the_reward_is_only_measured(judge):
+    for name, is_learned in (("grpo_process", False), ("dr_grpo", True)):
+        setup, _ = start_rl(ONE_STEP.replace(algorithm=name, step_reward=judge if name in OF_STEPS else None))
+        assert ("the reward is only measured" in " ".join(setup.omissions)) != is_learned
+
+
 def test_plans_and_answers_are_credited_separately(judge, sampled):
     """The last step of a response is its answer; weighting the plan changes the update."""
     learned = []

@@ -89,4 +89,4 @@ def test_prompts_that_cannot_be_perturbed_are_refused():
             first_state(ORDER.replace(perturb_prompts=changes), reward=even_length)
     for shares in ({"order": 0.0}, {"order": 0.7, "typos": 0.4}):
         with pytest.raises(InputError, match="give positive shares with a sum of at most 1"):
-            ORDER.replace(perturb_prompts=shares)
+            first_state(ORDER.replace(perturb_prompts=shares), reward=even_length)

@@ -86,15 +86,15 @@ class OptimizationConfig(AdamConfig):
     """Second moment of all optimizers: 'factored' keeps only means over the rows and the columns of large matrices, as Adafactor
     does, and saves nearly four bytes per parameter; it then decays as 1 - t^-0.8, and --adam-b2 does not apply."""
     auxiliary: float = 0.0
-    """Weight of a self-supervised loss that is added to the RL loss in each policy update: the mean negative log-likelihood of
-    demonstrations, or of the prompts themselves if not every problem has a demonstration. An update takes --warm-start-batch of
-    them in one batch, which --microbatch-rows does not split. By default 0, which leaves it out."""
+    """Weight of a self-supervised loss in each policy update: the mean negative log-likelihood of demonstrations, or of the prompts
+    if not every problem has one. An update takes --warm-start-batch of them, in one batch that --microbatch-rows does not split."""
+    prompt_consistency: Options = field(default_factory=dict)
+    """Weights of a loss that makes right answers likelier after prompts changed as in `rljax eval --perturb`, e.g. `order=0.1`."""
     remedy: Literal["off", "auto", "controller"] = "off"
     """What to do when a run goes wrong: 'auto' lets some alarms change a setting between two steps, such as the learning rate to a
     third of it; the run reports it, writes it to remedies.jsonl, and repeats it when resumed. 'controller' scales every update,
     the clip range of an algorithm that clips on both sides, and an entropy bonus slightly at each step, depending on how far the
-    last updates moved the policy; it starts with updates of a hundredth of their size, and needs at least two updates per rollout,
-    from --minibatches or --passes."""
+    last updates moved the policy; updates start at a hundredth of their size. It needs several --minibatches or --passes."""
     keep_zeros: bool = False
     """Keep the weights that are zero at zero in RL, so that a pruned model (`rljax export --prune`) stays pruned."""
     freeze: tuple[str, ...] = ()
@@ -236,8 +236,6 @@ class DataConfig(HeldoutConfig):
         super().__post_init__()
         check_at_least(1, self, ["max_prompt_tokens"])
         check_positive_share(self, ["history_decay"])
-        if not all(share > 0 for share in self.perturb_prompts.values()) or sum(self.perturb_prompts.values()) > 1:
-            raise InputError(f"perturb_prompts is {self.perturb_prompts}; give positive shares with a sum of at most 1.")
         for name in ("difficulty_window", "difficulty_window_end"):
             window = getattr(self, name)
             if window is not None and not 0 <= window[0] <= window[1] <= 1:
