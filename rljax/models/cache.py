@@ -72,6 +72,8 @@ class PagedPrompts(NamedTuple):
     """Keys `[E J K H S]` and values `[E J K S H]` in blocks of S = `PAGE` tokens, the first token first."""
     lengths: Int[Array, "E"]
     """Number of tokens of each prompt."""
+    kept: Int[Array, "E"] | None = None
+    """Number of first blocks that the row already has, and which stay; None: none."""
 
 
 class _PartialSums(NamedTuple):
@@ -247,22 +249,75 @@ def take_pages(pages: PagesInUse) -> PagesInUse:
 
 def release_pages(pages: PagesInUse, kept: Bool[Array, "B"]) -> PagesInUse:
     """Free the pages of all rows except the kept ones."""
-    stays = jnp.concatenate([jnp.zeros(1, bool), kept])
+    return truncate_pages(pages, jnp.where(kept, jnp.iinfo(jnp.int32).max, 0))
+
+
+def truncate_pages(pages: PagesInUse, tokens: Int[Array, "B"]) -> PagesInUse:
+    """Free the pages without any of the first `tokens` tokens of their row. A row that loses its last page takes no others."""
+    bound = jnp.concatenate([jnp.zeros(1, jnp.int32), tokens.astype(jnp.int32)])
     shared, own = (
-        table._replace(owners=jnp.where(stays[table.owners], table.owners, 0)) for table in (pages.shared, pages.own)
+        table._replace(owners=jnp.where(table.first[:, None] < bound[table.owners], table.owners, 0))
+        for table in (pages.shared, pages.own)
     )
-    return pages._replace(shared=shared, own=own, page=jnp.where(kept, pages.page, 0))
+    has_page = (pages.page > 0) & (pages.own.first[jnp.maximum(pages.page - 1, 0)] < tokens)
+    return pages._replace(shared=shared, own=own, page=jnp.where(has_page, pages.page, 0))
+
+
+def count_own(pages: PagesInUse) -> Int[Array, "B"]:
+    """Count the pages of each row that it does not share."""
+    owner = pages.own.owners[:, 0]
+    return jnp.zeros(len(pages.lengths) + 1, jnp.int32).at[owner].add(1)[1:]
+
+
+def in_blocks(array: Array, *, axis: int) -> Array:
+    """Split the slots of rows, which are on this axis, into blocks of `PAGE`; the blocks become the second axis."""
+    shape = array.shape
+    return jnp.moveaxis(array.reshape(*shape[:axis], -1, PAGE, *shape[axis + 1 :]), axis, 1)
+
+
+def out_of_blocks(array: Array, *, axis: int) -> Array:
+    """Undo `in_blocks`; `axis` is that of the slots in the result."""
+    moved = jnp.moveaxis(array, 1, axis)
+    return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
+
+
+def copy_out_of_pages(state: PagedState, row: Int[Array, "E"], blocks: int) -> Cache:
+    """Copy the first blocks of rows into a contiguous cache, whose slots are 0 where a row has no page.
+
+    Args:
+        state: the rows and their pages.
+        row: index of the row of each copy; negative for an empty copy.
+        blocks: J, number of blocks.
+    """
+    rows = len(state.pages.lengths)
+
+    def places(table: PageTable) -> Int[Array, "E J"]:
+        """Find the page of each block; N if there is none."""
+        count = len(table.first)
+        owner = jnp.where(table.owners > 0, table.owners - 1, rows)
+        pages = jnp.broadcast_to(jnp.arange(count)[:, None], owner.shape)
+        found = jnp.full((rows, blocks), count).at[owner, (table.first // PAGE)[:, None]].set(pages, mode="drop")
+        return jnp.where((row >= 0)[:, None], found[jnp.maximum(row, 0)], count)
+
+    shared, own = places(state.pages.shared), places(state.pages.own)
+
+    def copy(one: Array, other: Array, *, axis: int) -> Array:
+        take = [pool.at[place].get(mode="fill", fill_value=0) for pool, place in ((one, shared), (other, own))]
+        return out_of_blocks(take[0] + take[1], axis=axis)
+
+    return tuple(map_slots_of(copy, layer.shared, layer.own) for layer in state.cache)
 
 
 def insert_prompts_in_pages(state: PagedState, fresh: PagedPrompts, source: Int[Array, "B"]) -> PagedState:
     """Free the pages of some rows, and copy prompts into new ones; see `rljax.models.policy.Insert`.
 
-    Rows with the same prompt share its full pages, but not the page of the last token. There must be enough free pages, see
-    `pages_for`.
+    Rows with the same prompt share its full pages, but not the page of the last token. A row may keep its first pages, see
+    `PagedPrompts.kept`; it is then the only one with its prompt. There must be enough free pages, see `pages_for`.
     """
     rows, blocks = len(source), fresh.blocks[0].keys.shape[1]
     row, is_new, origin = jnp.arange(rows), source >= 0, jnp.maximum(source, 0)
-    pages, size = release_pages(state.pages, ~is_new), fresh.lengths[origin]
+    size, kept = fresh.lengths[origin], jnp.zeros(rows, jnp.int32) if fresh.kept is None else fresh.kept[origin]
+    pages = truncate_pages(state.pages, jnp.where(is_new, kept * PAGE, jnp.iinfo(jnp.int32).max))
     alike = (source[:, None] == source[None]) & is_new[:, None] & is_new[None]
     rank = (alike & (row[None] < row[:, None])).sum(-1)
     sharers = pages.shared.owners.shape[1]
@@ -273,7 +328,7 @@ def insert_prompts_in_pages(state: PagedState, fresh: PagedPrompts, source: Int[
     shared_blocks = jnp.where((alike.sum(-1) > 1) & (sharers > 1), (size - 1) // PAGE, 0)[:, None]
     block = jnp.arange(blocks)[None]
     to_share = (is_new & (place_in_group == 0))[:, None] & (block < shared_blocks)
-    to_own = is_new[:, None] & (block >= shared_blocks) & (block * PAGE < size[:, None])
+    to_own = is_new[:, None] & (block >= jnp.maximum(shared_blocks, kept[:, None])) & (block * PAGE < size[:, None])
     shared_places, own_places = _assign(pages.shared, to_share), _assign(pages.own, to_own)
 
     def assign(table: PageTable, places: Array, owners: Array) -> tuple[PageTable, Array]:

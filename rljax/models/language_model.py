@@ -27,6 +27,7 @@ from rljax.models.cache import (
     PagesInUse,
     PageTable,
     by_device,
+    in_blocks,
     joined,
     round_cache,
     take_pages,
@@ -422,8 +423,7 @@ def begin_paged(
         def one(row: Array, places: Array) -> Array:
             return row.at[(slice(None),) * (axis - 1) + (places,)].get(mode="fill", fill_value=0)
 
-        moved = jax.vmap(one)(array, slots)
-        return jnp.moveaxis(moved.reshape(*moved.shape[:axis], blocks, PAGE, *moved.shape[axis + 1 :]), axis, 1)
+        return in_blocks(jax.vmap(one)(array, slots), axis=axis)
 
     return logits, PagedPrompts(map_cache(shifted, state.cache), state.lengths)
 

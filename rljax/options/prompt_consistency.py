@@ -158,7 +158,7 @@ def make_gradient(score: Score) -> Callable[..., tuple[Params, dict[str, Array]]
     Source:
         Consistency training: "Unsupervised Data Augmentation for Consistency Training", arXiv:1904.12848, Eq. 1, whose examples
         must have confident predictions. With sampled answers: "Bias-Augmented Consistency Training Reduces Biased Reasoning in
-        Chain-of-Thought", arXiv:2403.05518, Section 3. Both use all answers; here wrong ones, which RL unlearns, are left out.
+        Chain-of-Thought", arXiv:2403.05518. Neither asks for right answers; here wrong ones, which RL unlearns, are left out.
     """
 
     def add_gradient(

@@ -21,7 +21,7 @@ from rljax.models.axes import spec_of
 from rljax.parallel import fetch, put_rows, row_shards
 from rljax.records import required
 from rljax.rollout.engine import Decoding, DecodingEngine
-from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, check_responses
+from rljax.rollout.request import Request, Response
 from rljax.rollout.sampling import Prompts, decode_weights, empty_rows
 from rljax.rollout.slots import FittingSlots, growth_sizes, padded_length, turn_bytes, turn_rows
 
@@ -111,23 +111,20 @@ class Reading(NamedTuple):
     """Indices of the rows that continue after the new tokens."""
 
 
-class CachedDialogue:
-    """A dialogue whose turns continue from the key/value cache of their row.
-
-    A row belongs to its episode until all rows are taken and another episode waits. Then the first row whose turn has ended, and
-    whose episode has no next turn waiting, is given to another episode. If the former episode continues later, its full context
-    is read again.
-
-    If the decoder can `grow`, rows begin with little room, and all rows get more as soon as one needs it.
+class TurnQueue:
+    """Turns that wait for rows, and this host's records of the rows.
 
     Args:
-        engine: decodes at most `slots` rows. Its decoder has `turns`.
+        engine: decodes the rows. Its decoder has `turns`.
         params: parameters of the policy.
         requests: episode -> its first turn. No later context or turn may need more room than the longest prompt and the largest
             budget of these requests and `later`.
         later: requests of episodes that begin later.
 
     Attributes:
+        waiting: episode -> its turn that has not begun.
+        episodes: the episode of each row; None for a row without one.
+        read: the tokens of each row that its state contains.
         tokens_read: number of context tokens read so far; a prompt that several rows share counts once.
 
     Raises:
@@ -137,26 +134,30 @@ class CachedDialogue:
     def __init__(
         self, engine: DecodingEngine, params: Params, requests: Mapping[int, Request], later: Sequence[Request] = ()
     ):
-        begun = [*requests.values(), *later]
-        if not begun:
+        self.begun = [*requests.values(), *later]
+        if not self.begun:
             raise InputError("dialogue: the first turns determine the lengths of the rows; got no requests.")
         self.turns = required(engine.decoder.turns, "decoder.turns")
-        budget = max(request.sampling.max_tokens for request in begun)
-        self.length = padded_length(begun, engine.prompt_length)
-        self.sampling, self.room = begun[0].sampling._replace(max_tokens=budget, stop=()), self.length + budget
+        self.budget = max(request.sampling.max_tokens for request in self.begun)
+        self.length = padded_length(self.begun, engine.prompt_length)
+        self.sampling = self.begun[0].sampling._replace(max_tokens=self.budget, stop=())
+        self.room = self.length + self.budget
         self.params, self.devices = decode_weights(engine.decoder, params), row_shards(engine.mesh)
-        self.engine = turn_engine(engine, self.turns)
-        rows = self.engine.batch_rows(self.params, begun, self.length, budget)
-        room = budget if self.turns.grow is None else growth_sizes(budget, self.length)[0]
-        sizes = {"rows": rows, "length": self.length, "budget": budget, "room": room, "kept": self.sampling.kept}
-        empty = empty_rows(self.engine.decoder, self.params, **sizes, mesh=engine.mesh)
-        self.decoding = Decoding(empty, np.full(rows, -1), room)
-        self.requests = [begun[0]] * rows
-        self.episodes: list[int | None] = [None] * rows
-        self.read: list[tuple[int, ...]] = [()] * rows
+        self.engine = engine
         self.waiting: dict[int, Request] = {}
         self.tokens_read = 0
-        self.add(requests)
+
+    def start(self, decoding: Decoding) -> None:
+        """Begin with empty rows."""
+        rows = len(decoding.request_of_row)
+        self.decoding, self.requests = decoding, [self.begun[0]] * rows
+        self.episodes: list[int | None] = [None] * rows
+        self.read: list[tuple[int, ...]] = [()] * rows
+
+    @property
+    def running(self) -> Bool[np.ndarray, "B"]:
+        """Which rows sample a turn."""
+        return self.decoding.request_of_row >= 0
 
     def add(self, requests: Mapping[int, Request]) -> None:
         """Queue turns until rows are free.
@@ -179,27 +180,84 @@ class CachedDialogue:
                 f"dialogue: a turn may have {self.sampling.max_tokens} tokens, {self.room} with its context; episode {episode} "
                 f"needs {sampling.max_tokens} and {needed}."
             )
-        is_running = any(self.episodes[row] == episode for row in np.flatnonzero(self.decoding.request_of_row >= 0))
+        is_running = any(self.episodes[row] == episode for row in np.flatnonzero(self.running))
         if is_running or episode in self.waiting:
             raise InputError(f"dialogue: the turn of episode {episode} has not ended, so another one cannot begin.")
+
+    def _ended(self, ended: Mapping[int, Response]) -> dict[int, Response]:
+        """Record the turns that have ended, and return them by episode."""
+        for row, response in ended.items():  # its last token was sampled, but not read
+            self.read[row] = (*self.requests[row].prompt_tokens, *response.tokens[:-1].tolist())
+        return {required(self.episodes[row], "episode"): response for row, response in ended.items()}
+
+    def _parts(self, readings: Sequence[Reading]) -> Iterator[tuple[int, list[Reading]]]:
+        """Divide readings into parts of similar lengths; yield the number of rows to read together, and the readings in them."""
+        left = sorted(readings, key=lambda reading: -len(reading.tokens))
+        while left:
+            rows = turn_rows(len(self.requests), self._length(left[0]), self.devices)
+            yield rows, left[:rows]
+            left = left[rows:]
+
+    def _length(self, reading: Reading) -> int:
+        """Length that the rows of a part are padded to; `reading` is the longest in the part."""
+        return min(self.room, max(FEWEST_TOKENS, 1 << (len(reading.tokens) - 1).bit_length()))
+
+    def _arrays(self, part: tuple[int, list[Reading]]) -> tuple[Array, Array, Array, Array]:
+        """Return the rows to copy in a part, the tokens to read, and how many tokens to keep and to read; see `read_turns`."""
+        rows, readings = part
+        tokens = np.zeros((rows, self._length(readings[0])), np.int32)
+        origin, first, count = np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.ones(rows, np.int32)
+        for place, reading in enumerate(readings):
+            tokens[place, : len(reading.tokens)] = reading.tokens
+            origin[place], first[place], count[place] = reading.origin, reading.first, len(reading.tokens)
+            self.tokens_read += len(reading.tokens)
+        return put_rows(self.engine.mesh, (origin, tokens, first, count))
+
+    def _begin_rows(self, prompts: Prompts, readings: Sequence[Reading]) -> None:
+        """Begin the turns of the rows whose contexts have been read."""
+        begun = [(row, place) for place, reading in enumerate(readings) for row in reading.rows]
+        taken = np.array([row for row, _ in begun])
+        self.decoding = self.engine.begin_rows(self.decoding, [prompts], self.requests, taken, begun, self.sampling)
+
+
+class CachedDialogue(TurnQueue):
+    """A dialogue whose turns continue from the key/value cache of their row.
+
+    A row belongs to its episode until all rows are taken and another episode waits. Then the first row whose turn has ended, and
+    whose episode has no next turn waiting, is given to another episode. If the former episode continues later, its full context
+    is read again.
+
+    If the decoder can `grow`, rows begin with little room, and all rows get more as soon as one needs it. `TurnQueue` describes the
+    arguments; at most `engine.slots` rows are decoded.
+    """
+
+    def __init__(
+        self, engine: DecodingEngine, params: Params, requests: Mapping[int, Request], later: Sequence[Request] = ()
+    ):
+        super().__init__(engine, params, requests, later)
+        self.engine = turn_engine(engine, self.turns)
+        rows = self.engine.batch_rows(self.params, self.begun, self.length, self.budget)
+        room = self.budget if self.turns.grow is None else growth_sizes(self.budget, self.length)[0]
+        sizes = {"rows": rows, "length": self.length, "budget": self.budget, "room": room, "kept": self.sampling.kept}
+        empty = empty_rows(self.engine.decoder, self.params, **sizes, mesh=engine.mesh)
+        self.start(Decoding(empty, np.full(rows, -1), room))
+        self.add(requests)
 
     def draw(self) -> dict[int, Response]:
         """Begin waiting turns in free rows, and sample until about an eighth of the rows have ended."""
         for part in self._parts(self._readings()):
             self._begin(part)
-        running = int((self.decoding.request_of_row >= 0).sum())
+        running = int(self.running.sum())
         if not running:
             return {}
         enough = len(self.requests) - running + max(1, running // 8)
-        longest = int(fetch(self.decoding.rows.state.lengths)[self.decoding.request_of_row >= 0].max())
+        longest = int(fetch(self.decoding.rows.state.lengths)[self.running].max())
         self._grow(longest + 1)
         self.decoding = self.decoding._replace(written=longest - self.length)
         self.decoding, ended = self.engine.decode_until_ended(
             self.params, self.decoding, self.requests, enough, self.sampling
         )
-        for row, response in ended.items():  # its last token was sampled, but not read
-            self.read[row] = (*self.requests[row].prompt_tokens, *response.tokens[:-1].tolist())
-        return {required(self.episodes[row], "episode"): response for row, response in ended.items()}
+        return self._ended(ended)
 
     def _grow(self, tokens: int) -> None:
         """Make room for this many tokens in each row."""
@@ -211,7 +269,7 @@ class CachedDialogue:
         """Assign rows to waiting turns, and return what must be read for them; new rows with the same prompt share a reading."""
         row_of = {episode: row for row, episode in enumerate(self.episodes) if episode is not None}
         stays = {row_of[episode] for episode in self.waiting if episode in row_of}
-        free = [row for row in np.flatnonzero(self.decoding.request_of_row < 0).tolist() if row not in stays]
+        free = [row for row in np.flatnonzero(~self.running).tolist() if row not in stays]
         free.sort(key=lambda row: self.episodes[row] is not None)
         readings: dict[tuple, Reading] = {}
         for episode in list(self.waiting):
@@ -227,33 +285,11 @@ class CachedDialogue:
             readings.setdefault((row if first else None, request.prompt_tokens), reading).rows.append(row)
         return list(readings.values())
 
-    def _parts(self, readings: Sequence[Reading]) -> Iterator[tuple[int, list[Reading]]]:
-        """Divide readings into parts of similar lengths; yield the number of rows to read together, and the readings in them."""
-        left = sorted(readings, key=lambda reading: -len(reading.tokens))
-        while left:
-            rows = turn_rows(len(self.requests), self._length(left[0]), self.devices)
-            yield rows, left[:rows]
-            left = left[rows:]
-
-    def _length(self, reading: Reading) -> int:
-        """Length that the rows of a part are padded to; `reading` is the longest in the part."""
-        return min(self.room, max(FEWEST_TOKENS, 1 << (len(reading.tokens) - 1).bit_length()))
-
     def _begin(self, part: tuple[int, list[Reading]]) -> None:
         """Read one part, and begin the turns of its rows."""
-        rows, readings = part
+        readings = part[1]
         self._grow(max(reading.first + len(reading.tokens) for reading in readings))
-        tokens = np.zeros((rows, self._length(readings[0])), np.int32)
-        origin, first, count = np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.ones(rows, np.int32)
-        for place, reading in enumerate(readings):
-            tokens[place, : len(reading.tokens)] = reading.tokens
-            origin[place], first[place], count[place] = reading.origin, reading.first, len(reading.tokens)
-            self.tokens_read += len(reading.tokens)
-        placed = put_rows(self.engine.mesh, (origin, tokens, first, count))
-        prompts = read_turns(self.turns, self.params, self.decoding.rows.state, *placed)
-        begun = [(row, place) for place, reading in enumerate(readings) for row in reading.rows]
-        taken = np.array([row for row, _ in begun])
-        self.decoding = self.engine.begin_rows(self.decoding, [prompts], self.requests, taken, begun, self.sampling)
+        self._begin_rows(read_turns(self.turns, self.params, self.decoding.rows.state, *self._arrays(part)), readings)
 
 
 def turn_engine(engine: DecodingEngine, turns: TurnDecoder) -> DecodingEngine:
@@ -263,74 +299,6 @@ def turn_engine(engine: DecodingEngine, turns: TurnDecoder) -> DecodingEngine:
     if isinstance(slots, FittingSlots):
         slots = replace(slots, decoder=decoder, peak=turn_bytes)
     return replace(engine, decoder=decoder, slots=slots)
-
-
-class RereadingDialogue:
-    """A dialogue on any engine, which reads the full context again at each turn. All waiting turns are sampled together.
-
-    Args:
-        engine: samples the turns.
-        params: parameters of the policy.
-        requests: episode -> its first turn.
-    """
-
-    def __init__(self, engine: Engine, params: Params, requests: Mapping[int, Request]):
-        self.engine, self.params = engine, params
-        self.waiting: dict[int, Request] = {}
-        self.budget = 0
-        self.add(requests)
-
-    def add(self, requests: Mapping[int, Request]) -> None:
-        """Queue turns."""
-        self.waiting |= requests
-        self.budget = max([self.budget, *(request.sampling.max_tokens for request in requests.values())])
-
-    def draw(self) -> dict[int, Response]:
-        """Sample all waiting turns with one budget, rounded up to a power of two, so that few programs are compiled.
-
-        Raises:
-            InputError: the engine's responses do not answer the requests.
-        """
-        if not self.waiting:
-            return {}
-        limits = {episode: request.sampling.max_tokens for episode, request in self.waiting.items()}
-        budget = min(1 << (max(limits.values()) - 1).bit_length(), self.budget)
-        requests = [
-            request._replace(sampling=request.sampling._replace(max_tokens=budget)) for request in self.waiting.values()
-        ]
-        self.waiting = {}
-        responses = self.engine.generate(self.params, requests)
-        check_responses(requests, responses)
-        return {episode: cut(response, limit) for (episode, limit), response in zip(limits.items(), responses, strict=True)}
-
-
-def begin_dialogue(
-    engine: Engine, params: Params, requests: Mapping[int, Request], later: Sequence[Request] = ()
-) -> Dialogue:
-    """Begin episodes of several turns.
-
-    A `DialogueEngine` begins them itself. A `DecodingEngine` keeps what the model has read between the turns of an episode, if its
-    decoder has `turns`, its cache is contiguous and there are first turns to size the rows by. Any other engine reads the full
-    context at each turn.
-
-    Args:
-        engine: samples the turns.
-        params: parameters of the policy.
-        requests: episode -> its first turn.
-        later: requests of episodes that begin later; only their lengths matter.
-    """
-    if isinstance(engine, DialogueEngine):
-        return engine.dialogue(params, requests)
-    if isinstance(engine, DecodingEngine) and engine.has_turns and (requests or later):
-        return CachedDialogue(engine, params, requests, later)
-    return RereadingDialogue(engine, params, requests)
-
-
-def cut(response: Response, most: int) -> Response:
-    """Drop the tokens of a response that exceed its limit."""
-    if len(response.tokens) <= most:
-        return response
-    return response._replace(finish="length", **{name: array[:most] for name, array in response.token_arrays.items()})
 
 
 def count_shared_tokens(one: Sequence[int], other: Sequence[int]) -> int:

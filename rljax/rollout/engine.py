@@ -73,9 +73,9 @@ class DecodingEngine:
     text: Decode | None = None
 
     @property
-    def has_turns(self) -> bool:
-        """True if the rows of a dialogue keep their keys and values between turns."""
-        return self.decoder.turns is not None
+    def has_pages(self) -> bool:
+        """Whether keys and values are in pages."""
+        return False
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Sample a response to each request; requests that differ only in budget and stop strings are decoded together.

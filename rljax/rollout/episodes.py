@@ -23,7 +23,7 @@ from rljax.models import Params
 from rljax.parallel import gather_texts, together
 from rljax.rewards.calling import called_name, check_failures, place_of, read_answer
 from rljax.rewards.correctness import Failed
-from rljax.rollout.dialogue import begin_dialogue
+from rljax.rollout.begin_dialogue import begin_dialogue
 from rljax.rollout.environment import (
     CallSettings,
     Environment,

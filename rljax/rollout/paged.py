@@ -41,7 +41,17 @@ from rljax.records import required
 from rljax.rollout.engine import Decoding, DecodingEngine, blocks_of
 from rljax.rollout.request import Request, Response
 from rljax.rollout.sampling import Prompts, Rows, waiting_rows
-from rljax.rollout.slots import FittingSlots, Weights, block_parts, compiled_rows, fewer_rows, padded_length, row_bytes
+from rljax.rollout.slots import (
+    FittingSlots,
+    Weights,
+    block_parts,
+    compiled_rows,
+    fewer_rows,
+    padded_length,
+    row_bytes,
+    turn_bytes,
+    turn_rows,
+)
 
 FEWEST_STEPS = 16
 """If the free pages are certain to last for fewer tokens per row than this, the latest row gives its pages back."""
@@ -98,9 +108,11 @@ class PagedSlots(FittingSlots):
     def cache_bytes(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> Callable[[int], int]:
         """Return a function from the number of rows to the peak bytes of caches on a device.
 
-        In addition to the pools there are either waiting prompts or the smaller pools of the last rows.
+        In addition to the pools there are either waiting prompts or the smaller pools of the last rows; in a dialogue, rows that
+        read a turn are copied out of their pages, and back.
         """
         devices = row_shards(self.mesh)
+        whole = row_bytes(self.decoder, params, self.mesh, length + budget, 0)
         page, prompt = (row_bytes(self.decoder, params, self.mesh, slots, 0) for slots in (PAGE, length))
 
         def pools(rows: int) -> int:
@@ -109,6 +121,8 @@ class PagedSlots(FittingSlots):
 
         def count(rows: int) -> int:
             rows = compiled_rows(rows, devices)
+            if self.peak is turn_bytes:
+                return pools(rows) + 2 * whole * turn_rows(rows, 1, devices) // devices
             read = math.prod(block_parts(rows, requests, prompts, length, devices)) // devices
             fewer = fewer_rows(rows, budget, devices, on_cpus=is_on_cpus(self.mesh))
             return pools(rows) + max(read * prompt, pools(fewer[0]) if fewer else 0)
@@ -121,6 +135,12 @@ def paged_decoder(decoder: Decoder, mesh: Mesh) -> Decoder:
     insert = cached_partial(_insert, row_shards(mesh))
     begin, advance, _ = required(decoder.paged, "decoder.paged")
     return Decoder(begin, advance, insert, decoder.weights, partition=decoder.partition, paged=decoder.paged)
+
+
+def with_paged_decoder(engine: DecodingEngine) -> DecodingEngine:
+    """Return an engine with the functions that decode rows with pages, for the methods that decode and begin rows."""
+    decoder, slots = paged_decoder(engine.decoder, engine.mesh), engine.slots
+    return DecodingEngine(decoder, engine.mesh, engine.prompt_length, slots, engine.text)
 
 
 def _insert(devices: int, state: PagedState, fresh: PagedPrompts, source: Int[Array, "B"]) -> PagedState:
@@ -206,9 +226,9 @@ class PagedEngine(DecodingEngine):
             )
 
     @property
-    def has_turns(self) -> bool:
-        """False: each turn of a dialogue reads its context again."""
-        return False
+    def has_pages(self) -> bool:
+        """True."""
+        return True
 
     def sample_kind(
         self, params: Params, requests: Sequence[Request], *, final_pieces: int
@@ -258,8 +278,7 @@ class PagedSampler:
         self.sampling = requests[0].sampling._replace(max_tokens=self.budget, stop=())
         self.length, self.devices = padded_length(requests, engine.prompt_length), row_shards(engine.mesh)
         self.slots = engine.batch_rows(params, requests, self.length, self.budget)
-        decoder = paged_decoder(engine.decoder, engine.mesh)
-        self.engine = DecodingEngine(decoder, engine.mesh, engine.prompt_length, engine.slots, engine.text)
+        self.engine = with_paged_decoder(engine)
         prompts = len({request.prompt_tokens for request in requests})
         self.together, self.planned = -(-len(requests) // prompts), engine.share * self.budget
         self.expected, self.ended = self.planned, [0, 0]

@@ -181,6 +181,13 @@ class DialogueEngine(Engine, Protocol):
         ...
 
 
+def cut(response: Response, most: int) -> Response:
+    """Drop the tokens of a response that exceed its limit."""
+    if len(response.tokens) <= most:
+        return response
+    return response._replace(finish="length", **{name: array[:most] for name, array in response.token_arrays.items()})
+
+
 def check_responses(requests: Sequence[Request], responses: Sequence[Response]) -> None:
     """Refuse responses that do not answer their requests.
 

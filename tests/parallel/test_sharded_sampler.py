@@ -20,7 +20,7 @@ from rljax.parallel.collectives import collectives
 from rljax.programs.compiled_sampling import compile_sampling
 from rljax.programs.plan import plan_of
 from rljax.rollout import DecodingEngine, Request, Sampling
-from rljax.rollout.dialogue import begin_dialogue
+from rljax.rollout.begin_dialogue import begin_dialogue
 from rljax.rollout.paged import PagedEngine
 from rljax.rollout.sampling import decode_weights
 from rljax.training.config import TrainConfig

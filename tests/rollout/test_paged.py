@@ -15,7 +15,6 @@ from rljax.models.attention import LayerCache
 from rljax.models.cache import PagedLayer, PagedPrompts, PagedState, PagesInUse, PageTable
 from rljax.parallel import make_mesh, put
 from rljax.rollout import DecodingEngine, Request, Sampling, paged, slots
-from rljax.rollout.dialogue import RereadingDialogue, begin_dialogue
 from rljax.rollout.paged import PagedEngine, PagedSampler, PagedSlots, pool_sizes, steps_for
 from rljax.rollout.slots import FittingSlots
 from rljax.training.memory_plan import sampling_memory
@@ -200,11 +199,3 @@ def test_the_memory_plan_counts_pages():
     assert pages.rows > 3 * usual.rows
     assert 200_000 < pages.cache <= 400_000
     assert 200_000 < usual.cache <= 400_000
-
-
-def test_turns_with_pages_read_their_context_again():
-    policy = transformer_policy(MODELS["grouped"], eos=1, mesh=(mesh := make_mesh(1, 1)))
-    engine = PagedEngine(policy.decoder, mesh, LONGEST, 8, share=0.5)
-    assert isinstance(
-        begin_dialogue(engine, policy.init(jax.random.key(0)), {0: make_requests(1, 1)[0]}), RereadingDialogue
-    )

@@ -22,7 +22,8 @@ from rljax.models import TransformerConfig, transformer_policy
 from rljax.programs.evaluation import evaluate
 from rljax.programs.trained_policy import load
 from rljax.rollout import Request, Response, Sampling, Step, pack, sequences_of
-from rljax.rollout.dialogue import CachedDialogue, begin_dialogue
+from rljax.rollout.begin_dialogue import begin_dialogue
+from rljax.rollout.dialogue import CachedDialogue
 from rljax.rollout.environment import check_step
 from rljax.rollout.groups import concatenate, right_and_known
 from rljax.training.scoring import make_score

@@ -1,0 +1,75 @@
+"""Begin dialogues: with the built-in engine's rows, with an engine of your own, or by reading each context again."""
+
+from collections.abc import Mapping, Sequence
+
+from rljax.models import Params
+from rljax.rollout.dialogue import CachedDialogue
+from rljax.rollout.engine import DecodingEngine
+from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, check_responses, cut
+
+
+class RereadingDialogue:
+    """A dialogue on any engine, which reads the full context again at each turn. All waiting turns are sampled together.
+
+    Args:
+        engine: samples the turns.
+        params: parameters of the policy.
+        requests: episode -> its first turn.
+    """
+
+    def __init__(self, engine: Engine, params: Params, requests: Mapping[int, Request]):
+        self.engine, self.params = engine, params
+        self.waiting: dict[int, Request] = {}
+        self.budget = 0
+        self.add(requests)
+
+    def add(self, requests: Mapping[int, Request]) -> None:
+        """Queue turns."""
+        self.waiting |= requests
+        self.budget = max([self.budget, *(request.sampling.max_tokens for request in requests.values())])
+
+    def draw(self) -> dict[int, Response]:
+        """Sample all waiting turns with one budget, rounded up to a power of two, so that few programs are compiled.
+
+        Raises:
+            InputError: the engine's responses do not answer the requests.
+        """
+        if not self.waiting:
+            return {}
+        limits = {episode: request.sampling.max_tokens for episode, request in self.waiting.items()}
+        budget = min(1 << (max(limits.values()) - 1).bit_length(), self.budget)
+        requests = [
+            request._replace(sampling=request.sampling._replace(max_tokens=budget)) for request in self.waiting.values()
+        ]
+        self.waiting = {}
+        responses = self.engine.generate(self.params, requests)
+        check_responses(requests, responses)
+        return {episode: cut(response, limit) for (episode, limit), response in zip(limits.items(), responses, strict=True)}
+
+
+def begin_dialogue(
+    engine: Engine, params: Params, requests: Mapping[int, Request], later: Sequence[Request] = ()
+) -> Dialogue:
+    """Begin episodes of several turns.
+
+    A `DialogueEngine` begins them itself. A `DecodingEngine` keeps what the model has read between the turns of an episode, in rows
+    or in pages, if its decoder has `turns` and there are first turns to size the rows by. Any other engine reads the full context
+    at each turn.
+
+    Args:
+        engine: samples the turns.
+        params: parameters of the policy.
+        requests: episode -> its first turn.
+        later: requests of episodes that begin later; only their lengths matter.
+    """
+    if isinstance(engine, DialogueEngine):
+        return engine.dialogue(params, requests)
+    if not isinstance(engine, DecodingEngine) or engine.decoder.turns is None or not (requests or later):
+        return RereadingDialogue(engine, params, requests)
+    if not engine.has_pages:
+        return CachedDialogue(engine, params, requests, later)
+    from rljax.rollout.paged import PagedEngine  # noqa: PLC0415  most runs have no pages
+    from rljax.rollout.paged_dialogue import PagedDialogue  # noqa: PLC0415
+
+    assert isinstance(engine, PagedEngine)  # the only engine with pages
+    return PagedDialogue(engine, params, requests, later)

@@ -1,0 +1,306 @@
+"""Dialogues with pages: a row keeps its pages between turns, and continues from them.
+
+A turn begins if its device has pages for the context that is not read yet, and for the expected growth of the rows there. If pages
+are missing, rows between two turns lose theirs, the longest unused first, and read their context again later. If pages run out
+while turns are sampled, the latest turn begins again later, from the same seed.
+
+Axes: B rows decoded together, E rows read together, T tokens to read in each of the E rows, D devices that share the rows.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from rljax.models import Params, TurnDecoder
+from rljax.models.cache import (
+    PAGE,
+    PagedPrompts,
+    PagedState,
+    by_device,
+    copy_out_of_pages,
+    count_free,
+    count_own,
+    in_blocks,
+    joined,
+    pages_for,
+    truncate_pages,
+)
+from rljax.models.language_model import map_cache
+from rljax.parallel import fetch, put_rows
+from rljax.records import required
+from rljax.rollout.dialogue import Reading, TurnQueue, count_shared_tokens
+from rljax.rollout.engine import Decoding
+from rljax.rollout.paged import (
+    FEWEST_ENDED,
+    FEWEST_STEPS,
+    PagedEngine,
+    empty_paged_rows,
+    pool_sizes,
+    steps_for,
+    with_paged_decoder,
+)
+from rljax.rollout.request import Request, Response
+from rljax.rollout.sampling import Prompts, Rows
+from rljax.rollout.slots import FittingSlots, turn_bytes
+
+
+class FreePages(NamedTuple):
+    """Pages on each device that a turn can take, and pages that a row would give back."""
+
+    shared: Int[np.ndarray, "D"]
+    """Free shared pages."""
+    own: Int[np.ndarray, "D"]
+    """Free other pages."""
+    of_row: Int[np.ndarray, "B"]
+    """Pages of each row that it does not share."""
+
+
+@partial(jax.jit, static_argnames="devices")
+def count_pages(state: PagedState, devices: int) -> tuple[tuple[Int[Array, "D"], Int[Array, "D"]], Int[Array, "B"]]:
+    """Count the free pages of each device, and the pages of each row."""
+    pages = by_device(state.pages, devices)
+    return jax.vmap(count_free)(pages), joined(jax.vmap(count_own)(pages))
+
+
+@partial(jax.jit, static_argnames="devices", donate_argnames="rows")
+def pause_rows(rows: Rows, tokens: Int[Array, "B"], is_running: Bool[Array, "B"], devices: int) -> Rows:
+    """Free the pages of rows beyond their first `tokens` tokens; rows that do not run take no further pages."""
+    state: PagedState = rows.state
+    pages = joined(jax.vmap(truncate_pages)(*by_device((state.pages, tokens), devices)))
+    pages = pages._replace(page=jnp.where(is_running, pages.page, 0))
+    return rows._replace(state=state._replace(pages=pages), ended=rows.ended | ~is_running)
+
+
+@partial(jax.jit, static_argnames=("turns", "blocks", "devices"))
+def read_paged_turns(
+    turns: TurnDecoder,
+    params: Params,
+    state: PagedState,
+    origin: Int[Array, "E"],
+    tokens: Int[Array, "E T"],
+    first: Int[Array, "E"],
+    count: Int[Array, "E"],
+    *,
+    blocks: int,
+    devices: int,
+) -> Prompts:
+    """Copy rows out of their pages, and read tokens after the first `first` tokens of each copy.
+
+    Args:
+        turns: the functions with which the model reads turns.
+        params: parameters from `decode_weights`.
+        state: state of the B rows.
+        origin: index of the row to copy, for each of the E copies; negative for an empty copy.
+        tokens: the tokens to read, left-aligned.
+        first: number of tokens of the copied row to keep.
+        count: number of tokens to read in each copy.
+        blocks: number of pages of each copy, enough for all tokens.
+        devices: D.
+    """
+    each = len(state.pages.lengths) // devices
+    local = origin[None] - each * jnp.arange(devices)[:, None]
+    local = jnp.where((local >= 0) & (local < each) & (origin >= 0)[None], local, -1)
+    copies = jax.vmap(partial(copy_out_of_pages, blocks=blocks))(by_device(state, devices), local)
+    copies = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), copies)  # a row is on one device, and 0 on the others
+    logits, cache = turns.extend(params, tokens, first, count, copies)
+    return Prompts(logits, PagedPrompts(map_cache(in_blocks, cache), first + count, first // PAGE))
+
+
+class PagedDialogue(TurnQueue):
+    """A dialogue whose turns continue from the pages of their row. `TurnQueue` describes the arguments.
+
+    Attributes:
+        expected: expected number of tokens of a turn: at first from the engine's `share`, then the mean of the turns so far.
+        last_used: for each row, a number that is higher the later its last turn began or ended.
+        restarted: number of turns that gave their pages back while they were sampled.
+    """
+
+    def __init__(self, engine: PagedEngine, params: Params, requests: Mapping[int, Request], later: Sequence[Request] = ()):
+        super().__init__(engine, params, requests, later)
+        slots = engine.slots
+        slots = replace(slots, peak=turn_bytes) if isinstance(slots, FittingSlots) else slots
+        self.engine = with_paged_decoder(replace(engine, slots=slots))
+        rows = self.engine.batch_rows(self.params, self.begun, self.length, self.budget)
+        together = -(-len(self.begun) // len({request.prompt_tokens for request in self.begun}))
+        self.expected, self.ended = engine.share * self.budget, [0, 0]
+        self.sizes = pool_sizes(rows // self.devices, self.length, self.budget, self.expected, together)
+        options = {"budget": self.budget, "sizes": self.sizes, "kept": self.sampling.kept, "mesh": engine.mesh}
+        empty = empty_paged_rows(self.engine.decoder, rows=rows, **options)
+        self.start(Decoding(empty, np.full(rows, -1), self.budget))
+        self.last_used, self.restarted = np.zeros(rows, np.int64), 0
+        self.add(requests)
+
+    def draw(self) -> dict[int, Response]:
+        """Begin waiting turns for which there are pages, and sample until about an eighth of the rows have ended."""
+        ended: dict[int, Response] = {}
+        while not ended:
+            for part in self._parts(self._readings()):
+                self._begin(part)
+            if not self.running.any():
+                return {}
+            steps, count = self._steps(), int(self.running.sum())
+            enough = len(self.running) - count + max(1, count // 8)
+            self.decoding, ended, _ = self.engine.decode_some(
+                self.params, self.decoding, self.requests, enough, steps, self.sampling
+            )
+        found = self._ended(ended)
+        self._use(list(ended))
+        self._pause()
+        self.ended = [self.ended[0] + len(ended), self.ended[1] + sum(len(each.tokens) for each in ended.values())]
+        if self.ended[0] >= FEWEST_ENDED:
+            self.expected = self.ended[1] / self.ended[0]
+        return found
+
+    def _readings(self) -> list[Reading]:
+        """Assign rows and pages to waiting turns, and return what must be read for them.
+
+        If the pages of a device do not suffice for a turn, no later turn begins there before it, so that it does not wait forever.
+        A device without a running turn begins one in any case.
+        """
+        if not self.waiting:
+            return []
+        pages, is_full = self._free_pages(), np.zeros(self.devices, bool)
+        readings: dict[tuple, Reading] = {}
+        begun: set[int] = set()
+        for episode in list(self.waiting):
+            row = self._row_for(episode, begun, is_full)
+            if row is None:
+                continue
+            device, prompt = self._device(row), self.waiting[episode].prompt_tokens
+            first = count_shared_tokens(self.read[row], prompt[:-1]) if self.episodes[row] == episode else 0
+            reading = readings.get((row if first else None, prompt), Reading(row, first, prompt[first:], []))
+            shared, own = self._needs(reading, len(prompt), device)
+            own += self._growth()
+            others = self._unused(device, begun | {row})
+            is_idle = not any(self._device(other) == device for other in {*np.flatnonzero(self.running).tolist(), *begun})
+            others = others if is_idle else [other for other in others if self.episodes[other] not in self.waiting]
+            room = pages.own[device] + pages.of_row[[row, *others]].sum() - (pages.of_row[row] if first else 0)
+            if not is_idle and (own > room or shared > pages.shared[device]):
+                is_full[device] = True
+                continue
+            if not first:
+                self._clear(row, pages)
+            while own > pages.own[device] and others:
+                self._clear(others.pop(0), pages)
+            pages.own[device] -= own
+            pages.shared[device] -= shared
+            self.episodes[row], self.requests[row] = episode, self.waiting.pop(episode)
+            begun.add(row)
+            readings.setdefault((row if first else None, prompt), reading).rows.append(row)
+        self._use(sorted(begun))
+        self._pause()
+        return list(readings.values())
+
+    def _row_for(self, episode: int, begun: Collection[int], is_full: Bool[np.ndarray, "D"]) -> int | None:
+        """Choose a row for a turn: that of its episode, one without an episode, or the longest unused one; None if none is free."""
+        if episode in self.episodes:
+            row = self.episodes.index(episode)
+            return None if is_full[self._device(row)] else row
+        taken = {*np.flatnonzero(self.running).tolist(), *begun}
+        free = [
+            row
+            for row, owner in enumerate(self.episodes)
+            if row not in taken and owner not in self.waiting and not is_full[self._device(row)]
+        ]
+        load = np.bincount([self._device(row) for row in taken], minlength=self.devices)
+        order = {
+            row: (self.episodes[row] is not None, int(load[self._device(row)]), int(self.last_used[row])) for row in free
+        }
+        return min(free, key=order.__getitem__, default=None)
+
+    def _device(self, row: int) -> int:
+        return row * self.devices // len(self.read)
+
+    def _needs(self, reading: Reading, length: int, device: int) -> tuple[int, int]:
+        """Return the pages, shared and others, that one more row takes for a context that is read."""
+        if reading.first:
+            return 0, -(-length // PAGE) - reading.first // PAGE
+        count = sum(self._device(row) == device for row in reading.rows)
+        after, before = (pages_for(length, rows, self.sizes.sharers) if rows else (0, 0) for rows in (count + 1, count))
+        return after[0] - before[0], after[1] - before[1]
+
+    def _growth(self) -> int:
+        """Return the pages that a turn is expected to take while it is sampled."""
+        return -(-int(self.expected) // PAGE)
+
+    def _unused(self, device: int, besides: Collection[int] = ()) -> list[int]:
+        """List the rows of a device that have pages between two turns: those without a waiting turn first, longest unused first."""
+        rows = [
+            row
+            for row in np.flatnonzero(~self.running).tolist()
+            if self._device(row) == device and self.read[row] and row not in besides
+        ]
+        return sorted(rows, key=lambda row: (self.episodes[row] in self.waiting, self.last_used[row]))
+
+    def _use(self, rows: Sequence[int]) -> None:
+        self.last_used[list(rows)] = self.last_used.max() + 1 + np.arange(len(rows))
+
+    def _free_pages(self) -> FreePages:
+        """Count the pages of each device that are neither taken nor reserved for the growth of running turns."""
+        (shared, own), of_row = fetch(count_pages(self.decoding.rows.state, self.devices))
+        written = np.asarray(fetch(self.decoding.rows.samples.count))
+        growth = np.where(self.running, np.maximum(0, self._growth() - written // PAGE), 0)
+        return FreePages(np.array(shared), own - growth.reshape(self.devices, -1).sum(-1), np.array(of_row))
+
+    def _clear(self, row: int, pages: FreePages) -> None:
+        """Take a row and its pages away from its episode; a turn that is running waits again, before the others."""
+        if self.running[row]:
+            episode = required(self.episodes[row], "episode")
+            self.waiting = {episode: self.requests[row], **self.waiting}
+            request_of_row = self.decoding.request_of_row.copy()
+            request_of_row[row] = -1
+            self.decoding = self.decoding._replace(request_of_row=request_of_row)
+            self.restarted += 1
+        pages.own[self._device(row)] += pages.of_row[row]
+        pages.of_row[row] = 0
+        self.episodes[row], self.read[row] = None, ()
+
+    def _pause(self) -> None:
+        """Free the pages of rows that do not run, except those with the tokens that their episode has read."""
+        tokens = np.where(self.running, np.iinfo(np.int32).max, [len(read) for read in self.read])
+        placed = put_rows(self.engine.mesh, (tokens.astype(np.int32), self.running))
+        self.decoding = self.decoding._replace(rows=pause_rows(self.decoding.rows, *placed, self.devices))
+
+    def _begin(self, part: tuple[int, list[Reading]]) -> None:
+        """Read one part, and begin the turns of its rows."""
+        readings, whole = part[1], -(-self.room // PAGE)
+        blocks = max(-(-(reading.first + len(reading.tokens)) // PAGE) for reading in readings)
+        blocks = min(whole, 1 << (blocks - 1).bit_length())
+        state, arrays = self.decoding.rows.state, self._arrays(part)
+        prompts = read_paged_turns(self.turns, self.params, state, *arrays, blocks=blocks, devices=self.devices)
+        self._begin_rows(prompts, readings)
+
+    def _steps(self) -> int:
+        """Return for how many tokens the pages of all devices last, after rows have given theirs back if necessary."""
+        lengths = np.asarray(fetch(self.decoding.rows.state.pages.lengths))
+        while True:
+            (_, own), of_row = fetch(count_pages(self.decoding.rows.state, self.devices))
+            running = [np.flatnonzero(self.running & self._is_on(device)) for device in range(self.devices)]
+            steps = [steps_for(lengths[rows], int(free), self.budget) for rows, free in zip(running, own, strict=True)]
+            chosen = [
+                row
+                for device, rows in enumerate(running)
+                if steps[device] < FEWEST_STEPS and (row := self._least_needed(device, rows)) is not None
+            ]
+            if not chosen:
+                return max(1, min(steps))
+            pages = FreePages(np.zeros(self.devices, int), np.array(own), np.array(of_row))
+            for row in chosen:
+                self._clear(row, pages)
+            self._pause()
+
+    def _is_on(self, device: int) -> Bool[np.ndarray, "B"]:
+        return np.arange(len(self.read)) * self.devices // len(self.read) == device
+
+    def _least_needed(self, device: int, running: Int[np.ndarray, "R"]) -> int | None:
+        """Choose the row that gives its pages back: the longest unused one, else the latest of several running ones."""
+        unused = self._unused(device)
+        if unused:
+            return unused[0]
+        return int(running[self.last_used[running].argmax()]) if len(running) > 1 else None
