@@ -93,7 +93,8 @@ def train_game(
         **parts: further arguments of `rljax.train`.
 
     Returns:
-        `accuracy` and `tokens`: at each evaluation, the held-out accuracy and the number of tokens sampled so far.
+        `accuracy` and `tokens`: at each evaluation, the held-out accuracy and the number of tokens sampled so far. An episode
+        without a verdict counts as unsolved.
     """
     with TemporaryDirectory() as folder:
         config = config if config.run.folder is not None else config.replace(run=f"{folder}/run")
@@ -103,7 +104,7 @@ def train_game(
     sampled = np.cumsum([0, *lengths]) * config.sampling.prompts * config.sampling.group_size
     shown = [row for row in rows if row["phase"] == "eval"]
     return {
-        "accuracy": [round(row["accuracy"], 4) for row in shown],
+        "accuracy": [round(row["accuracy"] * row["judged"] / len(problems[1]), 4) for row in shown],
         "tokens": [int(sampled[row["step"]]) for row in shown],
     }
 

@@ -1,0 +1,134 @@
+"""A proposer and a checker against one policy that answers once, at equal numbers of sampled tokens.
+
+The task is sums modulo 8: two letters stand for numbers, and a third letter is the answer. The rule must be found by trial, from
+random parameters. The arms:
+
+- one answer: the policy answers once;
+- both roles: one policy proposes an answer, reads it and a request, and answers again, which counts. Each turn has a reward and an
+  advantage of its own;
+- two policies: half of the steps train a proposer, as in `one answer`. It is then frozen, and the others train a checker that
+  reads its proposals and begins as a copy of it. The tokens of the frozen proposer count as well.
+
+Command:
+
+    python experiments/proposer_and_checker.py     (an estimated ten minutes on two CPU cores)
+
+A finished run is not repeated; use `--seeds` to do only some of the runs.
+
+Deviations: SCoRe (arXiv:2409.12917) trains a pretrained model in two stages; here the policy has 0.1 million random parameters,
+both turns are trained from the beginning, and a turn is one letter, so a checker cannot calculate more than a proposer can. The
+settings and the claims followed one run of each arm with another seed. In the arm `two policies` the first half of the curve is
+the accuracy of the proposer.
+
+It writes OUT.json, OUT.md and OUT.png: held-out accuracy of the final answers over the tokens sampled in training, and the
+differences at equal tokens, paired by seed. A final answer takes one sampled token in the arm `one answer`, and two in the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import rljax
+from lab.letter_games import GAME, LETTERS, Shares, run_experiment, train_game
+from lab.rows import Comparison
+from rljax.agents import SelfCorrection
+from rljax.files import settings_hash
+from rljax.rewards.correctness import verifier
+from rljax.training.objective.algorithm import resolved_settings
+
+DIGITS, REQUEST = LETTERS[:8], "?"
+"""The letters that stand for 0 to 7, and what the policy reads between its answers."""
+CONFIG = GAME.replace(
+    name="proposer_and_checker",
+    tokenizer=f"characters:{LETTERS}{REQUEST}\n",
+    prompts=16,
+    heldout_problems=len(DIGITS) ** 2,
+    learning_rate=3e-3,
+)
+"""Settings of all arms."""
+CREDIT = {"algorithm": "mt_grpo", "algorithm_options": {"beta": 0.0, "turn_discount": 0.0}}
+"""Each turn is compared with the same turn of the group's other episodes. With one turn per episode, this is GRPO."""
+ONCE = {"steps": 120, "eval_every": 20}
+TWICE = {"steps": 60, "eval_every": 10, **CREDIT}
+ARMS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "one answer": [ONCE],
+    "both roles": [TWICE],
+    "two policies": [{**ONCE, "steps": 60, "models": "last"}, {**TWICE, "steps": 30}],
+}
+"""Name of an arm -> the settings of each of its runs. An episode of two turns has twice the tokens, so there are half the steps."""
+
+
+@verifier
+def is_sum(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float]:
+    """Give 1 for a turn that ends with the right letter, else 0."""
+    del prompts, columns
+    return [float(text[-1:] == right) for text, right in zip(completions, answer, strict=True)]
+
+
+def make_sums() -> list[rljax.Problem]:
+    """Make all sums of two numbers modulo 8."""
+    size = len(DIGITS)
+    return [
+        rljax.Problem(f"{DIGITS[one]}{DIGITS[other]}", DIGITS[(one + other) % size])
+        for one in range(size)
+        for other in range(size)
+    ]
+
+
+def environments_of(arm: str, proposer: Path) -> list[SelfCorrection | None]:
+    """Return the environment of each run of an arm; None judges one answer.
+
+    Args:
+        arm: name of the arm.
+        proposer: model folder of the frozen proposer, which the first of two runs trains.
+    """
+    if arm == "one answer":
+        return [None]
+    if arm == "two policies":
+        return [None, SelfCorrection(is_sum, request=REQUEST, role="checker", other_policy=str(proposer))]
+    return [SelfCorrection(is_sum, request=REQUEST)]
+
+
+def hash_settings(row: Mapping[str, Any]) -> str:
+    """Hash the settings that a row depends on."""
+    runs = [CONFIG.replace(seed=row["seed"], **settings) for settings in ARMS[row["arm"]]]
+    return settings_hash(*map(resolved_settings, runs), DIGITS)
+
+
+def run_arm(arm: str, seed: int) -> dict[str, Any]:
+    """Train one arm with one seed; the accuracies and tokens of its runs follow each other."""
+    sums, accuracy, tokens = make_sums(), [], []
+    with TemporaryDirectory() as folder:
+        runs = [Path(folder, f"run-{place}") for place in range(len(ARMS[arm]))]
+        for settings, run, environment in zip(ARMS[arm], runs, environments_of(arm, runs[0] / "last"), strict=True):
+            first = {} if run == runs[0] else {"model": str(runs[0] / "last")}
+            config = CONFIG.replace(seed=seed, run=str(run), **first, **settings)
+            parts = {"reward": is_sum} if environment is None else {}
+            observed = 0 if environment is None else len(f"{REQUEST}\n")
+            found = train_game(config, environment, (sums, sums), lambda _, count=observed: count, **parts)
+            is_later, before = bool(tokens), tokens[-1] if tokens else 0
+            accuracy += found["accuracy"][is_later:]
+            tokens += [before + count for count in found["tokens"][is_later:]]
+    return {"accuracy": accuracy, "tokens": tokens}
+
+
+def compare(found: Shares) -> list[Comparison]:
+    """Compare the arms at half of the tokens and at the end."""
+    return [
+        Comparison(f"{arm} above one answer, {when}", found[arm][place], found["one answer"][place])
+        for place, when in ((2, "at half of the tokens"), (4, "at the end"))
+        for arm in [*ARMS][1:]
+    ]
+
+
+if __name__ == "__main__":
+    run_experiment(
+        "proposer_and_checker",
+        ARMS,
+        run_arm,
+        hash_settings,
+        compare,
+        title="sums answered",
+        caption="share of all 64 sums whose final, greedy answer is right",
+    )
