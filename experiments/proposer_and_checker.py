@@ -11,7 +11,7 @@ random parameters. The arms:
 
 Command:
 
-    python experiments/proposer_and_checker.py     (an estimated ten minutes on two CPU cores)
+    python experiments/proposer_and_checker.py     (about twelve minutes on two CPU cores)
 
 A finished run is not repeated; use `--seeds` to do only some of the runs.
 

@@ -25,6 +25,7 @@ RESULTS = (
     "lifted_claims",
     "long_chain_algorithms",
     "prompt_consistency",
+    "proposer_and_checker",
     "pruned_answers",
     "quantized_answers",
     "resources",
