@@ -59,7 +59,7 @@ def play(dialogue, requests, later=()):
     return turns, waves
 
 
-def assert_same(actual, expected):
+def assert_same(actual, expected, atol=1e-4):
     assert actual.keys() == expected.keys()
     for episode, turns in expected.items():
         assert len(actual[episode]) == len(turns), episode
@@ -68,4 +68,4 @@ def assert_same(actual, expected):
             assert (one.prompt_id, one.finish) == (other.prompt_id, other.finish)
             np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(episode))
             for name in ("behaviour_logp", "policy_logp"):
-                np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-4)
+                np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=atol)

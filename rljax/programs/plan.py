@@ -124,7 +124,8 @@ def make_plan(
     held = sum(sizes.values()) + (0 if base is None else bytes_on_a_device(base.params))
     host = (PROCESS_BYTES + LAYER_BYTES * shape.layers) // mesh.size if on_cpu else 0
     left = None if room is None else room - held - host
-    sampled = sampling_memory(config, policy, mesh, prompt_length, left=left, platform="cpu" if on_cpu else "accelerator")
+    platform, has_turns = "cpu" if on_cpu else "accelerator", config.reward.environment is not None
+    sampled = sampling_memory(config, policy, mesh, prompt_length, left=left, platform=platform, has_turns=has_turns)
     # A layer with a window needs no more memory than others, so layers of both kinds are measured the same way.
     alike = replace(shape, window=None, full_layers=()) if shape.full_layers else shape
     found = extrapolate(
@@ -153,7 +154,7 @@ def make_plan(
         reference=sizes["reference"],
         critic=sizes["critic"],
         sampler=sampled.weights,
-        cache=contiguous if config.sampling.paged_cache is None else sampled.cache,
+        cache=sampled.cache if has_turns or config.sampling.paged_cache is not None else contiguous,
         temporaries=found.temporaries,
         critic_temporaries=found.critic_temporaries,
         phases={name: work._replace(sent=float(messages[name])) for name, work in phases.items()},

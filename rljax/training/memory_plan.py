@@ -271,7 +271,7 @@ def sampling_memory(
     *,
     left: int | None,
     platform: str | None = None,
-    environment: Environment | None = None,
+    has_turns: bool = False,
 ) -> SamplingMemory:
     """Return the memory and rows of the built-in engine if every prompt and every response has its full length.
 
@@ -282,7 +282,7 @@ def sampling_memory(
         prompt_length: length of the prompts in tokens.
         left: bytes per device not used by the state; None if unknown; 0 for the fewest rows.
         platform: platform of the devices, such as "cpu"; None takes the platform of the mesh.
-        environment: answers the policy turn by turn; None if responses have one turn.
+        has_turns: whether an environment answers the policy turn by turn.
 
     Raises:
         InputError: `cache_memory` is too small for one row on each device.
@@ -292,7 +292,7 @@ def sampling_memory(
     decoder, weights = required(policy.decoder, "policy.decoder"), sampler_bytes(config, shapes, mesh)
     ready, mesh = jax.eval_shape(decoder.weights, shapes), mesh_for_sampling(mesh)
     slots = decode_slots(config, policy, mesh, left=None if left is None else left - weights, platform=platform)
-    peak = peak_bytes if environment is None or decoder.turns is None else turn_bytes
+    peak = turn_bytes if has_turns and decoder.turns is not None else peak_bytes
     wanted = (ready, requests, sampling.prompts, prompt_length, budget)
     rows = min(slots, requests) if isinstance(slots, int) else replace(slots, peak=peak)(*wanted)
     cache = fitting_slots(decoder, mesh, 0, share=sampling.paged_cache, peak=peak).cache(rows, *wanted)
@@ -444,7 +444,7 @@ def _needs(
 ) -> MemoryNeeds:
     if prompt_length is None or policy.decoder is None:
         return MemoryNeeds(held)
-    sampled = sampling_memory(config, policy, mesh, prompt_length, left=0, environment=environment)
+    sampled = sampling_memory(config, policy, mesh, prompt_length, left=0, has_turns=environment is not None)
     return MemoryNeeds(held, sampled.weights, sampled.cache)
 
 

@@ -395,6 +395,18 @@ def test_a_long_decode_copies_its_cache(rows, budget, slots):
     assert found == 2 * 1 * slots * 64 * 4
 
 
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_the_plan_of_an_environment_counts_the_rows_that_read_turns(share):
+    """They are copied: an eighth of the rows, at least eight; out of pages and back, twice."""
+    shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
+    config = CONFIG.replace(paged_cache=share, prompts=16, max_response_tokens=108, decode_slots=64)
+    one, turns = (make_plan(each, shape, mesh, 20, room=10**9) for each in (config, config.replace(environment="guessing")))
+    whole, read = 2 * 128 * 64 * 4, 16 * 20 * 2 * 64 * 4
+    copies = {None: 8 * whole - read, 0.5: 2 * 8 * whole}[share]
+    assert (one.rows, turns.rows) == (64, 64)
+    assert turns.cache - one.cache == pytest.approx(copies, rel=0.3)
+
+
 def test_a_run_that_does_not_fit_is_refused_before_weights_are_initialized(monkeypatch):
     """There is memory for the parameters, but not for their moments as well."""
     real = CONFIG.replace(task="sums", dataset=None, train_problems=16, heldout_problems=4, algorithm_options={"beta": 0.0})

@@ -6,7 +6,21 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from dialogues import BUDGET, PARAMS, POLICY, PROMPTS, REQUESTS, SHAPE, assert_same, make_engine, observe, play
+from dialogues import (
+    BUDGET,
+    PARAMS,
+    POLICY,
+    PROMPTS,
+    REQUESTS,
+    SHAPE,
+    assert_same,
+    make_engine,
+    next_turn,
+    observe,
+    play,
+)
+from reopened import first_state
+from small_runs import SMALL
 
 from rljax.errors import InputError
 from rljax.models import cache, language_model, transformer_policy
@@ -128,3 +142,65 @@ def test_turns_need_a_first_one_to_size_the_rows_by():
     assert isinstance(begin_dialogue(engine, PARAMS, {}), RereadingDialogue)
     with pytest.raises(InputError, match="got no requests"):
         PagedDialogue(engine, PARAMS, {})
+
+
+@pytest.mark.parametrize(
+    "changes", [{"window": 7, "full_layers": (1,)}, {"sinks": True, "score_cap": 2.0}, {"cache_dtype": "int8"}], ids=str
+)
+def test_windows_sinks_and_integers_are_kept_across_turns(changes):
+    """The turns of a contiguous dialogue, whose cache is of the same kind; sums in another order can round to another integer."""
+    policy = transformer_policy(replace(SHAPE, **changes), eos=1)
+    params = jax.tree.map(lambda x: x * 3, policy.init(jax.random.key(0)))
+    usual = play(begin_dialogue(make_engine(decoder=policy.decoder), params, REQUESTS), REQUESTS)[0]
+    dialogue = begin_dialogue(paged_engine(6, 0.3, decoder=policy.decoder), params, REQUESTS)
+    assert_same(play(Checked(dialogue), REQUESTS)[0], usual, atol=1e-3 if "cache_dtype" in changes else 1e-4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_sizes_and_orders_change_no_turn(expected, seed, monkeypatch):
+    """Rows, expected lengths, pools and the turns that are added together are random."""
+    numbers = np.random.default_rng(seed)
+    rows, share = int(numbers.integers(1, 13)), float(numbers.uniform(0.01, 0.6))
+    spare = [int(numbers.integers(0, 40)) for _ in range(2)]
+    whole = -(-(4 + BUDGET) // PAGE)
+    monkeypatch.setattr(
+        paged_dialogue, "pool_sizes", lambda *sizes: PoolSizes(1 + spare[0], whole + spare[1], int(numbers.integers(1, 4)))
+    )
+    dialogue = begin_dialogue(paged_engine(rows, share), PARAMS, REQUESTS)
+    actual = {episode: [] for episode in REQUESTS}
+    current, held, checked = dict(REQUESTS), {}, Checked(dialogue)
+    while True:
+        for episode, response in checked.draw().items():
+            actual[episode].append((current[episode], response))
+            following = next_turn(REQUESTS[episode], current[episode], response)
+            held |= {} if following is None else {episode: following}
+        chosen = {episode: held.pop(episode) for episode in list(held) if numbers.random() < 0.5}
+        if not chosen and not dialogue.running.any() and not dialogue.waiting:
+            chosen, held = held, {}
+        if not chosen and not dialogue.running.any() and not dialogue.waiting:
+            break
+        dialogue.add(chosen)
+        current |= chosen
+    assert_same(actual, expected)
+
+
+def test_a_run_with_pages_samples_the_episodes_of_a_run_without():
+    config = SMALL.replace(
+        environment="guessing",
+        tokenizer="bytes",
+        max_prompt_tokens=128,
+        max_response_tokens=48,
+        train_problems=8,
+        heldout_problems=4,
+        prompts=4,
+        group_size=4,
+    )
+    groups = []
+    for share in (None, 0.3):
+        setup, state = first_state(config.replace(paged_cache=share))
+        groups.append(setup.train.generate(state.params, range(4), 4, jax.random.key(3)))
+    usual, pages = groups
+    np.testing.assert_array_equal(pages.tokens, usual.tokens)
+    np.testing.assert_array_equal(pages.rollout.rewards, usual.rollout.rewards)
+    np.testing.assert_allclose(pages.rollout.policy_logp, usual.rollout.policy_logp, atol=1e-4)
+    assert usual.turns.max() > 1
