@@ -2,17 +2,20 @@
 
 Half of the questions are sums of two four-digit numbers, the other half sums of two one-digit numbers. The model may answer, or
 write `calc(A + B)` once and get the result as the next message. The reward is 1 for the right number and 0 for another one, minus
-0.8 for a call: it should pay only if the model is wrong without it more often than not. In single runs with prices of 0.2, 0.5 and
-0.6 the model was right on all held-out sums after five steps, but it called always: without a call it is right on only 57 % of the
-small sums at first. Two worked examples in each prompt, one with a call, show the form; there is no supervised training. The tool
-has this short form, and not the JSON of `rljax.agents.Calculator`, because a step on two cores takes the longer the more tokens
-there are.
+0.7 for a call, so a call pays only if the model is wrong without it more often than not. Three worked examples in each prompt, two
+of them with a call, show both forms; there is no supervised training. At first the model calls as often for small sums as for large
+ones. The tool has this short form, and not the JSON of `rljax.agents.Calculator`, because a step on two cores takes the longer the
+more tokens there are.
+
+Settings that did not work in single runs with other seeds: if the examples answer with the bare number, the model is right on only
+10 to 30 % of its sampled small sums without a call, so that calling always is the better policy, and it learned that with prices
+from 0.2 to 0.8. With `2 + 3 = 5` as the form of an answer it is right on 55 to 88 %, depending on the size of the sum.
 
 Command (with any folder or hub id of the model). Each finished run is written as a row, so the command can be stopped and repeated:
 
     python experiments/real/calculator_tool.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 
-It writes OUT.json, OUT.md and OUT.png: greedy accuracy on 64 held-out questions over RL steps, entropy and length of the
+About nine minutes per seed on two idle CPU cores. It writes OUT.json, OUT.md and OUT.png: greedy accuracy on 64 held-out questions over RL steps, entropy and length of the
 sampled episodes, and the shares of large and of small sums with a right answer and with a call, before and after.
 """
 
@@ -30,18 +33,22 @@ import rljax
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # experiments/, which contains lab and real
 from real.curves import HUB, Arguments, Experiment, run_experiment, write_jsonl
 
-COST = 0.8
+COST = 0.7
 """Price of a call."""
 LARGEST_SMALL_SUM = 18
 CALL = re.compile(r"calc\((\d{1,9}) \+ (\d{1,9})\)")
 EXAMPLES = (
-    {"role": "system", "content": "Add. For large numbers write calc(A + B)."},
-    {"role": "user", "content": "2 + 3"},
-    {"role": "assistant", "content": "5"},
-    {"role": "user", "content": "4120 + 3391"},
+    {"role": "system", "content": "Add. You may write calc(A + B)."},
+    {"role": "user", "content": "4120 + 3391 ="},
     {"role": "assistant", "content": "calc(4120 + 3391)"},
     {"role": "user", "content": "= 7511"},
     {"role": "assistant", "content": "7511"},
+    {"role": "user", "content": "2 + 3 ="},
+    {"role": "assistant", "content": "2 + 3 = 5"},
+    {"role": "user", "content": "7 + 6 ="},
+    {"role": "assistant", "content": "calc(7 + 6)"},
+    {"role": "user", "content": "= 13"},
+    {"role": "assistant", "content": "13"},
 )
 """What every prompt begins with."""
 CONFIG = rljax.TrainConfig.flat(
@@ -52,7 +59,7 @@ CONFIG = rljax.TrainConfig.flat(
     algorithm="grpo",
     algorithm_options={"beta": 0.0},
     heldout_problems=64,
-    max_prompt_tokens=160,
+    max_prompt_tokens=192,
     max_response_tokens=56,
     prompts=8,
     group_size=6,
@@ -101,7 +108,7 @@ def write_sums(folder: Path) -> tuple[Path, Path]:
 
 def question_of(one: int, other: int) -> Mapping[str, Any]:
     """Build a problem in chat form, after the examples."""
-    return {"prompt": [*EXAMPLES, {"role": "user", "content": f"{one} + {other}"}], "answer": str(one + other)}
+    return {"prompt": [*EXAMPLES, {"role": "user", "content": f"{one} + {other} ="}], "answer": str(one + other)}
 
 
 def is_small(answer: str) -> bool:
