@@ -172,30 +172,48 @@ class PagedDialogue(TurnQueue):
             row = self._row_for(episode, begun, is_full)
             if row is None:
                 continue
-            device, prompt = self._device(row), self.waiting[episode].prompt_tokens
+            prompt = self.waiting[episode].prompt_tokens
             first = count_shared_tokens(self.read[row], prompt[:-1]) if self.episodes[row] == episode else 0
-            reading = readings.get((row if first else None, prompt), Reading(row, first, prompt[first:], []))
-            shared, own = self._needs(reading, len(prompt), device)
-            own += self._growth()
-            others = self._unused(device, begun | {row})
-            is_idle = not any(self._device(other) == device for other in {*np.flatnonzero(self.running).tolist(), *begun})
-            others = others if is_idle else [other for other in others if self.episodes[other] not in self.waiting]
-            room = pages.own[device] + pages.of_row[[row, *others]].sum() - (pages.of_row[row] if first else 0)
-            if not is_idle and (own > room or shared > pages.shared[device]):
-                is_full[device] = True
+            key = (row if first else None, prompt)
+            reading = readings.get(key, Reading(row, first, prompt[first:], []))
+            if not self._take_pages(row, reading, pages, begun):
+                is_full[self._device(row)] = True
                 continue
-            if not first:
-                self._clear(row, pages)
-            while own > pages.own[device] and others:
-                self._clear(others.pop(0), pages)
-            pages.own[device] -= own
-            pages.shared[device] -= shared
             self.episodes[row], self.requests[row] = episode, self.waiting.pop(episode)
             begun.add(row)
-            readings.setdefault((row if first else None, prompt), reading).rows.append(row)
+            readings.setdefault(key, reading).rows.append(row)
         self._use(sorted(begun))
         self._pause()
         return list(readings.values())
+
+    def _take_pages(self, row: int, reading: Reading, pages: FreePages, begun: Collection[int]) -> bool:
+        """Take the pages that a turn is expected to need, if necessary from rows between two turns; if too few remain, take none.
+
+        Args:
+            row: row of the turn.
+            reading: what it reads, and the other rows that begin after the same context.
+            pages: the free pages; updated.
+            begun: rows whose turns are about to begin.
+
+        Returns:
+            Whether the pages were taken.
+        """
+        device = self._device(row)
+        shared, own = self._needs(reading, device)
+        is_idle = not len(self._running_on(device)) and all(self._device(other) != device for other in begun)
+        others = self._unused(device, {row, *begun})
+        others = [other for other in others if is_idle or self.episodes[other] not in self.waiting]
+        most = pages.own[device] + pages.of_row[others if reading.first else [row, *others]].sum()
+        if not is_idle and (own > most or shared > pages.shared[device]):
+            return False
+        if not reading.first:
+            self._clear(row, pages)
+        for other in others:
+            if own > pages.own[device]:
+                self._clear(other, pages)
+        pages.own[device] -= own
+        pages.shared[device] -= shared
+        return True
 
     def _row_for(self, episode: int, begun: Collection[int], is_full: Bool[np.ndarray, "D"]) -> int | None:
         """Choose a row for a turn: that of its episode, one without an episode, or the longest unused one; None if none is free."""
@@ -217,13 +235,14 @@ class PagedDialogue(TurnQueue):
     def _device(self, row: int) -> int:
         return row * self.devices // len(self.read)
 
-    def _needs(self, reading: Reading, length: int, device: int) -> tuple[int, int]:
-        """Return the pages, shared and others, that one more row takes for a context that is read."""
+    def _needs(self, reading: Reading, device: int) -> tuple[int, int]:
+        """Return the pages, shared and others, that one more row takes for a context, and for its expected growth."""
+        length = reading.first + len(reading.tokens)
         if reading.first:
-            return 0, -(-length // PAGE) - reading.first // PAGE
+            return 0, -(-length // PAGE) - reading.first // PAGE + self._growth()
         count = sum(self._device(row) == device for row in reading.rows)
         after, before = (pages_for(length, rows, self.sizes.sharers) if rows else (0, 0) for rows in (count + 1, count))
-        return after[0] - before[0], after[1] - before[1]
+        return after[0] - before[0], after[1] - before[1] + self._growth()
 
     def _growth(self) -> int:
         """Return the pages that a turn is expected to take while it is sampled."""
@@ -281,7 +300,7 @@ class PagedDialogue(TurnQueue):
         lengths = np.asarray(fetch(self.decoding.rows.state.pages.lengths))
         while True:
             (_, own), of_row = fetch(count_pages(self.decoding.rows.state, self.devices))
-            running = [np.flatnonzero(self.running & self._is_on(device)) for device in range(self.devices)]
+            running = [self._running_on(device) for device in range(self.devices)]
             steps = [steps_for(lengths[rows], int(free), self.budget) for rows, free in zip(running, own, strict=True)]
             chosen = [
                 row
@@ -295,8 +314,9 @@ class PagedDialogue(TurnQueue):
                 self._clear(row, pages)
             self._pause()
 
-    def _is_on(self, device: int) -> Bool[np.ndarray, "B"]:
-        return np.arange(len(self.read)) * self.devices // len(self.read) == device
+    def _running_on(self, device: int) -> Int[np.ndarray, "R"]:
+        rows = np.flatnonzero(self.running)
+        return rows[rows * self.devices // len(self.read) == device]
 
     def _least_needed(self, device: int, running: Int[np.ndarray, "R"]) -> int | None:
         """Choose the row that gives its pages back: the longest unused one, else the latest of several running ones."""
