@@ -54,6 +54,8 @@ def play(dialogue, requests, later=()):
             request = next_turn(first[episode], current[episode], response)
             if request is not None:
                 added[episode] = request
+        if hasattr(dialogue, "end"):
+            dialogue.end(ended.keys() - added.keys())
         dialogue.add(added)
         current |= added
     return turns, waves

@@ -1,4 +1,4 @@
-"""`rljax sft`: from chats to a model that the other commands open, and what it refuses."""
+"""`rljax sft` trains on chats, writes a model that the other commands open, and refuses bad arguments."""
 
 import json
 import shlex

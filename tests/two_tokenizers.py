@@ -34,7 +34,7 @@ def byte_level(folder: Path) -> Path:
 
 
 def byte_fallback(folder: Path) -> Path:
-    """Write a BPE tokenizer on characters, with ▁ for spaces, and bytes for characters that it does not know."""
+    """Write a BPE tokenizer of characters that writes spaces as ▁ and unknown characters as bytes."""
     pieces = sorted({character for line in CORPUS for character in line.replace(" ", "▁")} - {"ï"})
     merges = [
         ("t", "h"),

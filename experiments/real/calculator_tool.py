@@ -1,22 +1,25 @@
-"""A pretrained model learns when to use a calculator: SmolLM2-135M-Instruct, sums that it cannot do and sums that it can.
+"""SmolLM2-135M-Instruct learns to use a calculator for sums that it cannot do, and not for those that it can.
 
 Half of the questions are sums of two four-digit numbers, the other half sums of two one-digit numbers. The model may answer, or
-write `calc(A + B)` once and get the result as the next message. The reward is 1 for the right number and 0 for another one, minus
-0.7 for a call, so a call pays only if the model is wrong without it more often than not. Three worked examples in each prompt, two
-of them with a call, show both forms; there is no supervised training. At first the model calls as often for small sums as for large
-ones. The tool has this short form, and not the JSON of `rljax.agents.Calculator`, because a step on two cores takes the longer the
-more tokens there are.
+write `calc(A + B)` once and get the result as the next message. The reward is 1 for the right number and 0 for any other, minus
+0.7 for a call, so a call pays only if the model would be wrong more than 70 % of the time without it. Three worked examples in
+each prompt, two of them with a call, show both forms; there is no supervised training. At first the model calls as often for
+small sums as for large ones. The tool has this short form, and not the JSON of `rljax.agents.Calculator`, because the time of a
+step on two cores grows with the number of tokens.
 
-Settings that did not work in single runs with other seeds: if the examples answer with the bare number, the model is right on only
-10 to 30 % of its sampled small sums without a call, so that calling always is the better policy, and it learned that with prices
-from 0.2 to 0.8. With `2 + 3 = 5` as the form of an answer it is right on 55 to 88 %, depending on the size of the sum.
+What did not work, in one run each with seeds that are not used below: if the examples answer with the bare number, the model is
+right on only 10 to 30 % of its sampled small sums without a call, so always calling is the better policy, and the model learned
+it at every price tried, from 0.2 to 0.8. With `2 + 3 = 5` as the form of an answer it is right on 55 to 88 %, depending on the
+size of the sum.
 
-Command (with any folder or hub id of the model). Each finished run is written as a row, so the command can be stopped and repeated:
+Command (`--model` is a hub id or a local folder of the model). Each finished run is written as a row, so the command can be
+stopped and repeated:
 
     python experiments/real/calculator_tool.py --model HuggingFaceTB/SmolLM2-135M-Instruct
 
-About nine minutes per seed on two idle CPU cores. It writes OUT.json, OUT.md and OUT.png: greedy accuracy on 64 held-out questions over RL steps, entropy and length of the
-sampled episodes, and the shares of large and of small sums with a right answer and with a call, before and after.
+About nine minutes per seed on two idle CPU cores. It writes OUT.json, OUT.md and OUT.png (`--out`): greedy accuracy on 64 held-out
+questions over RL steps, entropy and length of the sampled episodes, and the shares of large and of small sums with a right answer
+and with a call, before and after.
 """
 
 import re
@@ -86,7 +89,7 @@ class Sums:
         return problem.answer
 
     def step(self, answer: str, completion: str) -> rljax.Step:
-        """Calculate the call in a turn, or judge its last number."""
+        """Answer a call in a turn; without one, judge the last number of the turn."""
         call = CALL.search(completion)
         if call is not None:
             result = [{"role": "user", "content": f"= {int(call[1]) + int(call[2])}"}]
@@ -127,7 +130,7 @@ def last_is(completion: str, answer: str) -> bool:
 
 
 def measure_kind(test: Callable[[str, str], bool], *, small: bool) -> Callable[[str, str], bool | None]:
-    """Make a measure of the episodes with small sums, or of those with large ones; None for the others."""
+    """Restrict a measure to the episodes with small sums, or to those with large ones; it returns None for the others."""
     return lambda completion, answer: test(completion, answer) if is_small(answer) == small else None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 OnError = Literal["fatal", "drop", "keep"]
-"""Bad rows stop the reading, are dropped, or are kept with an empty answer if at least their prompt can be used."""
+"""What to do with bad rows: stop with an error, drop them, or keep those with a usable prompt, with an empty answer."""
 
 
 class Fault(NamedTuple):
@@ -58,7 +58,7 @@ def describe(faults: Sequence[Fault], *, shown: int = 3) -> str:
     if not faults:
         return ""
     counts = Counter(fault.kept for fault in faults)
-    done = {False: "left out", True: "kept with an empty answer or without its demonstration"}
+    done = {False: "left out", True: "kept, with an empty answer or without the demonstration"}
     total = ", ".join(f"{n} bad row{'s' * (n > 1)} {done[kept]}" for kept, n in sorted(counts.items()))
     rest = f" And {len(faults) - shown} more." if len(faults) > shown else ""
     return f"{total}. {' '.join(map(str, faults[:shown]))}{rest}"

@@ -14,7 +14,7 @@ MAX_CHARACTERS = 1_000_000
 """The longest prompt, answer or demonstration that is accepted. A longer text is treated as a mistake in the file."""
 
 LARGEST_INTEGER = 10**4300
-"""Python refuses to write an integer with more digits."""
+"""Integers must be smaller: Python refuses to write one with more than 4,300 digits."""
 
 Messages = tuple[Mapping[str, Any], ...]
 WITHOUT_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
@@ -104,7 +104,7 @@ def _check_text(text: str, column: str, noun: str) -> str:
 
 
 def answer_of(row: Mapping[str, object], column: str) -> str:
-    """Read an answer that is text or a number, also of NumPy; a number becomes text, and 27.0 becomes `27`.
+    """Read an answer that is text or a number, NumPy numbers included; a number becomes text, and 27.0 becomes `27`.
 
     Raises:
         BadRowError: the value is null, a list, an object, a number that is not finite or has over 4,300 digits, or text that
@@ -133,7 +133,7 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
 
 
 def shortest_decimal(value: np.floating) -> float:
-    """Widen a number of lower precision by the shortest decimal that denotes it: 0.1, and not 0.10000000149011612.
+    """Convert a number of lower precision to its shortest decimal form: 0.1, and not 0.10000000149011612.
 
     An integer keeps all of its digits.
 
@@ -172,7 +172,7 @@ def chat_of(value: object, column: str) -> Messages:
     """Read chat messages, with every entry that a chat template may read: `role`, `content`, `tool_calls`, `name`, ...
 
     Null entries are left out, inside tool calls too, because tables fill missing entries with null. Content in several parts
-    becomes one text; content that is null or missing becomes the empty text if the message has a tool call or reasoning.
+    is joined into one text; content that is null or missing becomes an empty text if the message has a tool call or reasoning.
 
     Raises:
         BadRowError: the value is not a list, is empty, or has a message whose role or content is not text.

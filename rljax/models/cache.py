@@ -1,11 +1,11 @@
-"""Key/value caches in pages that rows take as they grow, and in 8 bits.
+"""Paged key/value caches, whose rows take pages as they grow, and caches in 8 bits.
 
 A contiguous cache has room for the longest response in every row. A paged one has a pool of pages of `PAGE` tokens; a row takes a
 page when its last one is full, so its memory follows its own length (arXiv:2309.06180). Responses to the same prompt that begin
-together share the pages of the prompt. Attention multiplies each page with the queries of its rows, and then sums over the pages of
+together share the pages of the prompt. Attention multiplies each page by the queries of its rows, and then sums over the pages of
 a row, so it reads each page once and nothing else.
 
-Axes: B rows, N pages, M rows that may share a page, K key/value heads, G query heads per key head, H features per head, S slots,
+Axes: B rows, E prompts or copies of rows, N pages, M rows that may share a page, K key/value heads, G query heads per key head, H features per head, S slots,
 and J blocks of `PAGE` tokens. All pages of a row are on the row's device, and all functions here are for one device.
 """
 
@@ -20,7 +20,7 @@ from rljax.models.packed import soft_cap
 from rljax.ops.arrays import sum_dtype
 
 PAGE = 64
-"""Tokens per page. Half a page per row stays empty on average; smaller pages have more partial sums to add."""
+"""Tokens per page. Half a page per row stays empty on average; smaller pages waste less, but leave more partial sums to add."""
 SHARERS = 8
 """Largest number of rows that share the pages of a prompt."""
 
@@ -73,7 +73,7 @@ class PagedPrompts(NamedTuple):
     lengths: Int[Array, "E"]
     """Number of tokens of each prompt."""
     kept: Int[Array, "E"] | None = None
-    """Number of first blocks that the row already has, and which stay; None: none."""
+    """Number of leading blocks that the row already has and keeps; None means 0."""
 
 
 class _PartialSums(NamedTuple):
@@ -102,7 +102,7 @@ def round_to_int8(x: Float[Array, "*S"], *, axis: int) -> tuple[Int8[Array, "*S"
         q, and c without that axis, float32.
 
     Source:
-        arXiv:2305.14314, equation 1, for each head of each token; its quantization constant is 1 / c.
+        arXiv:2305.14314, equation 1, for each head of each token; the paper's quantization constant is 1 / c.
 
     Example:
         >>> codes, scale = round_to_int8(jnp.array([[1.27, -0.5]]), axis=1)
@@ -144,7 +144,7 @@ def attend_pages(
         key: its rotated key.
         value: its value.
         layer: the pools.
-        pages: who reads them; the page of the new token has been taken.
+        pages: who reads them, after `take_pages` has taken the page of the new token.
         window: largest number of tokens that a token sees.
         cap: bound of the scores, see `rljax.models.attention.attend`.
         sinks: additional score of each head.
@@ -226,12 +226,12 @@ def _is_free(table: PageTable) -> Bool[Array, "N"]:
 
 
 def count_free(pages: PagesInUse) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """Count the free pages of both pools: shared ones, and others."""
+    """Count the free pages of the shared pool and of the other one."""
     return _is_free(pages.shared).sum(), _is_free(pages.own).sum()
 
 
 def _assign(table: PageTable, needed: Bool[Array, "*S"]) -> Int[Array, "*S"]:
-    """Return a free page for each place that needs one, in order; N elsewhere, and if there are too few."""
+    """Return a free page for each place that needs one, in order; N for other places, and once the free pages have run out."""
     count = len(table.first)
     free = jnp.nonzero(_is_free(table), size=count, fill_value=count)[0]
     order = jnp.cumsum(needed.reshape(-1)).reshape(needed.shape) - 1
@@ -253,7 +253,7 @@ def release_pages(pages: PagesInUse, kept: Bool[Array, "B"]) -> PagesInUse:
 
 
 def truncate_pages(pages: PagesInUse, tokens: Int[Array, "B"]) -> PagesInUse:
-    """Free the pages without any of the first `tokens` tokens of their row. A row that loses its last page takes no others."""
+    """Free every page that begins at or after position `tokens` of its row. A row whose last page is freed takes no others."""
     bound = jnp.concatenate([jnp.zeros(1, jnp.int32), tokens.astype(jnp.int32)])
     shared, own = (
         table._replace(owners=jnp.where(table.first[:, None] < bound[table.owners], table.owners, 0))
@@ -264,7 +264,7 @@ def truncate_pages(pages: PagesInUse, tokens: Int[Array, "B"]) -> PagesInUse:
 
 
 def count_own(pages: PagesInUse) -> Int[Array, "B"]:
-    """Count the pages of each row that it does not share."""
+    """Count the unshared pages of each row."""
     owner = pages.own.owners[:, 0]
     return jnp.zeros(len(pages.lengths) + 1, jnp.int32).at[owner].add(1)[1:]
 
@@ -309,10 +309,10 @@ def copy_out_of_pages(state: PagedState, row: Int[Array, "E"], blocks: int) -> C
 
 
 def insert_prompts_in_pages(state: PagedState, fresh: PagedPrompts, source: Int[Array, "B"]) -> PagedState:
-    """Free the pages of some rows, and copy prompts into new ones; see `rljax.models.policy.Insert`.
+    """Put prompts into rows: free the old pages of these rows, and copy the prompts into new ones; see `rljax.models.policy.Insert`.
 
     Rows with the same prompt share its full pages, but not the page of the last token. A row may keep its first pages, see
-    `PagedPrompts.kept`; it is then the only one with its prompt. There must be enough free pages, see `pages_for`.
+    `PagedPrompts.kept`; no other row may then have the same prompt. There must be enough free pages, see `pages_for`.
     """
     rows, blocks = len(source), fresh.blocks[0].keys.shape[1]
     row, is_new, origin = jnp.arange(rows), source >= 0, jnp.maximum(source, 0)
@@ -382,11 +382,11 @@ def pages_for(length: int, count: int, sharers: int) -> tuple[int, int]:
 
 
 def move_pages(state: PagedState, source: Int[Array, "R"], shared: int, own: int) -> PagedState:
-    """Copy rows and their pages into smaller pools, which have enough pages.
+    """Copy rows and their pages into smaller pools, which must be large enough.
 
     Args:
         state: the rows.
-        source: index of each row to copy; negative for a row without one.
+        source: index of the row that each new row copies; negative for an empty row.
         shared: number of shared pages.
         own: number of other pages.
     """

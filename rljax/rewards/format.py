@@ -34,7 +34,7 @@ def in_tags(completion: str, names: Sequence[str]) -> bool:
         names: the names of the tags, in order.
 
     Returns:
-        True if each tag opens once and closes once, in order, with text between, and there is only white space outside them.
+        True if each tag opens once and closes once, in order, around some text, and there is only white space outside the tags.
 
     Example:
         >>> in_tags("<think>7+5</think> <answer>12</answer>", ["think", "answer"])
@@ -54,7 +54,7 @@ def in_tags(completion: str, names: Sequence[str]) -> bool:
 
 
 def tags(names: Sequence[str] = ("think", "answer")) -> Callable:
-    """Make a reward: 1 for a completion that consists of tagged parts in the right order and nothing else, else 0.
+    """Make a reward: 1 for a completion that consists only of tagged parts in the right order, 0 for any other.
 
     Args:
         names: the names of the tags, in order, each once.
@@ -82,7 +82,7 @@ def tags(names: Sequence[str] = ("think", "answer")) -> Callable:
 
 @reads("`<think>...</think><answer>...</answer>` and nothing else")
 def think_answer(completions: Sequence[str], **columns: Sequence) -> list[float]:
-    """Give 1 for `<think>...</think><answer>...</answer>` and nothing else, else 0.
+    """Give 1 to a completion of exactly the form `<think>...</think><answer>...</answer>`, 0 to any other.
 
     Args:
         completions: the responses.
@@ -103,7 +103,7 @@ def think_answer(completions: Sequence[str], **columns: Sequence) -> list[float]
 
 @reads("nothing, because there is no reward")
 def none(completions: Sequence[str], **columns: Sequence) -> list[float]:
-    """Refuse to judge: the placeholder reward of supervised fine-tuning (`rljax sft`) if no reward is named.
+    """Refuse to judge; supervised fine-tuning (`rljax sft`) uses this placeholder if no reward is named.
 
     Args:
         completions: the responses.

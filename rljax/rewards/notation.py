@@ -1,4 +1,4 @@
-r"""One way to write a mathematical answer: the many forms of LaTeX, Unicode and plain text, brought to one form of LaTeX.
+r"""Canonical notation of mathematical answers: rewrites the many forms of LaTeX, Unicode and plain text as one form of LaTeX.
 
 Everything here only rewrites text, and changes no value. The comparisons are in `rljax.rewards.quantity` (numbers, units, bases),
 `rljax.rewards.answer_form` (lists, tuples, intervals, equations) and `rljax.rewards.algebra` (everything else).
@@ -96,15 +96,15 @@ _REDUNDANT_SPACE = re.compile(
 
 @functools.lru_cache(maxsize=4096)  # a group's responses share their reference, and often their answer
 def plain(text: str) -> str:
-    r"""Write an answer in one form.
+    r"""Rewrite an answer in canonical form.
 
     Args:
         text: an answer in LaTeX, Unicode or plain text, with or without dollar signs.
 
     Returns:
-        LaTeX without sizes, fonts, redundant spaces and math delimiters; numbers without thousands separators, if these cannot be
-        anything else; `\$` for the currency, `°` for degrees, `\text{...}` for every kind of words. If the brackets
-        or arguments are nested deeper than 20, or the braces do not balance, the text itself.
+        LaTeX without sizes, fonts, redundant spaces and math delimiters; numbers without thousands separators where
+        these are unambiguous; `\$` for the currency, `°` for degrees, `\text{...}` for words in any text command. The text is
+        returned unchanged if brackets or arguments are nested more than 20 levels deep, or the braces do not balance.
 
     Example:
         >>> plain(r"$\left( \dfrac{1}{2},\, 3 \right)$"), plain(r"12{,}345\text{ cm}^{2}"), plain("６０ º")
@@ -139,7 +139,7 @@ def plain(text: str) -> str:
 
 
 def _without_marks(text: str) -> str:
-    """Remove what Markdown or prose puts around all of an answer: asterisks, backticks and double quotes."""
+    """Remove what Markdown or prose puts around a whole answer: asterisks, backticks and double quotes."""
     bare = text.strip().strip("*")
     for opening, closing in ("``", '""', "“”"):
         inner = bare[1:-1]
@@ -149,7 +149,7 @@ def _without_marks(text: str) -> str:
 
 
 def _without_delimiters(text: str) -> str:
-    """Remove the dollar signs that delimit mathematics; keep those that are a currency, as a command."""
+    """Remove the dollar signs that delimit mathematics; keep those that denote a currency, as `\\$`."""
     bare = text.replace(r"\$", "\0")
     if bare.count("$") % 2:
         bare = re.sub(r"\$(?= ?\.?\d)", "\0", bare)
@@ -165,7 +165,7 @@ def _without_font(found: re.Match) -> str:
 
 
 def _join_outside_brackets(found: re.Match) -> str:
-    """Read `1,200` as a number, but not in brackets, where it is two numbers, nor with a space after the comma."""
+    """Read `1,200` as one number, except in brackets, where it is two; with a space after the comma, it is not matched."""
     before = found.string[: found.start()]
     inside = any(before.count(left) > before.count(right) for left, right in ("()", "[]", (r"\{", r"\}")))
     return found[0] if inside else found[0].replace(",", "")
@@ -185,7 +185,7 @@ _TOKEN = re.compile(r"\\[a-zA-Z]+ ?|\\.|\d+(?:\.\d+)?|.", re.DOTALL)
 
 
 class _TooDeepError(ValueError):
-    """An answer is nested too deeply to be written in one form."""
+    """An answer is nested too deeply for canonical form."""
 
 
 class _Writer:
@@ -210,7 +210,7 @@ class _Writer:
         """Write a token with its arguments.
 
         Raises:
-            _TooDeepError: arguments of arguments are nested too deeply, such as those of `^^^...`.
+            _TooDeepError: arguments are nested too deeply, as in `^^^...`.
         """
         self.depth += 1
         if self.depth > _DEEPEST:
@@ -234,7 +234,7 @@ class _Writer:
     def argument(self, command: str) -> str:
         signs = ""
         while self.tokens and (not self.tokens[-1].strip() or (self.tokens[-1] in "+-" and command == "^")):
-            signs += self.tokens.pop().strip()  # the sign of a power without braces is not LaTeX, but often written
+            signs += self.tokens.pop().strip()  # `2^-1` without braces is not valid LaTeX, but common
         return signs + self.unsigned(command) if self.tokens else signs
 
     def unsigned(self, command: str) -> str:
@@ -248,7 +248,7 @@ class _Writer:
 
 
 def nesting(text: str) -> int:
-    r"""Count how deep the brackets of a text are nested; -1 if its braces do not balance. `\{` is a bracket, but not a brace.
+    r"""Return how deep the brackets of a text are nested; -1 if its braces do not balance. `\{` is a bracket, but not a brace.
 
     Example:
         >>> nesting("((1+2)^{3})"), nesting(r"\{1\}"), nesting("{1"), nesting("}{")

@@ -3,7 +3,7 @@
 Axes: B rows decoded together, E rows read together, T tokens to read in each of the E rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -170,6 +170,12 @@ class TurnQueue:
         for episode, request in requests.items():
             self._check(episode, request)
         self.waiting |= requests
+
+    def end(self, episodes: Collection[int]) -> None:
+        """Free the rows of episodes that have no further turn; without this call, they are free once other rows are missing."""
+        for row, owner in enumerate(self.episodes):
+            if owner in episodes and not self.running[row]:
+                self.episodes[row], self.read[row] = None, ()
 
     def _check(self, episode: int, request: Request) -> None:
         sampling, needed = request.sampling, len(request.prompt_tokens) + request.sampling.max_tokens

@@ -6,7 +6,7 @@ on one of them, and the others get the environment's replies from it.
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir, nullcontext
 from functools import partial
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from rljax.parallel import gather_texts, together
 from rljax.rewards.calling import called_name, check_failures, place_of, read_answer
 from rljax.rewards.correctness import Failed
 from rljax.rollout.begin_dialogue import begin_dialogue
+from rljax.rollout.dialogue import TurnQueue
 from rljax.rollout.environment import (
     CallSettings,
     Environment,
@@ -230,6 +231,8 @@ def _play_turns(
             for place in places:
                 episodes[place] = _advance(episodes[place], *replies.get(place, (None, _Reply(done=True))))
             added = {place: _next_turn(episodes[place]) for place in places if not episodes[place].done}
+            for seat in seats:
+                seat.end([place for place in places if episodes[place].done])
             turns, theirs = _divide(episodes, added)
             seats[0].add(turns)
             _add_for_other(seats, other, theirs, first)
@@ -254,6 +257,11 @@ class _Seat(NamedTuple):
         if turns:
             self.dialogue.add(turns)
             self.turns.update(turns)
+
+    def end(self, places: Collection[int]) -> None:
+        """Tell the built-in engine which episodes have ended."""
+        if isinstance(self.dialogue, TurnQueue):
+            self.dialogue.end(places)
 
 
 def _add_for_other(seats: list[_Seat], other: Player, turns: dict[int, Request], first: Mapping[int, Request]) -> None:

@@ -1,8 +1,9 @@
 """Dialogues with pages: a row keeps its pages between turns, and continues from them.
 
-A turn begins if its device has pages for the context that is not read yet, and for the expected growth of the rows there. If pages
-are missing, rows between two turns lose theirs, the longest unused first, and read their context again later. If pages run out
-while turns are sampled, the latest turn begins again later, from the same seed.
+A turn waits until its device has pages for the context that is not read yet, and for the expected growth of the rows there. If
+pages run out while turns are sampled, or if no turn can be sampled, rows between two turns lose theirs and read their context again
+later: first the one whose turn ended last, because the others are likely to continue before it. If there are none, the latest turn
+begins again later, from the same seed.
 
 Axes: B rows decoded together, E rows read together, T tokens to read in each of the E rows, D devices that share the rows.
 """
@@ -136,6 +137,11 @@ class PagedDialogue(TurnQueue):
         self.last_used, self.restarted = np.zeros(rows, np.int64), 0
         self.add(requests)
 
+    def end(self, episodes: Collection[int]) -> None:
+        """Free the rows and pages of episodes that have no further turn."""
+        super().end(episodes)
+        self._pause()
+
     def draw(self) -> dict[int, Response]:
         """Begin waiting turns for which there are pages, and sample until about an eighth of the rows have ended."""
         ended: dict[int, Response] = {}
@@ -187,7 +193,9 @@ class PagedDialogue(TurnQueue):
         return list(readings.values())
 
     def _take_pages(self, row: int, reading: Reading, pages: FreePages, begun: Collection[int]) -> bool:
-        """Take the pages that a turn is expected to need, if necessary from rows between two turns; if too few remain, take none.
+        """Take the pages that a turn is expected to need, if there are enough.
+
+        A device without a running turn takes them from rows between two turns.
 
         Args:
             row: row of the turn.
@@ -201,36 +209,31 @@ class PagedDialogue(TurnQueue):
         device = self._device(row)
         shared, own = self._needs(reading, device)
         is_idle = not len(self._running_on(device)) and all(self._device(other) != device for other in begun)
-        others = self._unused(device, {row, *begun})
-        others = [other for other in others if is_idle or self.episodes[other] not in self.waiting]
-        most = pages.own[device] + pages.of_row[others if reading.first else [row, *others]].sum()
-        if not is_idle and (own > most or shared > pages.shared[device]):
+        if not is_idle and (own > pages.own[device] or shared > pages.shared[device]):
             return False
         if not reading.first:
             self._clear(row, pages)
-        for other in others:
-            if own > pages.own[device]:
+        for other in self._unused(device):
+            if own > pages.own[device] and other != row:
                 self._clear(other, pages)
         pages.own[device] -= own
         pages.shared[device] -= shared
         return True
 
     def _row_for(self, episode: int, begun: Collection[int], is_full: Bool[np.ndarray, "D"]) -> int | None:
-        """Choose a row for a turn: that of its episode, one without an episode, or the longest unused one; None if none is free."""
+        """Choose a row for a turn: that of its episode or one without an episode; None if none is free.
+
+        If no turn could begin otherwise, the row whose turn ended last is free as well.
+        """
         if episode in self.episodes:
             row = self.episodes.index(episode)
             return None if is_full[self._device(row)] else row
-        taken = {*np.flatnonzero(self.running).tolist(), *begun}
-        free = [
-            row
-            for row, owner in enumerate(self.episodes)
-            if row not in taken and owner not in self.waiting and not is_full[self._device(row)]
-        ]
+        free = [row for row, owner in enumerate(self.episodes) if owner is None and not is_full[self._device(row)]]
+        taken = [row for row, owner in enumerate(self.episodes) if owner is not None]
+        if not free and not begun and not self.running.any() and not self.waiting.keys() & {*self.episodes}:
+            return max(taken, key=lambda row: self.last_used[row])
         load = np.bincount([self._device(row) for row in taken], minlength=self.devices)
-        order = {
-            row: (self.episodes[row] is not None, int(load[self._device(row)]), int(self.last_used[row])) for row in free
-        }
-        return min(free, key=order.__getitem__, default=None)
+        return min(free, key=lambda row: load[self._device(row)], default=None)
 
     def _device(self, row: int) -> int:
         return row * self.devices // len(self.read)
@@ -248,14 +251,10 @@ class PagedDialogue(TurnQueue):
         """Return the pages that a turn is expected to take while it is sampled."""
         return -(-int(self.expected) // PAGE)
 
-    def _unused(self, device: int, besides: Collection[int] = ()) -> list[int]:
-        """List the rows of a device that have pages between two turns: those without a waiting turn first, longest unused first."""
-        rows = [
-            row
-            for row in np.flatnonzero(~self.running).tolist()
-            if self._device(row) == device and self.read[row] and row not in besides
-        ]
-        return sorted(rows, key=lambda row: (self.episodes[row] in self.waiting, self.last_used[row]))
+    def _unused(self, device: int) -> list[int]:
+        """List the rows of a device that have pages between two turns: those without a waiting turn first, the latest first."""
+        rows = [row for row in np.flatnonzero(~self.running).tolist() if self._device(row) == device and self.read[row]]
+        return sorted(rows, key=lambda row: (self.episodes[row] in self.waiting, -self.last_used[row]))
 
     def _use(self, rows: Sequence[int]) -> None:
         self.last_used[list(rows)] = self.last_used.max() + 1 + np.arange(len(rows))
@@ -319,7 +318,7 @@ class PagedDialogue(TurnQueue):
         return rows[rows * self.devices // len(self.read) == device]
 
     def _least_needed(self, device: int, running: Int[np.ndarray, "R"]) -> int | None:
-        """Choose the row that gives its pages back: the longest unused one, else the latest of several running ones."""
+        """Choose the row that gives its pages back: the latest one between two turns, else the latest of several running ones."""
         unused = self._unused(device)
         if unused:
             return unused[0]

@@ -30,11 +30,11 @@ class TaskConfig:
 
     @property
     def variant(self) -> str:
-        """The part of the task's name that is a setting, including the colon; empty for most tasks."""
+        """The end of the task's name that selects a variant, with its colon, such as `:3`; empty for most tasks."""
         return ""
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Generate problems to train on and `heldout` others; the two share no prompt.
+        """Generate training problems and `heldout` held-out ones; no prompt is in both.
 
         Raises:
             InputError: the settings cannot produce that many problems.
@@ -44,7 +44,7 @@ class TaskConfig:
     def optimum(self, problems: Sequence[Problem]) -> float | None:
         """Return the highest mean accuracy that a policy can reach on these problems; None if it is not known.
 
-        The default is 1: the prompt determines the answer.
+        The default is 1, which is right if the prompt determines the answer.
         """
         del problems
         return 1.0

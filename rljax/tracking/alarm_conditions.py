@@ -114,7 +114,7 @@ def risen_to(name: str, factor: float, *, by: float = 0.0) -> Crossing:
         mean, start = last_mean(history, name, BRIEF), start_mean(history, name)
         if mean is None or start is None or mean <= max(factor * start, start + by):
             return None
-        limit = f"{factor:g} times that" if factor * start >= start + by else f"{by:g} more than that"
+        limit = f"{factor:g} times that" if factor * start >= start + by else f"{by:g} above that"
         return f"{name} is {mean:.3g}, and was {start:.3g} in the first {FIRST} steps (limit {limit})"
 
     return crossing

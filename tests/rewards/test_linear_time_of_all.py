@@ -1,7 +1,7 @@
 """Every regular expression and every text-reading function of `rljax.rewards` takes at most linear time.
 
-Nothing is listed by hand: the modules are searched for patterns and functions. Readers of at most `LONGEST_ALGEBRA`
-characters are tested up to that length instead.
+The modules are searched for patterns and functions, and only exceptions are listed by hand. Functions that read texts of at most
+`LONGEST_ALGEBRA` characters are tested up to that length.
 """
 
 import ast
@@ -22,11 +22,11 @@ import pytest
 import rljax.rewards
 from rljax.rewards.algebra_limits import LONGEST_ALGEBRA
 
-# They read only answers that `decide_without_algebra` and `equivalent` found to be short enough.
+# Modules that read only answers that `decide_without_algebra` and `equivalent` found to be short enough.
 SHORT = frozenset({"notation", "quantity", "units", "answer_form", "equivalence", "algebra", "algebra_limits"})
-# They run in worker processes with a time limit per call; their patterns are tested anyway.
+# Modules that run in worker processes with a time limit per call; their patterns are tested anyway.
 WORKERS = ("rljax.rewards.algebra:", "rljax.rewards.equivalence:")
-# They read data, settings and this library's code, never text written by a model.
+# Modules that read data, settings and this library's code, never text written by a model.
 NO_READERS = ("sandbox", "constitution", "pattern_search", "pool", "reasoning_gym", "calling")
 MODULES = [
     f"rljax.rewards.{found.name}"
@@ -143,7 +143,7 @@ def readers():
 
 
 def fillings(seed, words):
-    """Texts that repeat one, two or three pieces between others; `words` are the words of the tested pattern."""
+    """Makers of texts that repeat one, two or three pieces between a beginning and an end; `words` are the words of the tested pattern."""
     rng = random.Random(seed)
     begins = ["", " ".join(words), *words]
     for unit in [*PIECES, *words, *("".join(rng.sample([*PIECES, *words], rng.randint(2, 3))) for _ in range(40))]:
@@ -189,7 +189,7 @@ def test_every_reader_is_linear(name):
     def read(text):
         try:
             function(text)
-        except ValueError:  # some refuse what is not of their form
+        except ValueError:  # some refuse a text that is not in their format
             return
 
     check(read, name, short)
@@ -197,7 +197,7 @@ def test_every_reader_is_linear(name):
 
 @pytest.mark.parametrize("name", readers())
 def test_no_reader_recurses_deeply(name):
-    """A response cannot exhaust the stack: a trainer may call from a deep stack, and the type checker adds frames."""
+    """A response cannot exhaust the stack. The limit is low, because a trainer may call from a deep stack."""
     function, _ = readers()[name]
     limit = sys.getrecursionlimit()
     texts = [filled(LONGEST_ALGEBRA - 100) for filled in fillings(name, [])]
@@ -205,7 +205,7 @@ def test_no_reader_recurses_deeply(name):
     sys.setrecursionlimit(len(inspect.stack()) + 400)
     try:
         for text in texts:
-            with contextlib.suppress(ValueError):  # some refuse what is not of their form
+            with contextlib.suppress(ValueError):  # some refuse a text that is not in their format
                 function(text)
     finally:
         sys.setrecursionlimit(limit)

@@ -70,7 +70,7 @@ class Checked:
     """A dialogue whose pages are checked after each sampling call."""
 
     def __init__(self, dialogue):
-        self.dialogue, self.add = dialogue, dialogue.add
+        self.dialogue, self.add, self.end = dialogue, dialogue.add, dialogue.end
 
     def draw(self):
         ended = self.dialogue.draw()
@@ -174,6 +174,8 @@ def test_random_sizes_and_orders_change_no_turn(expected, seed, monkeypatch):
             actual[episode].append((current[episode], response))
             following = next_turn(REQUESTS[episode], current[episode], response)
             held |= {} if following is None else {episode: following}
+            if following is None and numbers.random() < 0.7:  # nobody has to say that an episode has ended
+                dialogue.end([episode])
         chosen = {episode: held.pop(episode) for episode in list(held) if numbers.random() < 0.5}
         if not chosen and not dialogue.running.any() and not dialogue.waiting:
             chosen, held = held, {}

@@ -1,9 +1,9 @@
 """A server under load: `python tests/soak/served.py --requests 10000 --garbage 5000 --result tests/soak/served.json`.
 
-64 clients at once send chats to `rljax serve` in another process, which has a small model; then garbage follows. Memory,
-descriptors and threads of the server are read from `/proc`, so this runs only on Linux. The exit code is 1 if,
-from the second quarter of the requests to the last, the largest memory grows by more than 2 %, or another number by more
-than two, or if a request is answered wrongly.
+64 concurrent clients send chat requests to `rljax serve`, which runs a small model in another process; malformed requests
+follow. Memory, descriptors and threads of the server are read from `/proc`, so this runs only on Linux. The exit code is 1 if,
+from the second quarter of the requests to the last, peak memory grows by more than 2 %, or the peak number of descriptors or
+threads by more than two, or if a request gets the wrong status.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--garbage", type=int, default=5_000)
-    parser.add_argument("--paged-cache", help="the server's flag; by default it is left out")
+    parser.add_argument("--paged-cache", help="value of --paged-cache for the server; by default the cache is contiguous")
     parser.add_argument("--result", type=Path, required=True)
     options = parser.parse_args()
     busy = os.getloadavg()[0]

@@ -1,4 +1,5 @@
-"""Alarms: each is raised once by its own problem and never by a healthy run, is cleared, and names flags and metrics that exist."""
+"""Alarms: each is raised once by its own problem and never by a healthy run, is cleared later, and names only flags
+and metrics that exist."""
 
 import json
 import math
@@ -49,7 +50,7 @@ def healthy_row(step):
 
 
 def change_from(step, **metrics):
-    """Return a function from steps to changes of the row; they begin at `step`, and a value may be a function of the step."""
+    """Return a function that maps a step to the metrics to override: none before `step`. A value may be a function of the step."""
     return lambda now: (
         {} if now < step else {name: value(now) if callable(value) else value for name, value in metrics.items()}
     )
@@ -246,7 +247,7 @@ def rows_with(name, steps, values):
     ]
 
 
-def test_old_values_do_not_keep_a_crossing_detected():
+def test_a_crossing_is_not_detected_from_old_values():
     rows = rows_with("kl", 60, dict.fromkeys(range(1, 40), 0.5))
     histories = [watch_rows(rows[:end])[0].history for end in (39, 43, 60)]
     assert [above("kl", 0.1)(each) is not None for each in histories] == [True, True, False]
@@ -255,7 +256,7 @@ def test_old_values_do_not_keep_a_crossing_detected():
     assert spiked("kl", 10.0)(watch_rows(jump)[0].history) is None
 
 
-@pytest.mark.parametrize(("start", "limit"), [(0.04, "0.3 more than that"), (2.0, "3 times that")])
+@pytest.mark.parametrize(("start", "limit"), [(0.04, "0.3 above that"), (2.0, "3 times that")])
 def test_the_message_has_the_limit_that_was_crossed(start, limit):
     values = {step: start if step <= 20 else 9.0 for step in range(1, 31)}
     message = risen_to("entropy", 3.0, by=0.3)(watch_rows(rows_with("entropy", 30, values))[0].history)

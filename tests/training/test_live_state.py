@@ -1,4 +1,4 @@
-"""The devices hold one copy of the training state: in new and resumed runs, in every phase after the first update."""
+"""The devices hold one copy of the training state, in new and resumed runs, in each phase once its first update is done."""
 
 import gc
 import math
@@ -51,7 +51,7 @@ def finished_saves(monkeypatch):
 
 @pytest.mark.usefixtures("finished_saves")
 @pytest.mark.parametrize("name", RUNS)
-def test_every_step_of_a_new_and_of_a_resumed_run_has_one_state(name, tmp_path):
+def test_new_and_resumed_runs_hold_one_copy_of_the_state_at_every_step(name, tmp_path):
     config = CONFIG.replace(**RUNS[name], run=str(tmp_path / "run"))
     setup = make_setup(config, Seams(reward=even_length))
     merged = 0 if setup.base is None else bytes_of(setup.base.params)

@@ -109,8 +109,8 @@ def test_a_finished_run_is_extended_as_if_it_had_been_longer_from_the_start(fini
     assert {"jax", "jaxlib", "python", "rljax"} <= set(first["versions"])
     unchanged = (path / "config.json").read_bytes()
     for changes, message in (
-        ({"learning_rate": 1.0, "quiet": False}, "cannot change learning_rate: 0.01 -> 1.0: what"),
-        ({"steps": 3}, "steps is 3, but the run has already made 4 RL steps"),
+        ({"learning_rate": 1.0, "quiet": False}, "cannot change learning_rate: 0.01 -> 1.0; its results"),
+        ({"steps": 3}, "steps is 3, but the run has already taken 4 RL steps"),
         ({"run": "elsewhere"}, "cannot change run: .*short -> elsewhere"),
         ({"task": "iteration", "iterations": (2, 3)}, "cannot change task: sums -> iteration"),
     ):

@@ -1,7 +1,7 @@
 """Settings that may change when a run is resumed, and a summary of the run so far.
 
-A setting may change if a run with the new value from the start would have computed the same numbers (up to the rounding of sums in
-another order, if devices or micro-batches change). Any other change is rejected, with the name of the setting.
+A setting may change if a run with the new value from the start would have computed the same numbers (up to rounding, because
+sums are in another order if devices or micro-batches change). Any other change is rejected, with the name of the setting.
 """
 
 from collections.abc import Collection
@@ -72,13 +72,13 @@ def check_changes(changes: Collection[Change]) -> None:
     fixed = [change for change in changes if change.name not in FREE]
     if fixed:
         raise InputError(
-            f"A resumed run cannot change {', '.join(map(str, fixed))}: what the run has computed so far depends on it. Leave it "
-            f"out, or start a new run; {', '.join(FREE)} may change."
+            f"A resumed run cannot change {', '.join(map(str, fixed))}; its results so far depend on the former values. Leave the "
+            f"change out, or start a new run. These settings may change: {', '.join(FREE)}."
         )
 
 
 def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
-    """Return digests of everything that a run reads besides its settings: its setup, and the parts that were passed to `train`."""
+    """Return digests of what a run reads in addition to its settings: data, models and tokenizer, and what was passed to `train`."""
     config, model, heldout = setup.config, setup.config.model.path, setup.heldout
     environment, named = setup.train.environment, config.reward.environment
     judge = None if environment is not None else digest_of_reward(config, seams.reward)
@@ -98,7 +98,7 @@ def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
 
 
 def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) -> None:
-    """Reject a number of RL steps that the run has already passed, or a change that its past steps depend on.
+    """Reject a value of `steps` that the run has already passed, or any change if its past steps depend on the value.
 
     Raises:
         InputError: the number must not change; the message includes the reason.
@@ -108,12 +108,12 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
     if change is None or not done:
         return
     if change.after < done:
-        raise InputError(f"steps is {change.after}, but the run has already made {done} RL steps; set at least as many.")
+        raise InputError(f"steps is {change.after}, but the run has already taken {done} RL steps; set at least {done}.")
     reasons = schedules(setup.config, setup.algorithm)
     if reasons:
         raise InputError(
             f"A resumed run cannot change {change}: the {done} RL steps so far follow a schedule over all steps "
-            f"({', '.join(reasons)}). Leave it out, or start a new run."
+            f"({', '.join(reasons)}). Leave --steps out, or start a new run."
         )
 
 
