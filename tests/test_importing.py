@@ -1,4 +1,4 @@
-"""Functions of the user: the modules next to a file can be imported from any working directory."""
+"""A user's functions: their file can import the modules next to it, from any working directory."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def test_a_file_imports_the_modules_next_to_it(tmp_path):
     assert sys.path == before
 
 
-def test_two_modules_of_one_name_are_refused(tmp_path):
+def test_two_modules_with_the_same_name_are_refused(tmp_path):
     for number in (1, 2):
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""A dialogue in a shop: the policy asks a scripted customer what they want, and recommends an article."""
+"""A dialogue in a shop: the policy asks a scripted customer what they want, and recommends a product."""
 
 import random
 import re
@@ -30,13 +30,14 @@ class ShopState(NamedTuple):
 
 
 class Shop:
-    """Serve a customer: ask about color, size and material, then recommend the only article that fits, by its number.
+    """Serve a customer: ask about color, size and material, then recommend the only product that fits, by its number.
 
-    The customer says one of their wishes first, and another if asked about it. `recommend NUMBER` ends the dialogue; its reward is
-    1 if the article has everything that the customer wants, and 0 otherwise. The problem's answer is the seed of shelf and wishes.
+    The customer states one wish at first, and each of the others when asked about it. `recommend NUMBER` ends the dialogue; its
+    reward is 1 if the product has everything that the customer wants, and 0 otherwise. The problem's answer is the random seed of
+    the shelf and the wishes.
 
     Args:
-        articles: number of articles, 2 to 18.
+        articles: number of products, 2 to 18.
         max_turns: maximum number of turns.
 
     Raises:

@@ -5,8 +5,9 @@ page when its last one is full, so its memory follows its own length (arXiv:2309
 together share the pages of the prompt. Attention multiplies each page by the queries of its rows, and then sums over the pages of
 a row, so it reads each page once and nothing else.
 
-Axes: B rows, E prompts or copies of rows, N pages, M rows that may share a page, K key/value heads, G query heads per key head, H features per head, S slots,
-and J blocks of `PAGE` tokens. All pages of a row are on the row's device, and all functions here are for one device.
+Axes: B rows, E prompts or copies of rows, N pages, M rows that may share a page, K key/value heads, G query heads per key head, H
+features per head, S slots, and J blocks of `PAGE` tokens. All pages of a row are on its device, and all functions here are for one
+device.
 """
 
 from typing import NamedTuple
@@ -309,7 +310,7 @@ def copy_out_of_pages(state: PagedState, row: Int[Array, "E"], blocks: int) -> C
 
 
 def insert_prompts_in_pages(state: PagedState, fresh: PagedPrompts, source: Int[Array, "B"]) -> PagedState:
-    """Put prompts into rows: free the old pages of these rows, and copy the prompts into new ones; see `rljax.models.policy.Insert`.
+    """Put prompts into rows: free the rows' old pages, and copy the prompts into new ones; see `rljax.models.policy.Insert`.
 
     Rows with the same prompt share its full pages, but not the page of the last token. A row may keep its first pages, see
     `PagedPrompts.kept`; no other row may then have the same prompt. There must be enough free pages, see `pages_for`.

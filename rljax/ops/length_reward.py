@@ -29,7 +29,7 @@ def cosine_length_reward(
     wrong_long: Number = 0.0,
     cut_off: Number = -10.0,
 ) -> Float[Array, "*rows"]:
-    """Reward along half a cosine of the length: from a value for the shortest responses to a value for the longest.
+    """Reward that follows half a period of a cosine over the length, from the shortest responses to the longest.
 
     A correct response should be short. A wrong one should be long, since a model that is not sure should think further.
 
@@ -63,7 +63,7 @@ def cosine_length_reward(
 
     Source:
         Yeo et al., "Demystifying Long Chain-of-Thought Reasoning in LLMs", arXiv:2502.03373, Section 4.2 and Eq. 1. The defaults
-        are in the scripts of its authors' code, which also counts a response within a margin of L_max as cut off.
+        are those of the authors' scripts. Their code also counts a response within a margin of L_max as cut off.
     """
     check_boolean(correct=correct)
     check_same_shape(correct=correct, lengths=lengths)
@@ -85,8 +85,8 @@ def group_length_reward(
 ) -> Float[Array, "*P G"]:
     """Reward for being short, relative to the other responses to the prompt: from 1/2 for the shortest to -1/2 for the longest.
 
-    A wrong response is never rewarded for being short, only punished for being long. It is added to the reward of the outcome, with
-    a weight.
+    A wrong response is never rewarded for being short, only punished for being long. This reward is weighted and
+    added to the outcome reward.
 
     ::
 

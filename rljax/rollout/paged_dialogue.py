@@ -1,9 +1,8 @@
 """Dialogues with pages: a row keeps its pages between turns, and continues from them.
 
-A turn waits until its device has pages for the context that is not read yet, and for the expected growth of the rows there. If
-pages run out while turns are sampled, or if no turn can be sampled, rows between two turns lose theirs and read their context again
-later: first the one whose turn ended last, because the others are likely to continue before it. If there are none, the latest turn
-begins again later, from the same seed.
+A turn waits until its device has pages for the context that is not read yet, and for the expected growth. Earlier episodes come
+first: if pages are missing, later ones lose theirs between two turns, the latest first, and read their context again once there is
+room. If pages run out while turns are sampled and all rows run, the latest turn begins again later, from the same seed.
 
 Axes: B rows decoded together, E rows read together, T tokens to read in each of the E rows, D devices that share the rows.
 """
@@ -117,8 +116,9 @@ class PagedDialogue(TurnQueue):
     """A dialogue whose turns continue from the pages of their row. `TurnQueue` describes the arguments.
 
     Attributes:
-        expected: expected number of tokens of a turn: at first from the engine's `share`, then the mean of the turns so far.
-        last_used: for each row, a number that is higher the later its last turn began or ended.
+        expected: expected number of tokens by which a row grows from turn to turn: at first from the engine's `share`, then the
+            mean so far.
+        arrival: episode -> its place in the order in which episodes were added.
         restarted: number of turns that gave their pages back while they were sampled.
     """
 
@@ -134,8 +134,15 @@ class PagedDialogue(TurnQueue):
         options = {"budget": self.budget, "sizes": self.sizes, "kept": self.sampling.kept, "mesh": engine.mesh}
         empty = empty_paged_rows(self.engine.decoder, rows=rows, **options)
         self.start(Decoding(empty, np.full(rows, -1), self.budget))
-        self.last_used, self.restarted = np.zeros(rows, np.int64), 0
+        self.arrival: dict[int, int] = {}
+        self.restarted = 0
         self.add(requests)
+
+    def add(self, requests: Mapping[int, Request]) -> None:
+        """Queue turns, see `TurnQueue.add`."""
+        super().add(requests)
+        for episode in requests:
+            self.arrival.setdefault(episode, len(self.arrival))
 
     def end(self, episodes: Collection[int]) -> None:
         """Free the rows and pages of episodes that have no further turn."""
@@ -156,7 +163,6 @@ class PagedDialogue(TurnQueue):
                 self.params, self.decoding, self.requests, enough, steps, self.sampling
             )
         found = self._ended(ended)
-        self._use(list(ended))
         self._pause()
         self.ended = [self.ended[0] + len(ended), self.ended[1] + sum(len(each.tokens) for each in ended.values())]
         if self.ended[0] >= FEWEST_ENDED:
@@ -174,7 +180,7 @@ class PagedDialogue(TurnQueue):
         pages, is_full = self._free_pages(), np.zeros(self.devices, bool)
         readings: dict[tuple, Reading] = {}
         begun: set[int] = set()
-        for episode in list(self.waiting):
+        for episode in sorted(self.waiting, key=self.arrival.__getitem__):
             row = self._row_for(episode, begun, is_full)
             if row is None:
                 continue
@@ -182,23 +188,23 @@ class PagedDialogue(TurnQueue):
             first = count_shared_tokens(self.read[row], prompt[:-1]) if self.episodes[row] == episode else 0
             key = (row if first else None, prompt)
             reading = readings.get(key, Reading(row, first, prompt[first:], []))
-            if not self._take_pages(row, reading, pages, begun):
+            if not self._take_pages(episode, row, reading, pages, begun):
                 is_full[self._device(row)] = True
                 continue
             self.episodes[row], self.requests[row] = episode, self.waiting.pop(episode)
             begun.add(row)
             readings.setdefault(key, reading).rows.append(row)
-        self._use(sorted(begun))
         self._pause()
         return list(readings.values())
 
-    def _take_pages(self, row: int, reading: Reading, pages: FreePages, begun: Collection[int]) -> bool:
-        """Take the pages that a turn is expected to need, if there are enough.
+    def _take_pages(self, episode: int, row: int, reading: Reading, pages: FreePages, begun: Collection[int]) -> bool:
+        """Take the pages that a turn is expected to need, if necessary from later episodes; take none if these do not suffice.
 
-        A device without a running turn takes them from rows between two turns.
+        If no turn is running on the device, they are taken from earlier episodes, too.
 
         Args:
-            row: row of the turn.
+            episode: episode of the turn.
+            row: its row.
             reading: what it reads, and the other rows that begin after the same context.
             pages: the free pages; updated.
             begun: rows whose turns are about to begin.
@@ -207,14 +213,21 @@ class PagedDialogue(TurnQueue):
             Whether the pages were taken.
         """
         device = self._device(row)
+        running = {*np.flatnonzero(self.running).tolist(), *begun}
+        is_idle = all(self._device(other) != device for other in running)
+        between = [other for other in self._between_turns(device) if other not in {row, *begun}]
+        later = [other for other in between if is_idle or self._arrival(other) > self.arrival[episode]]
         shared, own = self._needs(reading, device)
-        is_idle = not len(self._running_on(device)) and all(self._device(other) != device for other in begun)
-        if not is_idle and (own > pages.own[device] or shared > pages.shared[device]):
+        spare = (
+            0 if reading.first else self._growth() * (len(between) - len(later))
+        )  # for the next turns of earlier episodes
+        most = pages.own[device] + pages.of_row[later].sum()
+        if not is_idle and (own + spare > most or shared > pages.shared[device]):
             return False
         if not reading.first:
             self._clear(row, pages)
-        for other in self._unused(device):
-            if own > pages.own[device] and other != row:
+        for other in later:
+            if own + spare > pages.own[device]:
                 self._clear(other, pages)
         pages.own[device] -= own
         pages.shared[device] -= shared
@@ -223,7 +236,7 @@ class PagedDialogue(TurnQueue):
     def _row_for(self, episode: int, begun: Collection[int], is_full: Bool[np.ndarray, "D"]) -> int | None:
         """Choose a row for a turn: that of its episode or one without an episode; None if none is free.
 
-        If no turn could begin otherwise, the row whose turn ended last is free as well.
+        If no turn could begin otherwise, the row of the latest episode is free as well.
         """
         if episode in self.episodes:
             row = self.episodes.index(episode)
@@ -231,7 +244,7 @@ class PagedDialogue(TurnQueue):
         free = [row for row, owner in enumerate(self.episodes) if owner is None and not is_full[self._device(row)]]
         taken = [row for row, owner in enumerate(self.episodes) if owner is not None]
         if not free and not begun and not self.running.any() and not self.waiting.keys() & {*self.episodes}:
-            return max(taken, key=lambda row: self.last_used[row])
+            return max(taken, key=self._arrival)
         load = np.bincount([self._device(row) for row in taken], minlength=self.devices)
         return min(free, key=lambda row: load[self._device(row)], default=None)
 
@@ -251,13 +264,13 @@ class PagedDialogue(TurnQueue):
         """Return the pages that a turn is expected to take while it is sampled."""
         return -(-int(self.expected) // PAGE)
 
-    def _unused(self, device: int) -> list[int]:
-        """List the rows of a device that have pages between two turns: those without a waiting turn first, the latest first."""
-        rows = [row for row in np.flatnonzero(~self.running).tolist() if self._device(row) == device and self.read[row]]
-        return sorted(rows, key=lambda row: (self.episodes[row] in self.waiting, -self.last_used[row]))
+    def _arrival(self, row: int) -> int:
+        return self.arrival[required(self.episodes[row], "episode")]
 
-    def _use(self, rows: Sequence[int]) -> None:
-        self.last_used[list(rows)] = self.last_used.max() + 1 + np.arange(len(rows))
+    def _between_turns(self, device: int) -> list[int]:
+        """List the rows of a device that have pages and do not run, the latest episode first."""
+        rows = [row for row in np.flatnonzero(~self.running).tolist() if self._device(row) == device and self.read[row]]
+        return sorted(rows, key=self._arrival, reverse=True)
 
     def _free_pages(self) -> FreePages:
         """Count the pages of each device that are neither taken nor reserved for the growth of running turns."""
@@ -293,6 +306,7 @@ class PagedDialogue(TurnQueue):
         state, arrays = self.decoding.rows.state, self._arrays(part)
         prompts = read_paged_turns(self.turns, self.params, state, *arrays, blocks=blocks, devices=self.devices)
         self._begin_rows(prompts, readings)
+        self.ended[1] += sum(len(reading.tokens) for reading in readings if reading.first)
 
     def _steps(self) -> int:
         """Return for how many tokens the pages of all devices last, after rows have given theirs back if necessary."""
@@ -319,7 +333,7 @@ class PagedDialogue(TurnQueue):
 
     def _least_needed(self, device: int, running: Int[np.ndarray, "R"]) -> int | None:
         """Choose the row that gives its pages back: the latest one between two turns, else the latest of several running ones."""
-        unused = self._unused(device)
-        if unused:
-            return unused[0]
-        return int(running[self.last_used[running].argmax()]) if len(running) > 1 else None
+        between = self._between_turns(device)
+        if between:
+            return between[0]
+        return max(running.tolist(), key=self._arrival) if len(running) > 1 else None

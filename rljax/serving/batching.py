@@ -1,4 +1,4 @@
-"""Continuous batching: one thread owns the devices, and gives each row that becomes free to the next waiting request."""
+"""Continuous batching: one thread owns the devices, and assigns each freed row to the next waiting request."""
 
 import sys
 import threading
@@ -63,11 +63,11 @@ class DecodingFailure(NamedTuple):
 
 @dataclass(eq=False)
 class Job:
-    """One response.
+    """A response to generate.
 
     Args:
         prompt: token ids.
-        choice: how it is sampled.
+        choice: how the response is sampled.
         deliver: receives the pieces, in the decoding thread; it must not block.
     """
 
@@ -107,14 +107,14 @@ class NewWeights(NamedTuple):
     done: "Future[None]"
     """Completed when they are in use."""
     in_flight: bool
-    """Whether they may be put in use while responses are running."""
+    """Whether they may take effect while responses are running."""
 
 
 class Batcher:
     """Gives rows to jobs in the order of their arrival.
 
     Args:
-        decoder: the rows; after `start`, only this object's thread uses it.
+        decoder: holds the rows; after `start`, only this object's thread may use it.
         text: decodes token ids to text, to find stop strings.
         queue: maximum number of jobs that wait for a row.
         version: version of the decoder's weights.
@@ -149,19 +149,19 @@ class Batcher:
             self.condition.notify()
 
     def cancel(self, jobs: Collection[Job]) -> None:
-        """End jobs that nobody waits for; their rows become free after the current call of the decoding program."""
+        """Cancel jobs whose results are no longer wanted; their rows become free after the current call of the decoding program."""
         with self.condition:
             for job in jobs:
                 job.is_cancelled = True
             self.waiting = deque(job for job in self.waiting if not job.is_cancelled)
 
     def replace_weights(self, params: Params, version: int, *, in_flight: bool = False) -> "Future[None]":
-        """Use other weights as soon as the running responses have ended; jobs that wait get the new weights.
+        """Switch to new weights once the running responses have ended; waiting jobs get the new weights.
 
         Args:
-            params: from `decode_weights`.
+            params: the weights, as `decode_weights` returns them.
             version: their version.
-            in_flight: use them after the current call of the decoding program, for the further tokens of running responses, too.
+            in_flight: switch after the current call of the decoding program, so that running responses continue with them.
                 Keys and values of earlier tokens remain those of the older weights.
         """
         done: Future[None] = Future()
@@ -215,8 +215,11 @@ class Batcher:
             change.done.set_exception(ServerClosed(reason))
 
     def _wait(self) -> bool:
-        """Wait for work, and replace the weights when no response is running or they may change in flight; False if there will be
-        no more work."""
+        """Wait for work, and install new weights if no response is running or they may change in flight.
+
+        Returns:
+            Whether there is more work.
+        """
         with self.condition:
             while not (any(self.jobs) or self.waiting or self.changes):
                 if self.is_closing:

@@ -24,16 +24,16 @@ class Display(Protocol):
         ...
 
     def __exit__(self, *exception: object) -> None:
-        """Restore the terminal, also after an exception."""
+        """Restore the terminal, even after an exception."""
 
     def set_accuracy_label(self, accuracy: str) -> None:
-        """Set the label of the metric `accuracy`, once what it measures is known."""
+        """Set the label of the metric `accuracy`; called when it is known what the metric measures."""
 
     def header(self, lines: Sequence[str]) -> None:
         """Show a description of the run, once."""
 
     def activity(self, name: str, *, compiles: bool = False) -> None:
-        """Show the current activity, such as "sampling"; `compiles` is true if JAX compiles something the first time."""
+        """Show the current activity, such as "sampling"; `compiles` is true if JAX compiles when it runs for the first time."""
 
     def compiling(self, function: str | None) -> None:
         """Show that a function is being compiled; None when compilation has ended."""
@@ -78,7 +78,7 @@ class Display(Protocol):
         """Show answers to the same problems before and after training.
 
         Args:
-            rows: mappings with `prompt` and `answer`; with `before`, `reward_before`, `correct_before`, and the same for
+            rows: mappings with the keys `prompt` and `answer`, `before`, `reward_before` and `correct_before`, and the same for
                 `after`.
         """
 
@@ -146,7 +146,7 @@ class ScreenStream(io.TextIOBase):
     def _say(self, error: OSError) -> None:
         if self._tell is not None:
             self._tell(
-                f"The screen cannot be written to ({error}). The run continues without it; this file contains all lines."
+                f"The screen cannot be written to ({error}). The run continues without it; log.txt contains all lines."
             )
 
 
@@ -158,7 +158,7 @@ def make_display(quiet: bool, stream: TextIO | ScreenStream) -> Display:
         stream: where to write.
 
     Returns:
-        A `RichDisplay` when `stream` is a terminal that can move its cursor and write the bars, and `quiet` is off; a
+        A `RichDisplay` when `stream` is a terminal that can move its cursor and show progress bars, and `quiet` is off; a
         `PlainDisplay` otherwise.
     """
     file = cast(TextIO, stream)

@@ -94,7 +94,7 @@ class HeldOutCurve(NamedTuple):
 
         ::
 
-            (p + z²/2n ± z √(p (1 - p) / n + z²/4n²)) / (1 + z²/n)        p = k/n of n answers right
+            (p + z²/2n ± z √(p (1 - p) / n + z²/4n²)) / (1 + z²/n)        p = k/n, k of n answers are right
 
         Source:
             Wilson 1927, J. Am. Stat. Assoc. 22(158). SciPy has it, but takes half a second to import.
@@ -254,14 +254,14 @@ def plot_ablation(
     for label, name in zip(right.get_yticklabels(), arms, strict=True):
         label.set(color=colors[name], fontsize=10, parse_math=False)
     right.set_ylim(-len(arms) + 0.4, 0.6)
-    right.set_xlabel(f"difference from {next(iter(arms))} at the end, points", fontsize=9.5, color=MUTED)
+    right.set_xlabel(f"final difference from {next(iter(arms))}, percentage points", fontsize=9.5, color=MUTED)
     _save(figure, out_path)
 
 
 def _accuracy_of(path: Path | str) -> HeldOutCurve:
     held_out = held_out_accuracy(read_metrics(path), warm_scale=None)
     if not held_out.steps.size:
-        raise InputError(f"{path} has no evaluation of RL with an accuracy; evaluate during the run, or omit this run.")
+        raise InputError(f"{path} has no held-out accuracy from RL; evaluate during the run, or omit this run.")
     return held_out
 
 
@@ -274,7 +274,7 @@ def mean_curve(curves: Sequence[HeldOutCurve]) -> tuple[np.ndarray, list[SeedMea
     by_step = [dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) for curve in curves]
     steps = sorted(set.intersection(*map(set, by_step)))
     if not steps:
-        raise InputError("runs of one group were evaluated at no common step; plot them without --group.")
+        raise InputError("the runs of a group have no evaluation step in common; plot them without --group.")
     return np.array(steps), [over_seeds([values[step] for values in by_step]) for step in steps]
 
 
@@ -302,7 +302,7 @@ def curve_of(rows: Sequence[Row], key: str) -> Curve:
 
 
 def phase_curves(rows: Sequence[Row]) -> dict[str, Curve]:
-    """Extract the seconds of each phase in every step that has times; 0 if a phase did not occur in a step.
+    """Extract how many seconds each part of a step took, for the steps that recorded times; 0 if a part did not occur.
 
     Args:
         rows: RL rows.
@@ -386,7 +386,7 @@ def _figure(width: float, height: float, title: str) -> Figure:
 def _save(figure: Figure, out_path: Path | str) -> None:
     out_path = Path(out_path)
     if out_path.suffix not in SUFFIXES:
-        raise InputError(f"the plot {out_path} must end in {', '.join(SUFFIXES)}; choose another name.")
+        raise InputError(f"the plot {out_path} must end in {' or '.join(SUFFIXES)}; choose another name.")
     out_path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out_path)
 
@@ -442,7 +442,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
     if held_out.steps.size:
         handles += _draw_held_out(axes, held_out, HELD_OUT)
         labels.append("held-out, 95 % interval" if np.isfinite(held_out.judged).any() else "held-out")
-        _name_last(axes, held_out)
+        _label_last_point(axes, held_out)
     for index, name in enumerate({name: None for row in rows if row["phase"] == "eval" for name in accuracies_by_set(row)}):
         color = OVERLAY[2 + index % (len(OVERLAY) - 2)]  # the first two are the training and the held-out accuracy
         handles += _draw_held_out(axes, held_out_accuracy(rows, warm_scale=warm_scale, name=name), color, band=False)
@@ -464,8 +464,8 @@ def _draw_held_out(axes: Axes, held_out: HeldOutCurve, color: str, *, band: bool
     return axes.plot(held_out.steps, held_out.values, color=color, **style, clip_on=False, zorder=3)
 
 
-def _name_last(axes: Axes, held_out: HeldOutCurve) -> None:
-    """Write the last held-out accuracy to the right of its point."""
+def _label_last_point(axes: Axes, held_out: HeldOutCurve) -> None:
+    """Label the last point with its held-out accuracy."""
     step, value = held_out.steps[-1], held_out.values[-1]
     if math.isfinite(value):
         name = f" {value:.1%}"
@@ -513,7 +513,7 @@ def _draw_limit(axes: Axes, limit: float) -> None:
 
 
 def _shows_something(name: str, curve: Curve) -> bool:
-    """True if a metric needs a panel: it has a value, and it is not the number of turns in a run with single turns."""
+    """True if a metric needs a panel: it has a value, and it is not the number of turns in a single-turn run."""
     finite = curve.values[np.isfinite(curve.values)]
     return bool(finite.size) and not (name == "turns" and (finite == 1).all())
 
@@ -527,7 +527,7 @@ def _draw_panel(axes: Axes, name: str, color: str, curve: Curve) -> None:
 
 
 def _draw_phases(axes: Axes, phases: Mapping[str, Curve]) -> None:
-    """Draw the seconds of the phases on top of each other. Slow steps, such as those that compile, may be cut off at the top."""
+    """Draw the time of each phase as a stacked area. Slow steps, such as those that compile, may be cut off at the top."""
     steps = next(iter(phases.values())).steps
     heights = np.stack([_smooth(curve) for curve in phases.values()])
     axes.stackplot(
@@ -555,7 +555,7 @@ def _draw_curve(axes: Axes, curve: Curve, color: str, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=10.5, color=INK)
     axes.set_xlim(min(0.0, steps[0]), max(steps[-1], 1.0))
     finite = values[np.isfinite(values)]
-    # Start at zero, unless that would flatten the curve far above it; a constant is a flat line anyway.
+    # Start at zero, unless the curve lies far above it and would look flat; a constant is a flat line anyway.
     if finite.size and not finite.any():
         axes.set_ylim(0, 1)  # only zeros: an axis in thousandths would look like a measurement
     elif finite.size and (0 <= finite.min() <= 0.6 * finite.max() or 0 < finite.min() == finite.max()):

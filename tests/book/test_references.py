@@ -18,7 +18,7 @@ WITHOUT_DOCUMENT = {
     "masked.zero_outside",
     "ratio.clamp_log_ratio",
 }
-"""Equations that are conventions of the code and have no document."""
+"""Equations that are conventions of this code, without a published source."""
 
 
 def test_every_cited_arxiv_id_has_its_entry_and_every_entry_is_cited():

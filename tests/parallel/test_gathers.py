@@ -1,4 +1,4 @@
-"""How often devices gather the parameters that they share, and how much of them is in memory, for compiled programs.
+"""How often compiled programs gather sharded parameters, and how much of the gathered parameters is in memory at once.
 
 Nothing is run: the counts come from the CPU compiler, with the compiler options that `rljax plan` uses.
 """
@@ -39,7 +39,7 @@ def compile_for(function, mesh, *shapes, places=None):
 @pytest.mark.parametrize("chunk", [1, 16])
 @pytest.mark.parametrize("axes", [(1, 8, 1), (2, 4, 1), (2, 2, 2)], ids=["1x8x1", "2x4x1", "2x2x2"])
 def test_the_head_is_never_gathered_and_its_gradient_is_summed_once_for_any_number_of_chunks(axes, chunk):
-    """Chunks have 16 tokens per device, or a single token; forward and backward pass are in one program."""
+    """Chunks have 16 tokens per device, or a single token; the forward and backward passes are in one program."""
     mesh = make_mesh(*axes)
     place = NamedSharding(mesh, PartitionSpec("tensor", "fsdp"))
     hidden = jax.ShapeDtypeStruct((ROWS, TOKENS, WIDTH), jnp.float32, sharding=row_sharding(mesh))
@@ -89,7 +89,7 @@ def test_each_matrix_of_a_layer_is_gathered_once_in_each_pass(deep):
     assert max(sizes[3]) == max(MATRICES), "no gather contains two matrices"
 
 
-def test_another_layer_adds_almost_nothing_to_a_device_s_temporary_memory(deep):
+def test_another_layer_adds_almost_nothing_to_the_temporary_memory_of_a_device(deep):
     """A layer's parameters are gathered when they are needed, and its gradient is summed and sharded as soon as it is computed."""
     layer = sum(MATRICES)
     assert temporaries(deep[2]) > max(MATRICES), "the count includes gathered matrices"

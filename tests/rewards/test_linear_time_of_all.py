@@ -143,7 +143,7 @@ def readers():
 
 
 def fillings(seed, words):
-    """Makers of texts that repeat one, two or three pieces between a beginning and an end; `words` are the words of the tested pattern."""
+    """Make texts that repeat up to three pieces between a beginning and an end; `words` are the words of the tested pattern."""
     rng = random.Random(seed)
     begins = ["", " ".join(words), *words]
     for unit in [*PIECES, *words, *("".join(rng.sample([*PIECES, *words], rng.randint(2, 3))) for _ in range(40))]:

@@ -26,7 +26,7 @@ class Hostile:
     def __reduce__(self):
         return os.mkdir, (self.path,)
 
-def say(message):  # to the process that gives this one its work
+def say(message):  # to the parent process, which hands out the work
     pipe = next(number for number in range(3, 64) if is_socket(number))
     os.write(pipe, message)
 
@@ -156,7 +156,7 @@ def test_workers_are_reused_and_never_import_jax(pool):
     assert pool.map([{"kind": "jax"}]) == [[]]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux has the attribute")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the attribute `dumpable`")
 def test_other_processes_cannot_read_a_workers_memory(pool):
     assert pool.map([{"kind": "dumpable"}]) == [0]
 
@@ -176,7 +176,7 @@ def test_other_processes_cannot_read_a_workers_memory(pool):
         ("value", None, None),
     ],
 )
-def test_one_bad_item_costs_only_itself(pool, kind, value, outcome):
+def test_one_bad_item_fails_only_itself(pool, kind, value, outcome):
     good = {"kind": "value", "value": "good"}
     started = time.monotonic()
     assert pool.map([good, {"kind": kind, "value": value}, good, good]) == ["good", outcome, "good", "good"]
@@ -221,7 +221,7 @@ def test_workers_are_renewed_after_many_items(judges, monkeypatch):
     assert pids[0] == pids[1] == pids[2] != pids[3] == pids[4] == pids[5] != pids[6]
 
 
-def test_after_a_loss_a_worker_is_started_ahead_of_need(judges):
+def test_after_losing_a_worker_the_pool_keeps_a_spare(judges):
     with Pool(f"{judges}:act", seconds=0.5, workers=2) as pool:
         values = [{"kind": "sleep", "value": 0.1}] * 30
         assert pool.map(values) == [0.1] * 30
@@ -362,7 +362,7 @@ def test_no_worker_outlives_a_program_that_is_killed(tmp_path, judges, then, lim
     assert all(ends(pid, limit) for pid in workers)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can take rights from a running process")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can drop the privileges of a running process")
 def test_a_confined_worker_can_only_judge(judges, tmp_path):
     """The worker's `begin` function runs before confinement and may do anything."""
     secret = tmp_path / "secret"

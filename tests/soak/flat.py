@@ -1,4 +1,4 @@
-"""Memory, file descriptors, threads and processes during 1,000 tiny steps: `python tests/soak/flat.py --result tests/soak/flat.json`.
+"""Memory, descriptors, threads and processes during 1,000 tiny steps: `python tests/soak/flat.py --result tests/soak/flat.json`.
 
 Everything is read from `/proc` after every step, so this runs only on Linux. From the second quarter of the steps to the last, the
 medians of descriptors, threads and processes must not grow, and the median of the memory may grow by at most one percent.

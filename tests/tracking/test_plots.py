@@ -216,7 +216,7 @@ def test_plots_that_cannot_be_made_are_refused(tmp_path):
     path = write(tmp_path / "metrics.jsonl", [rl(1), {"phase": "eval", "step": 1, "seconds": 1.0}])
     with pytest.raises(InputError, match=r"c\.jpeg must end in \.png, \.pdf, \.svg"):
         plots.plot_curves(path, tmp_path / "c.jpeg", title="t")
-    with pytest.raises(InputError, match=r"metrics\.jsonl has no evaluation of RL with an accuracy"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl has no held-out accuracy from RL"):
         plots.overlay({"a": path}, tmp_path / "c.png", title="t")
     with pytest.raises(InputError, match="there is no run to plot"):
         plots.overlay({}, tmp_path / "c.png", title="t")

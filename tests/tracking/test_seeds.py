@@ -97,7 +97,7 @@ def test_a_group_is_plotted_as_its_mean_at_the_common_steps_with_a_band(tmp_path
     edges = axes.collections[0].get_paths()[0].vertices
     assert edges[:, 1].max() == pytest.approx(over_seeds([0.4, 0.6, 0.2]).high)
     other = write_metrics(tmp_path / "other.jsonl", {1: 0.5})
-    with pytest.raises(InputError, match="no common step"):
+    with pytest.raises(InputError, match="no evaluation step in common"):
         plots.overlay({"group": [paths[1], other]}, tmp_path / "o.png", title="t")
 
 

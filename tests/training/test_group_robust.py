@@ -42,7 +42,7 @@ def test_weights_match_the_paper():
     assert next_weights(found, np.array([9e3, 0, 0], np.float32), rate=1.0).tolist() == [1.0, 0.0, 0.0]
 
 
-def test_losses_are_measured_from_the_mean_of_judged_responses():
+def test_losses_are_relative_to_the_mean_of_judged_responses():
     found = rollout(
         [[1.0, 0.0], [1.0, 1.0], [0.0, 5.0]], [0, 2, 0], valid=np.array([[True, True], [True, True], [True, False]])
     )
@@ -54,7 +54,7 @@ def test_weights_multiply_advantages_and_uniform_weights_keep_them(name):
     own, data = BY_NAME[name](), rollout([[1.0, 0.0], [3.0, 1.0], [0.0, 1.0]], [0, 1, 0])
     data = data._replace(ref_logp=data.behaviour_logp, truncated=np.zeros((3, 2), bool))
     weighted = read_kinds(own)
-    assert read_kinds(own) == weighted, "otherwise the same program would be compiled again"
+    assert read_kinds(own) == weighted, "`read_kinds` must return equal algorithms, or JAX compiles the same program again"
     before = prepare(own, data)
     chex.assert_trees_all_equal(prepare(weighted, data), before)
     chex.assert_trees_all_equal(prepare(with_weights(weighted, jnp.array([0.5, 0.5])), data), before)

@@ -1,4 +1,4 @@
-"""Secrets in environment variables do not leak: no file of a run, no screen output and no judged program contains them."""
+"""Secrets in environment variables do not leak: no file of a run and no screen output contains them."""
 
 import pytest
 from small_runs import SMALL, even_length

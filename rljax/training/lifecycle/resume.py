@@ -78,7 +78,7 @@ def check_changes(changes: Collection[Change]) -> None:
 
 
 def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
-    """Return digests of what a run reads in addition to its settings: data, models and tokenizer, and what was passed to `train`."""
+    """Return digests of what a run reads in addition to its settings: data, models, tokenizer, and what was passed to `train`."""
     config, model, heldout = setup.config, setup.config.model.path, setup.heldout
     environment, named = setup.train.environment, config.reward.environment
     judge = None if environment is not None else digest_of_reward(config, seams.reward)
