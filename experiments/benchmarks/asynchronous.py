@@ -1,10 +1,10 @@
-"""Time of a step that samples on a server: sampling before learning, and overlapping with it (`--staleness 1`).
+"""The time of a step with a sampling server: sampling before learning, or overlapping with it (`--staleness 1`).
 
     python experiments/benchmarks/asynchronous.py --rounds 3 --result experiments/benchmarks/asynchronous.json
 
 The server has one core and the learner the other, as if each had its own accelerator; each simulates two devices. The two
 kinds of runs alternate. A step with perfect overlap takes as long as the longer of its two halves; without overlap it takes as
-long as their sum. It needs Linux, because cores are assigned with `taskset`.
+long as their sum. The benchmark needs Linux, because cores are assigned with `taskset`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from rljax.files import atomic_write
 from rljax.tracking.rows import read_metrics
 
 STEPS, WARM = 12, 3
-"""Number of RL steps of a run, and of first steps that do not count because they compile."""
+"""RL steps per run, and how many of the first ones do not count because they include compilation."""
 MODEL = ("--layers", "4", "--width", "192", "--heads", "4", "--kv-heads", "2", "--hidden", "512")
 SIZES = ("--prompts", "16", "--group-size", "8", "--max-response-tokens", "64", "--replicas", "1", "--fsdp", "2")
 QUIET = ("--eval-every", "0", "--sample-every", "0", "--heldout-problems", "8", "--models", "none", "--quiet")

@@ -1,13 +1,13 @@
 """rljax compared with TRL, google-tunix, rlax and `transformers.generate`: time for the same work.
 
-    python experiments/benchmarks/run.py trl tunix rlax transformers        (about 15 minutes on two quiet CPU cores)
+    python experiments/benchmarks/run.py trl tunix rlax transformers        (about 15 minutes on two idle CPU cores)
     python experiments/benchmarks/run.py transformers --cases decode_spread --rounds 3
 
 Each peer gets its own environment under --work. Both sides of a case are processes that take turns: in each round, one side works
 and then the other, so that a busy machine slows both. The ratio of a round is the peer's time divided by rljax's; a case reports
 the median, lowest and highest ratio of its rounds. Both sides read the same model with random weights; see `workloads.py`.
 
-Writes results.json, results.md and results.png next to this file; cases that are not measured are kept.
+Writes results.json, results.md and results.png next to this file; earlier results of cases that are not measured are kept.
 """
 
 import json
@@ -49,7 +49,7 @@ class Case(NamedTuple):
     rounds: int
     """Number of rounds that count."""
     warm: int = 2
-    """Number of earlier rounds, which compile."""
+    """Number of rounds before them that do not count, because functions compile."""
     is_fresh: bool = False
     """Whether each round is a new process."""
 
@@ -109,7 +109,7 @@ class Side:
             )
 
     def round(self) -> dict[str, float]:
-        """Run one round and return its seconds."""
+        """Run one round and return its timings, in seconds."""
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
             raise RuntimeError(f"{self._name} has no pipe")
@@ -199,7 +199,7 @@ SHAPE = TransformerConfig(
 
 
 def write_random_model(folder: Path, shape: TransformerConfig) -> None:
-    """Write a model with random weights, in the dtype that it computes in, and a tokenizer of letters."""
+    """Write a model with random weights, stored in its compute dtype, and a tokenizer of characters."""
     contents = model_contents(shape, init_params(shape, jax.random.key(0)), bos=None, eos=work.EOS)
     write_model(folder, contents.stored_as(shape.compute_dtype))
     work.write_tokenizer(folder, shape.vocab_size)
@@ -210,7 +210,7 @@ def main(arguments: Arguments) -> None:
     unknown = {*arguments.peers} - {*PACKAGES} | {*arguments.cases} - {case.name for case in CASES}
     if unknown:
         raise SystemExit(
-            f"There is no {', '.join(sorted(unknown))}; peers: {', '.join(PACKAGES)}; see CASES for the cases."
+            f"Unknown peer or case: {', '.join(sorted(unknown))}. Peers: {', '.join(PACKAGES)}; the cases are in CASES."
         )
     chosen = [case for case in CASES if case.peer in arguments.peers and case.name in (arguments.cases or (case.name,))]
     if not chosen:

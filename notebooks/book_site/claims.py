@@ -17,40 +17,41 @@ MEANING: dict[Verdict, str] = {
     "not decided": "The interval is too wide to tell, or the experiment is not a fair test; its page explains which.",
 }
 INTRODUCTION = """(page-claims)=
-# Claims of papers, put to the test
+# Claims from papers, put to the test
 
-{count} claims about algorithms, each decided by an experiment in `experiments/claims/`. In most of them a
-policy is a table of logits in a small world, trained with the library's losses, advantages and weights. An
-experiment takes seconds, arms share worlds and seeds, and pass rates are exact.
+{count} claims about algorithms, each tested by an experiment in `experiments/claims/`. In most of them a
+policy is a table of logits in a small world, trained with the library's losses, advantages and weights. Each
+experiment takes seconds. Its arms, the variants that it compares, share worlds and seeds, and pass rates are exact.
 Effects of a network (shared features, a large vocabulary, limited capacity) do not appear.
-**A verdict holds for these worlds only.** The most used are tried again [on a transformer](#page-lifted-claims).
+**A verdict holds for these worlds only.** The claims about the most used methods are tested again
+[on a transformer](#page-lifted-claims).
 
 ## In ten lines
 
 {summary}
 
 ```{{image}} claims.png
-:alt: the statistic of every claim with its interval, under the verdicts
+:alt: the statistic of every claim with its interval, grouped by verdict
 ```
 
 Each statistic is divided by the smallest size that would matter, which bounds the gray band; beyond it the axis is logarithmic.
-Squares claim equality.
+Squares are claims of equality.
 
 ## How they are decided
 
 Each arm has the best learning rate of a search on other seeds, unless the row says *one fixed rate*: there,
 another rate may change the verdict.
 
-A claim's statistic is one number per seed, with Student's t interval over the seeds; `rljax claims NAME` prints the one
-rule for all claims. About one interval in twenty misses its true value by chance. What was chosen after results had been seen
-is under "pilot". {again} claims that 16 seeds did not decide were run again with 64 others. "Learns more" or "faster" means a
-higher mean pass rate during training; "finishes ahead" means a higher one at the end. All of them took {minutes:.0f} minutes on two
-cores, not counting the experiments with the trainer.
+A claim's statistic is one number per seed, with Student's t interval over the seeds; `rljax claims NAME` prints the
+rule, which is the same for all claims. About one interval in twenty misses its true value by chance. Choices made after seeing
+results are listed under "pilot". {again} claims that 16 seeds did not decide were run again with 64 others. "Learns more" or
+"faster" means a higher mean pass rate during training; "finishes ahead" means a higher one at the end. Together the experiments
+took {minutes:.0f} minutes on two cores, not counting those with the trainer.
 
     rljax claims cispo
     rljax claims --rerun cispo
 
-The first prints its setting, deviations from the paper and all metrics; the second reruns it."""
+The first prints the experiment's setting, its deviations from the paper and all metrics; the second reruns it."""
 
 
 def claims_pages() -> dict[str, str]:
@@ -76,7 +77,7 @@ def claims_picture(file: Path) -> None:
 
 
 def summary(verdicts: Mapping[str, Verdict]) -> str:
-    """A line for each topic, with its claims in a few words by verdict."""
+    """Return one line per topic: its claims in a few words, grouped by verdict."""
     lines = []
     for topic, claims in SUMMARY.items():
         parts = []
@@ -99,7 +100,9 @@ def _link(name: str) -> str:
 def _statistic(claim: ClaimResult) -> str:
     statistic = f"{claim.statistic.text()}: {claim.unit} ({claim.statistic.seeds} seeds)"
     if claim.condition_statistic is not None:
-        statistic += f"; the experiment is a test only if {claim.condition_statistic.text()} is above 0: {claim.condition}"
+        statistic += (
+            f"; the experiment tests the claim only if {claim.condition_statistic.text()} is above 0: {claim.condition}"
+        )
     return escape_text(statistic)
 
 
@@ -127,6 +130,6 @@ def _page(claim: ClaimResult) -> str:
         table(("", ""), rows),
         f"```{{image}} /../experiments/claims/{claim.name}.png\n:alt: curves of the arms, and the statistic of every seed\n```",
         *(escape_text(part) for part in claim.page.split("\n\n")),
-        *([f"## Further figures\n\n{table(('figure', 'mean (95 % interval)'), figures)}"] if figures else []),
+        *([f"## Further measurements\n\n{table(('figure', 'mean (95 % interval)'), figures)}"] if figures else []),
     ]
     return "\n\n".join(parts)

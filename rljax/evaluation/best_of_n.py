@@ -18,7 +18,7 @@ VERIFIER, VOTES = "verifier", "votes"
 def best_at_k(
     scores: Float[np.ndarray, "P N"], right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *, k: int
 ) -> Float[np.ndarray, "P"]:
-    """Probability that the response with the highest of k scores is right: the exact expectation over all sets of k of the n.
+    """Probability that the response with the highest of k scores is right: the exact mean over all k-subsets of the judged ones.
 
     Responses that tie for the highest score are chosen with equal probability.
 
@@ -38,7 +38,7 @@ def best_at_k(
         One probability per problem, `[P]`; NaN if fewer than k responses were judged.
 
     Raises:
-        ValueError: k is not from 1 to N, or the shapes differ.
+        ValueError: k is not between 1 and N, or the shapes differ.
 
     Example:
         >>> right = np.array([[True, False, False, False]])
@@ -76,7 +76,7 @@ def _best(scores: np.ndarray, right: np.ndarray, judged: np.ndarray, k: int) -> 
 def accuracy_of_chosen(
     sampled: SampledAnswers, chooser: str, *, k: int, right_above: float | None = None
 ) -> Float[np.ndarray, "P"]:
-    """Probability that the response that a chooser selects from k is right, for each problem; see `accuracy_by_chooser`."""
+    """Probability, for each problem, that a chooser's pick from k responses is right; see `accuracy_by_chooser`."""
     right, known = sampled.right_and_known(right_above)
     if chooser == VERIFIER:
         return pass_at_k(right, known, k=k)
@@ -91,7 +91,7 @@ def accuracy_by_chooser(
     """Accuracy of the chosen response as a function of the number of responses.
 
     Args:
-        sampled: N responses to each of P problems, with the scores of the choosers that score.
+        sampled: N responses to each of P problems, with the scores of every chooser except `verifier` and `votes`.
         choosers: `verifier` (pass@k), `votes` (maj@k), and names of `sampled.scores` (best@k).
         at: numbers of responses k, at most N.
         right_above: a response is right if its reward is above this; None means that the verifier decides.
@@ -114,7 +114,7 @@ def accuracy_by_chooser(
 def chosen_table(chosen: Mapping[str, Mapping[int, Estimate]]) -> Table:
     """Make a table with a row for each number of responses and a column for each chooser."""
     table = Table(title="Accuracy of the chosen response")
-    table.add_column("of responses", justify="right")
+    table.add_column("responses", justify="right")
     for chooser in chosen:
         table.add_column(chooser, justify="right")
     for k in next(iter(chosen.values())):

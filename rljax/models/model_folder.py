@@ -1,4 +1,4 @@
-"""Write Hugging Face folders: config.json, and safetensors whose tensors pass through memory one at a time."""
+"""Write Hugging Face model folders: config.json, and safetensors files that are written one tensor at a time."""
 
 import json
 import math
@@ -36,23 +36,23 @@ CODES: Mapping[str, str] = MappingProxyType({"float32": "F32", "bfloat16": "BF16
 INTEGERS: Mapping[str, str] = MappingProxyType({"int32": "I32", "int64": "I64"})
 """The same for the parts of weights that are stored as integers; see `rljax.models.packed_integers`."""
 PACKED, SCALE, SHAPE = "_packed", "_scale", "_shape"
-"""Suffixes of the names of the three tensors that then store a matrix."""
+"""Suffixes of the names of the three tensors that together store one quantized matrix."""
 BLOCKS, SCALES = "_blocks", "_scales"
 """Suffixes of the names of the two tensors that store the experts' matrices in MXFP4."""
 
 
 Fetch = Callable[[Array | np.ndarray], np.ndarray]
-"""Copies one array to this host; on several hosts all call it together."""
+"""Copies one array to this host; on several hosts, all of them must call it together."""
 
 
 def with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the names of the tensors that store a rounded matrix with the name of that matrix.
+    """Replace the names of the tensors that store a quantized matrix with the name of that matrix.
 
     Args:
         files: name of each stored tensor -> anything, such as its file.
 
     Raises:
-        InputError: a matrix is stored twice, in full and rounded.
+        InputError: a matrix is stored twice, in full and quantized.
 
     Example:
         >>> with_packed_names({"a.weight_packed": 1, "a.weight_scale": 1, "a.weight_shape": 2, "b.weight": 3})
@@ -64,7 +64,7 @@ def with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
     twice = next((name for own in others for name in files if name + own in files), None)
     if twice is not None:
         raise InputError(
-            f"The weights contain {twice!r} twice, in full and rounded to integers, so it is unclear which one counts; delete one "
+            f"The weights contain {twice!r} twice, in full and quantized, so it is unclear which one counts; delete one "
             "of them, or download the weights again."
         )
     parts = {
@@ -168,7 +168,7 @@ DEFAULT_SHARD_BYTES = byte_count(MAX_SHARD_SIZE)
 
 
 def on_host(array: Array | np.ndarray) -> Shaped[np.ndarray, "..."]:
-    """Copy an array of this process to the host."""
+    """Copy an array that this process can address to the host."""
     return np.asarray(jax.device_get(array))
 
 
@@ -182,7 +182,7 @@ def write_model(
 ) -> None:
     """Write config.json and the weights; an earlier model's weights in the folder are replaced.
 
-    Only one tensor at a time is complete in a host's memory. If there are several hosts, all call this together, and each
+    A host holds only one complete tensor in memory at a time. If there are several hosts, all call this together, and each
     fetches every tensor.
 
     Args:
@@ -250,9 +250,9 @@ def end_tokens(folder: Path) -> tuple[int, ...]:
 def with_token_ids(
     raw: Mapping[str, Any], *, bos: int | None, eos: int, pad: int, more: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Set the special tokens used in training in the contents of config.json or generation_config.json.
+    """Update the contents of config.json or generation_config.json with the special tokens used in training.
 
-    If the end tokens there already include `eos`, only missing entries are added, and the end tokens in `more`.
+    If the end tokens there already include `eos`, only missing entries and the end tokens in `more` are added.
 
     Args:
         raw: contents of the file.
@@ -298,7 +298,7 @@ def _write_weights(folder: Path, shards: Sequence[Sequence[Tensor]], arrays: Ite
 def _write_shard(file: Path, tensors: Sequence[Tensor], arrays: Iterator[tuple[np.ndarray, ...]]) -> None:
     """Write one safetensors file: the length of its header, the header, and the tensors one after the other.
 
-    The library writes a file from tensors that are all in memory, so this follows the format itself:
+    The safetensors library needs all tensors in memory at once, so this writes the format directly:
     https://github.com/huggingface/safetensors#format
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}

@@ -42,7 +42,7 @@ def router_statistics(scores: Float[Array, "B T E"], counted: Bool[Array, "B T"]
     Args:
         scores: the router's scores.
         counted: which tokens count; at least one.
-        chosen: C, number of experts of a token.
+        chosen: C, the number of experts chosen per token.
 
     Example:
         >>> scores = jnp.log(jnp.array([[[0.5, 0.25, 0.25], [0.8, 0.1, 0.1], [0.1, 0.8, 0.1]]]))
@@ -99,6 +99,6 @@ def statistics_by_layer(
     for layer in module.layers:
         experts = layer.feed_forward
         assert isinstance(experts, Experts)  # because the model has them
-        layer.feed_forward = _Watched(experts, counted, found)  # pyright: ignore[reportAttributeAccessIssue]  it is called like one
+        layer.feed_forward = _Watched(experts, counted, found)  # pyright: ignore[reportAttributeAccessIssue]  only its `__call__` is used
     module(tokens, positions, segments)
     return jax.tree.map(lambda *layers: jnp.stack(layers), *found)

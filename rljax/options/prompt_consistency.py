@@ -1,7 +1,7 @@
-"""`--prompt-consistency NAME=WEIGHT`: a right answer to a prompt becomes likelier after the changed prompt, too.
+"""`--prompt-consistency NAME=WEIGHT`: train right answers to be likely after changed forms of their prompts, too.
 
-The changes are those of `rljax eval --perturb`. A rollout answers the prompts; then each policy update adds the loss of one right
-answer per prompt, if there is one, after the changed prompt.
+The changes are those of `rljax eval --perturb`. A rollout answers the prompts. Each policy update then adds the negative
+log-likelihood of one right answer per prompt, if there is one, given the changed prompt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,9 @@ def install(setup: Setup) -> Setup:
     if not all(weight > 0 for weight in weights.values()):
         raise InputError(f"prompt_consistency is {weights}; give positive weights.")
     if config.reward.environment is not None or (setup.train is not None and setup.train.environment is not None):
-        raise InputError("prompt_consistency changes the prompts of a dataset, and here an environment writes them.")
+        raise InputError(
+            "prompt_consistency needs the prompts of a dataset, but in this run an environment writes them; leave it out."
+        )
     sampling, names, devices = config.sampling, list(weights), row_shards(setup.mesh)
     spare = -len(names) * sampling.prompts % devices
     blank = partial(empty_rows, prompt_length=setup.prompt_length, length=sampling.max_response_tokens)
@@ -63,7 +65,7 @@ def install(setup: Setup) -> Setup:
         init=lambda params: jax.tree.map(jnp.asarray, first),
         gradient=make_gradient(make_score(setup.policy, sampling.temperature)),
     )
-    if setup.tokenizer is None:  # a plan, which has the shapes of the rows
+    if setup.tokenizer is None:  # a plan needs only the shapes of the rows
         return setup.with_option(option)
     changed = {name: changed_prompts(setup, name) for name in names}
 
@@ -101,17 +103,17 @@ def changed_prompts(setup: Setup, name: str) -> ChangedPrompts:
 
 
 def right_answers(rollout: Rollout[np.ndarray], begin: int) -> Int[np.ndarray, "P"]:
-    """Choose a right answer of each group, the first one from a place on; -1 if the group has none.
+    """Choose one right answer from each group, the first at or after a place, wrapping around; -1 if the group has none.
 
     Args:
         rollout: P groups of G answers.
-        begin: the place, modulo G.
+        begin: the place, taken modulo G.
     """
     valid = np.ones(rollout.rewards.shape, bool) if rollout.valid is None else rollout.valid
     right, known = right_and_known(rollout._replace(valid=valid))
     order = (begin + np.arange(right.shape[1])) % right.shape[1]
-    is_chosen = (right & known & rollout.mask.any(-1))[:, order]
-    return np.where(is_chosen.any(1), order[is_chosen.argmax(1)], -1)
+    is_eligible = (right & known & rollout.mask.any(-1))[:, order]
+    return np.where(is_eligible.any(1), order[is_eligible.argmax(1)], -1)
 
 
 def answers_after(groups: Groups, chosen: Int[np.ndarray, "P"], changed: ChangedPrompts, padding: int) -> Sequences:
@@ -136,7 +138,7 @@ def answers_after(groups: Groups, chosen: Int[np.ndarray, "P"], changed: Changed
 
 
 def examples_of(parts: Sequence[Sequences], weights: Sequence[float]) -> Examples:
-    """Join rows; the weights of the tokens that are trained on in a part sum to the part's weight."""
+    """Join parts; within each part, the weights of the trained tokens sum to the part's weight."""
     masks = [weight * token_mean(jnp.asarray(part.learned)) for part, weight in zip(parts, weights, strict=True)]
     rows = jax.tree.map(lambda *arrays: np.concatenate(arrays), *(part._replace(mask=part.learned) for part in parts))
     return Examples(pack(rows), np.concatenate(masks).astype(np.float32))
@@ -150,7 +152,7 @@ def make_gradient(score: Score) -> Callable[..., tuple[Params, dict[str, Array]]
 
         L = Σ_k w_k mean{ -log π(y_t | x_k, y_<t) : t a token of y }        y ~ π_old(. | x),    x_k = x changed in the kth way
 
-    If every y counted, L without the mean over tokens would be, up to a constant, an estimate of KL(π_old(. | x) ‖ π(. | x_k)).
+    If wrong answers counted too, and tokens were summed, L would estimate KL(π_old(. | x) ‖ π(. | x_k)) up to a constant.
 
     Args:
         score: scores the tokens of packed rows.
@@ -158,7 +160,7 @@ def make_gradient(score: Score) -> Callable[..., tuple[Params, dict[str, Array]]
     Source:
         Consistency training: "Unsupervised Data Augmentation for Consistency Training", arXiv:1904.12848, Eq. 1, whose examples
         must have confident predictions. With sampled answers: "Bias-Augmented Consistency Training Reduces Biased Reasoning in
-        Chain-of-Thought", arXiv:2403.05518. Neither asks for right answers; here wrong ones, which RL unlearns, are left out.
+        Chain-of-Thought", arXiv:2403.05518. Neither requires right answers; here wrong ones, which RL unlearns, are left out.
     """
 
     def add_gradient(

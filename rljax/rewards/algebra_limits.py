@@ -1,11 +1,11 @@
-r"""Answers that are not worth any algebra: rejected by their text alone, before they can keep a worker busy."""
+r"""Limits of algebra: answers that would take too long to compute are found by their text, before they can keep a worker busy."""
 
 import re
 
 from rljax.rewards.notation import nesting, plain
 
 LONGEST_ALGEBRA = 1_000
-"""Number of characters of an answer or a reference beyond which only their texts are compared."""
+"""If an answer or a reference has more characters than this, the two are compared only as text."""
 
 _DEEPEST = 15
 _LONGEST_NUMBER = 400
@@ -21,22 +21,22 @@ _LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]")
 _FACTORIAL = re.compile(r"(\d+) ?!")
 _INTEGER = re.compile(r"\d+")
 _MOST_DIGITS = 4
-_LARGE = "9" * 8  # a number that is too large as an exponent, written briefly
+_LARGE = "9" * 8  # stands for any number that is too large to be an exponent
 _TOO_LARGE = "\0"
 _FACTORIAL_OF_FACTORIAL = re.compile(r"! ?[)}]* ?!")
 
 
 def is_judgeable(text: str) -> bool:
-    r"""Decide whether algebra may read an answer.
+    r"""Decide whether an answer is cheap enough to parse and simplify.
 
     Args:
         text: an answer or a reference, as it is written.
 
     Returns:
-        False if it is longer than 1,000 characters, its braces do not balance, its brackets are nested deeper than 15, it has a
-        box in it, or computing it takes too long: a number of more than 400 digits, a power of more than 100,000 bits, a tower
-        of powers, a factorial of a number above 3,000 or of a factorial, or a binomial coefficient that chooses more than 20,000
-        elements.
+        False if it is longer than 1,000 characters, its braces do not balance, its brackets are nested deeper than 15, it contains
+        `\boxed`, or it would take too long to compute because it has a number of more than 400 digits, a power of more than
+        100,000 bits, a tower of powers, a factorial of a number above 3,000 or of a factorial, or a binomial coefficient that
+        chooses more than 20,000 elements.
 
     Example:
         >>> [is_judgeable(text) for text in ("2^{4181}", "10^{10^{10}}", "9999999!", "(" * 20 + ")" * 20, "{5")]
@@ -57,7 +57,7 @@ def is_judgeable(text: str) -> bool:
 
 
 def _has_large_power(text: str) -> bool:
-    """Estimate the powers from the innermost ones outwards, one depth at a time, and replace each by a short text."""
+    """Return whether a power is too large; they are estimated from the innermost outwards, and replaced with short texts."""
     while _POWER.search(text):
         replaced = _POWER.sub(lambda found: _estimate(found[1], found[2].strip().lstrip("+-").strip()), text)
         if _TOO_LARGE in replaced:
@@ -67,7 +67,7 @@ def _has_large_power(text: str) -> bool:
 
 
 def _estimate(base: str | None, exponent: str) -> str:
-    """Replace a power: by its value if that is a small number, by many digits if it is a large one, else by a letter."""
+    """Return what replaces a power: its value if small, eight nines if large, `x` if unknown, `_TOO_LARGE` if too expensive."""
     if exponent.isdecimal():
         power = int(exponent)
         bits = power * int(base).bit_length() if base else power

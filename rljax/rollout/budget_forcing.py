@@ -80,18 +80,18 @@ def _join(begun: Response, response: Response, budget: int) -> Response:
 
 
 def force_budget(worker: RolloutWorker, least: int, continuation: str) -> RolloutWorker:
-    """Return a worker whose answers have at least this many tokens, unless the budget or a stop string ends them.
+    """Return a worker whose answers have at least this many tokens, unless the token limit or a stop string ends them.
 
     Raises:
         InputError: `least` is below 1, the continuation has no token or cannot be encoded, or the worker has an environment.
     """
     if worker.environment is not None:
         raise InputError(
-            "--least-tokens works only if an answer is one turn, and with an environment it has several; leave it out."
+            "--least-tokens needs answers of a single turn, but with an environment they have several; leave it out."
         )
     if least < 1:
         raise InputError(f"--least-tokens is {least}; it must be at least 1.")
     tokens = tuple(worker.judge.tokenizer.encode(continuation))
     if not tokens:
-        raise InputError(f"--continuation is {continuation!r}, which has no token; pass text such as 'Wait'.")
+        raise InputError(f"--continuation is {continuation!r}, which has no tokens; pass text such as 'Wait'.")
     return replace(worker, engine=BudgetForcing(worker.engine, least, tokens))

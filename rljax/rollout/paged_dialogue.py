@@ -217,10 +217,9 @@ class PagedDialogue(TurnQueue):
         is_idle = all(self._device(other) != device for other in running)
         between = [other for other in self._between_turns(device) if other not in {row, *begun}]
         later = [other for other in between if is_idle or self._arrival(other) > self.arrival[episode]]
-        shared, own = self._needs(reading, device)
-        spare = (
-            0 if reading.first else self._growth() * (len(between) - len(later))
-        )  # for the next turns of earlier episodes
+        shared, own = self._needs(row, reading, self.waiting[episode].sampling.max_tokens)
+        earlier = [] if reading.first else [other for other in between if other not in later]
+        spare = sum(self._growth(len(self.read[other])) for other in earlier)  # for their next turns
         most = pages.own[device] + pages.of_row[later].sum()
         if not is_idle and (own + spare > most or shared > pages.shared[device]):
             return False
@@ -251,18 +250,20 @@ class PagedDialogue(TurnQueue):
     def _device(self, row: int) -> int:
         return row * self.devices // len(self.read)
 
-    def _needs(self, reading: Reading, device: int) -> tuple[int, int]:
-        """Return the pages, shared and others, that one more row takes for a context, and for its expected growth."""
+    def _needs(self, row: int, reading: Reading, limit: int) -> tuple[int, int]:
+        """Return the pages, shared and others, that a row takes for a context, and for its turn of at most `limit` tokens."""
         length = reading.first + len(reading.tokens)
+        growth = self._growth(length, limit)
         if reading.first:
-            return 0, -(-length // PAGE) - reading.first // PAGE + self._growth()
-        count = sum(self._device(row) == device for row in reading.rows)
+            return 0, -(-length // PAGE) + len(self.read[row]) // -PAGE + growth
+        count = sum(self._device(other) == self._device(row) for other in reading.rows)
         after, before = (pages_for(length, rows, self.sizes.sharers) if rows else (0, 0) for rows in (count + 1, count))
-        return after[0] - before[0], after[1] - before[1] + self._growth()
+        return after[0] - before[0], after[1] - before[1] + growth
 
-    def _growth(self) -> int:
-        """Return the pages that a turn is expected to take while it is sampled."""
-        return -(-int(self.expected) // PAGE)
+    def _growth(self, length: int, limit: int | None = None) -> int:
+        """Return the pages that a row of this length is expected to take until its next turn, or for at most `limit` tokens."""
+        more = int(self.expected) if limit is None else min(int(self.expected), limit)
+        return -(-min(length + more, self.room) // PAGE) + length // -PAGE
 
     def _arrival(self, row: int) -> int:
         return self.arrival[required(self.episodes[row], "episode")]
@@ -275,8 +276,11 @@ class PagedDialogue(TurnQueue):
     def _free_pages(self) -> FreePages:
         """Count the pages of each device that are neither taken nor reserved for the growth of running turns."""
         (shared, own), of_row = fetch(count_pages(self.decoding.rows.state, self.devices))
-        written = np.asarray(fetch(self.decoding.rows.samples.count))
-        growth = np.where(self.running, np.maximum(0, self._growth() - written // PAGE), 0)
+        written, growth = np.asarray(fetch(self.decoding.rows.samples.count)), np.zeros(len(self.read), int)
+        for row in np.flatnonzero(self.running).tolist():
+            request, count = self.requests[row], int(written[row])
+            left = max(0, min(int(self.expected), request.sampling.max_tokens) - count)
+            growth[row] = self._growth(len(request.prompt_tokens) + count, left)
         return FreePages(np.array(shared), own - growth.reshape(self.devices, -1).sum(-1), np.array(of_row))
 
     def _clear(self, row: int, pages: FreePages) -> None:

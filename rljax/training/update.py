@@ -1,4 +1,4 @@
-"""The policy's jitted updates, `(state, data) -> (state, metrics)`, with an algorithm's loss or on demonstrations."""
+"""The policy's jitted updates, `(state, data) -> (state, metrics)`, with an algorithm's loss or that of demonstrations."""
 
 from collections.abc import Callable
 from typing import Any
@@ -58,7 +58,7 @@ def apply_gradient(
 ) -> tuple[TrainState, Float[Array, ""], Bool[Array, ""]]:
     """Return the state after an update (the old state if the update is unsafe), the gradient's norm, and whether it was safe.
 
-    An optimizer that takes extra arguments receives the arrays of the options as `options`.
+    An optimizer that takes extra arguments receives `state.options` as `options`.
     """
     optimizer = optax.with_extra_args_support(optimizer)
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, options=state.options)
@@ -112,7 +112,7 @@ def make_gradient(
     Args:
         algorithm: the algorithm whose loss is differentiated.
         compare: scores the tokens.
-        copy: see `Policy.copies`. It is called once, before several micro-batches; a single one casts parameters as it reads them.
+        copy: see `Policy.copies`. It is called once before several micro-batches; a single one casts parameters while reading them.
         options: options that may set the algorithm's coefficients and change the gradient.
     """
 
@@ -158,7 +158,7 @@ def make_supervised_step(
 
     Returns:
         `(state, layout, mask of the response tokens) -> (state, metrics)`; the old state is donated. If the update is unsafe,
-        only the counter changes. The reference and the critic are not inputs of the program, so that the program and its results
+        only `warm_step` changes. The reference and the critic are not inputs of the program, so that the program and its results
         are the same for every algorithm.
     """
     begun = tuple(option for option in setup.options if option.from_start)

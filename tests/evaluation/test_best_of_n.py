@@ -58,4 +58,4 @@ def test_a_chooser_that_prefers_wrong_answers_gets_worse_with_more_responses():
     chosen = accuracy_by_chooser(sampled, ["verifier", "votes", "bad"], at=[1, 2, 4])
     values = {name: [round(estimate.value, 3) for estimate in row.values()] for name, row in chosen.items()}
     assert values == {"verifier": [0.5, 0.833, 1.0], "votes": [0.5, 0.5, 0.5], "bad": [0.5, 0.167, 0.0]}
-    assert [column.header for column in chosen_table(chosen).columns] == ["of responses", "verifier", "votes", "bad"]
+    assert [column.header for column in chosen_table(chosen).columns] == ["responses", "verifier", "votes", "bad"]

@@ -1,7 +1,7 @@
 """The system calls that a program in the sandbox may make, as a filter that the kernel applies.
 
 A call that is not listed fails as if it did not exist: no new process, no socket, no signal to others, no tracing, no mount.
-`fcntl` and `ioctl` are filtered by command, see `rljax.rewards.sandbox.commands`. On x86_64 the numbers of the x32 interface,
+`fcntl` and `ioctl` are filtered by command; see `rljax.rewards.sandbox.commands`. On x86_64 the numbers of the x32 interface,
 which have an extra bit, are not listed; a call of another architecture, such as i386, ends the process.
 """
 
@@ -42,7 +42,7 @@ _CONDITIONAL = """
 """
 _COLUMN = MappingProxyType(
     {"x86_64": 1, "aarch64": 2}
-)  # columns of the tables above: the number of each call on either machine, - if it has none
+)  # columns of the tables above with a machine's call numbers; `-` marks a call that it lacks
 _AUDIT = MappingProxyType({"x86_64": 0xC000003E, "aarch64": 0xC00000B7})
 _OPEN_FOR_WRITING = 0o3 | 0o100 | 0o1000 | 0o2000 | 0o20000000  # write access, create, truncate, append, unnamed file
 _THREAD = 0x10000

@@ -39,7 +39,7 @@ def _whole(base: Base, params: Params | None, *, dtype: str | None) -> Params:
     return tree_map_with_path(lambda path, x: x.astype(dtype) if path_names(path)[-1] in INPUT_AXES else x, found)
 
 
-_sizes = jax.jit(partial(jax.tree.map, lambda leaf: jnp.abs(leaf).mean()))
+_mean_magnitudes = jax.jit(partial(jax.tree.map, lambda leaf: jnp.abs(leaf).mean()))
 
 
 def merge_adapter(base: Base | None, params: Params | None, config: TrainConfig, *, mesh: Mesh, policy: Policy) -> Params:
@@ -48,7 +48,7 @@ def merge_adapter(base: Base | None, params: Params | None, config: TrainConfig,
     Args:
         base: the frozen model under the adapter; None if `params` are all parameters.
         params: the trained parameters; None stands for an adapter that changes nothing.
-        config: the settings. In a copy of a quantized base, the matrices have the dtype of the matrix products.
+        config: the settings. The copy of a quantized base has the dtype of the matrix products.
         mesh: the devices.
         policy: the policy that the parameters belong to.
     """
@@ -87,7 +87,7 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
         config: the settings.
         policy: the model.
         mesh: the devices.
-        is_own: whether a user passed the policy.
+        is_own: whether the caller passed a policy of their own.
 
     Raises:
         InputError: the policy is not the built-in transformer, or a matrix cannot be adapted as the settings ask.
@@ -97,8 +97,8 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
         return None
     if is_own:
         raise InputError(
-            f"lora_rank={adapter.rank} adapts the built-in transformer, but this run has its own policy; leave it out, and "
-            "train an adapter inside your policy."
+            f"lora_rank={adapter.rank} adapts the built-in transformer, but this run uses a custom policy; leave lora_rank "
+            "out, and train an adapter inside your policy."
         )
     adapted_paths(required(policy.shapes, "policy.shapes")(), adapter.targets)
     base_shapes(config, policy, mesh)
@@ -111,7 +111,7 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
 
 
 def with_stored_adapter(config: TrainConfig) -> TrainConfig:
-    """Return settings that continue the adapter in the model's folder, if the folder has an adapter and no model.
+    """Return settings for continuing to train the adapter in the model's folder, if the folder has an adapter and no model.
 
     Raises:
         InputError: the adapter cannot be read, or the settings ask for another rank.
@@ -122,7 +122,7 @@ def with_stored_adapter(config: TrainConfig) -> TrainConfig:
     stored = read_adapter_config(path)
     if config.adapter.rank not in (None, stored.rank):
         raise InputError(
-            f"lora_rank is {config.adapter.rank}, but the adapter in {str(path)!r} has {stored.rank}; leave it out."
+            f"lora_rank is {config.adapter.rank}, but the adapter in {str(path)!r} has rank {stored.rank}; leave it out."
         )
     factors = load_adapter(path, read_config(locate(stored.base)))
     targets = tuple(
@@ -148,7 +148,7 @@ def fresh_adapter(config: TrainConfig, base: Base) -> Adapter:
 
 
 def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:
-    """Return the entry of config.json that identifies the base; empty without an adapter. All processes call it together.
+    """Return the entry of config.json that identifies the base; empty without an adapter. All processes must call it together.
 
     Random weights are identified by their shapes, by the mean of their absolute values to three digits, and by random integers
     from their seed, because another kind of device may round the weights themselves differently.
@@ -157,7 +157,7 @@ def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:
         return {}
     if config.model.path is not None:
         return {BASE: fingerprint(None, base.params, fetch)}
-    sizes = fetch(_sizes(base.params))
+    sizes = fetch(_mean_magnitudes(base.params))
     shapes = {"/".join(path_names(path)): leaf.shape for path, leaf in tree_leaves_with_path(base.params)}
     figures = {"/".join(path_names(path)): f"{float(size):.3g}" for path, size in tree_leaves_with_path(sizes)}
     bits = jax.random.bits(jax.random.key(config.run.seed), (8,))
@@ -165,7 +165,7 @@ def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:
 
 
 def check_base(run: RunFolder, now: Mapping[str, str]) -> None:
-    """Reject a run whose adapter was trained on another base than its settings name now.
+    """Reject a run whose adapter was trained on a different base from the one that its settings now name.
 
     Args:
         run: folder of the run.
@@ -177,7 +177,7 @@ def check_base(run: RunFolder, now: Mapping[str, str]) -> None:
     saved = {name: run.config[name] for name in (BASE,) if name in run.config}
     if saved != now:
         raise InputError(
-            f"The adapter in {str(run.path)!r} was trained on another base: the fingerprint of its base is {saved.get(BASE)}, but "
-            f"the model of its settings has {now.get(BASE)}. The factors are meaningless for other weights; restore the model "
-            "that the run was started from."
+            f"The adapter in {str(run.path)!r} was trained on another base: its fingerprint is {saved.get(BASE)}, but the model in "
+            f"the settings has {now.get(BASE)}. The factors are meaningless for other weights; restore the model that the run was "
+            "started from."
         )
