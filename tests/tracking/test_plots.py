@@ -214,7 +214,7 @@ def test_unusable_metrics_are_named(tmp_path, content):
 
 def test_plots_that_cannot_be_made_are_refused(tmp_path):
     path = write(tmp_path / "metrics.jsonl", [rl(1), {"phase": "eval", "step": 1, "seconds": 1.0}])
-    with pytest.raises(InputError, match=r"c\.jpeg must end in \.png, \.pdf, \.svg"):
+    with pytest.raises(InputError, match=r"c\.jpeg must end in \.png or \.pdf or \.svg"):
         plots.plot_curves(path, tmp_path / "c.jpeg", title="t")
     with pytest.raises(InputError, match=r"metrics\.jsonl has no held-out accuracy from RL"):
         plots.overlay({"a": path}, tmp_path / "c.png", title="t")
