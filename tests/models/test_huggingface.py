@@ -364,7 +364,7 @@ def test_a_matrix_that_is_stored_in_full_and_rounded_is_refused(llama):
     tensors = load_file(file)
     rounded = {f"{name}_packed": np.ones((16, 2), np.int32), f"{name}_scale": np.ones((16, 1), np.float32)}
     save_file(tensors | rounded | {f"{name}_shape": np.array([16, 16])}, file)
-    with pytest.raises(InputError, match=rf"contain '{name}' twice, in full and rounded to integers"):
+    with pytest.raises(InputError, match=rf"contain '{name}' twice, in full and quantized"):
         load_params(llama, LLAMA)
 
 
