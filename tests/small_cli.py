@@ -12,7 +12,7 @@ def printed(capsys, *arguments) -> str:
 
 
 def refused(capsys, message, *arguments) -> str:
-    """The error message of a command that exits with 2: one paragraph that matches `message`, without a traceback."""
+    """The error message of a command that exits with status 2: one paragraph that matches `message`, without a traceback."""
     assert main(list(arguments)) == 2
     error = capsys.readouterr().err.strip()
     assert error.startswith("rljax: "), error

@@ -320,7 +320,7 @@ def test_settings_of_a_task_are_flags():
     assert parse(["train", "--operands", "2", "4"]).config.task.operands == (2, 4)
 
 
-def test_data_is_an_alias_of_replicas():
+def test_the_flag_data_is_an_alias_for_replicas():
     assert parse(["train", "--data", "2"]).config.devices.replicas == 2
 
 
@@ -334,7 +334,7 @@ def test_a_model_or_dataset_flag_starts_from_the_general_settings():
     assert starting_config(["--dataset=x"]) == TrainConfig()
 
 
-def test_another_algorithm_keeps_the_experiment_and_the_options_that_it_also_has():
+def test_a_different_algorithm_keeps_the_experiment_and_the_shared_options():
     default = load_config(DEFAULT_EXPERIMENT)
     shared = {"max_length": default.algorithm.options["max_length"]}
     assert starting_config(["--algorithm", "dr_grpo"]) == default.replace(algorithm_options=shared)

@@ -37,7 +37,7 @@ def test_progress_between_the_turns_is_rewarded(proposal, final, rewards, correc
     assert (first.done, second.done) == (False, True)
     assert first.observation[0]["content"].startswith("There may be an error")
     assert second.metrics == {"corrected": corrected, "spoiled": spoiled}
-    assert second.correct == (final == "#12"), "only the final answer counts as right"
+    assert second.correct == (final == "#12"), "only the final answer decides whether an episode is right"
 
 
 def test_without_a_bonus_both_answers_have_their_own_reward():
@@ -63,7 +63,7 @@ def test_a_reward_without_a_verdict_fails_the_episode():
         ('{"reward": "absent"}', "there is no reward 'absent'"),
     ],
 )
-def test_options_without_a_meaning_are_refused(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         make_environment("self_correction", options)
 

@@ -1,4 +1,4 @@
-"""Environments with tools, the guessing game and the maze: every call is answered, and faulty calls are counted and reported."""
+"""Tool environments, the guessing game, and the maze: every call is answered, and faulty calls are counted and reported."""
 
 import asyncio
 
@@ -161,7 +161,7 @@ async def wait(text: str) -> str:
 
 
 def hide(text: str) -> str:
-    """Return a coroutine, which the signature does not show.
+    """Return a coroutine, although the signature says `str`.
 
     Args:
         text: what is returned.

@@ -33,7 +33,7 @@ def recommend_for(**facts):
 
 
 @pytest.mark.parametrize("rule", ALGORITHMS, ids=lambda rule: rule.case)
-def test_every_rule_is_the_first_in_its_own_case(rule):
+def test_every_rule_is_chosen_when_only_its_own_conditions_hold(rule):
     assert recommend(facts_of(rule), ALGORITHMS, PARTS).chosen is rule
 
 
@@ -49,8 +49,8 @@ def test_every_fact_is_used_and_every_claim_exists():
     assert all(ALGORITHMS[:-1][at].where for at in range(len(ALGORITHMS) - 1))
 
 
-def test_no_rule_is_advised_against_its_own_experiments():
-    """A claim that supports a rule may be undecided but not contradicted, and its interval may not be below 0."""
+def test_no_rule_contradicts_its_own_experiments():
+    """A claim that supports a rule may be undecided but not contradicted, and its interval must not lie entirely below 0."""
     verdicts = {name: read_claim(name).verdict for name in claim_names()}
     bearings = [(rule.case, name, bears) for rule in RULES for name, bears in rule.claims.items() if name in verdicts]
     assert len(bearings) > 20
@@ -165,7 +165,7 @@ def test_without_flags_the_defaults_are_used_and_shown(capsys):
 def test_the_trainer_experiment_on_stale_samplers_is_cited(capsys):
     text = " ".join(printed(capsys, "recommend", "--staleness", "32").split())
     assert "is open staleness_gepo: " in text
-    assert "is open sampler_delay: with the trainer: How much does an old sampler cost GRPO, GSPO and GEPO?" in text
+    assert "is open sampler_delay: with the trainer: How much does a stale sampler cost GRPO, GSPO and GEPO?" in text
     assert "gepo: not seen at this scale (1), not decided (1); `rljax claims sampler_delay` has the table" in text
 
 
@@ -203,7 +203,7 @@ def test_json_has_the_same_content_as_the_text(capsys):
     assert row["command"].startswith("rljax train ")
 
 
-def test_the_text_has_each_reason_once():
+def test_the_text_has_each_reason_once_per_rule():
     found = recommend_for(outliers=True)
     evidence = {rule.case: [ClaimEvidence("c", "not decided", "is open", "text")] for rule in (found.chosen, *found.parts)}
     text = recommendation_text(found, evidence, width=80)

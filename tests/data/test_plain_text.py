@@ -1,4 +1,4 @@
-"""Plain text: how files become rows, and how their tokens become blocks, compared with blocks worked out by hand."""
+"""Plain text: files become rows, and their tokens become the blocks that are worked out by hand here."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_files_without_usable_text_are_refused(tmp_path):
         read_problems("text:")
 
 
-def test_files_of_rows_are_refused(tmp_path):
+def test_jsonl_files_are_refused(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "one two three"}\n' * 9)
     with pytest.raises(InputError, match="contains rows, and their braces and column names would be learned as text"):

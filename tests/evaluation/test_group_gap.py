@@ -7,7 +7,7 @@ from rljax.evaluation.group_gap import FEWEST, group_gap
 
 
 def sample_groups(rng, shares, problems, samples=1):
-    """Groups whose problems are all right with one probability, or, with several samples, each with its own."""
+    """Groups whose problems share one probability of being answered correctly or, with several samples, have one each."""
     found = {}
     for index, share in enumerate(shares):
         chance = np.full(problems, share) if samples == 1 else rng.beta(2 * share, 2 * (1 - share), problems)
@@ -23,7 +23,7 @@ def test_the_best_and_the_worst_group_are_found():
 
 
 @pytest.mark.parametrize(("count", "problems", "samples"), [(6, 80, 1), (8, 20, 1), (8, 20, 8), (2, 25, 4)])
-def test_the_interval_allows_for_the_choice_of_the_two(count, problems, samples):
+def test_the_interval_accounts_for_picking_the_best_and_the_worst_group(count, problems, samples):
     """In 300 simulations with equal groups, the interval excludes 0 in about one of twenty, and not in a third."""
     rng = np.random.default_rng(1)
     found = [group_gap(sample_groups(rng, (0.6,) * count, problems, samples)) for _ in range(300)]
@@ -31,7 +31,7 @@ def test_the_interval_allows_for_the_choice_of_the_two(count, problems, samples)
 
 
 def test_tiny_groups_are_left_out():
-    """Groups of three problems are the best and the worst by chance, and their own scatter is no evidence."""
+    """Groups of three problems come out best or worst by chance, and say too little about their scatter."""
     rng = np.random.default_rng(2)
     assert group_gap(sample_groups(rng, (0.6,) * 8, 3, samples=8)) is None
     assert group_gap({"a": np.array([0.5, 0.5]), "b": np.array([0.4375, 0.4375])}) is None

@@ -36,13 +36,13 @@ def whole(config, params, mesh=None):
     return logits(Model(config, mesh), params, jnp.array(TOKENS), PLACES, jnp.ones_like(PLACES))
 
 
-def test_logits_match_the_recorded_ones_of_transformers(loaded):
+def test_logits_match_those_recorded_from_transformers(loaded):
     name, _, config, params = loaded
     np.testing.assert_allclose(whole(config, params)[:, ::3], COMMITTED[name], rtol=1e-4, atol=2e-5)
 
 
 def gradient_of(named, stored, entry):
-    """The gradient of a stored tensor; `transformers` keeps a layer's experts stacked, gate above up."""
+    """The gradient of a stored tensor; `transformers` stacks a layer's experts, and the gate projection on the up projection."""
     stored = stored.replace(".block_sparse_moe.", ".mlp.")
     if entry.index is None:
         return named[stored].grad.numpy()
@@ -163,8 +163,8 @@ def test_with_equal_factors_no_length_is_refused_and_with_others_the_message_say
         check_length(write_folder(tmp_path / "dynamic", "llama-dynamic"), 65)
 
 
-def test_equal_factors_are_those_of_transformers_beyond_the_original_context(tmp_path):
-    """With two lists, `transformers` uses the long one for all tokens of a longer sequence, but not while it decodes into it."""
+def test_equal_factors_match_transformers_beyond_the_original_context(tmp_path):
+    """With two lists, `transformers` uses the long one for all tokens of a longer sequence, but not when decoding past it."""
     torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     from transformers import AutoModelForCausalLM, DynamicCache
 
@@ -178,4 +178,6 @@ def test_equal_factors_are_those_of_transformers_beyond_the_original_context(tmp
         found = [theirs(torch.tensor(token)[:, None], cache=cache).logits[:, 0].numpy() for token in TOKENS.T]
         short = theirs(torch.tensor(TOKENS[:, :6])).logits.numpy()
     np.testing.assert_allclose(np.stack(found[:6], 1), short, atol=2e-5)
-    assert np.abs(np.stack(found[6:], 1) - ours[:, 6:]).max() > 1e-2, "keys of both lists are mixed"
+    assert np.abs(np.stack(found[6:], 1) - ours[:, 6:]).max() > 1e-2, (
+        "the cache mixes keys rotated with both lists of factors"
+    )

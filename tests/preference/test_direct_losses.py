@@ -180,7 +180,7 @@ def make_logps(loss):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", BY_NAME)
 @pytest.mark.parametrize("changed", [1.0, 1.7])
-def test_losses_and_rewards_match_loops_and_read_only_what_they_declare(name, changed):
+def test_losses_and_rewards_match_scalar_references_and_use_only_declared_inputs(name, changed):
     defaults = {key: option.default for key, option in inspect.signature(BY_HAND[name]).parameters.items()}
     options = {key: changed * value for key, value in defaults.items() if value is not inspect.Parameter.empty}
     assert {key: changed * part.default for key, part in inspect.signature(BY_NAME[name]).parameters.items()} == options
@@ -193,7 +193,7 @@ def test_losses_and_rewards_match_loops_and_read_only_what_they_declare(name, ch
 
 
 @pytest.mark.parametrize("name", [name for name in BY_NAME if BY_NAME[name]().reference])
-def test_a_missing_reference_is_named(name):
+def test_the_error_names_a_missing_reference(name):
     loss = BY_NAME[name]()
     with pytest.raises(ValueError, match="ref_logp must not be None"):
         loss.loss(make_logps(loss)._replace(ref_logp=None))
@@ -211,7 +211,7 @@ def test_missing_margins_are_named():
         loss.loss(make_logps(loss)._replace(margin=None))
 
 
-def test_missing_inputs_of_the_batch_are_named():
+def test_the_error_names_missing_inputs_of_the_batch():
     for name, field in (("bco", "reward_shift"), ("wpo", "expected_logp"), ("tpo", "gold_logp")):
         loss = BY_NAME[name]()
         with pytest.raises(ValueError, match=f"{field} must not be None"):

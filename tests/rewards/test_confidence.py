@@ -68,7 +68,7 @@ def test_the_verifier_reads_only_the_answer():
 
 @pytest.mark.parametrize("probability", [0.0, 0.15, 0.5, 0.7, 1.0])
 def test_the_expected_reward_is_highest_at_the_true_probability(probability):
-    """The expectation averages the rewards of a right and a wrong answer of equal confidence by their probabilities."""
+    """The expectation weights the rewards of a right and a wrong answer of equal confidence by their probabilities."""
     grid = np.linspace(0, 1, 101)
     completions = [f"#{answer} confidence: {q:.2f}" for answer in (12, 13) for q in grid]
     values = np.array(resolve("brier:exact")(["?"] * 202, completions, answer=["12"] * 202)).reshape(2, 101)
@@ -79,7 +79,7 @@ def test_the_expected_reward_is_highest_at_the_true_probability(probability):
     assert probability * silent[0] + (1 - probability) * silent[1] <= expected.min() + 1e-6
 
 
-def test_partial_credit_missing_verdicts_and_failures():
+def test_partial_credit_is_right_from_its_limit_and_missing_verdicts_are_invalid():
     @right_from(0.5)
     def share(completions):
         return [0.25, 0.5, None, Failed("raised", "no")]

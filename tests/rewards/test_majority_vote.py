@@ -1,4 +1,4 @@
-"""Votes: equal answers count together, and a response votes for the answer that its reward reads."""
+"""Votes: equal answers count together, and a response votes for the answer that its reward function extracts."""
 
 import pytest
 
@@ -58,6 +58,6 @@ def test_a_response_votes_for_what_its_reward_reads(reward, completion, voted):
     assert vote_for(reward)(completion) == voted
 
 
-def test_rewards_that_are_named_here_exist():
+def test_every_key_of_votes_is_a_reward():
     assert set(VOTES) <= set(BY_NAME)
     assert vote_for("format") is vote

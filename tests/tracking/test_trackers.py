@@ -24,7 +24,7 @@ def run(tmp_path):
 
 
 def events(run):
-    """Yield the summaries in all event files; a record has a length, its checksum, the data, and their checksum."""
+    """Yield the summaries in all event files; a record is the length, its checksum, the data, and a checksum of the data."""
     for path in sorted(run.tensorboard.iterdir()):
         data = path.read_bytes()
         while data:
@@ -111,7 +111,7 @@ def test_trackers_forward_every_call_and_close_every_tracker():
     assert first == second == [("rl", 1, {"loss": 1.0}), (1, SAMPLES), "close"]
 
 
-def test_all_are_trackers(run):
+def test_every_tracker_satisfies_the_protocol(run):
     trackers = [JsonlTracker(run), TensorBoardTracker(run), Trackers([])]
     assert all(isinstance(tracker, Tracker) for tracker in trackers)
     for tracker in trackers:

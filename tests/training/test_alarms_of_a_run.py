@@ -21,7 +21,7 @@ from rljax.training.run import Run, begin_watch
 
 @pytest.fixture
 def run(tmp_path):
-    """A run whose entropy has collapsed, with alarms from steps that a resume cuts off."""
+    """A run whose entropy has collapsed, with an alarm from a step that resuming discards."""
     folder = write_run(tmp_path / "run", entropy=0.001)
     folder.write_alarms([{"step": 99, "alarm": "truncated", "event": "raised"}])
     setup = SimpleNamespace(options=())

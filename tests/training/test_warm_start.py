@@ -1,4 +1,4 @@
-"""A cached warm start equals the one that the run would compute, and is used only in runs with the same warm start."""
+"""A cached warm start equals the one that the run would compute, and only runs with the same warm-start settings reuse it."""
 
 import chex
 import jax
@@ -73,7 +73,7 @@ def test_a_damaged_warm_start_is_computed_again(folder, first, tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"keep_warm_start": False}, {"warm_start_accuracy": 0.9}, {"reward": even_length}])
-def test_other_warm_starts_are_neither_cached_nor_used(folder, first, tmp_path, monkeypatch, changes):
+def test_warm_starts_that_cannot_be_cached_are_neither_saved_nor_reused(folder, first, tmp_path, monkeypatch, changes):
     monkeypatch.setattr(module, "read_cache", None)
     before = kept(folder)
     reward = changes.get("reward")
@@ -82,7 +82,7 @@ def test_other_warm_starts_are_neither_cached_nor_used(folder, first, tmp_path, 
     assert kept(folder) == before
 
 
-def test_what_a_warm_start_does_not_read_does_not_change_its_key():
+def test_settings_that_a_warm_start_ignores_leave_its_key_unchanged():
     unread = {
         **{"learning_rate": 1.0, "steps": 9, "schedule": "cosine", "minibatches": 4, "remedy": "auto"},
         **{"auxiliary": 0.5},
@@ -118,7 +118,7 @@ def test_what_a_warm_start_reads_changes_its_key(changes):
     assert key_of(SMALL.replace(**changes)) != key_of(SMALL)
 
 
-def test_sources_packages_and_machine_change_its_key(tmp_path, monkeypatch):
+def test_source_code_packages_and_compiler_settings_change_the_key(tmp_path, monkeypatch):
     keys = {key_of(SMALL)}
     monkeypatch.setattr(module, "read_versions", lambda: {"jax": "0"})
     keys.add(key_of(SMALL))
@@ -149,7 +149,7 @@ def test_a_warm_start_is_cached_only_in_a_local_folder(folder, elsewhere):
         jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
-def test_missing_rows_of_the_warm_start_are_refused(tmp_path):
+def test_metrics_without_all_rows_of_the_warm_start_are_refused(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"phase": "warm_start", "step": 1}\n{"phase": "rl", "step": 1}\n')
     assert len(rows_of_warm_start(metrics, 1)) == 1
@@ -158,8 +158,8 @@ def test_missing_rows_of_the_warm_start_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", [None, "dft"])
-def test_a_step_of_descent_follows_the_chosen_loss(name):
-    """The expected gradient is computed from the log-probabilities; the reported loss is the negative log-likelihood for both."""
+def test_a_supervised_step_descends_the_chosen_loss(name):
+    """The expected gradient is computed from the log-probabilities; whichever loss is chosen, the reported one is the NLL."""
     setup, state = first_state(SMALL.replace(warm_start_loss=name, freeze=()), optimizer=optax.sgd(1.0))
     part = jax.tree.map(lambda array: array[:8], demonstrated(setup.demonstrations))
     packed, mask, before = pack(part), jnp.asarray(part.learned), jax.device_get(state.params)

@@ -1,4 +1,4 @@
-"""Names that the tests use but do not define: no program can supply a function that decides its own tests."""
+"""Names that a dataset's tests use but do not define: a judged program cannot define one and so decide its own verdict."""
 
 import pytest
 
@@ -74,5 +74,5 @@ def test_an_oracle_that_the_sandbox_does_not_have_leaves_the_row_unjudged(name):
         ("def f(x): return 2", ["try:\n    import missing_xyz\nexcept ImportError:\n    pass\nassert f(1) == 2"]),
     ],
 )
-def test_a_name_of_the_standard_library_can_be_the_function_under_test(code, tests):
+def test_functions_under_test_may_appear_inside_their_tests(code, tests):
     assert set(judge(Program(code, tuple(tests))).shares) == {1.0}
