@@ -63,7 +63,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", float(os.environ
 def pytest_collection_finish():
     """Do not plot the curves of runs, and exclude everything imported so far from garbage collection."""
     if "rljax.training" in sys.modules:
-        from curves import skip_curves
+        from skip_plots import skip_curves
 
         skip_curves()
     gc.collect()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from curves import plotting_curves
+from skip_plots import plotting_curves
 
 from rljax import load_config
 from rljax.algorithms import BY_NAME

@@ -2,7 +2,7 @@
 
 import jax
 import pytest
-from curves import plotting_curves
+from skip_plots import plotting_curves
 from small_runs import even_length
 from whole_runs import TINY
 

@@ -27,7 +27,6 @@ from rljax.cli.chat import Chat, Serve, run_chat, run_serve
 from rljax.cli.claims import Claims, run_claims
 from rljax.cli.compare import Compare, run_compare
 from rljax.cli.compilation_cache import keep_compiled_programs
-from rljax.cli.completion import Completion
 from rljax.cli.config import Config, run_config
 from rljax.cli.conform import Conform, run_conform
 from rljax.cli.debug import Debug, run_debug
@@ -51,6 +50,7 @@ from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.run_settings import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.runs import Runs, Show, run_runs, run_show
 from rljax.cli.search import SearchCommand, run_search
+from rljax.cli.shell_completion import Completion
 from rljax.cli.terminal_text import columns_of, fit_lines, rewrap_descriptions, wrap
 from rljax.cli.train import (
     PRETRAIN_DEFAULTS,

@@ -31,7 +31,7 @@ SCORES_AT_ONCE = 2**24
 class LayerCache(NamedTuple):
     """Keys and values of one layer, with heads before slots, so that a decoded token's entries are written in place.
 
-    The first axis is the row, or the page in a paged cache (`rljax.models.cache`).
+    The first axis is the row, or the page in a paged cache (`rljax.models.paged_cache`).
     """
 
     keys: Float[Array, "B K H S"] | Int8[Array, "B K H S"]
@@ -39,7 +39,7 @@ class LayerCache(NamedTuple):
     values: Float[Array, "B K S H"] | Int8[Array, "B K S H"]
     """Values."""
     key_scale: Float[Array, "B K S"] | None = None
-    """If the keys are integers: the factor of each head of each token; see `rljax.models.cache.round_to_int8`."""
+    """If the keys are integers: the factor of each head of each token; see `rljax.models.paged_cache.round_to_int8`."""
     value_scale: Float[Array, "B K S"] | None = None
     """The same for the values."""
 

@@ -19,7 +19,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from rljax.caching import cache_results
 from rljax.models.attention import Cache, LayerCache, map_slots_of
 from rljax.models.axes import INPUT_AXES, SPLIT, constrain_sharding, row_shards, sampler_spec, shards_of, spec_of
-from rljax.models.cache import (
+from rljax.models.config import TransformerConfig
+from rljax.models.packed import Features, Packed, Scores, before_scored, scored_tokens, to_batch
+from rljax.models.paged_cache import (
     PAGE,
     PagedLayer,
     PagedPrompts,
@@ -32,8 +34,6 @@ from rljax.models.cache import (
     round_cache,
     take_pages,
 )
-from rljax.models.config import TransformerConfig
-from rljax.models.packed import Features, Packed, Scores, before_scored, scored_tokens, to_batch
 from rljax.models.policy import Copies, Params, insert_rows, path_names
 from rljax.models.quantization import Quantized
 from rljax.models.token_scores import chosen_chunk, features_scores

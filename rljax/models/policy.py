@@ -242,7 +242,7 @@ class TurnDecoder(NamedTuple):
 
 
 class PagedDecoder(NamedTuple):
-    """Functions for rows whose keys and values are in pages; see `rljax.models.cache`."""
+    """Functions for rows whose keys and values are in pages; see `rljax.models.paged_cache`."""
 
     begin: Begin
     """The same as `Decoder.begin`; the state can only be put into pages."""

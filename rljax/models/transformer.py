@@ -28,9 +28,9 @@ from rljax.models.attention import (
     map_slots_of,
 )
 from rljax.models.axes import constrain_sharding, key_copies, row_shards, shards_of
-from rljax.models.cache import PagedLayer, PagesInUse, attend_pages, by_device, joined, round_cache
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap
+from rljax.models.paged_cache import PagedLayer, PagesInUse, attend_pages, by_device, joined, round_cache
 from rljax.models.policy import Copied, in_precision, without_copy
 from rljax.models.quantization import Quantized, quantized_product
 from rljax.ops.arrays import sum_dtype

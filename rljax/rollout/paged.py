@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Int
 from rljax.caching import cached_partial
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
-from rljax.models.cache import (
+from rljax.models.paged_cache import (
     PAGE,
     SHARERS,
     PagedPrompts,

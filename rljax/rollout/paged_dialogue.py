@@ -18,7 +18,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from rljax.models import Params, TurnDecoder
-from rljax.models.cache import (
+from rljax.models.language_model import map_cache
+from rljax.models.paged_cache import (
     PAGE,
     PagedPrompts,
     PagedState,
@@ -31,7 +32,6 @@ from rljax.models.cache import (
     pages_for,
     truncate_pages,
 )
-from rljax.models.language_model import map_cache
 from rljax.parallel import fetch, put_rows
 from rljax.records import required
 from rljax.rollout.dialogue import Reading, TurnQueue, count_shared_tokens

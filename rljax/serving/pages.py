@@ -1,4 +1,4 @@
-"""Rows of a server with keys and values in pages, which a row takes as it grows; see `rljax.models.cache`.
+"""Rows of a server with keys and values in pages, which a row takes as it grows; see `rljax.models.paged_cache`.
 
 A response begins once there are pages for its prompt and its longest possible response, so no response has to wait in the middle.
 
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from rljax.caching import cached_partial
 from rljax.errors import InputError
 from rljax.models import Decoder, Params
-from rljax.models.cache import PAGE, PagedState, by_device, joined, release_pages
+from rljax.models.paged_cache import PAGE, PagedState, by_device, joined, release_pages
 from rljax.models.policy import Insert, PagedDecoder
 from rljax.parallel import row_shards
 from rljax.rollout.paged import paged_decoder

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from rljax.caching import cached_partial
 from rljax.models import Params, TurnDecoder
-from rljax.models.cache import PAGE
+from rljax.models.paged_cache import PAGE
 from rljax.models.policy import insert_rows, path_names
 from rljax.parallel import fetch, put_rows, replicated, row_sharding, row_shards
 from rljax.rollout.engine import seed_words

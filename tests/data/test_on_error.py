@@ -109,7 +109,7 @@ def test_only_the_demonstration_is_lost_if_nothing_else_is_bad(write):
 def test_many_faults_are_summed_up(write):
     loaded = read_problems(write(GOOD, *["{"] * 5, BAD["null answer"]), on_error="keep")
     summary = describe(loaded.faults)
-    assert summary.startswith("5 bad rows left out, 1 bad row kept with an empty answer")
+    assert summary.startswith("5 bad rows left out, 1 bad row kept, with an empty answer")
     assert summary.endswith(" And 3 more.")
     assert summary.count("the line is not JSON") == 3
     assert describe([]) == ""

@@ -12,8 +12,8 @@ from small_runs import SMALL
 from rljax.errors import InputError
 from rljax.models import Packed, score_tokens, transformer_policy
 from rljax.models.attention import LayerCache, attend_cached
-from rljax.models.cache import round_cache, round_to_int8
 from rljax.models.language_model import Model
+from rljax.models.paged_cache import round_cache, round_to_int8
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling
 from rljax.rollout.dialogue import CachedDialogue

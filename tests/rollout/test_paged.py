@@ -10,9 +10,9 @@ from small_models import LLAMA, random_params
 from small_runs import SMALL
 
 from rljax.errors import InputError
-from rljax.models import cache, language_model, transformer_policy
+from rljax.models import language_model, paged_cache, transformer_policy
 from rljax.models.attention import LayerCache
-from rljax.models.cache import PagedLayer, PagedPrompts, PagedState, PagesInUse, PageTable
+from rljax.models.paged_cache import PagedLayer, PagedPrompts, PagedState, PagesInUse, PageTable
 from rljax.parallel import make_mesh, put
 from rljax.rollout import DecodingEngine, Request, Sampling, paged, slots
 from rljax.rollout.paged import PagedEngine, PagedSampler, PagedSlots, pool_sizes, steps_for
@@ -30,7 +30,7 @@ BUDGET, LONGEST, PAGE = 40, 19, 4
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
-    for module in (cache, language_model, paged):
+    for module in (paged_cache, language_model, paged):
         monkeypatch.setattr(module, "PAGE", PAGE)
 
 
@@ -114,16 +114,17 @@ def test_pages_hold_the_tokens_of_their_rows_whatever_begins_grows_and_ends():
     """Random steps, compared with lists of numbers."""
     numbers, rows, state = np.random.default_rng(3), 5, small_state(5, 8, 16, 3)
     insert, grow, free = (
-        jax.jit(function) for function in (cache.insert_prompts_in_pages, cache.take_pages, cache.release_pages)
+        jax.jit(function)
+        for function in (paged_cache.insert_prompts_in_pages, paged_cache.take_pages, paged_cache.release_pages)
     )
-    attend, lists = jax.jit(cache.attend_pages), {}
+    attend, lists = jax.jit(paged_cache.attend_pages), {}
     for _ in range(60):
         kind = numbers.integers(3)
-        free_shared, free_own = (int(part) for part in cache.count_free(state.pages))
+        free_shared, free_own = (int(part) for part in paged_cache.count_free(state.pages))
         if kind == 0:  # begin up to three rows with one prompt
             chosen = numbers.permutation(rows)[: numbers.integers(1, 4)].tolist()
             length = int(numbers.integers(1, 12))
-            shared, own = cache.pages_for(length, len(chosen), 3)
+            shared, own = paged_cache.pages_for(length, len(chosen), 3)
             if shared > free_shared or own > free_own:
                 continue
             tokens = numbers.normal(size=12).astype(np.float32)
@@ -166,7 +167,7 @@ def test_steps_for_counts_the_pages_that_rows_take():
 
 def test_four_times_as_many_rows_fit_if_responses_have_a_seventh_of_the_limit(monkeypatch):
     """Limits of 1,024 and 8,192 tokens, and a mean of 15 %; eight responses share a prompt."""
-    for module in (cache, language_model, paged):
+    for module in (paged_cache, language_model, paged):
         monkeypatch.setattr(module, "PAGE", 64)
     policy, mesh = transformer_policy(MODELS["grouped"], eos=1, mesh=(mesh := make_mesh(1, 1))), make_mesh(1, 1)
     memory = FittingSlots(policy.decoder, mesh, 0).cache(64, policy.shapes(), 1024, 128, 1024, 8192)

@@ -23,7 +23,7 @@ from reopened import first_state
 from small_runs import SMALL
 
 from rljax.errors import InputError
-from rljax.models import cache, language_model, transformer_policy
+from rljax.models import language_model, paged_cache, transformer_policy
 from rljax.parallel import make_mesh, policy_shardings, put
 from rljax.rollout import paged, paged_dialogue
 from rljax.rollout.begin_dialogue import RereadingDialogue, begin_dialogue
@@ -35,7 +35,7 @@ PAGE = 4
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
-    for module in (cache, language_model, paged, paged_dialogue):
+    for module in (paged_cache, language_model, paged, paged_dialogue):
         monkeypatch.setattr(module, "PAGE", PAGE)
 
 
@@ -52,7 +52,7 @@ def check_pages(dialogue):
     """Each row has the pages of the tokens that it has read, and no page has a row that does not exist."""
     state = jax.device_get(dialogue.decoding.rows.state)
     for device in range(dialogue.devices):
-        own, shared = (cache.by_device(table, dialogue.devices) for table in (state.pages.own, state.pages.shared))
+        own, shared = (paged_cache.by_device(table, dialogue.devices) for table in (state.pages.own, state.pages.shared))
         pages = Counter()
         for table in (own, shared):
             for owners, first in zip(table.owners[device], table.first[device], strict=True):
