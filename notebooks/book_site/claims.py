@@ -20,11 +20,10 @@ INTRODUCTION = """(page-claims)=
 # Claims from papers, put to the test
 
 {count} claims about algorithms, each tested by an experiment in `experiments/claims/`. In most of them a
-policy is a table of logits in a small world, trained with the library's losses, advantages and weights. Each
-experiment takes seconds. Its arms, the variants that it compares, share worlds and seeds, and pass rates are exact.
+policy is a table of logits in a small world, trained with the library's losses, advantages and weights. An
+experiment takes seconds; its arms share worlds and seeds, and pass rates are exact.
 Effects of a network (shared features, a large vocabulary, limited capacity) do not appear.
-**A verdict holds for these worlds only.** The claims about the most used methods are tested again
-[on a transformer](#page-lifted-claims).
+**A verdict holds for these worlds only.** The most used methods are tested again [on a transformer](#page-lifted-claims).
 
 ## In ten lines
 
@@ -43,15 +42,15 @@ Each arm has the best learning rate of a search on other seeds, unless the row s
 another rate may change the verdict.
 
 A claim's statistic is one number per seed, with Student's t interval over the seeds; `rljax claims NAME` prints the
-rule, which is the same for all claims. About one interval in twenty misses its true value by chance. Choices made after seeing
-results are listed under "pilot". {again} claims that 16 seeds did not decide were run again with 64 others. "Learns more" or
-"faster" means a higher mean pass rate during training; "finishes ahead" means a higher one at the end. Together the experiments
+rule, the same for all claims. About one interval in twenty misses its true value by chance. Choices made after seeing
+results are under "pilot". {again} claims that 16 seeds did not decide were run again with 64 others. "Learns more" or
+"faster" means a higher mean pass rate during training; "finishes ahead" means a higher one at the end. Together they
 took {minutes:.0f} minutes on two cores, not counting those with the trainer.
 
     rljax claims cispo
     rljax claims --rerun cispo
 
-The first prints the experiment's setting, its deviations from the paper and all metrics; the second reruns it."""
+The first prints its setting, deviations from the paper and all metrics; the second reruns it."""
 
 
 def claims_pages() -> dict[str, str]:
