@@ -234,7 +234,7 @@ def test_an_adapter_for_another_base_is_refused(finished, config, model, tmp_pat
         lambda: load(run, reward=even_length),
         lambda: rljax.export(run, tmp_path / "model"),
     ):
-        with pytest.raises(InputError, match=r"was trained on another base: the fingerprint .* restore the model"):
+        with pytest.raises(InputError, match=r"was trained on another base: its fingerprint .* restore the model"):
             use()
 
 
@@ -256,7 +256,7 @@ def test_a_random_base_is_recognized_on_another_kind_of_device():
 
 def test_an_adapter_on_a_custom_policy_is_refused(config):
     policy = transformer_policy(read_config(Path(config.model.path)), eos=1)
-    with pytest.raises(InputError, match="lora_rank=2 adapts the built-in transformer, but this run has its own policy"):
+    with pytest.raises(InputError, match="lora_rank=2 adapts the built-in transformer, but this run uses a custom policy; leave lora_rank out"):
         first_state(config, reward=even_length, policy=policy)
 
 
