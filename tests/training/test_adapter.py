@@ -256,7 +256,10 @@ def test_a_random_base_is_recognized_on_another_kind_of_device():
 
 def test_an_adapter_on_a_custom_policy_is_refused(config):
     policy = transformer_policy(read_config(Path(config.model.path)), eos=1)
-    with pytest.raises(InputError, match="lora_rank=2 adapts the built-in transformer, but this run uses a custom policy; leave lora_rank out"):
+    with pytest.raises(
+        InputError,
+        match="lora_rank=2 adapts the built-in transformer, but this run uses a custom policy; leave lora_rank out",
+    ):
         first_state(config, reward=even_length, policy=policy)
 
 

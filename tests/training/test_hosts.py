@@ -44,9 +44,9 @@ write_manifest = checkpoint.write_manifest
 
 def slow(*arguments):
     with judged:
-        before = len(calls)
-        saves.append(before)
-        if len(saves) in (1, 3, 4) and not judged.wait_for(lambda: len(calls) > before, timeout=100):
+        saves.append(len(calls))
+        needed = {1: 1, 3: 2, 4: 4}.get(len(saves), 0)  # calls: the evaluation, step 1, step 2, step 3, the last evaluation
+        if not judged.wait_for(lambda: len(calls) >= needed, timeout=100):
             raise TimeoutError("nothing continued during a save")
     write_manifest(*arguments)
     print(f"{len(saves)} saves are complete")

@@ -18,7 +18,9 @@ def test_settings_that_may_change_exist_and_others_are_refused_by_name():
     check_changes(
         changes_between(config, config.replace(steps=7, quiet=True, wandb=True, eval_every=3, replicas=2, fsdp=2, tensor=2))
     )
-    with pytest.raises(InputError, match=r"cannot change prompts: 32 -> 16, seed: 0 -> 1; its results .*: steps, eval_every"):
+    with pytest.raises(
+        InputError, match=r"cannot change prompts: 32 -> 16, seed: 0 -> 1; its results .*: steps, eval_every"
+    ):
         check_changes(changes_between(config, config.replace(steps=7, seed=1, prompts=16)))
 
 
