@@ -165,7 +165,7 @@ def test_without_flags_the_defaults_are_used_and_shown(capsys):
 def test_the_trainer_experiment_on_stale_samplers_is_cited(capsys):
     text = " ".join(printed(capsys, "recommend", "--staleness", "32").split())
     assert "is open staleness_gepo: " in text
-    assert "is open sampler_delay: with the trainer: How much does a stale sampler cost GRPO, GSPO and GEPO?" in text
+    assert "is open sampler_delay: with the trainer: How much does an old sampler cost GRPO, GSPO and GEPO?" in text
     assert "gepo: not seen at this scale (1), not decided (1); `rljax claims sampler_delay` has the table" in text
 
 
