@@ -16,8 +16,8 @@ changes are random spaces; the papers use paraphrases and prompts that suggest a
 
 It writes OUT.json and OUT.md: greedy accuracy on held-out problems before and after their prompts change, and the share of equal
 answers (`rljax eval RUN --perturb spaces`), all of the last checkpoint. The changes of training and held-out prompts are of the
-same kind. The number of steps and the weight followed single runs with another seed: after 120 steps with weights of 0.1, 0.3 and 1, the
-accuracy with original prompts was 74, 72 and 46 %.
+same kind. The number of steps and the weight followed single runs with another seed: after 120 steps with weights of 0.1, 0.3 and
+1, the accuracy with original prompts was 74, 72 and 46 %.
 """
 
 from collections.abc import Mapping, Sequence
