@@ -214,8 +214,8 @@ def agreement(number: str, order: Sequence[str], *, tie: float) -> Callable[[Arm
     return statistic
 
 
-def over_seeds(values: Sequence[float] | np.ndarray) -> Interval:
-    """Mean over seeds with its t interval; no interval with fewer than `FEWEST_SEEDS`.
+def over_seeds(values: Sequence[float] | np.ndarray, *, fewest: int = FEWEST_SEEDS) -> Interval:
+    """Mean over seeds with its t interval; no interval with fewer than `fewest` seeds.
 
     Example:
         >>> over_seeds([1.0, 2.0, 3.0, 4.0, 5.0]).text(), over_seeds([1.0, 2.0]).text()
@@ -224,7 +224,7 @@ def over_seeds(values: Sequence[float] | np.ndarray) -> Interval:
     seeds = [float(value) for value in values]
     if not seeds:
         return Interval(math.nan, math.nan, math.nan, 0)
-    if len(seeds) < FEWEST_SEEDS:
+    if len(seeds) < fewest:
         return Interval(mean(seeds), math.nan, math.nan, len(seeds))
     half = float(stats.t.ppf(0.975, len(seeds) - 1)) * stdev(seeds) / math.sqrt(len(seeds))
     return Interval(mean(seeds), mean(seeds) - half, mean(seeds) + half, len(seeds))

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
-from lab.claims import over_seeds, verdict_of
+from lab.claims import FEWEST_SEEDS, over_seeds, verdict_of
 from rljax.files import atomic_write
 from rljax.machine import usable_processors
 
@@ -85,17 +85,18 @@ def write_page(file: Path, command: str, caption: str, report: str, *, machine: 
     file.with_suffix(".md").write_text(f"`{command}` ({origin}): {caption}\n\n{report}", encoding="utf-8")
 
 
-def share_text(shares: Mapping[int, float]) -> str:
+def share_text(shares: Mapping[int, float], *, fewest: int = FEWEST_SEEDS) -> str:
     """Format the mean of a share over seeds in percent, with its 95 % t interval if there are enough seeds.
 
     Args:
         shares: the share of each seed.
+        fewest: smallest number of seeds with an interval.
 
     Example:
         >>> share_text({0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4, 4: 0.5}), share_text({0: 0.1, 1: 0.2})
         ('30.0 % (10.4 to 49.6)', '15.0 %')
     """
-    value, low, high, _ = over_seeds([*shares.values()])
+    value, low, high, _ = over_seeds([*shares.values()], fewest=fewest)
     if math.isnan(value):
         return "-"
     return f"{100 * value:.1f} %" if math.isnan(low) else f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"

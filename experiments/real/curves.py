@@ -31,6 +31,8 @@ CURVES = {"sampled": "accuracy", "entropy": "entropy", "length": "response_lengt
 ON_ACCELERATORS = {"scan_layers": True, "remat": "full"}
 """Settings on accelerators, where compiling the layers one by one takes longer than the steps; the results are the same."""
 Rows = Sequence[Mapping[str, Any]]
+mean_text = partial(share_text, fewest=3)
+"""Formats the mean of a share over seeds, with an interval from three seeds on: a run on a pretrained model takes long."""
 
 
 @dataclass(frozen=True)
@@ -169,13 +171,13 @@ def report(experiment: Experiment, rows: Rows) -> str:
         "| --- |" + " --- |" * (len(shown) + 2),
     ]
     for arm, own in arms_of(experiment, rows).items():
-        cells = [share_text({row["seed"]: row["accuracy"][step] for row in own}) for step in shown]
+        cells = [mean_text({row["seed"]: row["accuracy"][step] for row in own}) for step in shown]
         minutes = np.mean([row["seconds"] for row in own]) / 60
         lines.append(f"| {arm} | {len(own)} | {' | '.join(cells)} | {minutes:.0f} |")
     for name in experiment.measures:
         lines += ["", f"Share of held-out responses: {name}.", "", "| arm | before | after |", "| --- | --- | --- |"]
         for arm, own in arms_of(experiment, rows).items():
-            cells = [share_text({row["seed"]: row["shares"][name][place] for row in own}) for place in (0, 1)]
+            cells = [mean_text({row["seed"]: row["shares"][name][place] for row in own}) for place in (0, 1)]
             lines.append(f"| {arm} | {' | '.join(cells)} |")
     first = rows[0]
     lines += [
@@ -213,7 +215,7 @@ def report_by_tokens(experiment: Experiment, rows: Rows, parts: int = 4) -> str:
         "| --- |" + " --- |" * parts,
     ]
     for arm, own in arms_of(experiment, rows).items():
-        cells = [share_text({row["seed"]: at_tokens(row, tokens) for row in own}) for tokens in shown]
+        cells = [mean_text({row["seed"]: at_tokens(row, tokens) for row in own}) for tokens in shown]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -265,8 +267,8 @@ def write_results(experiment: Experiment, file: Path, rows: Rows) -> None:
     write_page(
         file,
         f"python experiments/real/{experiment.name}.py --arms {arms} --seeds {' '.join(map(str, seeds))}",
-        f"{experiment.caption}, mean over the seeds with a 95 % t interval. The weights were dequantized from 4 bits, so they are "
-        f"near, but not equal to, those of {HUB}.",
+        f"{experiment.caption}, mean over the seeds with a 95 % t interval, from three seeds on. The weights were dequantized from "
+        f"4 bits, so they are near, but not equal to, those of {HUB}.",
         text,
         machine=rows[-1].get("made_on"),
     )

@@ -168,7 +168,7 @@ DEFAULT_SHARD_BYTES = byte_count(MAX_SHARD_SIZE)
 
 
 def on_host(array: Array | np.ndarray) -> Shaped[np.ndarray, "..."]:
-    """Copy an array that this process can address to the host."""
+    """Copy an array to the host; this process must hold all of it."""
     return np.asarray(jax.device_get(array))
 
 

@@ -91,7 +91,7 @@ def _check_turns(
 
 @cache_results
 def _wrap_functions(decoder: Decoder, budget: int) -> tuple[Callable, ...]:
-    """Wrap the decoder's functions so that each takes only arrays and returns a pair; `begin` with full room, and with none."""
+    """Wrap the decoder's functions so that each takes only arrays and returns a pair: `begin` with full room and with none."""
 
     def weights(params: Params) -> tuple:
         return None, decoder.weights(params)

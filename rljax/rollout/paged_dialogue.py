@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from rljax.models import Params, TurnDecoder
-from rljax.models.language_model import map_cache
+from rljax.models.attention import map_slots_of
 from rljax.models.paged_cache import (
     PAGE,
     PagedPrompts,
@@ -109,7 +109,8 @@ def read_paged_turns(
     copies = jax.vmap(partial(copy_out_of_pages, blocks=blocks))(by_device(state, devices), local)
     copies = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), copies)  # a row is on one device, and 0 on the others
     logits, cache = turns.extend(params, tokens, first, count, copies)
-    return Prompts(logits, PagedPrompts(map_cache(in_blocks, cache), first + count, first // PAGE))
+    read = tuple(map_slots_of(in_blocks, layer) for layer in cache)
+    return Prompts(logits, PagedPrompts(read, first + count, first // PAGE))
 
 
 class PagedDialogue(TurnQueue):

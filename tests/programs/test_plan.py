@@ -18,6 +18,7 @@ from rljax.cli import main, parse
 from rljax.cli.plan import simulate_devices
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, abstract_params, count_parameters, transformer_policy
+from rljax.models.paged_cache import PAGE
 from rljax.parallel import make_mesh
 from rljax.programs import compiled_updates, plan
 from rljax.programs.compiled_updates import (
@@ -43,6 +44,7 @@ from rljax.programs.roofline import (
     update_flops,
 )
 from rljax.programs.smaller_runs import changes_to_try, cheaper_remat
+from rljax.rollout.paged import pool_sizes
 from rljax.training import setup
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import (
@@ -400,11 +402,12 @@ def test_the_plan_of_an_environment_counts_the_rows_that_read_turns(share):
     """They are copied: an eighth of the rows, at least eight; out of pages and back, twice."""
     shape, mesh = replace(SHAPE, layers=1), make_mesh(1, 1)
     config = CONFIG.replace(paged_cache=share, prompts=16, max_response_tokens=108, decode_slots=64)
-    one, turns = (make_plan(each, shape, mesh, 20, room=10**9) for each in (config, config.replace(environment="guessing")))
-    whole, read = 2 * 128 * 64 * 4, 16 * 20 * 2 * 64 * 4
-    copies = {None: 8 * whole - read, 0.5: 2 * 8 * whole}[share]
-    assert (one.rows, turns.rows) == (64, 64)
-    assert turns.cache - one.cache == pytest.approx(copies, rel=0.3)
+    plan = make_plan(config.replace(environment="guessing"), shape, mesh, 20, room=10**9)
+    token, whole = 2 * 64 * 4, 2 * 128 * 64 * 4
+    sizes = pool_sizes(64, 20, 108, 54, 4)
+    held = 64 * whole if share is None else (sizes.shared + sizes.own) * PAGE * token
+    assert plan.rows == 64
+    assert plan.cache == pytest.approx(held + (1 if share is None else 2) * 8 * whole, rel=0.01)
 
 
 def test_a_run_that_does_not_fit_is_refused_before_weights_are_initialized(monkeypatch):
