@@ -1,4 +1,4 @@
-"""Checkpoints on disk: writing, reading, retention, and the checks that they are complete."""
+"""Checkpoints on disk: writing, reading, retention, and checks that they are complete."""
 
 from rljax.lazy import lazy_names
 

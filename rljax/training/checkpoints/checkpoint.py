@@ -1,8 +1,8 @@
 """Orbax checkpoints: the training state, the history of the prompts, surplus groups, and evaluation results.
 
 A folder contains the newest checkpoints of one kind, "last" or "best", numbered in the order of the saves. Each has a manifest, and
-the newest complete one is read. The reference policy is a separate item. Most references never change after the beginning of RL, so
-the checkpoints of a run share its files through hard links, or copies if the disk does not support links.
+a reader takes the newest complete checkpoint. The reference policy is a separate item, because in most runs it does not change
+during RL: the checkpoints of a run then share its files through hard links, or copies if the disk does not support links.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ LAST, BEST = "last", "best"
 
 
 ENOUGH_JUDGED = 0.9
-"""Two evaluations are compared by their metric if each judged at least this fraction of the answers that the other judged."""
+"""Two evaluations are compared by their metric only if each judged at least this fraction of the number that the other judged."""
 
 
 class Quality(NamedTuple):
@@ -69,7 +69,7 @@ class Quality(NamedTuple):
     reward: float
     """Mean reward of the answers that have one."""
     judged: int | None = None
-    """Number of answers that were judged; this and the next three fields are None in runs of earlier versions."""
+    """Number of judged answers; this and the next three fields are None in checkpoints of earlier versions."""
     answers: int | None = None
     """Total number of answers."""
     metric: str | None = None
@@ -78,9 +78,10 @@ class Quality(NamedTuple):
     """Value of this metric."""
 
     def beats(self, best: "Quality") -> bool:
-        """Return True if this evaluation is at least as good as the best one before it; the newer one wins a tie.
+        """Return True if this evaluation is at least as good as the best earlier one.
 
-        An evaluation in which far fewer answers were judged always loses, because those few answers may be the easy ones.
+        An evaluation with far fewer judged answers loses, because those few answers may be the easy ones. The newer evaluation
+        wins if the earlier one has another metric or no reward.
 
         Example:
             >>> most = Quality(0.9, 0.9, judged=10, answers=10, metric="accuracy", score=0.9)
@@ -101,7 +102,7 @@ class Quality(NamedTuple):
 
     @property
     def counts(self) -> str:
-        """Counts of correct, judged and unjudged answers in words; empty if all were judged.
+        """Text with the numbers of correct, judged and unjudged answers; empty if all were judged.
 
         Example:
             >>> Quality(1.0, 1.0, judged=1, answers=10).counts, Quality(1.0, 1.0, judged=4, answers=4).counts
@@ -125,10 +126,10 @@ class Quality(NamedTuple):
 
 
 def quality_of(metrics: Mapping[str, float], metric: str) -> Quality:
-    """Return the result of a held-out evaluation.
+    """Build the result of a held-out evaluation from its metrics.
 
     Args:
-        metrics: averages over its answers, from `rljax.evaluation.greedy.Evaluation.metrics`.
+        metrics: averages over the answers, from `rljax.evaluation.greedy.Evaluation.metrics`.
         metric: name of the metric that decides which checkpoint is best.
 
     Raises:
@@ -143,7 +144,7 @@ def quality_of(metrics: Mapping[str, float], metric: str) -> Quality:
 
 
 class Notes(NamedTuple):
-    """Results of the held-out evaluations so far; None before the first one."""
+    """Results of the held-out evaluations so far; they are None before the first evaluation."""
 
     quality_before: Quality | None = None
     """Result before RL."""
@@ -157,7 +158,7 @@ class Notes(NamedTuple):
     """Whether the evaluation after the last step failed; a resumed run repeats it first."""
 
     def evaluated(self, quality: Quality, step: int) -> "Notes":
-        """Return the notes after an evaluation. The first evaluation of a run is the one before RL."""
+        """Return the notes with a new result added. The first evaluation of a run is the one before RL."""
         notes = self._replace(quality=quality)
         if notes.quality_before is None:
             notes = notes._replace(quality_before=quality)
@@ -186,7 +187,7 @@ class Checkpoint(NamedTuple):
     notes: Notes = Notes()
     """Results of the held-out evaluations."""
     journal: Mapping[str, Sequence[Sequence[Any]]] = MappingProxyType({})
-    """Records that options made between steps, as JSON, by the option's name."""
+    """Name of an option of the run -> the records that the option made between steps, as JSON."""
 
 
 class DamagedCheckpoint(NamedTuple):
@@ -198,7 +199,7 @@ class DamagedCheckpoint(NamedTuple):
     """What is wrong with it, in words."""
 
     def __str__(self) -> str:
-        """Say which checkpoint is damaged, and what is wrong with it."""
+        """Return the path of the checkpoint and its fault."""
         return f"{self.path}: {self.fault}."
 
 
@@ -208,9 +209,9 @@ class Restoration(NamedTuple):
     checkpoint: Checkpoint
     """The newest complete checkpoint."""
     file_states: dict[str, FileState]
-    """Lengths and digests of the files of the run folder when it was saved."""
+    """Lengths and digests of the run folder's files when the checkpoint was saved."""
     damaged: tuple[DamagedCheckpoint, ...] = ()
-    """Newer checkpoints that are not complete; known to the first host only."""
+    """Newer checkpoints that are not complete; empty on all hosts but the first."""
 
 
 UNCOPIED = ocp.type_handlers.create_type_handler_registry(
@@ -223,15 +224,15 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False, most_
     """Make the Orbax manager of a folder of checkpoints.
 
     Args:
-        folder: the checkpoints of one kind.
-        writes: whether it will save. Only then may it remove an unfinished save, which for a reader may be a save in progress.
+        folder: folder with the checkpoints of one kind.
+        writes: whether the manager will save. A reader must not remove unfinished saves, which may still be in progress.
         partial: whether only a part of the state will be read.
-        most_bytes: size of the largest array to save. Orbax keeps arrays until they are written; this limits how many it keeps.
+        most_bytes: bytes of the largest array to save. Orbax keeps at most about this many bytes of arrays not yet written.
     """
     own: dict[str, Any] = {"type_handler_registry": UNCOPIED} if jax.process_count() == 1 else {}
     trees = {"save_concurrent_gb": most_bytes // 10**9 + 1, **own}
     options = ocp.CheckpointManagerOptions(
-        max_to_keep=None,  # `prune` removes the old ones, after the manifest of the new one is written
+        max_to_keep=None,  # `prune` removes old checkpoints once the new one has its manifest
         create=writes,
         enable_async_checkpointing=writes and jax.process_count() > 1,  # a single process saves in its own thread
         cleanup_tmp_directories=writes,
@@ -247,23 +248,23 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False, most_
 
 
 def save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, FileState]) -> None:
-    """Write a checkpoint into `folder`, next to the older ones. If this fails, nothing is left behind.
+    """Write a checkpoint into `folder`, next to the older ones. A save that fails leaves no files behind.
 
     Args:
-        folder: the checkpoints of one kind.
+        folder: folder with the checkpoints of one kind.
         checkpoint: the checkpoint to write.
-        file_states: lengths and digests of the files of the run folder now; a resumed run cuts them there.
+        file_states: current lengths and digests of the run folder's files; a resumed run truncates them to these lengths.
     """
     begin_save(folder, checkpoint, file_states)()
 
 
 def begin_save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, FileState]) -> Callable[[], None]:
-    """Begin a `save`; all processes call it together. With several processes, this only
-    copies their arrays, which may be donated afterwards.
+    """Begin a `save`; all processes call it together. With several processes, this only copies the arrays, which the caller may
+    donate afterwards.
 
     Returns:
-        A function that finishes the save: it waits for the disk, and completes the checkpoint. It may be called in a thread,
-        because it synchronizes the processes without using their devices; the first process knows when the checkpoint is complete.
+        A function that waits for the disk and completes the checkpoint. Each process may call it in a thread, because it
+        synchronizes the processes without using their devices. The checkpoint is complete when it returns in the first process.
     """
     notes = checkpoint.notes._asdict() | {
         "phase": int(checkpoint.state.phase),
@@ -292,7 +293,7 @@ def begin_save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, F
         manager.save(number, args=ocp.args.Composite(**items), force=True)
         stack.pop_all()
 
-    def end() -> None:
+    def finish() -> None:
         with remove_on_error(folder, number):
             with quiet_orbax(), manager:
                 manager.wait_until_finished()
@@ -301,17 +302,17 @@ def begin_save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, F
                     link_reference(source, folder / str(number))
                 write_manifest(folder / str(number), *(rows for _, rows in found))
 
-    return end
+    return finish
 
 
 def find_abandoned(folder: Path, best_step: int | None) -> list[DamagedCheckpoint]:
-    """Find best checkpoints that were saved after the checkpoint being resumed, if the earlier best one still exists.
+    """Find best checkpoints saved after the checkpoint being resumed. Return none if the earlier best one no longer exists.
 
     Args:
-        folder: the best checkpoints, all of them complete.
+        folder: folder with the best checkpoints, which must all be complete.
         best_step: RL step of the best evaluation up to the checkpoint being resumed.
     """
-    # Not with Orbax, whose manager waits for all processes: only the first host calls this function.
+    # This does not use Orbax, whose manager waits for all processes, because only the first host calls this function.
     notes = {number: read_json(folder / str(number) / "notes" / "metadata") for number in numbers_in(folder)}
     steps = {number: found["best_step"] for number, found in notes.items()}
     if best_step is None or best_step not in steps.values():
@@ -324,15 +325,15 @@ def find_abandoned(folder: Path, best_step: int | None) -> list[DamagedCheckpoin
 def quiet_orbax() -> Generator[None]:
     """Hide the tracebacks of Orbax's threads, because their errors are also raised."""
 
-    def is_other(record: logging.LogRecord) -> bool:
+    def is_not_from_orbax(record: logging.LogRecord) -> bool:
         return f"{os.sep}orbax{os.sep}" not in record.pathname
 
     logger = logging.getLogger("absl")
-    logger.addFilter(is_other)
+    logger.addFilter(is_not_from_orbax)
     try:
         yield
     finally:
-        logger.removeFilter(is_other)
+        logger.removeFilter(is_not_from_orbax)
 
 
 def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
@@ -340,10 +341,10 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
 
     Args:
         folder: folder that `save` wrote to.
-        like: phase of the run -> a placed state of that phase, with the shapes, dtypes and shardings to restore to.
+        like: function: phase of the run -> a placed state of that phase, with the shapes, dtypes and shardings to restore to.
 
     Raises:
-        InputError: no checkpoint is complete, or it has the state of another model, optimizer or version.
+        InputError: no checkpoint is complete, or the newest complete one is of another model, optimizer or version.
     """
     number, damaged = newest_complete(folder)
     with quiet_orbax(), _manager(folder) as manager:
@@ -354,8 +355,8 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
         if remedies:  # the format of version 0.2
             journal["remedies"] = remedies
         saved = manager.item_metadata(number)
-        own = dict(saved["state"])
-        earlier = is_earlier(own)
+        saved_state = dict(saved["state"])
+        earlier = is_earlier(saved_state)
         if earlier:
             state = to_earlier(state)
         wanted = {
@@ -363,13 +364,13 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
             "history": ocp.args.StandardRestore(_abstract(saved["history"])),
         }
         if notes.pop(REFERENCE, None) is not None:  # absent in earlier versions, which saved the reference in the state
-            own[REFERENCE] = saved[REFERENCE]
+            saved_state[REFERENCE] = saved[REFERENCE]
             wanted["state"] = ocp.args.StandardRestore(state._replace(reference=None))
             wanted[REFERENCE] = ocp.args.StandardRestore(state.reference)
-        check_same_state(folder, own, state)
+        check_same_state(folder, saved_state, state)
         if saved.get("carried") is not None:
             wanted["carried"] = ocp.args.StandardRestore(_abstract(saved["carried"]))
-        with reject_structures(folder, own, state):
+        with reject_structures(folder, saved_state, state):
             found = manager.restore(number, args=ocp.args.Composite(**wanted))
     carried = from_dict(found["carried"]) if "carried" in wanted else None
     state = found["state"]._replace(reference=found[REFERENCE]) if REFERENCE in wanted else found["state"]
@@ -381,7 +382,7 @@ def restore(folder: Path, like: Callable[[int], TrainState]) -> Restoration:
 def restore_params(
     folder: Path, like: PyTree[jax.Array | jax.ShapeDtypeStruct], *, within: tuple[str, ...] = ("params",)
 ) -> Params:
-    """Read only the policy's parameters, or the parameters of another model in the state.
+    """Read only the parameters of the policy, or of another model in the state.
 
     Args:
         folder: folder that `save` wrote to.
@@ -395,15 +396,15 @@ def restore_params(
     for passed_over in damaged:
         print(f"note: an older checkpoint is used instead of {passed_over}", file=sys.stderr)
 
-    def inside(tree: PyTree) -> PyTree:
+    def nest(tree: PyTree) -> PyTree:
         return reduce(lambda part, name: {name: part}, reversed(within), tree)
 
     with quiet_orbax(), _manager(folder, partial=True) as manager:
         state = manager.item_metadata(number)["state"]
-        saved = inside(reduce(lambda part, name: dict(part)[name], within, state))
-        check_same_state(folder, saved, inside(like))
-        # Keep the saved tree's containers: Orbax restores a part of a state into dicts and lists, but not into all pytrees.
-        leaves = {path_names(path): leaf for path, leaf in tree_leaves_with_path(inside(like))}
+        saved = nest(reduce(lambda part, name: dict(part)[name], within, state))
+        check_same_state(folder, saved, nest(like))
+        # Keep the saved tree's containers, because Orbax can restore a part of a state only into dicts and lists.
+        leaves = {path_names(path): leaf for path, leaf in tree_leaves_with_path(nest(like))}
         wanted = tree_map_with_path(lambda path, _: leaves[path_names(path)], saved)
         arguments = ocp.args.PyTreeRestore(
             item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True
@@ -417,7 +418,7 @@ def newest_complete(folder: Path) -> tuple[int, tuple[DamagedCheckpoint, ...]]:
     """Find the newest complete checkpoint in `folder`.
 
     Returns:
-        Its number, and the newer checkpoints that are not complete; only the first host searches, so only it knows the latter.
+        The checkpoint's number, and the newer, incomplete checkpoints; the latter are empty on all hosts but the first.
 
     Raises:
         InputError: there is no complete checkpoint; the message says why.
@@ -429,7 +430,7 @@ def newest_complete(folder: Path) -> tuple[int, tuple[DamagedCheckpoint, ...]]:
 
 
 def _search(folder: Path) -> tuple[int, tuple[DamagedCheckpoint, ...]]:
-    """Search for `newest_complete` on this host."""
+    """Return what `newest_complete` returns, after a search on this host only."""
     damaged = find_damaged(folder)
     passed_over = {int(path.name) for path, _ in damaged}
     complete = [number for number in numbers_in(folder) if number not in passed_over]
@@ -437,8 +438,8 @@ def _search(folder: Path) -> tuple[int, tuple[DamagedCheckpoint, ...]]:
         return max(complete), damaged
     if not damaged:
         raise InputError(
-            f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Run its first command again, with "
-            "--resume auto."
+            f"There is no checkpoint in {str(folder)!r}: the run ended before it wrote one. Repeat the command that started the "
+            "run, with --resume auto."
         )
     faults = " ".join(map(str, damaged))
     raise InputError(f"No checkpoint in {str(folder)!r} is complete. {faults} Restore the files, or start a new run.")
@@ -456,18 +457,18 @@ def find_damaged(folder: Path) -> tuple[DamagedCheckpoint, ...]:
 
 
 def set_aside(damaged: Collection[DamagedCheckpoint]) -> list[str]:
-    """Move incomplete checkpoints out of the way of later saves, into `damaged/` next to their folder.
+    """Move checkpoints that cannot be used into `damaged/` next to their folder, out of the way of later saves.
 
     Returns:
-        Messages that say what was moved, where and why.
+        A message for each of them: what was moved, where to, and why.
     """
     moves = []
     for path, fault in damaged:
-        place = path.parent.parent / "damaged" / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}"
-        place.parent.mkdir(exist_ok=True)
-        path.rename(place)
+        target = path.parent.parent / "damaged" / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}"
+        target.parent.mkdir(exist_ok=True)
+        path.rename(target)
         moves.append(
-            f"{path} is damaged: {fault}. It is now in {place}, which can be deleted; the run continues from an earlier one."
+            f"{path} is damaged: {fault}. It is now in {target}, which can be deleted; the run continues from an earlier one."
         )
     return moves
 
@@ -480,7 +481,7 @@ def _abstract(metadata: PyTree) -> PyTree:
 NOTES = "notes"
 """Name of the checkpoint item with the results of evaluations."""
 REFERENCE = "reference"
-"""Name of the checkpoint item with the reference policy, and of the entry in its notes with the hash of the contents."""
+"""Name of the checkpoint item with the reference policy, and of the entry of the notes with the hash of this policy's arrays."""
 
 
 def content_hash(params: Params | HostParams) -> str:
@@ -493,8 +494,8 @@ def content_hash(params: Params | HostParams) -> str:
     digest = hashlib.sha256()
     for path, leaf in tree_leaves_with_path(params):
         digest.update(repr((path_names(path), leaf.shape, str(leaf.dtype))).encode())
-        whole = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
-        for index, part in [("", leaf)] if whole else [(shard.index, shard.data) for shard in leaf.addressable_shards]:
+        is_local = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+        for index, part in [("", leaf)] if is_local else [(shard.index, shard.data) for shard in leaf.addressable_shards]:
             digest.update(repr(index).encode())
             digest.update(np.ascontiguousarray(part).view(np.uint8).data)
     own = np.frombuffer(digest.digest(), np.uint8)
@@ -502,22 +503,21 @@ def content_hash(params: Params | HostParams) -> str:
 
 
 def find_same_reference(folder: Path, wanted: str) -> list[tuple[Path, Rows]]:
-    """Find a checkpoint that has this reference; runs on this host only.
+    """Find a checkpoint of the run that contains the reference with this hash; runs on this host only.
 
     Args:
-        folder: the checkpoints of one kind; those of other kinds are next to it.
-        wanted: hash of the reference's contents.
+        folder: folder with the checkpoints of one kind; the folders of the other kinds next to it are searched too.
+        wanted: `content_hash` of the reference.
 
     Returns:
-        The checkpoint, and the manifest rows of the reference's files, which match the files (with several processes, only the
-        lengths are compared); empty if there is no such checkpoint.
+        The checkpoint and the manifest rows of its reference's files, after comparing these rows with the files (with several
+        processes, only the lengths); empty if there is no such checkpoint.
     """
     for checkpoint in sorted(path.parent for path in folder.parent.glob(f"*/*/{MANIFEST}")):
         if intact_rows(checkpoint, NOTES) is None or read_json(checkpoint / NOTES / "metadata").get(REFERENCE) != wanted:
             continue
-        rows = intact_rows(
-            checkpoint, REFERENCE, by_hash=jax.process_count() == 1
-        )  # hashing would make the other processes wait
+        # With several processes, the others would wait while this one hashes.
+        rows = intact_rows(checkpoint, REFERENCE, by_hash=jax.process_count() == 1)
         if rows is not None:
             return [(checkpoint, rows)]
     return []
@@ -526,9 +526,9 @@ def find_same_reference(folder: Path, wanted: str) -> list[tuple[Path, Rows]]:
 def link_reference(source: Path, checkpoint: Path) -> None:
     """Link the reference of one checkpoint into another."""
     for file in sorted((source / REFERENCE).rglob("*")):
-        place = checkpoint / file.relative_to(source)
+        target = checkpoint / file.relative_to(source)
         if file.is_dir():
-            place.mkdir(parents=True)
+            target.mkdir(parents=True)
         else:
-            place.parent.mkdir(exist_ok=True)
-            link(file, place)
+            target.parent.mkdir(exist_ok=True)
+            link(file, target)

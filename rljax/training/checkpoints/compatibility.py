@@ -1,4 +1,4 @@
-"""Reject checkpoints that do not match this run's state, before and while Orbax reads them; convert those of version 0.2."""
+"""Reject checkpoints that do not match this run's state, before and while Orbax reads them; convert checkpoints of version 0.2."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from rljax.text import shorten
 from rljax.training.state import TrainState
 
 ARGUMENT_OF_FIELD = MappingProxyType({"opt_state": "optimizer", "params": "policy"})
-"""Field of the state -> the argument of `rljax.train` that decides its structure."""
+"""Field of the state -> the argument of `rljax.train` that determines the field's structure."""
 EARLIER_VERSION = "An earlier version of rljax saved this checkpoint: continue with that version, or start a new run."
 LONGEST_STRUCTURE = 120
 """Maximum number of characters of a structure that a message shows."""
@@ -42,7 +42,7 @@ class EarlierState(NamedTuple):
 
 
 OPTIONS = MappingProxyType({"anchor": "fisher_anchor", "remembered": "reward_history", "kl_coefficient": "kl_coefficient"})
-"""Field of an `EarlierState` -> name of the option that has its arrays now."""
+"""Field of an `EarlierState` -> name of the option that now stores the field's arrays."""
 
 
 def is_earlier(saved: Mapping[str, object]) -> bool:
@@ -54,7 +54,7 @@ def to_earlier(state: TrainState) -> EarlierState:
     """Convert a state, or its shapes, to the fields of version 0.2.
 
     Raises:
-        InputError: it has an option that version 0.2 saved in another way.
+        InputError: the state has an option that has no field in version 0.2.
     """
     fields = state._asdict()
     options = fields.pop("options")
@@ -79,7 +79,7 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
     """Reject a checkpoint whose arrays do not match this run's state.
 
     Raises:
-        InputError: arrays differ. The message names the first one, and whether the policy or the optimizer is the cause.
+        InputError: arrays differ. The message names the first of them, and whether the policy or the optimizer is the cause.
     """
     saved_shapes, own_shapes = _shapes(dict(saved)), _shapes(like)
     names = {*saved_shapes, *own_shapes}
@@ -99,7 +99,7 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
 
 @contextmanager
 def reject_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[None]:
-    """Reject a checkpoint with the arrays of this run's state but another structure, which Orbax finds while it reads.
+    """Reject a checkpoint that has the arrays of this run's state in another structure, as Orbax finds while it reads them.
 
     Raises:
         InputError: the structures differ. If the optimizer or the policy is the cause, the message names the first difference;
@@ -110,21 +110,21 @@ def reject_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[No
     except ValueError as error:
         if "tree structures do not match" not in str(error):
             raise
-        place = _first_difference(dict(saved), serialize_tree(like, keep_empty_nodes=True))
-        argument = ARGUMENT_OF_FIELD.get(place.path[0]) if place is not None and place.path else None
-        if place is None or argument is None:
+        first = _first_difference(dict(saved), serialize_tree(like, keep_empty_nodes=True))
+        argument = ARGUMENT_OF_FIELD.get(first.path[0]) if first is not None and first.path else None
+        if first is None or argument is None:
             raise InputError(
                 f"The checkpoint in {str(folder)!r} has different fields from the state of this run. {EARLIER_VERSION}"
             ) from error
         raise InputError(
             f"{argument}: the checkpoint in {str(folder)!r} can only be restored into a state like the one that was saved; "
-            f"{'/'.join(place.path)!r} has the structure {_brief(place.saved)} in the checkpoint and {_brief(place.own)} now. Pass "
+            f"{'/'.join(first.path)!r} has the structure {_brief(first.saved)} in the checkpoint and {_brief(first.own)} now. Pass "
             f"the same {argument} as when the run was started."
         ) from error
 
 
-class _Place(NamedTuple):
-    """The first place where two trees differ, and the entry of each tree at this place."""
+class _Difference(NamedTuple):
+    """A difference between two trees: its path, and the entry of each tree at this path."""
 
     path: tuple[str, ...]
     saved: object
@@ -132,21 +132,21 @@ class _Place(NamedTuple):
 
 
 def _entries(node: object) -> dict[str, object] | None:
-    """Return the entries of a container by name; None for an array, and for None and empty containers, which Orbax mixes up."""
+    """Return a container's entries by name; None for an array, for None and for an empty container (Orbax mixes up the latter)."""
     if isinstance(node, Mapping):
         return {str(name): entry for name, entry in node.items()} or None
     if isinstance(node, list | tuple) and node:
-        return {str(place): entry for place, entry in enumerate(node)}
+        return {str(index): entry for index, entry in enumerate(node)}
     return None
 
 
-def _first_difference(saved: object, own: object, path: tuple[str, ...] = ()) -> _Place | None:
-    """Return the outermost place where the containers differ; None if they are equal."""
+def _first_difference(saved: object, own: object, path: tuple[str, ...] = ()) -> _Difference | None:
+    """Return the first difference between the containers of two trees; None if the containers are equal."""
     entries, others = _entries(saved), _entries(own)
     if entries is None or others is None or entries.keys() != others.keys():
-        return None if entries is others else _Place(path, saved, own)
-    places = (_first_difference(entries[name], others[name], (*path, name)) for name in entries)
-    return next((place for place in places if place is not None), None)
+        return None if entries is others else _Difference(path, saved, own)
+    differences = (_first_difference(entries[name], others[name], (*path, name)) for name in entries)
+    return next((difference for difference in differences if difference is not None), None)
 
 
 def _brief(node: object) -> str:

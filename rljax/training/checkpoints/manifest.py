@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint, written last, with the length and SHA-256 of each file; and the rules for keeping checkpoints.
+"""The manifest of a checkpoint, with the length and SHA-256 of each file, and the rules for keeping checkpoints.
 
-A checkpoint is complete if its manifest exists and all files match it. A process killed in the middle of a save, a full
-disk, a lost file or a flipped bit is therefore noticed before anything is read.
+The manifest is written last: a checkpoint is complete if its manifest exists and all files match it. An interrupted save, a full
+disk, a lost file or a flipped bit is therefore detected before the checkpoint is used.
 """
 
 import hashlib
@@ -50,11 +50,11 @@ def _flushed_digest(path: Path) -> str:
 
 
 def write_manifest(checkpoint: Path, known: Rows = MappingProxyType({})) -> None:
-    """Write the manifest of a checkpoint whose other files are complete, after flushing these to the disk.
+    """Flush the files of a checkpoint to the disk, and then write its manifest. The files must be complete.
 
     Args:
         checkpoint: folder of the checkpoint.
-        known: manifest rows of files that need not be read.
+        known: manifest rows of files that need not be hashed.
     """
     for name in known:
         _flush(checkpoint / name)
@@ -66,12 +66,12 @@ def write_manifest(checkpoint: Path, known: Rows = MappingProxyType({})) -> None
 
 
 def intact_rows(checkpoint: Path, part: str, *, by_hash: bool = True) -> Rows | None:
-    """Return the manifest rows of the files in a subfolder of a checkpoint; None if a file has changed, or there are none.
+    """Return the manifest rows of the files in a subfolder of a checkpoint; None if there are none, or a file has changed.
 
     Args:
         checkpoint: folder of the checkpoint.
         part: name of the subfolder.
-        by_hash: whether to compare the content as well, not only the lengths.
+        by_hash: whether to compare the files' hashes in addition to their lengths.
     """
     try:
         rows = {name: row for name, row in _rows_of(checkpoint).items() if name.startswith(f"{part}/")}
@@ -81,7 +81,7 @@ def intact_rows(checkpoint: Path, part: str, *, by_hash: bool = True) -> Rows | 
 
 
 def fault_of(checkpoint: Path) -> str | None:
-    """Say why a checkpoint is not complete; None if it is complete.
+    """Explain why a checkpoint is not complete; None if it is complete.
 
     Example:
         >>> import tempfile
@@ -125,29 +125,29 @@ def _fault_of_file(name: str, path: Path | None, size: int, sha256: str, *, by_h
 
 
 class Retention(NamedTuple):
-    """The rule for which checkpoints of a kind are kept."""
+    """The rule for which checkpoints of one kind are kept."""
 
     max_to_keep: int = 2
     """Number of newest checkpoints to keep: if the newest is damaged, the one before it is used."""
     keep_period: int | None = None
-    """Also keep the checkpoint of every n-th RL step, in `step-N` next to the folder of the kind; None keeps no others."""
+    """If this is n, also keep the checkpoint of every n-th RL step, in `step-N` next to the folder of the kind."""
 
 
 def prune(folder: Path, step: int, keep: Retention) -> None:
     """Delete checkpoints that are not kept, and then copy the newest one to `step-N` if its step is a multiple of the period.
 
-    Only checkpoints with a manifest count toward the number to keep. An older one without a manifest was never complete, and is
-    deleted. The function may be called again after a failure.
+    Only checkpoints with a manifest count toward the number to keep. An older checkpoint without a manifest was never complete, and
+    is deleted. The function may be called again after a failure.
 
     Args:
-        folder: the checkpoints of one kind; the newest one is complete.
+        folder: folder with the checkpoints of one kind; the newest one must be complete.
         step: RL step of the newest checkpoint.
-        keep: the rule for which are kept.
+        keep: the rule for which checkpoints are kept.
     """
     newest, *older = sorted(numbers_in(folder), reverse=True)
     saved = [number for number in older if (folder / str(number) / MANIFEST).exists()]
     for number in set(older) - set(saved[: keep.max_to_keep - 1]):
-        # Without its manifest, a checkpoint whose deletion is interrupted does not look complete.
+        # Delete the manifest first, so that a checkpoint whose deletion is interrupted does not look complete.
         (folder / str(number) / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder / str(number))
     if keep.keep_period is not None and step and step % keep.keep_period == 0:
@@ -161,30 +161,30 @@ def numbers_in(folder: Path) -> list[int]:
 
 @contextmanager
 def remove_on_error(folder: Path, number: int) -> Generator[None]:
-    """Remove the files that a failed save of a checkpoint leaves behind; the first process does it."""
+    """If saving a checkpoint fails, remove the files written so far; only the first process removes them."""
     try:
         yield
     except BaseException:
         if is_first():
-            for part in (folder / str(number), *folder.glob(f"{number}.*")):
-                shutil.rmtree(part, ignore_errors=True)
+            for leftover in (folder / str(number), *folder.glob(f"{number}.*")):
+                shutil.rmtree(leftover, ignore_errors=True)
         raise
 
 
 def _copy_apart(checkpoint: Path, place: Path) -> None:
-    """Copy a checkpoint, with hard links if the disk supports them; an earlier copy at the place is replaced."""
-    part = place.with_name(f".unfinished-{secrets.token_hex(4)}")
+    """Copy a checkpoint to `place`, through hard links if the disk supports them; an earlier copy there is replaced."""
+    unfinished = place.with_name(f".unfinished-{secrets.token_hex(4)}")
     try:
-        for source in (checkpoint, *checkpoint.rglob("*")):  # `shutil.copytree` hides that the disk was full
-            target = part / source.relative_to(checkpoint)
+        for source in (checkpoint, *checkpoint.rglob("*")):  # `shutil.copytree` would hide a full disk
+            target = unfinished / source.relative_to(checkpoint)
             if source.is_dir():
                 target.mkdir(parents=True)
             else:
                 link(source, target)
         shutil.rmtree(place, ignore_errors=True)
-        part.rename(place)
+        unfinished.rename(place)
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
 
 
@@ -195,4 +195,4 @@ def link(source: Path, place: Path) -> None:
     except OSError as error:
         if no_room(error) is not None:
             raise
-        shutil.copy2(source, place)  # the disk does not support links
+        shutil.copy2(source, place)

@@ -1,10 +1,10 @@
-"""Write checkpoints in the background: the loop only waits for a copy of the state, and for an earlier save still in progress.
+"""Write checkpoints in the background. The loop waits only until the state is copied and the previous save has ended.
 
-On CPUs nothing is copied until an update changes the state, which then exists twice. The loop therefore waits until a large state
-is written.
+On CPUs the state is copied only when an update changes it, and then exists twice in memory. For a large state, the loop therefore
+waits until the state is written.
 
 Several processes begin a save together, and each finishes it in a thread. The threads synchronize without using the devices, whose
-computations must have the same order in all processes. A write that finds the disk full is repeated once there is room.
+computations must have the same order in all processes. A single process that finds the disk full waits for room and tries again.
 """
 
 import time
@@ -28,19 +28,19 @@ from rljax.training.interrupt import Interrupted
 RETRY_SECONDS = 10.0
 """Seconds between two attempts to write."""
 PAUSE_SECONDS = 0.1
-"""Seconds between two checks of whether the run should stop, while it waits."""
+"""Seconds between two checks of whether the run should stop, while a write waits for room."""
 
 
 class DiskWriter:
     """Repeats writes that fail because of a full disk, an exhausted quota or a read-only disk, until there is room.
 
-    A write that fails must leave nothing behind. Several threads may share one object.
+    A write that fails must leave no files behind. Several threads may share one object.
 
     Args:
         folder: folder of the run, for messages.
         tell: shows a warning.
         stopped: returns whether the run should stop.
-        hint: how to continue a run that was stopped.
+        hint: command that continues a stopped run.
         seconds: time between two attempts.
     """
 
@@ -64,10 +64,10 @@ class DiskWriter:
 
         Args:
             what: name of what is written, for messages, such as "the metrics".
-            write: writes it.
+            write: function that writes; it is called once per attempt.
 
         Raises:
-            Interrupted: the run was asked to stop while it waited; nothing was written.
+            Interrupted: a signal stopped the run while it waited; nothing was written.
             Exception: `write` failed for a reason other than a lack of room.
         """
         shown: str | None = None
@@ -122,14 +122,14 @@ class Save(NamedTuple):
 
 
 class Saver:
-    """Writes checkpoints in a background thread, one after the other. As a context manager it waits for the last one at its exit.
+    """Writes checkpoints in a background thread, one after the other. As a context manager, it waits for the last save at exit.
 
     Args:
         folder: folder of all checkpoints of a run.
-        keep: which checkpoints are kept, by kind.
+        keep: kind of checkpoint -> the rule for which of them are kept.
         disk: repeats a save that finds the disk full.
         tell: shows a warning.
-        waiting: returns a context that is entered while the loop waits for a save, for example to measure the time.
+        waiting: returns a context manager that is entered while the loop waits for a save, for example to measure the time.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Saver:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save")
         self._pending: Future[None] | None = None
         self._failed: Save | None = None
-        """The save that failed; only its arrays are kept once its thread has ended."""
+        """The last save, if it failed; the arrays of other saves are freed once they are written."""
 
     def __enter__(self) -> "Saver":
         """Return the saver."""
@@ -163,16 +163,16 @@ class Saver:
         except Exception as error:
             if not exception or exception[0] is None:
                 raise
-            if not isinstance(error, Interrupted):  # the failed write has been reported already
+            if not isinstance(error, Interrupted):  # the failure was already reported
                 self._tell(f"The last checkpoint could not be written: {error}")
         finally:
             self._pool.shutdown()
 
     @property
     def has_failed(self) -> bool:
-        """True if the last save has failed; the next one is then due, and `save` tries both.
+        """True if the last save failed; the caller should then call `save`, which also handles the failed save.
 
-        With several processes this is always False: they learn of a failure together, at the next save.
+        With several processes this is always False, because they detect a failure together, at the next save.
         """
         if jax.process_count() > 1 or self._pending is None or not self._pending.done():
             return False
@@ -181,8 +181,8 @@ class Saver:
     def save(self, which: str, checkpoint: Checkpoint, file_states: Mapping[str, FileState]) -> None:
         """Begin a save, after the previous one has ended. The arrays of the checkpoint may be donated afterwards.
 
-        If the previous save failed, wait for this one, and then retry the previous one if it was of another kind. With several
-        processes, which call this together, a failure in one ends all of them.
+        If the previous save failed, wait for this save, and then retry the previous one if it was of another kind. With several
+        processes, which must call this together, a failure in one process ends all of them.
 
         Args:
             which: kind of the checkpoint, which is the name of its folder.
@@ -191,22 +191,22 @@ class Saver:
 
         Raises:
             InputError: this process is not allowed to write files as large as the state.
-            Interrupted: the run was asked to stop while the previous save waited for room.
+            Interrupted: a signal stopped the run while the previous save waited for room.
             Exception: the previous save failed, and so did this one or the retry.
         """
         check_file_size(sum(leaf.nbytes for leaf in jax.tree.leaves(checkpoint.state)))
         if jax.process_count() > 1:
             self.wait()
-            end = checkpoints.begin_save(self._folder / which, checkpoint, file_states)
+            finish = checkpoints.begin_save(self._folder / which, checkpoint, file_states)
             step = int(checkpoint.state.step)
-            self._pending = self._pool.submit(self._end, which, step, end)
+            self._pending = self._pool.submit(self._finish, which, step, finish)
             return
         failed = self._take_failed()
-        # A host array from JAX keeps its contents when a buffer that it may share is donated.
+        # The host arrays may share buffers with the state, but keep their contents when these buffers are donated.
         self._begin(Save(which, checkpoint._replace(state=jax.device_get(checkpoint.state)), file_states))
         if shares_memory(checkpoint.state) and self._pending is not None:
             with self._waiting():
-                wait([self._pending])  # its failure is found at the next save, like any other
+                wait([self._pending])  # a failure is handled at the next save, as always
         if failed is not None:
             self.wait()
             if failed.which != which:
@@ -228,7 +228,7 @@ class Saver:
         """Wait for the previous save, and return it if it failed, after reporting the failure."""
         try:
             self.wait()
-        except Interrupted:  # it waited for room until the run was asked to stop; the next save would wait too
+        except Interrupted:  # the previous save waited for room until a signal; the next save would wait too
             raise
         except Exception as error:
             self._tell(f"A checkpoint could not be written: {error}. The state of this step is written now.")
@@ -239,7 +239,7 @@ class Saver:
         self._pending = self._pool.submit(self._write, save)
 
     def _write(self, save: Save) -> None:
-        """Write a checkpoint, then delete old ones, as two writes, so that a lack of room in the second repeats only that one."""
+        """Write a checkpoint and then prune, in two attempts: a full disk while pruning does not repeat the first write."""
         folder, step = self._folder / save.which, int(save.checkpoint.state.step)
         try:
             self._disk.attempt("the checkpoint", lambda: checkpoints.save(folder, save.checkpoint, save.file_states))
@@ -249,9 +249,9 @@ class Saver:
             self._failed = save
             raise
 
-    def _end(self, which: str, step: int, end: Callable[[], None]) -> None:
-        """Finish a save that all processes have begun together; a lack of room ends them."""
-        end()
+    def _finish(self, which: str, step: int, finish: Callable[[], None]) -> None:
+        """Finish a save that all processes have begun together; a full disk ends the run."""
+        finish()
         if is_first():
             self._prune(which, step)
 
