@@ -273,7 +273,7 @@ def test_a_run_and_a_plan_refuse_the_same_settings(tmp_path):
     ("change", "message"),
     [
         ({"kl_target": 0.0}, "kl_target is 0.0; it must be positive"),
-        ({"kl_gain": 0.1}, "kl_gain=0.1 is how fast to approach kl_target, but kl_target is not set"),
+        ({"kl_gain": 0.1}, "kl_gain=0.1 sets how fast to approach kl_target, but kl_target is not set"),
         ({"kl_target": 0.1, "kl_gain": 5.0}, "kl_gain is 5.0; it must be at least 0 and below 5"),
         ({"kl_target": 0.1, "kl_gain": -0.1}, "kl_gain is -0.1; it must be at least 0"),
         ({"reference_period": 0}, "reference_period is 0; it must be at least 1"),

@@ -311,7 +311,9 @@ def test_old_parameters_that_do_not_fit_into_memory_are_refused():
     mesh = make_mesh(1, 1, devices=jax.devices()[:1])
     policy = transformer_policy(make_shape(config.model, 16), eos=0, mesh=mesh)
     room = 2 * state_bytes(*state_shapes(config, algorithm, policy, mesh))
-    with pytest.raises(InputError, match=r"\(with old parameters of 300 steps, for sampler_delay=300\), and there is room"):
+    with pytest.raises(
+        InputError, match=r"\(with the parameters of 300 earlier steps, for sampler_delay=300\), and there is room"
+    ):
         check_room(config, algorithm, policy, mesh, room, options=shape_setup(config, algorithm, mesh, policy).options)
     one = config.replace(sampler_delay=1)
     check_room(one, algorithm, policy, mesh, room, options=shape_setup(one, algorithm, mesh, policy).options)

@@ -1,4 +1,4 @@
-"""The settings of a run: one record for each part of it, and `TrainConfig`, which contains them all."""
+"""The settings of a run: one record per group of settings, and `TrainConfig`, which contains all groups."""
 
 from rljax.lazy import lazy_names
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig

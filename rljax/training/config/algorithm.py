@@ -22,67 +22,67 @@ class AlgorithmConfig:
     """The algorithm."""
 
     name: Annotated[str, tyro.conf.arg(name="algorithm")] = "dapo"
-    """Name of the algorithm (`rljax algorithms` lists them), or your own as 'package.module:function' or 'file.py:function': a
+    """Name of an algorithm (`rljax algorithms` lists them), or your own as 'package.module:function' or 'file.py:function': a
     function that returns an `rljax.algorithms.Algorithm`."""
     options: Annotated[Options, tyro.conf.arg(name="algorithm-options")] = field(default_factory=dict)
-    """Hyperparameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; by default the paper's. The lengths
-    `max_length` and `cache` follow --max-response-tokens; for the paper's lengths, write `max_length=20480 cache=4096`."""
+    """Hyperparameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; by default the paper's values, but the
+    lengths `max_length` and `cache` follow --max-response-tokens (the paper's lengths are `max_length=20480 cache=4096`)."""
     teacher: str | None = None
-    """Model folder or hub id of the teacher, for 'on_policy_distillation', 'gkd' and 'minillm'. It scores the responses at the
-    sampling temperature and never changes, and needs the same vocabulary as the trained model; 'self': that model (SDFT, SDPO)."""
+    """Model folder or hub id of the teacher, for 'on_policy_distillation', 'gkd' and 'minillm'. The teacher needs the vocabulary of
+    the trained model, scores at the sampling temperature and never changes; 'self': the trained model itself (SDFT, SDPO)."""
     teacher_spans: bool = False
-    """Compare spans of text with a teacher of another tokenizer (GOLD), for 'on_policy_distillation'."""
+    """For 'on_policy_distillation' with a teacher that has another tokenizer: compare spans of text, not tokens (GOLD)."""
     teacher_shows: str | None = None
-    """What the model sees as its own teacher: 'demonstration' (SDFT), 'success' of the group (SDPO), or a column with feedback."""
+    """With --teacher self, what only it sees: 'demonstration' (SDFT), a 'success' of the group (SDPO), or a feedback column."""
     teacher_rate: float | None = None
-    """How far the model as its own teacher moves towards the student per step: 0 never, 1 completely, 0.05 by default."""
+    """With --teacher self, how far the teacher moves towards the student per step: 0 not at all, 1 completely; by default 0.05."""
     teacher_template: str | None = None
-    """Prompt of the model as its own teacher, with {prompt} and {shown} for the student's prompt and what it sees."""
+    """With --teacher self, the teacher's prompt: {prompt} is the student's prompt, and {shown} is what only the teacher sees."""
     without: tuple[str, ...] = ()
     """Parts to remove from the algorithm, e.g. `--algorithm vapo --without length_adaptive`; `rljax algorithms` lists them."""
     advantage: str | None = None
-    """How the rewards of a group become advantages, in place of the algorithm's own way, e.g. `--algorithm grpo --advantage rank`:
-    short for `--with advantage=NAME`. `rljax algorithms --parts` lists all of them."""
+    """How the rewards of a group become advantages, in place of the algorithm's own way, e.g. `--algorithm grpo --advantage rank`;
+    short for `--with advantage=NAME`. `rljax algorithms --parts` lists all advantages."""
     parts: Annotated[tuple[str, ...], tyro.conf.arg(name="with")] = ()
-    """Parts to use in place of the algorithm's own, each SLOT=PART with its options after commas, and terms to add to its loss,
+    """Parts to use in place of the algorithm's own, each as SLOT=PART with its options after commas, and terms to add to the loss,
     e.g. `--with advantage=rank keep_group=difficulty_window,low=0.3,high=0.7 term=entropy,coefficient=0.01`;
-    `rljax algorithms --parts` lists all of them. --without is applied first."""
+    `rljax algorithms --parts` lists all parts. --without is applied first."""
     correction: str = "none"
     """How to weight tokens to which sampler and learner assign different probabilities (another engine, older parameters): 'none',
     'capped', 'masked' (IcePop), 'two_sided', 'sequence', 'sequence_masked' or 'geometric' (`rljax algorithms`); see
     --sampling-mask."""
     correction_low: float | None = None
-    """Lower bound of the ratio of these probabilities; by default the correction's own. 'capped' and 'sequence' have none, and
-    'two_sided' has no default."""
+    """Lower bound of the ratio of the learner's to the sampler's probability; by default the correction's own. 'capped' and
+    'sequence' have no lower bound, and 'two_sided' has no default."""
     correction_high: float | None = None
     """Upper bound of this ratio; by default the correction's own. The bounds must enclose 1."""
     off_policy_delta: float | None = None
-    """Leave out the surrogate of responses with a negative advantage that the policy has moved away from by more than this, in
+    """Leave out the surrogate of a response with a negative advantage if the policy has moved away from it by more than this, in
     nats per token (DeepSeek-V3.2). By default none is left out."""
     kl_target: float | None = None
-    """Target for the divergence from the reference, in nats per token; the coefficient of the algorithm's KL penalty is adjusted
-    towards it after each step (Ziegler et al. 2019). It starts at the algorithm's own, e.g. `--algorithm grpo --algorithm-options
-    beta=0.04 --kl-target 0.02`. By default the coefficient is constant."""
+    """Target for the divergence from the reference, in nats per token: after each step, the coefficient of the algorithm's KL
+    penalty is adjusted to approach it (Ziegler et al. 2019). The coefficient starts at the algorithm's own, e.g. `--algorithm grpo
+    --algorithm-options beta=0.04 --kl-target 0.02`. By default the coefficient is constant."""
     kl_gain: float | None = None
-    """With --kl-target: relative change of the coefficient for a relative error of 1; errors beyond 0.2 count as 0.2. By default
-    0.1."""
+    """With --kl-target: relative change of the coefficient per unit of the divergence's relative error; errors beyond 0.2 count as
+    0.2. By default 0.1."""
     reference_period: int | None = None
-    """Interval, in RL steps, at which the policy (or the base with the current adapter) becomes the reference and its optimizer
-    restarts, including the learning-rate warm-up (ProRL). By default the reference is fixed."""
+    """Interval, in RL steps, at which the policy (or the base with the current adapter) becomes the reference and the policy's
+    optimizer restarts, including the learning-rate warm-up (ProRL). By default the reference is fixed."""
     worst_kind: float | None = None
     """Rate at which the kind of problem with the lowest reward gains weight (Group DRO), per rollout and unit of reward, e.g. 0.1;
-    the data's columns decide the kinds, as in `rljax eval --by`. By default all kinds count the same."""
+    the data's columns decide the kinds, as in `rljax eval --by`. By default all kinds have the same weight."""
     anchor: float | None = None
-    """Keep the policy near its initial parameters, each with this weight times its Fisher information, in the warm start and in RL,
-    so that it still solves the problems that it could solve before (elastic weight consolidation). The information is estimated
-    once, on 256 of the policy's own responses to such problems. Not with --lora-rank."""
+    """Weight of a penalty that keeps the policy near its initial parameters in the warm start and in RL, so that it still solves
+    the problems that it could solve before (elastic weight consolidation). Each parameter counts by its Fisher information, which
+    is estimated once, on 256 of the policy's own responses to such problems. Not with --lora-rank."""
     anchor_problems: str | None = None
     """With --anchor: run folder or dataset with the problems that the policy should keep solving; by default the run whose folder
     contains --model, as in `--model runs/first/last`."""
 
     @property
     def all_parts(self) -> tuple[str, ...]:
-        """Parts to put into the algorithm: `parts`, and the part that `advantage` names.
+        """Parts to use in the algorithm: `parts`, and the part that `advantage` names.
 
         Example:
             >>> AlgorithmConfig(advantage="rank", parts=("term=entropy",)).all_parts
@@ -91,7 +91,7 @@ class AlgorithmConfig:
         return (() if self.advantage is None else (f"advantage={self.advantage}",)) + self.parts
 
     def __post_init__(self):
-        """Reject bounds that cannot work."""
+        """Reject values that cannot work."""
         check_at_least(0, self, ["correction_low", "off_policy_delta"])
         check_positive(self, ["correction_high", "kl_target", "anchor", "worst_kind"])
         check_at_least(1, self, ["reference_period"])
@@ -117,7 +117,7 @@ class AlgorithmConfig:
         gain = self.kl_gain
         if gain is not None and self.kl_target is None:
             raise InputError(
-                f"kl_gain={gain} is how fast to approach kl_target, but kl_target is not set; set it, or leave kl_gain out."
+                f"kl_gain={gain} sets how fast to approach kl_target, but kl_target is not set; set it, or leave kl_gain out."
             )
         if gain is not None and not 0 <= gain < 5:
             raise InputError(
@@ -132,17 +132,17 @@ class RewardConfig:
     name: Annotated[str, tyro.conf.arg(name="reward")] = "exact"
     """'exact', 'math', 'gsm8k', 'aime', 'yes_no', 'multiple_choice', 'code', 'code_fraction', 'proof', 'format', 'think_answer',
     'reasoning_gym' (default of the task of that name), 'model:FOLDER' (a reward model), 'brier:VERIFIER' (correctness minus the
-    Brier score of the stated confidence), 'constitution:FILE' (rules with weights, in YAML or JSON), 'count_bonus:SCALE' (for
-    answers rare in their group), 'diversity:SCALE' (for responses unlike the others of their group), 'reflection' (counts
-    self-checking; for the weight 0), 'repetition:SIZE' (repeated runs of words; for a negative weight), or your own function as
+    Brier score of the stated confidence), 'constitution:FILE' (rules with weights, in YAML or JSON), 'count_bonus:SCALE' (rewards
+    answers rare in their group), 'diversity:SCALE' (rewards responses unlike the rest of their group), 'reflection' (counts
+    self-checking; set its weight to 0), 'repetition:SIZE' (repeated runs of words; set a negative weight), or your own function as
     'package.module:function' or 'file.py:function'. Several rewards, separated by commas, are summed (see --reward-combine)."""
     weights: Annotated[tuple[float, ...] | None, tyro.conf.arg(name="reward-weights")] = None
     """Weights of several rewards, one for each; by default 1."""
     environment: str | None = None
     """Multi-turn environment, in place of a reward: 'calculator', 'python', 'search', 'self_correction', 'guessing', 'maze', 'nim',
-    'adventure', 'shop', 'gymnasium', 'textarena', 'verifiers', your 'module:Class' or 'file.py:Class'; see notebooks/agents.md."""
+    'adventure', 'shop', 'gymnasium', 'textarena', 'verifiers', 'module:Class' or 'file.py:Class'; see notebooks/agents.md."""
     environment_options: str | None = None
-    """Arguments of the environment's class, as a JSON object: '{"reward": "math"}'. A path of a folder needs a slash: "data/"."""
+    """Arguments of the environment's class, as a JSON object: '{"reward": "math"}'. Write a folder's path with a slash: "data/"."""
     combine: Annotated[Literal["sum", "min"], tyro.conf.arg(name="reward-combine")] = "sum"
     """How several rewards are combined: their weighted 'sum', or the smallest of them ('min'), for example for an ensemble of
     reward models that must all agree: `--reward model:A,model:B --reward-combine min`."""
@@ -152,16 +152,16 @@ class RewardConfig:
     step_reward: str | None = None
     """Reward of each reasoning step, for process supervision: 'equations', 'model:FOLDER' or 'file.py:function'."""
     max_failure_share: float = 0.1
-    """Largest fraction of responses that the reward may fail to judge (exception or timeout). Above it the run stops."""
+    """Largest fraction of responses that the reward may fail to judge (exception or timeout). If more fail, the run stops."""
     seconds: Annotated[float | None, tyro.conf.arg(name="reward-seconds")] = None
     """Time limit for one call of the reward, in seconds; by default there is none. A call that takes longer is interrupted, and all
-    its responses count as failures, so the run stops and names the line that was slow. For an environment: of each step."""
+    its responses count as failures, so the run stops and names the slow line. For an environment, the limit is per step."""
     groups: Annotated[int | None, tyro.conf.arg(name="reward-groups")] = None
-    """Number of groups per call of the reward; the division is fixed. They are judged while the next responses are sampled, so a
-    slow reward costs less time. By default one call judges all groups that were sampled together, after the last response. With
-    several calls, math and reasoning_gym may exceed their time limits because sampling slows them, code waits for the slowest
-    program of each call, your own reward may compare only what is in its call, and the other built-in verifiers gain almost
-    nothing."""
+    """Number of groups per call of the reward. A call judges its groups while later responses are sampled, so a slow reward costs
+    less time; which groups share a call does not depend on timing. By default one call judges all groups that were sampled
+    together, after the last response. With several calls, math and reasoning_gym may exceed their time limits because sampling
+    slows them, code waits for the slowest program of each call, your own reward can compare only the responses in its call, and the
+    other built-in verifiers gain almost nothing."""
 
     def __post_init__(self):
         """Reject values that cannot work."""
@@ -184,7 +184,7 @@ class RewardConfig:
 
 
 def factory_of(algorithm: str) -> Callable[..., "Algorithm"]:
-    """Return the function that makes an algorithm, given a key of `BY_NAME`, `module:function` or `path.py:function`.
+    """Return the function that makes an algorithm, named by a key of `BY_NAME`, `module:function` or `path.py:function`.
 
     Your own function must return an `rljax.algorithms.Algorithm`; its keyword arguments are the options.
 

@@ -32,19 +32,19 @@ class WarmStartConfig:
     learning_rate: Annotated[float, tyro.conf.arg(name="warm-start-learning-rate")] = 2e-3
     """Peak learning rate of the warm start."""
     optimizer: Annotated[Literal["adamw", "muon"], tyro.conf.arg(name="warm-start-optimizer")] = "adamw"
-    """'muon' orthogonalizes the updates of the layers' matrices. The decay of their momentum is 0.95; --adam-b1 and --adam-b2
-    apply to the other parameters."""
+    """'muon' orthogonalizes the updates of the layers' matrices, whose momentum decays by 0.95; --adam-b1 and --adam-b2 apply to
+    the other parameters."""
     loss: Annotated[Literal["dft"] | None, tyro.conf.arg(name="warm-start-loss")] = None
-    """'dft' (dynamic fine-tuning; pretrained models): each token's loss is multiplied by the policy's probability of it."""
+    """'dft' (dynamic fine-tuning, for pretrained models): multiply each token's loss by the policy's probability of this token."""
     accuracy: Annotated[float | None, tyro.conf.arg(name="warm-start-accuracy")] = None
     """End the warm start as soon as held-out greedy accuracy reaches this value, from 0 to 1."""
     eval_every: Annotated[int, tyro.conf.arg(name="warm-start-eval-every")] = 20
     """Number of warm-start steps between evaluations of this accuracy."""
     keep: Annotated[bool, tyro.conf.arg(name="keep-warm-start")] = False
-    """Cache the finished warm start next to the compiled programs, and reuse it in later runs that would compute the same one: with
-    the same settings of model, task, data and warm start, seed, sources, packages and machine. It applies only to generated tasks,
-    and has no effect with --warm-start-accuracy, --model, --lora-rank, --anchor, a tokenizer folder, your own parts in Python, or
-    several hosts, or if compiled programs are not cached in a local folder (`rljax --version` names it; in Python it is
+    """Cache the finished warm start next to the compiled programs, and reuse it in later runs with the same settings of model,
+    task, data and warm start, seed, sources, packages and machine. It applies only to generated tasks, and has no effect with
+    --warm-start-accuracy, --model, --lora-rank, --anchor, a tokenizer folder, your own parts in Python, or several hosts, or if
+    compiled programs are not cached in a local folder (`rljax --version` names the folder; in Python it is
     jax_compilation_cache_dir)."""
 
     def __post_init__(self):
@@ -71,30 +71,30 @@ class OptimizationConfig(AdamConfig):
     this, in nats per token (the metric `kl`, measured before each update). By default all updates are made."""
     microbatch_rows: int | None = None
     """Maximum number of rows whose activations are in memory at once; a row has one or several responses or demonstrations. By
-    default as many as fit in 16,384 tokens. CPUs take fewer rows where that needs less padding."""
+    default as many as fit in 16,384 tokens; on CPUs fewer, if that needs less padding."""
     learning_rate: float = 1e-6
     """Peak learning rate of RL."""
     learning_rate_warmup: int = 10
-    """Number of updates over which the learning rate rises linearly. In the warm start and in value pretraining it takes at most
-    a tenth of the updates, or 10 if that is more; in RL, if the learning rate falls to 0, at most half of them."""
+    """Number of updates over which the learning rate rises linearly. In the warm start and in value pretraining, it rises over at
+    most a tenth of the updates, or 10 if that is more; in RL with a schedule that falls to 0, over at most half of them."""
     schedule: Literal["constant", "linear", "cosine", "quarter_cosine"] = "constant"
     """The policy's learning rate in RL after the warm-up: 'constant', or falling to 0 over the run: linearly ('linear'), along half
-    a cosine wave ('cosine', the usual one) or along a quarter ('quarter_cosine'). Updates that are not made count as well."""
+    a cosine wave ('cosine', the usual one) or along a quarter ('quarter_cosine'). Updates that are left out count as well."""
     moments_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the first moment of all optimizers: bfloat16 saves two bytes per parameter."""
     second_moment: Literal["full", "factored"] = "full"
     """Second moment of all optimizers: 'factored' keeps only means over the rows and the columns of large matrices, as Adafactor
-    does, and saves nearly four bytes per parameter; it then decays as 1 - t^-0.8, and --adam-b2 does not apply."""
+    does, and saves nearly four bytes per parameter; its decay rate is then 1 - t^-0.8, and --adam-b2 does not apply."""
     auxiliary: float = 0.0
-    """Weight of a self-supervised loss in each policy update: the mean negative log-likelihood of demonstrations, or of the prompts
-    if not every problem has one. An update takes --warm-start-batch of them, in one batch that --microbatch-rows does not split."""
+    """Weight of a self-supervised loss in each policy update: mean negative log-likelihood of --warm-start-batch demonstrations, or
+    prompts if some problem has no demonstration. They form one batch, which --microbatch-rows does not split."""
     prompt_consistency: Options = field(default_factory=dict)
-    """Weights of a loss that makes right answers likelier after prompts changed as in `rljax eval --perturb`, e.g. `order=0.1`."""
+    """Weight of a loss that makes right answers likelier after perturbed prompts, by perturbation (`rljax eval --perturb`)."""
     remedy: Literal["off", "auto", "controller"] = "off"
-    """What to do when a run goes wrong: 'auto' lets some alarms change a setting between two steps, such as the learning rate to a
-    third of it; the run reports it, writes it to remedies.jsonl, and repeats it when resumed. 'controller' scales every update,
-    the clip range of an algorithm that clips on both sides, and an entropy bonus slightly at each step, depending on how far the
-    last updates moved the policy; updates start at a hundredth of their size. It needs several --minibatches or --passes."""
+    """What to do when a run goes wrong: 'auto' lets some alarms change a setting between two steps, e.g. divide the learning rate
+    by 3; the run reports the change, writes it to remedies.jsonl, and repeats it when resumed. 'controller' slightly rescales the
+    updates, a two-sided clip range and an entropy bonus at each step, depending on how far the last updates moved the policy;
+    updates start at a hundredth of their size. It needs several --minibatches or --passes."""
     keep_zeros: bool = False
     """Keep the weights that are zero at zero in RL, so that a pruned model (`rljax export --prune`) stays pruned."""
     freeze: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ class AdapterConfig:
     """The low-rank adapter (LoRA): the model stays unchanged, and the factors of a change α/r A B of its matrices are trained."""
 
     rank: Annotated[int | None, tyro.conf.arg(name="lora-rank")] = None
-    """Rank r of the change to each matrix; without it, the full model is trained. An adapter needs about ten times the learning
+    """Rank r of the change to each matrix; by default the full model is trained. An adapter needs about ten times the learning
     rate of the full model."""
     alpha: Annotated[float, tyro.conf.arg(name="lora-alpha")] = 32.0
     """Scale α of the adapter: the product of the factors is multiplied by α/r."""
@@ -186,7 +186,7 @@ class CriticConfig:
     )
     """End value pretraining once the explained variance on new rollouts reaches this value."""
     pretraining_loss: Annotated[float | None, tyro.conf.arg(name="value-pretraining-loss")] = None
-    """End value pretraining once half the mean squared error on the outcomes of new rollouts is at most this value. If both
+    """End value pretraining once half the mean squared error, on the outcomes of new rollouts, is at most this value. If both
     thresholds are set, both must be reached."""
     mix_pretrained_value: bool = False
     """Blend the values of the pretrained critic into the critic's current values, with a weight that falls during RL."""
@@ -196,10 +196,10 @@ class CriticConfig:
         check_at_least(0, self, ["pretraining_steps"])
         check_at_least(1, self, ["pretraining_passes"])
         check_positive(self, ["learning_rate", "pretraining_learning_rate", "pretraining_loss"])
-        share = self.pretraining_explained_variance
-        if share is not None and not share < 1:
+        threshold = self.pretraining_explained_variance
+        if threshold is not None and not threshold < 1:
             raise InputError(
-                f"value_pretraining_explained_variance is {share}; it must be below 1, the value of a perfect critic."
+                f"value_pretraining_explained_variance is {threshold}; it must be below 1, the value of a perfect critic."
             )
 
 
@@ -216,7 +216,7 @@ class DataConfig(HeldoutConfig):
     answer_column: str | None = None
     """Column with the answer; by default answer, solution, ground_truth or target."""
     demonstration_column: str | None = None
-    """Column with a demonstration for the warm start; by default demonstration, if the dataset has it."""
+    """Column with a demonstration for the warm start; by default demonstration, if the dataset has this column."""
     max_prompt_tokens: int = 256
     """Maximum length of a prompt; longer prompts are dropped, and their number is shown."""
     difficulty_window: tuple[float, float] | None = None
@@ -225,9 +225,9 @@ class DataConfig(HeldoutConfig):
     """Move the difficulty window linearly to this interval over the run, as a curriculum."""
     length_weights: tuple[float, ...] | None = None
     """Sample prompts by length: weights of the five bins separated by the 25th, 50th, 75th and 95th percentiles of the length of
-    demonstrations (of prompts, unless every problem has a demonstration), e.g. `--length-weights 1 1 1 1 1`."""
+    the demonstrations (or of the prompts, if some problem has no demonstration), e.g. `--length-weights 1 1 1 1 1`."""
     perturb_prompts: Options = field(default_factory=dict)
-    """Perturb shares of the training prompts in RL, as `rljax eval --perturb`, e.g. `--perturb-prompts order=0.3 typos=0.1`."""
+    """Fraction of the training prompts to perturb in RL, per perturbation of `rljax eval --perturb`, e.g. `order=0.3 typos=0.1`."""
     history_decay: float = 0.5
     """Factor by which a prompt's earlier counts are multiplied each time the prompt is sampled again."""
 
@@ -273,14 +273,14 @@ class RunConfig:
     models: Literal["both", "best", "last", "none"] = "both"
     """Models to write when the run ends, as RUN/best and RUN/last: folders that AutoModelForCausalLM opens."""
     sample_every: int = 20
-    """Number of RL steps between shown samples; 0 shows none."""
+    """Number of RL steps between displays of sampled responses; 0 shows none."""
     shown_samples: int = 3
-    """Number of samples shown each time."""
+    """Number of sampled responses shown each time."""
     logged_rollouts: int | None = None
-    """Number of responses written to rollouts.jsonl with their tokens each time samples are shown, by default 8; 0 writes none."""
+    """Number of responses written to rollouts.jsonl, with their tokens, each time responses are shown; by default 8; 0: none."""
     grace: float | None = None
-    """Seconds after SIGTERM until an RL step that is still sampling or judging is abandoned and the steps before it are saved; by
-    default, and with several hosts, the step in progress is finished."""
+    """Seconds after SIGTERM until an RL step that is still sampling or judging is abandoned, and the earlier steps are saved. By
+    default, and always with several hosts, the step in progress is finished."""
     wandb: bool = False
     """Also log to Weights & Biases (needs the package wandb)."""
     mlflow: bool = False
@@ -308,38 +308,38 @@ class SamplingConfig(EngineConfig):
     max_response_tokens: int = 256
     """Maximum number of tokens in a response, including EOS."""
     temperature: float = 1.0
-    """Temperature of sampling, and of the log-probabilities that are trained on."""
+    """Temperature of sampling, and of the log-probabilities in training."""
     top_k: int | None = None
     """Sample from the k most likely tokens only."""
     top_p: float | None = None
     """Sample from the smallest set of most likely tokens with at least this total probability."""
     sampling_mask: int | None = None
-    """With --top-k or --top-p: record the tokens that remain, at most this many (e.g. 512), and normalize over them in the
-    learner and the reference (DeepSeek-V3.2), so that --correction and --off-policy-delta do not mistake truncation for drift."""
+    """With --top-k or --top-p: record the tokens that remain, at most this many (e.g. 512), and normalize learner and reference
+    over these tokens (DeepSeek-V3.2), so that --correction and --off-policy-delta do not mistake truncation for drift."""
     stratified: bool = False
     """Sample each token of a group's responses from different quantiles of the policy: the responses differ more from each other,
     and each is still an exact sample."""
     stop: tuple[str, ...] = ()
-    """Texts that end a response, as EOS does, such as `--stop "</answer>"`. A response ends with the token that completes such a
-    text, which stays in it: the reward reads it, and its tokens are trained on. Texts are found inside tokens and across them. A
-    special token, such as `<|im_end|>`, is not text: pass its id as `stop_ids`."""
+    """Texts that end a response, as EOS does, such as `--stop "</answer>"`. The token that completes such a text is the last of the
+    response: the reward reads the text, and its tokens are trained on. A text may begin and end inside tokens. A special token,
+    such as `<|im_end|>`, is not text: pass its id as `stop_ids`."""
     stop_ids: tuple[int, ...] = ()
-    """Ids of further tokens that end a response and stay in it: `--stop-ids 7 13`. The tokenizer's end token always ends a
-    response, and so do all tokens that the model's generation_config.json, or else its config.json, names as `eos_token_id`."""
+    """Ids of further tokens that end a response and remain part of it: `--stop-ids 7 13`. The tokenizer's end token always ends a
+    response, as do all tokens that the model's generation_config.json, or else its config.json, names as `eos_token_id`."""
     decode_slots: int | None = None
-    """Maximum number of responses decoded at once; the others wait until some have ended. The key/value cache has as many rows. By
+    """Maximum number of responses decoded at once, each in a row of the key/value cache; the others wait until a row is free. By
     default as many as fit into --cache-memory; on CPUs, if that is not set, at most 256."""
     cache_memory: str | None = None
-    """Memory of the key/value cache on each device, such as 8GB: as many rows are decoded at once as fit into it when every prompt
-    and every response has its full length. By default, nine tenths of the device's memory (on several hosts, of the smallest
+    """Memory for the key/value cache on each device, such as 8GB: as many rows are decoded at once as would fit if every prompt and
+    every response had its full length. By default, nine tenths of the device's memory (on several hosts, of the smallest
     device) minus the state and the weights, or 256 rows if the memory is unknown."""
     oversample: float = 1.5
     """Dynamic sampling: number of prompts sampled at a time, as a multiple of `prompts`."""
     max_tries: int = 4
-    """Dynamic sampling: maximum number of sampling rounds for one rollout, before it trains on fewer groups."""
+    """Dynamic sampling: maximum number of sampling rounds per rollout; after them, the step trains on fewer groups."""
     token_budget: int | None = None
     """Upper bound on the expected number of response tokens in a rollout of `prompts` groups. Each prompt gets as many responses
-    as fit its share, given the length of its responses so far: from 2, if they are long, to `group_size`, if they are short."""
+    as fit an equal part of it, judging by the prompt's earlier responses: from 2, if they are long, to `group_size`, if short."""
     remembered_rewards: int = 0
     """Temporal groups: number of earlier rewards of a prompt that its new responses are also compared with."""
 
@@ -379,5 +379,5 @@ class SamplingConfig(EngineConfig):
 
     @property
     def lag(self) -> int:
-        """RL steps between the parameters that sample and those that learn."""
+        """Maximum number of RL steps by which the sampling parameters are older than the trained ones."""
         return max(self.delay, self.staleness or 0)

@@ -23,30 +23,30 @@ class ModelConfig(CombinedPolicyConfig):
     """'characters', 'bytes', 'ids' (token ids as text), a folder or a hub id; by default the model's own. Without a model, the
     default is characters for a generated task and bytes for a dataset."""
     chat: bool = False
-    """Format prompts with the tokenizer's chat template. Demonstrations and responses then end as the template ends a turn."""
+    """Format prompts with the tokenizer's chat template. Demonstrations and responses then end like a turn of the template."""
     chat_template_kwargs: str | None = None
     """Variables of the chat template, as a JSON object: '{"enable_thinking": false}'."""
     chat_date: str | None = None
     """The current date for the chat template, as YYYY-MM-DD; by default the day on which the run begins, even if the run is
     resumed on another day."""
     prefill: str | None = None
-    """Beginning of every answer, with --chat: it is part of the prompt, and rewards read it before the model's own text."""
+    """With --chat, text that begins every answer: it is part of the prompt, and rewards read it before the model's own text."""
     keep_special_tokens: bool = False
     """Keep special tokens, such as <think> in some tokenizers, in the text that rewards and environments read."""
     attention: Literal["blockwise", "dense", "cudnn", "splash"] = "blockwise"
     """Implementation of attention over full sequences: blockwise (a few queries at a time) or dense (all scores at once) on any
-    device; cudnn on NVIDIA GPUs and splash on TPUs, which has not been run on a TPU yet."""
+    device, cudnn on NVIDIA GPUs, or splash on TPUs (not yet run on a TPU)."""
     scan_layers: bool = False
     """Compile equal layers once, as a loop, for scoring, training and reading prompts. On an accelerator, a deep model then starts
-    earlier; each step may take longer, and another copy of the layers' parameters and of their gradient is in memory."""
+    sooner, but a step may take longer, and another copy of the layers' parameters and of their gradient is in memory."""
     score_chunk: int | None = None
-    """Number of tokens whose logits are on a device at once; by default as many as fit in
-    160 MB on CPUs and in 1.28 GB on accelerators, there at most 4,096."""
+    """Number of tokens whose logits are on a device at once; by default as many as fit in 160 MB on CPUs, and in 1.28 GB on
+    accelerators, but at most 4,096 on accelerators."""
     calculator: float | None = None
-    """Mix the policy with a calculator, in sampling and in scoring: after `a+b=` in a worked sum, this fraction of the probability
-    of each digit of the result comes from the calculator, and the rest from the network. The warm start trains only the network,
+    """Mix the policy with a calculator, in sampling and in scoring: after `a+b=` in a worked sum, the calculator contributes this
+    fraction of the probability of each digit of the result, and the network the rest. The warm start trains only the network,
     and an exported model is only the network. The logits of all tokens on a device exist at once, so --score-chunk and --tensor
-    cannot be used with it. By default there is none."""
+    cannot be used with it. By default there is no calculator."""
     images: tuple[int, int] | None = None
     """Height and width, in pixels, of the images in prompts. Each Braille character in them is a patch of 4 x 2 pixels, which the
     small transformer reads through a linear projection and embeddings of its row and column, and never generates. Such a run has no
@@ -75,7 +75,7 @@ class ModelConfig(CombinedPolicyConfig):
             self._check_images(self.images)
 
     def chat_format(self) -> ChatFormat:
-        """Return the format in which chats become text.
+        """Return the settings for converting chats to text.
 
         Raises:
             InputError: the variables are not a JSON object, the date is invalid, or one of them or the prefill is set without chat.
@@ -115,7 +115,7 @@ class DevicesConfig(MeshConfig):
     """The device mesh."""
 
     host_timeout: float = 60.0
-    """Seconds without a sign of life from a host after which the other hosts consider it lost and end, with exit code 75."""
+    """Seconds without a signal from a host after which the other hosts consider it lost, and end with exit code 75."""
 
     def __post_init__(self):
         """Reject values that cannot work."""

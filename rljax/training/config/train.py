@@ -1,4 +1,4 @@
-"""`TrainConfig`: all settings of a run, grouped in code and flat on the command line. An experiment is one frozen instance."""
+"""`TrainConfig`: all settings of a run, in groups in code and flat on the command line. One frozen instance defines a run."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -95,11 +95,11 @@ class TrainConfig:
             raise InputError(f"minibatches={minibatches} does not divide prompts={prompts}; choose a divisor.")
         if self.warm_start.optimizer == "muon" and self.optimization.second_moment == "factored":
             raise InputError("second_moment='factored' cannot apply to warm_start_optimizer='muon'; choose one of them.")
-        shared = next((name for name in ("tensor", "context") if (getattr(self.devices, name) or 1) > 1), None)
-        if self.model.calculator is not None and shared:
+        split_axis = next((name for name in ("tensor", "context") if (getattr(self.devices, name) or 1) > 1), None)
+        if self.model.calculator is not None and split_axis:
             raise InputError(
-                f"{shared}={getattr(self.devices, shared)} cannot be combined with calculator={self.model.calculator}, whose "
-                "mixture needs full distributions over the tokens; leave one of them out."
+                f"{split_axis}={getattr(self.devices, split_axis)} cannot be combined with calculator={self.model.calculator}, "
+                "whose mixture needs full distributions over the tokens; leave one of them out."
             )
         steps, delay = self.optimization.steps, self.sampling.lag
         if delay and 0 < steps <= delay:
@@ -108,9 +108,9 @@ class TrainConfig:
                 f"{name}={delay} with steps={steps}: all responses would be sampled with the initial parameters; set a "
                 f"delay below {steps}, or more steps."
             )
-        if self.model.images is not None and (shared or self.adapter.rank is not None):
+        if self.model.images is not None and (split_axis or self.adapter.rank is not None):
             raise InputError(
-                f"{shared or 'lora_rank'} cannot be combined with images={self.model.images}, whose patch embedding is "
+                f"{split_axis or 'lora_rank'} cannot be combined with images={self.model.images}, whose patch embedding is "
                 "replicated on every device and is trained in full; leave one of them out."
             )
         if self.algorithm.anchor is not None and self.adapter.rank is not None:
@@ -151,7 +151,7 @@ class TrainConfig:
         changes: dict[str, Any] = {}
         if "task" in settings:
             changes["task"] = _task(settings.pop("task"))
-        keeps_reward = "reward" in settings
+        sets_reward = "reward" in settings
         for name, group in self.groups(changes).items():
             flat, hints = flat_names(type(group)), hints_of(type(group))
             values = {
@@ -169,12 +169,12 @@ class TrainConfig:
             )
         if changes.get("data", self.data).dataset is not None and "task" not in changes:
             changes["task"] = None
-        if "task" in changes and not keeps_reward:
+        if "task" in changes and not sets_reward:
             changes["reward"] = self._follow(changes["task"], changes.get("reward", self.reward))
         return replace(self, **changes)
 
     def _follow(self, task: TaskConfig | None, reward: RewardConfig) -> RewardConfig:
-        """If the reward is the current task's, replace it with the other task's; any other reward is kept."""
+        """Replace the reward with the new task's if it is the current task's; keep any other reward."""
         before, after = (RewardConfig().name if each is None else each.reward for each in (self.generated_task, task))
         return replace(reward, name=after) if reward.name == before != after else reward
 
@@ -194,13 +194,13 @@ class TrainConfig:
         }
 
     def groups(self, changes: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-        """Return the groups by name, with the `changes` applied; includes a task only if problems are generated."""
+        """Return the groups by name, with the `changes` applied; the task is among them only if problems are generated."""
         groups = {name: changes.get(name, getattr(self, name)) for name in GROUPS}
         task = changes.get("task", self.generated_task)
         return groups if task is None else {"task": task} | groups
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict that `from_json` reads back to an equal value."""
+        """Return a dict for JSON from which `from_json` builds an equal configuration."""
         raw = asdict(self)
         if self.task is not None:
             settings = {name: raw["task"][name] for name in flat_names(type(self.task))}
@@ -212,7 +212,7 @@ class TrainConfig:
         """Build a configuration from the output of `to_json`.
 
         Raises:
-            InputError: this version does not know a group or a setting, or a value has the wrong type.
+            InputError: this version has no such group or setting, or a value has the wrong type.
         """
         _refuse_unknown(set(raw) - {"task", *GROUPS})
         groups: dict[str, Any] = {name: GROUPS[name](**_read(GROUPS[name], raw[name])) for name in GROUPS if name in raw}
@@ -226,14 +226,14 @@ class TrainConfig:
 
 
 def _task(value: TaskConfig | str | None) -> TaskConfig | None:
-    """Return the settings of a task, given these settings or the task's name."""
+    """Return the settings of a task; the value may be the task's name, or already these settings."""
     return task_named(value) if isinstance(value, str) else value
 
 
 def _unknown(names: set[str]) -> InputError:
     return InputError(
         f"The run's config.json has settings unknown to this version of rljax: {', '.join(sorted(names))}. Runs of another "
-        "version cannot be opened; train again, or install the version that made the run."
+        "version cannot be opened; train again, or install the version that wrote the run."
     )
 
 
@@ -260,7 +260,7 @@ def _read(group: type, raw: object) -> dict[str, Any]:
 
 
 def _number(value: object) -> object:
-    """Convert the words that `json_safe` writes for infinity and NaN, which JSON does not have, back to numbers."""
+    """Convert the words that `json_safe` writes for infinity and NaN, which JSON lacks, back to numbers."""
     if isinstance(value, Mapping):
         return {name: _number(entry) for name, entry in value.items()}
     return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
