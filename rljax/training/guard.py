@@ -24,7 +24,7 @@ def is_safe(
     Args:
         loss: the loss.
         grad_norm: norm of the gradient.
-        updates: u, what the optimizer adds to the parameters.
+        updates: u, the values that the optimizer adds to the parameters.
         params: θ, the parameters before the update.
 
     Example:
@@ -37,7 +37,7 @@ def is_safe(
 
 
 def where_safe(safe: Bool[Array, ""], updated: PyTree[Array], before: PyTree[Array]) -> PyTree[Array]:
-    """Return the updated arrays if the update is safe, else the arrays before it."""
+    """Return the updated arrays if the update is safe, else the arrays before the update."""
     return jax.tree.map(lambda new, old: jnp.where(safe, new, old), updated, before)
 
 
@@ -50,7 +50,7 @@ def count_consecutive_skips(count: int, share: Float[Array, ""] | float | None) 
     """Return the number of consecutive training steps without a safe update; a step without updates leaves it unchanged.
 
     Args:
-        count: the number before this step.
+        count: the number of such steps before this one.
         share: fraction of this step's updates that were skipped; None if it had no updates.
 
     Example:
@@ -63,16 +63,16 @@ def count_consecutive_skips(count: int, share: Float[Array, ""] | float | None) 
 
 
 def explain_skips(count: int, learning_rate: str, run: str) -> str:
-    """Explain why a run without safe updates stops, and what to do.
+    """Explain why a run without safe updates stops, and what the user can do.
 
     Args:
         count: number of consecutive training steps without a safe update.
-        learning_rate: the flag that sets their learning rate.
+        learning_rate: the flag that sets the learning rate of these steps.
         run: folder of the run, quoted for a shell.
     """
     return (
         f"Loss or gradient was not finite, or the update was far too large, in {count} training steps in a row, so nothing was "
-        f"learned from them. The parameters before them are saved: `rljax export {run} model --checkpoint last` writes them as a "
-        f"model, and `rljax train --model model` with a lower {learning_rate} continues from it. Infinite numbers from your own "
-        "reward or algorithm have the same effect."
+        f"learned in these steps. The parameters before them are saved: `rljax export {run} model --checkpoint last` writes a "
+        f"model folder, and `rljax train --model model` with a lower {learning_rate} continues from it. Infinite values from your "
+        "own reward or algorithm can also be the cause."
     )

@@ -1,11 +1,11 @@
 """Signals that end a run after its current step, with its work saved.
 
-They are Ctrl-C (SIGINT), SIGTERM from a machine that is about to shut down, SIGHUP from a terminal that was closed, and SIGUSR1,
-SIGUSR2 and SIGXCPU, with which cluster schedulers announce that they will end a job.
+These signals are Ctrl-C (SIGINT), SIGTERM from a machine that is about to shut down, SIGHUP from a terminal that was closed, and
+SIGUSR1, SIGUSR2 and SIGXCPU, with which cluster schedulers announce that they will end a job.
 
-With `--grace N`, a step that is still sampling N seconds after SIGTERM is abandoned, and all steps before it are saved. Sampling
-and judging take most of a step, and do not change the training state. A resumed run samples the same responses again, so
-abandoning a step costs only its time.
+With `--grace N`, a step that is still sampling or judging N seconds after SIGTERM is abandoned, and all earlier steps are saved.
+Sampling and judging take most of a step's time, and do not change the training state. A resumed run samples the same responses
+again, so an abandoned step costs only its time.
 """
 
 import signal
@@ -20,19 +20,19 @@ INTERRUPTED = 130
 
 
 class Interrupted(Exception):
-    """A signal stopped the run. Its work is saved, unless the disk was full at that moment; the run has then reported that."""
+    """A signal stopped the run. The run's work is saved, unless the disk was full; the run has then already reported this."""
 
 
 URGENT = (signal.SIGINT, signal.SIGTERM)
-"""Signals whose second arrival interrupts at once. After the other signals, however many arrive, the step is finished."""
+"""Signals that interrupt the run at once if a second one arrives."""
 NOTICES = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""The other signals."""
+"""Signals that never interrupt a step, however many arrive: the run finishes the step and then ends."""
 
 
 class StopRequest:
-    """Inside this context, the first SIGINT or SIGTERM is only recorded, and the second one interrupts at once.
+    """Context manager that records a request to stop; a second SIGINT or SIGTERM raises `KeyboardInterrupt` at once.
 
-    `NOTICES` are only recorded. A signal that the process ignores, as SIGHUP under nohup, stays ignored.
+    The signals in `NOTICES` are only recorded. If the process ignores one of these, as SIGHUP under nohup, it stays ignored.
 
     Args:
         tell: called at the first signal, inside the signal handler.
@@ -49,8 +49,8 @@ class StopRequest:
     def __enter__(self) -> "StopRequest":
         """Install the signal handlers, which Python allows only in the main thread."""
         if threading.current_thread() is threading.main_thread():
-            wanted = [number for number in NOTICES if signal.getsignal(number) != signal.SIG_IGN]
-            self._previous = {number: signal.signal(number, self._remember) for number in (*URGENT, *wanted)}
+            notices = [number for number in NOTICES if signal.getsignal(number) != signal.SIG_IGN]
+            self._previous = {number: signal.signal(number, self._record) for number in (*URGENT, *notices)}
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -58,7 +58,7 @@ class StopRequest:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         if number in URGENT and self._is_urgent:
             raise KeyboardInterrupt
         self._is_urgent |= number in URGENT
@@ -70,7 +70,7 @@ class StopRequest:
 
 
 class GracePeriod:
-    """Ends the process from a background thread, because the main thread may be in compiled code or in a reward.
+    """A timer that ends the process from a background thread, because the main thread may be in compiled code or in a reward.
 
     Args:
         seconds: time from the signal to the end of the process.
@@ -89,12 +89,12 @@ class GracePeriod:
 
     @contextmanager
     def within(self, leave: Callable[[], None]) -> Generator[None]:
-        """Run a part of a step that may be abandoned: if the time is up meanwhile, `leave` is called, which ends the process."""
+        """Mark a part of a step that may be abandoned: if the time runs out, `leave` is called, which must end the process."""
         self._leave = leave
         try:
             yield
         finally:
-            with self._lock:  # never released again once `leave` was called
+            with self._lock:  # waits forever if `leave` is ending the process
                 self._leave = None
 
     def _end(self) -> None:

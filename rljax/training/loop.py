@@ -1,4 +1,4 @@
-"""A run from its settings to its result: open or resume its folder, build what it uses, and run its phases."""
+"""The main function of a run: open or resume the run's folder, build everything that the run uses, and execute its phases."""
 
 import os
 import sys
@@ -45,10 +45,10 @@ from rljax.training.setup import Install, Setup, make_setup
 from rljax.training.state import TrainState
 
 ABANDONED = (
-    "The last process that trained here did not end by itself: it was killed (by a person, for using too much memory, or with its "
+    "The last process that trained here did not end normally: it was killed (by a person, for using too much memory, or with its "
     "machine), it crashed, or it lost another host. The steps after its last checkpoint are repeated."
 )
-"""Warning of a run that is resumed after such an end."""
+"""Warning when a run is resumed whose last process ended in this way."""
 
 
 class Result(NamedTuple):
@@ -79,13 +79,13 @@ def run_training(
 
     Args:
         config: all settings; may be None when a run is resumed.
-        seams: parts that replace built-in ones.
+        seams: the user's parts that replace built-in ones.
         installers: functions that add the optional parts of the run.
-        trackers: further trackers.
-        resume: folder of a run to continue.
+        trackers: trackers in addition to the built-in ones.
+        resume: folder of a run to continue, or "auto".
         consent: what the user allows when a run is resumed.
-        execute: runs the phases that remain.
-        command: name of the command, and of the function, that resumes the run.
+        execute: function that runs the remaining phases of a run, from a list with its checkpoint.
+        command: name of the `rljax` command, and of the Python function, that resumes the run.
     """
     check_trackers(trackers)
     config, existing, changes = settings_of(config, resume, seams, consent)
@@ -144,7 +144,7 @@ class Opening(NamedTuple):
     folder: RunFolder
     """Files of the run."""
     losses: tuple[str, ...]
-    """Messages about damaged checkpoints that were passed over and rows that are lost; known to the first host only."""
+    """Messages about skipped damaged checkpoints and lost rows; empty on all hosts but the first."""
 
 
 def make_agreed_setup(config: TrainConfig, seams: Seams, installers: Sequence[Install]) -> Setup:
@@ -156,17 +156,17 @@ def make_agreed_setup(config: TrainConfig, seams: Seams, installers: Sequence[In
 
 
 def with_reports(setup: Setup, resources: RunResources) -> Setup:
-    """Return a setup that shows the progress and failures of judging, and measures the time of judging in training."""
+    """Return a setup that displays the progress and failures of judging, and measures the time of judging in training."""
     patience = Patience(WAITS, resources.display.warning, lambda: resources.stop.requested)
     train, heldout = (worker.with_reports(resources.display.judging, patience) for worker in (setup.train, setup.heldout))
     return setup._replace(train=replace(train, judging=partial(resources.stopwatch.phase, "judge")), heldout=heldout)
 
 
 def say_lost(display: Display, reason: str) -> None:
-    """Report that another host was lost: on the first host's screen and in its log, and on the other hosts' stderr."""
+    """Report that a host was lost: the first host reports on its screen and in the log, any other host on its stderr."""
     text = (
-        f"{reason} The rows of every finished step and the last checkpoint are saved; the same command on all hosts, with "
-        "--resume, continues from there."
+        f"{reason} The rows of every finished step and the last checkpoint are saved; the same command with --resume, on all "
+        "hosts, continues from there."
     )
     if is_first():
         display.warning(text)
@@ -183,7 +183,7 @@ def open_run(
     Args:
         config: the settings.
         setup: everything that the run uses.
-        owned: a list with the checkpoint of a new run; the checkpoint of a resumed run is appended to it.
+        owned: a list with the checkpoint of a new run, or an empty list, to which a resumed run's checkpoint is appended.
         folder: files of the run.
         changes: settings that differ from the run's earlier ones.
     """
@@ -200,7 +200,7 @@ def open_run(
 
 
 def introduce(run: Run, state: TrainState, changes: Sequence[Change] | None) -> None:
-    """Describe the run on the screen: a new one (`changes` is None), or a resumed one with its past."""
+    """Describe on the screen a new run (`changes` is None), or a resumed run with its past."""
     run.display.header(describe(run.setup, state, run.folder))
     for reason in run.setup.omissions:
         run.display.warning(reason)
@@ -227,19 +227,19 @@ def discard_on_error(folder: RunFolder) -> Generator[None]:
     try:
         yield
     except InputError:
-        if is_first():  # not together: the other hosts may not get here
+        if is_first():  # not with `on_first`, which waits for the other hosts: they may not get here
             folder.discard()
         raise
 
 
 def make_retentions(config: TrainConfig) -> dict[str, Retention]:
-    """Return the rules for which checkpoints are kept, by kind."""
+    """Return the rules for keeping checkpoints: kind of checkpoint -> its rule."""
     run = config.run
     return {LAST: Retention(run.max_to_keep, run.keep_period), BEST: Retention(run.max_best_to_keep)}
 
 
 def make_trackers(config: TrainConfig, folder: RunFolder, further: Sequence[Tracker], disk: DiskWriter) -> Trackers:
-    """Make the trackers of the first host: JSON lines, TensorBoard, the services that are set, and the `further` ones."""
+    """Make the first host's trackers: JSON lines, TensorBoard, the services that the settings enable, and the `further` ones."""
     if not is_first():
         return Trackers([])
     trackers: list[Tracker] = [JsonlTracker(folder), TensorBoardTracker(folder)]

@@ -1,4 +1,4 @@
-"""Estimate a run's memory per device from shapes alone: the training state, the key/value cache, and settings that would fit.
+"""Estimate a run's memory per device from shapes alone (training state and key/value cache), and suggest settings that fit.
 
 A run that cannot fit is rejected before any weight is read or initialized.
 """
@@ -35,7 +35,7 @@ Shapes = PyTree[jax.ShapeDtypeStruct]
 
 
 def bytes_on_a_device(shapes: Shapes) -> int:
-    """Return the bytes of one device's part of arrays with shardings."""
+    """Return the bytes that arrays with shardings take on one device."""
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
 
@@ -49,13 +49,13 @@ def plan_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
     """Return the algorithm of the settings, and the settings adapted to it.
 
     Raises:
-        InputError: the run has a teacher whose full distributions are read, a calculator, or images; these cannot be planned.
+        InputError: the run reads a teacher's full distributions, or has a calculator or images; such runs cannot be planned.
     """
     algorithm = add_correction(make_algorithm(config), config)
     if algorithm.teacher_divergence is not None:
         raise InputError(
             f"rljax plan cannot measure {config.algorithm.name}, whose update also reads a teacher; plan "
-            "on_policy_distillation, and add 4 bytes per parameter of the teacher."
+            "on_policy_distillation instead, and add 4 bytes per parameter of the teacher."
         )
     if config.model.calculator is not None:
         raise InputError(
@@ -65,7 +65,7 @@ def plan_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
     if config.model.images is not None:
         raise InputError(
             f"rljax plan cannot measure images={config.model.images}, because patches have a projection instead of rows of the "
-            "embedding table; leave it out, and subtract the 256 rows of the table that the plan then counts too many."
+            "embedding table; leave it out, and subtract the 256 rows of the table that the plan then counts in addition."
         )
     return algorithm, settings_for(config, algorithm)
 
@@ -79,7 +79,7 @@ def state_shapes(
     optimizer: optax.GradientTransformation | None = None,
     options: Sequence[Option] = (),
 ) -> tuple[TrainState, Base | None]:
-    """Return the shapes and shardings of the state in RL, and of the model under an adapter.
+    """Return the shapes and shardings of the state in RL, and of the model under the adapter (None without an adapter).
 
     Args:
         config: the settings.
@@ -94,46 +94,46 @@ def state_shapes(
     if config.adapter.rank is not None:
         init = partial(init_adapter, rank=config.adapter.rank, targets=config.adapter.targets)
         trained = jax.eval_shape(lambda: init(jax.random.key(0), params))
-        below = base_shapes(config, policy, mesh)
-        places = policy_shardings(mesh, below, below, policy.partition)
+        frozen = base_shapes(config, policy, mesh)
+        shardings = policy_shardings(mesh, frozen, frozen, policy.partition)
         scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
-        base = Base(with_places(below, places), scale)  # pyright: ignore[reportArgumentType]  shapes stand for arrays
+        base = Base(with_places(frozen, shardings), scale)  # pyright: ignore[reportArgumentType]  shapes in place of arrays
 
-    def critic(params: Params) -> CriticState | None:
+    def make_critic(params: Params) -> CriticState | None:
         if algorithm.critic is None:
             return None
         function = required(policy.value_function, "policy.value_function")(
             algorithm.critic.head.size, config.critic.surprisal
         )
-        own = function.init(jax.random.key(0), params)
-        learned = {"head": own["head"]} if config.critic.frozen_trunk else own
-        pretrained = None if algorithm.critic.blend is None else own
-        return CriticState(own, critic_optimizer(config, algorithm).init(learned), pretrained)
+        initial = function.init(jax.random.key(0), params)
+        learned = {"head": initial["head"]} if config.critic.frozen_trunk else initial
+        pretrained = None if algorithm.critic.blend is None else initial
+        return CriticState(initial, critic_optimizer(config, algorithm).init(learned), pretrained)
 
-    def first(trained: Params, params: Params) -> TrainState:
+    def make_state(trained: Params, params: Params) -> TrainState:
         return create(
             trained,
             policy_optimizer(config) if optimizer is None else optimizer,
             0,
             with_reference=keeps_reference(config, algorithm),
-            critic=critic(params),
+            critic=make_critic(params),
             options=first_arrays(options, trained, from_start=True) | first_arrays(options, trained, from_start=False),
         )
 
-    state = jax.eval_shape(first, trained, params)
+    state = jax.eval_shape(make_state, trained, params)
     return with_places(state, policy_shardings(mesh, state, trained, policy.partition, besides=params)), base
 
 
 def state_bytes(state: TrainState, base: Base | None) -> int:
-    """Return the bytes that stay on each device all the time: the state, and the model under an adapter."""
+    """Return the bytes that are in use on each device all the time: for the state, and for the model under an adapter."""
     return bytes_on_a_device(state) + (0 if base is None else bytes_on_a_device(base.params))
 
 
 class Trial(NamedTuple):
-    """Changes to the settings of a run that does not fit."""
+    """Changed settings for a run that does not fit, and the memory that it would then need."""
 
     flags: list[str]
-    """The flags to type."""
+    """The flags for the command line."""
     needed: int
     """Bytes that the run then needs on each device."""
     fits: bool
@@ -141,11 +141,11 @@ class Trial(NamedTuple):
 
 
 Change = tuple[str, dict[str, object]]
-"""The flags to type, and the settings that they set."""
+"""Flags for the command line, and the settings that they change."""
 
 
 def sharding_changes(config: TrainConfig, count: int) -> list[Change]:
-    """Return the change that shards a run's state over all of `count` devices; none if it already is."""
+    """Return the change that shards a run's state over all `count` devices; empty if the state already is."""
     shared = (config.devices.context or 1) * config.devices.tensor
     if config.devices.fsdp * shared >= count:
         return []
@@ -154,7 +154,7 @@ def sharding_changes(config: TrainConfig, count: int) -> list[Change]:
 
 
 def adapter_changes(config: TrainConfig) -> list[Change]:
-    """Return changes that train an adapter and quantize the model under it, where the settings allow it."""
+    """Return the changes that train an adapter and quantize the model under it, as far as the settings allow them."""
     can_adapt = not config.optimization.freeze and config.algorithm.anchor is None and config.model.images is None
     changes: list[Change] = [("--lora-rank 16", {"lora_rank": 16})] if config.adapter.rank is None and can_adapt else []
     if config.adapter.quantize is None and (config.adapter.rank is not None or can_adapt):
@@ -168,8 +168,8 @@ def try_changes(config: TrainConfig, changes: list[Change], measure: Callable[[T
 
     Args:
         config: the settings.
-        changes: changes to try; each is kept until one with the same first flag replaces it, and those that cannot work with this
-            model are skipped.
+        changes: changes to try. Each remains in effect until a later one with the same first flag replaces it; changes that cannot
+            work with this model are skipped.
         measure: settings -> bytes on each device.
         room: bytes available on each device.
 
@@ -202,7 +202,7 @@ temperature, the logits truncated to the likeliest tokens, and the log-probabili
 
 
 def fitting_slots(decoder: Decoder, mesh: Mesh, memory: int, *, share: float | None, **options: Any) -> FittingSlots:
-    """Return a `FittingSlots`; if there is an expected `share` of the longest response, one for keys and values in pages."""
+    """Return a `FittingSlots`; for a cache in pages, whose expected response length `share` is set, return a `PagedSlots`."""
     if share is None:
         return FittingSlots(decoder, mesh, memory, **options)
     from rljax.rollout.paged import PagedSlots  # noqa: PLC0415  most runs have no pages
@@ -220,7 +220,7 @@ def decode_slots(
         policy: the model; it has a decoder.
         mesh: the devices.
         left: bytes per device not used by state and weights; None if unknown.
-        platform: platform of the devices, such as "cpu"; None takes the platform of the mesh.
+        platform: platform of the devices, such as "cpu"; None means the platform of the mesh.
     """
     sampling, decoder, share = config.sampling, required(policy.decoder, "policy.decoder"), config.sampling.paged_cache
     if sampling.cache_memory is not None:
@@ -235,7 +235,7 @@ def decode_slots(
 
 
 def sampler_bytes(config: TrainConfig, params: Shapes, mesh: Mesh) -> int:
-    """Return the bytes per device of the engine's weights: a merged copy of an adapter's model, and the prepared weights.
+    """Return the bytes per device of the engine's weights: the prepared weights, and a copy of the model with a merged adapter.
 
     Args:
         config: the settings.
@@ -280,8 +280,8 @@ def sampling_memory(
         policy: the model; it has `decoder` and `shapes`.
         mesh: the devices.
         prompt_length: length of the prompts in tokens.
-        left: bytes per device not used by the state; None if unknown; 0 for the fewest rows.
-        platform: platform of the devices, such as "cpu"; None takes the platform of the mesh.
+        left: bytes per device not used by the state; None if unknown; 0 for as few rows as possible.
+        platform: platform of the devices, such as "cpu"; None means the platform of the mesh.
         has_turns: whether an environment answers the policy turn by turn.
 
     Raises:
@@ -303,11 +303,11 @@ class MemoryNeeds(NamedTuple):
     """Memory needs per device, in bytes, that are known without compiling anything."""
 
     held: int
-    """Bytes that are held all the time: the state in training, otherwise the parameters."""
+    """Bytes in use all the time: for the state in training, otherwise for the parameters."""
     weights: int = 0
     """Bytes of the weights that the engine reads."""
     cache: int = 0
-    """Bytes of the keys and values of the fewest rows that the settings allow."""
+    """Bytes of the keys and values for as few rows as the settings allow."""
 
     @property
     def total(self) -> int:
@@ -315,13 +315,13 @@ class MemoryNeeds(NamedTuple):
         return self.held + self.weights + self.cache
 
     def refusal(self, what: str, mesh: Mesh, room: int, note: str = "") -> str:
-        """Say how many bytes are needed, and how many are available.
+        """Return a message with the bytes that are needed and the bytes that are available.
 
         Args:
-            what: name of what is held all the time, such as "training state".
+            what: name of what is in memory all the time, such as "training state".
             mesh: the devices.
             room: bytes available on each device.
-            note: a note about what is held.
+            note: a note about `what`, in parentheses.
         """
         where = "the device" if mesh.size == 1 else f"each of {mesh.size} devices"
         sampling = (
@@ -347,7 +347,7 @@ def check_room(
     environment: Environment | None = None,
     options: Sequence[Option] = (),
 ) -> int | None:
-    """Reject a run whose state, sampler weights and smallest possible cache do not fit into memory.
+    """Reject a run whose state, sampler weights and smallest possible cache together do not fit into memory.
 
     Args:
         config: the settings.
@@ -382,18 +382,18 @@ def check_room(
     changes: list[Change] = [(f"--cache-memory {left}B", {"cache_memory": f"{left}B"})] if left > 0 else []
     changes += [*sharding_changes(config, mesh.size), *adapter_changes(config)]
     trial = try_changes(config, changes, lambda changed: needs_of(changed, mesh_of(changed.devices)).total, room)
-    old = f" (with old parameters of {lag} steps, for sampler_delay={lag})" if (lag := config.sampling.lag) else ""
+    note = f" (with the parameters of {lag} earlier steps, for sampler_delay={lag})" if (lag := config.sampling.lag) else ""
     raise InputError(
-        f"{needs.refusal('training state', mesh, room, old)} {_advice(trial)} `rljax plan` "
+        f"{needs.refusal('training state', mesh, room, note)} {_advice(trial)} `rljax plan` "
         "with the same flags shows what else a run needs."
     )
 
 
-def _advice(out: Trial) -> str:
-    """Say which changes would make a run fit."""
-    named = " ".join(out.flags)
-    last = f"It still does not fit with {named}: {out.needed / 1e9:,.2f} GB. " if out.flags else ""
-    return f"With {named} it would: {out.needed / 1e9:,.2f} GB." if out.fits else f"{last}Use more devices."
+def _advice(trial: Trial) -> str:
+    """Describe the changes that would make a run fit."""
+    flags = " ".join(trial.flags)
+    failure = f"It still does not fit with {flags}: {trial.needed / 1e9:,.2f} GB. " if trial.flags else ""
+    return f"With {flags} it would: {trial.needed / 1e9:,.2f} GB." if trial.fits else f"{failure}Use more devices."
 
 
 def check_loaded(
@@ -405,10 +405,10 @@ def check_loaded(
     prompt_length: int | None = None,
     environment: Environment | None = None,
 ) -> int | None:
-    """Reject a model whose parameters, together with the memory for sampling from it, do not fit.
+    """Reject a model whose parameters do not fit into memory together with the engine's weights and smallest possible cache.
 
     Args:
-        config: the settings of its run.
+        config: the settings of the model's run.
         policy: the model; a policy without `shapes` is not checked.
         mesh: the devices.
         available: bytes of all devices together; None if unknown.
@@ -449,16 +449,16 @@ def _needs(
 
 
 def _left(needs: MemoryNeeds, room: int) -> int:
-    """Return the bytes per device that a cache may take."""
+    """Return the bytes per device that the cache may take."""
     return int(USABLE * room) - needs.held - needs.weights
 
 
 def rows_at_once(config: TrainConfig, mesh: Mesh, prompt_length: int, responses: int, *, on_cpus: bool = False) -> int:
-    """Return the rows per micro-batch for an update on this many responses: a multiple of the number of devices.
+    """Return the number of rows per micro-batch for an update on this many responses: a multiple of the number of devices.
 
-    They are as many as `microbatch_rows` or 16,384 tokens allow: each micro-batch reads all weights and starts every kernel.
-    On CPUs they are at most a 32nd of the responses, or 1,024 tokens if that is more, because padding costs more there: responses
-    share rows, so there are fewer rows than responses, and empty micro-batches cost nothing.
+    It is as large as `microbatch_rows` or 16,384 tokens allow, because each micro-batch reads all weights and starts every kernel.
+    On CPUs it is at most a 32nd of the responses, or 1,024 tokens if that is more, because padding costs more there: several
+    responses share a row, so there are fewer rows than responses, and micro-batches without any response cost nothing.
     """
     slots, devices = prompt_length + config.sampling.max_response_tokens, row_shards(mesh)
     chosen = config.optimization.microbatch_rows

@@ -1,6 +1,6 @@
 """Metrics of a step as typed records, and statistics of sampled responses.
 
-A metric that could not be measured is None, and `present` leaves it out.
+A metric that could not be measured is None, and `present` leaves this metric out.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def present(record: Any) -> Numbers:
     numbers: Numbers = {}
     for name, value in record._asdict().items():
         if isinstance(value, dict):
-            numbers |= {key: float(one) for key, one in value.items()}
+            numbers |= {key: float(entry) for key, entry in value.items()}
         elif isinstance(value, tuple):
             numbers |= value.numbers() if isinstance(value, LossMetrics) else present(value)
         elif value is not None:
@@ -47,22 +47,22 @@ def mean_of(records: Sequence[Record]) -> Record | None:
 
 
 def mean_update(records: Sequence["UpdateMetrics"]) -> "UpdateMetrics | None":
-    """Average the metrics of a rollout's updates, leaving out skipped ones, which are counted; None if there were no updates.
+    """Average the metrics of a rollout's updates without the skipped ones, and set the fraction skipped; None without updates.
 
     Example:
         >>> present(mean_update([UpdateMetrics(None, 2.0), UpdateMetrics(None, np.inf, 1.0)]))
         {'grad_norm': 2.0, 'skipped_updates': 0.5}
     """
-    return _mean_of_sound(records, UpdateMetrics(None, None), "skipped_updates")
+    return _mean_of_unskipped(records, UpdateMetrics(None, None), "skipped_updates")
 
 
 def mean_critic_update(records: Sequence["CriticMetrics"]) -> "CriticMetrics | None":
     """Average the metrics of a rollout's critic updates, as `mean_update` does for the policy's."""
-    return _mean_of_sound(records, CriticMetrics(None, None, None), "skipped_value_updates")
+    return _mean_of_unskipped(records, CriticMetrics(None, None, None), "skipped_value_updates")
 
 
-def _mean_of_sound(records: Sequence[Any], empty: Any, skipped: str) -> Any:
-    """Average the records whose field `skipped` is 0 (`empty` if there are none), and set `skipped` to the fraction of the rest."""
+def _mean_of_unskipped(records: Sequence[Any], empty: Any, skipped: str) -> Any:
+    """Average the records whose field `skipped` is 0 (`empty` if there are none), and set this field to its overall mean."""
     if not records:
         return None
     shares = [float(getattr(record, skipped)) for record in records]
@@ -74,11 +74,11 @@ class UpdateMetrics(NamedTuple):
     """Averages over the policy updates of one rollout."""
 
     loss: LossMetrics | None
-    """Loss and its parts."""
+    """The loss and its terms."""
     grad_norm: Float[Array, ""] | float | None
     """Norm of the gradient before it is clipped; None if every update was skipped."""
     skipped_updates: Float[Array, ""] | float = 0.0
-    """Fraction of updates that were skipped because the loss or gradient was not finite; the averages leave them out."""
+    """Fraction of updates that were skipped because they were unsafe; the averages leave these updates out."""
     learning_rate: float | None = None
     """Learning rate; None if the optimizer's state does not contain it."""
     options: dict[str, Float[Array, ""]] | None = None
@@ -86,12 +86,12 @@ class UpdateMetrics(NamedTuple):
 
 
 class SupervisedMetrics(NamedTuple):
-    """Metrics of one update on demonstrations, computed before the update, over the response tokens."""
+    """Metrics of one update on demonstrations, averaged over the response tokens with the parameters before the update."""
 
     loss: Float[Array, ""]
     """Mean negative log-likelihood, in nats per token."""
     entropy: Float[Array, ""]
-    """Mean entropy of the policy, nats."""
+    """Mean entropy of the policy, in nats per token."""
     grad_norm: Float[Array, ""]
     """Norm of the gradient before it is clipped."""
     skipped_updates: Float[Array, ""]
@@ -106,22 +106,22 @@ class CriticMetrics(NamedTuple):
     value_loss: Float[Array, ""] | float | None
     """The critic's loss; this and the next two metrics are None if every update was skipped."""
     value_explained_variance: Float[Array, ""] | float | None
-    """Explained variance of the targets, before each update."""
+    """Fraction of the targets' variance that the values explain, before each update."""
     value_grad_norm: Float[Array, ""] | float | None
     """Norm of the gradient before it is clipped."""
     skipped_value_updates: Float[Array, ""] | float = 0.0
-    """Fraction of updates that were skipped because the loss or gradient was not finite; the averages leave them out."""
+    """Fraction of updates that were skipped because they were unsafe; the averages leave these updates out."""
 
 
 class CreditMetrics(NamedTuple):
-    """Quality of the critic's predictions on a rollout before its updates, and correlation of the advantages with the outcome."""
+    """Quality of the critic's predictions on a rollout, before the critic is updated, and of the advantages."""
 
     explained_variance: Float[Array, ""] | float
-    """Explained variance of the outcome reward over all response tokens."""
+    """Fraction of the outcome reward's variance, over all response tokens, that the values explain."""
     value: Float[Array, ""] | float
-    """Mean value."""
+    """Mean of the critic's values."""
     outcome_loss: Float[Array, ""] | float
-    """Half the mean squared difference between outcome and value."""
+    """Half the mean squared difference between outcome reward and value."""
     advantage_correlation: Float[Array, ""] | float
     """Correlation between a token's advantage and the outcome reward."""
     lambda_10: float | None = None
@@ -133,7 +133,7 @@ class CreditMetrics(NamedTuple):
 
 
 class LearnMetrics(NamedTuple):
-    """Metrics of learning from one rollout. A part is None if nothing was updated or there is no critic."""
+    """Metrics of learning from one rollout. A field is None if nothing was updated or there is no critic."""
 
     credit: CreditMetrics | None = None
     """Metrics of the critic before its updates."""
@@ -142,19 +142,19 @@ class LearnMetrics(NamedTuple):
     policy: UpdateMetrics | None = None
     """Metrics of the policy's updates; None if every group was filtered out."""
     advantage_variance: float | None = None
-    """Variance of the advantage over the trained tokens; None if there are none."""
+    """Variance of the advantage over the trained tokens; None if there are no such tokens."""
     sampler_gap: float | None = None
-    """Divergence of the learner from the sampler, before anything changes; None if the first update was skipped or absent."""
+    """Divergence of the learner from the sampler, before the first update; None if this update was skipped or absent."""
     options: dict[str, float] | None = None
     """Metrics of the run's options."""
 
     def with_options(self, found: dict[str, float]) -> "LearnMetrics":
-        """Add metrics of an option."""
+        """Return these metrics with the metrics of an option added."""
         return self._replace(options={**(self.options or {}), **found}) if found else self
 
 
 class RolloutMetrics(NamedTuple):
-    """Averages over everything that was sampled in a step, whether or not it was trained on."""
+    """Averages over all responses that were sampled in a step, whether or not they are trained on."""
 
     reward: float | None
     """Mean reward; None if no response has a reward."""
@@ -176,11 +176,11 @@ class RolloutMetrics(NamedTuple):
     trained_groups: int
     """Number of groups that are trained on."""
     unfilled_groups: int
-    """Number of groups that dynamic sampling failed to find: the requested number minus `trained_groups`."""
+    """Number of groups that are missing after dynamic sampling: the requested number minus `trained_groups`."""
     unjudged: int
     """Number of responses that the reward failed to judge; they are left out."""
     staleness: float | None
-    """Mean number of RL steps since the responses that are trained on were sampled."""
+    """Mean age of the parameters that sampled the trained responses, in RL steps; None if nothing is trained on."""
     tokens_per_second: float
     """Number of sampled tokens divided by the duration of the full step."""
     seconds: float
@@ -188,15 +188,15 @@ class RolloutMetrics(NamedTuple):
     reward_variance: float | None
     """Variance of the reward over the responses; None if no response has a reward."""
     groups_all_right: float | None
-    """Fraction of groups whose responses are all correct, with equal outcomes; None as above."""
+    """Fraction of groups whose responses are all correct; see `share_of_groups`."""
     groups_all_wrong: float | None
-    """Fraction of groups whose responses are all wrong, with equal outcomes; None as above."""
+    """Fraction of groups whose responses are all wrong; see `share_of_groups`."""
     reward_length_correlation: float | None
-    """Correlation between reward and length; None as above, or if one of them is the same for all responses."""
+    """Correlation between reward and length; None if no response has a reward, or if one of the two is the same for all."""
     repetition: float
     """Fraction of 8-token sequences that occurred earlier in the same response."""
     commonest_response: float
-    """Fraction of responses that equal the most frequent one, whatever the prompt."""
+    """Fraction of responses that equal the most frequent response, over all prompts."""
     parts: dict[str, float]
     """Mean of each part of a reward with several parts, as `reward_NAME`."""
     failures: dict[str, float]
@@ -245,7 +245,7 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
 
 def failure_counts(groups: Groups) -> Numbers:
     """Count the responses that the reward failed to judge, by kind, and the fraction without an answer; zeros are left out."""
-    counts = {f"reward_{kind}": float((groups.failed == place).sum()) for place, kind in enumerate(Failures._fields, 1)}
+    counts = {f"reward_{kind}": float((groups.failed == code).sum()) for code, kind in enumerate(Failures._fields, 1)}
     unstated = counts["reward_unstated"] / max(int(groups.present.sum()), 1)
     return {name: count for name, count in {**counts, "unstated_share": unstated}.items() if count}
 
@@ -255,10 +255,10 @@ RUN = 8
 
 
 def share_of_groups(groups: Groups, *, right: bool) -> float | None:
-    """Return the fraction of groups whose responses are all correct (`right`) or all wrong; None if there are no groups.
+    """Return the fraction of groups whose responses are all correct (`right`) or all wrong; None if no group is judged.
 
-    Without a verifier, the rewards must also be equal: a reward that is never above 0, or always above it, may still differ
-    between responses. A group with fewer than two judged responses is left out.
+    Without a verifier, the rewards must also be equal, because rewards that are all above 0, or all at most 0, may still differ.
+    A group with fewer than two judged responses is left out.
     """
     rollout, known = groups.rollout, right_and_known(groups.rollout)[1]
     compared = known.sum(-1) > 1
@@ -271,7 +271,7 @@ def share_of_groups(groups: Groups, *, right: bool) -> float | None:
 
 
 def correlation(rewards: Float32[np.ndarray, "N"], lengths: Int[np.ndarray, "N"]) -> float | None:
-    """Return Pearson's correlation between reward and length over responses; None if one of them is the same for all.
+    """Return Pearson's correlation between reward and length over responses; None if one of the two is the same for all.
 
     Example:
         >>> correlation(np.array([0.0, 1.0, 2.0], np.float32), np.array([5, 6, 7]))
@@ -288,7 +288,7 @@ def correlation(rewards: Float32[np.ndarray, "N"], lengths: Int[np.ndarray, "N"]
 def repetition(tokens: Int32[np.ndarray, "N T"], lengths: Int[np.ndarray, "N"]) -> float:
     """Return the fraction of `RUN`-token sequences that occurred earlier in the same response, averaged over responses.
 
-    It is 0 for a response of at most `RUN` tokens.
+    The fraction is 0 for a response of at most `RUN` tokens.
 
     Args:
         tokens: token ids, right-padded.
@@ -304,12 +304,12 @@ def repetition(tokens: Int32[np.ndarray, "N T"], lengths: Int[np.ndarray, "N"]) 
     runs, count = _hashes(tokens), np.maximum(lengths - RUN + 1, 0)
     used = np.arange(runs.shape[1]) < count[:, None]
     ordered = np.sort(np.where(used, runs, np.iinfo(np.uint64).max), axis=1)
-    again = (ordered[:, 1:] == ordered[:, :-1]) & used[:, 1:]  # the padding is sorted to the end, so `used` fits here too
-    return float((again.sum(1) / np.maximum(count, 1)).mean())
+    repeated = (ordered[:, 1:] == ordered[:, :-1]) & used[:, 1:]  # `used` is valid after sorting: the padding is still last
+    return float((repeated.sum(1) / np.maximum(count, 1)).mean())
 
 
 def _hashes(tokens: Int32[np.ndarray, "N T"]) -> UInt64[np.ndarray, "N R"]:
-    """Hash each sequence of `RUN` tokens; different sequences almost never have equal hashes."""
+    """Hash each sequence of `RUN` adjacent tokens; different sequences almost never have equal hashes."""
     count = tokens.shape[1] - RUN + 1
     total = np.zeros((len(tokens), count), np.uint64)
     for offset in range(RUN):
@@ -318,7 +318,7 @@ def _hashes(tokens: Int32[np.ndarray, "N T"]) -> UInt64[np.ndarray, "N R"]:
 
 
 def commonest_share(tokens: Int32[np.ndarray, "N T"], lengths: Int[np.ndarray, "N"]) -> float:
-    """Return the fraction of responses that equal the most frequent one, whatever the prompt; 0 without responses.
+    """Return the fraction of responses that equal the most frequent response, over all prompts; 0 if there are no responses.
 
     Example:
         >>> commonest_share(np.array([[1, 2], [1, 2], [1, 9]], np.int32), np.array([2, 2, 1]))

@@ -1,4 +1,4 @@
-"""The life cycle of a run: its beginning, its initial state, resuming it, and its end."""
+"""The life cycle of a run: its start, its initial state, its continuation after a stop, and its end."""
 
 from rljax.lazy import lazy_names
 

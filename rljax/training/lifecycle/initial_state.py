@@ -1,4 +1,4 @@
-"""The state at the beginning of each phase of a run, and its shapes, into which a checkpoint is restored."""
+"""The training state at the beginning of each phase of a run, and the state's shapes, into which a checkpoint is restored."""
 
 from collections.abc import Callable, Collection
 from functools import partial
@@ -43,7 +43,7 @@ def first_params(setup: Setup) -> Params:
 def param_shapes(setup: Setup) -> PyTree[jax.ShapeDtypeStruct]:
     """Return the shapes of the trained parameters.
 
-    A policy without `shapes` initializes its parameters, which are then discarded, because its `init` need not be traceable.
+    If the policy has no `shapes`, its parameters are initialized and then discarded, because its `init` need not be traceable.
     """
     if setup.base is not None:
         return jax.eval_shape(partial(fresh_adapter, setup.config, setup.base))
@@ -53,7 +53,7 @@ def param_shapes(setup: Setup) -> PyTree[jax.ShapeDtypeStruct]:
 
 
 def first_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine")) -> TrainState:
-    """Load or initialize the parameters, check that policy, engine and optimizer accept them, and make the initial state.
+    """Load or initialize the parameters, check that policy, engine and optimizer accept them, and build the initial state.
 
     Args:
         setup: everything that the run uses.
@@ -68,13 +68,13 @@ def first_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine"))
 
 
 def check_models(setup: Setup, params: PyTree, own_parts: Collection[str] = ("policy", "engine")) -> None:
-    """Check that policy, engine and optimizer accept the parameters. Nothing is computed.
+    """Check that policy, engine and optimizer accept the parameters, without any computation on the devices.
 
     Args:
         setup: everything that the run uses.
         params: the trained parameters, or their shapes.
-        own_parts: names of the arguments that were passed to `train`. The check takes seconds, so a built-in policy with the
-            built-in engine is not checked.
+        own_parts: names of the arguments that were passed to `train`. A built-in policy with the built-in engine is not checked,
+            because the check takes seconds.
 
     Raises:
         InputError: the policy cannot score a response or be sampled from, or the optimizer cannot take the parameters.
@@ -91,7 +91,7 @@ def check_models(setup: Setup, params: PyTree, own_parts: Collection[str] = ("po
 
 
 def initial_critic(setup: Setup, params: Params) -> CriticState | None:
-    """Return the initial critic for the policy's full parameters, with the adapter merged in; None if there is no critic."""
+    """Return the initial critic, built from the policy's full parameters (adapter merged in); None if there is no critic."""
     if setup.critic is None:
         return None
     optimizer = critic_optimizer(setup.config, setup.algorithm)
@@ -103,12 +103,12 @@ def initial_critic(setup: Setup, params: Params) -> CriticState | None:
 
 
 def make_unplaced_state(setup: Setup, params: Params, all_params: Params | None) -> TrainState:
-    """Make the state at the beginning of the warm start from the trained parameters; it is not yet placed on the mesh.
+    """Build the state at the beginning of the warm start from the trained parameters, not yet placed on the mesh.
 
     Args:
         setup: everything that the run uses.
         params: the trained parameters.
-        all_params: the parameters that the policy computes with, which are only read to initialize a critic.
+        all_params: the policy's full parameters, from which a critic is initialized; None if there is no critic.
     """
     config = setup.config
     return create(
@@ -122,7 +122,7 @@ def make_unplaced_state(setup: Setup, params: Params, all_params: Params | None)
 
 
 def initial_state(setup: Setup, params: Params) -> TrainState:
-    """Return the state at the beginning of the warm start, made from the trained parameters, on the run's mesh."""
+    """Build the state at the beginning of the warm start from the trained parameters, placed on the run's mesh."""
     return place_state(setup, make_unplaced_state(setup, params, full_params_for_critic(setup, params)))
 
 
@@ -144,7 +144,7 @@ def state_after_warm_start(setup: Setup, state: TrainState) -> TrainState:
 
 
 def state_like(setup: Setup, phase: int) -> TrainState:
-    """Return the shapes, dtypes and shardings of the state in a phase. The warm start has its own optimizer."""
+    """Return the shapes, dtypes and shardings of the state in a phase; the warm start has its own optimizer."""
 
     def begin(params: Params, base: Base | None) -> TrainState:
         all_params = None if setup.critic is None else merge_params(base, params, setup.config)
@@ -157,11 +157,11 @@ def state_like(setup: Setup, phase: int) -> TrainState:
 
 
 def template(setup: Setup, begin: Callable[[Params, Base | None], TrainState]) -> TrainState:
-    """Return the shapes, dtypes and shardings of the state from `begin`, to restore a checkpoint into. No arrays are made.
+    """Return the shapes, dtypes and shardings of the state that `begin` would build, to restore a checkpoint into them.
 
     Args:
         setup: everything that the run uses.
-        begin: (trained parameters, base of the adapter) -> the state, not yet placed.
+        begin: function: (trained parameters, model under the adapter or None) -> the state, not yet placed.
     """
     trained, base = param_shapes(setup), setup.base
     state = jax.eval_shape(begin, trained, base)
@@ -170,7 +170,7 @@ def template(setup: Setup, begin: Callable[[Params, Base | None], TrainState]) -
 
 
 def begin_options(setup: Setup, state: TrainState) -> TrainState:
-    """Return the state at the start of a new run, after each of `setup.options` has computed its initial arrays."""
+    """Return the state of a new run after each of `setup.options` has computed its initial arrays."""
     for option in setup.options:
         if option.begin is not None:
             state = option.begin(state)

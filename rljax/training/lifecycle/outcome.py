@@ -25,11 +25,11 @@ from rljax.training.run import Run, resume_command
 
 
 def accuracy_name(worker: RolloutWorker, answers: Iterable[Row] = ()) -> str:
-    """Return the displayed name of the metric `accuracy`: "accuracy" if correctness is known, else "rewards above 0".
+    """Return the name under which the metric `accuracy` is displayed: "accuracy" if correctness is known, else "rewards above 0".
 
     Args:
         worker: the worker, whose rewards may include a verifier of correctness.
-        answers: rows of `heldout.jsonl`, for which an environment may have reported correctness.
+        answers: rows of `heldout.jsonl`, in which an environment may have reported correctness.
     """
     return CORRECT if worker.verifies or any(row.get("correct") is not None for row in answers) else POSITIVE
 
@@ -39,8 +39,8 @@ def finish(run: Run, checkpoint: Checkpoint, models: Sequence[Path] = ()) -> Non
 
     Args:
         run: the run.
-        checkpoint: the checkpoint at the end of the run.
-        models: folders of the models that were written.
+        checkpoint: the run's checkpoint at its end.
+        models: folders of the written models.
 
     Raises:
         InputError: the reward judged no response.
@@ -58,7 +58,7 @@ def draw_curves(folder: RunFolder, config: TrainConfig) -> None:
 
 
 def show_end(run: Run, checkpoint: Checkpoint, models: Sequence[Path]) -> None:
-    """Show what `finish` shows; runs in this process only."""
+    """Show the outcome, paths and commands described in `finish`; runs in this process only."""
     folder, notes, config = run.folder, checkpoint.notes, run.config
     own_parts, heldout = folder.config.get("seams", ()), run.setup.heldout
     answers = folder.read_heldout()
@@ -109,23 +109,23 @@ def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, a
         'Held-out accuracy: 50.0% before RL, 75.0% after (4 problems, greedy answers).'
     """
     if math.isnan(before.accuracy) or math.isnan(after.accuracy):
-        return [f"Held-out {accuracy}: unknown, as the reward judged no answer before RL or none after it."]
+        return [f"Held-out {accuracy}: unknown, because the reward judged no answer before RL, or none after it."]
     lines = [f"Held-out {accuracy}: {before} before RL, {after} after ({count} problems, greedy answers)."]
     if comparison is not None:
-        words = ("became right", "became wrong", "stayed right", "stayed wrong")
+        verbs = ("became right", "became wrong", "stayed right", "stayed wrong")
         if accuracy != CORRECT:
-            words = ("rose above 0", "fell to 0 or below", "stayed above 0", "stayed at 0 or below")
+            verbs = ("rose above 0", "fell to 0 or below", "stayed above 0", "stayed at 0 or below")
         judged = sum(comparison[:4])
-        first = "" if judged == count else f"Of the {judged} problems whose answers were kept: "
+        scope = "" if judged == count else f"Of the {judged} problems whose answers were kept: "
         lines.append(
-            f"{first}{comparison.gained} {words[0]}, {comparison.lost} {words[1]}, {comparison.kept} {words[2]}, "
-            f"{comparison.missed} {words[3]}."
+            f"{scope}{comparison.gained} {verbs[0]}, {comparison.lost} {verbs[1]}, {comparison.kept} {verbs[2]}, "
+            f"{comparison.missed} {verbs[3]}."
         )
     return lines
 
 
 def models_to_write(run: Run) -> list[str]:
-    """Return the kinds of models that the settings ask for; none if the user's policy can only write folders in its own format."""
+    """Return the kinds of models to write, by the settings; none if the user's policy writes only folders of its own format."""
     models = run.config.run.models
     if run.setup.policy.contents is None or models == "none":
         return []
@@ -133,9 +133,9 @@ def models_to_write(run: Run) -> list[str]:
 
 
 def write_final_models(run: Run, checkpoint: Checkpoint) -> list[Path]:
-    """Write the models that the settings ask for, replacing earlier ones; all processes call it together.
+    """Write the models that the settings select, replacing earlier ones; all processes call it together.
 
-    An adapter is merged in. If the disk is full, the run waits for room, as it does for a checkpoint.
+    An adapter is merged into its model. If the disk is full, the run waits for room, as it does for a checkpoint.
 
     Returns:
         The folders of the models.

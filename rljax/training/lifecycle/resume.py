@@ -1,7 +1,7 @@
 """Settings that may change when a run is resumed, and a summary of the run so far.
 
-A setting may change if a run with the new value from the start would have computed the same numbers (up to rounding, because
-sums are in another order if devices or micro-batches change). Any other change is rejected, with the name of the setting.
+A setting may change if a run that had the new value from the start would have computed the same results (up to rounding, because
+other devices or micro-batches add numbers in another order). Any other change is rejected, with the name of the setting.
 """
 
 from collections.abc import Collection
@@ -48,7 +48,7 @@ CURVE_WIDTH = 40
 
 
 def changes_between(saved: TrainConfig, wanted: TrainConfig) -> tuple[Change, ...]:
-    """List the settings that differ; a run folder or chat date that is not set is taken from the saved configuration.
+    """List the settings that differ. If `wanted` has no run folder or chat date, the saved one is used.
 
     Example:
         >>> [str(change) for change in changes_between(TrainConfig(), TrainConfig.flat(steps=200))]
@@ -78,7 +78,7 @@ def check_changes(changes: Collection[Change]) -> None:
 
 
 def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
-    """Return digests of what a run reads in addition to its settings: data, models, tokenizer, and what was passed to `train`."""
+    """Return digests of a run's inputs other than its settings: data, models, tokenizer, and the parts passed to `train`."""
     config, model, heldout = setup.config, setup.config.model.path, setup.heldout
     environment, named = setup.train.environment, config.reward.environment
     judge = None if environment is not None else digest_of_reward(config, seams.reward)
@@ -98,10 +98,10 @@ def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
 
 
 def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) -> None:
-    """Reject a value of `steps` that the run has already passed, or any change if its past steps depend on the value.
+    """Reject a value of `steps` that the run has already passed, or any new value if the past steps depend on the old one.
 
     Raises:
-        InputError: the number must not change; the message includes the reason.
+        InputError: `steps` must not change; the message includes the reason.
     """
     change = next((change for change in changes if change.name == "steps"), None)
     done = int(state.step)
@@ -118,33 +118,33 @@ def check_steps(changes: Collection[Change], setup: Setup, state: TrainState) ->
 
 
 def schedules(config: TrainConfig, algorithm: Algorithm) -> list[str]:
-    """List settings that follow a schedule over all RL steps, so that the number of steps cannot change once RL has begun."""
+    """List settings with a schedule over all RL steps. If there are any, `steps` cannot change once RL has begun."""
     scheduled = {
         "difficulty_window_end": config.data.difficulty_window_end is not None,
         f"the algorithm {config.algorithm.name}, which mixes two advantages": algorithm.needs("progress"),
         f"schedule={config.optimization.schedule}": config.optimization.schedule != "constant",
         "the pretrained critic's weight": algorithm.critic is not None and algorithm.critic.blend is not None,
     }
-    return [reason for reason, holds in scheduled.items() if holds]
+    return [reason for reason, applies in scheduled.items() if applies]
 
 
 def summary(setup: Setup, state: TrainState, folder: RunFolder, changes: Collection[Change]) -> list[str]:
     """Describe a resumed run: where it continues, what was changed, and its curves so far."""
     config, done, phase = setup.config, int(state.step), int(state.phase)
     steps = config.optimization.steps
-    place = f"RL step {done} of {steps}"
+    position = f"RL step {done} of {steps}"
     if phase == WARM_START:
-        place = f"warm-start step {int(state.warm_step)} of {config.warm_start.steps}"
+        position = f"warm-start step {int(state.warm_step)} of {config.warm_start.steps}"
     elif phase != RL:
-        place = f"step {int(state.value_step)} of value pretraining"
-    lines = [f"Resumed at {place}."]
+        position = f"step {int(state.value_step)} of value pretraining"
+    lines = [f"Resumed at {position}."]
     if changes:
         lines.append(f"Changed: {', '.join(map(str, changes))}.")
     if done >= steps and phase == RL:
         extend = (
             "" if schedules(config, setup.algorithm) else f"; --steps N extends it, for example --steps {max(2 * steps, 1)}"
         )
-        lines.append(f"The run has made all of its RL steps{extend}.")
+        lines.append(f"The run has finished all of its RL steps{extend}.")
     rows = past_rows(folder.metrics)
     curves = {
         "reward": [row["reward"] for row in rows if row["phase"] == "rl" and row.get("reward") is not None],

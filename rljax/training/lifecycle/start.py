@@ -1,4 +1,4 @@
-"""Beginning or resuming a run: its settings and its folder, from the arguments of `train`."""
+"""The settings and the folder of a run that begins or is resumed, from the arguments of `train`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,14 +24,14 @@ from rljax.training.parts.reward import code_of, code_of_training
 from rljax.training.parts.seams import Seams, check_seams, read_saved_settings
 
 AUTO = "auto"
-"""Value of `resume` that continues the run in the named folder if there is one, and otherwise begins it."""
+"""Value of `resume` that continues the run in the configured folder if there is one, and otherwise begins a new run there."""
 
 
 class Consent(NamedTuple):
     """What the user allows when a run is resumed."""
 
     trust: bool = False
-    """Whether to execute code that only the config.json of the run names."""
+    """Whether to execute code that is named only in the run's config.json, not in the arguments."""
     changes: bool = False
     """Whether to continue even if the run's rows, rewards, chat template or tokenizer have changed."""
 
@@ -46,7 +46,7 @@ def settings_of(
 
     Raises:
         InputError: `config` and `resume` are both None, the run names code that is not trusted, a setting must not change, or the
-            other arguments differ from those of the first start.
+            parts passed to `train` differ from those of the first start.
     """
     config = None if config is None else with_stored_adapter(config)
     config = None if config is None else config.replace(**absolute_paths(config.to_flat()))
@@ -55,11 +55,11 @@ def settings_of(
     if resume == AUTO:
         resume = find_resumable(config)
         if resume is not None and config is not None:
-            config = config.replace(run=None)  # it names the resumed folder, which may have been moved
+            config = config.replace(run=None)  # a folder that was moved is not a changed setting
     if resume is None:
         if config is None:
             raise InputError(
-                "train() needs a configuration, or resume=FOLDER to continue a run; pass at least one of them."
+                "train() needs a configuration, or resume=FOLDER to continue a run; pass at least one of the two."
             )
         if config.model.chat and config.model.chat_date is None:
             config = config.replace(chat_date=time_of_first().date().isoformat())
@@ -80,28 +80,28 @@ def settings_of(
 
 
 def find_resumable(config: TrainConfig | None) -> Path | None:
-    """Return the folder of the run that `resume="auto"` continues, or None to begin a new one. All processes call it together.
+    """Return the folder of the run that `resume="auto"` continues; None to begin a new run. All processes call it together.
 
     The files of a run that was killed before its first save are removed.
 
     Raises:
-        InputError: the configuration names no folder, or another process trains in it.
+        InputError: the configuration names no folder, or another process is training in this folder.
     """
     if config is None or config.run.folder is None:
         raise InputError(
             f"resume={AUTO!r} continues the run in a folder that you name; pass run=FOLDER (--run FOLDER) too."
         )
     path = Path(config.run.folder)
-    continues: list[bool] = []
-    on_first(lambda: continues.append(_continues(path)))
-    return path if of_first(np.int32(any(continues))) else None
+    found: list[bool] = []
+    on_first(lambda: found.append(_can_continue(path)))
+    return path if of_first(np.int32(any(found))) else None
 
 
-def _continues(path: Path) -> bool:
-    """Return True if the folder has a run that can continue. The files of a run that saved nothing are removed.
+def _can_continue(path: Path) -> bool:
+    """Return True if the folder has a run that can continue; remove the files of a run that saved nothing.
 
     Raises:
-        InputError: another process is training in the folder, and may not have saved anything yet.
+        InputError: another process is training in the folder. It may not have saved anything yet.
     """
     if not RunFolder(path, {}).config_file.exists():
         return False
@@ -124,7 +124,7 @@ def continue_folder(folder: RunFolder, config: TrainConfig, changes: Sequence[Ch
 
 
 def new_folder(config: TrainConfig, seams: Seams, base: Mapping[str, str]) -> RunFolder:
-    """Make the folder of a new run; config.json also names the arguments that a resume needs, and has the entry of `base_entry`."""
+    """Make the folder of a new run; its config.json also names the parts that a resume needs, and contains the `base_entry`."""
     path = config.run.folder
     path = default_run_path(config.run.name, time_of_first()) if path is None else path
     settings = (
@@ -135,6 +135,6 @@ def new_folder(config: TrainConfig, seams: Seams, base: Mapping[str, str]) -> Ru
 
 
 def time_of_first() -> datetime:
-    """Return the current time on the first host, to the second."""
+    """Return the current time on the first host, in full seconds."""
     fields = np.array(datetime.now().timetuple()[:6], np.int32)
     return datetime(*of_first(fields).tolist())

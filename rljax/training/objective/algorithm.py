@@ -50,7 +50,7 @@ def _run_lengths(config: TrainConfig) -> dict[str, int]:
 
 
 def with_paper_lengths(config: TrainConfig) -> TrainConfig:
-    """Return settings in which lengths of the algorithm that are not set are the paper's, as in rljax 0.3.0 and earlier.
+    """Set the algorithm's lengths, unless they are already set, to the paper's, which were the defaults until rljax 0.3.0.
 
     Example:
         >>> with_paper_lengths(TrainConfig.flat(algorithm="dapo")).algorithm.options
@@ -61,7 +61,7 @@ def with_paper_lengths(config: TrainConfig) -> TrainConfig:
 
 
 def list_misfits(config: TrainConfig) -> list[str]:
-    """List settings that do not fit together: lengths and the run's limit, a correction and truncated sampling."""
+    """List settings that conflict: an algorithm's lengths with the run's limit, or a correction with truncated sampling."""
     settings, sampling = config.algorithm, config.sampling
     lengths = misfit_lengths(settings.name, settings.options, _run_lengths(config), sampling.max_response_tokens)
     chosen = {"correction": settings.correction, "off_policy_delta": settings.off_policy_delta}
@@ -69,10 +69,10 @@ def list_misfits(config: TrainConfig) -> list[str]:
 
 
 def make_algorithm(config: TrainConfig) -> Algorithm:
-    """Build the algorithm with its hyperparameters, parts and value head, and without the parts to be removed.
+    """Build the algorithm with the settings' hyperparameters, parts and value head, and without the parts to be removed.
 
     Raises:
-        InputError: a name, option or part is unknown, the algorithm rejects a value, or the critic's settings do not fit it.
+        InputError: a name, option or part is unknown, the algorithm rejects a value, or the critic's settings do not apply to it.
     """
     name, options = config.algorithm.name, config.algorithm.options
     known = sorted(option_names(name))
@@ -87,7 +87,7 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
     if not isinstance(algorithm, Algorithm):
         raise InputError(f"{name} must return an rljax.algorithms.Algorithm; got {algorithm!r:.80}.")
     for part in config.algorithm.without:
-        from rljax.algorithms import without  # noqa: PLC0415  few runs take a part out
+        from rljax.algorithms import without  # noqa: PLC0415  few runs remove a part
 
         try:
             algorithm = without(name, algorithm, part)
@@ -117,7 +117,7 @@ def _built_in(name: str, /, **options: int | float) -> Algorithm:
 
 
 def add_correction(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
-    """Give an algorithm the correction and the off-policy mask of the settings.
+    """Add the settings' correction and off-policy mask to an algorithm.
 
     Raises:
         InputError: the correction is unknown, a bound is missing or does not apply, or the algorithm already has a correction or
@@ -150,9 +150,9 @@ def add_correction(algorithm: Algorithm, config: TrainConfig) -> Algorithm:
 
 
 def reward_weights(algorithm: Algorithm, worker: RolloutWorker) -> Mapping[str, float] | None:
-    """Return the weights of the rewards, for an algorithm that reads the rewards separately instead of their sum.
+    """Return the weights of the rewards, for an algorithm that reads several rewards separately instead of their sum.
 
-    None if the algorithm reads their sum, if an environment judges, if there is only one reward, or if each weight is 1.
+    Return None if the algorithm reads the sum, an environment judges, there is only one reward, or each weight is 1.
     """
     reward = worker.judge.reward
     if not sums_rewards(algorithm) or len(reward_names(worker)) == 1 or not isinstance(reward, Weighted):
@@ -162,19 +162,19 @@ def reward_weights(algorithm: Algorithm, worker: RolloutWorker) -> Mapping[str, 
 
 
 def sums_rewards(algorithm: Algorithm) -> bool:
-    """Return True if the advantage reads several rewards separately instead of their sum; it then takes their `weights=`."""
+    """Return True if the advantage reads several rewards separately, and adds them itself with the argument `weights`."""
     return algorithm.needs("reward_parts") and all("rewards" not in credit.needs for credit in algorithm.credits)
 
 
 def reward_names(worker: RolloutWorker) -> tuple[str, ...]:
-    """Return the names of the rewards that judge a response; one name if there is one reward, or if an environment judges."""
+    """Return the names of the rewards that judge a response; only "reward" if there is one reward, or an environment judges."""
     reward = worker.judge.reward
-    several = worker.environment is None and isinstance(reward, Weighted)
-    return tuple(reward.flat().weights) if several else ("reward",)
+    has_several = worker.environment is None and isinstance(reward, Weighted)
+    return tuple(reward.flat().weights) if has_several else ("reward",)
 
 
 def with_reward_weights(algorithm: Algorithm, weights: Mapping[str, float] | None) -> Algorithm:
-    """Give an algorithm that reads several rewards separately the weights with which it sums them, if it needs any.
+    """Set the weights with which an algorithm sums rewards that it reads separately; None leaves the algorithm unchanged.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -210,7 +210,7 @@ def make_correction(settings: AlgorithmConfig) -> Correction:
         raise InputError(f"The correction {name} has no correction_{bound}; leave it out, or choose another correction.")
     for bound, parameter in known.items():
         if parameter.default is inspect.Parameter.empty and bound not in bounds:
-            raise InputError(f"The correction {name} needs correction_{bound}, which has no default; give a number.")
+            raise InputError(f"The correction {name} needs correction_{bound}, which has no default; set it to a number.")
     return _build_correction(name, **bounds)
 
 
@@ -223,34 +223,34 @@ _make_mask = cache_results(off_policy_mask)
 
 
 def keeps_reference(config: TrainConfig, algorithm: Algorithm) -> bool:
-    """Return True if the state has a reference; without a warm start, an adapter's reference is its base, unless it moves."""
+    """Return True if the state stores a reference. Without a warm start, an adapter's fixed reference is just the base model."""
     if not algorithm.needs("ref_logp"):
         return False
-    moves = algorithm.reference_rate > 0 or config.algorithm.reference_period is not None
-    return config.adapter.rank is None or config.warm_start.steps > 0 or moves
+    is_moving = algorithm.reference_rate > 0 or config.algorithm.reference_period is not None
+    return config.adapter.rank is None or config.warm_start.steps > 0 or is_moving
 
 
 def one_response_per_prompt(config: TrainConfig) -> TrainConfig:
-    """Keep the number of responses in a rollout, but sample each for a different prompt."""
+    """Change the settings to sample one response per prompt, with the same number of responses per rollout."""
     rows = config.sampling.prompts * config.sampling.group_size
     return replace(config, sampling=replace(config.sampling, prompts=rows, group_size=1, token_budget=None))
 
 
 def settings_for(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
-    """Apply `one_response_per_prompt` if the algorithm takes groups of one response."""
+    """Apply `one_response_per_prompt` if the algorithm needs groups of one response."""
     return one_response_per_prompt(config) if algorithm.group_size == 1 else config
 
 
 def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int = 2) -> None:
-    """Reject sizes and options that the algorithm cannot work with. JAX traces a loss with these shapes without computing it.
+    """Reject sizes and options that the algorithm cannot work with, by tracing its loss for these shapes without computing it.
 
     Args:
         algorithm: the algorithm.
         config: the settings.
-        rewards: number of rewards per response; while it is unknown, a number that is large enough for all algorithms.
+        rewards: number of rewards per response; the default, for callers to whom it is unknown, is enough for all algorithms.
 
     Raises:
-        InputError: the algorithm rejects them; the message includes the reason.
+        InputError: the algorithm rejects the settings; the message includes the reason.
     """
     sampling, name = config.sampling, config.algorithm.name
     if sampling.remembered_rewards and not algorithm.compares_groups:
@@ -264,15 +264,15 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int =
             "or choose another algorithm."
         )
     try:
-        jax.eval_shape(_one_loss(algorithm, sampling, config.optimization.minibatches, rewards))
+        jax.eval_shape(_make_blank_loss(algorithm, sampling, config.optimization.minibatches, rewards))
     except ValueError as error:
         raise InputError(
-            f"{name}{_changes_in_words(config.algorithm)} cannot train on "
+            f"{name}{_describe_changes(config.algorithm)} cannot train on "
             f"{sampling.prompts} prompts x group_size={sampling.group_size} responses: {error}."
         ) from error
 
 
-def _changes_in_words(settings: AlgorithmConfig) -> str:
+def _describe_changes(settings: AlgorithmConfig) -> str:
     options = f" with the options {settings.options}" if settings.options else ""
     return options + (f" and --with {' '.join(settings.parts)}" if settings.parts else "")
 
@@ -281,14 +281,14 @@ def check_features(algorithm: Algorithm, config: TrainConfig, policy: Policy) ->
     """Reject a policy or a sampling mask that hides full distributions from an algorithm that reads them.
 
     Raises:
-        InputError: the message names the missing function, or the mask.
+        InputError: the policy lacks a function, or there is a mask; the message names it.
     """
     reads_all = algorithm.teacher_divergence is not None or algorithm.needs("square_sum")
     mask = config.sampling.sampling_mask
     if mask is not None and (reads_all or algorithm.needs("teacher_logp")):
         raise InputError(
             f"sampling_mask={mask}: {config.algorithm.name} reads full distributions, or compares them with a teacher's, and a "
-            "mask leaves out a part of each; leave it out, or choose another algorithm."
+            "mask leaves out a part of each; leave sampling_mask out, or choose another algorithm."
         )
     if policy.features is None and reads_all:
         raise InputError(
@@ -301,11 +301,11 @@ def check_judges(algorithm: Algorithm, config: TrainConfig, worker: RolloutWorke
     """Reject an algorithm that needs more rewards than there are, or kinds of problems that the data does not have.
 
     Raises:
-        InputError: the message names what is missing.
+        InputError: rewards or kinds are missing; the message names them.
     """
     if algorithm.needs("kinds") and kind_column(worker.prompts.problems) is None:
         raise InputError(
-            f"{config.algorithm.name}{_changes_in_words(config.algorithm)} compares problems of the same kind, and no column of "
+            f"{config.algorithm.name}{_describe_changes(config.algorithm)} compares problems of the same kind, and no column of "
             f"the training problems has 2 to {MOST_KINDS} kinds; add one of the columns {', '.join(KNOWN_COLUMNS)} to the data."
         )
     if algorithm.needs("reward_parts"):
@@ -316,7 +316,7 @@ def blank_rollout(sampling: SamplingConfig, rewards: int) -> Rollout[Array]:
     """Return a rollout of zeros with the run's sizes, and with all fields that an algorithm may read.
 
     Args:
-        sampling: settings with the sizes.
+        sampling: the sampling settings, which determine the sizes.
         rewards: number of rewards per response.
     """
     shape = (sampling.prompts, sampling.group_size, sampling.max_response_tokens)
@@ -327,12 +327,12 @@ def blank_rollout(sampling: SamplingConfig, rewards: int) -> Rollout[Array]:
 
 
 @cache_results
-def _one_loss(
+def _make_blank_loss(
     algorithm: Algorithm, sampling: SamplingConfig, minibatches: int, rewards: int
 ) -> Callable[[], tuple[Array, LossMetrics]]:
     """Build the function that prepares a rollout of zeros and computes its loss."""
 
-    def one_loss() -> tuple[Array, LossMetrics]:
+    def blank_loss() -> tuple[Array, LossMetrics]:
         prompts, remembered = sampling.prompts, sampling.remembered_rewards
         past = Past(empty_history(prompts, remembered), jnp.arange(prompts)) if remembered else None
         batch = prepare(algorithm, blank_rollout(sampling, rewards), minibatches=minibatches, progress=0.0, past=past)
@@ -341,4 +341,4 @@ def _one_loss(
             algorithm.critic.blend(blank[None], blank[None], jnp.float32(0), jnp.float32(0))
         return loss(algorithm, blank, batch, entropy=blank, teacher_divergence=blank)
 
-    return one_loss
+    return blank_loss
