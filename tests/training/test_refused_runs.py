@@ -63,7 +63,7 @@ def test_settings_that_contradict_each_other_are_refused(untyped, change, messag
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"difficulty_window": (0.9, 0.1)}, "difficulty_window is .*; give two pass rates in order"),
+        ({"difficulty_window": (0.9, 0.1)}, "difficulty_window is .*; give two pass rates in ascending order"),
         ({"difficulty_window_end": (0.1, 0.9)}, "difficulty_window_end is set and difficulty_window is not"),
         ({"history_decay": 0.0}, "history_decay is 0.0; it must be above 0"),
     ],

@@ -196,7 +196,7 @@ class DamagedCheckpoint(NamedTuple):
     path: Path
     """Folder of the checkpoint."""
     fault: str
-    """What is wrong with it, in words."""
+    """What is wrong with the checkpoint, in words."""
 
     def __str__(self) -> str:
         """Return the path of the checkpoint and its fault."""
@@ -229,8 +229,8 @@ def _manager(folder: Path, *, writes: bool = False, partial: bool = False, most_
         partial: whether only a part of the state will be read.
         most_bytes: bytes of the largest array to save. Orbax keeps at most about this many bytes of arrays not yet written.
     """
-    own: dict[str, Any] = {"type_handler_registry": UNCOPIED} if jax.process_count() == 1 else {}
-    trees = {"save_concurrent_gb": most_bytes // 10**9 + 1, **own}
+    registry: dict[str, Any] = {"type_handler_registry": UNCOPIED} if jax.process_count() == 1 else {}
+    trees = {"save_concurrent_gb": most_bytes // 10**9 + 1, **registry}
     options = ocp.CheckpointManagerOptions(
         max_to_keep=None,  # `prune` removes old checkpoints once the new one has its manifest
         create=writes,
@@ -306,7 +306,7 @@ def begin_save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, F
 
 
 def find_abandoned(folder: Path, best_step: int | None) -> list[DamagedCheckpoint]:
-    """Find best checkpoints saved after the checkpoint being resumed. Return none if the earlier best one no longer exists.
+    """Find best checkpoints saved after the checkpoint being resumed; an empty list if the earlier best one no longer exists.
 
     Args:
         folder: folder with the best checkpoints, which must all be complete.
@@ -390,7 +390,7 @@ def restore_params(
         within: path of the parameters in the state, such as ("critic", "params") for the critic.
 
     Raises:
-        InputError: there is no checkpoint, or it has the parameters of another model.
+        InputError: there is no complete checkpoint, or the newest one has the parameters of another model.
     """
     number, damaged = newest_complete(folder)
     for passed_over in damaged:
@@ -498,8 +498,8 @@ def content_hash(params: Params | HostParams) -> str:
         for index, part in [("", leaf)] if is_local else [(shard.index, shard.data) for shard in leaf.addressable_shards]:
             digest.update(repr(index).encode())
             digest.update(np.ascontiguousarray(part).view(np.uint8).data)
-    own = np.frombuffer(digest.digest(), np.uint8)
-    return hashlib.sha256(process_allgather(own).tobytes()).hexdigest()
+    own_digest = np.frombuffer(digest.digest(), np.uint8)
+    return hashlib.sha256(process_allgather(own_digest).tobytes()).hexdigest()
 
 
 def find_same_reference(folder: Path, wanted: str) -> list[tuple[Path, Rows]]:

@@ -118,7 +118,7 @@ class Save(NamedTuple):
     checkpoint: Checkpoint
     """The checkpoint."""
     file_states: Mapping[str, FileState]
-    """Lengths and digests of the files of the run folder when the save began."""
+    """Lengths and digests of the run folder's files when the save began."""
 
 
 class Saver:
@@ -187,7 +187,7 @@ class Saver:
         Args:
             which: kind of the checkpoint, which is the name of its folder.
             checkpoint: the checkpoint to save.
-            file_states: lengths and digests of the files of the run folder now.
+            file_states: current lengths and digests of the run folder's files.
 
         Raises:
             InputError: this process is not allowed to write files as large as the state.

@@ -74,8 +74,8 @@ class AlgorithmConfig:
     the data's columns decide the kinds, as in `rljax eval --by`. By default all kinds have the same weight."""
     anchor: float | None = None
     """Weight of a penalty that keeps the policy near its initial parameters in the warm start and in RL, so that it still solves
-    the problems that it could solve before (elastic weight consolidation). Each parameter counts by its Fisher information, which
-    is estimated once, on 256 of the policy's own responses to such problems. Not with --lora-rank."""
+    the problems that it could solve before (elastic weight consolidation). Each parameter is weighted by its Fisher information,
+    estimated once, on 256 of the policy's own responses to such problems. Not with --lora-rank."""
     anchor_problems: str | None = None
     """With --anchor: run folder or dataset with the problems that the policy should keep solving; by default the run whose folder
     contains --model, as in `--model runs/first/last`."""
@@ -140,7 +140,7 @@ class RewardConfig:
     """Weights of several rewards, one for each; by default 1."""
     environment: str | None = None
     """Multi-turn environment, in place of a reward: 'calculator', 'python', 'search', 'self_correction', 'guessing', 'maze', 'nim',
-    'adventure', 'shop', 'gymnasium', 'textarena', 'verifiers', 'module:Class' or 'file.py:Class'; see notebooks/agents.md."""
+    'adventure', 'shop', 'gymnasium', 'textarena', 'verifiers', or your 'module:Class' or 'file.py:Class' (notebooks/agents.md)."""
     environment_options: str | None = None
     """Arguments of the environment's class, as a JSON object: '{"reward": "math"}'. Write a folder's path with a slash: "data/"."""
     combine: Annotated[Literal["sum", "min"], tyro.conf.arg(name="reward-combine")] = "sum"

@@ -41,8 +41,8 @@ class WarmStartConfig:
     eval_every: Annotated[int, tyro.conf.arg(name="warm-start-eval-every")] = 20
     """Number of warm-start steps between evaluations of this accuracy."""
     keep: Annotated[bool, tyro.conf.arg(name="keep-warm-start")] = False
-    """Cache the finished warm start next to the compiled programs, and reuse it in later runs with the same settings of model,
-    task, data and warm start, seed, sources, packages and machine. It applies only to generated tasks, and has no effect with
+    """Cache the finished warm start next to the compiled programs, and reuse it in later runs with the same settings (model, task,
+    data and warm start), seed, sources, packages and machine. It applies only to generated tasks, and has no effect with
     --warm-start-accuracy, --model, --lora-rank, --anchor, a tokenizer folder, your own parts in Python, or several hosts, or if
     compiled programs are not cached in a local folder (`rljax --version` names the folder; in Python it is
     jax_compilation_cache_dir)."""
@@ -67,7 +67,7 @@ class OptimizationConfig(AdamConfig):
     """Number of passes over a rollout, also for the critic. In each pass after the first, the policy's mini-batches are in a new
     random order."""
     kl_limit: float | None = None
-    """Stop updating the policy on a rollout once its mean KL divergence from the sampling policy, over the updates so far, exceeds
+    """Stop updating the policy on a rollout once the mean KL divergence from the sampling policy, over the updates so far, exceeds
     this, in nats per token (the metric `kl`, measured before each update). By default all updates are made."""
     microbatch_rows: int | None = None
     """Maximum number of rows whose activations are in memory at once; a row has one or several responses or demonstrations. By
@@ -89,7 +89,7 @@ class OptimizationConfig(AdamConfig):
     """Weight of a self-supervised loss in each policy update: mean negative log-likelihood of --warm-start-batch demonstrations, or
     prompts if some problem has no demonstration. They form one batch, which --microbatch-rows does not split."""
     prompt_consistency: Options = field(default_factory=dict)
-    """Weight of a loss that makes right answers likelier after perturbed prompts, by perturbation (`rljax eval --perturb`)."""
+    """Weights of a loss that makes right answers likelier after perturbed prompts (`rljax eval --perturb`), e.g. `order=0.1`."""
     remedy: Literal["off", "auto", "controller"] = "off"
     """What to do when a run goes wrong: 'auto' lets some alarms change a setting between two steps, e.g. divide the learning rate
     by 3; the run reports the change, writes it to remedies.jsonl, and repeats it when resumed. 'controller' slightly rescales the
@@ -98,8 +98,8 @@ class OptimizationConfig(AdamConfig):
     keep_zeros: bool = False
     """Keep the weights that are zero at zero in RL, so that a pruned model (`rljax export --prune`) stays pruned."""
     freeze: tuple[str, ...] = ()
-    """Patterns of the policy's parameters that are not trained, in the warm start and in RL, made of adjacent parts of their paths,
-    such as embedding, layers/[0-3] or *_norm; frozen parameters have no moments."""
+    """Patterns of the policy's parameters that are not trained, in the warm start and in RL. A pattern is made of adjacent parts of
+    a path, such as embedding, layers/[0-3] or *_norm; frozen parameters have no moments."""
 
     def __post_init__(self):
         """Reject values that cannot work."""
@@ -118,8 +118,8 @@ class OptimizationConfig(AdamConfig):
         check_positive(self, ["learning_rate", "kl_limit"])
         if self.kl_limit is not None and self.minibatches * self.passes == 1:
             raise InputError(
-                f"kl_limit={self.kl_limit} ends the updates on a rollout early, but a rollout has only one; raise passes or "
-                "minibatches, or leave it out."
+                f"kl_limit={self.kl_limit} ends the updates on a rollout early, but a rollout has only one update; raise "
+                "passes or minibatches, or leave kl_limit out."
             )
 
 
@@ -133,14 +133,14 @@ class AdapterConfig:
     alpha: Annotated[float, tyro.conf.arg(name="lora-alpha")] = 32.0
     """Scale α of the adapter: the product of the factors is multiplied by α/r."""
     targets: Annotated[tuple[str, ...], tyro.conf.arg(name="lora-targets")] = ("attention", "feed_forward")
-    """Patterns of the matrices to adapt, made of adjacent parts of their paths, such as query, attention/* or layers/[0-3]; by
-    default all matrices of all layers."""
+    """Patterns of the matrices to adapt. A pattern is made of adjacent parts of a path, such as query, attention/* or layers/[0-3];
+    by default all matrices of all layers are adapted."""
     start: Annotated[str | None, tyro.conf.arg(name="lora-start")] = None
-    """Folder of an adapter, in the format of peft, to continue from. `--model` with the folder of an adapter sets it, and takes
-    the rank, α, the targets and the model from there."""
+    """Folder of an adapter, in the format of peft, to continue from. If --model is the folder of an adapter, it sets this option,
+    and the rank, α, targets and model are read from there."""
     quantize: Literal["int8", "nf4"] | None = None
     """Store the matrices of the model under the adapter in 8 or 4 bits, plus half a bit per weight for the scales of blocks of 64
-    weights (QLoRA); by default they are float32."""
+    weights (QLoRA); by default the matrices are float32."""
 
     def __post_init__(self):
         """Reject values that cannot work."""
@@ -239,7 +239,7 @@ class DataConfig(HeldoutConfig):
         for name in ("difficulty_window", "difficulty_window_end"):
             window = getattr(self, name)
             if window is not None and not 0 <= window[0] <= window[1] <= 1:
-                raise InputError(f"{name} is {window}; give two pass rates in order, between 0 and 1.")
+                raise InputError(f"{name} is {window}; give two pass rates in ascending order, between 0 and 1.")
         if self.difficulty_window is None and self.difficulty_window_end is not None:
             raise InputError(
                 "difficulty_window_end is set and difficulty_window is not; set the window at the start of the run too."

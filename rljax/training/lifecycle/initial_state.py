@@ -68,7 +68,7 @@ def first_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine"))
 
 
 def check_models(setup: Setup, params: PyTree, own_parts: Collection[str] = ("policy", "engine")) -> None:
-    """Check that policy, engine and optimizer accept the parameters, without any computation on the devices.
+    """Check that policy, engine and optimizer accept the parameters, by tracing without any computation.
 
     Args:
         setup: everything that the run uses.
