@@ -150,8 +150,8 @@ class Opening(NamedTuple):
 def make_agreed_setup(config: TrainConfig, seams: Seams, installers: Sequence[Install]) -> Setup:
     """Build everything that the run uses, and check that all hosts have the same problems."""
     setup = together(lambda: make_setup(config, seams, installers))
-    texts = [*setup.train.prompts.problems, *setup.heldout.all_problems]
-    agree("problems", repr([(problem.prompt, problem.answer) for problem in texts]))
+    problems = [*setup.train.prompts.problems, *setup.heldout.all_problems]
+    agree("problems", repr([(problem.prompt, problem.answer) for problem in problems]))
     return setup
 
 

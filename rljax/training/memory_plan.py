@@ -217,9 +217,9 @@ def decode_slots(
 
     Args:
         config: the settings.
-        policy: the model; it has a decoder.
+        policy: the model, which must have a decoder.
         mesh: the devices.
-        left: bytes per device not used by state and weights; None if unknown.
+        left: bytes per device that state and weights leave free; None if unknown.
         platform: platform of the devices, such as "cpu"; None means the platform of the mesh.
     """
     sampling, decoder, share = config.sampling, required(policy.decoder, "policy.decoder"), config.sampling.paged_cache
@@ -277,10 +277,10 @@ def sampling_memory(
 
     Args:
         config: the settings.
-        policy: the model; it has `decoder` and `shapes`.
+        policy: the model, which must have `decoder` and `shapes`.
         mesh: the devices.
         prompt_length: length of the prompts in tokens.
-        left: bytes per device not used by the state; None if unknown; 0 for as few rows as possible.
+        left: bytes per device that the state leaves free; None if unknown; 0 for as few rows as possible.
         platform: platform of the devices, such as "cpu"; None means the platform of the mesh.
         has_turns: whether an environment answers the policy turn by turn.
 
@@ -311,7 +311,7 @@ class MemoryNeeds(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum of these needs."""
+        """Sum of the three needs."""
         return self.held + self.weights + self.cache
 
     def refusal(self, what: str, mesh: Mesh, room: int, note: str = "") -> str:
@@ -364,7 +364,7 @@ def check_room(
         Bytes per device for the cache of the built-in engine; None if unknown.
 
     Raises:
-        InputError: the run does not fit; the message names changes that would make it fit.
+        InputError: the run does not fit; the message names changes that would help.
     """
 
     def needs_of(config: TrainConfig, mesh: Mesh) -> MemoryNeeds:

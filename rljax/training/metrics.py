@@ -209,7 +209,7 @@ def rollout_metrics(collected: Collected, *, wanted: int, version: int, seconds:
     Args:
         collected: the sampled groups and the groups that are trained on.
         wanted: number of groups that a step should train on.
-        version: RL steps done before this one.
+        version: number of RL steps before this one.
         seconds: duration of the full step.
     """
     sampled, rollout, trained = collected.sampled, collected.sampled.rollout, collected.groups

@@ -99,7 +99,7 @@ def check_same_state(folder: Path, saved: PyTree, like: PyTree) -> None:
 
 @contextmanager
 def reject_structures(folder: Path, saved: PyTree, like: PyTree) -> Generator[None]:
-    """Reject a checkpoint that has the arrays of this run's state in another structure, as Orbax finds while it reads them.
+    """Reject a checkpoint that has this run's arrays in another structure, which Orbax detects while it reads them.
 
     Raises:
         InputError: the structures differ. If the optimizer or the policy is the cause, the message names the first difference;
@@ -132,7 +132,7 @@ class _Difference(NamedTuple):
 
 
 def _entries(node: object) -> dict[str, object] | None:
-    """Return a container's entries by name; None for an array, for None and for an empty container (Orbax mixes up the latter)."""
+    """Return a container's entries by name; None for an array, None or an empty container (Orbax mixes up the last two)."""
     if isinstance(node, Mapping):
         return {str(name): entry for name, entry in node.items()} or None
     if isinstance(node, list | tuple) and node:

@@ -170,11 +170,11 @@ class TrainConfig:
         if changes.get("data", self.data).dataset is not None and "task" not in changes:
             changes["task"] = None
         if "task" in changes and not sets_reward:
-            changes["reward"] = self._follow(changes["task"], changes.get("reward", self.reward))
+            changes["reward"] = self._reward_for(changes["task"], changes.get("reward", self.reward))
         return replace(self, **changes)
 
-    def _follow(self, task: TaskConfig | None, reward: RewardConfig) -> RewardConfig:
-        """Replace the reward with the new task's if it is the current task's; keep any other reward."""
+    def _reward_for(self, task: TaskConfig | None, reward: RewardConfig) -> RewardConfig:
+        """Return the reward for a new task: the task's own in place of the current task's, or any other reward unchanged."""
         before, after = (RewardConfig().name if each is None else each.reward for each in (self.generated_task, task))
         return replace(reward, name=after) if reward.name == before != after else reward
 
@@ -226,7 +226,7 @@ class TrainConfig:
 
 
 def _task(value: TaskConfig | str | None) -> TaskConfig | None:
-    """Return the settings of a task; the value may be the task's name, or already these settings."""
+    """Return a task's settings; the value is the task's name, the settings themselves, or None."""
     return task_named(value) if isinstance(value, str) else value
 
 

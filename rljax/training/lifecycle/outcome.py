@@ -99,7 +99,7 @@ def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, a
     Args:
         before: result before RL.
         after: result after RL.
-        comparison: comparison of the answers, if they were saved.
+        comparison: comparison of the answers before and after RL; None if there is none.
         accuracy: displayed name of the metric `accuracy`.
         count: number of held-out problems.
 
@@ -116,7 +116,7 @@ def outcome(before: Quality, after: Quality, comparison: Comparison | None, *, a
         if accuracy != CORRECT:
             verbs = ("rose above 0", "fell to 0 or below", "stayed above 0", "stayed at 0 or below")
         judged = sum(comparison[:4])
-        scope = "" if judged == count else f"Of the {judged} problems whose answers were kept: "
+        scope = "" if judged == count else f"Of the {judged} problems judged both times: "
         lines.append(
             f"{scope}{comparison.gained} {verbs[0]}, {comparison.lost} {verbs[1]}, {comparison.kept} {verbs[2]}, "
             f"{comparison.missed} {verbs[3]}."
@@ -141,21 +141,21 @@ def write_final_models(run: Run, checkpoint: Checkpoint) -> list[Path]:
         The folders of the models.
     """
     run.saver.wait()
-    return [_write_model(run, checkpoint, which) for which in models_to_write(run)]
+    return [_write_model(run, checkpoint, kind) for kind in models_to_write(run)]
 
 
-def _write_model(run: Run, checkpoint: Checkpoint, which: str) -> Path:
-    setup, folder = run.setup, run.folder.path / which
-    params = setup.full_params(_params(run, checkpoint, which))
+def _write_model(run: Run, checkpoint: Checkpoint, kind: str) -> Path:
+    setup, folder = run.setup, run.folder.path / kind
+    params = setup.full_params(_trained_params(run, checkpoint, kind))
     extras = companions(run.config, setup.tokenizer)
     save = partial(save_model, model=setup.policy, params=params, extras=extras)
     run.disk.attempt_together("the model", lambda: atomically(folder, save))
     return folder
 
 
-def _params(run: Run, checkpoint: Checkpoint, which: str) -> Params:
-    """Return the trained parameters at the end of the run, or those of the best checkpoint."""
+def _trained_params(run: Run, checkpoint: Checkpoint, kind: str) -> Params:
+    """Return the trained parameters at the end of the run (`kind` is "last"), or of the best checkpoint."""
     state = checkpoint.state
-    if which == LAST or checkpoint.notes.best_step == int(state.step):
+    if kind == LAST or checkpoint.notes.best_step == int(state.step):
         return state.params
     return restore_params(run.folder.checkpoints / BEST, like_placed(state.params))
