@@ -25,7 +25,7 @@ from rljax.models.quantization import Quantized, dequantize, dequantize_params
 
 
 class LowRank(NamedTuple):
-    """The two low-rank factors of one matrix's update, or of the updates of all experts' matrices."""
+    """The low-rank factors A and B of a matrix's update, or of the updates of all experts' matrices."""
 
     a: Float[Array | np.ndarray, "*I r"] | Float[Array | np.ndarray, "E I r"]
     """A: maps the inputs to the rank."""
@@ -34,20 +34,20 @@ class LowRank(NamedTuple):
 
 
 Adapter = PyTree[Array | np.ndarray]
-"""Nested dictionaries with the structure of the parameters, in which only adapted matrices have an entry: a `LowRank`."""
+"""Nested dictionaries structured like the parameters, with an entry, a `LowRank`, for adapted matrices only."""
 
 
 class Base(NamedTuple):
     """The frozen model under an adapter."""
 
     params: Params
-    """Its parameters; its matrices may be `rljax.models.quantization.Quantized`."""
+    """Parameters of the frozen model; matrices may be `rljax.models.quantization.Quantized`."""
     scale: Float[Array | np.ndarray, ""]
-    """α/r, the factor of A B."""
+    """α/r, by which A B is multiplied."""
 
 
 class Adapted(NamedTuple):
-    """A frozen matrix with its low-rank factors, in place of the matrix among the parameters: `x W + α/r (x A) B`."""
+    """A frozen matrix and its low-rank factors, which replace the matrix in the parameters to compute `x W + α/r (x A) B`."""
 
     matrix: Float[Array | np.ndarray, "*S"] | Copied | Quantized
     """W, the frozen matrix."""
@@ -65,7 +65,7 @@ def adapted_paths(params: PyTree[Array | jax.ShapeDtypeStruct], targets: Collect
         targets: patterns of paths, see `rljax.models.patterns.matches`.
 
     Raises:
-        InputError: a pattern matches no such matrix.
+        InputError: a pattern matches no matrix of a layer.
     """
     paths = (path_names(path) for path, _ in tree_leaves_with_path(params))
     return select_paths(targets, (path for path in paths if path[-1] in INPUT_AXES), setting="lora_targets")
@@ -74,38 +74,38 @@ def adapted_paths(params: PyTree[Array | jax.ShapeDtypeStruct], targets: Collect
 def init_adapter(
     key: PRNGKeyArray, params: PyTree[Array | jax.ShapeDtypeStruct], *, rank: int, targets: Collection[str]
 ) -> Adapter:
-    """Initialize an adapter that changes nothing yet: A is normal with variance 1 / inputs, and B is 0.
+    """Initialize an adapter that changes nothing yet: A is normal with variance 1 / (number of inputs), and B is 0.
 
     Args:
         key: random key.
         params: parameters of the transformer, or their shapes.
         rank: r, at most the smaller side of each matrix.
-        targets: patterns of the matrices to adapt.
+        targets: patterns of the paths of the matrices to adapt, see `rljax.models.patterns.matches`.
 
     Raises:
         InputError: a pattern matches nothing, or the rank is larger than a side of a matrix.
     """
     paths = set(adapted_paths(params, targets))
 
-    def factors(path: tuple[str, ...], shape: tuple[int, ...], number: int) -> LowRank:
+    def init_factors(path: tuple[str, ...], shape: tuple[int, ...], index: int) -> LowRank:
         experts, inputs, outputs = matrix_axes(path[-1], shape)
-        most = min(math.prod(inputs), math.prod(outputs))
-        if rank > most:
+        largest = min(math.prod(inputs), math.prod(outputs))
+        if rank > largest:
             raise InputError(
-                f"lora_rank is {rank}, but {'/'.join(path)} of shape {list(shape)} has a rank of at most {most}."
+                f"lora_rank is {rank}, but {'/'.join(path)} of shape {list(shape)} has a rank of at most {largest}."
             )
-        a = jax.random.normal(jax.random.fold_in(key, number), (*experts, *inputs, rank)) / math.sqrt(math.prod(inputs))
+        a = jax.random.normal(jax.random.fold_in(key, index), (*experts, *inputs, rank)) / math.sqrt(math.prod(inputs))
         return LowRank(a, jnp.zeros((*experts, rank, *outputs)))
 
     adapter: dict[Any, Any] = {}
-    for number, (path, leaf) in enumerate(tree_leaves_with_path(params)):
+    for index, (path, leaf) in enumerate(tree_leaves_with_path(params)):
         names = path_names(path)
         if names in paths:
             *parents, last = [entry.key for entry in path]
-            place = adapter
+            node = adapter
             for parent in parents:
-                place = place.setdefault(parent, {})
-            place[last] = factors(names, tuple(leaf.shape), number)
+                node = node.setdefault(parent, {})
+            node[last] = init_factors(names, tuple(leaf.shape), index)
     return adapter
 
 
@@ -117,12 +117,12 @@ def merge(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]
         W' = W + (α/r) A B
 
     Args:
-        params: parameters of the base; a quantized matrix is dequantized if it has factors.
+        params: parameters of the base; a quantized matrix is dequantized if the adapter has factors for it.
         adapter: the low-rank factors.
         scale: α/r.
 
     Returns:
-        Parameters with the base's structure; differentiable in the adapter.
+        Parameters with the base's structure, differentiable with respect to the adapter.
 
     Example:
         >>> base = {"gate": jnp.ones((2, 2)), "norm": jnp.ones(2)}
@@ -132,25 +132,25 @@ def merge(params: Params, adapter: Adapter, scale: Float[Array | np.ndarray, ""]
     """
     if isinstance(adapter, LowRank):
         matrix = dequantize(params) if isinstance(params, Quantized) else params
-        return matrix + scale * _update(adapter, matrix.ndim)
+        return matrix + scale * _multiply_factors(adapter, matrix.ndim)
     if not isinstance(params, dict):
         return params
     return {name: merge(value, adapter[name], scale) if name in adapter else value for name, value in params.items()}
 
 
-def _update(factors: LowRank, ndim: int) -> Array:
-    """A B, for each expert if the matrix, which has `ndim` axes, belongs to experts."""
+def _multiply_factors(factors: LowRank, ndim: int) -> Array:
+    """Compute A B for a matrix of `ndim` axes; if the matrix belongs to experts, compute A B for each expert."""
     a, b = factors
     product = partial(jnp.tensordot, axes=1)
     return jax.vmap(product)(a, b) if a.ndim + b.ndim - 2 > ndim else product(a, b)
 
 
 def effective_params(base: Base | None, params: Params | None) -> Params:
-    """Return the parameters that the policy computes with, none of them quantized.
+    """Return the parameters that the policy computes with: the base, dequantized, with the adapter merged in.
 
     Args:
-        base: the frozen model under the adapter; None: there is no adapter.
-        params: the trained parameters: an adapter if there is a base; None is an adapter that changes nothing.
+        base: the frozen model under the adapter; None: there is no adapter, and `params` are returned.
+        params: the trained parameters, which are an adapter if there is a base; None: an adapter that changes nothing.
     """
     if base is None:
         return params
@@ -181,24 +181,24 @@ def attach_factors(params: Params, adapter: Adapter, scale: Float[Array | np.nda
 
 
 def scoring_params(base: Base, params: Params | None, copies: Copies | None = None) -> Params:
-    """Return the parameters that scores are computed with: as in `effective_params`, but with the adapter kept separate.
+    """Return the parameters for computing scores: unlike `effective_params`, this leaves the factors separate (`Adapted`).
 
     Args:
         base: the frozen model under the adapter.
-        params: the adapter; None is one that changes nothing.
+        params: the adapter; None: an adapter that changes nothing.
         copies: copies of the base's parameters; see `Policy.copies`.
     """
-    below = with_copies(base.params, copies)
-    return below if params is None else attach_factors(below, params, base.scale)
+    frozen = with_copies(base.params, copies)
+    return frozen if params is None else attach_factors(frozen, params, base.scale)
 
 
 def fingerprint(
     config: object, params: Params, fetch: Callable[[PyTree[Array]], PyTree[np.ndarray]] = jax.device_get
 ) -> str:
-    """Short hash that identifies a base, from its shape and the first entries of every parameter.
+    """Compute a short hash that identifies a base, from its configuration and the start of every parameter.
 
     Args:
-        config: shape of the model; its `repr` is hashed.
+        config: configuration of the model, whose `repr` is hashed.
         params: parameters of the model.
         fetch: copies arrays to this host.
 
@@ -206,9 +206,9 @@ def fingerprint(
         >>> fingerprint("shape", {"embedding": jnp.ones((2, 2)), "norm": jnp.ones(2)})
         'b5108ab4e749c190'
     """
-    kept = {"/".join(path_names(path)): leaf[:16] for path, leaf in tree_leaves_with_path(params)}
+    starts = {"/".join(path_names(path)): leaf[:16] for path, leaf in tree_leaves_with_path(params)}
     digest = hashlib.sha256(repr(config).encode())
-    for name, array in sorted(fetch(kept).items()):
+    for name, array in sorted(fetch(starts).items()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:16]

@@ -1,6 +1,6 @@
-"""Scaled dot-product attention with grouped heads: over complete sequences, and of new tokens over a cache.
+"""Scaled dot-product attention with grouped query heads: over complete sequences, and from new tokens to a cache.
 
-This module also has the kernels for NVIDIA GPUs and TPUs, and checks which implementations for complete sequences can run.
+For complete sequences, this module also has the kernels for NVIDIA GPUs and TPUs, and checks which implementations can run.
 
 Axes: B rows, T query tokens, S key slots, K key/value heads, G query heads per key head, H features per head, and N blocks of C
 queries each.
@@ -23,9 +23,9 @@ from rljax.models.packed import soft_cap, visible_slots
 from rljax.ops.arrays import sum_dtype
 
 MOST_QUERIES, FEWEST_QUERIES = 512, 64
-"""Limits of the number of queries of a row that attend to all keys at once."""
+"""Limits on `block_size`, the number of queries in a row that attend to all keys at once."""
 SCORES_AT_ONCE = 2**24
-"""Scores that a device computes at once, unless `FEWEST_QUERIES` queries have more: 64 MB per array."""
+"""Number of scores that a device may compute at once, 64 MB per array; `FEWEST_QUERIES` queries are allowed more."""
 
 
 class LayerCache(NamedTuple):
@@ -39,29 +39,29 @@ class LayerCache(NamedTuple):
     values: Float[Array, "B K S H"] | Int8[Array, "B K S H"]
     """Values."""
     key_scale: Float[Array, "B K S"] | None = None
-    """If the keys are integers: the factor of each head of each token; see `rljax.models.paged_cache.round_to_int8`."""
+    """Scale of the int8 keys per head and token, see `rljax.models.paged_cache.round_to_int8`; None: keys are not quantized."""
     value_scale: Float[Array, "B K S"] | None = None
-    """The same for the values."""
+    """Scale of the int8 values per head and token; None: values are not quantized."""
 
 
 Cache = tuple[LayerCache, ...]
 
 
 def map_slots_of(function: Callable[..., Array], *layers: LayerCache) -> LayerCache:
-    """Apply `function(array of each layer, axis=axis of the slots)` to each array of a layer."""
+    """Build a `LayerCache` by calling `function(*arrays, axis=axis of the slots)` with the same field of all `layers`."""
     names = {"keys": 3, "values": 2} | ({} if layers[0].key_scale is None else {"key_scale": 2, "value_scale": 2})
     arrays = {name: function(*(getattr(layer, name) for layer in layers), axis=axis) for name, axis in names.items()}
     return LayerCache(**arrays)
 
 
 def block_size(rows: int, heads: int, slots: int, *, devices: int = 1) -> int:
-    """Number of queries of a row that attend to all keys at once: a power of two.
+    """Choose how many queries in a row attend to all keys at once: a power of two.
 
     Args:
-        rows: number of rows on all devices together.
-        heads: number of query heads on all devices together.
+        rows: total number of rows on all devices.
+        heads: total number of query heads on all devices.
         slots: number of key slots.
-        devices: number of devices that share rows and heads.
+        devices: number of devices that rows and heads are divided over.
 
     Example:
         >>> block_size(1, 16, 8_704), block_size(8, 16, 8_704, devices=8), block_size(64, 4, 140)
@@ -82,17 +82,17 @@ def attend(
     cap: float | None = None,
     sinks: Float[Array, "K G"] | None = None,
 ) -> Float[Array, "B T K G H"]:
-    """Mix the values of the slots that each token sees.
+    """Average the values of the slots that each token sees, weighted by a softmax.
 
     ::
 
-        softmax(q k / √H + log visible) v        with scores and softmax in float32 at least
+        softmax(q k / √H + log visible) v        with scores and softmax at least in float32
 
-    With a `cap` c, the scores s = q k / √H become c tanh(s / c). With `sinks`, the softmax of each head has one more score, its
+    With a `cap` c, the scores s = q k / √H become c tanh(s / c). With `sinks`, each head's softmax has one more score, the head's
     sink, whose weight is dropped (arXiv:2309.17453, in the learned form of GPT-OSS).
     """
-    scores = jnp.einsum("BKQH,BKSH->BKQS", _by_group(query), keys, preferred_element_type=sum_dtype(query))
-    return _mix(soft_cap(scores, cap), values, visible, query, sinks)
+    scores = jnp.einsum("BKQH,BKSH->BKQS", _scale_and_merge(query), keys, preferred_element_type=sum_dtype(query))
+    return _average_values(soft_cap(scores, cap), values, visible, query, sinks)
 
 
 def attend_cached(
@@ -107,10 +107,10 @@ def attend_cached(
     cap: float | None = None,
     sinks: Float[Array, "K G"] | None = None,
 ) -> Float[Array, "B T K G H"]:
-    """Attend from new tokens, which were just written, to the slots of a cache; see `visible_in_cache`.
+    """Attend from new tokens, whose keys and values are already in the cache, to the cache's slots; see `visible_in_cache`.
 
-    The slots are the last axis of the keys, because CPUs are then faster at multiplying them with a few queries. More than
-    `block` tokens are computed block by block, so that no array spans all tokens and all slots. There is no custom derivative.
+    The slots are the last axis of the keys, because CPUs multiply a few queries by such keys faster. More than `block` tokens are
+    computed block by block, so that no array spans all tokens and all slots. There is no custom derivative.
 
     Args:
         query: queries of the new tokens.
@@ -118,26 +118,26 @@ def attend_cached(
         segments: above 0 if a slot contains a token.
         slot: slot of the first new token, one for all rows or one per row.
         block: number of queries that attend to all keys at once; None: `block_size` decides.
-        devices: number of devices that share rows and heads.
+        devices: number of devices that rows and heads are divided over.
         window: largest number of tokens that a token sees, see `visible_in_cache`.
-        cap: bound of the scores, see `attend`.
-        sinks: additional score of each head, see `attend`.
+        cap: bound on the scores, see `attend`.
+        sinks: additional score per head, see `attend`.
     """
     rows, length, key_heads, group, _ = query.shape
     keys, values = cache.keys.astype(query.dtype), cache.values.astype(query.dtype)
     block = block_size(rows, key_heads * group, keys.shape[3], devices=devices) if block is None else block
 
-    def attended(first: Array | int, part: Float[Array, "B C K G H"]) -> Float[Array, "B C K G H"]:
+    def attend_part(first: Array | int, part: Float[Array, "B C K G H"]) -> Float[Array, "B C K G H"]:
         visible = visible_in_cache(segments, slot, new=length, first=first, count=part.shape[1], window=window)
-        scores = jnp.einsum("BKQH,BKHS->BKQS", _by_group(part), keys, preferred_element_type=sum_dtype(part))
+        scores = jnp.einsum("BKQH,BKHS->BKQS", _scale_and_merge(part), keys, preferred_element_type=sum_dtype(part))
         scores = scores if cache.key_scale is None else scores * cache.key_scale[:, :, None].astype(scores.dtype)
-        return _mix(soft_cap(scores, cap), values, visible, part, sinks, cache.value_scale)
+        return _average_values(soft_cap(scores, cap), values, visible, part, sinks, cache.value_scale)
 
     if length <= block:
-        return attended(0, query)
+        return attend_part(0, query)
     padded = jnp.pad(query, ((0, 0), (0, -length % block), (0, 0), (0, 0), (0, 0)))
     parts = jnp.moveaxis(padded.reshape(rows, -1, block, *query.shape[2:]), 1, 0)
-    mixed = jax.lax.map(lambda pair: attended(pair[0] * block, pair[1]), (jnp.arange(len(parts)), parts))
+    mixed = jax.lax.map(lambda pair: attend_part(pair[0] * block, pair[1]), (jnp.arange(len(parts)), parts))
     return jnp.moveaxis(mixed, 0, 1).reshape(padded.shape)[:, :length]
 
 
@@ -150,32 +150,34 @@ def visible_in_cache(
     count: int,
     window: int | None = None,
 ) -> Bool[Array, "B T S"]:
-    """Mask of the slots that T new tokens see: all slots with a token except later new ones. Padding also sees itself.
+    """Return the mask of the slots that T new tokens see: all that contain a token, except later new tokens.
+
+    Padding also sees itself.
 
     Args:
         segments: above 0 if a slot contains a token.
-        slot: slot of the first new token, one for all rows or one per row; the others follow it.
+        slot: slot of the first new token, one for all rows or one per row; the other new tokens follow it.
         new: number of new tokens.
         first: index of the first of the T tokens among the new tokens.
         count: T.
-        window: largest number of tokens that a token sees: itself and the nearest ones before it in the cache, a ring; None: all.
+        window: largest number of tokens that a token sees, itself and those just before it in the cache, a ring; None: no limit.
     """
     slots = segments.shape[1]
-    place = (jnp.arange(slots)[None] - jnp.reshape(slot, (-1, 1)))[:, None]
+    offset = (jnp.arange(slots)[None] - jnp.reshape(slot, (-1, 1)))[:, None]
     token = (first + jnp.arange(count))[None, :, None]
-    is_seen = (segments > 0)[:, None] & ~((place > token) & (place < new))
+    is_seen = (segments > 0)[:, None] & ~((offset > token) & (offset < new))
     if window is not None:
-        is_seen &= (token - place) % slots < window
-    return is_seen | (place == token)
+        is_seen &= (token - offset) % slots < window
+    return is_seen | (offset == token)
 
 
-def _by_group(query: Float[Array, "B T K G H"]) -> Float[Array, "B K Q H"]:
-    """q / √H, with the heads of a group and the tokens as one axis Q."""
+def _scale_and_merge(query: Float[Array, "B T K G H"]) -> Float[Array, "B K Q H"]:
+    """Compute q / √H, and merge the axes of a group's heads and of the tokens into one axis Q."""
     rows, length, key_heads, group, features = query.shape
     return jnp.moveaxis(query * features**-0.5, 1, 3).reshape(rows, key_heads, group * length, features)
 
 
-def _mix(
+def _average_values(
     scores: Float[Array, "B K Q S"],
     values: Float[Array, "B K S H"],
     visible: Bool[Array, "B T S"],
@@ -183,9 +185,9 @@ def _mix(
     sinks: Float[Array, "K G"] | None,
     value_scale: Float[Array, "B K S"] | None = None,
 ) -> Float[Array, "B T K G H"]:
-    """Mix values by the softmax of scores, in the precision of `query`; integers have a scale for each slot."""
+    """Average values, weighted by the softmax of scores, in the precision of `query`; int8 values have a scale per slot."""
     rows, length, key_heads, group, features = query.shape
-    if length > 1:  # four axes instead of five: XLA's search for the tiles of a GPU kernel is then ten times faster
+    if length > 1:  # four axes instead of five make XLA's search for the tiles of a GPU kernel ten times faster
         scores = scores.reshape(rows, key_heads * group, length, -1)
     scores = jnp.where(visible[:, None], scores, jnp.finfo(scores.dtype).min)
     attention = _softmax(scores, sinks).astype(query.dtype).reshape(rows, key_heads, group * length, -1)
@@ -195,7 +197,7 @@ def _mix(
 
 
 def _softmax(scores: Float[Array, "B N T S"], sinks: Float[Array, "K G"] | None) -> Float[Array, "B N T S"]:
-    """Softmax over the slots; the heads of a single token may be two axes, N T = K G."""
+    """Softmax over the slots, without the sinks' weights; for a single token, the axes N and T may instead be K and G."""
     if sinks is None:
         return jax.nn.softmax(scores, axis=-1)
     per_head = sinks.reshape(scores.shape[1], -1, 1)
@@ -224,43 +226,43 @@ def attend_within(
         query: query of every token.
         keys: rotated key of every token.
         values: value of every token.
-        segments: sequence of each token; 0 is padding, which sees itself.
+        segments: sequence number of each token, see `Packed.segments`; 0 is padding, which sees itself.
         block: number of queries that attend to all keys at once; None: `block_size` decides.
-        devices: number of devices that share rows and heads.
+        devices: number of devices that rows and heads are divided over.
         window: largest number of tokens that a token sees, see `visible_slots`.
-        cap: bound of the scores, see `attend`.
-        sinks: additional score of each head, see `attend`.
+        cap: bound on the scores, see `attend`.
+        sinks: additional score per head, see `attend`.
     """
     rows, slots, key_heads, group, _ = query.shape
     if block is None:
-        held = slots if window is None else min(slots, MOST_QUERIES + window - 1)
-        block = block_size(rows, key_heads * group, held, devices=devices)
+        most_seen = slots if window is None else min(slots, MOST_QUERIES + window - 1)
+        block = block_size(rows, key_heads * group, most_seen, devices=devices)
     if slots <= block:
         return attend(query, keys, values, visible_slots(segments, window=window), cap=cap, sinks=sinks)
     blocks = -(-slots // block)
-    spare = blocks * block - slots
-    padded = jnp.pad(query, ((0, 0), (0, spare), (0, 0), (0, 0), (0, 0)))
-    laid_out = jnp.moveaxis(padded.reshape(rows, blocks, block, *query.shape[2:]), 1, 0)
-    mixed = _over_blocks(laid_out, keys, values, sinks, segments, window, cap)
+    padding = blocks * block - slots
+    padded = jnp.pad(query, ((0, 0), (0, padding), (0, 0), (0, 0), (0, 0)))
+    queries = jnp.moveaxis(padded.reshape(rows, blocks, block, *query.shape[2:]), 1, 0)
+    mixed = _over_blocks(queries, keys, values, sinks, segments, window, cap)
     return jnp.moveaxis(mixed, 0, 1).reshape(padded.shape)[:, :slots]
 
 
 class _VisibleSlots(NamedTuple):
-    """Slots that the tokens of a block can see."""
+    """The range of slots that the tokens of a block can see."""
 
     first: Int[Array, ""] | int
     count: int
 
-    def of(self, array: Array, *, axis: int) -> Array:
-        """Slice an array over all slots to these slots."""
+    def slice(self, array: Array, *, axis: int) -> Array:
+        """Select these slots of an array that has all slots."""
         return jax.lax.dynamic_slice_in_dim(array, self.first, self.count, axis=axis)
 
 
-def _seen_slots(number: Array, length: int, slots: int, window: int | None) -> _VisibleSlots:
+def _find_visible_slots(index: Array, length: int, slots: int, window: int | None) -> _VisibleSlots:
     if window is None or length + window - 1 >= slots:
         return _VisibleSlots(0, slots)
     count = length + window - 1
-    return _VisibleSlots(jnp.clip(number * length - (window - 1), 0, slots - count), count)
+    return _VisibleSlots(jnp.clip(index * length - (window - 1), 0, slots - count), count)
 
 
 def _attend_block(
@@ -289,17 +291,17 @@ def _attend_blocks(
 ) -> Float[Array, "N B C K G H"]:
     """Attend from N blocks of C queries, one after the other. Each result overwrites its queries.
 
-    A loop that stacked its results would begin with an array of zeros, and a compiler may allocate the zeros of all layers at
-    once.
+    If the loop stacked its results instead, it would begin with an array of zeros, and the compiler may allocate the zeros of all
+    layers at once.
     """
     length, slots = queries.shape[2], segments.shape[1]
 
-    def step(number: Array, mixed: Array) -> Array:
-        seen = _seen_slots(number, length, slots, window)
-        block = jax.lax.dynamic_index_in_dim(mixed, number, keepdims=False)
-        parts = seen.of(keys, axis=2), seen.of(values, axis=2), sinks, seen.of(segments, axis=1)
-        block = _attend_block(number * length - seen.first, block, *parts, window, cap)
-        return jax.lax.dynamic_update_index_in_dim(mixed, block, number, 0)
+    def step(index: Array, mixed: Array) -> Array:
+        seen = _find_visible_slots(index, length, slots, window)
+        block = jax.lax.dynamic_index_in_dim(mixed, index, keepdims=False)
+        parts = seen.slice(keys, axis=2), seen.slice(values, axis=2), sinks, seen.slice(segments, axis=1)
+        block = _attend_block(index * length - seen.first, block, *parts, window, cap)
+        return jax.lax.dynamic_update_index_in_dim(mixed, block, index, 0)
 
     return jax.lax.fori_loop(0, len(queries), step, queries)
 
@@ -324,22 +326,23 @@ def _backward(
     queries, keys, values, sinks, segments = residuals
     length, slots = queries.shape[2], segments.shape[1]
 
-    def step(number: Array, carried: tuple[Array, Array, Array, Any]) -> tuple[Array, Array, Array, Any]:
-        pulled, keys_grad, values_grad, sinks_grad = carried
-        seen = _seen_slots(number, length, slots, window)
-        block = jax.lax.dynamic_index_in_dim(queries, number, keepdims=False)
-        near = {"segments": seen.of(segments, axis=1), "window": window, "cap": cap}
-        own = partial(_attend_block, number * length - seen.first, **near)
-        _, pull = jax.vjp(own, block, seen.of(keys, axis=2), seen.of(values, axis=2), sinks)
-        block_grad, more_keys, more_values, more = pull(jax.lax.dynamic_index_in_dim(pulled, number, keepdims=False))
-        pulled = jax.lax.dynamic_update_index_in_dim(pulled, block_grad, number, 0)
-        sinks_grad = jax.tree.map(jnp.add, sinks_grad, more)
-        return pulled, _add_seen(keys_grad, more_keys, seen), _add_seen(values_grad, more_values, seen), sinks_grad
+    def step(index: Array, carried: tuple[Array, Array, Array, Any]) -> tuple[Array, Array, Array, Any]:
+        gradients, keys_grad, values_grad, sinks_grad = carried
+        seen = _find_visible_slots(index, length, slots, window)
+        block = jax.lax.dynamic_index_in_dim(queries, index, keepdims=False)
+        options = {"segments": seen.slice(segments, axis=1), "window": window, "cap": cap}
+        attend_near = partial(_attend_block, index * length - seen.first, **options)
+        _, pull_back = jax.vjp(attend_near, block, seen.slice(keys, axis=2), seen.slice(values, axis=2), sinks)
+        block_grad, more_keys, more_values, more_sinks = pull_back(
+            jax.lax.dynamic_index_in_dim(gradients, index, keepdims=False)
+        )
+        gradients = jax.lax.dynamic_update_index_in_dim(gradients, block_grad, index, 0)
+        sinks_grad = jax.tree.map(jnp.add, sinks_grad, more_sinks)
+        return gradients, _add_seen(keys_grad, more_keys, seen), _add_seen(values_grad, more_values, seen), sinks_grad
 
-    nothing = jnp.zeros(keys.shape, sum_dtype(keys))
-    gradient, zeros = jax.lax.optimization_barrier(
-        (gradient, nothing)
-    )  # delays the allocation until this layer is computed
+    zeros = jnp.zeros(keys.shape, sum_dtype(keys))
+    # the barrier delays the allocation of the zeros until this layer's backward pass
+    gradient, zeros = jax.lax.optimization_barrier((gradient, zeros))
     start = gradient, zeros, zeros, jax.tree.map(jnp.zeros_like, sinks)
     queries_grad, keys_grad, values_grad, sinks_grad = jax.lax.fori_loop(0, len(queries), step, start)
     return queries_grad, keys_grad.astype(keys.dtype), values_grad.astype(values.dtype), sinks_grad, None
@@ -348,8 +351,8 @@ def _backward(
 def _add_seen(
     total: Float[Array, "B K S H"], more: Float[Array, "B K C H"], seen: _VisibleSlots
 ) -> Float[Array, "B K S H"]:
-    """Add to the slots that a block sees, in the precision of the total."""
-    more = seen.of(total, axis=2) + more.astype(total.dtype)
+    """Add a block's gradient to the slots that the block sees, in the precision of the total."""
+    more = seen.slice(total, axis=2) + more.astype(total.dtype)
     return jax.lax.dynamic_update_slice_in_dim(total, more, seen.first, axis=2)
 
 
@@ -358,24 +361,24 @@ _over_blocks.defvjp(_forward, _backward)
 
 
 LANES = 128
-"""Features that a TPU's vector unit handles at once, and slots in the smallest block of its kernel."""
+"""Number of features that a TPU's vector unit processes at once, and of slots in the smallest block of the TPU kernel."""
 
 
 class Facts(NamedTuple):
-    """Properties of a model and its devices that decide which implementations can run."""
+    """Properties of a model and its devices that determine which implementations can run."""
 
     platform: str
     """JAX's name for the platform of the devices: cpu, gpu or tpu."""
     capability: tuple[int, int] | None
-    """Compute capability of an NVIDIA GPU; None: another device."""
+    """Compute capability of an NVIDIA GPU; None: the devices are not NVIDIA GPUs."""
     dtype: str
     """Dtype of the matrix products."""
     head_dim: int
     """H."""
     is_capped: bool = False
-    """Whether the scores have a bound."""
+    """Whether the attention scores are bounded, see `attend`."""
     has_sinks: bool = False
-    """Whether the heads have sinks."""
+    """Whether the heads have sinks, see `attend`."""
 
 
 def facts_of(config: TransformerConfig, mesh: Mesh | None) -> Facts:
@@ -400,7 +403,7 @@ def why_unsupported(implementation: str, facts: Facts) -> str | None:
         >>> why_unsupported("blockwise", Facts("cpu", None, "float32", 128))
     """
     if implementation in ("cudnn", "splash") and facts.has_sinks:
-        return f"{implementation} attention has no sinks, but this model has one for each head"
+        return f"{implementation} attention does not support sinks, but this model has one per head"
     if implementation == "cudnn":
         return _why_cudnn_is_unsupported(facts)
     if implementation == "splash":
@@ -412,15 +415,15 @@ def why_unsupported(implementation: str, facts: Facts) -> str | None:
 
 
 def _why_cudnn_is_unsupported(facts: Facts) -> str | None:
-    most = 256 if facts.capability is not None and facts.capability >= (9, 0) else 128
+    largest = 256 if facts.capability is not None and facts.capability >= (9, 0) else 128
     if facts.capability is None or facts.capability < (8, 0):
         return f"cuDNN needs an NVIDIA GPU of compute capability 8.0 or more, but the devices are {describe_device(facts)}"
     if facts.dtype not in ("bfloat16", "float16"):
         return f"cuDNN computes in bfloat16 or float16, but this model's matrix products are in {facts.dtype}"
     if facts.is_capped:
-        return "cuDNN has no bound for attention scores, but this model has one"
-    if facts.head_dim > most or facts.head_dim % 8:
-        return f"cuDNN needs a head_dim that is a multiple of 8, at most {most}, but this model has {facts.head_dim}"
+        return "cuDNN cannot bound attention scores, but this model bounds them"
+    if facts.head_dim > largest or facts.head_dim % 8:
+        return f"cuDNN needs a head_dim that is a multiple of 8, at most {largest}, but this model has {facts.head_dim}"
     return None
 
 
@@ -437,7 +440,7 @@ def check_implementation(implementation: str, facts: Facts) -> None:
         facts: facts about the model and the devices.
 
     Raises:
-        InputError: the message has the reason.
+        InputError: the implementation cannot run; the message has the reason.
     """
     reason = why_unsupported(implementation, facts)
     if reason is not None:
@@ -463,11 +466,11 @@ def attend_rows(
         query: query of every token.
         keys: rotated key of every token.
         values: value of every token.
-        segments: sequence of each token; 0 is padding, whose result is meaningless.
+        segments: sequence number of each token, see `Packed.segments`; 0 is padding, whose result is meaningless.
         config: configuration of the model.
-        mesh: devices that share rows and heads.
+        mesh: devices that rows and heads are divided over.
         window: largest number of tokens that a token sees, see `rljax.models.packed.visible_slots`.
-        sinks: additional score of each head, see `attend`.
+        sinks: additional score per head, see `attend`.
 
     Raises:
         InputError: the configured implementation cannot run.
@@ -484,7 +487,7 @@ def attend_rows(
 
 
 def count_attention_devices(mesh: Mesh | None) -> int:
-    """Count the devices that share rows and heads."""
+    """Count the devices that rows and heads are divided over."""
     return 1 if mesh is None else row_shards(mesh) * shards_of("attention_heads", mesh)
 
 
@@ -499,7 +502,7 @@ def attend_cudnn(
 ) -> Float[Array, "B S K G H"]:
     """Attend with cuDNN's fused kernel, which stores no scores.
 
-    It reads the visible slots from an array `[B, S, S]`, and its backward pass writes another array of that size.
+    The kernel reads a mask `[B, S, S]` of the visible slots, and its backward pass writes another array of that size.
     """
     rows, slots, key_heads, group, features = query.shape
     odd = slots % 2  # the backward pass needs an even number of slots
@@ -523,16 +526,16 @@ def attend_splash(
     cap: float | None = None,
     interpret: bool = False,
 ) -> Float[Array, "B S K G H"]:
-    """Attend with the TPU kernel, which stores no scores and skips the blocks above the diagonal. Padding attends to padding.
+    """Attend with the TPU kernel, which stores no scores and skips blocks of later tokens. Padding attends to padding.
 
     Args:
         query: query of every token.
         keys: rotated key of every token.
         values: value of every token.
-        segments: sequence of each token; 0 is padding.
-        mesh: devices that share rows and heads; each runs the kernel on its own part.
+        segments: sequence number of each token; 0 is padding.
+        mesh: devices that rows and heads are divided over; each runs the kernel on its rows and heads.
         window: largest number of tokens that a token sees; the kernel also skips the blocks before the window.
-        cap: bound of the scores, see `attend`.
+        cap: bound on the scores, see `attend`.
         interpret: emulate the kernel without a TPU, slowly.
     """
     kernel = partial(_splash, window=window, cap=cap, interpret=interpret)
@@ -546,8 +549,8 @@ def attend_splash(
             ("rows", "slots", "attention_heads", "features", "head_dim"),
         )
     )
-    places = (queries, cached, cached, rows)
-    return jax.shard_map(kernel, mesh=mesh, in_specs=places, out_specs=queries, check_vma=False)(
+    in_specs = (queries, cached, cached, rows)
+    return jax.shard_map(kernel, mesh=mesh, in_specs=in_specs, out_specs=queries, check_vma=False)(
         query, keys, values, segments
     )
 
@@ -563,20 +566,20 @@ def _splash(
     interpret: bool,
 ) -> Array:
     """Attend on one device."""
-    from jax.experimental.pallas.ops.tpu import splash_attention as splash  # noqa: PLC0415  most devices have no use for it
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash  # noqa: PLC0415  only TPUs need this import
 
     rows, slots, key_heads, group, features = query.shape
-    spare = -slots % LANES
-    length = slots + spare
+    padding = -slots % LANES
+    length = slots + padding
     block = next(size for size in (4 * LANES, 2 * LANES, LANES) if length % size == 0)
     scaled = (query * features**-0.5).reshape(rows, slots, key_heads * group, features).transpose(0, 2, 1, 3)
-    heads, keys, values = (jnp.pad(part, ((0, 0), (0, 0), (0, spare), (0, 0))) for part in (scaled, keys, values))
-    segments = jnp.pad(segments, ((0, 0), (0, spare))).astype(jnp.int32)
+    heads, keys, values = (jnp.pad(part, ((0, 0), (0, 0), (0, padding), (0, 0))) for part in (scaled, keys, values))
+    segments = jnp.pad(segments, ((0, 0), (0, padding))).astype(jnp.int32)
     sizes = splash.BlockSizes(
         block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block
     )
-    near = None if window is None else window - 1
-    mask = splash.LocalMask((length, length), (near, 0), offset=0)
+    reach = None if window is None else window - 1
+    mask = splash.LocalMask((length, length), (reach, 0), offset=0)
     masks = splash.MultiHeadMask([mask] * (key_heads * group))
     options: dict[str, Any] = {"attn_logits_soft_cap": cap, "head_shards": 1, "q_seq_shards": 1, "interpret": interpret}
     kernel: Any = splash.make_splash_mha(masks, block_sizes=sizes, **options)

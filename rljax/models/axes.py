@@ -1,8 +1,8 @@
 """Logical axes of the transformer's arrays, and the axes of the device mesh that they are sharded over.
 
 The mesh has three axes: `data` x `fsdp` x `tensor`. Rows are divided over `data` and `fsdp`. A parameter is sharded over `fsdp`
-along the width of the residual stream, and over `tensor` along heads, hidden features, experts or vocabulary; along `data` it
-is copied. The residual stream keeps its full width, so a layer's parameters are gathered over `fsdp` when the layer is
+along the width of the residual stream, and over `tensor` along heads, hidden features, experts or vocabulary; it is replicated
+along `data`. The residual stream keeps its full width, so a layer's parameters are gathered over `fsdp` when the layer is
 computed.
 
 For long sequences, a mesh may have a fourth axis, `context`, before `tensor`. The tokens of a row are divided over it, and
@@ -10,9 +10,9 @@ parameters are sharded over it as over `fsdp`. Only attention mixes the tokens o
 tokens for heads (all-to-all, arXiv:2309.14509), so that each has all tokens of some heads. Sampling reads one new token per row, so
 it has nothing to divide over this axis and uses `mesh_for_sampling`.
 
-With `shard_sampler`, the weights that sample stay divided among all devices of a copy, on `sampler_mesh`, whose axis `split`
-replaces `fsdp`: the devices compute parts of the heads, hidden features and vocabulary for all rows of the copy, and in attention
-each reads only the keys and values of its own rows.
+With `shard_sampler`, the sampler's weights stay divided among all devices that share a copy of them. They are on `sampler_mesh`,
+whose axis `split` replaces `fsdp`. Each device computes its heads, hidden features and vocabulary entries for all rows of the copy;
+in attention, a device reads only the keys and values of its own rows.
 """
 
 import math
@@ -58,9 +58,9 @@ MESH_AXES: Mapping[str, str | tuple[str, ...] | None] = MappingProxyType(
     }
 )
 """Logical axis -> mesh axes. `width` is the residual stream's axis in a parameter, `features` is this axis in an activation.
-`slots` are tokens that are not divided, as in attention, which divides its heads instead. Around the embedding and the head, where
-matrices are much larger than activations, the devices that share one copy of the parameters take all `copy_rows` together: each
-looks up its part of the width, and computes its part of the logits, `vocab_parts`."""
+`slots` are tokens that are not divided, as in attention, which divides its heads instead. In the embedding and the head, where
+matrices are much larger than activations, the devices that share one copy of the parameters process all `copy_rows` together: each
+device looks up its slice of the width, and computes its slice of the logits, `vocab_parts`."""
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -98,7 +98,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "key_norm": ("head_dim",),
     }
 )
-"""Name of a parameter, or of the norm that a scale belongs to -> its logical axes."""
+"""Name of a parameter (for the scale of a norm, the norm's name) -> the parameter's logical axes."""
 
 INPUT_AXES: Mapping[str, int] = MappingProxyType(
     {
@@ -106,12 +106,12 @@ INPUT_AXES: Mapping[str, int] = MappingProxyType(
         **{"expert_gate": 1, "expert_up": 1, "expert_down": 1},
     }
 )
-"""Matrix of a layer -> number of its axes that are multiplied with the input. Before them is the axis of the experts, if the matrix
-belongs to experts; the axes after them belong to the output."""
+"""Name of a layer's matrix -> number of its input axes, which are multiplied with the input. If the matrix belongs to experts, the
+experts' axis comes before the input axes; the output axes come after them."""
 
 
 class MatrixAxes(NamedTuple):
-    """The axes of a layer's matrix: their names, sizes, or places."""
+    """The axes of a layer's matrix: their names, sizes, or indices."""
 
     experts: tuple[Any, ...]
     """The axis of the experts; empty if the matrix does not belong to experts."""
@@ -122,7 +122,7 @@ class MatrixAxes(NamedTuple):
 
 
 def matrix_axes(name: str, axes: tuple[Any, ...]) -> MatrixAxes:
-    """Divide the axes of a layer's matrix, which `INPUT_AXES` lists.
+    """Divide the axes of a layer's matrix into experts, inputs and outputs. `INPUT_AXES` must contain its name.
 
     Example:
         >>> matrix_axes("expert_up", (8, 64, 256)), matrix_axes("output", (4, 16, 64))
@@ -139,25 +139,25 @@ def is_on_cpus(mesh: Mesh) -> bool:
 
 
 def row_shards(mesh: Mesh) -> int:
-    """Number of parts that the rows are divided into."""
+    """Return the number of shards that the rows are divided into."""
     return shards_of("rows", mesh)
 
 
 def shards_of(name: str, mesh: Mesh) -> int:
-    """Number of parts that a logical axis is divided into."""
+    """Return the number of shards that a logical axis is divided into."""
     return math.prod(mesh.shape[axis] for axis in _mesh_axes(name, mesh.axis_names))
 
 
 def _mesh_axes(name: str, present: Collection[str]) -> tuple[str, ...]:
-    """Mesh axes that a logical axis is sharded over, on a mesh that has the `present` axes."""
+    """Return the mesh axes that a logical axis is sharded over, on a mesh that has the `present` axes."""
     axes = MESH_AXES[name]
     return tuple(axis for axis in ((axes,) if isinstance(axes, str) else axes or ()) if axis in present)
 
 
 def mesh_for_sampling(mesh: Mesh) -> Mesh:
-    """Return the same devices as a mesh without a context axis, on which they share rows instead of the tokens of a row.
+    """Return a mesh of the same devices without a context axis, so that they divide rows instead of the tokens of a row.
 
-    Every device holds the same shards of the parameters on both meshes.
+    Every device has the same shards of the parameters on both meshes.
     """
     if CONTEXT not in mesh.axis_names:
         return mesh
@@ -167,9 +167,9 @@ def mesh_for_sampling(mesh: Mesh) -> Mesh:
 
 
 def sampler_mesh(mesh: Mesh, *, is_sharded: bool) -> Mesh:
-    """Return the devices of `mesh_for_sampling`, as a mesh for the model that samples.
+    """Return the mesh for the model that samples, with the devices of `mesh_for_sampling`.
 
-    If it is sharded, each device has a part of the weights that sample; otherwise the devices along `fsdp` have copies.
+    If the model is sharded, each device has a part of the weights; otherwise the weights are replicated along `fsdp`.
     """
     mesh = mesh_for_sampling(mesh)
     if not is_sharded or mesh.shape[FSDP] == 1:
@@ -178,15 +178,15 @@ def sampler_mesh(mesh: Mesh, *, is_sharded: bool) -> Mesh:
 
 
 def sampler_spec(path: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
-    """Mesh axes of a parameter of the transformer while it samples: the width is not sharded.
+    """Return the mesh axes of a parameter of the transformer that samples: its width is not sharded.
 
-    An axis is sharded over `split` if the devices divide it. If they do not divide the key/value heads, these are replicated over
-    `split`, and only the query heads are sharded.
+    An axis is sharded over `split` if the number of devices divides its size. If that number does not divide the key/value heads,
+    they are replicated over `split`, and only the query heads are sharded.
 
     Args:
-        path: names of the parameter.
-        shape: its shape.
-        mesh: from `sampler_mesh`.
+        path: path of the parameter.
+        shape: shape of the parameter.
+        mesh: a mesh that `sampler_mesh` returned.
 
     Example:
         >>> mesh = jax.sharding.AbstractMesh((1, 4, 2), ("data", "split", "tensor"))
@@ -199,19 +199,19 @@ def sampler_spec(path: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh | Abs
 
 
 def sampler_weights(shapes: PyTree[jax.ShapeDtypeStruct], mesh: Mesh, *, is_sharded: bool) -> int:
-    """Count the weights that a device has while it samples; see `sampler_mesh`."""
+    """Count the weights that each device has for sampling; see `sampler_mesh`."""
     if not is_sharded:
         return sum(leaf.size for leaf in jax.tree.leaves(shapes)) // mesh.shape[TENSOR]
     mesh = sampler_mesh(mesh, is_sharded=True)
 
-    def part(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> int:
+    def count_shard(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> int:
         return math.prod(NamedSharding(mesh, sampler_spec(path_names(path), leaf.shape, mesh)).shard_shape(leaf.shape))
 
-    return sum(jax.tree.leaves(jax.tree_util.tree_map_with_path(part, shapes)))
+    return sum(jax.tree.leaves(jax.tree_util.tree_map_with_path(count_shard, shapes)))
 
 
 def dividing_axes(name: str, size: int, mesh: Mesh | AbstractMesh) -> tuple[str, ...]:
-    """Return the mesh axes of a logical axis, as many of them, from the first on, as divide its size."""
+    """Return the first mesh axes of a logical axis, as many of them as can divide its size evenly."""
     axes = _mesh_axes(name, mesh.axis_names)
     while axes and size % math.prod(mesh.shape[axis] for axis in axes):
         axes = axes[:-1]
@@ -219,7 +219,7 @@ def dividing_axes(name: str, size: int, mesh: Mesh | AbstractMesh) -> tuple[str,
 
 
 def spec_of(names: tuple[str, ...], present: Collection[str] = USUAL_AXES) -> PartitionSpec:
-    """Mesh axes of an array with these logical axes, on a mesh that has the `present` axes.
+    """Return the mesh axes of an array with these logical axes, on a mesh that has the `present` axes.
 
     Example:
         >>> tuple(spec_of(("width", "heads", "head_dim")))
@@ -232,7 +232,7 @@ def spec_of(names: tuple[str, ...], present: Collection[str] = USUAL_AXES) -> Pa
 
 
 def parameter_axes(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Logical axes of a parameter of the transformer, of a part of a quantized parameter, or of a low-rank factor.
+    """Return the logical axes of a parameter, of the codes or scales of a quantized parameter, or of a low-rank factor.
 
     Example:
         >>> parameter_axes(("layers", "0", "attention", "output", "a"))
@@ -248,15 +248,16 @@ def parameter_axes(path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def parameter_spec(path: tuple[str, ...], shape: tuple[int, ...], *, mesh: Mesh | None = None) -> PartitionSpec:
-    """Mesh axes of one of the transformer's parameters.
+    """Return the mesh axes of one of the transformer's parameters.
 
-    If the number of devices does not divide the vocabulary, it is replicated on each of them, so that checkpoints and exported
-    models have no padding rows. The products with it are still sharded: the compiler pads them, and drops the padding.
+    If the size of the axis `tensor` does not divide the vocabulary, the vocabulary is replicated along this axis, so that
+    checkpoints and exported models have no padding rows. The logits are still sharded: the compiler pads them, and drops the
+    padding.
 
     Args:
-        path: names of the parameter.
-        shape: its shape.
-        mesh: the devices; None: any that have the three usual axes and divide the vocabulary.
+        path: path of the parameter.
+        shape: shape of the parameter.
+        mesh: the mesh; None: any mesh with the three usual axes whose axis `tensor` divides the vocabulary.
 
     Example:
         >>> tuple(parameter_spec(("layers", "0", "feed_forward", "down"), (256, 96)))
@@ -280,10 +281,10 @@ def constrain_sharding(array: Tree, names: tuple[str, ...], mesh: Mesh | None) -
 
 
 def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
-    """Refuse a mesh whose axes do not divide the transformer's axes.
+    """Refuse a mesh whose axes do not divide the transformer's axes evenly.
 
     Raises:
-        InputError: the message names the first axis that cannot be shared.
+        InputError: an axis cannot be divided; the message names the first one.
     """
     sizes = {
         "width": config.width,
@@ -311,10 +312,10 @@ def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
 
 
 def key_copies(config: TransformerConfig, mesh: Mesh) -> int:
-    """Number of copies of each key/value head that attention needs, so that each device has the keys of its query heads."""
+    """Return the number of copies of each key/value head that attention needs, so that each device has its query heads' keys."""
     return max(shards_of("attention_heads", mesh) // config.kv_heads, 1)
 
 
 def show_axes(name: str, mesh: Mesh) -> str:
-    """Show the mesh axes that divide a logical axis, with their sizes."""
+    """Format the mesh axes that divide a logical axis, with their sizes."""
     return " x ".join(f"{axis}={mesh.shape[axis]}" for axis in _mesh_axes(name, mesh.axis_names) if mesh.shape[axis] > 1)

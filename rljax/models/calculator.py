@@ -1,4 +1,4 @@
-"""Rules that calculate: they give the digits of the sum after `a+b=`, and abstain elsewhere."""
+"""Rules that add two numbers: they write the digits of the sum after `a+b=`, and abstain elsewhere."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,13 +14,13 @@ from rljax.models.policy import Policy
 from rljax.models.symbolic import Rules, mixed_policy
 
 CHARACTERS = "0123456789+=;"
-"""Characters that the calculator reads; each has to be one token, alone and in a sum."""
+"""Characters that the calculator reads; each must be one token, both alone and within a sum."""
 _SAMPLE = "7+5+12=12;12+9="
 """A problem, a step, and the beginning of the next step."""
-_LARGEST = 99_999_999  # the memory is int32, and a further digit must fit
+_LARGEST = 99_999_999  # largest number to which a digit may be appended: then two numbers and their sum fit in int32
 _POWERS = 10 ** np.arange(10, dtype=np.int32)
 _LEFT, _RIGHT, _RESULT, _ELSE = range(4)
-"""State of the calculator: in the first number of a step, in the second, after the `=`, or lost until the step ends."""
+"""State of the calculator: in a step's first number, in its second number, after the `=`, or abstaining until the step ends."""
 
 
 def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Rules:
@@ -31,8 +31,7 @@ def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Ru
         vocab_size: V, number of tokens of the policy.
 
     Raises:
-        InputError: a character is not one token, two characters share a token, or the tokenizer merges several of them in a
-            sum.
+        InputError: a character is not one token, two characters share a token, or the tokenizer merges characters in a sum.
     """
     ids = [tuple(encode(character)) for character in CHARACTERS]
     single = [ids[CHARACTERS.index(character)] for character in _SAMPLE]
@@ -45,10 +44,10 @@ def calculator_of(encode: Callable[[str], Sequence[int]], vocab_size: int) -> Ru
 
 
 def with_calculator(policy: Policy, encode: Callable[[str], Sequence[int]], *, share: float, rate: float | None) -> Policy:
-    """Mix a policy with the calculator, with a fixed share (`rate` is None) or with a learned one.
+    """Mix a policy with the calculator; the calculator's share is fixed if `rate` is None, and learned otherwise.
 
     Raises:
-        InputError: the calculator cannot read the tokens, or the share or the rate is out of range.
+        InputError: the calculator cannot read the tokens, or `share` or `rate` is out of range.
     """
     rules = calculator_of(encode, policy.vocab_size)
     if rate is None:
@@ -58,19 +57,19 @@ def with_calculator(policy: Policy, encode: Callable[[str], Sequence[int]], *, s
 
 @cache_results
 def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
-    """Make rules that write the result of each step `a+b=` of a worked sum; the network writes everything after it.
+    """Make rules that write the result of each step `a+b=` of a worked sum; the network writes everything else.
 
     A sequence begins with a problem that ends with `=`, such as `7+5+9=`; the steps come after it. If anything but digits and
     one `+` comes before the `=` of a step, such as another operator, the rules abstain until the next `;`. A number
     of more than nine digits has the same effect.
 
     Args:
-        ids: token of each of `CHARACTERS`.
+        ids: token id of each character in `CHARACTERS`.
         vocab_size: V.
 
     Returns:
-        The rules. Their memory contains: whether the problem has ended, the state within a step, its two numbers, and how many
-        digits of the result are written.
+        The rules. Their memory has five integers: whether the problem has ended, the state within the current step, the step's two
+        numbers, and how many digits of the result are written.
 
     Example:
         >>> import jax.numpy as jnp
@@ -88,37 +87,37 @@ def calculator(ids: tuple[int, ...], vocab_size: int) -> Rules:
     token_of = np.array(digits, np.int32)
 
     def read(memory: Int[Array, "*N F"], token: Int[Array, "*N"]) -> Int[Array, "*N F"]:
-        begun, place, left, right, written = jnp.moveaxis(memory, -1, 0)
+        has_begun, state, left, right, written = jnp.moveaxis(memory, -1, 0)
         value = jnp.asarray(value_of)[token]
-        is_digit, too_large = value >= 0, jnp.where(place == _LEFT, left, right) > _LARGEST
-        is_number = (place == _LEFT) | (place == _RIGHT)
-        next_place = jnp.select(
+        is_digit, too_large = value >= 0, jnp.where(state == _LEFT, left, right) > _LARGEST
+        is_number = (state == _LEFT) | (state == _RIGHT)
+        next_state = jnp.select(
             [is_digit, token == plus, token == equals, token == end],
             [
-                jnp.where(is_number & too_large, _ELSE, place),
-                jnp.where(place == _LEFT, _RIGHT, _ELSE),
-                jnp.where(place == _RIGHT, _RESULT, _ELSE),
-                jnp.full_like(place, _LEFT),
+                jnp.where(is_number & too_large, _ELSE, state),
+                jnp.where(state == _LEFT, _RIGHT, _ELSE),
+                jnp.where(state == _RIGHT, _RESULT, _ELSE),
+                jnp.full_like(state, _LEFT),
             ],
             _ELSE,
         )
-        fresh = token == end
+        ends_step = token == end
         after = (
-            begun,
-            next_place,
-            jnp.where(fresh, 0, jnp.where(is_digit & (place == _LEFT) & ~too_large, 10 * left + value, left)),
-            jnp.where(fresh, 0, jnp.where(is_digit & (place == _RIGHT) & ~too_large, 10 * right + value, right)),
-            jnp.where(fresh, 0, jnp.where(is_digit & (place == _RESULT), written + 1, written)),
+            has_begun,
+            next_state,
+            jnp.where(ends_step, 0, jnp.where(is_digit & (state == _LEFT) & ~too_large, 10 * left + value, left)),
+            jnp.where(ends_step, 0, jnp.where(is_digit & (state == _RIGHT) & ~too_large, 10 * right + value, right)),
+            jnp.where(ends_step, 0, jnp.where(is_digit & (state == _RESULT), written + 1, written)),
         )
-        problem = ((token == equals).astype(begun.dtype), *(jnp.zeros_like(begun) for _ in range(4)))
-        return jnp.stack([jnp.where(begun > 0, a, b) for a, b in zip(after, problem, strict=True)], axis=-1)
+        problem = ((token == equals).astype(has_begun.dtype), *(jnp.zeros_like(has_begun) for _ in range(4)))
+        return jnp.stack([jnp.where(has_begun > 0, a, b) for a, b in zip(after, problem, strict=True)], axis=-1)
 
     def opinion(memory: Int[Array, "*N F"]) -> tuple[Float[Array, "*N V"], Bool[Array, "*N"]]:
-        begun, place, left, right, written = jnp.moveaxis(memory, -1, 0)
+        has_begun, state, left, right, written = jnp.moveaxis(memory, -1, 0)
         result, powers = left + right, jnp.asarray(_POWERS)
         length = 1 + sum((result >= int(power)).astype(jnp.int32) for power in _POWERS[1:])
         digit = result // powers[jnp.clip(length - 1 - written, 0, 9)] % 10
         logp = jnp.where(jax.nn.one_hot(jnp.asarray(token_of)[digit], vocab_size, dtype=bool), 0.0, -jnp.inf)
-        return logp.astype(jnp.float32), (begun > 0) & (place == _RESULT) & (written < length)
+        return logp.astype(jnp.float32), (has_begun > 0) & (state == _RESULT) & (written < length)
 
     return Rules((0,) * 5, read, opinion)

@@ -17,20 +17,20 @@ class Entry(NamedTuple):
     """One tensor of a checkpoint, and where and how it is stored in the parameters."""
 
     name: str
-    """Name of the tensor in `transformers`; it is also the name in the file, unless it is stored with others."""
+    """Name of the tensor in `transformers`, and in the file unless the tensor is stored as part of another (`fused`)."""
     path: Path_
     """Keys of the array in the pytree of parameters."""
     read: Callable[[np.ndarray], np.ndarray]
-    """Turns the tensor into the array."""
+    """Converts the tensor to the array."""
     write: Callable[[np.ndarray], np.ndarray]
-    """Turns the array into the tensor; it is also traced, to find the tensor's shape."""
+    """Converts the array to the tensor; it is also traced, to find the tensor's shape."""
     fused: str | None = None
-    """Name of the stored tensor that contains this one, after the rows of earlier entries; None: it is stored on its own."""
+    """Name of the stored tensor that contains this one, usually after the rows of earlier entries; None: stored separately."""
     index: int | None = None
-    """Index of the expert, if the array in the parameters stacks the arrays of all experts; None: it does not."""
+    """Index of this entry's expert, if a checkpoint stores experts separately but the parameters stack them; otherwise None."""
 
     turn: int | None = None
-    """If the stored tensor interleaves the columns of several tensors, the index of this one among them; None: it stacks rows."""
+    """Index among the tensors whose columns the stored tensor interleaves; None: the stored tensor concatenates rows."""
 
     @property
     def stored_name(self) -> str:
@@ -50,7 +50,7 @@ NORM_NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
-"""Placement of the norms -> name of each in a checkpoint -> its name in a layer."""
+"""Placement of the norms -> name of each norm in a checkpoint -> the norm's name in a layer."""
 Numbers = TypeVar("Numbers", np.ndarray, Array)
 
 
@@ -63,8 +63,8 @@ def _transpose(x: Numbers) -> Numbers:
     return x.T
 
 
-def _heads_in(heads: int, width: int) -> tuple[Callable, Callable]:
-    """Return the two conversions of a linear weight: `[N H, D]` in the file, `[D, N, H]` in the parameters."""
+def _head_conversions(heads: int, width: int) -> tuple[Callable, Callable]:
+    """Return `read` and `write` for a linear weight that is `[N H, D]` in the file and `[D, N, H]` in the parameters."""
     return (
         lambda x: x.reshape(heads, -1, width).transpose(2, 0, 1),
         lambda x: x.transpose(1, 2, 0).reshape(-1, width),
@@ -72,7 +72,7 @@ def _heads_in(heads: int, width: int) -> tuple[Callable, Callable]:
 
 
 def entries(config: TransformerConfig) -> Iterator[Entry]:
-    """Iterate over all tensors of a checkpoint of this shape."""
+    """Iterate over all tensors of a checkpoint with this configuration."""
     yield Entry("model.embed_tokens.weight", ("embedding",), same, same)
     yield Entry("model.norm.weight", ("norm", "scale"), same, same)
     if not config.tied_head:
@@ -92,14 +92,14 @@ def _layer_entries(config: TransformerConfig, index: int) -> Iterator[Entry]:
     ):
         projection = f"{prefix}.self_attn.{letter}_proj"
         fused = f"{prefix}.self_attn.qkv_proj.weight" if config.fused else None
-        yield Entry(f"{projection}.weight", (*path, "attention", name), *_heads_in(heads, config.width), fused)
+        yield Entry(f"{projection}.weight", (*path, "attention", name), *_head_conversions(heads, config.width), fused)
         if config.qkv_bias:
-            place = (*path, "attention", f"{name}_bias")
-            yield Entry(f"{projection}.bias", place, lambda x, n=heads: x.reshape(n, -1), lambda x: x.reshape(-1))
+            parameter_path = (*path, "attention", f"{name}_bias")
+            yield Entry(f"{projection}.bias", parameter_path, lambda x, n=heads: x.reshape(n, -1), lambda x: x.reshape(-1))
     if config.qk_norm:
         for letter, name in (("q", "query"), ("k", "key")):
-            place = (*path, "attention", f"{name}_norm", "scale")
-            yield Entry(f"{prefix}.self_attn.{letter}_norm.weight", place, same, same)
+            parameter_path = (*path, "attention", f"{name}_norm", "scale")
+            yield Entry(f"{prefix}.self_attn.{letter}_norm.weight", parameter_path, same, same)
     yield Entry(
         f"{prefix}.self_attn.o_proj.weight",
         (*path, "attention", "output"),
@@ -132,7 +132,7 @@ def _expert_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Entr
 
 
 def _stacked_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Entry]:
-    """Iterate over the tensors of a layer whose experts are stored together, with inputs before outputs."""
+    """Iterate over the tensors of a layer that stores all experts' matrices together, with the input axis before the output."""
     yield Entry(f"{prefix}.router.weight", (*path, "router"), _transpose, _transpose)
     if routing.has_bias:
         yield Entry(f"{prefix}.router.bias", (*path, "router_bias"), same, same)
@@ -144,7 +144,7 @@ def _stacked_entries(routing: Routing, prefix: str, path: Path_) -> Iterator[Ent
 
 
 def stored_together(config: TransformerConfig) -> dict[str, list[Entry]]:
-    """Group the entries by the stored tensor that contains them, in the order of its rows."""
+    """Group the entries by the stored tensor that contains them, in the order in which it contains them."""
     together: dict[str, list[Entry]] = {}
     for entry in entries(config):
         together.setdefault(entry.stored_name, []).append(entry)
@@ -152,13 +152,13 @@ def stored_together(config: TransformerConfig) -> dict[str, list[Entry]]:
 
 
 def joiner_of(parts: list[Entry]) -> Callable[..., Any]:
-    """Return the function that joins the parameters of entries that are stored together into their stored tensor."""
+    """Return the function that converts the parameters of entries that are stored together into the stored tensor."""
     if len(parts) == 1:
         return parts[0].write
 
     def write(*arrays: Any) -> Any:
         tensors = [part.write(array) for part, array in zip(parts, arrays, strict=True)]
-        # NumPy keeps every dtype; only the tensor's shape is traced
+        # NumPy preserves every dtype; with JAX, only the tensor's shape is traced
         module = np if isinstance(tensors[0], np.ndarray) else jnp
         if parts[0].turn is None:
             return module.concatenate(tensors)
@@ -168,7 +168,7 @@ def joiner_of(parts: list[Entry]) -> Callable[..., Any]:
 
 
 def split_tensor(tensor: np.ndarray, parts: list[Entry], sizes: list[tuple[int, ...]]) -> list[np.ndarray]:
-    """Split a stored tensor into the tensors of its entries, which have these sizes: the inverse of `joiner_of`."""
+    """Split a stored tensor into the tensors of its entries, whose shapes are `sizes`; `joiner_of` joins them."""
     if len(parts) == 1:
         return [tensor]
     if parts[0].turn is None:
@@ -177,7 +177,7 @@ def split_tensor(tensor: np.ndarray, parts: list[Entry], sizes: list[tuple[int, 
 
 
 def put_at(tree: dict[str | int, Any], path: Path_, value: Any) -> None:
-    """Put a value into nested dictionaries, creating missing ones."""
+    """Put a value into nested dictionaries, and create missing dictionaries."""
     *parents, last = path
     for key in parents:
         tree = tree.setdefault(key, {})
@@ -185,7 +185,7 @@ def put_at(tree: dict[str | int, Any], path: Path_, value: Any) -> None:
 
 
 def get_at(tree: PyTree, path: Path_) -> Any:
-    """Follow the keys of a path."""
+    """Return the value at a path of keys."""
     for key in path:
         tree = tree[key]
     return tree

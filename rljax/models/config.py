@@ -11,8 +11,8 @@ from rljax.errors import InputError
 MOST_LAYERS = 1_000
 """Largest number of layers of a model; each layer is compiled separately."""
 REMATS = ("none", "full", "dots", "dots_no_batch", "sqrt")
-"""What a layer recomputes: nothing; everything; all but matrix products; all but products with weights; everything, twice, so that
-of L layers about 2 √L inputs are kept instead of L."""
+"""What a layer recomputes in the backward pass. In this order: nothing; everything; all but matrix products; all but products with
+weights; everything, twice, so that about 2 √L inputs of layers are kept in memory instead of L."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class FactorScaling:
 class YarnScaling:
     """YaRN (arXiv:2309.00071, Section 3.2): frequencies with few turns in the original context are divided by `factor`.
 
-    Between `slow` and `fast` turns, the effect of the division falls linearly in the index of the frequency.
+    Between `slow` and `fast` turns, divided and unchanged frequencies are interpolated linearly in the index of the frequency.
     """
 
     factor: float
@@ -106,7 +106,7 @@ class YarnScaling:
 
 @dataclass(frozen=True)
 class Routing:
-    """A mixture of experts: each token passes through a few of many feed-forward layers, which its router chooses.
+    """A mixture of experts: a router chooses the few feed-forward layers, out of many, that each token passes through.
 
     Source: Shazeer et al. 2017, arXiv:1701.06538, with the softmax over all experts, as in Mixtral (arXiv:2401.04088).
     """
@@ -118,14 +118,14 @@ class Routing:
     normalized: bool = True
     """Whether the weights of a token's experts are divided by their sum."""
     names: tuple[str, str, str, str] = ("mlp", "gate_proj", "up_proj", "down_proj")
-    """Names in a checkpoint of the feed-forward layer, and of an expert's gate, up and down matrices."""
+    """Checkpoint names of the feed-forward layer, and of an expert's gate, up and down matrices."""
     has_bias: bool = False
     """Whether the router and the experts have biases (GPT-OSS)."""
     clamp: tuple[float, float] | None = None
     """Limit l and slope a of the clamped gate g σ(a g) (u + 1), with g at most l and u in [-l, l] (GPT-OSS); None: the model's
     activation."""
     stacked: bool = False
-    """Whether a checkpoint stores the matrices of all experts of a layer as one tensor, gate and up in turn (GPT-OSS)."""
+    """Whether a checkpoint stores a layer's experts together, with the columns of gate and up interleaved (GPT-OSS)."""
 
     def __post_init__(self):
         """Refuse to choose more experts than there are."""
@@ -138,14 +138,14 @@ NORMS = ("before", "after", "both")
 ACTIVATIONS = ("silu", "gelu")
 """Activation function of the gate; gelu is the tanh approximation."""
 CACHE_DTYPES = (None, "int8")
-"""Precision of keys and values while responses are sampled; None: that of the products."""
+"""Dtypes of the sampler's key/value cache; None: the dtype of the matrix products."""
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """A decoder: RMSNorm, rotary positions, grouped-query attention, a gated feed-forward layer.
+    """Configuration of a decoder with RMSNorm, rotary positions, grouped-query attention and gated feed-forward layers.
 
-    The last fields are the differences between model families; their defaults are Llama's.
+    The fields from `activation` on differ between model families; their defaults are Llama's.
     """
 
     vocab_size: int
@@ -157,9 +157,9 @@ class TransformerConfig:
     heads: int
     """Number of query heads; a multiple of `kv_heads`."""
     kv_heads: int
-    """Number of key and value heads."""
+    """Number of key/value heads."""
     head_dim: int
-    """Features of a head, an even number."""
+    """Number of features per head, even."""
     hidden: int
     """Width of the feed-forward layer, or of each expert."""
     norm_eps: float = 1e-5
@@ -181,17 +181,17 @@ class TransformerConfig:
     full_layers: tuple[int, ...] = ()
     """Indices of the layers without the window, from 0, in order."""
     compute_dtype: str = "float32"
-    """Precision of matrix products; parameters stay float32, softmax and norms compute in float32 at least."""
+    """Precision of matrix products; parameters stay float32, and softmax and norms are computed at least in float32."""
     remat: str = "none"
     """What each layer recomputes in the backward pass: one of `REMATS`."""
     attention: str = "blockwise"
-    """Program for attention over complete sequences: dense, blockwise, cudnn or splash; see `rljax.models.attention`."""
+    """Implementation of attention over complete sequences: dense, blockwise, cudnn or splash; see `rljax.models.attention`."""
     cache_dtype: str | None = None
-    """Precision of keys and values while responses are sampled: one of `CACHE_DTYPES`."""
+    """Dtype of the sampler's key/value cache, one of `CACHE_DTYPES`."""
     shard_sampler: bool = False
-    """Whether the devices of a copy also divide the weights that sample; see `rljax.models.axes.sampler_mesh`."""
+    """Whether the sampler's weights are also divided among devices; see `rljax.models.axes.sampler_mesh`."""
     scan_layers: bool = False
-    """Whether complete sequences pass through equal layers in one loop; see `rljax.models.layer_blocks`."""
+    """Whether equal layers are compiled as one loop for complete sequences; see `rljax.models.layer_blocks`."""
 
     activation: str = "silu"
     """Activation function of the gate, one of `ACTIVATIONS`."""
@@ -204,11 +204,11 @@ class TransformerConfig:
     hidden_bias: bool = False
     """Whether the three projections of the feed-forward layer have a bias."""
     window_rope_theta: float | None = None
-    """Base of the rotary frequencies in layers with the window, where they are not scaled; None: the same as in other layers."""
+    """Base of the rotary frequencies, which are not scaled, in layers with the window; None: the same as in other layers."""
     rotated: int | None = None
-    """Number of a head's first features that have rotary positions, an even number (Phi-4-mini); None: all."""
+    """Number of features of a head, counted from the first, that have rotary positions; even (Phi-4-mini). None: all."""
     longest: int | None = None
-    """Length of a sequence, in tokens, above which the model's rotary frequencies would change; None: they never change."""
+    """Length of a sequence, in tokens, beyond which the model's rotary frequencies would change; None: they never change."""
     unrotated_layers: tuple[int, ...] = ()
     """Indices of the layers without rotary positions, from 0, in order (SmolLM 3)."""
     embedding_scale: float = 1.0
@@ -220,19 +220,19 @@ class TransformerConfig:
     logit_scale: float = 1.0
     """Factor applied to the logits."""
     score_cap: float | None = None
-    """Bound c of the attention scores s, which become c tanh(s / c) (Gemma 2); None: no bound."""
+    """Bound c on the attention scores s, which become c tanh(s / c) (Gemma 2); None: no bound."""
     logit_cap: float | None = None
-    """Bound of the logits, applied in the same way; None: no bound."""
+    """Bound on the logits, applied like `score_cap`; None: no bound."""
     sinks: bool = False
     """Whether the softmax of each head has one more score, a parameter, whose weight is dropped (GPT-OSS)."""
     fused: bool = False
     """Whether a checkpoint stores queries, keys and values as one matrix, and gate and up as another (Phi 3)."""
 
     routing: Routing | None = None
-    """Experts in place of each feed-forward layer; None: a token passes through one feed-forward layer."""
+    """Mixture of experts that replaces each feed-forward layer; None: ordinary feed-forward layers."""
 
     def __post_init__(self):
-        """Refuse shapes that no decoder can have."""
+        """Refuse fields that no decoder can have."""
         for name in ("vocab_size", "width", "layers", "heads", "kv_heads", "head_dim", "hidden"):
             if getattr(self, name) < 1:
                 raise InputError(f"The model's {name} is {getattr(self, name)}; it must be at least 1.")
@@ -243,7 +243,7 @@ class TransformerConfig:
         if self.head_dim % 2:
             raise InputError(f"head_dim is {self.head_dim}; rotary positions need an even number.")
         if self.rotated is not None and (self.rotated % 2 or not 0 < self.rotated <= self.head_dim):
-            raise InputError(f"rotated is {self.rotated}; an even number from 2 to head_dim={self.head_dim} is expected.")
+            raise InputError(f"rotated is {self.rotated}; it must be an even number from 2 to head_dim={self.head_dim}.")
         if self.remat not in REMATS:
             raise InputError(f"The model's remat is {self.remat!r}; choose one of {', '.join(REMATS)}.")
         for name, known in (("norms", NORMS), ("activation", ACTIVATIONS), ("cache_dtype", CACHE_DTYPES)):
@@ -256,7 +256,7 @@ class TransformerConfig:
         if self.full_layers != tuple(index for index in range(self.layers) if index in self.full_layers):
             raise InputError(f"full_layers is {self.full_layers}; give indices from 0 to {self.layers - 1}, in order.")
         if self.full_layers and self.window is None:
-            raise InputError(f"full_layers is {self.full_layers}, but the model has no window; leave it out.")
+            raise InputError(f"full_layers is {self.full_layers}, but the model has no window; leave out full_layers.")
 
     @property
     def windows(self) -> tuple[int | None, ...]:

@@ -1,4 +1,4 @@
-"""Read config.json of a model folder: its entries and their types, the rotary position embedding (RoPE), and the sliding window."""
+"""Read a model folder's config.json: check its entries, and read the rotary position embedding (RoPE) and the sliding window."""
 
 import json
 import math
@@ -18,7 +18,7 @@ OPTIONAL_SIZES = (
 NUMBERS = ("rope_theta", "original_max_position_embeddings")
 SWITCHES = ("tie_word_embeddings", "attention_bias", "use_sliding_window", "norm_topk_prob")
 SLIDING, FULL = "sliding_attention", "full_attention"
-"""Kinds of layers."""
+"""Kinds of layers in `layer_types`: with and without the window."""
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "hidden_act": ("silu", "swish"),
     "mlp_bias": (False,),
@@ -31,14 +31,14 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 }
 """Entry that changes what `transformers` computes or opens -> the values, in addition to null, that have no effect."""
 WITH_SWITCH = ("Qwen3Moe", "SmolLM3")
-"""Families without windows whose config.json nevertheless has one, behind the switch `use_sliding_window`."""
+"""Families without windows whose config.json nevertheless has one, which the switch `use_sliding_window` would turn on."""
 NULLABLE = (
     *("num_key_value_heads", "head_dim", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"),
     *("rope_theta", "tie_word_embeddings"),
 )
-"""Entries with a default that may be null nevertheless."""
+"""Entries that may be null although they have a default."""
 DEFAULT_WINDOW, DEFAULT_FIRST = 4096, 28
-"""Window, and index of the first layer with it, that `transformers` uses if config.json has none."""
+"""Defaults of `transformers` for `sliding_window` and for `max_window_layers`, the index of the first layer with the window."""
 ROPE = ("rope_scaling", "rope_parameters")
 ROPE_NUMBERS: Mapping[str, tuple[str, ...]] = {
     "default": (),
@@ -48,20 +48,20 @@ ROPE_NUMBERS: Mapping[str, tuple[str, ...]] = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor",),
 }
-"""Type of RoPE scaling -> the numbers that it needs."""
+"""Type of RoPE scaling -> the numeric entries that it requires."""
 YARN_NUMBERS = ("beta_fast", "beta_slow", "attention_factor")
 PARTIAL_ROTARY, FACTORS = "partial_rotary_factor", ("short_factor", "long_factor")
 ROPE_ENTRIES = {
     *("rope_theta", "type", "rope_type", PARTIAL_ROTARY, "original_max_position_embeddings"),
     *(name for names in ROPE_NUMBERS.values() for name in names),
 }
-"""Known entries of a RoPE scaling; YaRN and LongRoPE have more."""
+"""Known entries of a RoPE scaling; YaRN and LongRoPE have additional ones."""
 CAUSAL, CLASSIFIERS = ("ForCausalLM",), ("ForSequenceClassification", "ForTokenClassification")
 """Class-name suffixes of language models, and of models with a `score` head."""
 
 
 def entries_that_are_read(family: Family) -> set[str]:
-    """Return the names of all entries of config.json that change a model of this family, or are refused."""
+    """Return the names of all entries of config.json that affect a model of this family or can be refused."""
     layers = ("layer_types", "no_rope_layers", "max_window_layers")
     usual = (
         *SIZES,
@@ -79,9 +79,9 @@ def entries_that_are_read(family: Family) -> set[str]:
 
 
 def _entries_of_others(family: Family) -> set[str]:
-    """Return entries that other families read, and that have no effect on a model of this one."""
-    experts = ("num_experts_per_tok", "norm_topk_prob", "moe_intermediate_size")
-    found = {name for name in experts if name not in family.defaults}
+    """Return the entries that other families read, but that have no effect on a model of this family."""
+    expert_entries = ("num_experts_per_tok", "norm_topk_prob", "moe_intermediate_size")
+    found = {name for name in expert_entries if name not in family.defaults}
     if "num_experts_per_tok" in found:
         found |= {*EXPERT_COUNTS}
     if family.window == "never":
@@ -95,10 +95,10 @@ def check_architectures(raw: Mapping[str, Any], file: Path, ends: tuple[str, ...
     Args:
         raw: the contents of config.json.
         file: the file, for error messages.
-        ends: suffixes of the names of the classes that can be read.
+        ends: suffixes of the names of the accepted classes.
 
     Raises:
-        InputError: the entry `architectures` has another class; the message names it.
+        InputError: the entry `architectures` has a class that is not accepted; the message shows the entry.
 
     Example:
         >>> check_architectures({"architectures": ["LlamaForSequenceClassification"]}, Path("config.json"), CAUSAL)
@@ -112,7 +112,7 @@ a list of class names that end in ForCausalLM.
 
 
 def check_config(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Check the types of all entries of a config.json that are read; return them with the defaults of the model's family.
+    """Check the types of all entries of a config.json that are read; return its contents and the family's defaults.
 
     Args:
         raw: the contents of config.json.
@@ -163,7 +163,7 @@ def family_of(raw: Mapping[str, Any], file: Path) -> Family:
     """Return the model family of a config.json: Llama if it names none.
 
     Raises:
-        InputError: it is not supported; the message names the nearest one that is.
+        InputError: the family is not supported; the message names the nearest supported one, if there is one.
     """
     name = raw.get("model_type") or "llama"
     if name in FAMILIES:
@@ -176,9 +176,9 @@ def family_of(raw: Mapping[str, Any], file: Path) -> Family:
 
 
 def _check_not_null(raw: Mapping[str, Any], family: Family, file: Path) -> None:
-    """Refuse null as the value of entries that need one, as `transformers` does."""
-    for name, usual in family.defaults.items():
-        if raw[name] is None and usual is not None and name not in NULLABLE:
+    """Refuse null for entries that need a value, as `transformers` does."""
+    for name, default in family.defaults.items():
+        if raw[name] is None and default is not None and name not in NULLABLE:
             _refuse(file, name, None, "left out or not null")
 
 
@@ -190,7 +190,7 @@ def _check_neutral(raw: Mapping[str, Any], known: Mapping[str, tuple[object, ...
 
 
 def _rope_numbers_by_layer_kind(name: str, rope: object, file: Path) -> dict[str, object]:
-    """Collect the numbers of a RoPE scaling, or of one scaling for each kind of layer; see `_rope_numbers`."""
+    """Collect the numbers of a RoPE scaling, or of one scaling per kind of layer; see `_rope_numbers`."""
     if not isinstance(rope, dict) or not {SLIDING, FULL} & set(rope):
         return _rope_numbers(name, rope, file)
     unknown = next((entry for entry in rope if entry not in (SLIDING, FULL)), None)
@@ -203,7 +203,7 @@ def _rope_numbers_by_layer_kind(name: str, rope: object, file: Path) -> dict[str
 
 
 def _rope_numbers(name: str, rope: object, file: Path) -> dict[str, object]:
-    """Collect the numbers of a RoPE scaling, keyed by their names in error messages, with all that its type requires."""
+    """Collect the numbers of a RoPE scaling by their names in error messages; a missing number that its type requires is None."""
     if rope is None:
         return {}
     if not isinstance(rope, dict):
@@ -224,7 +224,7 @@ def _rope_numbers(name: str, rope: object, file: Path) -> dict[str, object]:
 
 
 def _kind_of(rope: Mapping[str, Any]) -> Any:
-    """Type of a RoPE scaling, from the newer entry or the older one."""
+    """Return the type of a RoPE scaling: the entry `rope_type`, or the older `type`."""
     return rope.get("rope_type", rope.get("type", "default"))
 
 
@@ -246,13 +246,17 @@ def read_rope(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     fields = {"rope_theta": theta, "rotated": rotated, **_read_scaling(raw, full, rotated, file)}
     if family.window != "pattern" or family.shares_rope:
         return fields
-    usual = raw.get("rope_theta", theta) if family.window_theta is None else family.window_theta
-    own = sliding.get("rope_theta", raw.get("rope_local_base_freq", usual))
-    return fields if own == theta and fields.get("rope_scaling") is None else fields | {"window_rope_theta": own}
+    default = raw.get("rope_theta", theta) if family.window_theta is None else family.window_theta
+    sliding_theta = sliding.get("rope_theta", raw.get("rope_local_base_freq", default))
+    return (
+        fields
+        if sliding_theta == theta and fields.get("rope_scaling") is None
+        else fields | {"window_rope_theta": sliding_theta}
+    )
 
 
 def rope_entry(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the mapping that describes the rotary position embedding; of two, `rope_scaling` counts, as in `transformers`."""
+    """Return the entry that describes the rotary position embedding: `rope_scaling` if both exist, as in `transformers`."""
     return raw.get("rope_scaling") or raw.get("rope_parameters") or {}
 
 
@@ -261,23 +265,23 @@ def _head_dim(raw: Mapping[str, Any]) -> int:
 
 
 def _read_rotated(raw: Mapping[str, Any], rope: Mapping[str, Any], family: Family, file: Path) -> int | None:
-    """Read the number of a head's features with rotary positions; None: all."""
-    part = rope.get(PARTIAL_ROTARY) or raw.get(PARTIAL_ROTARY) or 1
-    if part == 1:
+    """Read how many features of a head have rotary positions; None: all."""
+    fraction = rope.get(PARTIAL_ROTARY) or raw.get(PARTIAL_ROTARY) or 1
+    if fraction == 1:
         return None
-    rotated = int(_head_dim(raw) * part)
-    if not family.partial_rope or part > 1 or rotated < 2 or rotated % 2:
+    rotated = int(_head_dim(raw) * fraction)
+    if not family.partial_rope or fraction > 1 or rotated < 2 or rotated % 2:
         wanted = "a fraction that gives an even number of rotated features" if family.partial_rope else "1"
-        _refuse(file, PARTIAL_ROTARY, part, wanted)
+        _refuse(file, PARTIAL_ROTARY, fraction, wanted)
     return rotated
 
 
 def _read_scaling(raw: Mapping[str, Any], rope: Mapping[str, Any], rotated: int | None, file: Path) -> dict[str, Any]:
     """Read how the frequencies of `rotated` features are scaled, as fields of `TransformerConfig`.
 
-    For two types, the frequencies depend on the length of the sequence. They are read for sequences up to the original context,
-    `longest`, so that sampler and learner, which see sequences of different lengths, always have the same ones. LongRoPE with equal
-    lists of factors has the same frequencies at every length.
+    With dynamic scaling and LongRoPE, the frequencies depend on the length of the sequence. Only the frequencies for sequences
+    within the original context (`longest` tokens) are read, so that sampler and learner, which see sequences of different lengths,
+    always use the same ones. If LongRoPE's two lists of factors are equal, the frequencies are the same at every length.
     """
     kind = _kind_of(rope)
     if kind == "default":
@@ -312,13 +316,13 @@ def _read_scaling(raw: Mapping[str, Any], rope: Mapping[str, Any], rotated: int 
 def _read_factors(
     raw: Mapping[str, Any], rope: Mapping[str, Any], rotated: int | None, length: int, file: Path
 ) -> FactorScaling:
-    """Read LongRoPE's divisors for sequences up to the original context, and the amplitude, which longer sequences share."""
+    """Read LongRoPE's divisors for sequences within the original context, and its amplitude, which does not depend on length."""
     count = (rotated or _head_dim(raw)) // 2
     for name in FACTORS:
         factors = rope.get(name)
         if not isinstance(factors, list) or len(factors) != count or not all(_is_positive(each) for each in factors):
-            place = ROPE[0] if raw.get(ROPE[0]) else ROPE[1]
-            _refuse(file, f"{place}.{name}", factors, f"a list of {count} numbers above 0")
+            entry = ROPE[0] if raw.get(ROPE[0]) else ROPE[1]
+            _refuse(file, f"{entry}.{name}", factors, f"a list of {count} numbers above 0")
     factor, amplitude = rope.get("factor") or raw["max_position_embeddings"] / length, rope.get("attention_factor")
     if amplitude is None:
         amplitude = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0
@@ -330,7 +334,7 @@ def _is_positive(value: object) -> bool:
 
 
 def _check_layers(raw: Mapping[str, Any], file: Path) -> None:
-    """Refuse entries about the layers' kinds whose values have the wrong type."""
+    """Check the types of the entries that set which layers have a window or rotary positions."""
     first, kinds = raw.get("max_window_layers"), raw.get("layer_types")
     if first is not None and (type(first) is not int or first < 0):
         _refuse(file, "max_window_layers", first, "a whole number of at least 0")
@@ -339,24 +343,24 @@ def _check_layers(raw: Mapping[str, Any], file: Path) -> None:
         and len(kinds) == raw["num_hidden_layers"]
         and all(kind in (SLIDING, FULL) for kind in kinds)
     ):
-        _refuse(file, "layer_types", kinds, f"null, or {SLIDING!r} or {FULL!r} for each layer")
+        _refuse(file, "layer_types", kinds, f"null, or a list with {SLIDING!r} or {FULL!r} for each layer")
     rotated = raw.get("no_rope_layers")
     if rotated is not None and not (
         isinstance(rotated, list) and len(rotated) >= raw["num_hidden_layers"] and set(rotated) <= {0, 1}
     ):
-        _refuse(file, "no_rope_layers", rotated, "null, or 0 or 1 for each layer")
+        _refuse(file, "no_rope_layers", rotated, "null, or a list with 0 or 1 for each layer")
 
 
 def read_window(raw: Mapping[str, Any], file: Path) -> tuple[int | None, tuple[int, ...]]:
-    """Read the window of a checked config.json, and the layers without it, as `transformers` does.
+    """Read the window of a checked config.json, and the indices of the layers without it, as `transformers` does.
 
     Args:
         raw: the contents of config.json.
         file: the file, for error messages.
 
     Raises:
-        InputError: a family without windows has one, a Mistral model has one in only some layers, or a sliding layer has no
-            window.
+        InputError: the model has a window although its family has none, has one in only some layers although its family (such as
+            Mistral) has one in all layers, or has a sliding layer but no window.
 
     Example:
         >>> qwen = {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
@@ -370,14 +374,14 @@ def read_window(raw: Mapping[str, Any], file: Path) -> tuple[int | None, tuple[i
     window = raw.get("sliding_window", DEFAULT_WINDOW) if switch or family.window in ("always", "pattern") else None
     if family.window == "pattern":
         every = raw.get("sliding_window_pattern") or family.full_every
-        usual = [SLIDING if (index + 1) % every else FULL for index in range(layers)]
+        default_kinds = [SLIDING if (index + 1) % every else FULL for index in range(layers)]
     else:
         first = DEFAULT_FIRST if raw.get("max_window_layers") is None else raw["max_window_layers"]
         first = layers if window is None else 0 if family.window == "always" else first
-        usual = [FULL if index < first else SLIDING for index in range(layers)]
-    kinds = usual if raw.get("layer_types") is None else raw["layer_types"]
-    if (kinds != usual and family.window in ("never", "always")) or (window is None and SLIDING in kinds):
-        _refuse(file, "layer_types", kinds, f"{usual[0]!r} for each layer")
+        default_kinds = [FULL if index < first else SLIDING for index in range(layers)]
+    kinds = default_kinds if raw.get("layer_types") is None else raw["layer_types"]
+    if (kinds != default_kinds and family.window in ("never", "always")) or (window is None and SLIDING in kinds):
+        _refuse(file, "layer_types", kinds, f"{default_kinds[0]!r} for each layer")
     full = tuple(index for index, kind in enumerate(kinds) if kind == FULL)
     return (None, ()) if len(full) == layers else (window, full)
 
@@ -387,7 +391,7 @@ def window_entries(config: TransformerConfig, family: str) -> dict[str, Any]:
 
     Args:
         config: shape of the transformer.
-        family: mistral, qwen2 or qwen3 if there is a window.
+        family: mistral, qwen2 or qwen3 if the model has a window.
 
     Raises:
         InputError: a Mistral model would have a window in only some layers, or biases.
@@ -411,7 +415,7 @@ def window_entries(config: TransformerConfig, family: str) -> dict[str, Any]:
 
 
 def _entries(raw: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Select the entries that are present."""
+    """Select the entries that are present and not null."""
     return {name: raw[name] for name in names if raw.get(name) is not None}
 
 

@@ -12,7 +12,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 def explain_unsupported_dtype(facts: Facts, *, x64: bool) -> str | None:
     """Return why matrix products cannot be computed in a dtype; None if they can. CPUs support all dtypes, some by conversion.
 
-    Matrices stored in 8 or 4 bits (`rljax.models.quantization`) are also multiplied in this dtype, so they need no other dtype.
+    Matrices stored in 8 or 4 bits (`rljax.models.quantization`) are also multiplied in this dtype.
 
     Args:
         facts: the dtype, and the platform and compute capability of the devices.
@@ -25,9 +25,9 @@ def explain_unsupported_dtype(facts: Facts, *, x64: bool) -> str | None:
     """
     if facts.dtype not in DTYPES:
         return f"products are computed in one of {', '.join(DTYPES)}"
-    least = {"bfloat16": (8, 0), "float16": (5, 3)}.get(facts.dtype)
-    if least is not None and facts.capability is not None and facts.capability < least:
-        version = ".".join(map(str, least))
+    lowest = {"bfloat16": (8, 0), "float16": (5, 3)}.get(facts.dtype)
+    if lowest is not None and facts.capability is not None and facts.capability < lowest:
+        version = ".".join(map(str, lowest))
         device = describe_device(facts)
         return f"{facts.dtype} needs an NVIDIA GPU of compute capability {version} or more, but the devices are {device}"
     if facts.dtype == "float16" and facts.platform == "tpu":
@@ -45,7 +45,7 @@ def check_dtype(facts: Facts, *, x64: bool | None = None) -> None:
         x64: whether JAX computes in 64 bits; None: as configured.
 
     Raises:
-        InputError: the message has the reason.
+        InputError: the dtype is not supported; the message has the reason.
     """
     reason = explain_unsupported_dtype(facts, x64=jax.config.jax_enable_x64 if x64 is None else x64)  # pyright: ignore[reportAttributeAccessIssue]
     if reason is not None:

@@ -1,6 +1,6 @@
 """A mixture of experts in place of a feed-forward layer.
 
-Axes: as in `rljax.models.transformer`, and E experts, C experts chosen for each token, X copies of tokens.
+Axes: as in `rljax.models.transformer`, and E experts, C experts chosen per token, X copies of tokens, one per chosen expert.
 """
 
 from collections.abc import Callable
@@ -23,37 +23,36 @@ from rljax.ops.arrays import sum_dtype
 
 
 class Linear(NamedTuple):
-    """A linear layer of each expert."""
+    """One linear layer per expert, such as the gate of all experts."""
 
     matrix: Float[Array, "E I O"]
-    """The matrices."""
+    """The experts' matrices."""
     bias: Float[Array, "E O"] | None = None
-    """The biases; None: the layers have none."""
+    """The experts' biases; None: the layers have no bias."""
     factors: tuple[Float[Array, "E I r"], Float[Array, "E r O"]] | None = None
-    """A and α/r B of each expert's adapter; None: the layers have none."""
+    """A and α/r B of each expert's adapter; None: the layers have no adapter."""
 
     def __call__(self, x: Float[Array, "X I"], sizes: Int[Array, "E"]) -> Float[Array, "X O"]:
-        """Apply the layer of each expert to its group of tokens; the groups follow one another and have these sizes."""
+        """Apply each expert's layer to the expert's group of tokens; the groups are consecutive and have these `sizes`."""
         out = jax.lax.ragged_dot(x, self.matrix, sizes)
         if self.factors is not None:
             a, scaled_b = self.factors
             out += jax.lax.ragged_dot(jax.lax.ragged_dot(x, a, sizes), scaled_b, sizes)
         if self.bias is None:
             return out
-        group = jnp.repeat(
-            jnp.arange(len(sizes)), sizes, total_repeat_length=len(x)
-        )  # tokens in no group get the last bias
+        # tokens in no group get the last bias
+        group = jnp.repeat(jnp.arange(len(sizes)), sizes, total_repeat_length=len(x))
         return out + self.bias[group]
 
 
 class Experts(nnx.Module):
-    """The weighted sum of the outputs of a token's C most probable experts, each a gated feed-forward layer.
+    """A layer that outputs the weighted sum of a token's C most probable experts, each a gated feed-forward layer.
 
     ::
 
         p = softmax(router(x))      y = Σ_e p_e down_e(activation(gate_e(x)) * up_e(x)) over the C largest p_e
 
-    With `normalized`, the C weights are divided by their sum. Experts are divided over the mesh axis `tensor`.
+    With `Routing.normalized`, the C weights are divided by their sum. Experts are divided over the mesh axis `tensor`.
     """
 
     def __init__(self, config: TransformerConfig, routing: Routing, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
@@ -103,9 +102,9 @@ class Experts(nnx.Module):
         return scores + self.router_bias[...].astype(x.dtype)[None, None] if self.routing.has_bias else scores
 
     def _experts(self, dtype: jnp.dtype) -> tuple[Linear, Linear, Linear]:
-        """Return the layers gate, up and down of all experts, in a precision."""
+        """Return the layers gate, up and down of all experts, in the precision `dtype`."""
         names = ("expert_gate", "expert_up", "expert_down")
-        layers = [_linear(getattr(self, name).get_value(), dtype) for name in names]
+        layers = [_build_linear(getattr(self, name).get_value(), dtype) for name in names]
         if self.routing.has_bias:
             biases = [in_precision(getattr(self, f"{name}_bias").get_value(), dtype) for name in names]
             layers = [layer._replace(bias=bias) for layer, bias in zip(layers, biases, strict=True)]
@@ -113,26 +112,26 @@ class Experts(nnx.Module):
         return gate, up, down
 
 
-def _linear(held: Any, dtype: jnp.dtype) -> Linear:
-    """Return the layer of each expert, in a precision, from a parameter: the matrices, with or without an adapter."""
-    if not isinstance(held, Adapted):
-        return Linear(in_precision(held, dtype))
-    matrix: Any = held.matrix  # never quantized: `quantize_parameter` refuses the matrices of experts
-    a, b = held.factors
-    return Linear(in_precision(matrix, dtype), factors=(jnp.asarray(a, dtype), jnp.asarray(held.scale * b, dtype)))
+def _build_linear(parameter: Any, dtype: jnp.dtype) -> Linear:
+    """Build the experts' linear layers, in the precision `dtype`, from their matrices with or without an adapter."""
+    if not isinstance(parameter, Adapted):
+        return Linear(in_precision(parameter, dtype))
+    matrix: Any = parameter.matrix  # never quantized: `quantize_parameter` refuses the matrices of experts
+    a, b = parameter.factors
+    return Linear(in_precision(matrix, dtype), factors=(jnp.asarray(a, dtype), jnp.asarray(parameter.scale * b, dtype)))
 
 
 def apply_gate(
     activation: Callable[[Array], Array], gate: Float[Array, "X F"], up: Float[Array, "X F"]
 ) -> Float[Array, "X F"]:
-    """activation(gate) * up."""
+    """Compute activation(gate) * up."""
     return activation(gate) * up
 
 
 def apply_clamped_gate(
     limit: float, slope: float, gate: Float[Array, "X F"], up: Float[Array, "X F"]
 ) -> Float[Array, "X F"]:
-    """g σ(a g) (u + 1), with the gate g at most `limit`, u within plus and minus `limit`, and slope a.
+    """Compute g σ(a g) (u + 1) with slope a, after limiting the gate g to at most `limit` and u to [-`limit`, `limit`].
 
     Example:
         >>> print(apply_clamped_gate(7.0, 1.702, jnp.array([[9.0]]), jnp.array([[-9.0]])).round(2))
@@ -147,10 +146,10 @@ def route(scores: Float[Array, "B T E"], routing: Routing) -> tuple[Float[Array,
 
     Args:
         scores: the router's scores.
-        routing: sets the number of chosen experts, and whether their weights are normalized to sum to 1.
+        routing: the number of chosen experts, and whether their weights are normalized to sum to 1.
 
     Returns:
-        The weights of the chosen experts, float32 at least, and their indices.
+        The weights of the chosen experts, at least in float32, and the indices of these experts.
 
     Example:
         >>> weights, chosen = route(jnp.log(jnp.array([[[0.125, 0.25, 0.625]]])), Routing(3, 2, normalized=False))
@@ -170,23 +169,23 @@ def mix_experts(
     gated: Callable[[Array, Array], Array],
     axes: tuple[str, ...] = (),
 ) -> Float[Array, "B T D"]:
-    """Compute the weighted sum of the experts' outputs, with each token's copies sorted by their experts.
+    """Compute the weighted sum of the chosen experts' outputs, from copies of the tokens that are sorted by expert.
 
     Args:
         x: the tokens.
         weights: weights of the chosen experts.
-        chosen: their indices.
-        experts: layers gate, up and down of all experts; with axes, only of this device's experts.
+        chosen: indices of the chosen experts.
+        experts: layers gate, up and down of all experts, or of this device's experts if there are `axes`.
         gated: (outputs of gate, outputs of up) -> input of down.
-        axes: mesh axes over which the experts are divided, in order; empty: this device has all of them.
+        axes: mesh axes over which the experts are divided, in order; empty: this device has all experts.
     """
-    if axes:  # without it, JAX 0.10 does not sum the devices' gradients of x and weights
+    if axes:  # without this cast, JAX 0.10 does not sum the devices' gradients of x and weights
         x, weights, chosen = (jax.lax.pcast(array, axes, to="varying") for array in (x, weights, chosen))
     gate, up, down = experts
     count, copies = len(gate.matrix), chosen.shape[-1]
     own = chosen.reshape(-1) - (count * jax.lax.axis_index(axes) if axes else 0)
     is_here = (own >= 0) & (own < count)
-    own = jnp.where(is_here, own, count)  # another device's experts come last, and are in no group
+    own = jnp.where(is_here, own, count)  # copies for another device's experts are sorted last, and are in no group
     order = jnp.argsort(own)
     sizes = (own[:, None] == jnp.arange(count)[None]).sum(0, dtype=jnp.int32)
     tokens = x.reshape(-1, x.shape[-1])

@@ -1,4 +1,4 @@
-"""Model families that can be read: for each, a record of what its config.json means and how it differs from Llama."""
+"""The supported model families: for each, a record of how to interpret its config.json and how it differs from Llama."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -69,62 +69,63 @@ def _phi3(raw: Raw) -> dict[str, Any]:
     return {"fused": True}
 
 
-def _experts(raw: Raw, usual: int) -> int:
-    """Number of experts, which `transformers` writes under either name."""
-    found = {raw[name] for name in EXPERT_COUNTS if raw.get(name) is not None} or {usual}
+def _read_expert_count(raw: Raw, default: int) -> int:
+    """Read the number of experts, which `transformers` writes under either name of `EXPERT_COUNTS`."""
+    found = {raw[name] for name in EXPERT_COUNTS if raw.get(name) is not None} or {default}
     if len(found) > 1:
-        raise InputError(f"config.json has different numbers as {' and '.join(EXPERT_COUNTS)}; keep the right one.")
+        raise InputError(f"config.json has different values for {' and '.join(EXPERT_COUNTS)}; keep the right one.")
     return found.pop()
 
 
 def _qwen3_moe(raw: Raw) -> dict[str, Any]:
-    routing = Routing(_experts(raw, 128), raw["num_experts_per_tok"], raw["norm_topk_prob"])
+    routing = Routing(_read_expert_count(raw, 128), raw["num_experts_per_tok"], raw["norm_topk_prob"])
     return _qwen3(raw) | {"routing": routing, "hidden": raw["moe_intermediate_size"]}
 
 
 def _olmoe(raw: Raw) -> dict[str, Any]:
-    routing = Routing(_experts(raw, 64), raw["num_experts_per_tok"], raw["norm_topk_prob"])
+    routing = Routing(_read_expert_count(raw, 64), raw["num_experts_per_tok"], raw["norm_topk_prob"])
     return _qwen3(raw) | {"joint_qk_norm": True, "routing": routing}
 
 
 def _mixtral(raw: Raw) -> dict[str, Any]:
     names = ("block_sparse_moe", "w1", "w3", "w2")
-    return {"routing": Routing(_experts(raw, 8), raw["num_experts_per_tok"], names=names)}
+    return {"routing": Routing(_read_expert_count(raw, 8), raw["num_experts_per_tok"], names=names)}
 
 
 def _gpt_oss(raw: Raw) -> dict[str, Any]:
     clamp = (raw["swiglu_limit"], raw["swiglu_alpha"])
-    routing = Routing(_experts(raw, 128), raw["num_experts_per_tok"], has_bias=True, clamp=clamp, stacked=True)
+    routing = Routing(_read_expert_count(raw, 128), raw["num_experts_per_tok"], has_bias=True, clamp=clamp, stacked=True)
     return _biases(raw) | {"sinks": True, "routing": routing}
 
 
 class Family(NamedTuple):
-    """A family of models."""
+    """How config.json of a model family is interpreted."""
 
     classes: str
-    """Its name in the classes of `transformers`."""
+    """Prefix of the family's class names in `transformers`, such as Qwen2."""
     defaults: Mapping[str, Any]
     """Values that `transformers` uses if config.json lacks an entry. A null entry does not count as missing."""
     fields: Callable[[Raw], dict[str, Any]]
-    """Fields of `TransformerConfig`, except sizes, rotary base and window, which are read the same way for all."""
+    """config.json -> fields of `TransformerConfig`, without sizes, rotary base and window, which all families read alike."""
     neutral: Mapping[str, tuple[object, ...]] = MappingProxyType({})
     """Entry that changes what the family computes -> the accepted values, in addition to null; an empty tuple: only null."""
     numbers: tuple[str, ...] = ()
-    """The family's own entries that are numbers above 0."""
+    """The family's own entries whose values are numbers above 0."""
     window: str = "never"
-    """Layers with a sliding window: never, always, by the switch `use_sliding_window`, or by a pattern of layers."""
+    """Which layers have a sliding window: "never" and "always": none and all; "switch": those that `use_sliding_window` and
+    `max_window_layers` select; "pattern": all but one out of `full_every`."""
     full_every: int = 1
     """With a pattern, one layer out of this many has no window."""
     shares_rope: bool = False
-    """With a pattern, whether layers with the window have the same rotary positions as the others."""
+    """With a pattern, whether layers with the window have the same rotary positions as the other layers."""
     rope: Mapping[str, Any] | None = None
-    """Rotary positions if config.json has none; None: not scaled."""
+    """The entry `rope_parameters` to use if config.json describes no rotary positions; None: they are not scaled."""
     window_theta: float | None = None
-    """Rotary base of layers with the window, if it differs from the other layers and config.json lacks it."""
+    """Rotary base of layers with the window if config.json lacks it; None: the base of the other layers."""
     partial_rope: bool = False
-    """Whether only the first features of a head may have rotary positions."""
+    """Whether config.json may limit rotary positions to the first features of a head."""
     rope_types: tuple[str, ...] | None = None
-    """Types of RoPE scaling that the family accepts; None: all that can be read."""
+    """Types of RoPE scaling that the family accepts; None: all types that can be read."""
 
 
 USUAL: Mapping[str, Any] = MappingProxyType({"rms_norm_eps": 1e-6})
@@ -136,7 +137,7 @@ GEMMA_NEUTRAL = {
     **{"hidden_act": ("silu", "swish", GELU), "hidden_activation": (GELU,)},
     "use_bidirectional_attention": (False,),
 }
-"""Gemma 2 and 3 ignore `hidden_act`."""
+"""`Family.neutral` of Gemma 2 and 3, which ignore `hidden_act`."""
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "llama": Family("Llama", {"max_position_embeddings": 2_048}, _with_hidden_bias, ANY_BIAS),
@@ -288,4 +289,4 @@ NEAREST: Mapping[str, tuple[str, str]] = MappingProxyType(
         "qwen2_moe": ("qwen3_moe", "biases of queries, keys and values, and an expert that all tokens pass through"),
     }
 )
-"""A family that is not supported -> the nearest supported one, and what the unsupported one has in addition."""
+"""A family that is not supported -> the nearest supported family, and what the unsupported family has in addition."""

@@ -1,4 +1,4 @@
-"""Notes on the parts of a model folder that nothing reads: entries of config.json, weight files, generation settings."""
+"""Notes on what is not used in a model folder: entries of config.json, weight files, and generation settings."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -33,12 +33,13 @@ NOT_SAMPLING = frozenset(
 
 
 def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
-    """List the entries of a model's config.json that have no effect, because no model of the family reads them or because another
-    entry overrides them, and the files of weights that are not read.
+    """List the entries of a model's config.json that have no effect, and the weight files that are not read.
+
+    An entry has no effect if no model of the family reads it, or if another entry overrides it.
 
     Args:
         folder: the model's folder.
-        used: the files of weights that are read.
+        used: the weight files that are read.
     """
     raw = read_json(folder / "config.json")
     family = FAMILIES[raw.get("model_type") or "llama"]
@@ -46,20 +47,22 @@ def notes_on_folder(folder: Path, used: Collection[Path]) -> list[str]:
     unknown = {name: value for name, value in raw.items() if name not in known and value not in (None, False)}
     own = f"{family.classes}ForCausalLM"
     named = [name for name in raw.get("architectures") or () if name.endswith("ForCausalLM") and name != own]
-    left = sorted(
+    unread = sorted(
         {file.name for file in folder.iterdir() if file.name.endswith(WEIGHT_FILES)} - {file.name for file in used}
     )
     if folder / WEIGHTS not in used:
-        left = [name for name in left if name != INDEX]  # it names the files that are read
+        unread = [name for name in unread if name != INDEX]  # the index is in use: it names the files that are read
     notes = [f"config.json of {folder} has {entry}" for entry in _overridden_rope(raw)]
     if unknown:
         notes.append(
             f"config.json of {folder} has {_list_entries(unknown)}; no {family.classes} model reads that, so it has no effect"
         )
     if named:
-        notes.append(f"config.json of {folder} has the architecture {named[0]}; by its model_type it is read as {own}")
-    if left:
-        notes.append(f"{folder} also has {', '.join(left)}; only {', '.join(sorted(file.name for file in used))} is read")
+        notes.append(
+            f"config.json of {folder} has the architecture {named[0]}; it is read as {own} because of its model_type"
+        )
+    if unread:
+        notes.append(f"{folder} also has {', '.join(unread)}; only {', '.join(sorted(file.name for file in used))} is read")
     return notes
 
 
@@ -76,35 +79,35 @@ def _overridden_rope(raw: Mapping[str, Any]) -> list[str]:
         for kind in older
     ]
     if thetas and raw.get("rope_theta") not in (None, *thetas):
-        place = ROPE[0] if old else ROPE[1]
-        found.append(f"rope_theta={raw['rope_theta']!r:.40}; {thetas[0]!r:.40} in {place} is read")
+        entry = ROPE[0] if old else ROPE[1]
+        found.append(f"rope_theta={raw['rope_theta']!r:.40}; {thetas[0]!r:.40} in {entry} is read")
     return found
 
 
 def unused_generation_settings(folder: Path, *, temperature: float, top_k: int | None, top_p: float | None) -> list[str]:
-    """List settings of generation_config.json that sampling with these settings does not follow.
+    """List the settings of generation_config.json that sampling ignores, because it uses the settings that are passed here.
 
     Args:
         folder: the model's folder.
-        temperature: sampling temperature; 0 takes the most likely token.
-        top_k: number of most likely tokens that are sampled from; None: all.
-        top_p: share of the probability that is sampled from; None: all.
+        temperature: sampling temperature; 0 selects the most likely token.
+        top_k: number of most likely tokens that are sampled from; None: all tokens.
+        top_p: probability mass of the most likely tokens that are sampled from; None: all tokens.
     """
     file = folder / GENERATION
     raw = read_json(file) if file.is_file() else {}
-    own = {"temperature": temperature, "top_k": top_k or 0, "top_p": top_p or 1.0}
-    usual = {"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0, "num_beams": 1}
+    passed = {"temperature": temperature, "top_k": top_k or 0, "top_p": top_p or 1.0}
+    defaults = {"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0, "num_beams": 1}
     unused = {
         name: value
         for name, value in raw.items()
         if name not in NOT_SAMPLING
         and value is not None
-        and value not in (usual.get(name), own.get(name))
-        and (value or name in own)
+        and value not in (defaults.get(name), passed.get(name))
+        and (value or name in passed)
     }
     if not unused:
         return []
-    return [f"{GENERATION} of the model asks for {_list_entries(unused)}; tokens are sampled without these settings"]
+    return [f"the model's {GENERATION} sets {_list_entries(unused)}; tokens are sampled without these settings"]
 
 
 def _list_entries(entries: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Read and write Hugging Face folders: config.json and safetensors, for the families of `rljax.models.families`."""
+"""Read and write Hugging Face model folders (config.json and safetensors) of the families in `rljax.models.families`."""
 
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping
@@ -54,7 +54,7 @@ from rljax.text import one_line
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 """Two tensors that a tied model shares."""
 FREQUENCIES = ".rotary_emb.inv_freq"
-"""End of the name of a tensor with rotary frequencies, which config.json defines as well."""
+"""Suffix of the name of a tensor with rotary frequencies, which config.json also defines."""
 
 ADAPTER_CONFIG = "adapter_config.json"
 """The file that marks a folder with a low-rank adapter."""
@@ -100,21 +100,21 @@ def read_config(
     attention: str = "blockwise",
     classes: tuple[str, ...] = CAUSAL,
 ) -> TransformerConfig:
-    """Read config.json.
+    """Read a `TransformerConfig` from a model folder's config.json.
+
+    If the weights contain an output head that differs from the embedding, the head is used even if `tie_word_embeddings` is true,
+    as in `transformers`.
 
     Args:
         folder: the model's folder.
         compute_dtype: precision of matrix products.
         remat: what layers recompute in the backward pass, one of `rljax.models.config.REMATS`.
-        attention: program for attention over complete sequences.
-        classes: ends of the names of the classes of `transformers` that can be read.
+        attention: implementation of attention over complete sequences, see `rljax.models.attention`.
+        classes: suffixes of the accepted class names of `transformers`.
 
     Raises:
-        InputError: config.json is missing, the family is unknown, it needs a feature that rljax's transformer lacks, or it is a
-            model of another class.
-
-    If the weights store an output head that differs from the embedding, it is kept even if `tie_word_embeddings` is true, as in
-    `transformers`.
+        InputError: config.json is missing, or describes a model of an unknown family, with a feature that rljax's transformer
+            lacks, or of a class that is not accepted.
     """
     file = folder / "config.json"
     if (folder / ADAPTER_CONFIG).is_file():
@@ -141,14 +141,14 @@ def read_config(
 
 
 def check_length(folder: Path, tokens: int) -> None:
-    """Refuse sequences so long that the model would need other rotary frequencies than those that were read.
+    """Refuse sequences so long that the model would need different rotary frequencies from those that were read.
 
     Args:
         folder: folder of the model.
         tokens: length of the longest sequence.
 
     Raises:
-        InputError: the sequence is longer than the model's original context, and the frequencies change there.
+        InputError: the longest sequence exceeds the model's original context, beyond which the frequencies change.
     """
     longest = read_config(folder).longest
     if longest is not None and tokens > longest:
@@ -167,7 +167,7 @@ LONG_FACTORS = (
 
 
 def has_factors(folder: Path) -> bool:
-    """Decide whether a model has LongRoPE, whose factors are in its config.json."""
+    """Return True if the model's config.json has LongRoPE, with a divisor for each rotary frequency."""
     return isinstance(read_config(folder).rope_scaling, FactorScaling)
 
 
@@ -193,8 +193,8 @@ def _shape_fields(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _has_own_head(folder: Path) -> bool:
-    """True if the weights contain an output head that differs from the embedding; False if there are no weights."""
-    files = _files(folder) if any((folder / name).is_file() for name in (WEIGHTS, INDEX)) else {}
+    """Return True if the weights contain an output head that differs from the embedding; False if there are no weights."""
+    files = _find_files(folder) if any((folder / name).is_file() for name in (WEIGHTS, INDEX)) else {}
     if not {EMBEDDING, HEAD} <= set(files):
         return False
     stamps = tuple(files[name].stat().st_mtime_ns for name in (EMBEDDING, HEAD))
@@ -203,7 +203,7 @@ def _has_own_head(folder: Path) -> bool:
 
 @lru_cache(maxsize=8)
 def _is_same_tensor(embedding: Path, head: Path, stamps: tuple[int, ...]) -> bool:
-    """Compare two tensors, some rows at a time; `stamps` are the modification times of the files, for the cache."""
+    """Compare two tensors, some rows at a time; `stamps`, the files' modification times, make the cache miss after a change."""
     del stamps
     with open_weights(embedding) as first, open_weights(head) as second:
         one, other = first.get_slice(EMBEDDING), second.get_slice(HEAD)
@@ -214,13 +214,13 @@ def _is_same_tensor(embedding: Path, head: Path, stamps: tuple[int, ...]) -> boo
         return all(np.array_equal(one[part], other[part]) for part in parts)
 
 
-def _files(folder: Path) -> dict[str, Path]:
-    """Map the name of each tensor to its file: a single weights file takes precedence over an index, which is then stale."""
+def _find_files(folder: Path) -> dict[str, Path]:
+    """Map the name of each tensor to its file; a single weights file takes precedence over an index, which is then stale."""
     weights, index = folder / WEIGHTS, folder / INDEX
     if weights.is_file():
         shards = [weights]
     elif index.is_file():
-        shards = _shards(index)
+        shards = _read_index(index)
     else:
         raise InputError(
             f"The model folder {str(folder)!r} has a config.json but no {WEIGHTS} (nor {INDEX}); "
@@ -231,9 +231,11 @@ def _files(folder: Path) -> dict[str, Path]:
     for shard in shards:
         with open_weights(shard) as opened:
             names = opened.keys()
-        twice = next((name for name in names if name in files), None)
-        if twice is not None:
-            raise InputError(f"{twice!r} is in both {files[twice]} and {shard}; delete the older file, or restore {index}.")
+        repeated = next((name for name in names if name in files), None)
+        if repeated is not None:
+            raise InputError(
+                f"{repeated!r} is in both {files[repeated]} and {shard}; delete the older file, or restore {index}."
+            )
         files |= dict.fromkeys(names, shard)
     if not weights.is_file():
         _check_indexed(index, files)
@@ -241,7 +243,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _check_indexed(index: Path, files: Mapping[str, Path]) -> None:
-    """Refuse an index with a tensor that no file contains; a head that is the embedding may be left out of the files."""
+    """Refuse an index with a tensor that no file contains, except embedding and head: a tied model may store only one of them."""
     weight_map = read_json(index)["weight_map"]
     absent = next((name for name in weight_map if name not in {*files, HEAD, EMBEDDING}), None)
     if absent is not None:
@@ -251,7 +253,7 @@ def _check_indexed(index: Path, files: Mapping[str, Path]) -> None:
         )
 
 
-def _shards(index: Path) -> list[Path]:
+def _read_index(index: Path) -> list[Path]:
     """Return the files that an index names."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
@@ -280,7 +282,7 @@ def open_weights(file: Path) -> Generator[Any]:
     """Open a safetensors file.
 
     Raises:
-        InputError: it does not exist, or is damaged.
+        InputError: the file does not exist, or is damaged.
     """
     try:
         with safe_open(file, framework="numpy") as opened:
@@ -294,33 +296,33 @@ def _check_all_used(files: Mapping[str, Path], config: TransformerConfig, folder
     # A tied head may be stored as well; older checkpoints contain the rotary frequencies, which config.json defines.
     copies = {HEAD} if config.tied_head else set()
     known = set(stored_together(config)) | copies | set(besides)
-    strange = []
+    unused = []
     for name in sorted(set(files) - known):
         if name.endswith(FREQUENCIES):
             _check_frequencies(files[name], name, config)
         else:
-            strange.append(name)
-    if strange:
-        more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+            unused.append(name)
+    if unused:
+        more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         raise InputError(
-            f"The weights in {str(folder)!r} contain the tensor {strange[0]!r}{more}, which this transformer does not have; "
-            "its results would differ from those of the checkpoint's model."
+            f"The weights in {str(folder)!r} contain the tensor {unused[0]!r}{more}, which this transformer does not have; "
+            "the transformer's results would differ from those of the checkpoint's model."
         )
 
 
 def _check_frequencies(file: Path, name: str, config: TransformerConfig) -> None:
-    """Refuse stored rotary frequencies that differ from those of config.json, both with and without its scaling."""
+    """Refuse stored rotary frequencies that match config.json neither with nor without its scaling."""
     stored = _read(file, name)
     shapes = [
         replace(config, rope_theta=theta) for theta in {config.rope_theta, config.window_rope_theta or config.rope_theta}
     ]
     shapes += [replace(shape, rope_scaling=None) for shape in shapes]
     expected = [frequencies for shape in shapes if (frequencies := rope_frequencies(shape)).shape == stored.shape]
-    # Half the precision of bfloat16, in which they may have been stored once, and the smallest float16.
+    # Tolerances: half of bfloat16's epsilon, because the frequencies may once have been bfloat16, and the smallest float16.
     if not any(np.allclose(stored, frequencies, rtol=2**-8, atol=2**-24) for frequencies in expected):
         raise InputError(
-            f"{name!r} in {str(file)!r} contains other rotary frequencies than config.json implies; correct rope_theta and the "
-            "scaling in config.json, or delete the tensor."
+            f"{name!r} in {str(file)!r} contains rotary frequencies that differ from those in config.json; correct rope_theta and "
+            "the scaling in config.json, or delete the tensor."
         )
 
 
@@ -334,21 +336,21 @@ def load_params(
 ) -> Params:
     """Read a folder's weights into float32 parameters, with only one full parameter in this host's memory at a time.
 
+    Entries of config.json and weight files that are not read are listed on stderr.
+
     Args:
         folder: folder of the model.
-        config: shape of the model.
+        config: configuration of the model.
         besides: names of additional tensors that the caller reads itself, such as a value head.
         shardings: sharding of each parameter; None: the default device.
-        convert: (path, parameter) -> its replacement; the parameter is dropped before the next one is read. None: no
-            replacement.
+        convert: (path, parameter) -> the parameter's replacement; the parameter is freed before the next one is read. None:
+            parameters are not replaced.
 
     Raises:
-        InputError: the weights or one tensor are missing, a tensor's shape differs from config.json, a tensor is not used, or has
-            values that are not finite.
-
-    Entries of config.json and files of weights that are not read are listed on stderr.
+        InputError: the weights or a tensor are missing, or a tensor has another shape than config.json implies, is not used, or
+            has values that are not finite.
     """
-    stored = _files(folder)
+    stored = _find_files(folder)
     files = with_packed_names(stored)
     _check_all_used(files, config, folder, besides)
     for note in notes_on_folder(folder, set(stored.values())) if jax.process_index() == 0 else ():
@@ -361,7 +363,7 @@ def load_params(
         name = names.get(own, own)
         if name not in files:
             raise InputError(f"The weights in {str(folder)!r} lack the tensor {own!r} that config.json implies.")
-        for entry, tensor in _in_parts(folder, files[name], _read_any(stored, name), parts, expected):
+        for entry, tensor in _check_and_split(folder, files[name], _read_any(stored, name), parts, expected):
             array = np.ascontiguousarray(entry.read(tensor))
             if entry.index is not None:
                 experts.append(array)
@@ -374,10 +376,10 @@ def load_params(
     return params
 
 
-def _in_parts(
+def _check_and_split(
     folder: Path, file: Path, tensor: Float32[np.ndarray, "..."], parts: list[Entry], expected: PyTree
 ) -> list[tuple[Entry, Float32[np.ndarray, "..."]]]:
-    """Check the shape and the values of a stored tensor, and split it into the tensors of its entries."""
+    """Check a stored tensor's shape and values, and split it into pairs of an entry and the entry's tensor."""
     own = parts[0].stored_name
     arrays = [one_of(get_at(expected, entry.path), entry.index) for entry in parts]
     shape = jax.eval_shape(joiner_of(parts), *arrays).shape
@@ -390,7 +392,7 @@ def _in_parts(
 
 
 def _stored_names(files: Collection[str], config: TransformerConfig) -> dict[str, str]:
-    """Map tensors to their names in the files where these differ: a tied model may store only the head."""
+    """Map tensors to their names in the files if the names differ: a tied model may store only the head."""
     return {EMBEDDING: HEAD} if config.tied_head and EMBEDDING not in files else {}
 
 
@@ -403,7 +405,7 @@ def _read(file: Path, name: str) -> Float32[np.ndarray, "..."]:
 
 
 def _read_any(stored: Mapping[str, Path], name: str) -> Float32[np.ndarray, "..."]:
-    """Read a tensor, which may be stored as integers."""
+    """Read a tensor that may be stored as integers or in MXFP4."""
 
     def read(part: str) -> np.ndarray:
         with open_weights(stored[part]) as opened:
@@ -412,22 +414,22 @@ def _read_any(stored: Mapping[str, Path], name: str) -> Float32[np.ndarray, "...
     if name in stored:
         return _read(stored[name], name)
     if name + BLOCKS in stored:
-        from rljax.models.mxfp4 import read_blocks  # noqa: PLC0415  few folders have numbers of 4 bits
+        from rljax.models.mxfp4 import read_blocks  # noqa: PLC0415  few folders have weights in MXFP4
 
         return read_blocks(name, read)
-    from rljax.models.packed_integers import read_packed  # noqa: PLC0415  few folders have integers
+    from rljax.models.packed_integers import read_packed  # noqa: PLC0415  few folders have integer weights
 
     return read_packed(name, read)
 
 
 def _shard(array: np.ndarray, sharding: Sharding) -> Array:
-    """Shard an array over the devices; every host passes the same array and moves only the parts of its own devices."""
+    """Shard an array over the devices; every host passes the full array, and copies only its own devices' shards."""
     return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 
 def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
     """Read one tensor of a folder's weights as float32; None if there is no tensor of that name."""
-    files = _files(folder)
+    files = _find_files(folder)
     if name not in files:
         return None
     return jnp.asarray(_read(files[name], name))
@@ -436,14 +438,14 @@ def load_tensor(folder: Path, name: str) -> Float[Array, "..."] | None:
 def stored_types(folder: Path) -> dict[str, np.dtype]:
     """Return the dtype of each tensor of a folder's weights.
 
-    For a matrix that is stored as integers this is the dtype of its scales, and for experts in MXFP4 it is bfloat16.
+    For a matrix that is stored as integers, the dtype is that of the matrix's scales; for experts in MXFP4, it is bfloat16.
 
     Raises:
         InputError: a tensor has a dtype that rljax cannot write.
     """
     names = {code: name for name, code in CODES.items()}
     types: dict[str, np.dtype] = {}
-    stored = _files(folder)
+    stored = _find_files(folder)
     names_here = with_packed_names(stored)
     types |= {name: DTYPES["bfloat16"] for name in names_here if name + BLOCKS in stored}
     files = {name: name if name in stored else name + SCALE for name in names_here if name not in types}
@@ -468,43 +470,43 @@ def model_contents(
     source: Path | None = None,
     extra: Mapping[str, Array | np.ndarray] = MappingProxyType({}),
 ) -> ModelContents:
-    """Make config.json and the weights of a model as Hugging Face writes them (Llama, Mistral, Qwen 2 or Qwen 3).
+    """Make config.json and the weights of a model as Hugging Face writes them.
 
     Args:
-        config: shape of the transformer.
-        params: its parameters, on devices or on the host.
-        bos: token that opens a sequence.
+        config: configuration of the transformer.
+        params: the transformer's parameters, on devices or on the host.
+        bos: token that opens a sequence; this and `eos` are written only if `source` is None.
         eos: token that ends a response.
-        source: folder of the checkpoint that training started from: its config.json and the dtype of each tensor are kept. None
-            for a model that began with random weights.
-        extra: additional tensors by name; stored in the dtype of the embedding.
+        source: folder of the checkpoint that training started from, whose config.json and dtype of each tensor are kept. None: the
+            model began with random weights, and is written as Llama, Mistral, Qwen 2 or Qwen 3.
+        extra: name -> additional tensor, stored in the dtype of the embedding.
 
     Raises:
-        InputError: the source cannot be read, it contains weights of an unsupported dtype, or no family has biases at these
-            projections, or a window in these layers.
+        InputError: the source cannot be read or has weights of an unsupported dtype; or there is no source, and none of the four
+            families has these biases, windows, norms or scales.
     """
     if source is None:
         raw, types = _raw_config(config, bos=bos, eos=eos), {}
     else:
         raw, types = read_json(source / "config.json"), stored_types(source)
-        raw.pop("quantization_config", None)  # the written weights are not rounded
+        raw.pop("quantization_config", None)  # the written weights are not quantized
         types |= {name: types[stored] for name, stored in _stored_names(types, config).items() if stored in types}
         raw |= (
             {"tie_word_embeddings": config.tied_head} if raw.get("tie_word_embeddings", False) != config.tied_head else {}
         )
-    own = stored_together(config)
-    usual = types.get(next(iter(own)), DTYPES["float32"])
+    stored = stored_together(config)
+    default = types.get(next(iter(stored)), DTYPES["float32"])
     tensors = [
         Tensor(
             name,
             tuple(get_at(params, part.path) for part in parts),
-            types.get(name, usual),
+            types.get(name, default),
             joiner_of(parts),
             parts[0].index,
         )
-        for name, parts in own.items()
+        for name, parts in stored.items()
     ]
-    tensors += [Tensor(name, (array,), usual, same) for name, array in extra.items()]
+    tensors += [Tensor(name, (array,), default, same) for name, array in extra.items()]
     return ModelContents(raw, tuple(tensors))
 
 

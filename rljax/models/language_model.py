@@ -1,6 +1,7 @@
 """The transformer as pure functions of a parameter pytree.
 
-`Model` is static: it is hashable and may be closed over or passed as a static argument. Parameters are a nested dict of arrays.
+`Model` is hashable, so a traced function may close over it or receive it as a static argument. Parameters are a nested dict of
+arrays.
 """
 
 from collections.abc import Callable
@@ -40,7 +41,7 @@ from rljax.models.token_scores import chosen_chunk, features_scores
 from rljax.models.transformer import CACHED_KEYS, SLOTS, Transformer
 
 PREFILL_TOKENS = 2_048
-"""Largest number of slots of a prompt that are read at once; longer prompts are read chunk by chunk."""
+"""Largest number of prompt slots that are read at once; longer prompts are read chunk by chunk."""
 STATE_AXES = MappingProxyType(
     {
         "keys": CACHED_KEYS,
@@ -65,12 +66,12 @@ class Model(NamedTuple):
     """Mesh of the devices that share rows and parameters; None: one device, or the compiler decides."""
 
     def module(self, params: Params) -> Transformer:
-        """Put the parameters back into the Flax module."""
-        return nnx.merge(_graph(self), params)
+        """Build the Flax module with these parameters."""
+        return nnx.merge(_build_graph(self), params)
 
 
 @cache
-def _graph(model: Model) -> nnx.GraphDef:
+def _build_graph(model: Model) -> nnx.GraphDef:
     return nnx.split(nnx.eval_shape(lambda: Transformer(model.config, rngs=nnx.Rngs(0), mesh=model.mesh)))[0]
 
 
@@ -80,22 +81,22 @@ def init_params(config: TransformerConfig, key: PRNGKeyArray) -> Params:
 
 
 @cache_results
-def _initial(config: TransformerConfig) -> Callable[[PRNGKeyArray], Params]:
+def _initializer(config: TransformerConfig) -> Callable[[PRNGKeyArray], Params]:
     return partial(init_params, config)
 
 
 def abstract_params(config: TransformerConfig) -> PyTree[jax.ShapeDtypeStruct]:
-    """Shapes and dtypes of the parameters, without allocating memory."""
-    return jax.eval_shape(_initial(config), jax.random.key(0))
+    """Return the shapes and dtypes of the parameters, without allocating memory."""
+    return jax.eval_shape(_initializer(config), jax.random.key(0))
 
 
 def count_parameters(params: PyTree[Array | np.ndarray | jax.ShapeDtypeStruct]) -> int:
-    """Total number of parameters."""
+    """Return the total number of parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def positions_of(attention: Bool[Array, "B S"]) -> Int[Array, "B S"]:
-    """Position of each token among its row's tokens; padding before the first token gets 0."""
+    """Return the position of each token among its row's tokens; padding before the first token gets 0."""
     return jnp.maximum(jnp.cumsum(attention.astype(jnp.int32), axis=-1) - 1, 0)
 
 
@@ -109,9 +110,10 @@ def hidden_states(
     offset: Float[Array | np.ndarray, "R S D"] | None = None,
     experts: Int[Array | np.ndarray, "R S Y C"] | None = None,
 ) -> Float[Array, "R S D"]:
-    """Last hidden states of complete sequences; `offset` is added to the token embeddings, and `experts` are used if given.
+    """Compute the last hidden states of complete sequences.
 
-    The rows are padded so that the devices along the context axis share their tokens equally.
+    `offset` is added to the token embeddings; `experts` are the experts that tokens must use, see `Packed.experts`. The rows are
+    padded so that their tokens are divided equally over the mesh axis `context`.
     """
     slots, shards = tokens.shape[1], 1 if model.mesh is None else shards_of("tokens", model.mesh)
     pad = partial(pad_axis, axis=1, more=-slots % shards)
@@ -133,14 +135,14 @@ def logits(
     positions: Int[Array, "R S"],
     segments: Int[Array, "R S"],
 ) -> Float[Array, "R S V"]:
-    """Logits of the next token at every slot."""
+    """Compute the logits of the next token at every slot."""
     return model.module(params).logits(hidden_states(model, params, tokens, positions, segments))
 
 
 def token_features(model: Model, params: Params, packed: Packed) -> Features:
-    """Hidden states and head from which the logits of the scored tokens are computed."""
-    rows = packed.tokens, packed.positions, packed.segments
-    hidden = hidden_states(model, params, *rows, experts=packed.experts)
+    """Compute the factors of the scored tokens' logits: the hidden states and the head."""
+    inputs = packed.tokens, packed.positions, packed.segments
+    hidden = hidden_states(model, params, *inputs, experts=packed.experts)
     module = model.module(params)
     scaled = module.before_head(before_scored(hidden, packed))
     return Features(scaled, module.head_weight, module.head_copy, model.config.logit_cap)
@@ -154,14 +156,14 @@ def score_tokens(
     *,
     chunk: int | None = None,
 ) -> Scores:
-    """Log-probability and entropy of a batch's tokens under `softmax(logits / temperature)`.
+    """Compute the log-probability and entropy of a batch's tokens under `softmax(logits / temperature)`.
 
     Args:
         model: the decoder.
-        params: its parameters.
+        params: parameters of the decoder.
         packed: the packed rows.
-        temperature: positive; the sampling temperature.
-        chunk: tokens whose logits are in a device's memory at once; None: see `default_chunk`.
+        temperature: the sampling temperature, positive.
+        chunk: number of tokens whose logits are in a device's memory at once; None: see `default_chunk`.
 
     Returns:
         `Scores` over `[B, T]`; entries without a token in the batch are meaningless and must be masked.
@@ -188,8 +190,11 @@ def reads_shared_prompts(score: object) -> bool:
 
 
 class DecodeState(NamedTuple):
-    """The state of a decode. Its slots form a ring buffer, and all rows write to the same slot: a row that joins later has its
-    prompt in the slots just before that one. Slots are added at the end, before the ring wraps around."""
+    """The state of a decode.
+
+    The slots form a ring buffer. All rows write their next token to the same slot, so a row that joins later has its prompt in the
+    slots just before that slot. Slots are added at the end, and only before the ring wraps around.
+    """
 
     cache: Cache
     """Keys and values of every layer."""
@@ -202,7 +207,7 @@ class DecodeState(NamedTuple):
 
 
 def state_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
-    """Mesh axes of an array of a decode state, or of a cache.
+    """Return the mesh axes of an array in a decode state or a cache.
 
     Example:
         >>> tuple(state_spec(("cache", "0", "values"), (8, 2, 32, 16)))
@@ -215,13 +220,13 @@ def state_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
 def decode_weights(model: Model, params: Params) -> Params:
     """Cast matrices to the precision of the products, and gather them over the devices that share the width.
 
-    A decode reads all weights for each token: casting and gathering them once saves both for every token but the first. Norms
-    compute in float32, and a matrix that is already prepared or quantized is returned unchanged. With an axis `split` (see
-    `rljax.models.axes.sampler_mesh`) they are not gathered, but sharded along other axes.
+    A decode reads all weights for each token, so casting and gathering them once, in advance, saves doing both for every token.
+    Norms are computed in float32, and a matrix that is already prepared or quantized is returned unchanged. If the mesh has an axis
+    `split` (see `rljax.models.axes.sampler_mesh`), matrices are not gathered, but sharded along other axes.
     """
     mesh, dtype = model.mesh, model.config.compute_dtype
     is_split = mesh is not None and SPLIT in mesh.axis_names
-    is_placed = not is_split and (mesh is None or shards_of("width", mesh) == 1)
+    is_gathered = not is_split and (mesh is None or shards_of("width", mesh) == 1)
 
     def place(path: KeyPath, array: Array) -> Array:
         if mesh is None or mesh.size == 1:
@@ -229,19 +234,19 @@ def decode_weights(model: Model, params: Params) -> Params:
         spec = sampler_spec(path_names(path), array.shape, mesh)
         return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
 
-    def ready(path: KeyPath, leaf: Array | Quantized) -> Array | Quantized:
+    def prepare(path: KeyPath, leaf: Array | Quantized) -> Array | Quantized:
         if isinstance(leaf, Quantized):
             parts = leaf._asdict().items() if is_split else ()
             return leaf._replace(**{name: place((*path, GetAttrKey(name)), part) for name, part in parts})
-        if not is_split and (leaf.ndim == 1 or (is_placed and leaf.dtype == dtype)):
+        if not is_split and (leaf.ndim == 1 or (is_gathered and leaf.dtype == dtype)):
             return leaf
         return place(path, leaf if leaf.ndim == 1 else leaf.astype(dtype))
 
-    return jax.tree_util.tree_map_with_path(ready, params, is_leaf=lambda leaf: isinstance(leaf, Quantized))
+    return jax.tree_util.tree_map_with_path(prepare, params, is_leaf=lambda leaf: isinstance(leaf, Quantized))
 
 
 def product_copies(model: Model, params: Params) -> Copies | None:
-    """Copy the matrices that are multiplied to the precision of the products; None for matrices that already have it.
+    """Copy the matrices that are multiplied, in the precision of the products; None: no parameter needs a copy.
 
     The embedding is copied if it is also the head. Token embeddings are still read from the parameter itself, so that the
     gradients of all tokens are summed in the parameter's precision.
@@ -268,8 +273,8 @@ def begin_decode(
 ) -> tuple[Float[Array, "B V"], DecodeState]:
     """Read prompts, whose tokens are at the right end of their rows, and make room for `budget` more tokens.
 
-    Rows of more than `PREFILL_TOKENS` slots are read chunk by chunk, each written after the earlier ones in the cache. The
-    memory needed in addition to the cache then does not grow with the prompt.
+    Rows of more than `PREFILL_TOKENS` slots are read chunk by chunk, and the chunks follow one another in the cache. The memory
+    needed in addition to the cache then does not grow with the prompt.
 
     `offset` is added to the tokens' embeddings.
 
@@ -303,31 +308,30 @@ def _read_in_chunks(
     end: Int[Array, "B"],
     offset: Float[Array, "B T D"] | None = None,
 ) -> tuple[Float[Array, "B D"], Cache]:
-    """Read tokens into a cache starting at `slot`; return the hidden state of each row's token at index `end`.
+    """Read tokens into a cache from `slot` on; return the hidden state of each row's token at index `end`, and the cache.
 
-    All chunks have the same length; the last one may overlap the one before it, and tokens that are read twice are written with
-    the same values.
+    All chunks have the same length, so the last two may overlap; tokens that are read twice give the same values twice.
     """
     module, length = model.module(params), tokens.shape[1]
     chunks = -(-length // PREFILL_TOKENS)
     chunk = -(-length // chunks)
 
-    def read(number: Array | int, carried: tuple[Array, Cache]) -> tuple[Array, Cache]:
-        start = jnp.minimum(number * chunk, length - chunk)
+    def read(index: Array | int, carried: tuple[Array, Cache]) -> tuple[Array, Cache]:
+        start = jnp.minimum(index * chunk, length - chunk)
         is_written = jnp.arange(attention.shape[1])[None] < jnp.reshape(slot + start + chunk, (-1, 1))
 
-        def part(array: Array) -> Array:
+        def take_chunk(array: Array) -> Array:
             return jax.lax.dynamic_slice_in_dim(array, start, chunk, axis=1)
 
         segments = (attention & is_written).astype(jnp.int32)
-        added = None if offset is None else part(offset)
-        hidden, cache = module(part(tokens), part(positions), segments, carried[1], slot + start, offset=added)
-        place = end - start
-        found = jnp.take_along_axis(hidden, jnp.clip(place, 0, chunk - 1)[:, None, None], axis=1)[:, 0]
-        return jnp.where(((place >= 0) & (place < chunk))[:, None], found, carried[0]), cache
+        added = None if offset is None else take_chunk(offset)
+        hidden, cache = module(take_chunk(tokens), take_chunk(positions), segments, carried[1], slot + start, offset=added)
+        relative_end = end - start
+        found = jnp.take_along_axis(hidden, jnp.clip(relative_end, 0, chunk - 1)[:, None, None], axis=1)[:, 0]
+        return jnp.where(((relative_end >= 0) & (relative_end < chunk))[:, None], found, carried[0]), cache
 
-    nothing = jnp.zeros((len(tokens), model.config.width), model.config.compute_dtype)
-    return read(0, (nothing, cache)) if chunks == 1 else jax.lax.fori_loop(0, chunks, read, (nothing, cache))
+    initial = jnp.zeros((len(tokens), model.config.width), model.config.compute_dtype)
+    return read(0, (initial, cache)) if chunks == 1 else jax.lax.fori_loop(0, chunks, read, (initial, cache))
 
 
 def empty_cache(model: Model, rows: int, slots: int) -> Cache:
@@ -352,7 +356,7 @@ def map_slots(function: Callable[..., Array], state: DecodeState) -> DecodeState
 
 def pad_axis(array: Array, *, axis: int, more: int) -> Array:
     """Add zeros at the end of an axis."""
-    return jnp.pad(array, [(0, more if place == axis else 0) for place in range(array.ndim)])
+    return jnp.pad(array, [(0, more if index == axis else 0) for index in range(array.ndim)])
 
 
 def grow_decode(state: DecodeState, more: int) -> DecodeState:
@@ -361,14 +365,14 @@ def grow_decode(state: DecodeState, more: int) -> DecodeState:
 
 
 def grow_cache(state: Cache, more: int) -> Cache:
-    """Add empty slots to a bare cache."""
+    """Add empty slots to a cache that is not part of a `DecodeState`."""
     return map_cache(partial(pad_axis, more=more), state)
 
 
 def advance_decode(
     model: Model, params: Params, token: Int[Array, "B"], state: DecodeState
 ) -> tuple[Float[Array, "B V"], DecodeState]:
-    """Read one more token of each row; return the logits of the next token."""
+    """Read one more token per row; return the logits of the next token, and the new state."""
     module = model.module(params)
     slot = state.slot % state.attention.shape[1]
     seen = jnp.ones((token.shape[0], 1), bool)
@@ -385,8 +389,7 @@ def extend_rows(
     count: Int[Array, "B"],
     cache: Cache,
 ) -> tuple[Float[Array, "B V"], Cache]:
-    """Read `count` tokens of each row after its first `first` tokens, which are at the start of the cache; see
-    `rljax.models.policy.Extend`."""
+    """Read `count` tokens per row, after the `first` tokens at the start of its cache; see `rljax.models.policy.Extend`."""
     positions = first[:, None] + jnp.arange(tokens.shape[1])[None]
     everywhere = jnp.ones((len(tokens), cache[0].values.shape[2]), bool)
     last, cache = _read_in_chunks(model, params, tokens, positions, everywhere, cache, first, end=count - 1)
@@ -394,16 +397,16 @@ def extend_rows(
 
 
 def insert_prompts(state: DecodeState, fresh: DecodeState, source: Int[Array, "B"]) -> DecodeState:
-    """Put rows of `fresh`, which may have fewer slots, into `state`, rotated so that the next slot to write is the same.
+    """Put rows of `fresh` into `state`, rotated so that their next token is written to the slot where `state` writes next.
 
-    An empty state begins at the slot where `fresh` does.
+    `fresh` may have fewer slots. If `state` is empty, it continues at the slot where `fresh` does.
     """
     slot = jnp.where(state.attention.any(), state.slot, fresh.slot)
     slots = state.attention.shape[1]
-    places = (jnp.arange(slots) + fresh.slot - slot) % slots
+    indices = (jnp.arange(slots) + fresh.slot - slot) % slots
 
     def roll(array: Array, *, axis: int) -> Array:
-        return array.at[(slice(None),) * axis + (places,)].get(mode="fill", fill_value=0)
+        return array.at[(slice(None),) * axis + (indices,)].get(mode="fill", fill_value=0)
 
     fresh = map_slots(roll, fresh)
     return insert_rows(state._replace(slot=()), fresh._replace(slot=()), source)._replace(slot=slot)
@@ -413,19 +416,19 @@ def begin_paged(
     model: Model, params: Params, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
 ) -> tuple[Float[Array, "B V"], PagedPrompts]:
     """Read prompts, whose tokens are at the right end of their rows, for `insert_prompts_in_pages`; see `begin_decode`."""
-    del budget  # rows take pages when they need them
+    del budget  # rows take pages only when they need them
     logits, state = begin_decode(model, params, tokens, attention, 0)
     length = tokens.shape[1]
     blocks = -(-length // PAGE)
     slots = (length - state.lengths)[:, None] + jnp.arange(blocks * PAGE)[None]
 
-    def shifted(array: Array, *, axis: int) -> Array:
-        def one(row: Array, places: Array) -> Array:
-            return row.at[(slice(None),) * (axis - 1) + (places,)].get(mode="fill", fill_value=0)
+    def shift(array: Array, *, axis: int) -> Array:
+        def shift_row(row: Array, indices: Array) -> Array:
+            return row.at[(slice(None),) * (axis - 1) + (indices,)].get(mode="fill", fill_value=0)
 
-        return in_blocks(jax.vmap(one)(array, slots), axis=axis)
+        return in_blocks(jax.vmap(shift_row)(array, slots), axis=axis)
 
-    return logits, PagedPrompts(map_cache(shifted, state.cache), state.lengths)
+    return logits, PagedPrompts(map_cache(shift, state.cache), state.lengths)
 
 
 def empty_pages(model: Model, rows: int, shared: int, own: int, sharers: int) -> PagedState:
@@ -434,9 +437,9 @@ def empty_pages(model: Model, rows: int, shared: int, own: int, sharers: int) ->
     Args:
         model: the decoder.
         rows: number of rows.
-        shared: number of pages that up to `sharers` rows may share.
-        own: number of other pages.
-        sharers: M.
+        shared: number of pages that several rows may share.
+        own: number of pages that belong to only one row.
+        sharers: M, the largest number of rows that may share a page.
     """
     layer = PagedLayer(*(empty_cache(model, count, PAGE)[0] for count in (shared, own)))
     zeros = partial(jnp.zeros, dtype=jnp.int32)
@@ -447,7 +450,7 @@ def empty_pages(model: Model, rows: int, shared: int, own: int, sharers: int) ->
 def advance_paged(
     model: Model, params: Params, token: Int[Array, "B"], state: PagedState
 ) -> tuple[Float[Array, "B V"], PagedState]:
-    """Read one more token of each row; return the logits of the next token. There must be enough free pages."""
+    """Read one more token per row; return the logits of the next token, and the new state. There must be enough free pages."""
     module, devices = model.module(params), 1 if model.mesh is None else row_shards(model.mesh)
     pages = joined(jax.vmap(take_pages)(by_device(state.pages, devices)))
     hidden, cache = module(token[:, None], pages.lengths[:, None], pages, state.cache)

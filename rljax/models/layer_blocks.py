@@ -1,4 +1,4 @@
-"""Layers in groups: `--remat sqrt`, gradient checkpointing of blocks of layers, and `--scan-layers`, a loop over equal layers.
+"""Run layers in groups: blocks with gradient checkpointing (`--remat sqrt`), or a loop over equal layers (`--scan-layers`).
 
 Axes: B rows, T tokens, S key slots, D width.
 """
@@ -30,11 +30,11 @@ def run_in_blocks(
 
         b = ⌈√L⌉        kept at most: ⌈L / b⌉ inputs of blocks, and b inputs of the layers of one block
 
-    The backward pass computes a block again to get the inputs of its layers, and then each layer again, so a layer is computed
-    three times.
+    The backward pass recomputes a block to get the inputs of the block's layers, and then recomputes each layer, so a layer is
+    computed three times.
 
     Args:
-        run: a layer's function, which keeps only its input (`--remat full`).
+        run: function that runs a layer and keeps only the layer's input for the backward pass (`--remat full`).
         layers: the layers.
         x: residual stream.
         angles: rotary angles of each layer.
@@ -54,9 +54,9 @@ def run_in_blocks(
 
     size, caches = math.ceil(math.sqrt(len(layers))), ()
     for begin in range(0, len(layers), size):
-        chosen = slice(begin, begin + size)
+        in_block = slice(begin, begin + size)
         x, more = nnx.remat(block, policy=jax.checkpoint_policies.nothing_saveable)(
-            list(layers[chosen]), x, list(angles[chosen])
+            list(layers[in_block]), x, list(angles[in_block])
         )
         caches += more
     return x, caches
@@ -69,13 +69,13 @@ def scan_layers(
     angles: Sequence[RotaryAngles | None],
     segments: Int[Array, "B S"],
 ) -> tuple[Float[Array, "B T D"], Cache]:
-    """Run layers whose kinds repeat: one iteration of a loop per repeat of the pattern, then the remaining layers one by one.
+    """Run layers whose kinds repeat in a pattern: a loop with one iteration per repeat, then the remaining layers one by one.
 
-    A compiler that sees each layer separately compiles L times the code. On an accelerator this takes minutes: 61 seconds for the
-    update of a model of 30 layers on an H200. Here the parameters of equal layers are stacked, and the compiler sees one pattern.
+    If each layer is compiled separately, the compiler handles L times the code. This is slow on an accelerator: 61 seconds for the
+    update of a model of 30 layers on an H200. This function stacks the parameters of equal layers, so that one pattern is compiled.
 
     Args:
-        run: a layer's function.
+        run: function that runs a layer.
         layers: the layers.
         x: residual stream.
         angles: rotary angles of each layer; layers of one kind share them.
@@ -85,11 +85,13 @@ def scan_layers(
         The residual stream after the last layer, and the keys and values of each layer.
     """
     split = [nnx.split(layer) for layer in layers]
-    period = period_of([_kind(layer, state, own) for layer, (_, state), own in zip(layers, split, angles, strict=True)])
+    period = period_of(
+        [_layer_kind(layer, state, own) for layer, (_, state), own in zip(layers, split, angles, strict=True)]
+    )
     repeats = len(layers) // period
     scanned = repeats * period
-    alike = [[state for _, state in split[place:scanned:period]] for place in range(period)]
-    stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *states) for states in alike]
+    equal_states = [[state for _, state in split[index:scanned:period]] for index in range(period)]
+    stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *states) for states in equal_states]
 
     def run_pattern(x: Float[Array, "B T D"], states: list[PyTree[Array]]) -> tuple[Float[Array, "B T D"], Cache]:
         pattern = [nnx.merge(graph, state) for (graph, _), state in zip(split[:period], states, strict=True)]
@@ -117,7 +119,7 @@ def _run_each(
 
 
 def period_of(kinds: Sequence[Any]) -> int:
-    """Return the smallest p for which every layer is of the same kind as the one p before it.
+    """Return the smallest p such that every layer has the same kind as the layer p positions before it.
 
     Example:
         >>> period_of("llgllgll"), period_of("aaaa"), period_of("ab")
@@ -126,7 +128,7 @@ def period_of(kinds: Sequence[Any]) -> int:
     return next(period for period in range(1, len(kinds) + 1) if kinds[period:] == kinds[:-period])
 
 
-def _kind(layer: Layer, state: PyTree[Array], angles: RotaryAngles | None) -> tuple[Any, ...]:
-    """Return what two layers must have in common to be run by the same code: window, positions, and shapes of the parameters."""
+def _layer_kind(layer: Layer, state: PyTree[Array], angles: RotaryAngles | None) -> tuple[Any, ...]:
+    """Return what must be equal for two layers to run the same code: window, rotary angles, and shapes of the parameters."""
     leaves, tree = jax.tree.flatten(state)
     return layer.attention.window, id(angles), tree, [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]

@@ -23,18 +23,18 @@ class Mixture(NamedTuple):
     network: Params
     """The network's parameters."""
     shift: Float[Array, ""]
-    """u, which moves the share; 0 at first."""
+    """u, which shifts the log-odds of the rules' share; 0 at first."""
 
 
 def learned_share(shift: Float[Array, ""], *, share: float, rate: float) -> Float[Array, ""]:
-    """Compute the share of the rules, whose log-odds learn at a multiple of the learning rate.
+    """Compute the share of the rules, whose log-odds are trained at a multiple of the learning rate.
 
     ::
 
         s = σ(log(s_0 / (1 - s_0)) + u + sg[(k - 1) u])
 
-    A change of u moves the log-odds k times as far, but the gradient is the gradient with respect to the log-odds, so that a limit
-    on the norm of all gradients does not depend on k.
+    A change in u changes the log-odds by k times as much, but the gradient with respect to u equals the gradient with respect to
+    the log-odds, so that clipping by the global gradient norm does not depend on k.
 
     Args:
         shift: u, the trained parameter.
@@ -55,7 +55,7 @@ def learned_share(shift: Float[Array, ""], *, share: float, rate: float) -> Floa
 
 @cache_results
 def learned_mixture(policy: Policy, rules: Rules, *, share: float, rate: float) -> Policy:
-    """Mix a policy with rules, and train the share of the rules by the policy gradient through the mixture.
+    """Mix a policy with rules, whose share is trained by the policy gradient through the mixture.
 
     ::
 
@@ -76,11 +76,11 @@ def learned_mixture(policy: Policy, rules: Rules, *, share: float, rate: float) 
         The policy, whose parameters are a `Mixture`; it has no `features` and no critic.
 
     Raises:
-        InputError: a number is out of range, or the policy lacks a decoder or features.
+        InputError: `share` or `rate` is out of range, or the policy lacks a decoder or features.
 
     Source:
-        unpublished: `rljax.ops.unpublished.mixture.neural_symbolic_mixture`, whose source says that α is learned but not how. The
-        gradient through the mixture is the one that the equation has.
+        unpublished: `rljax.ops.unpublished.mixture.neural_symbolic_mixture`, whose source says that α is learned but not how. We
+        use the gradient of the mixture's equation.
     """
     if not (0 < share < 1 and 0 < rate < math.inf):
         raise InputError(
@@ -90,7 +90,7 @@ def learned_mixture(policy: Policy, rules: Rules, *, share: float, rate: float) 
     mixed = with_mixture(
         policy, rules, lambda params: (params.network, learned_share(params.shift, share=share, rate=rate))
     )
-    plain = required(policy.decoder, "policy.decoder")
+    network_decoder = required(policy.decoder, "policy.decoder")
 
     def init(key: PRNGKeyArray) -> Mixture:
         return Mixture(policy.init(key), jnp.zeros(()))
@@ -99,16 +99,16 @@ def learned_mixture(policy: Policy, rules: Rules, *, share: float, rate: float) 
         return PartitionSpec() if path == ("shift",) else policy.partition(path[1:], shape)
 
     def copies(params: Mixture) -> Copies | None:
-        found = required(policy.copies, "policy.copies")(params.network)
-        return None if found is None else Mixture(found, None)  # pyright: ignore[reportArgumentType]  a tree with None for no copy
+        network_copies = required(policy.copies, "policy.copies")(params.network)
+        return None if network_copies is None else Mixture(network_copies, None)  # pyright: ignore[reportArgumentType]  a tree with None for no copy
 
     return mixed._replace(
         init=init,
         partition=partition,
         save=lambda params, folder: policy.save(params.network, folder),
-        decoder=required(mixed.decoder, "decoder")._replace(weights=partial(_weights, plain)),
+        decoder=required(mixed.decoder, "decoder")._replace(weights=partial(_weights, network_decoder)),
         value_function=None,
-        contents=_of_network(policy.contents),
+        contents=_for_network(policy.contents),
         shapes=None if policy.shapes is None else partial(_shapes, policy.shapes),
         copies=None if policy.copies is None else copies,
         quantized=None,
@@ -116,14 +116,14 @@ def learned_mixture(policy: Policy, rules: Rules, *, share: float, rate: float) 
     )
 
 
-def _shapes(of_network: Callable[[], PyTree[jax.ShapeDtypeStruct]]) -> PyTree[jax.ShapeDtypeStruct]:
-    return Mixture(of_network(), jax.ShapeDtypeStruct((), jnp.float32))  # pyright: ignore[reportArgumentType]  a shape
+def _shapes(network_shapes: Callable[[], PyTree[jax.ShapeDtypeStruct]]) -> PyTree[jax.ShapeDtypeStruct]:
+    return Mixture(network_shapes(), jax.ShapeDtypeStruct((), jnp.float32))  # pyright: ignore[reportArgumentType]  a shape
 
 
 def _weights(decoder: Decoder, params: Mixture) -> Mixture:
     return params._replace(network=decoder.weights(params.network))
 
 
-def _of_network(function: Callable | None) -> Callable | None:
-    """Return a function of the mixture's parameters that passes only the network's to `function`."""
+def _for_network(function: Callable | None) -> Callable | None:
+    """Return a function of the mixture's parameters that calls `function` with the network's parameters."""
     return None if function is None else lambda params: function(params.network)

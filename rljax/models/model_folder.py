@@ -34,7 +34,7 @@ DTYPES: Mapping[str, np.dtype] = MappingProxyType(
 CODES: Mapping[str, str] = MappingProxyType({"float32": "F32", "bfloat16": "BF16", "float16": "F16", "float64": "F64"})
 """Name of a dtype -> its name in safetensors."""
 INTEGERS: Mapping[str, str] = MappingProxyType({"int32": "I32", "int64": "I64"})
-"""The same for the parts of weights that are stored as integers; see `rljax.models.packed_integers`."""
+"""The same for the integer tensors of quantized matrices; see `rljax.models.packed_integers`."""
 PACKED, SCALE, SHAPE = "_packed", "_scale", "_shape"
 """Suffixes of the names of the three tensors that together store one quantized matrix."""
 BLOCKS, SCALES = "_blocks", "_scales"
@@ -49,7 +49,7 @@ def with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the names of the tensors that store a quantized matrix with the name of that matrix.
 
     Args:
-        files: name of each stored tensor -> anything, such as its file.
+        files: name of each stored tensor -> any value, such as the tensor's file.
 
     Raises:
         InputError: a matrix is stored twice, in full and quantized.
@@ -61,20 +61,24 @@ def with_packed_names(files: Mapping[str, Any]) -> dict[str, Any]:
         {'a': 1, 'a_bias': 1}
     """
     others = {PACKED: (SCALE, SHAPE), BLOCKS: (SCALES,)}
-    twice = next((name for own in others for name in files if name + own in files), None)
-    if twice is not None:
+    repeated = next((name for suffix in others for name in files if name + suffix in files), None)
+    if repeated is not None:
         raise InputError(
-            f"The weights contain {twice!r} twice, in full and quantized, so it is unclear which one counts; delete one "
+            f"The weights contain {repeated!r} twice, in full and quantized, so it is unclear which one to read; delete one "
             "of them, or download the weights again."
         )
     parts = {
-        name.removesuffix(own) + end for own, ends in others.items() for name in files if name.endswith(own) for end in ends
+        name.removesuffix(suffix) + end
+        for suffix, ends in others.items()
+        for name in files
+        if name.endswith(suffix)
+        for end in ends
     }
     return {name.removesuffix(PACKED).removesuffix(BLOCKS): file for name, file in files.items() if name not in parts}
 
 
 def one_of(array: Any, index: int | None) -> Any:
-    """Return one of the arrays stacked in an array, or the full array if the index is None; it also works on shapes.
+    """Return one of the arrays stacked in an array, or the full array if `index` is None; a `ShapeDtypeStruct` works too.
 
     Example:
         >>> one_of(jax.ShapeDtypeStruct((4, 3), "float32"), 2).shape
@@ -91,15 +95,15 @@ class Tensor(NamedTuple):
     name: str
     """Name in the safetensors file."""
     arrays: tuple[Array | np.ndarray, ...]
-    """The parameter, in its layout on the devices; several if the file stores them as one tensor."""
+    """The parameter, in its layout on the devices; several parameters if the file stores them as one tensor."""
     dtype: np.dtype
     """Dtype in the file."""
     layout: Callable[..., Any]
-    """Turns the parameters into the tensor, whose values are then cast to the dtype; it is traced for the tensor's shape."""
+    """Converts the parameters to the tensor before the cast to `dtype`; it is traced to find the tensor's shape."""
     index: int | None = None
-    """Index of the expert whose tensor this is, if the parameter stacks the tensors of all experts."""
+    """Index of the expert that the tensor belongs to, if the parameter stacks the tensors of all experts; otherwise None."""
     sizes: tuple[int, ...] | None = None
-    """Shape in the file, if the layout works on NumPy arrays alone and cannot be traced."""
+    """Shape in the file, if `layout` works only on NumPy arrays and so cannot be traced; otherwise None."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -149,18 +153,18 @@ class ModelContents(NamedTuple):
 
 
 def in_shards(tensors: Iterable[Tensor], limit: int) -> list[list[Tensor]]:
-    """Divide tensors, in their order, among files of at most `limit` bytes; a larger tensor has a file of its own.
+    """Divide tensors, in order, among files with at most `limit` bytes of tensors; a larger tensor gets its own file.
 
-    In a file, tensors of wider dtypes come first, so that each begins at a multiple of its dtype's width.
+    In a file, tensors of wider dtypes come first, so that each tensor begins at a multiple of its dtype's width.
     """
     shards: list[list[Tensor]] = [[]]
-    held = 0
+    filled = 0
     for tensor in tensors:
-        if shards[-1] and held + tensor.size > limit:
+        if shards[-1] and filled + tensor.size > limit:
             shards.append([])
-            held = 0
+            filled = 0
         shards[-1].append(tensor)
-        held += tensor.size
+        filled += tensor.size
     return [sorted(shard, key=lambda tensor: -tensor.dtype.itemsize) for shard in shards]
 
 
@@ -168,7 +172,7 @@ DEFAULT_SHARD_BYTES = byte_count(MAX_SHARD_SIZE)
 
 
 def on_host(array: Array | np.ndarray) -> Shaped[np.ndarray, "..."]:
-    """Copy an array to the host; this process must hold all of it."""
+    """Copy an array to the host; this process must be able to address all of the array's shards."""
     return np.asarray(jax.device_get(array))
 
 
@@ -182,18 +186,18 @@ def write_model(
 ) -> None:
     """Write config.json and the weights; an earlier model's weights in the folder are replaced.
 
-    A host holds only one complete tensor in memory at a time. If there are several hosts, all call this together, and each
-    fetches every tensor.
+    A host has only one complete tensor in memory at a time. If there are several hosts, all of them must call this function
+    together, and each fetches every tensor.
 
     Args:
         folder: folder of the model.
-        contents: its config.json and weights.
+        contents: config.json and weights of the model.
         max_shard_bytes: size limit of a weights file; larger models are divided among several files with an index.
         fetch: copies one array to this host.
-        writes: whether this host writes, or only fetches.
+        writes: whether this host writes the tensors; otherwise it only fetches them.
 
     Raises:
-        OSError: the folder cannot be written; the tensors are still fetched, so that no other host waits.
+        OSError: the folder cannot be written; the tensors are still fetched, because the other hosts would wait otherwise.
         InputError: a value is too large for float16.
     """
     shards = in_shards(contents.tensors, max_shard_bytes)
@@ -216,7 +220,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """Read a JSON file of a model folder.
 
     Raises:
-        InputError: the file does not contain a JSON object.
+        InputError: the file cannot be read, or does not contain a JSON object.
     """
     try:
         raw = parse_json(file.read_text(encoding="utf-8"))
@@ -228,10 +232,10 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def end_tokens(folder: Path) -> tuple[int, ...]:
-    """Tokens that end a response, from generation_config.json, or from config.json if it names none; may be empty.
+    """Return the tokens that end a response, from generation_config.json, or else from config.json; may be empty.
 
     Raises:
-        InputError: they are not token ids, or the model has no such tokens.
+        InputError: the entry does not contain token ids, or contains one that the model does not have.
     """
     for file in (folder / GENERATION, folder / "config.json"):
         named = read_json(file).get("eos_token_id") if file.is_file() else None
@@ -240,9 +244,9 @@ def end_tokens(folder: Path) -> tuple[int, ...]:
         ends = named if isinstance(named, list) else [named]
         if not all(type(end) is int and end >= 0 for end in ends):
             raise InputError(f"{file} has eos_token_id={named!r:.80}; it must be a token id or a list of them.")
-        rows = read_json(folder / "config.json").get("vocab_size") if (folder / "config.json").is_file() else None
-        if type(rows) is int and max(ends, default=0) >= rows:
-            raise InputError(f"{file} has eos_token_id={named!r:.80}, but the model has only the tokens 0 to {rows - 1}.")
+        size = read_json(folder / "config.json").get("vocab_size") if (folder / "config.json").is_file() else None
+        if type(size) is int and max(ends, default=0) >= size:
+            raise InputError(f"{file} has eos_token_id={named!r:.80}, but the model has only the tokens 0 to {size - 1}.")
         return tuple(dict.fromkeys(ends))
     return ()
 
@@ -252,7 +256,7 @@ def with_token_ids(
 ) -> dict[str, Any]:
     """Update the contents of config.json or generation_config.json with the special tokens used in training.
 
-    If the end tokens there already include `eos`, only missing entries and the end tokens in `more` are added.
+    If the file's end tokens already include `eos`, only missing entries and the end tokens in `more` are added.
 
     Args:
         raw: contents of the file.

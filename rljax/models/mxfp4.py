@@ -1,4 +1,4 @@
-"""Experts that a folder stores in the 4-bit format MXFP4, as the folders of GPT-OSS do.
+"""Read experts' matrices that are stored in the 4-bit format MXFP4, as in the model folders of GPT-OSS.
 
 Source: OCP Microscaling Formats (MX) Specification, version 1.0, Sections 5.3 (E2M1) and 5.4 (E8M0).
 """
@@ -12,9 +12,9 @@ from rljax.errors import InputError
 from rljax.models.model_folder import BLOCKS, SCALES
 
 MAGNITUDES = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], np.float32)
-"""Value of the three lower bits of a code; the fourth is the sign."""
+"""Magnitude that the three lower bits of a code represent; the fourth bit is the sign."""
 BIAS = 127
-"""Exponent that is subtracted from a stored one."""
+"""Bias that is subtracted from a stored exponent."""
 
 
 def read_blocks(name: str, read: Callable[[str], np.ndarray]) -> Float32[np.ndarray, "E I O"]:
@@ -22,10 +22,10 @@ def read_blocks(name: str, read: Callable[[str], np.ndarray]) -> Float32[np.ndar
 
     Args:
         name: name of the tensor that the blocks and scales replace.
-        read: returns the stored tensor of a name; KeyError if there is none.
+        read: name -> the stored tensor of that name; raises KeyError if there is none.
 
     Raises:
-        InputError: one of the two tensors is missing, or they do not fit together.
+        InputError: one of the two tensors is missing, or their shapes or dtypes do not match.
     """
     try:
         blocks, scales = read(name + BLOCKS), read(name + SCALES)
@@ -41,15 +41,15 @@ def read_blocks(name: str, read: Callable[[str], np.ndarray]) -> Float32[np.ndar
 
 
 def values_of(blocks: UInt8[np.ndarray, "E O N B"], scales: UInt8[np.ndarray, "E O N"]) -> Float32[np.ndarray, "E O I"]:
-    """Compute the numbers that codes of 4 bits and the scales of their blocks represent.
+    """Compute the weights that 4-bit codes and the scales of their blocks represent.
 
     ::
 
         w = (-1)^s m 2^(scale - 127)        s, m: sign and magnitude of a code
 
     Args:
-        blocks: two codes in each byte, the first one in its lower half; I = 2 N B.
-        scales: exponent of each block.
+        blocks: two codes per byte, the first one in the lower four bits; N blocks of B bytes per output, so I = 2 N B.
+        scales: stored exponent of each block.
 
     Example:
         >>> values_of(np.array([[[[0x72, 0x0F]]]], np.uint8), np.array([[[126]]], np.uint8)).tolist()

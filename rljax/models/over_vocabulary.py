@@ -1,6 +1,6 @@
 """Functions of each token's full next-token distribution, computed without ever having all logits in memory.
 
-The logits of one or several models exist for a chunk of tokens at a time, and the backward pass recomputes them: the memory
+The logits of one or several models exist for only a chunk of tokens at a time, and the backward pass recomputes them, so the memory
 does not grow with the number of chunks. Axes: as in `rljax.models.token_scores`.
 """
 
@@ -31,13 +31,13 @@ def over_vocabulary(
 
         x_t = function(W h_t / τ, W' h'_t / τ, ...)        with `soft_cap(W h_t, cap)` for a model with a cap
 
-    Matrix products use the dtype of each model's hidden states and accumulate in float32; so does the gradient of each head.
+    Matrix products use the dtype of each model's hidden states and accumulate in float32, as does each head's gradient.
 
     Args:
         function: logits `[..., V]` of each model -> one number per token `[...]`.
         features: features of each model, with the same rows, tokens and vocabulary.
         temperature: τ, positive.
-        chunk: tokens per device whose logits exist at once, for each model.
+        chunk: number of tokens per device whose logits exist at once, for each model.
         mesh: devices that share the rows and the vocabulary; None: one device.
 
     Returns:
@@ -53,18 +53,18 @@ def over_vocabulary(
     heads = [_repeat_head(one, cut.parts, mesh) for one, cut in zip(features, cuts, strict=True)]
 
     @jax.checkpoint
-    def of_chunk(hidden: list[Array], heads: list[Array | Copied]) -> Float[Array, "N C"]:
+    def apply_to_chunk(hidden: list[Array], heads: list[Array | Copied]) -> Float[Array, "N C"]:
         logits = (_logits(h, w, one.cap, mesh) for h, w, one in zip(hidden, heads, features, strict=True))
         return function(*(each / temperature for each in logits))
 
     def scan(_: None, hidden: list[Array]) -> tuple[None, Float[Array, "N C"]]:
-        return None, of_chunk(hidden, heads)
+        return None, apply_to_chunk(hidden, heads)
 
     return cuts[0].join(jax.lax.scan(scan, None, [cut.chunks for cut in cuts])[1])
 
 
 def _repeat_head(features: Features, parts: int, mesh: Mesh | None) -> Array | Copied:
-    """Repeat the head once per copy of the parameters, `[N, V, D]`: each sums its own gradient, and all are added up once."""
+    """Repeat the head for each of N copies of the parameters: each sums its own gradient, and these are added up only once."""
 
     def repeat(head: Array) -> Array:
         return constrain_sharding(jnp.broadcast_to(head[None], (parts, *head.shape)), ("copy_rows", *HEAD), mesh)
@@ -76,14 +76,14 @@ def _repeat_head(features: Features, parts: int, mesh: Mesh | None) -> Array | C
 def _logits(
     hidden: Float[Array, "N C D"], head: Array | Copied, cap: float | Array | None, mesh: Mesh | None
 ) -> Float[Array, "N C V"]:
-    # cast here and not before the scan, so that its gradient accumulates in the head's own dtype
+    # cast here and not before the scan, so that the head's gradient accumulates in the head's own dtype
     weight = in_precision(head, hidden.dtype)
     logits = jnp.einsum("NCD,NVD->NCV", hidden, weight, preferred_element_type=sum_dtype(hidden))
     return constrain_sharding(soft_cap(logits, cap), LOGITS, mesh)
 
 
 def square_sum(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
-    """Sum of the squared probabilities, Σ_v π_v²: 1 for a certain token, 1 / V for a uniform distribution.
+    """Compute the sum of the squared probabilities, Σ_v π_v²: 1 if one token is certain, 1 / V for a uniform distribution.
 
     Example:
         >>> square_sum(jnp.zeros(4)).item()

@@ -1,4 +1,4 @@
-"""Packed rows of tokens, which only the model sees, and the mapping of their per-token values to the batch.
+"""Packed rows of tokens, which only the model reads, and the mapping from their per-token values to the batch.
 
 Axes: R rows, S slots per row, K scored tokens per row; B responses, T tokens per response. Algorithms see `[B, T]`.
 """
@@ -21,25 +21,25 @@ class Packed(NamedTuple):
     positions: Int[Array | np.ndarray, "*M R S"]
     """Position of each token in its sequence, from 0."""
     segments: Int[Array | np.ndarray, "*M R S"]
-    """Sequence that each token belongs to, counted from 1 in its row; 0 is padding. A token sees its own sequence up to itself.
-    If sequences share the beginning of a prompt, number p in the row, the shared tokens have the number p * MEMBERS, and sequence
-    m = 1, 2, ... has the number p * MEMBERS + m. It also sees the shared tokens."""
+    """Number of the sequence that each token belongs to, from 1 in each row; 0 is padding. A token sees its own sequence up to
+    itself. If sequences share the beginning of prompt number p of the row, the shared tokens have the number p * MEMBERS. The
+    tokens of the sequences m = 1, 2, ... then have the number p * MEMBERS + m, and also see the shared tokens."""
     scored: Int[Array | np.ndarray, "*M R K"]
-    """Slot indices of the scored tokens, at least 1, because the model predicts a token at the slot before it."""
+    """Slot indices of the scored tokens. They are at least 1, because the model predicts a token at the slot before the token."""
     place: Int[Array | np.ndarray, "*M B T"]
-    """Index of each token of the batch among the scored tokens, flattened over the rows: row x K + column."""
+    """Index of each token of the batch among the scored tokens, flattened over the rows: row * K + column."""
     policy_logp: Float[Array | np.ndarray, "*M R S"] | None = None
-    """Log-probability of each token under the policy that sampled it, in nats, 0 elsewhere; for critics that read it."""
+    """Log-probability of each sampled token under the policy that sampled it, in nats; 0 elsewhere. Some critics read it."""
     kept: Int[Array | np.ndarray, "*M R K N"] | None = None
     """Sampling masks: ids of the tokens that top-k and top-p kept at each scored token, padded with -1. A policy's `score`
     normalizes over these tokens, or over the full vocabulary if a token has no mask. None: no mask was recorded."""
     experts: Int[Array | np.ndarray, "*M R S Y C"] | None = None
-    """The C experts that each of Y layers must use for a token, -1 if its router chooses; see `rljax.models.router_replay`. None:
-    the routers choose for all tokens."""
+    """The C experts that a token must use in each of Y layers, -1 if the layer's router chooses; see `rljax.models.router_replay`.
+    None: the routers choose for all tokens."""
 
 
 def soft_cap(x: Float[Array, "*S"], cap: float | Float[Array, ""] | None) -> Float[Array, "*S"]:
-    """Bound numbers smoothly, as Gemma 2 bounds scores and logits: c tanh(x / c), or x if there is no cap c.
+    """Bound values smoothly, as Gemma 2 bounds scores and logits: c tanh(x / c), or x if there is no cap c.
 
     Example:
         >>> [round(x, 3) for x in soft_cap(jnp.array([0.0, 1.0, 1e9]), 5.0).tolist()]
@@ -67,7 +67,7 @@ class Features(NamedTuple):
     copy: Float[Array, "V D"] | None = None
     """The matrix already cast to the precision of the hidden states, if available; `head` receives the gradient."""
     cap: float | Float[Array, ""] | None = None
-    """Bound of the logits, a constant; None: they have none."""
+    """Bound on the logits, a constant; None: no bound."""
 
 
 def visible_slots(
@@ -77,25 +77,25 @@ def visible_slots(
     count: int | None = None,
     window: int | None = None,
 ) -> Bool[Array, "R T S"]:
-    """Mask of the slots that each token sees: its own sequence up to itself, and the beginning that it shares with others.
+    """Return the mask of the slots that each token sees: its own sequence up to itself, and the shared beginning of its prompt.
 
     Padding sees itself, so that its softmax is defined.
 
     Args:
-        segments: sequence of each slot, `[R, S]`; 0 is padding.
+        segments: sequence number of each slot, `[R, S]`, see `Packed.segments`; 0 is padding.
         first: first slot of the T tokens.
-        count: T; None takes all slots.
-        window: largest number of tokens that a token sees: itself and the nearest ones before it; None: all of them. It must be
-            None if sequences share a beginning, because distances between slots then differ from distances between positions.
+        count: T; None: all slots.
+        window: largest number of tokens that a token sees: itself and the nearest ones before it; None: no limit. It must be None
+            if sequences share a beginning, because distances between slots then differ from distances between positions.
     """
     slots = jnp.arange(segments.shape[-1])
     tokens = first + jnp.arange(segments.shape[-1] if count is None else count)
-    own = jnp.take(segments, tokens, axis=1, mode="clip")[..., None]
+    query_segments = jnp.take(segments, tokens, axis=1, mode="clip")[..., None]
     distance = (tokens[:, None] - slots[None])[None]
     is_near = distance >= 0 if window is None else (distance >= 0) & (distance < window)
-    others = segments[:, None]
-    belongs = (own == others) | (own - own % MEMBERS == others)
-    return (is_near & belongs & (others > 0)) | (distance == 0)
+    key_segments = segments[:, None]
+    belongs = (query_segments == key_segments) | (query_segments - query_segments % MEMBERS == key_segments)
+    return (is_near & belongs & (key_segments > 0)) | (distance == 0)
 
 
 def before_scored(states: Shaped[Array, "R S *D"], packed: Packed) -> Shaped[Array, "R K *D"]:
@@ -109,10 +109,10 @@ MASKED = -1e30
 
 
 def sampling_mask(kept: Int[Array, "*rows N"], tokens: Int[Array, "*rows"], vocab_size: int) -> Bool[Array, "*rows V"]:
-    """Mask of the tokens that each distribution is normalized over: the sampling mask and the token itself.
+    """Return the mask of the token ids that each distribution is normalized over: the kept ids and the token itself.
 
     Args:
-        kept: ids of each mask, padded with -1; a token without any ids uses the full vocabulary.
+        kept: ids that top-k and top-p kept at each token, padded with -1; a token without such ids uses the full vocabulary.
         tokens: ids of the tokens.
         vocab_size: V.
 
@@ -127,7 +127,7 @@ def sampling_mask(kept: Int[Array, "*rows N"], tokens: Int[Array, "*rows"], voca
 
 
 def scored_tokens(packed: Packed) -> Int[Array, "R K"]:
-    """Ids of the scored tokens."""
+    """Return the ids of the scored tokens."""
     return jnp.take_along_axis(packed.tokens, packed.scored, axis=1)
 
 

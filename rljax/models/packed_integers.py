@@ -1,7 +1,9 @@
-"""Weights as integers of 4 or 8 bits in a model folder, in the format "pack-quantized" of the library compressed-tensors.
+"""Model folders with weights in 4-bit or 8-bit integers, in the format "pack-quantized" of the library compressed-tensors.
 
 `transformers` and vLLM open such folders. A linear layer's matrix `[out, in]` is stored as three tensors: `weight_packed`, the
-integers in words of 32 bits; `weight_scale`, one factor for each group of inputs of an output; and `weight_shape`.
+integers, packed into words of 32 bits; `weight_scale`, one scale per output and group of inputs; and `weight_shape`.
+
+Axes: O outputs, I inputs, G groups per output, W words per output.
 """
 
 import math
@@ -19,13 +21,13 @@ from rljax.models.model_folder import PACKED, SCALE, SHAPE, ModelContents, Tenso
 BITS: Mapping[str, int] = MappingProxyType({"int8": 8, "int4": 4})
 """Name of an integer type -> its number of bits."""
 GROUPS = (128, 64, 32)
-"""Numbers of inputs that may share a scale; the first one that divides the inputs of every matrix is used."""
+"""Group sizes, in inputs per scale; the first one that divides the number of inputs of every matrix is used."""
 WORD = 32
-"""Bits of a word."""
+"""Number of bits in a word."""
 
 
 def packed_contents(contents: ModelContents, kind: str) -> ModelContents:
-    """Round the matrices of a model's layers to integers; embedding, head, norms and biases are unchanged.
+    """Quantize the matrices of a model's layers to integers; embedding, head, norms and biases are unchanged.
 
     ::
 
@@ -36,7 +38,7 @@ def packed_contents(contents: ModelContents, kind: str) -> ModelContents:
         kind: "int8" or "int4"; b is 8 or 4.
 
     Raises:
-        InputError: the type is unknown, or the layers have experts, no matrices, or a number of inputs that no group size divides.
+        InputError: the type is unknown, the layers have experts or no matrices, or no group size divides all numbers of inputs.
     """
     if kind not in BITS:
         raise InputError(f"quantize={kind!r} is unknown; choose one of {', '.join(BITS)}.")
@@ -45,28 +47,28 @@ def packed_contents(contents: ModelContents, kind: str) -> ModelContents:
         raise InputError(f"quantize={kind!r} supports only layers with matrices and without experts; leave it out.")
     group = next((size for size in GROUPS if all(tensor.shape[1] % size == 0 for tensor in matrices)), None)
     if group is None:
-        odd = next(tensor for tensor in matrices if tensor.shape[1] % GROUPS[-1])
+        indivisible = next(tensor for tensor in matrices if tensor.shape[1] % GROUPS[-1])
         raise InputError(
-            f"quantize={kind!r} divides inputs into groups of 32, 64 or 128, but {odd.name} has {odd.shape[1]} inputs; leave it "
-            "out."
+            f"quantize={kind!r} divides inputs into groups of 32, 64 or 128, but {indivisible.name} has {indivisible.shape[1]} "
+            "inputs; leave it out."
         )
     tensors = [
         part
         for tensor in contents.tensors
         for part in (_pack_tensor(tensor, bits, group) if tensor.is_layer_matrix else [tensor])
     ]
-    return ModelContents(dict(contents.config) | {"quantization_config": _description(bits, group)}, tuple(tensors))
+    return ModelContents(dict(contents.config) | {"quantization_config": _make_description(bits, group)}, tuple(tensors))
 
 
 def _pack_tensor(tensor: Tensor, bits: int, group: int) -> list[Tensor]:
     """Return the three tensors that store a matrix."""
 
     def scale(*arrays: np.ndarray) -> np.ndarray:
-        return _scale(tensor.layout(*arrays), bits, group, tensor.dtype)
+        return _compute_scale(tensor.layout(*arrays), bits, group, tensor.dtype)
 
     def words(*arrays: np.ndarray) -> np.ndarray:
         matrix = tensor.layout(*arrays)
-        return pack(_round_matrix(matrix, _scale(matrix, bits, group, tensor.dtype), bits), bits)
+        return pack(_quantize_matrix(matrix, _compute_scale(matrix, bits, group, tensor.dtype), bits), bits)
 
     outputs, inputs = tensor.shape
     shape = np.array(tensor.shape)
@@ -78,32 +80,32 @@ def _pack_tensor(tensor: Tensor, bits: int, group: int) -> list[Tensor]:
     ]
 
 
-def _scale(matrix: Float[np.ndarray, "O I"], bits: int, group: int, dtype: np.dtype) -> Shaped[np.ndarray, "O G"]:
-    """Factor of each group of inputs, in the dtype in which it is stored."""
+def _compute_scale(matrix: Float[np.ndarray, "O I"], bits: int, group: int, dtype: np.dtype) -> Shaped[np.ndarray, "O G"]:
+    """Compute the scale of each group of inputs, in the dtype in which the scale is stored."""
     groups = matrix.reshape(matrix.shape[0], -1, group).astype(np.float32)
     return (np.abs(groups).max(-1) / (2 ** (bits - 1) - 1)).astype(dtype)
 
 
-def _round_matrix(
+def _quantize_matrix(
     matrix: Float[np.ndarray, "O I"], scale: Shaped[np.ndarray, "O G"], bits: int
 ) -> Int32[np.ndarray, "O I"]:
-    """Integers whose products with the stored factors are nearest to the matrix."""
-    most, factor = 2 ** (bits - 1) - 1, scale.astype(np.float32)[:, :, None]
+    """Compute the integers whose products with the stored scales are nearest to the matrix."""
+    limit, factor = 2 ** (bits - 1) - 1, scale.astype(np.float32)[:, :, None]
     groups = matrix.reshape(*scale.shape, -1).astype(np.float32) / np.where(factor > 0, factor, 1)
-    return np.clip(np.round(groups), -most, most).astype(np.int32).reshape(matrix.shape)
+    return np.clip(np.round(groups), -limit, limit).astype(np.int32).reshape(matrix.shape)
 
 
 def pack(integers: Int[np.ndarray, "O I"], bits: int) -> Int32[np.ndarray, "O W"]:
-    """Pack integers of `bits` bits into words, the first one into the lowest bits, each after adding 2^(bits - 1).
+    """Add 2^(bits - 1) to integers of `bits` bits, and pack them into words, the first one into the lowest bits.
 
     Example:
         >>> pack(np.array([[-8, 7, 0, 0, 0, 0, 0, 0]], np.int32), 4).view(np.uint32).tolist()
         [[2290649328]]
     """
-    each = WORD // bits
-    places = bits * np.arange(each, dtype=np.uint32)
-    unsigned = (integers + 2 ** (bits - 1)).astype("uint32").reshape(integers.shape[0], -1, each)
-    return (unsigned << places).sum(-1, dtype="uint32").view("int32")
+    per_word = WORD // bits
+    shifts = bits * np.arange(per_word, dtype=np.uint32)
+    unsigned = (integers + 2 ** (bits - 1)).astype("uint32").reshape(integers.shape[0], -1, per_word)
+    return (unsigned << shifts).sum(-1, dtype="uint32").view("int32")
 
 
 def unpack(
@@ -112,9 +114,9 @@ def unpack(
     """Compute the matrix that integers and their scales represent.
 
     Args:
-        words: the packed integers; their number of bits follows from the shape.
-        scale: factor of each group of inputs.
-        shape: O and I.
+        words: the packed integers, whose number of bits follows from the shapes.
+        scale: scale of each group of inputs.
+        shape: shape of the matrix, O and I.
 
     Example:
         >>> words = pack(np.array([[-2, 7, 0, 0, 1, 0, 0, 3]], np.int32), 4)
@@ -122,14 +124,14 @@ def unpack(
         [[-1.0, 3.5, 0.0, 0.0, 1.0, 0.0, 0.0, 3.0]]
     """
     bits = WORD * words.shape[1] // shape[1]
-    places = bits * np.arange(WORD // bits, dtype=np.uint32)
-    integers = ((words.view(np.uint32)[:, :, None] >> places) & np.uint32(2**bits - 1)).reshape(shape)
+    shifts = bits * np.arange(WORD // bits, dtype=np.uint32)
+    integers = ((words.view(np.uint32)[:, :, None] >> shifts) & np.uint32(2**bits - 1)).reshape(shape)
     groups = integers.astype(np.float32).reshape(*scale.shape, -1) - 2 ** (bits - 1)
     return (groups * scale[:, :, None]).reshape(shape)
 
 
-def _description(bits: int, group: int) -> dict[str, Any]:
-    """The entry `quantization_config` of config.json."""
+def _make_description(bits: int, group: int) -> dict[str, Any]:
+    """Make the entry `quantization_config` of config.json."""
     weights = {
         "num_bits": bits,
         "type": "int",
@@ -152,24 +154,24 @@ def check_description(description: object, file: Path) -> None:
 
     Args:
         description: the entry.
-        file: config.json, for the message.
+        file: config.json, for the error message.
 
     Raises:
-        InputError: the message has the reason.
+        InputError: the weights cannot be read; the message has the reason.
 
     Example:
-        >>> check_description(_description(4, 128), Path("config.json"))
+        >>> check_description(_make_description(4, 128), Path("config.json"))
         >>> check_description({"quant_method": "gptq"}, Path("config.json"))
         Traceback (most recent call last):
         rljax.errors.InputError: config.json has a quantization_config with quant_method 'gptq', but 'compressed-tensors' or \
 'mxfp4' is expected; pass the folder of the original weights.
     """
-    reason = _hindrance(description)
+    reason = _why_unreadable(description)
     if reason is not None:
         raise InputError(f"{file} has a quantization_config with {reason}; pass the folder of the original weights.")
 
 
-def _hindrance(description: object) -> str | None:
+def _why_unreadable(description: object) -> str | None:
     method = description.get("quant_method") if isinstance(description, dict) else description
     if method == "mxfp4":
         return None
@@ -178,11 +180,13 @@ def _hindrance(description: object) -> str | None:
     groups = description.get("config_groups")
     if not isinstance(groups, dict) or not all(isinstance(entry, dict) for entry in groups.values()):
         return "no config_groups"
-    reasons = (_hindrance_of_group(entry, entry.get("format") or description.get("format")) for entry in groups.values())
+    reasons = (
+        _why_group_is_unreadable(entry, entry.get("format") or description.get("format")) for entry in groups.values()
+    )
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def _hindrance_of_group(entry: Mapping[str, Any], form: object) -> str | None:
+def _why_group_is_unreadable(entry: Mapping[str, Any], form: object) -> str | None:
     weights = entry.get("weights")
     if form != "pack-quantized" or not isinstance(weights, dict):
         return f"the format {form!r:.40}, but 'pack-quantized' is expected"
@@ -190,7 +194,7 @@ def _hindrance_of_group(entry: Mapping[str, Any], form: object) -> str | None:
     wrong = next((name for name, known in wanted.items() if weights.get(name) not in known), None)
     if wrong is not None:
         return f"weights with {wrong} {weights.get(wrong)!r:.40}"
-    return None if entry.get("input_activations") is None else "rounded activations"
+    return None if entry.get("input_activations") is None else "quantized activations"
 
 
 def read_packed(name: str, read: Callable[[str], np.ndarray]) -> Float32[np.ndarray, "O I"]:
@@ -198,10 +202,10 @@ def read_packed(name: str, read: Callable[[str], np.ndarray]) -> Float32[np.ndar
 
     Args:
         name: name of the matrix.
-        read: returns the stored tensor of a name; KeyError if there is none.
+        read: name -> the stored tensor of that name; raises KeyError if there is none.
 
     Raises:
-        InputError: one of the three tensors is missing, or they do not fit together.
+        InputError: one of the three tensors is missing, or their shapes do not match.
     """
     try:
         words, scale, shape = (read(name + end) for end in (PACKED, SCALE, SHAPE))

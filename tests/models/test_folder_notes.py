@@ -131,7 +131,10 @@ def test_a_classifier_is_read_only_as_a_reward_model(folder):
 def test_a_language_model_of_another_family_is_reported(folder, capsys):
     edit_config(folder / "config.json", architectures=["MistralForCausalLM"])
     load_params(folder, read_config(folder))
-    assert "architecture MistralForCausalLM; by its model_type it is read as LlamaForCausalLM" in capsys.readouterr().err
+    assert (
+        "architecture MistralForCausalLM; it is read as LlamaForCausalLM because of its model_type"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,4 +159,4 @@ def test_commands_report_generation_settings_that_they_do_not_use(folder, tmp_pa
     main([command, str(folder), "--dataset", str(rows), "--reward", "math", "--max-response-tokens", "2", *rest])
     errors = capsys.readouterr().err
     assert (named is None) == ("generation_config.json" not in errors)
-    assert named is None or f"asks for {named}" in errors
+    assert named is None or f"sets {named}" in errors

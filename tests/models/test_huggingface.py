@@ -254,7 +254,7 @@ def test_other_rotary_frequencies_are_refused(llama, stored):
     tensors = load_file(llama / "model.safetensors")
     save_file(tensors | {FREQUENCIES: np.array(stored, np.float32)}, llama / "model.safetensors")
     with pytest.raises(
-        InputError, match=rf"'{FREQUENCIES}' in .* contains other rotary frequencies than config.json implies"
+        InputError, match=rf"'{FREQUENCIES}' in .* contains rotary frequencies that differ from those in config.json"
     ):
         load_params(llama, LLAMA)
 
