@@ -23,9 +23,9 @@ from rljax.models.packed import soft_cap, visible_slots
 from rljax.ops.arrays import sum_dtype
 
 MOST_QUERIES, FEWEST_QUERIES = 512, 64
-"""Limits on `block_size`, the number of queries in a row that attend to all keys at once."""
+"""Largest and smallest `block_size`, the number of queries of a row that attend to all keys at once."""
 SCORES_AT_ONCE = 2**24
-"""Number of scores that a device may compute at once, 64 MB per array; `FEWEST_QUERIES` queries are allowed more."""
+"""Largest number of scores that a device computes at once, 64 MB per array, unless even `FEWEST_QUERIES` queries have more."""
 
 
 class LayerCache(NamedTuple):
@@ -35,9 +35,9 @@ class LayerCache(NamedTuple):
     """
 
     keys: Float[Array, "B K H S"] | Int8[Array, "B K H S"]
-    """Rotated keys; slots last, see `attend_cached`."""
+    """Rotated keys; the slots are the last axis, see `attend_cached`."""
     values: Float[Array, "B K S H"] | Int8[Array, "B K S H"]
-    """Values."""
+    """Values; the slots come before the features."""
     key_scale: Float[Array, "B K S"] | None = None
     """Scale of the int8 keys per head and token, see `rljax.models.paged_cache.round_to_int8`; None: keys are not quantized."""
     value_scale: Float[Array, "B K S"] | None = None
@@ -55,7 +55,7 @@ def map_slots_of(function: Callable[..., Array], *layers: LayerCache) -> LayerCa
 
 
 def block_size(rows: int, heads: int, slots: int, *, devices: int = 1) -> int:
-    """Choose how many queries in a row attend to all keys at once: a power of two.
+    """Choose how many queries of a row attend to all keys at once: a power of two.
 
     Args:
         rows: total number of rows on all devices.
@@ -160,7 +160,7 @@ def visible_in_cache(
         new: number of new tokens.
         first: index of the first of the T tokens among the new tokens.
         count: T.
-        window: largest number of tokens that a token sees, itself and those just before it in the cache, a ring; None: no limit.
+        window: largest number of tokens that a token sees: itself and those before it in the cache, a ring buffer; None: no limit.
     """
     slots = segments.shape[1]
     offset = (jnp.arange(slots)[None] - jnp.reshape(slot, (-1, 1)))[:, None]

@@ -136,7 +136,7 @@ class Routing:
 NORMS = ("before", "after", "both")
 """Placement of a layer's norms: before attention and feed-forward, after each of them, or both."""
 ACTIVATIONS = ("silu", "gelu")
-"""Activation function of the gate; gelu is the tanh approximation."""
+"""Activation functions of the gate; gelu is computed with its tanh approximation."""
 CACHE_DTYPES = (None, "int8")
 """Dtypes of the sampler's key/value cache; None: the dtype of the matrix products."""
 
