@@ -31,7 +31,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 }
 """Entry that changes what `transformers` computes or opens -> the values, in addition to null, that have no effect."""
 WITH_SWITCH = ("Qwen3Moe", "SmolLM3")
-"""Families without windows whose config.json nevertheless has one, which the switch `use_sliding_window` would turn on."""
+"""Families without windows whose config.json may contain a window that the switch `use_sliding_window` would turn on."""
 NULLABLE = (
     *("num_key_value_heads", "head_dim", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"),
     *("rope_theta", "tie_word_embeddings"),
@@ -203,7 +203,7 @@ def _rope_numbers_by_layer_kind(name: str, rope: object, file: Path) -> dict[str
 
 
 def _rope_numbers(name: str, rope: object, file: Path) -> dict[str, object]:
-    """Collect the numbers of a RoPE scaling by their names in error messages; a missing number that its type requires is None."""
+    """Collect the numbers of a RoPE scaling by their names in error messages; a required number that is missing is None."""
     if rope is None:
         return {}
     if not isinstance(rope, dict):
@@ -211,15 +211,15 @@ def _rope_numbers(name: str, rope: object, file: Path) -> dict[str, object]:
     kind = _kind_of(rope)
     if not isinstance(kind, str) or kind not in ROPE_NUMBERS:
         _refuse(file, f"{name}.rope_type", kind, " or ".join(map(repr, ROPE_NUMBERS)))
-    own = {"yarn": (*YARN_NUMBERS, "truncate"), **dict.fromkeys(LONG_ROPE, ("attention_factor", *FACTORS))}
-    known = ROPE_ENTRIES | set(own.get(kind, ()))
+    by_kind = {"yarn": (*YARN_NUMBERS, "truncate"), **dict.fromkeys(LONG_ROPE, ("attention_factor", *FACTORS))}
+    known = ROPE_ENTRIES | set(by_kind.get(kind, ()))
     unknown = next((entry for entry in rope if entry not in known), None)
     if unknown is not None:
         _refuse(file, f"{name}.{unknown}", rope[unknown], "absent")
     if type(rope.get("truncate", True)) is not bool:
         _refuse(file, f"{name}.truncate", rope["truncate"], "true or false")
-    others = ("rope_theta", "original_max_position_embeddings", PARTIAL_ROTARY, *YARN_NUMBERS)
-    numbers = _entries(rope, others) | {entry: rope.get(entry) for entry in ROPE_NUMBERS[kind]}
+    optional = ("rope_theta", "original_max_position_embeddings", PARTIAL_ROTARY, *YARN_NUMBERS)
+    numbers = _entries(rope, optional) | {entry: rope.get(entry) for entry in ROPE_NUMBERS[kind]}
     return {f"{name}.{entry}": value for entry, value in numbers.items()}
 
 
@@ -247,12 +247,8 @@ def read_rope(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     if family.window != "pattern" or family.shares_rope:
         return fields
     default = raw.get("rope_theta", theta) if family.window_theta is None else family.window_theta
-    sliding_theta = sliding.get("rope_theta", raw.get("rope_local_base_freq", default))
-    return (
-        fields
-        if sliding_theta == theta and fields.get("rope_scaling") is None
-        else fields | {"window_rope_theta": sliding_theta}
-    )
+    local = sliding.get("rope_theta", raw.get("rope_local_base_freq", default))
+    return fields if local == theta and fields.get("rope_scaling") is None else fields | {"window_rope_theta": local}
 
 
 def rope_entry(raw: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -52,7 +52,7 @@ class Experts(nnx.Module):
 
         p = softmax(router(x))      y = Σ_e p_e down_e(activation(gate_e(x)) * up_e(x)) over the C largest p_e
 
-    With `Routing.normalized`, the C weights are divided by their sum. Experts are divided over the mesh axis `tensor`.
+    With `Routing.normalized`, the C weights are divided by their sum. Experts are divided over the mesh axes `tensor` and `split`.
     """
 
     def __init__(self, config: TransformerConfig, routing: Routing, *, rngs: nnx.Rngs, mesh: Mesh | None = None):

@@ -59,7 +59,7 @@ FREQUENCIES = ".rotary_emb.inv_freq"
 ADAPTER_CONFIG = "adapter_config.json"
 """The file that marks a folder with a low-rank adapter."""
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-"""Files to download for a hub id."""
+"""Patterns of the files to download for a hub id."""
 
 
 def locate(name_or_folder: str, files: Collection[str] = MODEL_FILES) -> Path:
@@ -119,8 +119,8 @@ def read_config(
     file = folder / "config.json"
     if (folder / ADAPTER_CONFIG).is_file():
         raise InputError(
-            f"{str(folder)!r} contains a low-rank adapter. If the folder has no config.json, `rljax train --model` continues it "
-            "and `rljax eval` opens it; for anything else, merge it into its model first, with the method merge_and_unload of peft."
+            f"{str(folder)!r} contains a low-rank adapter. If the folder has no config.json, `rljax train --model` can continue "
+            "the adapter and `rljax eval` can open it; for anything else, merge it into its model with peft's merge_and_unload."
         )
     if not file.is_file():
         raise InputError(f"The model folder {str(folder)!r} has no config.json; give a folder that save_pretrained wrote.")
@@ -154,7 +154,7 @@ def check_length(folder: Path, tokens: int) -> None:
     if longest is not None and tokens > longest:
         raise InputError(
             f"sequences have up to {tokens} tokens, but the rotary frequencies of {str(folder)!r} change beyond {longest}, so a "
-            "response that grows longer would have probabilities that no single policy assigns; lower max_prompt_tokens or "
+            "longer response would have probabilities that no single policy assigns; lower max_prompt_tokens or "
             f"max_response_tokens.{LONG_FACTORS if has_factors(folder) else ''}"
         )
 
@@ -175,7 +175,7 @@ def _shape_fields(raw: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Read the fields of `TransformerConfig` from a checked config.json."""
     heads, (window, full_layers), rope = raw["num_attention_heads"], read_window(raw, file), read_rope(raw, file)
     if window is not None and rope.get("longest") is not None and window >= rope["longest"]:
-        window, full_layers = None, ()  # no sequence is as long as the window
+        window, full_layers = None, ()  # no sequence is longer than the window
     return {
         "vocab_size": raw["vocab_size"],
         "width": raw["hidden_size"],
@@ -248,8 +248,8 @@ def _check_indexed(index: Path, files: Mapping[str, Path]) -> None:
     absent = next((name for name in weight_map if name not in {*files, HEAD, EMBEDDING}), None)
     if absent is not None:
         raise InputError(
-            f"{index} names the tensor {absent!r} in {weight_map[absent]!r}, but that file does not contain it; download the file "
-            "again, or restore the index."
+            f"{index} names the tensor {absent!r} in {weight_map[absent]!r}, but the file does not contain the tensor; download the "
+            "file again, or restore the index."
         )
 
 
@@ -271,8 +271,8 @@ def _read_index(index: Path) -> list[Path]:
     unnamed = sorted(file.name for file in index.parent.glob("model-*-of-*.safetensors") if file.name not in named)
     if unnamed:
         raise InputError(
-            f"{index} does not name the weights file {unnamed[0]!r} in its folder, so its tensors would not be used; restore the "
-            "index, or, if the file is left from another model, delete it."
+            f"{index} does not name the weights file {unnamed[0]!r} in its folder, so the file's tensors would not be used; restore "
+            "the index, or, if the file is left from another model, delete the file."
         )
     return [index.parent / file for file in sorted(named)]
 

@@ -63,7 +63,7 @@ class Model(NamedTuple):
     config: TransformerConfig
     """Configuration of the decoder."""
     mesh: Mesh | None = None
-    """Mesh of the devices that share rows and parameters; None: one device, or the compiler decides."""
+    """Mesh that rows and parameters are divided over; None: one device, or the compiler decides."""
 
     def module(self, params: Params) -> Transformer:
         """Build the Flax module with these parameters."""
@@ -308,7 +308,7 @@ def _read_in_chunks(
     end: Int[Array, "B"],
     offset: Float[Array, "B T D"] | None = None,
 ) -> tuple[Float[Array, "B D"], Cache]:
-    """Read tokens into a cache from `slot` on; return the hidden state of each row's token at index `end`, and the cache.
+    """Read tokens into a cache, from `slot` on; return the hidden state at index `end` of each row's tokens, and the cache.
 
     All chunks have the same length, so the last two may overlap; tokens that are read twice give the same values twice.
     """
@@ -391,8 +391,8 @@ def extend_rows(
 ) -> tuple[Float[Array, "B V"], Cache]:
     """Read `count` tokens per row, after the `first` tokens at the start of its cache; see `rljax.models.policy.Extend`."""
     positions = first[:, None] + jnp.arange(tokens.shape[1])[None]
-    everywhere = jnp.ones((len(tokens), cache[0].values.shape[2]), bool)
-    last, cache = _read_in_chunks(model, params, tokens, positions, everywhere, cache, first, end=count - 1)
+    attention = jnp.ones((len(tokens), cache[0].values.shape[2]), bool)
+    last, cache = _read_in_chunks(model, params, tokens, positions, attention, cache, first, end=count - 1)
     return model.module(params).logits(last), cache
 
 

@@ -132,5 +132,5 @@ def scored_tokens(packed: Packed) -> Int[Array, "R K"]:
 
 
 def to_batch(numbers: Float[Array, "R K *N"], packed: Packed) -> Float[Array, "B T *N"]:
-    """Move the values of the scored tokens to the positions of these tokens in the batch."""
+    """Rearrange values of the scored tokens into the layout of the batch."""
     return numbers.reshape(-1, *numbers.shape[2:])[packed.place]

@@ -78,9 +78,9 @@ def test_a_choice_that_cannot_run_is_refused_with_the_reason(path, device, dtype
 @pytest.mark.parametrize(
     ("path", "shape", "reason"),
     [
-        ("cudnn", {"score_cap": 30.0}, "no bound"),
-        ("cudnn", {"sinks": True}, "no sinks"),
-        ("splash", {"sinks": True}, "no sinks"),
+        ("cudnn", {"score_cap": 30.0}, "cannot bound"),
+        ("cudnn", {"sinks": True}, "does not support sinks"),
+        ("splash", {"sinks": True}, "does not support sinks"),
     ],
 )
 def test_kernels_without_bounds_or_sinks_are_refused_for_models_with_them(path, shape, reason):
