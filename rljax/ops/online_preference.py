@@ -1,7 +1,7 @@
-"""Learning from comparisons of responses that the policy itself sampled: the credit of each response in its group.
+"""Credit for each response of a group, from comparisons between responses that the policy itself sampled.
 
-Each response of a group is compared with the others by their rewards, and with a reference policy by its log-ratio ℓ. The papers
-also sample from the reference, or from a mixture of both policies; here responses of the policy are reweighted for that.
+Rewards compare a response with the rest of its group; its log-ratio ℓ compares the policy with a reference policy. The papers
+also sample from the reference, or from a mixture of the two policies; here the policy's own responses are reweighted instead.
 
     ℓ_i = log(π(y_i|x) / π_ref(y_i|x)), summed over the tokens of response i, nats
 """
@@ -27,19 +27,19 @@ from rljax.ops.masked import group_members, zero_outside
 def online_dpo_credit(
     rewards: Float[Array, "*P G"], log_ratio: Float[Array, "*P G"], *, beta: Number = 0.1, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """The weight of each response's score function in the gradient of DPO's loss, over all pairs of its group.
+    """Advantages whose policy gradient descends DPO's loss, averaged over all pairs of responses in a group.
 
     ::
 
         A_i = (2/(G-1)) Σ_{j≠i} s_ij β σ(-β s_ij (ℓ_i - ℓ_j))        s_ij = sign(r_i - r_j)
 
-        (1/G) Σ_i A_i ∇log π(y_i|x) = -∇ [mean of -log σ(β (ℓ_w - ℓ_l)) over the G (G-1)/2 pairs, y_w the one with more reward]
+        (1/G) Σ_i A_i ∇log π(y_i|x) = -∇ [mean of -log σ(β (ℓ_w - ℓ_l)) over the G (G-1)/2 pairs; y_w has the higher reward]
 
-    With two responses it is the paper's gradient. A pair with equal rewards has no preference and counts with 0.
+    With two responses this is the paper's gradient. A pair with equal rewards expresses no preference and contributes 0.
 
     Args:
         rewards: one number per response, `[..., G]`; only their order matters.
-        log_ratio: ℓ under the policy that sampled the group, `[..., G]`, nats.
+        log_ratio: ℓ of each response, where π is the policy that sampled the group, `[..., G]`, nats.
         beta: β, strength of the pull towards the reference, positive.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
@@ -47,7 +47,7 @@ def online_dpo_credit(
         `[..., G]`, between -2β and 2β; each group sums to 0.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, mismatched shapes, or β not positive.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, mismatched shapes, or β not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -59,11 +59,11 @@ def online_dpo_credit(
     """
     check_positive(beta=beta)
     member, log_ratio = _members(rewards, log_ratio, valid)
-    lead = log_ratio[..., :, None] - log_ratio[..., None, :]
-    sign = jnp.sign(_differences(rewards, member)).astype(lead.dtype)
-    pull = sign * beta * jax.nn.sigmoid(-beta * sign * lead)
-    others = jnp.maximum(_size(member, pull) - 1, 1)
-    return zero_outside(2 * zero_outside(pull, _pairs(member)).sum(-1) / others, member)
+    margin = log_ratio[..., :, None] - log_ratio[..., None, :]
+    sign = jnp.sign(_differences(rewards, member)).astype(margin.dtype)
+    pair_credit = sign * beta * jax.nn.sigmoid(-beta * sign * margin)
+    others = jnp.maximum(_size(member, pair_credit) - 1, 1)
+    return zero_outside(2 * zero_outside(pair_credit, _pairs(member)).sum(-1) / others, member)
 
 
 @in_float32
@@ -81,13 +81,13 @@ def xpo_credit(
 
         A_i = A_i^DPO + α (1 - G w_i)        w = softmax(-ℓ)
 
-    XPO adds α log π(ỹ|x) of a response ỹ of the reference to DPO's loss, and minimizes both. The weights w are self-normalized
-    importance weights π_ref/π, so Σ_i w_i ∇log π(y_i|x) estimates the mean of ∇log π(ỹ|x). The 1 does not change the mean of the
-    gradient, since that of ∇log π(y|x) is 0; it makes the bonus exactly 0 while the policy is the reference.
+    XPO minimizes DPO's loss plus α log π(ỹ|x), where ỹ is sampled from the reference. The w are self-normalized importance
+    weights π_ref/π, so Σ_i w_i ∇log π(y_i|x) estimates the mean of ∇log π(ỹ|x). The 1 leaves the gradient's mean unchanged,
+    because ∇log π(y|x) has mean 0; the bonus is then exactly 0 while the policy equals the reference.
 
     Args:
         rewards: one number per response, `[..., G]`; only their order matters.
-        log_ratio: ℓ under the policy that sampled the group, `[..., G]`, nats.
+        log_ratio: ℓ of each response, where π is the policy that sampled the group, `[..., G]`, nats.
         beta: β, strength of the pull towards the reference, positive.
         alpha: α, weight of the optimism, not negative; 0 is online DPO.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
@@ -96,7 +96,7 @@ def xpo_credit(
         `[..., G]`; each group sums to 0.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, mismatched shapes, β not positive, or α negative.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, mismatched shapes, β not positive, or negative α.
 
     Example:
         >>> import jax.numpy as jnp
@@ -105,7 +105,7 @@ def xpo_credit(
         [-0.05, 0.05]
 
     Source:
-        XPO, arXiv:2405.21046, Algorithm 1, whose ỹ is sampled from the reference.
+        XPO, arXiv:2405.21046, Algorithm 1, which samples ỹ from the reference.
     """
     check_nonnegative(alpha=alpha)
     member, weights = _members(rewards, log_ratio, valid)[0], reference_weights(rewards, log_ratio, valid=valid)
@@ -117,25 +117,25 @@ def xpo_credit(
 def reference_weights(
     rewards: Float[Array, "*P G"], log_ratio: Float[Array, "*P G"], *, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Self-normalized importance weights, with which a group of the policy stands for a group of the reference.
+    """Self-normalized importance weights: averages over the policy's responses then estimate averages over the reference's.
 
     ::
 
         w_i = exp(-ℓ_i) / Σ_j exp(-ℓ_j)        E_{y ~ π_ref}[f(y)] ≈ Σ_i w_i f(y_i)
 
-    The estimate is consistent in G. It is coarse once the policy is several nats away from the reference: then few responses of a
-    group have almost all of the weight.
+    The estimate is consistent as G grows. It becomes coarse when the policy is several nats away from the reference, because a
+    few responses of the group then have almost all of the weight.
 
     Args:
         rewards: one number per response, `[..., G]`; their values do not matter.
-        log_ratio: ℓ under the policy that sampled the group, `[..., G]`, nats.
+        log_ratio: ℓ of each response, where π is the policy that sampled the group, `[..., G]`, nats.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
-        `[..., G]`; sums to 1, or to 0 if no response of a group is valid.
+        `[..., G]`; each group sums to 1, or to 0 if none of its responses is valid.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, or mismatched shapes.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, or mismatched shapes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -144,7 +144,7 @@ def reference_weights(
         [0.75, 0.25]
 
     Source:
-        XPO, arXiv:2405.21046, for the mean over responses of the reference; the estimate is self-normalized importance sampling.
+        XPO, arXiv:2405.21046, for the mean over the reference's responses, estimated here by self-normalized importance sampling.
     """
     member, log_ratio = _members(rewards, log_ratio, valid)
     return _softmax(-log_ratio, member)
@@ -154,18 +154,18 @@ def reference_weights(
 def mixture_win_rate(
     rewards: Float[Array, "*P G"], log_ratio: Float[Array, "*P G"], *, mixture: Number = 0.125, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Probability that a response wins against one of the geometric mixture of the policy and the reference.
+    """Probability that a response beats one sampled from the geometric mixture of the policy and the reference.
 
     ::
 
         P_i = Σ_{j≠i} v_ij P(y_i ≻ y_j)        v_ij = exp(-c ℓ_j) / Σ_{k≠i} exp(-c ℓ_k)
         P(y ≻ y') = 1, 1/2 or 0 if r(y) is larger than, equal to, or smaller than r(y')
 
-    The opponent is π^c ∝ π^(1-c) π_ref^c; the other responses of the group, sampled from π, stand for it with the weights v.
+    Opponents follow π^c ∝ π^(1-c) π_ref^c. The weights v turn the group's other responses, sampled from π, into such opponents.
 
     Args:
         rewards: one number per response, `[..., G]`; only their order matters.
-        log_ratio: ℓ under the policy that sampled the group, `[..., G]`, nats.
+        log_ratio: ℓ of each response, where π is the policy that sampled the group, `[..., G]`, nats.
         mixture: c in [0, 1], the paper's β; 0 is self-play, 1 plays against the reference.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
@@ -173,7 +173,7 @@ def mixture_win_rate(
         `[..., G]`, in [0, 1]; 1/2 for a response that has no opponent.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, mismatched shapes, or `mixture` outside [0, 1].
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, mismatched shapes, or `mixture` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -182,7 +182,7 @@ def mixture_win_rate(
         [0.75, 0.0, 1.0]
 
     Source:
-        Nash-MD-PG, arXiv:2312.00886: Eq. 3 is the mixture, P(y ≻ y') = 1/2 for equals follows from its antisymmetry.
+        Nash-MD-PG, arXiv:2312.00886: Eq. 3 is the mixture, P(y ≻ y') = 1/2 for equal rewards follows from P's antisymmetry.
     """
     check_between(0, 1, mixture=mixture)
     member, log_ratio = _members(rewards, log_ratio, valid)
@@ -196,18 +196,18 @@ def mixture_win_rate(
 def optimal_value(
     rewards: Float[Array, "*P G"], log_ratio: Float[Array, "*P G"], *, beta: Number = 0.5, valid: Mask | None = None
 ) -> Float[Array, "*P"]:
-    """The value of the best policy under a KL penalty of weight β towards the reference, from responses of the policy.
+    """Optimal value under a KL penalty of weight β towards the reference, estimated from the policy's responses.
 
     ::
 
         V* = β log Σ_i w_i exp(r_i / β)        w = softmax(-ℓ)
 
-    For ℓ = 0 the responses are the reference's, the weights are 1/G, and it is the paper's estimate. V* is between the mean reward
-    of the reference, for a large β, and the best reward that the reference reaches, for a small one.
+    If ℓ = 0, the responses are samples of the reference, the weights are 1/G, and this is the paper's estimate. For large β, V*
+    approaches the reference's mean reward; for small β, the best reward that the reference reaches.
 
     Args:
         rewards: one number per response, `[..., G]`.
-        log_ratio: ℓ under the policy that sampled the group, `[..., G]`, nats.
+        log_ratio: ℓ of each response, where π is the policy that sampled the group, `[..., G]`, nats.
         beta: β, weight of the KL penalty, units of reward per nat, positive.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
@@ -215,7 +215,7 @@ def optimal_value(
         `[...]`, in the rewards' unit; 0 if no response of a group is valid.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, mismatched shapes, or β not positive.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, mismatched shapes, or β not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -223,7 +223,7 @@ def optimal_value(
         0.7169
 
     Source:
-        A*-PO, arXiv:2505.20686, the estimate of its first stage, and its authors' code.
+        A*-PO, arXiv:2505.20686, the estimate in its first stage, and its authors' code.
     """
     check_positive(beta=beta)
     member, clean = _members(rewards, log_ratio, valid)
@@ -232,7 +232,7 @@ def optimal_value(
 
 
 def _members(rewards: Array, log_ratio: Array, valid: Mask | None) -> tuple[Bool[Array, "*P G"], Float[Array, "*P G"]]:
-    """The responses that are compared, and their log-ratios, 0 for the others."""
+    """Which responses are compared, and their log-ratios (0 for all other responses)."""
     member = group_members(rewards, valid)
     check_floating(log_ratio=log_ratio)
     check_same_shape(rewards=rewards, log_ratio=log_ratio)
@@ -240,33 +240,33 @@ def _members(rewards: Array, log_ratio: Array, valid: Mask | None) -> tuple[Bool
 
 
 def _size(member: Bool[Array, "*P G"], like: Array) -> Float[Array, "*P 1"]:
-    """Number of responses that are compared, in the dtype of another array."""
+    """Number of compared responses, in the dtype of `like`."""
     return member.sum(-1, keepdims=True).astype(like.dtype)
 
 
 def _pairs(member: Bool[Array, "*P G"]) -> Bool[Array, "*P G G"]:
-    """Pairs of two different responses that are compared."""
+    """Which pairs of different responses are compared."""
     size = member.shape[-1]
     different = jnp.broadcast_to(~jnp.eye(size, dtype=bool), (*member.shape, size))
     return member[..., :, None] & member[..., None, :] & different
 
 
 def _differences(rewards: Array, member: Bool[Array, "*P G"]) -> Float[Array, "*P G G"]:
-    """The reward of each response minus that of each other."""
+    """The reward differences r_i - r_j of all pairs."""
     clean = zero_outside(rewards, member)
     return clean[..., :, None] - clean[..., None, :]
 
 
-def _softmax(logits: Array, among: Bool[Array, "*rows G"]) -> Float[Array, "*rows G"]:
-    """Softmax over the marked entries of a row; 0 on the others, and in rows without any."""
-    return zero_outside(jax.nn.softmax(_only(logits, among), -1), among)
+def _softmax(logits: Array, marked: Bool[Array, "*rows G"]) -> Float[Array, "*rows G"]:
+    """Softmax over the marked entries of a row; 0 for all other entries, and in rows without marked entries."""
+    return zero_outside(jax.nn.softmax(_mask_logits(logits, marked), -1), marked)
 
 
-def _log_sum(logits: Array, among: Bool[Array, "*rows G"]) -> Float[Array, "*rows"]:
+def _log_sum(logits: Array, marked: Bool[Array, "*rows G"]) -> Float[Array, "*rows"]:
     """Log of the sum of exp over the marked entries of a row."""
-    return jax.nn.logsumexp(_only(logits, among), -1)
+    return jax.nn.logsumexp(_mask_logits(logits, marked), -1)
 
 
-def _only(logits: Array, among: Bool[Array, "*rows G"]) -> Float[Array, "*rows G"]:
-    """-∞ on the entries that are not marked; 0 in rows without any, so that no gradient is NaN."""
-    return jnp.where(among, logits, jnp.where(among.any(-1, keepdims=True), -jnp.inf, 0.0))
+def _mask_logits(logits: Array, marked: Bool[Array, "*rows G"]) -> Float[Array, "*rows G"]:
+    """Set unmarked entries to -∞, or to 0 in rows without marked entries, so that no gradient is NaN."""
+    return jnp.where(marked, logits, jnp.where(marked.any(-1, keepdims=True), -jnp.inf, 0.0))

@@ -1,8 +1,8 @@
-"""Credit of a response for the best of k: transform a group's rewards so that REINFORCE climbs pass@k or max@k.
+"""Credit for the best of k responses: transform a group's rewards so that REINFORCE maximizes pass@k or max@k.
 
-Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid` is as in `rljax.ops.group`. All functions are
-averages over the subsets of k responses, in closed form: sorting is the only cost. A group with fewer than k valid responses has no
-such subset and gets 0 everywhere.
+Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; `valid` is as in `rljax.ops.group`. All functions average
+over the group's subsets of k responses in closed form, so that sorting is their main cost. A group with fewer than k valid
+responses has no such subset and gets 0 everywhere.
 """
 
 import jax
@@ -21,35 +21,35 @@ def _check_k(rewards: Array, *, lowest: int, k: int, spare: int = 0) -> None:
         raise ValueError(f"k must be at most {largest} for groups of {rewards.shape[-1]} responses, got {k}")
 
 
-def _falling(x: Array, base: Array, steps: int) -> Array:
-    """Π_{m < steps} (x - m) / (base - m), with each factor 0 if x - m is negative."""
+def _falling_ratio(x: Array, base: Array, steps: int) -> Array:
+    """Π_{m < steps} (x - m) / (base - m), where a factor with negative x - m is 0."""
     product = jnp.ones_like(x)
     for step in range(steps):
         product = ratio_or_zero(product * jnp.maximum(x - step, 0.0), base - step)
     return product
 
 
-def _share_with(rank: Array, size: Array, k: int) -> Array:
-    """C(rank, k-1) / C(size, k): the share of subsets of k in which the response with this rank is the best."""
-    return ratio_or_zero(_falling(rank, size, k - 1) * k, size - k + 1)
+def _fraction_where_best(rank: Array, size: Array, k: int) -> Array:
+    """C(rank, k-1) / C(size, k): the fraction of k-subsets in which the response with this rank is the best."""
+    return ratio_or_zero(_falling_ratio(rank, size, k - 1) * k, size - k + 1)
 
 
-def _share_with_two(rank: Array, size: Array, k: int) -> Array:
-    """C(rank, k-2) / C(size, k): the share of subsets of k that contain a given pair and nothing better than it.
+def _fraction_where_pair_best(rank: Array, size: Array, k: int) -> Array:
+    """C(rank, k-2) / C(size, k): the fraction of k-subsets that contain a fixed pair and nothing better.
 
-    Besides the pair, `rank` responses are below its better one.
+    `rank` is the number of responses below the better one of the pair, not counting the other one.
     """
     if k < 2:
         return jnp.zeros_like(rank)
-    return ratio_or_zero(_falling(rank, size - 1, k - 2) * k * (k - 1), size * (size - k + 1))
+    return ratio_or_zero(_falling_ratio(rank, size - 1, k - 2) * k * (k - 1), size * (size - k + 1))
 
 
-def _ascending(rewards: Array, member: Bool[Array, "..."]) -> tuple[Array, Array, Array, Array]:
-    """Rewards in ascending order, with non-members after them as 0; their ranks 0, 1, …; the number of members; the inverse order.
+def _sort_rewards(rewards: Array, member: Bool[Array, "..."]) -> tuple[Array, Array, Array, Array]:
+    """Rewards in ascending order, with non-members last, as 0; ranks 0, 1, …; the number of members; and the inverse order.
 
-    Coefficients for ranks at or beyond the size are meaningless but finite: they multiply the zeros there, or what is dropped
-    at the end. A NaN among the members is sorted last: a sum over the entries above carries it to every member of its group, a sum
-    from the lowest entry up only to itself.
+    The coefficient of a rank beyond the last member's is meaningless but finite: it multiplies a 0, or a value that is dropped
+    at the end. A member's NaN is sorted last, so a sum over the entries above spreads it to every member of the group, and a
+    cumulative sum from the lowest entry only to itself.
     """
     order = jnp.argsort(jnp.where(member, rewards, jnp.inf))
     lowest_first = jnp.take_along_axis(jnp.where(member, rewards, 0.0), order)
@@ -68,24 +68,24 @@ def _sum_below(x: Array) -> Array:
     return jax.lax.cumsum(x, x.ndim - 1) - x
 
 
-def _in_place(credit: Array, back: Array, member: Array, size: Array, k: int) -> Array:
-    """Restore the order of the responses; 0 for non-members, and in groups of fewer than k."""
-    return jnp.where(member & (size >= k), jnp.take_along_axis(credit, back), 0.0)
+def _restore_order(credit: Array, inverse: Array, member: Array, size: Array, k: int) -> Array:
+    """Restore the responses' original order; 0 for non-members, and in groups with fewer than k members."""
+    return jnp.where(member & (size >= k), jnp.take_along_axis(credit, inverse), 0.0)
 
 
 def _credit(rewards: Array, rank: Array, size: Array, k: int) -> Array:
-    """n s_i, in ascending order of the rewards."""
-    others = _sum_above(_share_with_two(rank - 1, size, k) * rewards)
-    return size * (_share_with(rank, size, k) * rewards + others)
+    """n s_i as in `pass_at_k_credit`, in ascending order of the rewards."""
+    others = _sum_above(_fraction_where_pair_best(rank - 1, size, k) * rewards)
+    return size * (_fraction_where_best(rank, size, k) * rewards + others)
 
 
 @in_float32
 def pass_at_k_credit(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """A response's share in the best-of-k of its group, without a baseline.
+    """k times the mean best reward of the k-subsets that contain the response, without a baseline.
 
-    The paper's gradient estimator is Σ_i s_i ∇ log π(o_i), unbiased for ∇ E[max of k rewards]; the losses here average over the
-    n responses, hence the factor n. At k = 1 it is the reward, as in REINFORCE. For rewards of 0 and 1 it is k for a correct
-    response, and k times the pass@(k-1) of the others for a wrong one.
+    The paper's gradient estimator, Σ_i s_i ∇ log π(o_i), is unbiased for ∇ E[max of k rewards]. The losses here average over
+    the n responses, hence the factor n. At k = 1 the credit is the reward, as in REINFORCE. For rewards of 0 and 1, a correct
+    response gets k, and a wrong one gets k times the pass@(k-1) of the other responses.
 
     ::
 
@@ -94,13 +94,13 @@ def pass_at_k_credit(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | Non
     Args:
         rewards: one number per response, `[..., G]`.
         k: size of the subsets, from 1 to G.
-        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n counts them.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n is their number.
 
     Returns:
         `[..., G]`, in the rewards' unit; 0 for a group with fewer than k valid responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `k` below 1 or above G, or `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, `k` outside [1, G], or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -112,16 +112,16 @@ def pass_at_k_credit(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | Non
     """
     member = group_members(rewards, valid)
     _check_k(rewards, lowest=1, k=k)
-    ordered, rank, size, back = _ascending(rewards, member)
-    return _in_place(_credit(ordered, rank, size, k), back, member, size, k)
+    ordered, rank, size, inverse = _sort_rewards(rewards, member)
+    return _restore_order(_credit(ordered, rank, size, k), inverse, member, size, k)
 
 
 @in_float32
 def pass_at_k_leave_one_out(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """A response's share in the best-of-k, minus the mean share of the others among themselves.
+    """`pass_at_k_credit`, minus the mean credit that the other responses would have without this one.
 
-    The baseline does not depend on o_i, so the gradient stays unbiased, but it is not centered: n responses of reward r all get
-    -k r / (n-1). At k = 1 it is r_i - n/(n-1) · (mean of the others); RLOO has no factor n/(n-1).
+    The baseline does not depend on o_i, so the gradient stays unbiased, but the result is not centered: n responses with the same
+    reward r all get -k r / (n-1). At k = 1 the result is r_i - n/(n-1) · (mean of the others); RLOO has no factor n/(n-1).
 
     ::
 
@@ -130,13 +130,13 @@ def pass_at_k_leave_one_out(rewards: Float[Array, "*P G"], *, k: int, valid: Mas
     Args:
         rewards: one number per response, `[..., G]`.
         k: size of the subsets, from 1 to G - 1.
-        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n counts them.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n is their number.
 
     Returns:
         `[..., G]`, in the rewards' unit; 0 for a group with at most k valid responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `k` below 1 or above G - 1, or `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, `k` outside [1, G - 1], or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -148,20 +148,20 @@ def pass_at_k_leave_one_out(rewards: Float[Array, "*P G"], *, k: int, valid: Mas
     """
     member = group_members(rewards, valid)
     _check_k(rewards, lowest=1, k=k, spare=1)
-    ordered, rank, size, back = _ascending(rewards, member)
-    fewer = size - 1
-    below = _sum_below(_share_with(rank, fewer, k) * ordered)
-    above = _sum_above(_share_with(rank - 1, fewer, k) * ordered)
-    baseline = ratio_or_zero(size * k, fewer) * (below + above)
-    return _in_place(_credit(ordered, rank, size, k) - baseline, back, member, size, k + 1)
+    ordered, rank, size, inverse = _sort_rewards(rewards, member)
+    others = size - 1
+    below = _sum_below(_fraction_where_best(rank, others, k) * ordered)
+    above = _sum_above(_fraction_where_best(rank - 1, others, k) * ordered)
+    baseline = ratio_or_zero(size * k, others) * (below + above)
+    return _restore_order(_credit(ordered, rank, size, k) - baseline, inverse, member, size, k + 1)
 
 
 @in_float32
 def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """A response's contribution to the best reward of the subsets of k that contain it.
+    """How much a response raises the best reward of the k-subsets that contain it.
 
-    Of the paper's three estimators, this one has the least variance. It is never negative: a response is worth something only if
-    it beats the k - 1 others. Identical rewards get exactly 0.
+    Of the paper's three estimators, this one has the least variance. The credit is never negative, and it is positive only if the
+    response beats all others in some subset. Identical rewards get exactly 0.
 
     ::
 
@@ -170,14 +170,14 @@ def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | N
 
     Args:
         rewards: one number per response, `[..., G]`.
-        k: size of the subsets, from 2 to G; for k = 1, which leaves nothing to compare with, see `rljax.ops.group.leave_one_out`.
-        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n counts them.
+        k: size of the subsets, from 2 to G; for k = 1, with nothing to compare with, use `rljax.ops.group.leave_one_out`.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n is their number.
 
     Returns:
         `[..., G]`, in the rewards' unit, not negative; 0 for a group with fewer than k valid responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `k` below 2 or above G, or `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2, `k` outside [2, G], or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -185,24 +185,24 @@ def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | N
         [1.3333 1.3333 0.     0.    ]
 
     Source:
-        PKPO, arXiv:2505.15201, Eq. 33; the second form is its sum over the gaps between sorted rewards,
-        all of one sign.
+        PKPO, arXiv:2505.15201, Eq. 33; the second form is rewritten as a sum over the gaps between sorted rewards,
+        none of which is negative.
     """
     member = group_members(rewards, valid)
     _check_k(rewards, lowest=2, k=k)
-    ordered, rank, size, back = _ascending(rewards, member)
+    ordered, rank, size, inverse = _sort_rewards(rewards, member)
     before = jnp.concatenate([ordered[..., :1], ordered[..., :-1]], -1)
-    steps = _share_with(rank, size, k) * (ordered - before)
-    return _in_place(size * jax.lax.cumsum(steps, steps.ndim - 1), back, member, size, k)
+    steps = _fraction_where_best(rank, size, k) * (ordered - before)
+    return _restore_order(size * jax.lax.cumsum(steps, steps.ndim - 1), inverse, member, size, k)
 
 
 @in_float32
 def pass_at_k_normalized(
     rewards: Float[Array, "*P G"], *, k: int, threshold: Number = 0.0, eps: Number = 1e-6, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Mean z-score of the subsets of k that contain a response; a subset is right if any of its responses is.
+    """Mean z-score of the k-subsets that contain the response, where a subset is right if any of its responses is.
 
-    At k = 1 it is the z-score of a two-valued reward with ddof 0, as in GRPO.
+    At k = 1 this is the z-score of a two-valued reward with ddof 0, as in GRPO.
 
     ::
 
@@ -214,14 +214,14 @@ def pass_at_k_normalized(
         k: size of the subsets, from 1 to G.
         threshold: reward above which a response is right; 0 suits both 1 / -1 and 1 / 0.
         eps: ε, added to the standard deviation, not negative; the paper has none, its authors' code uses 1e-6.
-        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n counts them.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n is their number.
 
     Returns:
         `[..., G]`, dimensionless; 0 if all subsets are right or all are wrong, and for a group with fewer than k valid
         responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `k` below 1 or above G, `threshold` NaN, negative `eps`, or
+        ValueError: integer or boolean rewards, groups of fewer than 2, `k` outside [1, G], `threshold` NaN, negative `eps`, or
             `valid` of a different shape.
 
     Example:
@@ -230,7 +230,7 @@ def pass_at_k_normalized(
         [ 1.     -0.3333 -0.3333 -0.3333]
 
     Source:
-        Chen et al., arXiv:2508.10751, analytical derivation; its authors' code.
+        Chen et al., arXiv:2508.10751, analytical derivation, and its authors' code.
     """
     member = group_members(rewards, valid)
     _check_k(rewards, lowest=1, k=k)
@@ -239,9 +239,9 @@ def pass_at_k_normalized(
     right = member & (rewards > threshold)
     size = member.sum(-1, keepdims=True).astype(rewards.dtype)
     wrong = size - right.sum(-1, keepdims=True).astype(rewards.dtype)
-    all_wrong = _falling(wrong, size, k)
+    all_wrong = _falling_ratio(wrong, size, k)
     deviation = jnp.sqrt(all_wrong * (1 - all_wrong))
     signal = deviation.astype(bool) & (size >= k)
-    others_all_wrong = _falling(wrong - 1, size - 1, k - 1)
+    others_all_wrong = _falling_ratio(wrong - 1, size - 1, k - 1)
     value = jnp.where(right, all_wrong, all_wrong - others_all_wrong)
     return jnp.where(member & signal, value / (jnp.where(signal, deviation, jnp.ones_like(deviation)) + eps), 0.0)

@@ -1,4 +1,4 @@
-"""Loss of a reward model on pairs of responses, one of which a judge preferred."""
+"""Loss of a reward model on pairs of responses: one preferred by a judge, one rejected."""
 
 import jax
 import jax.numpy as jnp
@@ -13,19 +13,19 @@ Margin = float | int | Num[Array, "*pairs"] | Num[Array, ""]
 def bradley_terry_loss(
     chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"], *, margin: Margin = 0
 ) -> Float[Array, "*pairs"]:
-    """Negative log-likelihood that the preferred response of a pair wins, from the two scores.
+    """Negative log-likelihood that a pair's preferred response wins, from the two responses' scores.
 
     ::
 
         L = -log σ(r_chosen - r_rejected - m)
 
     Only score differences matter: adding a constant to every score changes nothing, so a score's zero has no meaning.
-    It is computed as log(1 + exp(-x)) without overflow: for a pair far on the wrong side it is the difference itself, with
+    The loss is computed as log(1 + exp(-x)), x = r_chosen - r_rejected - m, without overflow: for very negative x it is -x, with
     slope -1.
 
     Args:
         chosen: r_chosen, score of the preferred response, carries the gradient, `[...]`.
-        rejected: r_rejected, score of the other, carries the gradient, of the same shape.
+        rejected: r_rejected, score of the other response, carries the gradient, of the same shape.
         margin: m, by how much the preferred response should lead, in the scores' unit, not negative; one number, or one per
             pair.
 

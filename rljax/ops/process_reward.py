@@ -18,19 +18,19 @@ def process_reward_loss(
 
         L_t = -y_t log σ(z_t) - (1 - y_t) log(1 - σ(z_t))        at the last token t of each step, else 0
 
-    A label between 0 and 1 is the share of continuations of the step that reach the right answer; the loss is then smallest at
-    σ(z_t) = y_t. It is computed without overflow; its slope in z_t is σ(z_t) - y_t.
+    A label between 0 and 1 is the fraction of continuations from the step that reach the right answer; the loss is then smallest
+    at σ(z_t) = y_t. The loss is computed without overflow; its derivative with respect to z_t is σ(z_t) - y_t.
 
     Args:
         logits: z_t, output of the model at each token, carries the gradient, `[..., T]`.
-        labels: y_t, from 0 (the step is wrong) to 1 (right), of the same shape; tokens inside a step may contain anything.
+        labels: y_t, from 0 (the step is wrong) to 1 (right), of the same shape; ignored except where a step ends.
         step_end: mask of the tokens at which a step ends, of the same shape.
 
     Returns:
         `[..., T]`, nats; a solution's loss is the sum over its steps. 0 outside the mask.
 
     Raises:
-        ValueError: logits or labels that are not floating point, a mask that is not one, or mismatched shapes.
+        ValueError: logits or labels that are not floating point, a malformed mask, or mismatched shapes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -39,8 +39,8 @@ def process_reward_loss(
         [0.0, 0.6931, 200.0]
 
     Source:
-        Math-Shepherd, arXiv:2312.08935, Eq. 2, which omits the minus sign; labels of 0 and 1 are its hard estimation, shares its
-        soft estimation. The process reward model of arXiv:2305.20050 is trained in the same way, with human labels.
+        Math-Shepherd, arXiv:2312.08935, Eq. 2, which omits the minus sign; labels of 0 and 1 are its hard estimation, fractions
+        its soft estimation. The process reward model of arXiv:2305.20050 is trained in the same way, with human labels.
     """
     check_floating(logits=logits, labels=labels)
     check_mask(step_end=step_end)

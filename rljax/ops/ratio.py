@@ -1,7 +1,7 @@
 """Importance ratios, in log space.
 
-`logp` carries the gradient; `old_logp` is data and does not. A function named `..._log_ratio` returns a log-ratio for
-every token, `[..., T]`, and 0 outside the mask. Only `clamp_log_ratio` clamps. Weights made from ratios are in
+`logp` carries the gradient; pass `old_logp` as data, without a gradient. A function named `..._log_ratio` returns a log-ratio
+for every token, `[..., T]`, and 0 outside the mask. Only `clamp_log_ratio` clamps. Weights computed from ratios are in
 `rljax.ops.correction`.
 """
 
@@ -16,7 +16,7 @@ from rljax.ops.masked import masked_mean, masked_sum, zero_outside
 def token_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """Log-ratio of each token.
+    """Log of each token's importance ratio.
 
     ::
 
@@ -24,7 +24,7 @@ def token_log_ratio(
 
     Args:
         logp: log-probabilities under the policy being trained, `[..., T]`, nats.
-        old_logp: log-probabilities under the sampling policy: the log of the ratio's denominator, `[..., T]`, nats.
+        old_logp: log-probabilities under the sampling policy, which is the ratio's denominator, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -46,8 +46,8 @@ def token_log_ratio(
     return zero_outside(logp, mask) - zero_outside(old_logp, mask)
 
 
-def _over_tokens(per_row: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Put each row's number on each of its tokens, 0 outside the mask."""
+def _copy_to_tokens(per_row: Float[Array, "*rows"], mask: Mask) -> Float[Array, "*rows T"]:
+    """Copy each row's value to all of its tokens; 0 outside the mask."""
     return jnp.where(mask.astype(bool), per_row[..., None], 0)
 
 
@@ -56,7 +56,7 @@ def sequence_log_ratio(
 ) -> Float[Array, "*rows T"]:
     """Log-ratio of a full response, normalized by its length.
 
-    Its derivative with respect to each token's `logp` is 1 / |o_i|. At length 1 it is the token's own log-ratio.
+    The derivative with respect to each token's `logp` is 1 / |o_i|. A response of length 1 has its token's log-ratio.
 
     ::
 
@@ -64,7 +64,7 @@ def sequence_log_ratio(
 
     Args:
         logp: log-probabilities under the policy being trained, `[..., T]`, nats.
-        old_logp: the log of the ratio's denominator, under the sampling policy, `[..., T]`, nats.
+        old_logp: log-probabilities under the sampling policy, which is the ratio's denominator, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -81,16 +81,16 @@ def sequence_log_ratio(
     Source:
         GSPO, arXiv:2507.18071, Eq. 7.
     """
-    return _over_tokens(masked_mean(token_log_ratio(logp, old_logp, mask), mask), mask)
+    return _copy_to_tokens(masked_mean(token_log_ratio(logp, old_logp, mask), mask), mask)
 
 
 def sequence_token_log_ratio(
     logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """Log-ratio with the response's value and the token's gradient.
+    """Log-ratio with the value of `sequence_log_ratio` and the gradient of the token's own log-ratio.
 
-    If the advantage is constant over the response and the loss is a mean over its tokens, it trains exactly as
-    `sequence_log_ratio` does; in addition, it lets the advantage differ from token to token.
+    If the advantage is constant over the response and the loss is a mean over its tokens, both functions give the same
+    gradient. This function also lets the advantage differ from token to token.
 
     ::
 
@@ -98,12 +98,12 @@ def sequence_token_log_ratio(
 
     Args:
         logp: log-probabilities under the policy being trained, `[..., T]`, nats.
-        old_logp: the log of the ratio's denominator, under the sampling policy, `[..., T]`, nats.
+        old_logp: log-probabilities under the sampling policy, which is the ratio's denominator, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, nats per token; 0 outside the mask. Its derivative is 1 in the token's own `logp` and 0 in the others'. Not
-        clamped.
+        `[..., T]`, nats per token; 0 outside the mask. The derivative is 1 with respect to the token's
+        own `logp`, and 0 with respect to the others. Not clamped.
 
     Raises:
         ValueError: the shapes differ, or the log-probabilities are not floating point.
@@ -131,8 +131,8 @@ def response_log_ratio(
         log ρ(o_i) = Σ_t log ρ_it        ρ(o_i) = π_θ(o_i | q) / π_old(o_i | q)
 
     Args:
-        logp: log-probabilities under the policy of the numerator, `[..., T]`, nats.
-        old_logp: under the sampling policy, `[..., T]`, nats.
+        logp: log-probabilities under the policy in the numerator, `[..., T]`, nats.
+        old_logp: log-probabilities under the sampling policy, which is the ratio's denominator, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -147,23 +147,23 @@ def response_log_ratio(
         [1.5, 1.5, 0.0]
 
     Source:
-        Convention: the logarithm of the importance weight of a sequence, e.g. in Liu, Li et al., "When Speed Kills Stability:
+        Convention: the logarithm of a sequence's importance weight, e.g. in Liu, Li et al., "When Speed Kills Stability:
         Demystifying RL Collapse from the Training-Inference Mismatch" (2025).
     """
     check_floating(logp=logp, old_logp=old_logp)
     check_same_shape(logp=logp, old_logp=old_logp, mask=mask)
-    return _over_tokens(masked_sum(token_log_ratio(logp, old_logp, mask), mask), mask)
+    return _copy_to_tokens(masked_sum(token_log_ratio(logp, old_logp, mask), mask), mask)
 
 
 def _log_denominator(log_q: Float[Array, "*P G"], mask: Mask) -> Float[Array, "*P G T"]:
-    """log(Σ q² / Σ q) over the responses of each group that have tokens; 0 if none has."""
+    """log(Σ q² / Σ q) over the responses with tokens of each group; 0 if a group has none."""
     has_tokens = mask.astype(bool).any(-1)
     counted = has_tokens | ~has_tokens.any(-1, keepdims=True)
     log_q = jnp.where(counted, log_q, -jnp.inf)
-    largest = log_q.max(-1, keepdims=True)  # factored out first: the difference of two sums near 2 log q would lose digits
-    share = log_q - largest
-    log_e = largest + jax.nn.logsumexp(2 * share, axis=-1, keepdims=True) - jax.nn.logsumexp(share, axis=-1, keepdims=True)
-    return _over_tokens(jnp.broadcast_to(log_e, log_q.shape), mask)
+    largest = log_q.max(-1, keepdims=True)  # factored out, as the difference of two sums near 2 log q loses digits
+    gap = log_q - largest
+    log_e = largest + jax.nn.logsumexp(2 * gap, axis=-1, keepdims=True) - jax.nn.logsumexp(gap, axis=-1, keepdims=True)
+    return _copy_to_tokens(jnp.broadcast_to(log_e, log_q.shape), mask)
 
 
 def _check_groups(old_logp: Float[Array, "*P G T"], mask: Mask) -> None:
@@ -178,13 +178,13 @@ def _check_groups(old_logp: Float[Array, "*P G T"], mask: Mask) -> None:
 def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
     """GEPO's denominator: the sampler's expected probability within a group, normalized by length.
 
-    A response without tokens is left out of both sums. Computed in log space, so it survives probabilities that underflow.
+    A response without tokens is left out of both sums. The computation is in log space, so probabilities cannot underflow.
 
     ::
 
         log E = log( Σ_j q_j² / Σ_j q_j )        q_j = exp((1/|o_j|) Σ_t log π_old(o_jt))
 
-    so that mean(q) <= E <= max(q). It is data and carries no gradient: compute it once per rollout.
+    so that mean(q) <= E <= max(q). E depends only on the sampler's data: compute it once per rollout, without a gradient.
 
     Args:
         old_logp: log-probabilities under the sampling policy, `[..., G, T]`, nats.
@@ -194,7 +194,7 @@ def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Ma
         `[..., G, T]`, nats per token: log E on each token of its group, 0 outside the mask.
 
     Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2.
+        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2 responses.
 
     Example:
         >>> import jax.numpy as jnp
@@ -213,11 +213,11 @@ def group_expectation_log_denominator(old_logp: Float[Array, "*P G T"], mask: Ma
 def group_expectation_log_ratio(
     logp: Float[Array, "*P G T"], old_logp: Float[Array, "*P G T"], mask: Mask
 ) -> Float[Array, "*P G T"]:
-    """GEPO's log-weight: the learner's probability of a response over the sampler's expected probability within its group.
+    """GEPO's log-weight: the learner's log-probability of a response, minus the log of the sampler's expected probability.
 
     Equal to `sequence_log_ratio(logp, group_expectation_log_denominator(old_logp, mask), mask)`: once the
-    denominators are known, each row can be computed alone. On-policy it is *not* 0; instead Σ_i q̂_i w_i = 1 with
-    q̂ = q / Σ q.
+    denominators are known, each response can be computed alone. On-policy log w_i is *not* 0; instead Σ_i q̂_i w_i = 1
+    with q̂ = q / Σ q.
 
     ::
 
@@ -227,14 +227,14 @@ def group_expectation_log_ratio(
 
     Args:
         logp: log-probabilities under the policy being trained, `[..., G, T]`, nats.
-        old_logp: the log of the ratio's denominator, under the sampling policy, `[..., G, T]`, nats.
+        old_logp: log-probabilities under the sampling policy, which is the ratio's denominator, `[..., G, T]`, nats.
         mask: response tokens, bool or 0/1, `[..., G, T]`.
 
     Returns:
         `[..., G, T]`, nats per token: log w_i on each token of response i, 0 outside the mask. Not clamped.
 
     Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2.
+        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2 responses.
 
     Example:
         >>> import jax.numpy as jnp
@@ -252,7 +252,7 @@ def group_expectation_log_ratio(
 def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
     """GEPO's denominator as the paper writes it, with full-response probabilities.
 
-    For responses of more than a few tokens, the likeliest one all but determines E, and every other weight is about 0; see
+    For responses of more than a few tokens, the likeliest one almost determines E, and all other weights are about 0; see
     `group_expectation_log_denominator` for the form used in training.
 
     ::
@@ -267,7 +267,7 @@ def group_expectation_log_denominator_unnormalized(old_logp: Float[Array, "*P G 
         `[..., G, T]`, nats per response: log E on each token of its group, 0 outside the mask.
 
     Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2.
+        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2 responses.
 
     Example:
         >>> import jax.numpy as jnp
@@ -294,14 +294,14 @@ def group_expectation_log_ratio_unnormalized(
 
     Args:
         logp: log-probabilities under the policy being trained, `[..., G, T]`, nats.
-        old_logp: the log of the ratio's denominator, under the sampling policy, `[..., G, T]`, nats.
+        old_logp: log-probabilities under the sampling policy, which is the ratio's denominator, `[..., G, T]`, nats.
         mask: response tokens, bool or 0/1, `[..., G, T]`.
 
     Returns:
         `[..., G, T]`, nats per response: log w_i on each token of response i, 0 outside the mask. Not clamped.
 
     Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2.
+        ValueError: the shapes differ, the log-probabilities are not floating point, or groups of fewer than 2 responses.
 
     Example:
         >>> import jax.numpy as jnp
@@ -316,14 +316,14 @@ def group_expectation_log_ratio_unnormalized(
     check_floating(logp=logp, old_logp=old_logp)
     check_same_shape(logp=logp, old_logp=old_logp, mask=mask)
     log_e = group_expectation_log_denominator_unnormalized(old_logp, mask)
-    return _over_tokens(masked_sum(logp, mask), mask) - log_e
+    return _copy_to_tokens(masked_sum(logp, mask), mask) - log_e
 
 
 @in_float32
 def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
     """Log-ratio clamped to a symmetric bound.
 
-    A clamped token has no gradient, so this changes the objective. No other function of this module clamps.
+    A clamped token has no gradient, so clamping changes the objective. No other function of this module clamps.
 
     ::
 
@@ -345,7 +345,7 @@ def clamp_log_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Floa
         [-20.0, 1.0, 20.0]
 
     Source:
-        Convention: the overflow guard of training code such as verl's; no paper has it.
+        Convention: the overflow guard in training code such as verl; no paper describes it.
     """
     check_floating(log_ratio=log_ratio)
     check_positive(bound=bound)

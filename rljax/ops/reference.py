@@ -1,4 +1,4 @@
-"""The coefficient of the KL penalty, and resetting the reference."""
+"""Adapting the coefficient of the KL penalty, and resetting the reference policy."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from rljax.ops.arrays import (
 def adaptive_kl_coefficient(
     coefficient: Number, divergence: Number, *, target: Number, gain: Number = 0.1, bound: Number = 0.2
 ) -> Float[Array, ""]:
-    """KL coefficient of the next update, adjusted to bring the divergence to a target: a proportional controller in log space.
+    """KL coefficient for the next update, adjusted to bring the divergence to a target: a proportional controller in log space.
 
     ::
 
@@ -30,7 +30,7 @@ def adaptive_kl_coefficient(
         coefficient: β of the last update, a number (shape `[]`), not negative, in the reward's unit per nat.
         divergence: KL(π ‖ π_ref) of the last rollout, a number (shape `[]`), in nats per response or any other unit.
         target: KL_target, positive, in the unit of `divergence`.
-        gain: K_β = 0.1 (Section 2.2), not negative. Code with a horizon h and a batch of n responses uses n / h instead.
+        gain: K_β, not negative; 0.1 in Section 2.2. Code with a horizon h and a batch of n responses uses n / h instead.
         bound: bound on the relative error, not negative; 0.2 in Section 2.2.
 
     Returns:
@@ -56,8 +56,8 @@ def adaptive_kl_coefficient(
 def reset_reference(reference: Tree, params: Tree, step: Step, *, period: int) -> Tree:
     """Replace the reference with the policy every `period` updates; otherwise keep it unchanged.
 
-    The paper also resets the optimizer's state, and chooses the times from the validation curve; the fixed period is this
-    function's schedule.
+    The paper also resets the optimizer's state, and it resets when the validation curve calls for it; this function resets
+    after a fixed period instead.
 
     ::
 
@@ -66,8 +66,8 @@ def reset_reference(reference: Tree, params: Tree, step: Step, *, period: int) -
     Args:
         reference: parameters of the reference, a pytree of floating-point arrays.
         params: parameters of the policy, a pytree of the same structure and shapes.
-        step: updates so far, an integer; it may be traced.
-        period: updates between two resets, at least 1.
+        step: number of updates so far, an integer; may be traced.
+        period: number of updates between two resets, at least 1.
 
     Returns:
         A new pytree, in the reference's dtypes.

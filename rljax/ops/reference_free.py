@@ -1,7 +1,7 @@
 """Losses that train a language model on preferences without a reference policy.
 
-They take one number per response: its log-probability, averaged over its tokens, or summed for CPO. All losses are computed in
-float32 or wider.
+They take one number per response: its log-probability, averaged over its tokens (summed for CPO and TPO). All losses are computed
+in float32 or wider.
 """
 
 import jax
@@ -19,33 +19,33 @@ from rljax.ops.arrays import (
 )
 
 LARGEST_ALPHA = 10.0
-"""Largest exponent of `alpha_reward`: beyond it, the power of an ordinary probability is not a float32."""
+"""Largest |α| of `alpha_reward`: beyond it, powers of ordinary probabilities leave the range of float32."""
 
 
 @in_float32
 def simpo_loss(
     chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"], *, beta: Number = 2.0, margin: Number = 1.0
 ) -> Float[Array, "*pairs"]:
-    """Negative log-likelihood of a preference, if the reward is the average log-probability and a margin is required.
+    """Negative log-likelihood of a preference, with the average log-probability as the reward and a required margin.
 
     ::
 
         L = -log σ(β/|y_w| log π(y_w|x) - β/|y_l| log π(y_l|x) - γ)
 
-    There is no reference: only the learning rate keeps the policy near its starting point.
+    Without a reference policy, only the learning rate keeps the policy near its starting point.
 
     Args:
         chosen: log π(y_w|x) / |y_w| of the preferred response, averaged over its tokens, nats per token, carries the gradient,
             `[...]`.
-        rejected: log π(y_l|x) / |y_l| of the other, averaged, carries the gradient, of the same shape.
-        beta: β, scale of the reward, positive; larger than DPO's, since an average is smaller than a sum.
+        rejected: log π(y_l|x) / |y_l| of the other response, averaged over its tokens, carries the gradient, of the same shape.
+        beta: β, scale of the reward, positive; larger than DPO's, because an average is smaller than a sum.
         margin: γ, by how much the preferred response should lead, in units of reward, not negative.
 
     Returns:
         `[...]`, nats, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, β not positive, or a negative margin.
+        ValueError: an argument that is not floating point, mismatched shapes, β not positive, or a negative margin.
 
     Example:
         >>> import jax.numpy as jnp
@@ -64,24 +64,24 @@ def simpo_loss(
 
 @in_float32
 def alpha_reward(mean_logp: Float[Array, "*rows"], *, alpha: Number) -> Float[Array, "*rows"]:
-    """Reward of a response as a power of its length-normalized probability, in place of the logarithm.
+    """Reward that is a power of the response's length-normalized probability, instead of its logarithm.
 
     ::
 
         r(x, y) = (1 - P^-α) / α        P = π(y|x)^(1/|y|)        log P in the limit α = 0
 
-    Its slope in log P is P^-α, and 1 for the logarithm: with α > 0 it is steeper than the logarithm for unlikely responses, and
-    with α < 0 flatter.
+    Its slope in log P is P^-α, while the logarithm's is 1. So for unlikely responses this reward is steeper than the logarithm if
+    α > 0, and flatter if α < 0.
 
     Args:
         mean_logp: log P, the response's log-probability averaged over its tokens, nats per token, `[...]`.
-        alpha: α, any real number; 0 is SimPO's reward without its β.
+        alpha: α, in [-10, 10]; 0 is SimPO's reward without its β.
 
     Returns:
         `[...]`; 0 where P = 1.
 
     Raises:
-        ValueError: not floating point, or α is not finite.
+        ValueError: `mean_logp` is not floating point, or α is outside [-10, 10].
 
     Example:
         >>> import jax.numpy as jnp
@@ -107,7 +107,7 @@ def alphapo_loss(
     beta: Number = 2.5,
     margin: Number = 0.25,
 ) -> Float[Array, "*pairs"]:
-    """SimPO with a reward of another shape: a power of the length-normalized probability.
+    """SimPO with a different reward: a power of the length-normalized probability, as in `alpha_reward`.
 
     ::
 
@@ -115,7 +115,7 @@ def alphapo_loss(
 
     Args:
         chosen: log P of the preferred response, averaged over its tokens, nats per token, carries the gradient, `[...]`.
-        rejected: log P of the other, averaged, carries the gradient, of the same shape.
+        rejected: log P of the other response, averaged over its tokens, carries the gradient, of the same shape.
         alpha: α, shape of the reward; 0 is SimPO.
         beta: β, scale of the reward, positive.
         margin: γ, by how much the preferred response should lead, in units of βr, not negative.
@@ -124,7 +124,7 @@ def alphapo_loss(
         `[...]`, nats, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, α not finite, β not positive, or a negative margin.
+        ValueError: an argument that is not floating point, mismatched shapes, α outside [-10, 10], β not positive, or γ negative.
 
     Example:
         >>> import jax.numpy as jnp
@@ -133,8 +133,8 @@ def alphapo_loss(
         0.6931
 
     Source:
-        AlphaPO, arXiv:2501.03884, Eq. 4, as in the trainer that its authors wrote for TRL. The defaults are those for Mistral
-        Instruct: that trainer's parameter is γ/β, so the 0.1 of the paper's Table 3 is γ = 0.1 β = 0.25.
+        AlphaPO, arXiv:2501.03884, Eq. 4, as in the trainer that its authors wrote for TRL. The defaults are their values for
+        Mistral Instruct; that trainer's parameter is γ/β, so the 0.1 in the paper's Table 3 means γ = 0.1 β = 0.25.
     """
     check_floating(chosen=chosen, rejected=rejected)
     check_same_shape(chosen=chosen, rejected=rejected)
@@ -149,7 +149,7 @@ def log_odds(mean_logp: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
 
         log odds(y|x) = log(P / (1 - P)) = log P - log(1 - exp(log P))        log P = (1/|y|) log π(y|x)
 
-    Certainty has infinite odds, so log P is capped at -ε, the spacing of floating-point numbers below 1; there the gradient is 0.
+    At P = 1 the odds are infinite, so log P is capped at -ε, where ε is the machine epsilon; above the cap the gradient is 0.
 
     Args:
         mean_logp: log P, the response's log-probability averaged over its tokens, nats per token, not positive, `[...]`.
@@ -158,7 +158,7 @@ def log_odds(mean_logp: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         `[...]`, nats; 0 where P = 1/2.
 
     Raises:
-        ValueError: not floating point.
+        ValueError: `mean_logp` is not floating point.
 
     Example:
         >>> import jax.numpy as jnp
@@ -174,7 +174,7 @@ def log_odds(mean_logp: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
 
 
 def odds_ratio_loss(chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"]) -> Float[Array, "*pairs"]:
-    """Negative log-likelihood of a preference, if the reward is the log-odds.
+    """Negative log-likelihood of a preference, with the log-odds as the reward.
 
     ::
 
@@ -182,13 +182,13 @@ def odds_ratio_loss(chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pai
 
     Args:
         chosen: log P of the preferred response, averaged over its tokens, nats per token, carries the gradient, `[...]`.
-        rejected: log P of the other, averaged, carries the gradient, of the same shape.
+        rejected: log P of the other response, averaged over its tokens, carries the gradient, of the same shape.
 
     Returns:
-        `[...]`, nats; log 2 if both are equally likely.
+        `[...]`, nats; log 2 if both responses are equally likely.
 
     Raises:
-        ValueError: not floating point, or mismatched shapes.
+        ValueError: an argument that is not floating point, or mismatched shapes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -207,7 +207,7 @@ def odds_ratio_loss(chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pai
 def orpo_loss(
     chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"], *, coefficient: Number = 0.1
 ) -> Float[Array, "*pairs"]:
-    """Imitation of the preferred response, plus a penalty on the odds of the other.
+    """Negative log-likelihood of the preferred response, plus the odds-ratio loss as a penalty.
 
     ::
 
@@ -215,14 +215,14 @@ def orpo_loss(
 
     Args:
         chosen: log P of the preferred response, averaged over its tokens, nats per token, carries the gradient, `[...]`.
-        rejected: log P of the other, averaged, carries the gradient, of the same shape.
+        rejected: log P of the other response, averaged over its tokens, carries the gradient, of the same shape.
         coefficient: λ, weight of the penalty, not negative.
 
     Returns:
         `[...]`, nats, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or a negative coefficient.
+        ValueError: an argument that is not floating point, mismatched shapes, or a negative coefficient.
 
     Example:
         >>> import jax.numpy as jnp
@@ -242,7 +242,7 @@ def orpo_loss(
 def cpo_loss(
     chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"], *, beta: Number = 0.1, coefficient: Number = 1.0
 ) -> Float[Array, "*pairs"]:
-    """DPO with a uniform reference, plus imitation of the preferred response.
+    """DPO's loss with a uniform reference, plus the negative log-likelihood of the preferred response.
 
     ::
 
@@ -250,15 +250,15 @@ def cpo_loss(
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
-        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        rejected: log π(y_l|x) of the other response, summed over its tokens, carries the gradient, of the same shape.
         beta: β, scale of the reward, positive.
-        coefficient: λ, weight of the imitation, not negative; the paper's is 1.
+        coefficient: λ, weight of the imitation term, not negative; 1 in the paper.
 
     Returns:
         `[...]`, nats, to be minimized as a mean over the pairs.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, β not positive, or a negative coefficient.
+        ValueError: an argument that is not floating point, mismatched shapes, β not positive, or a negative coefficient.
 
     Example:
         >>> import jax.numpy as jnp
@@ -285,30 +285,30 @@ def tpo_loss(
     margin: Number = 0.0,
     coefficient: Number = 1.0,
 ) -> Float[Array, "*pairs"]:
-    """Preference between two responses, plus imitation of a third one that is better than both.
+    """Preference loss on two responses, plus imitation of a third response that is better than both.
 
     ::
 
         L = -log σ(β log π(y_w|x) - β log π(y_l|x) - γ) - α (1/|y_g|) log π(y_g|x)
 
-    The imitation takes the place of supervised training before the preferences; its response differs from the preferred one, so
-    neither term raises or lowers the probability that the other compares.
+    The imitation term replaces supervised training before preference training. Its gold response is not part of the pair, so
+    neither term acts directly on a log-probability in the other.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, or averaged in TPO-L, nats, carries the gradient,
             `[...]`.
-        rejected: log π(y_l|x) of the other, likewise, of the same shape.
-        gold: (1/|y_g|) log π(y_g|x) of the third response, averaged over its tokens, nats per token, carries the gradient, of the
-            same shape.
+        rejected: log π(y_l|x) of the other response, likewise, of the same shape.
+        gold: (1/|y_g|) log π(y_g|x) of the third, gold response, averaged over its tokens, nats per token, carries the gradient, of
+            the same shape.
         beta: β, scale of the reward, positive.
         margin: γ, by how much the preferred response should lead, in units of the reward, not negative; 0 in TPO.
-        coefficient: α, weight of the imitation, not negative.
+        coefficient: α, weight of the imitation term, not negative.
 
     Returns:
         `[...]`, nats, to be minimized as a mean over the triples.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, β not positive, or a negative margin or coefficient.
+        ValueError: an argument that is not floating point, mismatched shapes, β not positive, or a negative margin or coefficient.
 
     Example:
         >>> import jax.numpy as jnp
@@ -317,9 +317,9 @@ def tpo_loss(
         1.6931
 
     Source:
-        TPO, arXiv:2405.16681, its preference term with the reward β log π and α times the negative log-likelihood of the gold
-        response, which its authors' code (sahsaeedi/triple-preference-optimization, `TPOTrainer`) and TRL average over tokens; a
-        margin and averaged log-probabilities are its TPO-L. β = 0.01 and α = 1 are its authors' values for base models.
+        TPO, arXiv:2405.16681, its preference term with the reward β log π, plus α times the negative log-likelihood of the
+        gold response, which its authors' code (sahsaeedi/triple-preference-optimization, `TPOTrainer`) and TRL average over
+        tokens. TPO-L adds a margin and averages log-probabilities. β = 0.01 and α = 1 are its authors' values for base models.
     """
     check_floating(gold=gold)
     check_same_shape(chosen=chosen, gold=gold)

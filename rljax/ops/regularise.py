@@ -30,7 +30,7 @@ def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float
 
         w_it = c_i m_it / Σ_jτ c_j m_jτ
 
-    With `negative_log_likelihood`, `sum(w * nll)` is the positive-example language-model loss.
+    With nll from `negative_log_likelihood`, `sum(w * nll)` is the positive-example language-model loss.
 
     Args:
         correct: c, whether each response is correct, bool, `[...]`.
@@ -59,7 +59,7 @@ def positive_example_weights(correct: Bool[Array, "*rows"], mask: Mask) -> Float
 
 
 def negative_log_likelihood(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Language-model loss of each token.
+    """Negative log-likelihood of each token: the language-model loss.
 
     ::
 
@@ -89,10 +89,10 @@ def negative_log_likelihood(logp: Float[Array, "*rows T"], mask: Mask) -> Float[
 
 @in_float32
 def dynamic_fine_tuning_loss(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Language-model loss of each token, weighted by the probability that the policy gives it.
+    """Language-model loss of each token, weighted by the token's probability under the policy.
 
-    The gradient of the plain loss is ∇π/π, which is largest where the policy finds a token least likely; here it is ∇π. So a
-    token that contradicts what the policy knows changes it little.
+    The plain loss has the gradient -∇π/π, which is largest for the tokens that the policy finds least likely. Here the gradient
+    is -∇π, so a token that contradicts the policy's knowledge changes the policy little.
 
     ::
 
@@ -139,7 +139,7 @@ def fisher_anchor(
     *,
     coefficient: Number,
 ) -> Float[Array, ""]:
-    """Quadratic penalty for leaving the parameters of an earlier task, weighted by their Fisher information (EWC).
+    """Quadratic penalty for moving away from an earlier task's parameters, weighted by their Fisher information (EWC).
 
     ::
 
@@ -167,7 +167,7 @@ def fisher_anchor(
         2.0
 
     Source:
-        Kirkpatrick et al., arXiv:1612.00796, Eq. 3; the Ω left open by Algorithm 10 of the design document.
+        Kirkpatrick et al., arXiv:1612.00796, Eq. 3; the Ω that Algorithm 10 of the design document leaves open.
     """
     _check_trees(params=params, anchor_params=anchor_params, fisher=fisher)
     check_nonnegative(coefficient=coefficient)
@@ -177,11 +177,11 @@ def fisher_anchor(
 
     dtype = common_dtype(jnp.zeros((), jnp.float32), *jax.tree.leaves((params, anchor_params, fisher)))
 
-    def pull(theta: Array, anchor: Array, stiffness: Array) -> Array:
-        return (stiffness.astype(dtype) * jnp.square(theta.astype(dtype) - anchor.astype(dtype))).sum()
+    def penalty(theta: Array, anchor: Array, information: Array) -> Array:
+        return (information.astype(dtype) * jnp.square(theta.astype(dtype) - anchor.astype(dtype))).sum()
 
-    pulls = jax.tree.leaves(jax.tree.map(pull, params, anchor_params, fisher))
-    return 0.5 * coefficient * jnp.stack(pulls).sum()
+    penalties = jax.tree.leaves(jax.tree.map(penalty, params, anchor_params, fisher))
+    return 0.5 * coefficient * jnp.stack(penalties).sum()
 
 
 @in_float32
@@ -193,7 +193,7 @@ def diagonal_fisher(per_example_gradients: FloatTree) -> FloatTree:
         F_i = (1/N) Σ_n (∂ log p(y_n | x_n) / ∂θ_i)²
 
     If y is sampled from the model, this estimates the Fisher information; if y comes from the data, the "empirical Fisher".
-    Each example's gradient is squared *before* the mean: squaring the batch's gradient gives a different number.
+    Each example's gradient is squared *before* the mean: squaring the batch's gradient gives a different result.
 
     Args:
         per_example_gradients: a pytree of `[N, ...]`, with the N examples on the first axis (`jax.vmap` of `jax.grad`).
@@ -226,4 +226,4 @@ SUPERVISED_LOSSES: Mapping[str | None, Callable[..., Array]] = {
     None: negative_log_likelihood,
     "dft": dynamic_fine_tuning_loss,
 }
-"""Value of `--warm-start-loss` -> loss of each token of a demonstration, as a function of log-probabilities and mask."""
+"""Value of `--warm-start-loss` -> per-token loss on demonstrations, a function of log-probabilities and mask."""

@@ -1,6 +1,6 @@
 """Choosing which prompts to train on, from the rewards of their responses.
 
-Rewards are `[..., P, G]`; a function of a group returns one value per prompt, `[..., P]`. Nothing here carries a gradient.
+Rewards are `[..., P, G]`; a function that reduces groups returns one value per prompt, `[..., P]`. Nothing here carries a gradient.
 """
 
 import jax.numpy as jnp
@@ -18,11 +18,11 @@ from rljax.ops.masked import group_members
 
 
 def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Bool[Array, "*P"]:
-    """Groups whose responses differ in reward, which dynamic sampling keeps.
+    """Whether the rewards within each group differ; dynamic sampling keeps only such groups.
 
-    The paper counts correct responses. For rewards with two values that is the same as "not all identical", which also
-    covers graded rewards; equality is exact. Pass the outcomes before any length shaping; otherwise a group in which every
-    response is wrong is kept because its responses differ in length.
+    The paper counts correct responses. For two-valued rewards its condition is equivalent to "not all identical", which is used
+    here because it also covers graded rewards; the comparison is exact. Pass rewards without any length shaping; otherwise a
+    group in which every response is wrong is kept because its responses differ in length.
 
     ::
 
@@ -37,7 +37,7 @@ def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = No
         group, so that the fault shows in the loss instead of disappearing.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -55,7 +55,7 @@ def has_mixed_outcomes(rewards: Float[Array, "*P G"], *, valid: Mask | None = No
 
 @in_float32
 def pass_rate(rewards: Float[Array, "*P G"], *, threshold: Number = 0.0, valid: Mask | None = None) -> Float[Array, "*P"]:
-    """Fraction of the responses of a prompt that are correct.
+    """Fraction of a prompt's responses that are correct.
 
     ::
 
@@ -70,7 +70,7 @@ def pass_rate(rewards: Float[Array, "*P G"], *, threshold: Number = 0.0, valid: 
         `[...]`, in [0, 1]; 0 for a group without a valid response.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `valid` of a different shape, or `threshold` NaN.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, `valid` of a different shape, or `threshold` NaN.
 
     Example:
         >>> import jax.numpy as jnp
@@ -90,7 +90,7 @@ def pass_rate(rewards: Float[Array, "*P G"], *, threshold: Number = 0.0, valid: 
 def in_difficulty_window(
     rewards: Float[Array, "*P G"], *, low: Number, high: Number, threshold: Number = 0.0, valid: Mask | None = None
 ) -> Bool[Array, "*P"]:
-    """Prompts that are neither too hard nor too easy for the current policy.
+    """Whether each prompt is neither too hard nor too easy for the current policy.
 
     ::
 
@@ -108,8 +108,8 @@ def in_difficulty_window(
         bool, `[...]`; False for a group with fewer than 2 valid responses.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, `valid` of a different shape, a window not inside
-            [0, 1], or `threshold` NaN.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, `valid` of a different shape, a window not
+            inside [0, 1], or `threshold` NaN.
 
     Example:
         >>> import jax.numpy as jnp
@@ -129,11 +129,11 @@ def in_difficulty_window(
 
 @in_float32
 def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Float[Array, "..."]:
-    """KL divergence of the initial policy from the optimum of KL-regularized RL, for rewards of 0 and 1.
+    """KL divergence of the initial policy from the optimal policy of KL-regularized RL, for rewards of 0 and 1.
 
-    The optimum is π*(y) = π_init(y) e^{r(y)/β} / Z. If the correct responses have total mass p, the divergence is exact. It is 0 at
-    p = 0 and p = 1, where nothing can be learned, and ½ p(1-p)/β² to second order in 1/β. Its maximum is at
-    p = β - 1/(e^{1/β} - 1), which is ½ only in the limit of large β; a smaller β favors harder prompts.
+    The optimal policy is π*(y) = π_init(y) e^{r(y)/β} / Z. The formula is exact if p is the total probability of correct responses.
+    The divergence is 0 at p = 0 and p = 1, where nothing can be learned, and ½ p(1-p)/β² to second order in 1/β. Its maximum is
+    at p = β - 1/(e^{1/β} - 1), which is ½ only in the limit of large β; a smaller β favors harder prompts.
 
     ::
 
@@ -155,8 +155,8 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
         [0.0, 0.434, 0.0]
 
     Source:
-        Arithmetic, from the optimum above for a binary reward. Bae et al., arXiv:2504.03380, bound the divergence from below by
-        the variance of the pass rate; they make no claim about where its maximum is.
+        Arithmetic, from the optimal policy above for a binary reward. Bae et al., arXiv:2504.03380, bound the divergence from below
+        by the variance of the pass rate; they make no claim about where the divergence has its maximum.
     """
     check_floating(pass_rate=pass_rate)
     check_between(0.0, 1.0, pass_rate=pass_rate)
@@ -164,9 +164,9 @@ def rl_kl_from_pass_rate(pass_rate: Float[Array, "..."], *, beta: Number) -> Flo
     certain = (pass_rate <= 0) | (pass_rate >= 1)
     p = jnp.where(certain, 0.5, pass_rate)
     gain = jnp.asarray(1.0 / beta, p.dtype)
-    often = p > 0.5
-    rarer = jnp.where(often, 1 - p, p)
-    divergence = jnp.where(often, _kl_if_often_right(rarer, gain), _kl_if_often_wrong(rarer, gain))
+    often_right = p > 0.5
+    rarer_rate = jnp.where(often_right, 1 - p, p)
+    divergence = jnp.where(often_right, _kl_if_often_right(rarer_rate, gain), _kl_if_often_wrong(rarer_rate, gain))
     # The exact forms are differences of numbers near p/beta; for a large beta only rounding error would remain.
     limit = float(jnp.finfo(p.dtype).eps) ** (1 / 7)
     by_cumulants = _kl_by_cumulants(p, jnp.minimum(gain, limit))
@@ -182,12 +182,12 @@ def _kl_if_often_wrong(p: Float[Array, "..."], gain: Float[Array, ""]) -> Float[
 
 
 def _kl_if_often_right(q: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:
-    """The same in terms of q = 1 - p, the share of wrong responses: (log Z - g) + q g, where log Z - g = log(1 - q + q e^-g)."""
+    """The same in terms of q = 1 - p, the rate of wrong responses: (log Z - g) + q g, where log Z - g = log(1 - q + q e^-g)."""
     return jnp.log1p(q * jnp.expm1(-gain)) + q * gain
 
 
 def _kl_by_cumulants(p: Float[Array, "..."], gain: Float[Array, ""]) -> Float[Array, "..."]:
-    """The same for a small g, as the series Σ_n κ_n g^n / n! over the second to sixth cumulants κ_n of a 0/1 reward."""
+    """The same divergence for small g, as the series Σ_n κ_n g^n / n! over the second to sixth cumulants κ_n of a 0/1 reward."""
     variance, skew = p * (1 - p), 1 - 2 * p
     third, fourth = skew / 3, (1 - 6 * variance) / 12
     fifth, sixth = skew * (1 - 12 * variance) / 60, (1 - 30 * variance + 120 * jnp.square(variance)) / 360

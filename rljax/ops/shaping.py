@@ -1,4 +1,4 @@
-"""Shaped rewards: bonuses and penalties on a response's reward, before it is compared with others.
+"""Shaped rewards: bonuses and penalties added to a response's reward, before responses are compared.
 
 Lengths are counted in tokens, never in characters. Nothing here carries a gradient to the policy.
 """
@@ -24,7 +24,7 @@ from rljax.ops.arrays import (
 
 
 def rule_reward(correct: Bool[Array, "..."]) -> Float[Array, "..."]:
-    """A rule's verdict as a reward.
+    """Reward of a rule: 1 for a correct response, -1 for any other.
 
     ::
 
@@ -96,13 +96,13 @@ def weighted_composite(parts: Mapping[str, Float[Array, "..."]], weights: Mappin
 
     Args:
         parts: rewards R_k by name, all of the same shape.
-        weights: w_k by the same names, of either sign.
+        weights: weights w_k by the same names, of either sign.
 
     Returns:
         the shape of one part.
 
     Raises:
-        ValueError: no part, a name that only one of the two has, integer rewards, or mismatched shapes.
+        ValueError: no part, a name in only one of the two mappings, integer rewards, or mismatched shapes.
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,7 +1,7 @@
 """Surrogate objectives: per token, unreduced, to be **maximized**.
 
 Each takes a log-ratio (see `rljax.ops.ratio`) and an advantage, both `[..., T]`, and returns `[..., T]`. The advantage is
-data and must be finite; token weights are in `rljax.ops.weights`.
+data and must be finite. Token weights are in `rljax.ops.weights`.
 """
 
 import jax
@@ -37,7 +37,7 @@ def _check_above_one(**numbers: Number) -> None:
 
 
 def _as_printed(log_ratio: Array, advantage: Array, *, low: Number, high: Number) -> Array:  # pyright: ignore[reportUnusedFunction]
-    """PPO's clip as the paper prints it, for reading: a test shows that `clipped` equals it wherever `exp` does not overflow."""
+    """PPO's clip as printed in the paper, for readers: a test shows that `clipped` equals it wherever `exp` does not overflow."""
     ratio = jnp.exp(log_ratio)
     return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - low, 1 + high) * advantage)
 
@@ -47,14 +47,14 @@ def _pessimistic(
 ) -> Float[Array, "*rows T"]:
     """The ratio times the advantage, with the ratio capped at `1 + high` if A >= 0 and kept in [1 - low, cap] if A < 0.
 
-    The ratio is clamped *before* `exp`: a ratio beyond the float range that is clipped anyway then has gradient 0, not 0 × ∞. At
-    the bound itself the gradient still flows, so that on-policy it is A even if one side of the range is 0.
+    The log-ratio is clamped *before* `exp`, so that a clipped ratio beyond the float range has gradient 0, not 0 × ∞. At the
+    bound itself the gradient still flows, so the on-policy gradient is A even if `low` or `high` is 0.
     """
     negative = advantage < 0
     floor = jnp.where(negative, jnp.log1p(-low), -jnp.inf)
     ceiling = jnp.where(negative, jnp.log(cap), jnp.log1p(high))
-    held = jnp.where(log_ratio > ceiling, ceiling, jnp.where(log_ratio < floor, floor, log_ratio))
-    return jnp.exp(held) * advantage
+    clamped = jnp.where(log_ratio > ceiling, ceiling, jnp.where(log_ratio < floor, floor, log_ratio))
+    return jnp.exp(clamped) * advantage
 
 
 @in_float32
@@ -86,7 +86,7 @@ def clipped(
 
     Source:
         PPO, arXiv:1707.06347, Eq. 7; separate bounds: DAPO, arXiv:2503.14476, Eq. 8; Eqs. 9 and 24 of the design
-        document. The document's Eq. 26 has another form for A <= 0, under which, with its Eq. 29, the low side never clips.
+        document. The document's Eq. 26 has another form for A <= 0: combined with its Eq. 29, it never clips the low side.
     """
     _check_clip(log_ratio, advantage, low=low, high=high)
     return _pessimistic(log_ratio, advantage, low=low, high=high, cap=jnp.inf)
@@ -104,7 +104,7 @@ def dual_clipped(
     """PPO's clip, plus a bound on the objective of tokens with a negative advantage.
 
     Without this bound, the objective of a token with A < 0 is unbounded when its ratio explodes. Clipping the ratio from above by δ
-    before PPO's `min` (a "two-sided" clip) is the same for δ = c >= 1 + high.
+    before PPO's `min` (a "two-sided" clip) gives the same result for δ = c >= 1 + high.
 
     ::
 
@@ -177,7 +177,7 @@ def cispo(
 ) -> Float[Array, "*rows T"]:
     """REINFORCE with a clipped importance weight: no token ever loses its gradient.
 
-    The paper has log π in place of log ρ. Since log π_old is data, this shifts the value by a constant and keeps the gradient.
+    The paper has log π instead of log ρ. Since log π_old is data, this shifts the value by a constant and keeps the gradient.
 
     ::
 
@@ -186,8 +186,8 @@ def cispo(
     Args:
         log_ratio: log ρ, `[..., T]`, nats.
         advantage: A, `[..., T]`.
-        low: how far below 1 the weight may fall, in [0, 1]. The paper sets no bound on that side, which is the same as 1.
-        high: how far above 1 the weight may rise, not negative. The paper tunes it and gives no number.
+        low: how far below 1 the weight may fall, in [0, 1]. The paper sets no lower bound, which is the same as low = 1.
+        high: how far above 1 the weight may rise, not negative. The paper tunes this bound and gives no value.
 
     Returns:
         `[..., T]`, to be maximized; only its gradient is meaningful.
@@ -220,7 +220,7 @@ def sapo(
 ) -> Float[Array, "*rows T"]:
     """A soft gate instead of a clip: the gradient fades on both sides of ρ = 1 and never stops abruptly.
 
-    On-policy the gradient with respect to log ρ is A, whatever τ.
+    On-policy the gradient with respect to log ρ is A for every τ.
 
     ::
 
@@ -233,7 +233,7 @@ def sapo(
         tau_negative: how fast the gate closes for A <= 0, positive; in the paper it is the larger of the two.
 
     Returns:
-        `[..., T]`, in the advantage's unit, to be maximized. At ρ = 1 it is 2A/τ, not A.
+        `[..., T]`, in the advantage's unit, to be maximized. The value at ρ = 1 is 2A/τ, not A.
 
     Raises:
         ValueError: the shapes differ, an argument is not floating point, a temperature is not positive.
@@ -249,7 +249,7 @@ def sapo(
     check_floating(log_ratio=log_ratio, advantage=advantage)
     check_same_shape(log_ratio=log_ratio, advantage=advantage)
     check_positive(tau_positive=tau_positive, tau_negative=tau_negative)
-    # The gate closes long before the float range ends; an infinite ratio would have gradient 0 × ∞.
+    # The gate closes long before the float range ends, so this cap only prevents an infinite ratio, with its gradient 0 × ∞.
     ratio = jnp.exp(jnp.minimum(log_ratio, jnp.log(jnp.finfo(log_ratio.dtype).max) - 1))
     tau = jnp.where(advantage > 0, tau_positive, tau_negative)
     return jax.nn.sigmoid(tau * (ratio - 1)) * 4 / tau * advantage
@@ -260,8 +260,8 @@ def gmpo(
 ) -> Float[Array, "*rows T"]:
     """The geometric mean of a response's ratios, each clipped on its optimistic side in log space.
 
-    The paper has one A per response, constant over the row. With `weights.sequence_mean` the result is then its
-    (1/G) Σ_i; an A that varies is averaged over the row, and clipping uses each token's own sign.
+    The paper has one A per response. With such an A and `weights.sequence_mean`, the result is the paper's (1/G) Σ_i. An A that
+    varies within a response is averaged over its tokens, and each token's own sign decides how the token is clipped.
 
     ::
 
@@ -269,7 +269,7 @@ def gmpo(
 
     Args:
         log_ratio: *token* log-ratios log ρ, `[..., T]`, nats.
-        advantage: A, `[..., T]`, constant over the tokens of a row.
+        advantage: A, `[..., T]`, constant over the tokens of a response.
         mask: response tokens, bool or 0/1, `[..., T]`.
         clip: c, nats, not negative.
 
@@ -292,6 +292,6 @@ def gmpo(
     check_nonnegative(clip=clip)
     advantage = zero_outside(advantage, mask)
     sign = jnp.sign(advantage)
-    toward = sign * zero_outside(log_ratio, mask)
-    held = sign * jnp.where(toward > clip, clip, toward)
-    return advantage * jnp.exp(masked_mean(held, mask))[..., None]
+    signed = sign * zero_outside(log_ratio, mask)
+    clamped = sign * jnp.where(signed > clip, clip, signed)
+    return advantage * jnp.exp(masked_mean(clamped, mask))[..., None]

@@ -1,6 +1,6 @@
 """Choosing tokens of a batch by entropy or covariance: the ones to train on, to penalize, or to exclude from the gradient.
 
-These functions see all tokens of the batch: call them once, before the batch is split.
+These functions need all tokens of the batch: call them once, before splitting the batch.
 """
 
 import jax.numpy as jnp
@@ -10,30 +10,30 @@ from rljax.ops.arrays import Mask, Number, check_between, check_floating, check_
 from rljax.ops.masked import masked_centered, zero_outside
 
 
-def _rounded_count(number: Array, share: Number) -> Array:
-    """Number of entries in a share: rounded to the nearest integer, and at least 1."""
-    return jnp.maximum(jnp.round(number * share), 1).astype(jnp.int32)
+def _rounded_count(total: Array, share: Number) -> Array:
+    """The fraction `share` of a total, rounded to the nearest integer, and at least 1."""
+    return jnp.maximum(jnp.round(total * share), 1).astype(jnp.int32)
 
 
-def _floored_count(number: Array, share: Number) -> Array:
-    """Number of entries in a share: rounded down, and at least 1.
+def _floored_count(total: Array, share: Number) -> Array:
+    """The fraction `share` of a total, rounded down, and at least 1.
 
-    A product that is below an integer only because of rounding error counts as that integer.
+    A product that is below an integer only because of a rounding error counts as that integer.
     """
-    product = number * share
+    product = total * share
     rounding = 4 * float(jnp.finfo(product.dtype).eps)
     return jnp.maximum(jnp.floor(product * (1 + rounding)), 1).astype(jnp.int32)
 
 
 def _largest(x: Array, candidate: Bool[Array, "..."], wanted: Array) -> Bool[Array, "..."]:
-    """The `wanted` largest candidates, including ties with the smallest of these."""
+    """The `wanted` largest candidates, including ties with the smallest one selected."""
     flat = jnp.sort(jnp.where(candidate, x, -jnp.inf).reshape(-1))[::-1]
     return candidate & (x >= flat[wanted - 1])
 
 
 @in_float32
 def high_entropy_tokens(entropy: Float[Array, "*rows T"], mask: Mask, *, share: Number = 0.2) -> Bool[Array, "*rows T"]:
-    """Tokens with the highest entropy in the batch, where a response forks.
+    """Mask of the highest-entropy tokens in the batch, at which responses fork.
 
     ::
 
@@ -42,7 +42,7 @@ def high_entropy_tokens(entropy: Float[Array, "*rows T"], mask: Mask, *, share: 
     Args:
         entropy: H, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        share: ρ, 0.2 in the paper, in [0, 1]; at least one token is kept.
+        share: ρ, fraction of tokens to keep, in [0, 1]; 0.2 in the paper. At least one token is kept.
 
     Returns:
         bool, `[..., T]`, False outside the mask; ties with the last kept token are kept too.
@@ -82,7 +82,7 @@ def only_high_entropy(
         advantage: A, `[..., T]`.
         entropy: H, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        share: ρ, 0.2 in the paper, in [0, 1].
+        share: ρ, fraction of tokens to keep, in [0, 1]; 0.2 in the paper.
 
     Returns:
         `[..., T]`, in the advantage's unit; 0 outside the mask. The other tokens still count in a token mean, as in the paper.
@@ -106,7 +106,7 @@ def only_high_entropy(
 def token_covariance(
     logp: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """A token's contribution to the covariance of log-probability and advantage; a positive covariance makes the entropy fall.
+    """Each token's contribution to the covariance of log-probability and advantage, which lowers the entropy if positive.
 
     ::
 
@@ -141,21 +141,21 @@ def token_covariance(
 
 @in_float32
 def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Number) -> Bool[Array, "*rows T"]:
-    """Tokens with the highest covariance in the batch, on which KL-Cov puts a KL penalty towards the sampling policy.
+    """Mask of the tokens with the highest covariance in the batch, on which KL-Cov puts a KL penalty.
 
-    Its authors' code adds the penalty β |log ρ_it| (β = 1) to these tokens' loss, and does not clip their ratio.
+    The penalty, β |log ρ_it| (β = 1) in its authors' code, pulls towards the sampling policy; these tokens' ratio is not clipped.
 
     ::
 
-        penalized = rank(Cov_it) ≤ ⌊share · n⌋        of the batch's n tokens
+        penalized = rank(Cov_it) ≤ ⌊share · n⌋        among the batch's n tokens
 
     Args:
         covariance: from `token_covariance`, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        share: k, in [0, 1]; 2e-4 is the default of verl. At least one token is taken.
+        share: k, fraction of tokens to select, in [0, 1]; verl's default is 2e-4. At least one token is selected.
 
     Returns:
-        bool, `[..., T]`, False outside the mask; ties with the last one are included.
+        bool, `[..., T]`, False outside the mask; ties with the last selected token are included.
 
     Raises:
         ValueError: the shapes differ, integer covariances, or `share` outside [0, 1].
@@ -188,7 +188,7 @@ def clip_cov_tokens(
     upper: Number,
     share: Number,
 ) -> Bool[Array, "*rows T"]:
-    """Random tokens among those of high covariance; Clip-Cov removes their gradient.
+    """Mask of tokens sampled from those with high covariance; Clip-Cov removes their gradient.
 
     ::
 
@@ -196,14 +196,14 @@ def clip_cov_tokens(
 
     Args:
         covariance: from `token_covariance`, `[..., T]`.
-        draw: u, one uniform number in [0, 1) per token, `[..., T]`.
+        draw: u, one uniform random number in [0, 1) per token, `[..., T]`.
         mask: response tokens that still have a gradient after PPO's clip, bool or 0/1, `[..., T]`.
-        lower: ω_low, not above `upper`; 1 is the default of verl.
-        upper: ω_high; 5 is the default of verl.
-        share: r, in [0, 1]; 2e-4 is the default of verl. At least one candidate is taken.
+        lower: ω_low, not above `upper`; verl's default is 1.
+        upper: ω_high; verl's default is 5.
+        share: r, fraction of the n tokens to select, in [0, 1]; verl's default is 2e-4. At least one candidate is selected.
 
     Returns:
-        bool, `[..., T]`, False outside the mask, and everywhere if no token is between the bounds.
+        bool, `[..., T]`, False outside the mask; False everywhere if no covariance is between the bounds.
 
     Raises:
         ValueError: the shapes differ, integer arrays, `share` outside [0, 1], or `lower` above `upper`.

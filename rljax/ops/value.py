@@ -1,6 +1,6 @@
 """Critic losses, and the explained variance.
 
-Losses are returned per token, to be **minimized** as `sum(weights * loss)`. For values as distributions: `rljax.ops.categorical`.
+Losses are per token, to be **minimized** as `sum(weights * loss)`. For distributional critics, see `rljax.ops.categorical`.
 """
 
 import jax.numpy as jnp
@@ -32,10 +32,10 @@ def value_loss(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"]
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, in the squared unit, to be minimized; 0 outside the mask.
+        `[..., T]`, in the values' unit squared, to be minimized; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or a malformed mask.
+        ValueError: an argument that is not floating point, mismatched shapes, or a malformed mask.
 
     Example:
         >>> import jax.numpy as jnp
@@ -43,7 +43,7 @@ def value_loss(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"]
         [2.0, 0.0]
 
     Source:
-        PPO, arXiv:1707.06347, Eq. 9 (L^VF, there without the half); line 5 of Algorithm 1 of
+        PPO, arXiv:1707.06347, Eq. 9 (L^VF, there without the factor ½); line 5 of Algorithm 1 of
         the design document.
     """
     check_floating(values=values, returns=returns)
@@ -60,7 +60,7 @@ def clipped_value_loss(
     *,
     clip: Number = 0.2,
 ) -> Float[Array, "*rows T"]:
-    """Half the squared error of the value, or of the value clipped around its value at sampling, whichever is larger.
+    """PPO's clipped critic loss: half the squared error of the value, or of the clipped value, whichever is larger.
 
     ::
 
@@ -73,13 +73,13 @@ def clipped_value_loss(
         old_values: V_old, the critic's values when the responses were sampled, `[..., T]`.
         returns: R_t, the target, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        clip: c in the value's unit, positive. No paper states it: 0.2 is OpenAI Baselines' and TRL's, 0.5 verl's.
+        clip: c, in the values' unit, positive. No paper states a value: OpenAI Baselines and TRL use 0.2, verl 0.5.
 
     Returns:
-        `[..., T]`, in the squared unit, to be minimized; 0 outside the mask; never below `value_loss`.
+        `[..., T]`, in the values' unit squared, to be minimized; 0 outside the mask; never below `value_loss`.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, a malformed mask, or `clip` not positive.
+        ValueError: an argument that is not floating point, mismatched shapes, a malformed mask, or `clip` not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -94,20 +94,20 @@ def clipped_value_loss(
     check_same_shape(values=values, old_values=old_values, returns=returns, mask=mask)
     check_positive(clip=clip)
     value, old, target = (zero_outside(x, mask) for x in (values, old_values, returns))
-    held = jnp.clip(value, old - clip, old + clip)
-    return 0.5 * jnp.maximum(jnp.square(value - target), jnp.square(held - target))
+    clipped = jnp.clip(value, old - clip, old + clip)
+    return 0.5 * jnp.maximum(jnp.square(value - target), jnp.square(clipped - target))
 
 
 def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*rows T"], mask: Mask) -> Float[Array, ""]:
-    """Share of the returns' variance that the critic explains, over all response tokens of the batch.
+    """Fraction of the returns' variance that the critic explains, over all response tokens of the batch.
 
     ::
 
         EV = 1 - Var[R - V] / Var[R]        and 0 where Var[R] = 0
 
-    1 is perfect, 0 is no better than a constant, below 0 is worse. A constant error goes unnoticed, because Var drops it.
-    If all returns are the same, nothing is left to explain, and EV is 0 rather than undefined, so that such a batch does not
-    satisfy a rule like "EV > 0.8".
+    1 is perfect, 0 is no better than a constant, below 0 is worse. A constant error goes unnoticed, because the
+    variance ignores it. If all returns are the same, there is nothing to explain; EV is then 0 rather than undefined, so that
+    such a batch does not satisfy a rule like "EV > 0.8".
 
     Args:
         values: V_t, `[..., T]`.
@@ -118,7 +118,7 @@ def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*
         One number, dimensionless, at most 1; 0 for a batch without tokens.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or a malformed mask.
+        ValueError: an argument that is not floating point, mismatched shapes, or a malformed mask.
 
     Example:
         >>> import jax.numpy as jnp
@@ -140,6 +140,6 @@ def explained_variance(values: Float[Array, "*rows T"], returns: Float[Array, "*
 
 
 def _masked_variance(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, ""]:
-    """Variance over the tokens in the mask of the full batch; exactly 0 if they are all the same."""
+    """Variance over all tokens in the batch's mask; exactly 0 if all their values are the same."""
     counts = mask.reshape(-1)
     return masked_mean(jnp.square(masked_centered(x.reshape(-1), counts)), counts)

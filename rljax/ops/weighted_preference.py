@@ -1,4 +1,4 @@
-"""Weighted preference optimization: pairs that the policy would itself generate count more."""
+"""Weighted preference optimization: pairs that the policy itself is likely to generate count more."""
 
 import math
 
@@ -12,14 +12,14 @@ from rljax.ops.direct_preference import dpo_loss
 
 @in_float32
 def wpo_weight(mean_logp: Float[Array, "*rows"], mean_log_expected: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-    """How likely the policy finds a response, relative to a response of its own: about 1 for one that it sampled.
+    """How likely a response is under the policy, relative to the policy's own samples, which have a weight of about 1.
 
     ::
 
         w(x, y) = exp((1/|y|) Σ_t log(π(y_t) / Σ_v π(v)²))
 
-    Σ_v π(v)² is the expected probability of a token sampled from the policy. Dividing by it keeps a response's weight from
-    depending on how certain the policy is about its prompt.
+    Σ_v π(v)² is the expected probability of a token sampled from the policy. Without this divisor, a response's weight would
+    depend on how certain the policy is about the prompt.
 
     Args:
         mean_logp: log π(y_t | x, y_<t), averaged over the response's tokens, nats per token, `[...]`.
@@ -65,10 +65,10 @@ def wpo_loss(
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
-        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        rejected: log π(y_l|x) of the other response, summed over its tokens, carries the gradient, of the same shape.
         ref_chosen: log π_ref(y_w|x), summed, of the same shape.
         ref_rejected: log π_ref(y_l|x), summed, of the same shape.
-        chosen_weight: w(x, y_w) under the current policy, see `wpo_weight`, of the same shape; a constant for the gradient.
+        chosen_weight: w(x, y_w) under the current policy, see `wpo_weight`, of the same shape; treated as a constant.
         rejected_weight: w(x, y_l), likewise.
         beta: β, strength of the pull towards the reference, positive.
         cap: C, largest weight of a pair, positive; infinite in the paper, 1 in its authors' code.

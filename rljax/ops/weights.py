@@ -1,7 +1,7 @@
 """Loss weights of tokens.
 
-Every weighting is computed once for a full optimizer batch, and every loss is `-sum(weights * surrogate)`. This is linear
-in the rows, so any split into micro-batches or devices adds up to the same number.
+Compute the weights once for the full optimizer batch; the loss is `-sum(weights * surrogate)`. This sum is linear in the rows,
+so the parts of a batch that is split into micro-batches or across devices add up to the same loss.
 """
 
 import jax.numpy as jnp
@@ -89,7 +89,7 @@ def sequence_mean(mask: Mask) -> Float[Array, "*rows T"]:
 
 
 def constant_length(mask: Mask, *, max_length: Number) -> Float[Array, "*rows T"]:
-    """Token sum divided by a constant, then the mean over responses: no bias by length.
+    """Token sum divided by a constant, then the mean over responses: no length bias.
 
     ::
 
@@ -140,8 +140,8 @@ def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
         [[0.5, 0.5], [0.5, 0.0]]
 
     Source:
-        RLOO, arXiv:2402.14740, Section 2.3, where a response is one action: log π(o_i) is the sum over its tokens. It equals
-        `constant_length` with a length of 1.
+        RLOO, arXiv:2402.14740, Section 2.3, where a response is one action: log π(o_i) is the sum over its tokens. The weights
+        equal those of `constant_length` with a length of 1.
     """
     tokens = _tokens(mask)
     return ratio_or_zero(tokens, _count_positive(tokens.sum(-1)))
@@ -150,7 +150,7 @@ def sequence_sum(mask: Mask) -> Float[Array, "*rows T"]:
 def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
     """Give every token of a group the same weight, and every group the same weight.
 
-    `token_mean` over the batch lets a prompt with long responses outweigh one with short ones; this does not.
+    With `token_mean` over the batch, a prompt with long responses outweighs one with short responses; here it does not.
 
     ::
 
@@ -163,7 +163,7 @@ def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
         `[..., P, G, T]`, sums to 1 over the batch; a group without tokens gets 0.
 
     Raises:
-        ValueError: fewer than two axes, an empty one among the last two, or anything other than 0 and 1.
+        ValueError: a mask with fewer than two axes, with an empty one among the last two, or with values other than 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -180,7 +180,7 @@ def token_mean_per_group(mask: Mask) -> Float[Array, "*P G T"]:
 
 
 def overlong_filter(mask: Mask, truncated: Bool[Array, "*rows"]) -> Mask:
-    """Leave truncated responses out of the loss: an unfinished response is not wrong yet.
+    """Leave truncated responses out of the loss: an unfinished response is not yet wrong.
 
     ::
 
@@ -191,7 +191,7 @@ def overlong_filter(mask: Mask, truncated: Bool[Array, "*rows"]) -> Mask:
         truncated: whether a response was cut off at the length limit, bool, `[...]`.
 
     Returns:
-        `[..., T]`, of the mask's dtype; apply it before any weighting, so that the weights of the others sum to 1.
+        `[..., T]`, of the mask's dtype; apply it before computing weights, so that the weights of the remaining responses sum to 1.
 
     Raises:
         ValueError: a malformed mask, `truncated` not boolean or not one per response.

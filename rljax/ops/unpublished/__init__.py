@@ -1,4 +1,4 @@
-"""Equations of a design document that are in no paper; each names the published estimator that does the same job, if any."""
+"""Equations from a design document that no paper contains; each names a published alternative, if there is one."""
 
 from rljax.lazy import lazy_names
 

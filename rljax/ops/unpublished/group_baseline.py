@@ -37,7 +37,7 @@ def weighted_centered(
 
         A_i = r_i - Σ_j w_j r_j / Σ_j w_j
 
-    A group of identical rewards gets exactly 0. Here Σ_i w_i A_i = 0, but in general Σ_i A_i is not 0.
+    A group of identical rewards gets exactly 0. Within a group Σ_i w_i A_i = 0, but in general Σ_i A_i is not 0.
 
     Args:
         rewards: one number per response, `[..., G]`.
@@ -49,7 +49,7 @@ def weighted_centered(
         `[..., G]`, in the rewards' unit; 0 for a group whose valid weights sum to 0, which has no baseline.
 
     Raises:
-        ValueError: integer or boolean rewards or weights, groups of fewer than 2, a negative weight of a valid response,
+        ValueError: integer or boolean rewards or weights, groups of fewer than 2 responses, a negative weight of a valid response,
             or `weights` or `valid` of a different shape.
 
     Example:
@@ -68,13 +68,13 @@ def weighted_centered(
     used = jnp.where(member, weights, 0.0)
     check_nonnegative(weights=used)
     centered = masked_centered(rewards, member)
-    drift = ratio_or_zero((used * centered).sum(-1, keepdims=True), used.sum(-1, keepdims=True))
-    return jnp.where(member & used.any(-1, keepdims=True), centered - drift, 0.0)
+    shift = ratio_or_zero((used * centered).sum(-1, keepdims=True), used.sum(-1, keepdims=True))
+    return jnp.where(member & used.any(-1, keepdims=True), centered - shift, 0.0)
 
 
 @in_float32
 def length_quality(lengths: Lengths) -> Float[Array, "..."]:
-    """Quality weight that falls with a response's length.
+    """Quality weight that decreases with a response's length.
 
     ::
 
@@ -108,15 +108,15 @@ def confidence_quality(logp: Float[Array, "*rows T"], mask: Mask) -> Float[Array
     """Quality weight: the policy's probability of a response, as a geometric mean over its tokens.
 
     The document writes π(y_j|x). A product over a thousand tokens underflows to 0 in every precision, which leaves a
-    group without a baseline, and even in exact arithmetic the shortest response would take all the weight. The geometric
-    mean over tokens keeps the order by confidence and does not depend on length.
+    group without a baseline; even in exact arithmetic, the shortest response would take almost all the weight. The geometric
+    mean over tokens still measures confidence, and it does not depend on length.
 
     ::
 
         q_j = π(y_j | x)^{1/|y_j|} = exp( (1/|y_j|) Σ_t log π(y_jt | x, y_j,<t) )
 
     Args:
-        logp: log-probabilities of the sampling policy, `[..., T]`, nats. They are data: this function does not stop gradients.
+        logp: log-probabilities of the sampling policy, `[..., T]`, nats. Pass them as data: this function does not stop gradients.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -148,16 +148,16 @@ def reliability_quality(
 ) -> Float[Array, "*P G"]:
     """Quality weight: the inverse variance of repeated scores of a response.
 
-    The document asks for confidence(R) and does not define it; this is our interpretation. Averages of quantities with unequal
-    noise have the least variance when each is weighted by its inverse variance.
+    The document asks for confidence(R) and does not define it; this is our interpretation. An average of quantities
+    with unequal noise has the least variance if each quantity is weighted by its inverse variance.
 
     ::
 
         q_j = 1 / (s² + Var_k(R_k(x, y_j)))        Var over K raters, with K - 1 in the denominator
 
     Args:
-        scores: K rewards of the same response, from several raters, or several samples from one, `[..., G, K]`, K ≥ 2.
-        floor: s², the variance that remains if all K agree, in the rewards' unit squared; positive. A large floor makes
+        scores: K rewards of the same response, from several raters or from several samples of one rater, `[..., G, K]`, K ≥ 2.
+        floor: s², the variance that remains if all K scores agree, in the rewards' unit squared; positive. A large floor makes
             all weights equal; with a small one, a response on which raters agree by chance dominates the baseline.
         valid: which scores exist, bool or 0/1, `[..., G, K]`; None: all of them.
 
@@ -185,16 +185,16 @@ def reliability_quality(
         valid = jnp.ones_like(scores, bool)
     check_mask(valid=valid)
     check_same_shape(scores=scores, valid=valid)
-    number = valid.astype(bool).sum(-1)
-    variance = jnp.square(masked_centered(scores, valid)).sum(-1) / jnp.maximum(number - 1, 1).astype(scores.dtype)
-    return jnp.where(number >= 2, 1.0 / (floor + variance), 0.0)
+    count = valid.astype(bool).sum(-1)
+    variance = jnp.square(masked_centered(scores, valid)).sum(-1) / jnp.maximum(count - 1, 1).astype(scores.dtype)
+    return jnp.where(count >= 2, 1.0 / (floor + variance), 0.0)
 
 
 @in_float32
 def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Rank of a response in its group; ties get the mean of their ranks.
+    """Centered and scaled rank of a response in its group; ties get the mean of their ranks.
 
-    Neither an increasing transformation of the rewards nor the size of an outlier changes it.
+    An increasing transformation of the rewards does not change the result, and neither does the size of an outlier.
 
     ::
 
@@ -205,10 +205,10 @@ def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> F
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
-        `[..., G]`, dimensionless, in [-(1 - 1/G), 1 - 1/G]; each group sums to 0, identical rewards get exactly 0.
+        `[..., G]`, dimensionless, in [-(1 - 1/G), 1 - 1/G]; each group sums to 0, and identical rewards get exactly 0.
 
     Raises:
-        ValueError: integer or boolean rewards, groups of fewer than 2, or `valid` of a different shape.
+        ValueError: integer or boolean rewards, groups of fewer than 2 responses, or `valid` of a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -216,8 +216,8 @@ def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> F
         [[0.75, 0.0, 0.0, -0.75]]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 40, which does not say how to rank ties; averaging them makes
-        the sum 0. Published alternative: `rljax.ops.group.group_normalized`.
+        unpublished: from a design document, not a paper; its Eq. 40, which does not say how to rank ties; averaging their
+        ranks makes the sum 0. Published alternative: `rljax.ops.group.group_normalized`.
     """
     member = group_members(rewards, valid)
     pair = member[..., :, None] & member[..., None, :]
@@ -231,7 +231,7 @@ def rank_based(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> F
 def _centered_by_type(
     rewards: Float[Array, "P G"], types: Int[Array, "P"], member: Bool[Array, "P G"]
 ) -> Float[Array, "P G"]:
-    """Reward minus the mean of its type, computed from the type's lowest reward as in `masked_centered`, so that 0 is exact."""
+    """Reward minus the mean of its type, computed from the type's lowest reward so that equal rewards give exactly 0."""
     same = types[:, None] == types[None, :]
     lowest = jnp.where(member, rewards, jnp.inf).min(1)
     lowest = jnp.where(same, lowest[None, :], jnp.inf).min(1, keepdims=True)
@@ -250,9 +250,9 @@ def hierarchical(
     local_weight: Number = 0.7,
     valid: Mask | None = None,
 ) -> Float[Array, "*P G"]:
-    """Reward minus the mean of its problem type, mixed with reward minus the mean of the full batch.
+    """Reward minus the mean over its problem type, mixed with reward minus the mean over the full batch.
 
-    A problem type spans prompts; if every prompt has its own type, the local part is `group_centered`.
+    A problem type can span several prompts; if every prompt has its own type, the local term is `group_centered`.
 
     ::
 
@@ -260,17 +260,17 @@ def hierarchical(
         A_i^local  = r_i - mean{ r_j : type(j) = type(i) }        A_i^global = r_i - mean{ r_j : all j }
 
     Args:
-        rewards: one number per response, `[..., G]`; the batch is all of them.
-        types: problem type of a prompt, `[...]`, any integers.
+        rewards: one number per response, `[..., G]`; the batch contains all of them.
+        types: problem type of each prompt, `[...]`, any integers.
         local_weight: α, in [0, 1]; 0.7 in the document, whose range is [0.5, 0.9].
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
-        `[..., G]`, in the rewards' unit; sums to 0 over the batch. Each part is exactly 0 if its rewards are identical
-        or fewer than 2.
+        `[..., G]`, in the rewards' unit; sums to 0 over the batch. Each of the two terms is exactly 0 if all
+        rewards that it averages are identical, or if there are fewer than 2.
 
     Raises:
-        ValueError: integer rewards, groups of fewer than 2, types that are not integers or not one per prompt, or
+        ValueError: integer rewards, groups of fewer than 2 responses, types that are not integers or not one per prompt, or
             `local_weight` outside [0, 1].
 
     Example:
@@ -287,7 +287,7 @@ def hierarchical(
     check_integer(types=types)
     check_one_per_row(rewards=rewards, types=types)
     check_between(0.0, 1.0, local_weight=local_weight)
-    flat, counts = rewards.reshape(-1, rewards.shape[-1]), member.reshape(-1, rewards.shape[-1])
-    local = _centered_by_type(flat, types.reshape(-1), counts)
-    overall = masked_centered(flat.reshape(-1), counts.reshape(-1)).reshape(flat.shape)
+    flat, flat_member = rewards.reshape(-1, rewards.shape[-1]), member.reshape(-1, rewards.shape[-1])
+    local = _centered_by_type(flat, types.reshape(-1), flat_member)
+    overall = masked_centered(flat.reshape(-1), flat_member.reshape(-1)).reshape(flat.shape)
     return (local_weight * local + (1 - local_weight) * overall).reshape(rewards.shape)

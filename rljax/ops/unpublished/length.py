@@ -1,4 +1,4 @@
-"""Lengths in tokens: penalties and weights by length, group sizes, and length bins of a dataset."""
+"""Functions of lengths in tokens: penalties, loss weights, group sizes, and the length bins of a dataset."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -28,7 +28,7 @@ def adaptive_length_penalty(
 ) -> Float[Array, "..."]:
     """Length penalty: logarithmic for a reward above the threshold, quadratic below it.
 
-    The document passes a complexity to this function and never uses it; this function has no such argument.
+    The document's function also takes a complexity, which it never uses; this one has no such argument.
 
     ::
 
@@ -40,9 +40,9 @@ def adaptive_length_penalty(
         lengths: ℓ in tokens, integer or floating point, any shape.
         rewards: r, the base reward, of the same shape.
         target: L_target in tokens, positive.
-        threshold: r_threshold, in the rewards' unit; a reward equal to it counts as below.
-        alpha: α, not negative, in the rewards' unit. The document gives no value for α or β.
-        beta: β, not negative, in the rewards' unit.
+        threshold: r_threshold, in the rewards' unit; a reward equal to the threshold counts as below.
+        alpha: α, scale of the logarithmic penalty, not negative, in the rewards' unit. The document gives no value for α or β.
+        beta: β, scale of the quadratic penalty, not negative, in the rewards' unit.
 
     Returns:
         the shape of `rewards`, not negative, to be subtracted.
@@ -58,8 +58,8 @@ def adaptive_length_penalty(
         [1.0986123085021973, 4.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 32; not in DAPO, whose
-        `rljax.ops.shaping.soft_overlong_penalty` does the same job.
+        unpublished: from a design document, not a paper; its Eq. 32, wrongly attributed to DAPO.
+        Published alternative: DAPO's `rljax.ops.shaping.soft_overlong_penalty`.
     """
     check_floating(rewards=rewards)
     check_same_shape(lengths=lengths, rewards=rewards)
@@ -75,7 +75,7 @@ def adaptive_length_penalty(
 def quality_aware_length_weight(
     rewards: Float[Array, "..."], *, threshold: Number, base: Number = 0.05, gamma: Number = 2.0
 ) -> Float[Array, "..."]:
-    """Weight of the length penalty, which falls as the reward rises above the threshold.
+    """Weight of the length penalty: it decreases as the reward rises above the threshold.
 
     ::
 
@@ -84,8 +84,8 @@ def quality_aware_length_weight(
     Args:
         rewards: r, the base reward, any shape.
         threshold: r_threshold, in the rewards' unit.
-        base: λ_base, not negative; [0.01, 0.1] in the document.
-        gamma: γ, not negative, in the inverse of the rewards' unit; [1, 5] in the document.
+        base: λ_base, the largest weight, not negative; [0.01, 0.1] in the document.
+        gamma: γ, decay rate, not negative, in the inverse of the rewards' unit; [1, 5] in the document.
 
     Returns:
         the shape of `rewards`, in [0, λ_base].
@@ -99,8 +99,8 @@ def quality_aware_length_weight(
         [1.0, 1.0, 0.6065306663513184]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 33, with the values of its Table 3; not in DAPO. No
-        published estimator has such a weight.
+        unpublished: from a design document, not a paper; its Eq. 33, with the values of its Table 3, wrongly
+        attributed to DAPO. No published estimator has such a weight.
     """
     check_floating(rewards=rewards)
     check_nonnegative(base=base, gamma=gamma)
@@ -132,9 +132,9 @@ def length_shaped_reward(
         target: L_target in tokens, positive.
         threshold: r_threshold of both factors, in the rewards' unit.
         alpha: α of the penalty above the threshold, not negative.
-        beta: β of the penalty below it, not negative.
-        base: λ_base, not negative.
-        gamma: γ, not negative.
+        beta: β of the penalty at or below the threshold, not negative.
+        base: λ_base, the largest weight of the penalty, not negative.
+        gamma: γ, decay rate of the weight above the threshold, not negative.
 
     Returns:
         the shape of `rewards`, never above `rewards`.
@@ -149,8 +149,8 @@ def length_shaped_reward(
         [-1.0, -2.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 31 with Eqs. 32 and 33; not in DAPO, whose
-        `rljax.ops.shaping.soft_overlong_penalty` does the same job.
+        unpublished: from a design document, not a paper; its Eq. 31 with Eqs. 32 and 33, wrongly attributed to DAPO.
+        Published alternative: DAPO's `rljax.ops.shaping.soft_overlong_penalty`.
     """
     penalty = adaptive_length_penalty(lengths, rewards, target=target, threshold=threshold, alpha=alpha, beta=beta)
     return rewards - quality_aware_length_weight(rewards, threshold=threshold, base=base, gamma=gamma) * penalty
@@ -167,7 +167,7 @@ def median_length(mask: Mask) -> Float[Array, ""]:
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        a number, tokens, the mean of the two middle lengths if the count is even; 0 for a batch without tokens.
+        a number, in tokens: the mean of the two middle lengths if the number of lengths is even; 0 for a batch without tokens.
 
     Raises:
         ValueError: the mask has no token axis or contains anything other than 0 and 1.
@@ -178,7 +178,7 @@ def median_length(mask: Mask) -> Float[Array, ""]:
         2.5
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 30, L_median. Published alternative: the constant of
+        unpublished: from a design document, not a paper; its Eq. 30, L_median. Published alternative: the constant in
         Dr.GRPO, `rljax.ops.weights.constant_length`.
     """
     lengths = as_float(count_tokens(mask).reshape(-1))
@@ -193,19 +193,19 @@ def median_length(mask: Mask) -> Float[Array, ""]:
 def length_reweighted(
     weights: Float[Array, "*rows T"], mask: Mask, *, alpha: Number, reference: Number
 ) -> Float[Array, "*rows T"]:
-    """Loss weights, tilted against long responses.
+    """Loss weights with the weights of long responses scaled down.
 
     ::
 
         w'_it = w_it (|o_i| / L_ref)^{-α}
 
-    The document does not rescale the weights to their old sum, and neither does this function: with unequal lengths, the scale of
-    the loss changes by the weighted mean of the factor. If the scale matters, divide by the new sum.
+    The document does not rescale the weights to their old sum, and neither does this function: with unequal lengths, the loss is
+    rescaled by the weighted mean of the factor. If the scale matters, divide by the new sum.
 
     Args:
-        weights: any weighting of this module, `[..., T]`.
+        weights: any loss weights from `rljax.ops.weights`, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        alpha: α, not negative; [0, 0.5] in the document. At 1 a token mean becomes proportional to a sequence mean.
+        alpha: α, not negative; [0, 0.5] in the document. At 1, `token_mean` becomes proportional to `sequence_mean`.
         reference: L_ref in tokens, positive: a number, or `median_length` of the full optimizer batch, as in the document
             (a median of each micro-batch would make the loss depend on the split).
 
@@ -213,8 +213,8 @@ def length_reweighted(
         `[..., T]`; 0 outside the mask.
 
     Raises:
-        ValueError: mismatched shapes, integer weights, negative `alpha`, or a `reference` that is not positive while
-            there are tokens.
+        ValueError: mismatched shapes, integer weights, negative `alpha`, or a `reference` that is not positive
+            although the mask has tokens.
 
     Example:
         >>> import jax.numpy as jnp
@@ -224,7 +224,7 @@ def length_reweighted(
         [0.10000000149011612, 0.20000000298023224]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 30; not in DAPO. Published alternative:
+        unpublished: from a design document, not a paper; its Eq. 30, wrongly attributed to DAPO. Published alternative:
         `rljax.ops.weights.sequence_mean` and `rljax.ops.weights.constant_length`.
     """
     check_nonnegative(alpha=alpha)
@@ -239,7 +239,7 @@ def length_reweighted(
 
 @in_float32
 def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512, floor: int = 2) -> Int[Array, "..."]:
-    """Number of responses for a prompt: fewer if they are longer, so that every group has about as many tokens.
+    """Number of responses per prompt: fewer if they are longer, so that all groups have about the same number of tokens.
 
     The document sets the floor to 1. Then every prompt whose responses are longer than `base · reference / 2` tokens gets a
     group of one, whose group-relative advantage is always 0.
@@ -250,12 +250,12 @@ def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512
 
     Args:
         lengths: ℓ, the expected length of a response, in tokens, integer or floating point, any shape.
-        base: G_base, responses at the reference length, at least 1.
+        base: G_base, number of responses at the reference length, at least 1.
         reference: L_ref in tokens, at least 1.
         floor: the smallest group, at least 2.
 
     Returns:
-        the shape of `lengths`, responses, int32.
+        the number of responses, int32, in the shape of `lengths`.
 
     Raises:
         ValueError: boolean lengths or lengths that are not positive, `base` or `reference` below 1, `floor` below 2.
@@ -266,8 +266,8 @@ def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512
         [16, 8, 6, 2]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 27 with a floor of 2; not in DAPO, whose dynamic sampling
-        is `rljax.ops.selection.has_mixed_outcomes`.
+        unpublished: from a design document, not a paper; its Eq. 27 with a floor of 2; DAPO has no such rule.
+        Published alternative: DAPO's dynamic sampling, `rljax.ops.selection.has_mixed_outcomes`.
     """
     check_lengths(lengths=lengths)
     check_positive(lengths=lengths)
@@ -302,8 +302,8 @@ def length_percentiles(
         [20.0, 30.0, 40.0, 48.0]
 
     Source:
-        unpublished: from a design document, not a paper; its Algorithm 3, step 2; not in DAPO. No published estimator here does
-        this job.
+        unpublished: from a design document, not a paper; its Algorithm 3, step 2; DAPO has no such step. No published
+        estimator here does this job.
     """
     check_lengths(lengths=lengths)
     check_between(0.0, 100.0, percentiles=percentiles)
@@ -315,7 +315,7 @@ def length_percentiles(
 
 @in_float32
 def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]:
-    """Bin of each length, counted from 0; a length equal to an edge is in the bin below it.
+    """Bin of each length, counted from 0; a length equal to an edge is in the bin below the edge.
 
     ::
 
@@ -323,7 +323,7 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
 
     Args:
         lengths: ℓ in tokens, integer or floating point, any shape.
-        edges: in tokens, ascending, `[K]`; `length_percentiles` computes them.
+        edges: bin edges in tokens, ascending, `[K]`; `length_percentiles` computes them.
 
     Returns:
         the shape of `lengths`, int32, in [0, K].
@@ -338,7 +338,7 @@ def length_bins(lengths: Lengths, edges: Float[Array, "K"]) -> Int[Array, "..."]
 
     Source:
         unpublished: from a design document, not a paper; its Algorithm 3, steps 4 and 6, which do not say to which bin
-        an edge belongs; not in DAPO. No published estimator here does this job.
+        an edge belongs. DAPO has no such bins. No published estimator here does this job.
     """
     check_lengths(lengths=lengths)
     check_floating(edges=edges)

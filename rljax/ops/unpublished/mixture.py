@@ -1,4 +1,4 @@
-"""Mixtures: of advantages, of value estimates, of objectives, and of a network with rules."""
+"""Weighted mixtures of advantages, value estimates and objectives, and of a network with rules."""
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +31,8 @@ def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, w
         A = α A_first + (1 - α) A_second
 
     Args:
-        first: for example a critic's; the caller broadcasts it to the shape of `second`.
-        second: for example a group's.
+        first: A_first, for example a critic's advantage; the caller must broadcast it to the shape of `second`.
+        second: A_second, for example a group-relative advantage.
         weight: α, in [0, 1]; may be traced, so it can come from a schedule.
 
     Returns:
@@ -48,7 +48,7 @@ def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, w
 
     Source:
         unpublished: from a design document, not a paper; its Eq. 58 (VAPO first, GRPO second; its Eq. 59 is the schedule of
-        α). Published alternative: either part alone, `rljax.ops.gae.gae` or `rljax.ops.group.group_normalized`.
+        α). Published alternative: either one alone, `rljax.ops.gae.gae` or `rljax.ops.group.group_normalized`.
     """
     check_floating(first=first, second=second)
     check_same_shape(first=first, second=second)
@@ -67,7 +67,7 @@ def with_exploration_bonus(
         A = A_GRPO + β · bonus
 
     Args:
-        advantage: any advantage.
+        advantage: any advantage, such as A_GRPO.
         bonus: of the same shape, for example `entropy_bonus`.
         beta: β, not negative, in the advantage's unit per unit of bonus.
 
@@ -95,15 +95,15 @@ def with_exploration_bonus(
 def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """The policy's entropy at each token, minus its mean over the batch.
 
-    The document adds an exploration bonus without defining it; this is our interpretation. It is centered, because a bonus that
-    is positive everywhere makes every sampled token more likely and leaves exploration unchanged.
+    The document adds an exploration bonus without defining it; this is our interpretation. The bonus is centered, because
+    a bonus that is positive everywhere would make all sampled tokens more likely and leave exploration unchanged.
 
     ::
 
         bonus_it = H_it - mean{ H_jτ : m_jτ = 1 }        H_it = -Σ_v π(v | s_it) log π(v | s_it)
 
     Args:
-        entropy: H, of the sampling policy, `[..., T]`, nats. It is data: this function does not stop gradients.
+        entropy: H, of the sampling policy, `[..., T]`, nats. Pass it as data: this function does not stop gradients.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
@@ -131,7 +131,7 @@ def entropy_bonus(entropy: Float[Array, "*rows T"], mask: Mask) -> Float[Array, 
 def mix_values(
     pretrained: Float[Array, "*rows T"], critic: Float[Array, "*rows T"], weight: Number
 ) -> Float[Array, "*rows T"]:
-    """Blend a frozen, pretrained value model with the critic in training.
+    """Mix the values of a frozen, pretrained model with those of the critic in training.
 
     ::
 
@@ -146,7 +146,7 @@ def mix_values(
         `[..., T]`, in the values' unit.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, `weight` outside [0, 1].
+        ValueError: an argument that is not floating point, mismatched shapes, or `weight` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -154,8 +154,8 @@ def mix_values(
         [2.5]
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 17; not in VAPO. Published alternative: the critic
-        alone, pretrained (VC-PPO, arXiv:2503.01491).
+        unpublished: from a design document, not a paper; its Eq. 17, wrongly attributed to VAPO. Published alternative: the
+        critic alone, pretrained (VC-PPO, arXiv:2503.01491).
     """
     check_floating(pretrained=pretrained, critic=critic)
     check_same_shape(pretrained=pretrained, critic=critic)
@@ -173,7 +173,7 @@ def pretrained_value_weight(
     reliability: Number,
     eta: Number,
 ) -> Float[Array, "..."]:
-    """Weight of the pretrained value model: it falls with the training step and with the critic's reliability.
+    """Weight of the pretrained value model, which decreases with the training step and with the critic's reliability.
 
     ::
 
@@ -182,24 +182,25 @@ def pretrained_value_weight(
     Args:
         step: t, training step, not negative, a number or an array of any shape.
         total_steps: T_total, at least 1.
-        initial: w_0 in [0, 1].
-        decay: κ, not negative.
+        initial: w_0, the weight at step 0 and reliability 0, in [0, 1].
+        decay: κ, decay rate over the training run, not negative.
         reliability: how well the critic predicts, not negative (clip an explained variance at 0 first, or the weight
             could leave [0, 1]).
-        eta: η, not negative; the source gives no value.
+        eta: η, weight of the reliability, not negative; the document gives no value.
 
     Returns:
         w in [0, w_0], in the shape of `step`.
 
     Raises:
-        ValueError: a number outside its range.
+        ValueError: an argument outside its range.
 
     Example:
         >>> pretrained_value_weight(0, total_steps=100, reliability=0.5, eta=2.0).round(6).item()
         0.4000000059604645
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 18; not in VAPO. No published estimator has such a weight.
+        unpublished: from a design document, not a paper; its Eq. 18, wrongly attributed to VAPO. No published
+        estimator has such a weight.
     """
     check_between(0, 1, initial=initial)
     check_nonnegative(reliability=reliability, eta=eta)
@@ -214,18 +215,18 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
 
         V(s) = Σ_h w_h(s) V_h(s)        w(s) = softmax(weight_logits(s))
 
-    The softmax is ours (the source does not specify w): it keeps V between the lowest and the highest head. To use other
-    weights, pass their logarithms.
+    The softmax is our choice (the document does not specify w): it keeps V between the lowest and the highest head's value.
+    To use other weights, pass their logarithms.
 
     Args:
-        values: V_h, `[..., H]`.
-        weight_logits: `[..., H]`, nats; -inf switches a head off.
+        values: V_h, the value of each head, `[..., H]`.
+        weight_logits: unnormalized log-weight of each head, `[..., H]`, nats; -inf switches a head off.
 
     Returns:
         `[...]`, in the values' unit.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, or no head.
+        ValueError: an argument that is not floating point, mismatched shapes, or no head.
 
     Example:
         >>> import jax.numpy as jnp
@@ -233,8 +234,8 @@ def multi_head_value(values: Float[Array, "*rows H"], weight_logits: Float[Array
         2.0
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 21; not in VAPO. Published alternative: a categorical
-        head, `rljax.ops.categorical.hl_gauss`.
+        unpublished: from a design document, not a paper; its Eq. 21, wrongly attributed to VAPO. Published alternative: a
+        categorical head, `rljax.ops.categorical.hl_gauss`.
     """
     check_floating(values=values, weight_logits=weight_logits)
     check_same_shape(values=values, weight_logits=weight_logits)
@@ -263,15 +264,15 @@ def constitutional_sum(
         R_constitutional = R_base + Σ_i w_i s_i(y)
 
     Args:
-        base: R_base, `[...]`.
-        scores: s_i, `[..., N]`.
-        weights: w_i, `[N]`.
+        base: R_base, the reward without principles, `[...]`.
+        scores: s_i, how well a response follows each principle, `[..., N]`.
+        weights: w_i, one per principle, `[N]`.
 
     Returns:
-        `[...]`.
+        `[...]`, in the unit of `base`.
 
     Raises:
-        ValueError: integer arrays, or shapes that do not fit each other.
+        ValueError: integer arrays, or shapes that do not match.
 
     Example:
         >>> import jax.numpy as jnp
@@ -292,15 +293,15 @@ def constitutional_sum(
 def multi_objective(objectives: Float[Array, "*rows M"], weights: Float[Array, "M"]) -> Float[Array, "*rows"]:
     """Combine several objectives in a weighted sum.
 
-    A sum of objectives is the objective of the summed rewards, so this works for both rewards and losses.
+    A sum of objectives is the objective of the summed rewards, so the function applies to rewards as well as to losses.
 
     ::
 
         J = Σ_i λ_i J_i
 
     Args:
-        objectives: J_i, `[..., M]`.
-        weights: λ_i, `[M]`.
+        objectives: J_i, values of each objective, `[..., M]`.
+        weights: λ_i, one per objective, `[M]`.
 
     Returns:
         `[...]`.
@@ -333,14 +334,14 @@ def neural_symbolic_mixture(
 
     Args:
         logp: log π_neural, of tokens or of a full vocabulary, nats; may be -inf.
-        symbolic_logp: log π_symbolic, of the same shape, nats; -inf where the rules forbid.
+        symbolic_logp: log π_symbolic, of the same shape, nats; -inf where the rules forbid a token.
         alpha: α in [0, 1]; may carry a gradient. 1 returns `logp` exactly, and 0 returns `symbolic_logp`.
 
     Returns:
-        log π, nats, of the same shape; -inf (with gradient 0) where neither gives any probability.
+        log π, nats, of the same shape; -inf (with gradient 0) where the mixture has probability 0.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, `alpha` outside [0, 1].
+        ValueError: an argument that is not floating point, mismatched shapes, or `alpha` outside [0, 1].
 
     Example:
         >>> import jax.numpy as jnp
@@ -355,14 +356,13 @@ def neural_symbolic_mixture(
     check_same_shape(logp=logp, symbolic_logp=symbolic_logp)
     check_between(0, 1, alpha=alpha)
     dtype = common_dtype(logp, symbolic_logp)
-    logp, symbolic_logp, share = logp.astype(dtype), symbolic_logp.astype(dtype), jnp.asarray(alpha, dtype)
-    # This only shifts the exponentials and cancels out, so its gradient (infinite at alpha 0 and 1) must not be followed.
-    shift = jax.lax.stop_gradient(jnp.maximum(jnp.log(share) + logp, jnp.log1p(-share) + symbolic_logp))
+    logp, symbolic_logp, weight = logp.astype(dtype), symbolic_logp.astype(dtype), jnp.asarray(alpha, dtype)
+    # The shift cancels out of the result, so its gradient, which is infinite at alpha 0 and 1, is stopped.
+    shift = jax.lax.stop_gradient(jnp.maximum(jnp.log(weight) + logp, jnp.log1p(-weight) + symbolic_logp))
     impossible = jnp.isneginf(shift)
     shift = jnp.where(impossible, 0.0, shift)
-    # A term with share 0 may be far above the shift: the bound keeps 0 · exp(.) from becoming 0 · inf. A term with any other share
-    # stays below the bound, because the shift takes it into account.
-    bound = jnp.log(jnp.finfo(share.dtype).max) - 1
+    # The bound keeps a term of weight 0, which may be far above the shift, from becoming 0 · inf. Other terms do not reach it.
+    bound = jnp.log(jnp.finfo(weight.dtype).max) - 1
     neural, symbolic = (jnp.exp(jnp.minimum(x - shift, bound)) for x in (logp, symbolic_logp))
-    total = share * neural + (1 - share) * symbolic
+    total = weight * neural + (1 - weight) * symbolic
     return jnp.where(impossible, -jnp.inf, shift + jnp.log(jnp.where(impossible, 1.0, total)))

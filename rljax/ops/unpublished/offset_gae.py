@@ -1,7 +1,7 @@
 """Advantages whose λ depends on the offset to the TD error, so that no recursion can compute them.
 
 Every function takes per-token TD errors `[..., T]` and a mask of response tokens, and returns `[..., T]`, 0 outside the
-mask. The offset counts response tokens: an observation inside a response causes neither discounting nor decay.
+mask. The offset counts response tokens: an observation inside a response adds neither discount nor decay.
 """
 
 from typing import cast
@@ -60,31 +60,31 @@ def offset_decayed_gae(
     alpha: Number,
     max_length: Number,
 ) -> Float[Array, "*rows T"]:
-    """Advantage whose λ falls with the offset to the TD error.
+    """Advantage whose λ decreases with the offset to the TD error.
 
     ::
 
         A_t = Σ_l (γ λ_l)^l δ_{t+l}        λ_l = λ_base exp(-α l / L_max)
 
-    No recursion can compute it, since (γ λ_l)^l is not a product of one-step factors. But the weight depends only on the
+    No recursion can compute this, because (γ λ_l)^l is not a product of one-step factors. But the weight depends only on the
     offset, so the sum is a correlation, computed by FFT in O(T log T). Rounding errors are therefore proportional to the
-    largest δ of the row, and a NaN on one response token spreads over its row. With α = 0 it is `rljax.ops.gae.gae` with
-    λ_base. It is not VAPO's estimator, whose λ is constant within a sequence and *grows* with its length: see
+    row's largest δ, and a NaN on one response token spreads over the row. With α = 0 the result equals `rljax.ops.gae.gae` with
+    λ_base. This is not VAPO's estimator, whose λ is constant within a sequence and *grows* with the sequence's length: see
     `rljax.ops.gae.length_adaptive_lambda`.
 
     Args:
-        td: δ from `rljax.ops.gae.td_errors`, `[..., T]`.
+        td: TD errors δ from `rljax.ops.gae.td_errors`, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`; l counts response tokens.
         gamma: discount per response token, in [0, 1].
         lambda_base: λ at offset 0, in [0, 1].
-        alpha: α, not negative.
+        alpha: α, decay rate of λ, not negative.
         max_length: L_max in tokens, at least 1.
 
     Returns:
         `[..., T]`, in the reward's unit; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, a malformed mask, a number outside its range.
+        ValueError: an array that is not floating point, mismatched shapes, a malformed mask, or a number outside its range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -121,7 +121,7 @@ def complexity_weighted_gae(
     max_complexity: Number,
     chunk: int = 128,
 ) -> Float[Array, "*rows T"]:
-    """Advantage whose λ falls with the offset and with the complexity of the state reached.
+    """Advantage whose λ decreases with the offset to the TD error and with the complexity of the state there.
 
     ::
 
@@ -133,22 +133,22 @@ def complexity_weighted_gae(
     no such term.
 
     Args:
-        td: δ from `td_errors`, `[..., T]`.
-        complexity: c_t, any measure of the state, `[..., T]`.
+        td: TD errors δ from `rljax.ops.gae.td_errors`, `[..., T]`.
+        complexity: c_t, any complexity measure of the state, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`; l counts response tokens.
         gamma: discount per response token, in [0, 1].
         lambda_base: λ at offset 0 and complexity 0, in [0, 1].
-        alpha: α, not negative.
+        alpha: α, decay rate of λ, not negative.
         max_length: L_max in tokens, at least 1.
-        beta: β in [0, 1].
-        max_complexity: C_max, positive, the bound on |c| for response tokens.
+        beta: β, how much complexity reduces λ, in [0, 1].
+        max_complexity: C_max, the bound on |c| for response tokens, positive.
         chunk: positions computed at a time, at least 1; changes memory, not the result.
 
     Returns:
         `[..., T]`, in the reward's unit; 0 outside the mask.
 
     Raises:
-        ValueError: not floating point, mismatched shapes, a malformed mask, a number or a complexity outside its range.
+        ValueError: an array that is not floating point, mismatched shapes, a malformed mask, or a value outside its range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -173,7 +173,7 @@ def complexity_weighted_gae(
 
 
 def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> None:
-    """Refuse a complexity beyond its bound, if its value is known: 1 - β|c|/C_max must not become negative."""
+    """Refuse a complexity beyond its bound, if the values are known: 1 - β|c|/C_max must not become negative."""
     check_positive(max_complexity=max_complexity)
     if not is_concrete(complexity, mask, max_complexity):
         return
@@ -182,7 +182,7 @@ def _check_complexity(complexity: Array, mask: Mask, max_complexity: Number) -> 
         raise ValueError(f"|complexity| must not exceed max_complexity {max_complexity:g}, got {used.max():g}")
 
 
-@jax.jit(static_argnames="chunk")  # outside a compiled program, `map` would recompile at each call
+@jax.jit(static_argnames="chunk")  # without `jit`, `map` would recompile at each call
 def _chunked_offset_sum(
     x: Float[Array, "*rows T"], base: Float[Array, "*rows T"], rate: Number, chunk: int
 ) -> Float[Array, "*rows T"]:
@@ -191,7 +191,7 @@ def _chunked_offset_sum(
     size = min(chunk, length)
     positions = jnp.arange(length)[None, :]
 
-    @jax.checkpoint  # without it reverse mode keeps the weights of every chunk, O(T²)
+    @jax.checkpoint  # without it, reverse mode would keep every chunk's weights, O(T²)
     def block(start: Array) -> Array:
         offset = positions - (start + jnp.arange(size))[:, None]
         ahead = offset >= 0

@@ -10,7 +10,7 @@ from rljax.ops.arrays import check_at_least, check_floating, in_float32
 def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[Array, "*rows T"]:
     """Log-ratio clamped so that the ratio stays between 1/C and C.
 
-    A clamped token has no gradient, so this changes the objective.
+    A clamped token has no gradient, so clamping changes the objective.
 
     ::
 
@@ -18,7 +18,7 @@ def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[
 
     Args:
         log_ratio: log ρ, `[..., T]`, nats.
-        bound: C, a ratio, at least 1. The design document uses 10.
+        bound: C, the largest ratio, at least 1. The design document uses 10.
 
     Returns:
         `[..., T]`, nats: still a *log*-ratio. Compare with `log_ratio` to count the clamped tokens.
@@ -32,8 +32,8 @@ def bounded_ratio(log_ratio: Float[Array, "*rows T"], *, bound: float) -> Float[
         ['0.10', '2.00', '10.00']
 
     Source:
-        unpublished: from a design document, not a paper; its Eq. 55. `rljax.ops.ratio.clamp_log_ratio` does the same job;
-        published for it: the clip of PPO, `rljax.ops.surrogate.clipped`, and `rljax.ops.correction.truncated_importance_weight`.
+        unpublished: from a design document, not a paper; its Eq. 55. `rljax.ops.ratio.clamp_log_ratio` takes log C instead.
+        Published alternative: PPO's clip, `rljax.ops.surrogate.clipped`, or `rljax.ops.correction.truncated_importance_weight`.
     """
     check_floating(log_ratio=log_ratio)
     check_at_least(1, bound=bound)

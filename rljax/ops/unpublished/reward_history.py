@@ -1,8 +1,8 @@
-"""Temporal groups: compare the responses to a prompt with those from earlier steps.
+"""Temporal groups: compare a prompt's responses with its responses from earlier steps.
 
-The memory is a pytree with a ring buffer of rewards per prompt; it belongs in the training state and its checkpoint.
-Earlier responses come from earlier policies. A past reward does not depend on the present response, so the
-baseline stays unbiased. But it lags behind an improving policy: all advantages are then too high by the same amount.
+The memory is a pytree with a ring buffer of rewards per prompt; store it in the training state and its checkpoints.
+Earlier responses come from earlier policies. A past reward does not depend on the present response, so the baseline adds no
+bias. But the baseline lags behind an improving policy: all advantages of a prompt are then too high by the same amount.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def empty_history(prompts: int, capacity: int) -> RewardHistory:
 
     Args:
         prompts: N, the number of prompts; their ids run from 0 to N - 1.
-        capacity: H, rewards kept per prompt, at least 1. For groups of K with G responses per step, keep K - G.
+        capacity: H, rewards kept per prompt, at least 1. For groups of K responses, G of them new in each step, use K - G.
 
     Returns:
         the empty memory.
@@ -88,7 +88,7 @@ def _check_entries(
 
 
 def _remember_prompt(memory: RewardHistory, entry: tuple[Array, Array, Array]) -> tuple[RewardHistory, None]:
-    """Add one prompt's rewards to the memory; one function for all calls, so that the scan over prompts is compiled once."""
+    """Add one prompt's rewards to the memory. It is defined once for all calls, so the scan over prompts is compiled once."""
     prompt, row, counted = entry
     capacity = memory.rewards.shape[1]
     order = jnp.cumsum(counted, dtype=jnp.int32) - 1
@@ -116,16 +116,16 @@ def push_history(
 
     Args:
         history: the memory.
-        prompt_ids: id x of each prompt, `[P]`, in [0, N). If one occurs more than once, its rows are added in order. An
+        prompt_ids: id x of each prompt, `[P]`, in [0, N). If an id occurs more than once, its rewards are added in order. An
             out-of-range id is refused if its value is known; a traced one is ignored.
         rewards: one number per response, `[P, G]`, of the history's dtype.
-        valid: which responses have a reward, bool or 0/1, `[P, G]`; the others are not remembered.
+        valid: which responses have a reward, bool or 0/1, `[P, G]`; the others are not stored. None: all of them.
 
     Returns:
         the new memory.
 
     Raises:
-        ValueError: integer rewards or another dtype than the history's, ids that are not integers, out of range or
+        ValueError: integer rewards or a dtype other than the history's, ids that are not integers, out of range or
             not one per prompt, or `valid` of a different shape.
 
     Example:
@@ -146,14 +146,14 @@ def push_history(
 def join_history(
     history: RewardHistory, prompt_ids: Int[Array, "P"], rewards: Float[Array, "P G"], *, valid: Mask | None = None
 ) -> tuple[Float[Array, "P GH"], Bool[Array, "P GH"]]:
-    """Join each prompt's responses of this step with the remembered ones.
+    """Join each prompt's rewards of this step with its remembered rewards.
 
     ::
 
         group(x) = (r_1, …, r_G, H(x))
 
     Args:
-        history: the memory, before this step is pushed.
+        history: the memory, before this step's rewards are pushed.
         prompt_ids: id x of each prompt, `[P]`, in [0, N); a traced out-of-range id has no remembered rewards.
         rewards: one number per response, `[P, G]`, of the history's dtype; G may be 1 here.
         valid: which responses have a reward, bool or 0/1, `[P, G]`; None: all of them.
@@ -206,8 +206,8 @@ def temporal_advantage(
         valid: which responses have a reward, bool or 0/1, `[P, G]`; None: all of them.
 
     Returns:
-        `[P, G]`; does not sum to 0 over this step's responses, since the baseline is shared with the past. A single
-        response without a past gets 0.
+        `[P, G]`; need not sum to 0 over this step's responses, because past rewards enter the baseline. A prompt's
+        only response gets 0 if no past reward is stored.
 
     Raises:
         ValueError: under the same conditions as `push_history`.

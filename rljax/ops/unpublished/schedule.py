@@ -18,7 +18,7 @@ def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: i
 
         η_t = η_0 min(1, t / t_warm) cos(π t / (2 T_total))        0 from T_total on
 
-    The cosine starts at t = 0, so the largest value, at t_warm, is slightly below η_0.
+    The cosine starts at t = 0, so the rate stays below η_0 even at t_warm.
     The document has min(1, t_warm / t), which is 1 at first, decays as 1/t afterwards, and divides by 0 at t = 0.
 
     Args:
@@ -31,7 +31,7 @@ def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: i
         η_t in [0, η_0], in the shape of `step`.
 
     Raises:
-        ValueError: a negative step, or a number outside its range.
+        ValueError: a negative step, or another argument outside its range.
 
     Example:
         >>> [round(warmup_cosine(t, peak=1.0, warmup_steps=2, total_steps=4).item(), 4) for t in range(5)]
@@ -55,7 +55,7 @@ def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: i
 
 @in_float32
 def exponential_decay(step: Step, *, initial: Number, decay: Number, total_steps: Number) -> Float[Array, "..."]:
-    """A number that falls by the factor e^-κ over a training run.
+    """A number that is multiplied by e^-κ over a training run.
 
     ::
 
@@ -63,15 +63,15 @@ def exponential_decay(step: Step, *, initial: Number, decay: Number, total_steps
 
     Args:
         step: t, not negative, a number or an array of any shape.
-        initial: x_0, not negative.
-        decay: κ, not negative.
-        total_steps: T_total, at least 1; the decay continues past it.
+        initial: x_0, the value at step 0, not negative.
+        decay: κ, decay rate over the training run, not negative.
+        total_steps: T_total, at least 1; the decay continues after it.
 
     Returns:
         x(t), in the unit of x_0 and the shape of `step`.
 
     Raises:
-        ValueError: a number outside its range.
+        ValueError: an argument outside its range.
 
     Example:
         >>> round(exponential_decay(50, initial=1.0, decay=2.0, total_steps=100).item(), 4)
@@ -88,7 +88,7 @@ def exponential_decay(step: Step, *, initial: Number, decay: Number, total_steps
 
 @in_float32
 def hybrid_weight(step: Step, *, initial: Number, decay: Number, total_steps: Number) -> Float[Array, "..."]:
-    """Weight of the critic's advantage in a blend with the group's advantage.
+    """Weight of the critic's advantage in a mixture with the group's advantage.
 
     ::
 
@@ -96,15 +96,15 @@ def hybrid_weight(step: Step, *, initial: Number, decay: Number, total_steps: Nu
 
     Args:
         step: t, not negative, a number or an array of any shape.
-        initial: α_0 in [0, 1].
-        decay: λ, not negative.
+        initial: α_0, the weight at step 0, in [0, 1].
+        decay: λ, decay rate over the training run, not negative.
         total_steps: T_total, at least 1.
 
     Returns:
         α(t) in [0, α_0], in the shape of `step`.
 
     Raises:
-        ValueError: a number outside its range.
+        ValueError: an argument outside its range.
 
     Example:
         >>> round(hybrid_weight(100, initial=0.5, decay=1.0, total_steps=100).item(), 4)
