@@ -82,8 +82,8 @@ def xpo_credit(
         A_i = A_i^DPO + α (1 - G w_i)        w = softmax(-ℓ)
 
     XPO minimizes DPO's loss plus α log π(ỹ|x), where ỹ is sampled from the reference. The w are self-normalized importance
-    weights π_ref/π, so Σ_i w_i ∇log π(y_i|x) estimates the mean of ∇log π(ỹ|x). The 1 leaves the gradient's mean unchanged,
-    because ∇log π(y|x) has mean 0; the bonus is then exactly 0 while the policy equals the reference.
+    weights π_ref/π, so Σ_i w_i ∇log π(y_i|x) estimates the mean of ∇log π(ỹ|x). The constant 1 leaves the gradient's mean
+    unchanged, because ∇log π(y|x) has mean 0; with it, the bonus is exactly 0 while the policy equals the reference.
 
     Args:
         rewards: one number per response, `[..., G]`; only their order matters.
@@ -117,7 +117,7 @@ def xpo_credit(
 def reference_weights(
     rewards: Float[Array, "*P G"], log_ratio: Float[Array, "*P G"], *, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Self-normalized importance weights: averages over the policy's responses then estimate averages over the reference's.
+    """Self-normalized importance weights, which turn averages over the policy's responses into estimates for the reference.
 
     ::
 
@@ -182,7 +182,7 @@ def mixture_win_rate(
         [0.75, 0.0, 1.0]
 
     Source:
-        Nash-MD-PG, arXiv:2312.00886: Eq. 3 is the mixture, P(y ≻ y') = 1/2 for equal rewards follows from P's antisymmetry.
+        Nash-MD-PG, arXiv:2312.00886: Eq. 3 is the mixture; P(y ≻ y') = 1/2 for equal rewards follows from P's antisymmetry.
     """
     check_between(0, 1, mixture=mixture)
     member, log_ratio = _members(rewards, log_ratio, valid)

@@ -48,8 +48,8 @@ def _sort_rewards(rewards: Array, member: Bool[Array, "..."]) -> tuple[Array, Ar
     """Rewards in ascending order, with non-members last, as 0; ranks 0, 1, …; the number of members; and the inverse order.
 
     The coefficient of a rank beyond the last member's is meaningless but finite: it multiplies a 0, or a value that is dropped
-    at the end. A member's NaN is sorted last, so a sum over the entries above spreads it to every member of the group, and a
-    cumulative sum from the lowest entry only to itself.
+    at the end. A member's NaN is sorted last, so a sum over the entries above spreads it to every member of the group, but a
+    cumulative sum from the lowest entry up keeps it at its own entry.
     """
     order = jnp.argsort(jnp.where(member, rewards, jnp.inf))
     lowest_first = jnp.take_along_axis(jnp.where(member, rewards, 0.0), order)
@@ -170,7 +170,7 @@ def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | N
 
     Args:
         rewards: one number per response, `[..., G]`.
-        k: size of the subsets, from 2 to G; for k = 1, with nothing to compare with, use `rljax.ops.group.leave_one_out`.
+        k: size of the subsets, from 2 to G; a subset of 1 compares nothing, so for k = 1 use `rljax.ops.group.leave_one_out`.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. n is their number.
 
     Returns:
@@ -185,7 +185,7 @@ def pass_at_k_marginal(rewards: Float[Array, "*P G"], *, k: int, valid: Mask | N
         [1.3333 1.3333 0.     0.    ]
 
     Source:
-        PKPO, arXiv:2505.15201, Eq. 33; the second form is rewritten as a sum over the gaps between sorted rewards,
+        PKPO, arXiv:2505.15201, Eq. 33; the second form rewrites it as a sum over the gaps between sorted rewards,
         none of which is negative.
     """
     member = group_members(rewards, valid)

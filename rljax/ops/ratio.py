@@ -56,7 +56,7 @@ def sequence_log_ratio(
 ) -> Float[Array, "*rows T"]:
     """Log-ratio of a full response, normalized by its length.
 
-    The derivative with respect to each token's `logp` is 1 / |o_i|. A response of length 1 has its token's log-ratio.
+    The derivative with respect to each token's `logp` is 1 / |o_i|. At length 1 the result is the token's own log-ratio.
 
     ::
 

@@ -56,7 +56,7 @@ def adaptive_kl_coefficient(
 def reset_reference(reference: Tree, params: Tree, step: Step, *, period: int) -> Tree:
     """Replace the reference with the policy every `period` updates; otherwise keep it unchanged.
 
-    The paper also resets the optimizer's state, and it resets when the validation curve calls for it; this function resets
+    The paper also resets the optimizer's state, and decides from the validation curve when to reset; this function resets
     after a fixed period instead.
 
     ::

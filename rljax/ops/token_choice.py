@@ -143,7 +143,7 @@ def token_covariance(
 def kl_cov_tokens(covariance: Float[Array, "*rows T"], mask: Mask, *, share: Number) -> Bool[Array, "*rows T"]:
     """Mask of the tokens with the highest covariance in the batch, on which KL-Cov puts a KL penalty.
 
-    The penalty, β |log ρ_it| (β = 1) in its authors' code, pulls towards the sampling policy; these tokens' ratio is not clipped.
+    Its authors' code adds the penalty β |log ρ_it| (β = 1) towards the sampling policy, and does not clip these tokens' ratio.
 
     ::
 

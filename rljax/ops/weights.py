@@ -1,7 +1,7 @@
 """Loss weights of tokens.
 
 Compute the weights once for the full optimizer batch; the loss is `-sum(weights * surrogate)`. This sum is linear in the rows,
-so the parts of a batch that is split into micro-batches or across devices add up to the same loss.
+so if the batch is split into micro-batches or across devices, their losses add up to the loss of the batch.
 """
 
 import jax.numpy as jnp

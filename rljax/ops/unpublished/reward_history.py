@@ -2,7 +2,7 @@
 
 The memory is a pytree with a ring buffer of rewards per prompt; store it in the training state and its checkpoints.
 Earlier responses come from earlier policies. A past reward does not depend on the present response, so the baseline adds no
-bias. But the baseline lags behind an improving policy: all advantages of a prompt are then too high by the same amount.
+bias. But the baseline lags behind an improving policy, so all advantages of a prompt are too high by the same amount.
 """
 
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def _check_entries(
 
 
 def _remember_prompt(memory: RewardHistory, entry: tuple[Array, Array, Array]) -> tuple[RewardHistory, None]:
-    """Add one prompt's rewards to the memory. It is defined once for all calls, so the scan over prompts is compiled once."""
+    """Add one prompt's rewards to the memory. Because all calls use this one function, the scan over prompts is compiled once."""
     prompt, row, counted = entry
     capacity = memory.rewards.shape[1]
     order = jnp.cumsum(counted, dtype=jnp.int32) - 1
