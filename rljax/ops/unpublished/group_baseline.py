@@ -260,7 +260,7 @@ def hierarchical(
         A_i^local  = r_i - mean{ r_j : type(j) = type(i) }        A_i^global = r_i - mean{ r_j : all j }
 
     Args:
-        rewards: one number per response, `[..., G]`; the batch contains all of them.
+        rewards: one number per response, `[..., G]`; all of them together form the batch.
         types: problem type of each prompt, `[...]`, any integers.
         local_weight: α, in [0, 1]; 0.7 in the document, whose range is [0.5, 0.9].
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.

@@ -18,7 +18,7 @@ def warmup_cosine(step: Step, *, peak: Number, warmup_steps: int, total_steps: i
 
         η_t = η_0 min(1, t / t_warm) cos(π t / (2 T_total))        0 from T_total on
 
-    The cosine starts at t = 0, so after a warm-up the rate never quite reaches η_0.
+    The cosine starts at t = 0, so with warm-up the rate never quite reaches η_0.
     The document has min(1, t_warm / t), which is 1 at first, decays as 1/t afterwards, and divides by 0 at t = 0.
 
     Args:
