@@ -1,4 +1,4 @@
-"""Published algorithms, each a record of equations. An algorithm's module is imported on first use."""
+"""Algorithms, each built as an `Algorithm` record of equations. An algorithm's module is imported on first use."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from rljax.algorithms.vc_ppo import vc_ppo
     from rljax.algorithms.vespo import vespo
 
-_OTHERS = {
+_OTHER_NAMES = {
     "ablations": "ABLATIONS dapo_ladder without",
     "algorithm": "Algorithm Batch Correction Credit Critic Past Rollout Term TermInputs",
     "losses": "loss value_loss",
@@ -97,9 +97,11 @@ _ALGORITHMS = {
     "vc_ppo": "vc_ppo",
     "vespo": "vespo",
 }
-"""Module -> its algorithms."""
+"""Module -> names of its algorithms."""
 _SOURCES = {
-    name: f"rljax.algorithms.{module}" for module, names in {**_ALGORITHMS, **_OTHERS}.items() for name in names.split()
+    name: f"rljax.algorithms.{module}"
+    for module, names in {**_ALGORITHMS, **_OTHER_NAMES}.items()
+    for name in names.split()
 }
 
 BY_NAME: LazyTable["Callable[..., Algorithm]"] = LazyTable(

@@ -1,4 +1,4 @@
-"""Rows of published ablation tables: each is an algorithm without one idea, and differs from it in one slot."""
+"""Rows of published ablation tables: each row removes one idea from an algorithm, by changing one slot of its record."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +15,9 @@ from rljax.ops.weights import overlong_filter, sequence_mean
 
 def _critic_of(algorithm: Algorithm) -> Critic:
     if algorithm.critic is None:
-        raise ValueError("algorithm must have a critic, because the ablation removes a part of it, got critic=None")
+        raise ValueError(
+            "algorithm must have a critic, because the ablation removes an idea from the critic, got critic=None"
+        )
     return algorithm.critic
 
 
@@ -31,7 +33,9 @@ def _couple_lambdas(algorithm: Algorithm) -> Algorithm:
     """Make the policy use the critic's λ, whatever the response length."""
     critic = _critic_of(algorithm)
     if not isinstance(critic.target, partial):
-        raise ValueError(f"critic.target must be a partial with lambda_, whose λ the policy then uses, got {critic.target}")
+        raise ValueError(
+            f"critic.target must be a functools.partial with lambda_, from which the policy takes its λ, got {critic.target}"
+        )
     lambda_ = float(critic.target.keywords["lambda_"])
 
     def policy_lambda(lengths: Array) -> Array:
@@ -69,12 +73,12 @@ ABLATIONS: Mapping[str, Mapping[str, Callable[[Algorithm], Algorithm]]] = Mappin
         ),
     }
 )
-"""Algorithm -> part -> function that removes the part from the algorithm's record.
+"""Algorithm -> idea -> function that removes the idea from the algorithm's record.
 
-`vapo` and `vc_ppo` are the leave-one-out rows of VAPO's Table 1 (arXiv:2504.05118) and of VC-PPO (arXiv:2503.01491). "Without
-decoupled GAE" makes the policy use the critic's λ = 1: VC-PPO reports the same score for that row as for λ_policy = 1; VAPO does
-not specify it. Without "length_adaptive", λ_policy is VC-PPO's 0.95. Without "group_sampling" there is one response per prompt
-(8192 prompts in the paper). DAPO's Table 1 (arXiv:2503.14476) is a ladder: `dapo_ladder`.
+The ideas of `vapo` and `vc_ppo` are the leave-one-out rows of VAPO's Table 1 (arXiv:2504.05118) and of VC-PPO (arXiv:2503.01491).
+Without "decoupled_gae", the policy uses the critic's λ = 1, because VC-PPO reports the same score for that row as for λ_policy = 1;
+VAPO does not specify the row's λ. Without "length_adaptive", λ_policy is VC-PPO's 0.95. Without "group_sampling", there is one
+response per prompt (8192 prompts in the paper). DAPO's Table 1 (arXiv:2503.14476) is a ladder; see `dapo_ladder`.
 """
 
 
@@ -84,10 +88,10 @@ def without(name: str, algorithm: Algorithm, part: str) -> Algorithm:
     Args:
         name: the algorithm, a key of `ABLATIONS`.
         algorithm: the record to change, usually `BY_NAME[name]()`.
-        part: a key of `ABLATIONS[name]`.
+        part: the idea, a key of `ABLATIONS[name]`.
 
     Returns:
-        The record, changed in one slot (for a critic's idea, in one slot of the critic).
+        The record with one slot changed; for an idea of the critic, one slot of its `Critic`.
 
     Raises:
         ValueError: an unknown algorithm or part; the message lists the known ones.
@@ -105,10 +109,10 @@ def without(name: str, algorithm: Algorithm, part: str) -> Algorithm:
 
 
 def dapo_ladder(algorithm: Algorithm) -> dict[str, Algorithm]:
-    """Rows of DAPO's Table 1, from naive GRPO to the full method; each adds one slot to the row above it.
+    """Rows of DAPO's Table 1, from naive GRPO to the full method; each changes one slot of the row above it.
 
-    The table uses overlong filtering in every row but the first. The authors' code does not filter, and neither does `dapo`:
-    the last row is `dapo` with `filter_tokens=overlong_filter`, so that each step changes one slot.
+    The table uses overlong filtering in every row but the first, whereas the authors' code and `dapo` do not filter. The last row
+    here is therefore `dapo` with `filter_tokens=overlong_filter`, so that each row changes only one slot.
 
     Args:
         algorithm: DAPO, with the hyperparameters of your choice.

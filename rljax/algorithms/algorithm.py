@@ -1,8 +1,8 @@
-"""An algorithm is a record of functions, with one slot per idea in its paper.
+"""The record `Algorithm`, with one slot per idea in an algorithm's paper, and the records that its functions read.
 
-Two phases. `prepare` sees the full rollout, carries no gradient and runs once: shaped rewards, kept groups, advantages,
-loss weights, value targets. `loss` and `value_loss` work row by row and are linear in the weights, so micro-batches, padding,
-order and device mesh cannot change them.
+An algorithm runs in two phases. `prepare` runs once per rollout and sees all of it; without gradients, it computes the shaped
+rewards, the kept groups, the advantages, the loss weights and the value targets. `loss` and `value_loss` then work row by row and
+are linear in the weights, so micro-batches, padding, row order and device mesh cannot change their sums.
 
 Axes: P prompts, G responses per prompt, T tokens; B = P G rows when flattened, with the responses to a prompt adjacent.
 """
@@ -25,15 +25,15 @@ from rljax.ops.weights import token_mean
 from rljax.records import hide_namedtuple_base, required
 
 Data = TypeVar("Data", bound=Array | np.ndarray)
-"""JAX arrays where equations are computed, NumPy arrays on the host."""
+"""Type of a record's arrays: JAX arrays where equations are computed, NumPy arrays on the host."""
 
 
 @hide_namedtuple_base
 class Rollout(NamedTuple, Generic[Data]):
-    """Sampled responses and their rewards. All of it is data: no gradient flows into it."""
+    """Sampled responses and their rewards. No gradient flows into any field."""
 
     mask: Bool[Data, "P G T"]
-    """Response tokens, including end-of-sequence."""
+    """True for response tokens, including end-of-sequence."""
     behaviour_logp: Float[Data, "P G T"]
     """Log-probability under the sampling distribution, nats."""
     rewards: Float[Data, "P G"]
@@ -46,7 +46,7 @@ class Rollout(NamedTuple, Generic[Data]):
     truncated: Bool[Data, "P G"] | None = None
     """Whether the token budget ran out before end-of-sequence; for algorithms that need it."""
     valid: Bool[Data, "P G"] | None = None
-    """False if the reward abstained: such a response is left out."""
+    """False for a response on which the reward abstained; it is left out."""
     values: Float[Data, "P G T"] | None = None
     """The critic's estimate before each token, in the reward's unit; for algorithms with a critic."""
     bootstrap: Float[Data, "P G"] | None = None
@@ -58,82 +58,82 @@ class Rollout(NamedTuple, Generic[Data]):
     turn_rewards: Float[Data, "P G T"] | None = None
     """Reward of each turn of an episode, at the turn's last token, 0 elsewhere; `rewards` is their sum. For critics."""
     behaviour_entropy: Float[Data, "P G T"] | None = None
-    """Entropy of the sampling policy at each token, nats; for algorithms that explore where it is high."""
+    """Entropy of the sampling policy at each token, nats; for algorithms that explore where the entropy is high."""
     teacher_logp: Float[Data, "P G T"] | None = None
     """Log-probability under the teacher, a separate frozen model; for distillation."""
     square_sum: Float[Data, "P G T"] | None = None
     """Σ_v π(v)² of the policy before the update, at each token; for algorithms whose weights depend on the policy's certainty."""
     greedy_rewards: Float[Data, "P"] | None = None
-    """Reward of an extra response to each prompt, decoded greedily and not trained on; for algorithms with that baseline."""
+    """Reward of an extra response to each prompt, decoded greedily and not trained on; for algorithms that use it as baseline."""
     reward_parts: dict[str, Float[Data, "P G"]] | None = None
-    """Each of several rewards by name, unweighted and before any shaping, NaN where it abstains; for algorithms that read
-    them separately."""
+    """Each of several rewards, by its name: unweighted, before any shaping, and NaN where it abstains. For algorithms that read
+    the rewards separately."""
     correct: Float[Data, "P G"] | None = None
     """1 if a verifier finds the response correct, 0 if it does not, NaN if it abstains; None if there is no verifier."""
     kinds: Int[Data, "P"] | None = None
-    """Kind of each problem, any integer; for algorithms that compare the responses to all problems of one kind."""
+    """Kind of each problem, any integer; for algorithms that compare responses among all problems of one kind."""
 
 
 class RolloutField(NamedTuple):
-    """Axes and type of a field of `Rollout`; for `reward_parts`, of each part."""
+    """Axes and type of a field of `Rollout`; for `reward_parts`, of each reward in it."""
 
     axes: str
-    """Names of its axes: "P G T", "P G" or "P"."""
+    """The field's axes: "P G T", "P G" or "P"."""
     dtype: type
-    """Type of its numbers: bool, int or float."""
+    """Type of the field's elements: bool, int or float."""
 
     def shape(self, mask_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the field for a mask of shape `[P, G, T]`."""
+        """Return the field's shape for a mask of this shape, `[P, G, T]`."""
         return mask_shape[: len(self.axes.split())]
 
 
-def _field(annotation: Any) -> RolloutField | None:
+def _read_annotation(annotation: Any) -> RolloutField | None:
     """Read the axes and the type from a jaxtyping annotation, which may be nested."""
     if hasattr(annotation, "dim_str"):
         return RolloutField(annotation.dim_str, {Bool: bool, Int: int, Float: float}[annotation.dtype])
-    return next(filter(None, map(_field, get_args(annotation))), None)
+    return next(filter(None, map(_read_annotation, get_args(annotation))), None)
 
 
 ROLLOUT_FIELDS: Mapping[str, RolloutField] = MappingProxyType(
-    {name: required(_field(annotation), name) for name, annotation in Rollout.__annotations__.items()}
+    {name: required(_read_annotation(annotation), name) for name, annotation in Rollout.__annotations__.items()}
 )
-"""Every field of `Rollout`, as annotated."""
+"""Name of each field of `Rollout` -> its axes and type, as annotated."""
 READ_BY_SOME = (*Rollout._field_defaults, "entropy", "teacher_divergence", "progress")
 """Inputs that only some algorithms read: optional fields of `Rollout`, and optional arguments of `loss` and `prepare`."""
 
 
 def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
-    """Outcome of each response: 1 or 0 if a verifier judges the prompt's responses, else the unshaped reward.
+    """Outcome of each response: 1 or 0 if a verifier judges any response to its prompt, else the unshaped reward.
 
-    A reward with several parts may differ between wrong answers, for example if one has the right format. If the verifier
-    judges only some of a group's responses, the rest count as wrong.
+    The verdict comes first, because a sum of several rewards may differ between wrong answers, for example if only one has the
+    right format. If the verifier judges only some of a group's responses, the rest count as wrong.
 
     Example:
         >>> import numpy as np
-        >>> rewards, nothing = np.array([[1.2, 0.2, 0.3], [0.2, 0.3, 0.3]], np.float32), np.zeros((2, 3, 1), np.float32)
+        >>> rewards, zeros = np.array([[1.2, 0.2, 0.3], [0.2, 0.3, 0.3]], np.float32), np.zeros((2, 3, 1), np.float32)
         >>> correct = np.array([[1.0, 0.0, np.nan], [np.nan] * 3], np.float32)
-        >>> outcomes(Rollout(nothing > 0, nothing, rewards, correct=correct)).round(1).tolist()
+        >>> outcomes(Rollout(zeros > 0, zeros, rewards, correct=correct)).round(1).tolist()
         [[1.0, 0.0, 0.0], [0.20000000298023224, 0.30000001192092896, 0.30000001192092896]]
     """
     if rollout.correct is None:
         return rollout.rewards
     library = jnp if isinstance(rollout.rewards, jax.Array) else np
-    known = ~library.isnan(rollout.correct)
-    found = library.where(known, rollout.correct, library.zeros_like(rollout.correct))
-    return cast(Data, library.where(known.any(-1, keepdims=True), found, rollout.rewards))
+    judged = ~library.isnan(rollout.correct)
+    verdicts = library.where(judged, rollout.correct, library.zeros_like(rollout.correct))
+    return cast(Data, library.where(judged.any(-1, keepdims=True), verdicts, rollout.rewards))
 
 
 class Past(NamedTuple):
-    """Earlier rewards of a rollout's prompts, which complete their groups."""
+    """Earlier rewards of a rollout's prompts, which join the groups in which its responses are compared."""
 
     memory: RewardHistory
-    """The last rewards of every prompt."""
+    """The most recent rewards of every prompt."""
     prompt_ids: Int[Array | np.ndarray, "P"]
     """Index of each prompt of the rollout in the memory; negative for a prompt without earlier rewards."""
 
 
 class TermInputs(NamedTuple):
-    """Per-token values that a loss term may read, 0 outside the mask; `logp` and `entropy` carry the gradient."""
+    """Per-token inputs of a loss term, 0 outside the mask; `logp`, `entropy` and `teacher_divergence` carry the gradient."""
 
     logp: Float[Array, "B T"]
     """Log-probability under the policy being trained, nats."""
@@ -148,27 +148,27 @@ class TermInputs(NamedTuple):
     behaviour_logp: Float[Array, "B T"]
     """Log-probability under the sampling distribution, nats."""
     teacher_divergence: Float[Array, "B T"] | None = None
-    """Divergence from the teacher over the full vocabulary, carries the gradient; None if the loss was called without it."""
+    """Divergence from the teacher over the full vocabulary; None if the loss was called without it."""
 
 
 class Term(NamedTuple):
     """An extra loss term, added to the surrogate: `coefficient * Σ weights * per_token`, to be minimized."""
 
     name: str
-    """Name of its metric."""
+    """The term's name, which is also the name of its metric."""
     coefficient: Number
-    """Its coefficient in the loss, of either sign."""
+    """The term's coefficient in the loss, of either sign."""
     per_token: Callable[[TermInputs], Float[Array, "B T"]]
     """Inputs -> the value of the term at each token."""
     weights: Callable[[Rollout[Array]], Float[Array, "P G T"]] | None = None
-    """Rollout, its mask reduced to the trained tokens -> weights; None uses the surrogate's."""
+    """Rollout whose mask contains only the trained tokens -> the term's weights; None uses the surrogate's."""
     needs: str = "logp"
-    """The field of `TermInputs` that it reads in addition to `logp`; "logp" if there is none."""
+    """The field of `TermInputs` that the term reads in addition to `logp`; "logp" if there is none."""
     tokens: Callable[[Array, Array, Array], Bool[Array, "P G T"]] | None = None
-    """(advantage, policy_logp, mask) of the full rollout -> tokens with this term; its weights are 0 on the others; None: all."""
+    """(advantage, policy_logp, mask) of the full rollout -> tokens with the term; its weights are 0 on all others. None: all."""
     follow: Callable[[Number, Number], tuple[Number, Number]] | None = None
-    """For a bonus that follows the entropy: (size of the coefficient, mean entropy) of a step -> the same size after it, and the
-    size in the loss of the next step. None: the coefficient is constant."""
+    """For a bonus whose coefficient follows the entropy: (absolute coefficient, mean entropy of a step) -> (coefficient after that
+    step, coefficient in the loss of the next step). None: the coefficient is constant."""
 
 
 class Correction(NamedTuple):
@@ -177,11 +177,11 @@ class Correction(NamedTuple):
     weight: Callable[[Array, Array, Array], Float[Array, "P G T"]]
     """(policy_logp, behaviour_logp, mask) -> factor of each token's weight."""
     cut: Callable[[Array, Array, Array], Bool[Array, "P G T"]]
-    """(policy_logp, behaviour_logp, mask) -> tokens whose ratio is outside the bounds: capped or left out."""
+    """(policy_logp, behaviour_logp, mask) -> tokens whose ratio is outside the bounds; they are capped or left out."""
 
 
 class Credit(NamedTuple):
-    """A function from parts of a rollout to advantages, and the names of what it reads.
+    """A function that computes advantages, and the names of the inputs that it reads.
 
     A name is a field of `Rollout`, or one of:
 
@@ -192,25 +192,25 @@ class Credit(NamedTuple):
     """
 
     function: Callable[..., Float[Array, "P G *T"]]
-    """What it reads, in the order of `needs` -> the advantage of each response `[P, G]` or of each token `[P, G, T]`."""
+    """Inputs in the order of `needs` -> the advantage of each response `[P, G]` or of each token `[P, G, T]`."""
     needs: tuple[str, ...] = ("rewards",)
-    """Names of its positional arguments."""
+    """Names of the function's positional arguments."""
     optional: tuple[str, ...] = ()
-    """Names of its keyword arguments; each is passed if the rollout has it."""
+    """Names of the function's keyword arguments; each is passed if the rollout has it."""
 
 
 class Critic(NamedTuple):
-    """One slot per idea about the value function.
+    """The value function of an algorithm, with one slot per idea.
 
     `target` takes `(token rewards, values, mask)` and, if the rollout has one, `bootstrap=`.
     """
 
     advantage: Credit | Callable[..., Float[Array, "P G T"]]
-    """The policy's advantage of each token: a function with the arguments of `target` (plus `lambda_=` if there is a
+    """Function that computes each token's advantage, with the arguments of `target` (plus `lambda_=` if there is a
     `policy_lambda`), or a `Credit`."""
     target: Callable[..., Float[Array, "P G T"]]
-    """Rewards and values -> the critic's target. It also takes `lambda_=`: value pretraining passes 1, which makes the
-    target the Monte-Carlo return."""
+    """Rewards and values -> the critic's target. The function must also accept `lambda_=`, because value pretraining passes 1,
+    which makes the target the Monte-Carlo return."""
     loss: Callable[[Array, Array, Array, Array], Float[Array, "B T"]]
     """(values, old values, target, mask) -> loss of each token, to be minimized."""
     weights: Callable[[Bool[Array, "P G T"]], Float[Array, "P G T"]] = token_mean
@@ -227,7 +227,7 @@ class Critic(NamedTuple):
     updates: int = 1
     """Critic updates per policy update."""
     pretraining_steps: int = 0
-    """Rollouts of the fixed initial policy, at the very beginning, on which only the critic learns."""
+    """Number of rollouts of the fixed initial policy, before RL, from which only the critic learns."""
 
     @property
     def credit(self) -> Credit:
@@ -256,7 +256,7 @@ def _with_lambda(
 
 
 class Algorithm(NamedTuple):
-    """One slot per idea; a variant is `algorithm._replace(slot=...)`.
+    """A training algorithm, with one slot per idea; `algorithm._replace(slot=...)` makes a variant.
 
     Advantages come from `advantage`, from the `critic`, or from both if there is a `mix`. They come from neither if the algorithm
     learns only from its `teacher_divergence`.
@@ -288,7 +288,7 @@ class Algorithm(NamedTuple):
     terms: tuple[Term, ...] = ()
     """Extra loss terms, added to the surrogate."""
     critic: Critic | None = None
-    """Credit from a value function."""
+    """The value function that computes advantages; None if there is none."""
     teacher_divergence: Callable[[Array, Array], Float[Array, "..."]] | None = None
     """(logits, teacher logits) `[..., V]`, at the sampling temperature -> divergence of each token over the full vocabulary; a
     term adds it to the loss. It is called on chunks of tokens, so the full logits are never in memory."""
@@ -304,8 +304,8 @@ class Algorithm(NamedTuple):
     correction: Correction | None = None
     """Factor on each weight, for a sampling engine that computes different log-probabilities."""
     surrogate_mask: Callable[[TermInputs, Array, Array], Bool[Array, "B T"]] | None = None
-    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts; None: all. It sees complete rows, may
-    depend on the policy being trained, and leaves weights and terms unchanged."""
+    """(log-probabilities without gradient, advantage, mask) -> tokens whose surrogate counts; None: all. It sees complete rows
+    and may depend on the policy being trained. Weights and terms stay unchanged."""
     reference_rate: float = 0.0
     """Weight of the policy's parameters in the reference's moving average, per rollout (`ops.divergence.ema_update`)."""
     group_size: int | None = None
@@ -313,7 +313,7 @@ class Algorithm(NamedTuple):
 
     @property
     def credits(self) -> tuple[Credit, ...]:
-        """Sources of the advantages: first the critic's credit, then the one in `advantage`, if present."""
+        """Functions that compute the advantages: first the critic's, then the one in `advantage`, each if present."""
         credit = self.advantage
         if credit is not None and not isinstance(credit, Credit):
             credit = Credit(credit, optional=("valid",))
@@ -322,7 +322,7 @@ class Algorithm(NamedTuple):
 
     @property
     def compares_groups(self) -> bool:
-        """True if a credit reads only the rewards of a prompt's responses, so that earlier rewards can join them."""
+        """True if a credit reads only the rewards of a prompt's responses, so that earlier rewards can be added to these."""
         return any(credit.needs == ("rewards",) for credit in self.credits)
 
     def reads(self) -> dict[str, str]:
@@ -345,9 +345,12 @@ class Algorithm(NamedTuple):
             "filter_tokens": () if self.filter_tokens is None else ("truncated",),
             "terms": tuple(term.needs for term in self.terms),
         }
-        always = () if self.correction else ("policy_logp",)
+        always_present = () if self.correction else ("policy_logp",)
         return {
-            name: slot for slot, names in by_slot.items() for name in names if name in READ_BY_SOME and name not in always
+            name: slot
+            for slot, names in by_slot.items()
+            for name in names
+            if name in READ_BY_SOME and name not in always_present
         }
 
     def needs(self, name: str) -> bool:
@@ -382,11 +385,11 @@ class Batch(NamedTuple, Generic[Data]):
     term_weights: tuple[Float[Data, "B T"], ...]
     """Weights of each of the algorithm's terms."""
     token_share: Float[Data, "B T"]
-    """1 / (trained tokens of the optimizer batch) on its trained tokens: averages over the batch are sums with this weight."""
+    """1 / (number of trained tokens in the optimizer batch) on trained tokens; sums with these weights are the batch's averages."""
     correction_cut: Bool[Data, "B T"] | None = None
     """Trained tokens that the correction capped or left out; None if there is no correction."""
     old_values: Float[Data, "B T"] | None = None
-    """The critic's values at sampling; like the next two, None if there is no critic."""
+    """The critic's values at sampling; None, like the next two fields, if there is no critic."""
     value_target: Float[Data, "B T"] | None = None
     """The critic's targets, in the reward's unit."""
     value_weights: Float[Data, "B T"] | None = None

@@ -34,17 +34,17 @@ def clip_cov(
         Cov_it = (log π(o_it) - mean log π) (A_i - mean A)
 
     Args:
-        share: r = 2e-4 of the tokens, at least one (the authors' recipes, as in verl).
-        lower: ω_low = 1 (the authors' recipes).
-        upper: ω_high = 5 (the authors' recipes).
-        clip: ε = 1 (the authors' recipes; verl's 0.2 is PPO's).
+        share: r = 2e-4, the fraction of tokens to leave out, at least one token (the authors' recipes, as in verl).
+        lower: ω_low = 1, lower bound of the covariance (the authors' recipes).
+        upper: ω_high = 5, upper bound of the covariance (the authors' recipes).
+        clip: ε = 1 (the authors' recipes; verl has PPO's 0.2).
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
-    Deviations: covariances and their means are computed on the rollout before its updates. The authors' code uses the policy
-    being trained, and only those tokens of one update that PPO would not clip; at the first update both agree. The random numbers
-    are derived from the response's log-probabilities, so they need no random key and do not depend on the order of the responses;
-    responses whose log-probabilities are all equal get the same random numbers.
+    Deviations: covariances and their means are computed once per rollout, before its updates. The authors' code computes them in
+    each update, with the policy being trained and from only those of the update's tokens that PPO would not clip; in the first
+    update both agree. The random numbers are derived from a response's log-probabilities, so they need no random key and do not
+    depend on the order of the responses; responses with identical log-probabilities get the same random numbers.
     """
     check_between(-jnp.inf, upper, lower=lower)
     check_between(0, 1, share=share)
@@ -68,24 +68,24 @@ def _tokens_to_keep(
 def sample_uniform(logp: Float[Array, "*rows T"], mask: Array) -> Float[Array, "*rows T"]:
     """Sample one uniform number in [0, 1) for each token, 0 outside the mask.
 
-    Its random key comes from the token's position among the tokens of its response and the bits of all their log-probabilities.
+    A token's random key is derived from its position in the response and from the bits of all the response's log-probabilities.
 
     Example:
         >>> samples = sample_uniform(jnp.array([[-0.5, 0.0, 0.0], [0.0, -0.5, 0.0]]), jnp.ones((2, 3), bool))
         >>> len(set(samples.ravel().tolist()))
         6
     """
-    counts = mask.astype(bool)
+    is_response = mask.astype(bool)
     bits = jax.lax.bitcast_convert_type(zero_outside(logp, mask).astype(jnp.float32), jnp.uint32).reshape(-1)
-    position = (jnp.cumsum(counts, -1) - 1).astype(jnp.uint32).reshape(-1)
+    position = (jnp.cumsum(is_response, -1) - 1).astype(jnp.uint32).reshape(-1)
     fold = jax.vmap(jax.random.fold_in)
-    tokens = fold(jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(position), bits)
-    words = jnp.where(
-        counts, jax.vmap(partial(jax.random.bits, dtype=jnp.uint32))(tokens).reshape(logp.shape), jnp.uint32(0)
+    token_keys = fold(jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(position), bits)
+    hashes = jnp.where(
+        is_response, jax.vmap(partial(jax.random.bits, dtype=jnp.uint32))(token_keys).reshape(logp.shape), jnp.uint32(0)
     )
-    response = jnp.broadcast_to(words.sum(-1, dtype=jnp.uint32, keepdims=True), logp.shape)
-    draws = jax.vmap(partial(jax.random.uniform, dtype=jnp.float32))(fold(tokens, response.reshape(-1)))
-    return jnp.where(counts, draws.reshape(logp.shape).astype(logp.dtype), 0.0)
+    response_hash = jnp.broadcast_to(hashes.sum(-1, dtype=jnp.uint32, keepdims=True), logp.shape)
+    samples = jax.vmap(partial(jax.random.uniform, dtype=jnp.float32))(fold(token_keys, response_hash.reshape(-1)))
+    return jnp.where(is_response, samples.reshape(logp.shape).astype(logp.dtype), 0.0)
 
 
 def kl_cov(*, share: float = 2e-3, beta: float = 1.0, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
@@ -94,18 +94,19 @@ def kl_cov(*, share: float = 2e-3, beta: float = 1.0, eps: float = 1e-6, ddof: i
     ::
 
         J = (1/Σ|o_i|) Σ_i Σ_t (ρ_it A_i - β 1[it ∈ I] |log ρ_it|)      A_i = (r_i - mean r) / std r
-        I: the ⌊k Σ|o_i|⌋ tokens of the highest Cov_it = (log π(o_it) - mean log π) (A_i - mean A)
+        I: the ⌊k Σ|o_i|⌋ tokens with the highest Cov_it = (log π(o_it) - mean log π) (A_i - mean A)
 
     Args:
-        share: k = 2e-3 of the tokens, at least one (the authors' recipe for 7B; for 32B, as in verl, it is 2e-4).
-        beta: β = 1 (the authors' recipes).
+        share: k = 2e-3, the fraction of tokens with a penalty, at least one token (the authors' recipe for 7B; 2e-4 for 32B and
+            in verl).
+        beta: β = 1, weight of the penalty (the authors' recipes).
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: the penalty is the |log ρ| of the authors' code; the paper writes the KL divergence from the sampling policy.
-    Covariances are computed on the rollout before its updates. The authors' code uses the policy being trained and the
-    tokens of one update; at the first update both agree. The penalty is 0 there, so it has an effect only with more than one
-    update per rollout.
+    Covariances are computed once per rollout, before its updates. The authors' code computes them in each update, with the policy
+    being trained and the update's tokens; in the first update both agree. In that update the penalty is 0, so it has an effect
+    only with more than one update per rollout.
     """
     check_between(0, 1, share=share)
     check_nonnegative(beta=beta)

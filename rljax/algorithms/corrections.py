@@ -1,12 +1,12 @@
-"""Corrections for a sampler that differs from the learner, by name, and DeepSeek-V3.2's off-policy mask.
+"""Corrections, by name, for a sampler whose probabilities differ from the learner's, and DeepSeek-V3.2's off-policy mask.
 
 A correction weights tokens once per rollout, from the log-probabilities of the sampler and of the learner before its updates. These
-differ if the engines differ, if the sampler truncates, or if it has older parameters. The mask depends on the policy being trained
-and is part of the loss.
+differ if the two run on different engines, if the sampler truncates its distribution, or if it has older parameters. The off-policy
+mask depends on the policy being trained and is part of the loss.
 
-A token or response that is left out has weight 0 but still counts in the loss normalizer: the others keep their weights.
+A token or response that is left out has weight 0 but still counts in the loss normalizer, so the others keep their weights.
 verl removes rejected tokens from the response mask, so its mean is over the remaining tokens only, and its gradient is
-larger by the factor 1 / (share of tokens kept).
+larger by the factor 1 / (fraction of tokens kept).
 """
 
 from collections.abc import Callable, Mapping
@@ -45,35 +45,35 @@ def _make_cut(log_ratio: LogRatio, *, high: float, low: float = 0.0) -> Callable
 
 
 def capped(*, high: float = 2.0) -> Correction:
-    """Token weight, at most `high`: truncated importance sampling."""
+    """Truncated importance sampling: each token's weight is its ratio, at most `high`."""
     return Correction(partial(truncated_importance_weight, cap=high), _make_cut(token_log_ratio, high=high))
 
 
 def masked(*, low: float = 0.5, high: float = 5.0) -> Correction:
-    """Token weight, 0 outside the bounds: IcePop (arXiv:2510.18855)."""
+    """IcePop (arXiv:2510.18855): each token's weight is its ratio, or 0 outside the bounds."""
     weight = partial(masked_importance_weight, low=low, high=high)
     return Correction(weight, _make_cut(token_log_ratio, low=low, high=high))
 
 
 def two_sided(*, low: float, high: float = 2.0) -> Correction:
-    """Token weight, clipped to the bounds."""
+    """Two-sided truncation: each token's weight is its ratio, clipped to the bounds."""
     weight = partial(two_sided_importance_weight, low=low, high=high)
     return Correction(weight, _make_cut(token_log_ratio, low=low, high=high))
 
 
 def sequence(*, high: float = 2.0) -> Correction:
-    """Response weight, at most `high`: truncated importance sampling of sequences."""
+    """Truncated importance sampling of sequences: each response's weight is its ratio, at most `high`."""
     return Correction(partial(sequence_truncated_importance_weight, cap=high), _make_cut(response_log_ratio, high=high))
 
 
 def sequence_masked(*, low: float = 0.0, high: float = 2.0) -> Correction:
-    """Response weight, 0 outside the bounds: masked importance sampling of sequences."""
+    """Masked importance sampling of sequences: each response's weight is its ratio, or 0 outside the bounds."""
     weight = partial(sequence_masked_importance_weight, low=low, high=high)
     return Correction(weight, _make_cut(response_log_ratio, low=low, high=high))
 
 
 def geometric(*, low: float = 0.999, high: float = 1.001) -> Correction:
-    """Response weight, 0 if the geometric mean of the ratios is outside the bounds, else 1: the response is not reweighted."""
+    """Geometric rejection: a response's weight is 0 if the geometric mean of its ratios is outside the bounds, else 1."""
     return Correction(partial(geometric_rejection, low=low, high=high), _make_cut(sequence_log_ratio, low=low, high=high))
 
 
@@ -99,14 +99,14 @@ def sampling_denominator(policy_logp: Array, behaviour_logp: Array, mask: Array)
 def off_policy_mask(delta: float) -> Callable[[TermInputs, Array, Array], Array]:
     """DeepSeek-V3.2's off-policy sequence mask (arXiv:2512.02556, Section 3.1), relative to the sampling policy.
 
-    The sampler's log-probability is the paper's π_old, so the mask accounts for differences between engines as well as updates.
+    The sampler's log-probability is the paper's π_old, so the mask accounts for differences between engines as well as for updates.
 
     Args:
         delta: δ, nats per token, not negative.
     """
     check_nonnegative(delta=delta)
 
-    def trained(inputs: TermInputs, advantage: Array, mask: Array) -> Array:
+    def select_trained(inputs: TermInputs, advantage: Array, mask: Array) -> Array:
         return off_policy_sequence_mask(inputs.logp, inputs.behaviour_logp, advantage, mask, delta=delta)
 
-    return trained
+    return select_trained

@@ -11,7 +11,7 @@ from rljax.ops.value import value_loss
 def squared_error(
     values: Float[Array, "*rows T"], old_values: Float[Array, "*rows T"], target: Float[Array, "*rows T"], mask: Array
 ) -> Float[Array, "*rows T"]:
-    """Half the critic's squared error, ignoring its values at sampling: `rljax.ops.value.value_loss` as a `Critic.loss`."""
+    """Half the critic's squared error: `rljax.ops.value.value_loss` with the signature of `Critic.loss`."""
     del old_values  # other losses clip around these
     return value_loss(values, target, mask)
 
@@ -26,19 +26,19 @@ def blend_pretrained_value(
     decay: Number = 2.0,
     eta: Number = 1.0,
 ) -> Float[Array, "P G T"]:
-    """Blend the pretrained critic's values with the current critic's: a `Critic.blend`.
+    """Blend the pretrained critic's values with the current critic's, for the slot `Critic.blend`.
 
     ::
 
         V_aug = w V_pretrained + (1 - w) V_critic        w(t) = w_0 exp(-κ t/T_total) / (1 + η max(EV, 0))
 
     Args:
-        pretrained: V_pretrained.
-        values: V_critic.
+        pretrained: V_pretrained, values of the pretrained critic.
+        values: V_critic, values of the current critic.
         progress: t/T_total, the fraction of training completed.
         explained: EV, the critic's explained variance.
-        initial: w_0 in [0, 1].
-        decay: κ, not negative.
+        initial: w_0 in [0, 1], the weight at t = 0 if EV ≤ 0.
+        decay: κ, not negative: how fast the weight falls with t.
         eta: η, not negative: how strongly the critic's explained variance reduces the weight. The design document gives no value.
 
     Example:

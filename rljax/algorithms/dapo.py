@@ -71,9 +71,9 @@ def dapo_grpo(
         A_it = (r_i - mean r) / std r + β (H_it - mean H)      H of the sampling policy; mean over the rollout
 
     Args:
-        clip_low: ε_low = 0.2, DAPO's paper (the document has 0.1).
-        clip_high: ε_high = 0.28, DAPO's paper (the document has 0.3).
-        beta: β = 0.01 per nat of entropy; the document gives no value.
+        clip_low: ε_low = 0.2, from DAPO's paper (the document has 0.1).
+        clip_high: ε_high = 0.28, from DAPO's paper (the document has 0.3).
+        beta: β = 0.01, weight of the bonus per nat of entropy; the document gives no value.
         eps: added to the standard deviation.
         ddof: delta degrees of freedom of the standard deviation.
 

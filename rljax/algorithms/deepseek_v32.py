@@ -20,17 +20,17 @@ def deepseek_v32(*, clip: float = 0.2, beta: float = 0.001, delta: float = 0.5) 
         M_i = 0 if A_i < 0 and (1/|o_i|) Σ_t log(π_old(o_it) / π(o_it)) > δ, else 1      ρ_it = π(o_it) / π_old(o_it)
 
     Args:
-        clip: ε = 0.2 (PPO's; the paper states none).
-        beta: β = 0.001 (TRL's, which cites DeepSeek-R1; the paper states none and finds that mathematics needs a weak penalty or
-            none), against the reference policy; 0 removes the term and the reference model.
-        delta: δ = 0.5 nats per token (TRL's suggestion; the paper states none).
+        clip: ε = 0.2, as in PPO; the paper states no value.
+        beta: β = 0.001, weight of the KL penalty towards the reference policy (as in TRL, which cites DeepSeek-R1; the paper states
+            no value, but finds that mathematics needs a weak penalty or none). 0 removes the term and the reference model.
+        delta: δ = 0.5 nats per token (TRL's suggestion; the paper states no value).
 
-    π_old is the probability that the sampler itself computed (`behaviour_logp`), which the paper says of M; here it is also the
-    denominator of ρ, as the same symbol. So ρ and M account for other engines and older parameters as well as for updates.
+    π_old is the probability that the sampler itself computed (`behaviour_logp`). The paper states this only for M, but uses the
+    same symbol in ρ. So ρ and M account for a different engine and older parameters of the sampler as well as for updates.
 
-    Deviations: two parts of the recipe are settings of a run: the truncation masks of top-p and top-k, which the learner keeps
-    with --sampling-mask, and the experts to which the sampler routed a token, which are not kept. The paper's KL has no mask M,
-    like ours.
+    Deviations: two parts of the recipe are settings of a run, off by default: --sampling-mask keeps the truncation masks of top-p
+    and top-k for the learner, and --replay-experts the experts to which the sampler routed a token. As in the paper, M does not
+    apply to the KL.
     """
     return Algorithm(
         advantage=group_centered,

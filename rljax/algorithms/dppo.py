@@ -31,16 +31,16 @@ def dppo(*, threshold: float = 0.15, cap: float = 5.0) -> Algorithm:
         M_it = 0 if |π(o_it) - μ(o_it)| > δ and (A_i > 0 and ρ_it > 1, or A_i < 0 and ρ_it < 1), else 1
 
     Args:
-        threshold: δ = 0.15 of probability (Appendix C.1); most of the paper's runs use 0.2.
-        cap: C = 5, the largest ratio that scales a gradient; the paper uses 5 or no cap. If it is not configured, the loss falls
-            back to 10 in the authors' code, and to 20 in verl.
+        threshold: δ = 0.15, how far a token's probability may move (Appendix C.1); most of the paper's runs use 0.2.
+        cap: C = 5, the largest ratio that scales a gradient; the paper uses 5 or no cap. If none is configured, the authors' code
+            uses 10, and verl 20.
 
-    μ is the sampling policy, with the log-probabilities that the sampler itself reported: Section 5.2 warns against a trust region
-    around the policy as rescored by the learner. So the ratio's denominator is `behaviour_logp`, even if the sampler has older
-    parameters or is another engine. With top-k or top-p this is the probability after truncation.
+    μ is the sampling policy, with the log-probabilities that the sampler itself reported, because Section 5.2 warns against a trust
+    region around the policy as rescored by the learner. So the ratio's denominator is `behaviour_logp`, even if the sampler has
+    older parameters or is another engine. With top-k or top-p, μ is the probability after truncation.
 
-    Deviations: the mean is over all tokens of the optimizer batch. The objective's value is relative to the sampling policy's
-    (log ρ in place of log π); the gradient is the same. `rljax.ops.off_policy.binary_kl` is the other binary divergence;
+    Deviations: the mean is over all tokens of the optimizer batch. The objective has log ρ in place of log π, which changes its
+    value but not its gradient. `rljax.ops.off_policy.binary_kl` is the other binary divergence;
     divergences over the K largest probabilities need logits that a rollout does not keep.
     """
     check_nonnegative(threshold=threshold)

@@ -10,7 +10,7 @@ from rljax.ops.weights import constant_length
 
 
 def dr_grpo(*, max_length: int = 3000, clip: float = 0.2) -> Algorithm:
-    """Dr.GRPO (arXiv:2503.20783, Section 3): GRPO without its two biases.
+    """Dr.GRPO (arXiv:2503.20783, Section 3): GRPO without its length bias, 1/|o_i|, and difficulty bias, 1/std r.
 
     ::
 
@@ -18,7 +18,7 @@ def dr_grpo(*, max_length: int = 3000, clip: float = 0.2) -> Algorithm:
 
     Args:
         max_length: L, the generation budget in tokens (3000 in the authors' code).
-        clip: ε = 0.2.
+        clip: ε = 0.2, the clip range.
 
     Deviations: the authors' code sets a truncated response's reward to 0; here that is left to the reward function. Other
     settings of the authors: no KL, 8 responses per prompt, learning rate 1e-6, batches of 128.

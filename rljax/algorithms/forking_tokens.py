@@ -22,12 +22,12 @@ def forking_tokens(
     ::
 
         J = (1/Σ|o_i|) Σ_i Σ_t 1[H_it ≥ τ] min(ρ_it A_i, clip(ρ_it, 1-ε_low, 1+ε_high) A_i)      0 < #correct < G
-        A_i = (R_i - mean R) / std R      R_i = r_i + overlong(|o_i|)      τ keeps a share of the batch's tokens
+        A_i = (R_i - mean R) / std R      R_i = r_i + overlong(|o_i|)      τ keeps a fraction `share` of the batch's tokens
 
     Args:
-        share: ρ = 0.2 of the tokens.
-        clip_low: ε_low = 0.2, DAPO's.
-        clip_high: ε_high = 0.28, DAPO's.
+        share: fraction of the tokens to train on, 0.2 in the paper, which calls it ρ.
+        clip_low: ε_low = 0.2, as in DAPO.
+        clip_high: ε_high = 0.28, as in DAPO.
         max_length: DAPO's L_max, in tokens.
         cache: DAPO's L_cache, in tokens.
         eps: added to the standard deviation (not stated in the paper).

@@ -19,10 +19,11 @@ def gdpo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
     ::
 
         J = (1/G) Σ_i (1/|o_i|) Σ_t min(ρ_it A_i, clip(ρ_it, 1-ε, 1+ε) A_i)
-        A_i = (S_i - mean S) / std S over the batch      S_i = Σ_n w_n (r_in - mean_n) / std_n, of reward n in the group
+        A_i = (S_i - mean S) / std S over the batch
+        S_i = Σ_n w_n (r_in - mean_n) / std_n      mean_n, std_n of reward n in the group
 
     Args:
-        clip: ε = 0.2, PPO's.
+        clip: ε = 0.2, as in PPO.
         eps: added to the standard deviations (1e-6 in verl, 1e-4 in TRL).
         ddof: delta degrees of freedom of the standard deviations (not stated in the paper).
 

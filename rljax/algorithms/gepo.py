@@ -18,17 +18,17 @@ def gepo(*, clip: float = 0.2, sampler_kl: float = 0.005) -> Algorithm:
     ::
 
         J = (1/G) Σ_i [min(w_i A_i, clip(w_i, 1-ε, 1+ε) A_i) - c (1/|o_i|) Σ_t k3_it]      A_i = r_i - mean r
-        w_i = p_i / E      E = Σ_j q_j² / Σ_j q_j      p, q = exp((1/|o|) Σ_t log π(o_t)) of the learner, of the sampler
-        k3_it = q_it / p_it - log(q_it / p_it) - 1      p_it, q_it of a token
+        w_i = p_i / E      E = Σ_j q_j² / Σ_j q_j      p, q = exp((1/|o|) Σ_t log π(o_t)) under the learner and the sampler
+        k3_it = q_it / p_it - log(q_it / p_it) - 1      p_it, q_it: of one token
 
     Args:
         clip: ε = 0.2 (the authors' code; the paper defines only the weight).
-        sampler_kl: c, weight of the mean k3 to the sampler; 0 leaves it out. The recipes of the authors' code use 0.005 for
+        sampler_kl: c, weight of the mean k3 to the sampler; 0 removes the term. The recipes of the authors' code use 0.005 for
             training with a delay; the argument's default there is 0.
 
     Deviations: p and q are length-normalized as in the authors' code; the paper's full-response probabilities underflow
-    (`rljax.ops.ratio.group_expectation_log_ratio_unnormalized`). w is not 1 on-policy. Other settings of the paper: 8
-    responses per prompt, learning rate 1e-6, 3 % of warm-up.
+    (`rljax.ops.ratio.group_expectation_log_ratio_unnormalized`). Even on-policy, w is not 1. Other settings of the paper: 8
+    responses per prompt, learning rate 1e-6, 3 % warm-up.
     """
     return Algorithm(
         advantage=group_centered,

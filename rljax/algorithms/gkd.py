@@ -23,10 +23,10 @@ def gkd(*, beta: float = 0.5) -> Algorithm:
         D_β = β KL(π_T‖M) + (1-β) KL(π‖M)      M = β π_T + (1-β) π      D_0 = KL(π_T‖π)      D_1 = KL(π‖π_T)
 
     Args:
-        beta: β in [0, 1]; the paper compares 0.1, 0.5, 0.9 and both ends. 0 is the forward KL and 1 the reverse KL, unscaled;
-            between them D_β shrinks towards either end.
+        beta: β in [0, 1]; the paper compares 0.1, 0.5, 0.9 and both ends. D_0 is the forward KL and D_1 the reverse KL, both in
+            full size, although D_β shrinks to 0 as β approaches either end.
 
-    Deviations: every response is the student's own and gets one update (λ = 1 of the paper's mix with a fixed dataset). The
+    Deviations: every response is the student's own and gets one update (λ = 1 in the paper's mix with a fixed dataset). The
     task's reward is measured but not learned from; the paper's mix of both objectives (its Eq. 5) is left out. The teacher's logits
     are recomputed for every update, one chunk of tokens at a time, so none are stored. No gradient flows through the
     sampling, as in the paper.

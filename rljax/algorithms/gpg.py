@@ -13,7 +13,7 @@ from rljax.ops.surrogate import reinforce
 from rljax.ops.weights import token_mean
 
 
-def _centered_over(rewards: Float[Array, "P G"], *, norm: float, valid: Array | None = None) -> Float[Array, "P G"]:
+def _centered_and_scaled(rewards: Float[Array, "P G"], *, norm: float, valid: Array | None = None) -> Float[Array, "P G"]:
     return group_centered(rewards, valid=valid) / norm
 
 
@@ -23,18 +23,17 @@ def gpg(*, norm: float = 1.0) -> Algorithm:
     ::
 
         J = α (1/Σ|o_i|) Σ_i Σ_t A_i log π(o_it)      A_i = (r_i - mean r) / F_norm
-        α = B / (B - M)      B groups in the optimizer batch, M of them all right or all wrong
+        α = B / (B - M)      B groups in the optimizer batch; in M of them, all responses are right or all wrong
 
     Args:
-        norm: F_norm = 1.
+        norm: F_norm = 1, a constant divisor.
 
-    Deviations: α counts groups of identical rewards, which is the same for two-valued rewards. The objective's value is
-    relative to the sampling policy's (log ρ in place of log π); the gradient is the same. It is on-policy: take one update
-    per rollout.
+    Deviations: M counts groups of identical rewards, which is the same for two-valued rewards. The objective has log ρ in place of
+    log π, which changes its value but not its gradient. GPG is on-policy, so take one update per rollout.
     """
     check_positive(norm=norm)
     return Algorithm(
-        advantage=partial(_centered_over, norm=norm),
+        advantage=partial(_centered_and_scaled, norm=norm),
         log_ratio=token_log_ratio,
         surrogate=reinforce,
         weights=token_mean,

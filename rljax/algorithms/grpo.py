@@ -18,8 +18,8 @@ def grpo(*, clip: float = 0.2, beta: float = 0.04, eps: float = 1e-6, ddof: int 
         J = (1/G) Σ_i (1/|o_i|) Σ_t [min(ρ_it A_i, clip(ρ_it, 1-ε, 1+ε) A_i) - β k3_it]      A_i = (r_i - mean r) / std r
 
     Args:
-        clip: ε = 0.2 (PPO's; the paper states none).
-        beta: β = 0.04 (Section 4.2), against the reference policy; 0 removes the term and the reference model.
+        clip: ε = 0.2, as in PPO; the paper states no value.
+        beta: β = 0.04 (Section 4.2), weight of the KL to the reference policy; 0 removes the term and the reference model.
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
@@ -44,8 +44,8 @@ def grpo_process(*, clip: float = 0.2, beta: float = 0.04, eps: float = 1e-6, dd
         J of `grpo` with  A_it = Σ_{steps j of i : end(j) ≥ t} (r_ij - mean R) / std R      R = step rewards of the group
 
     Args:
-        clip: ε = 0.2 (PPO's; the paper states none).
-        beta: β = 0.04 (Section 4.2), against the reference policy; 0 removes the term and the reference model.
+        clip: ε = 0.2, as in PPO; the paper states no value.
+        beta: β = 0.04 (Section 4.2), weight of the KL to the reference policy; 0 removes the term and the reference model.
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
@@ -65,14 +65,14 @@ def mt_grpo(
         J of `grpo` with  A_it = Σ_{turns j ≥ k} λ^{j-k} (r_ij - mean_i r_ij) / std_i r_ij      k = turn of token t
 
     Args:
-        clip: ε = 0.2 (PPO's).
-        beta: β = 0.04 (GRPO's), against the reference policy; 0 removes the term and the reference model.
-        turn_discount: λ, weight of the next turn's advantage; in the paper, the weight of the outcome in the first turn.
+        clip: ε = 0.2, as in PPO.
+        beta: β = 0.04 (GRPO's), weight of the KL to the reference policy; 0 removes the term and the reference model.
+        turn_discount: λ, weight of the next turn's advantage; in the paper, weight of the outcome in the first turn.
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
-    Deviations: the paper has two turns, the second of which earns the reward of the outcome; here a response may have any number,
-    and each turn is compared with the same turn of the other responses. The turns are the steps of the environment or, without
+    Deviations: the paper has two turns, the second of which earns the reward of the outcome; here a response may have any number
+    of turns, each compared with the same turn of the other responses. The turns are the steps of the environment or, without
     an environment, the steps that a step reward scores.
     """
     credit = partial(turn_normalized, discount=turn_discount, eps=eps, ddof=ddof)

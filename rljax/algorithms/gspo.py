@@ -18,8 +18,8 @@ def gspo(*, clip_low: float = 3e-4, clip_high: float = 4e-4, eps: float = 1e-6, 
         A_i = (r_i - mean r) / std r
 
     Args:
-        clip_low: ε_low = 3e-4 (Section 5.1, section not verified).
-        clip_high: ε_high = 4e-4 (Section 5.1, section not verified).
+        clip_low: ε_low = 3e-4 (Section 5.1; section number not verified).
+        clip_high: ε_high = 4e-4 (Section 5.1; section number not verified).
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
@@ -42,11 +42,11 @@ def gspo_token(*, clip_low: float = 3e-4, clip_high: float = 4e-4, eps: float = 
         s_it = sg[s_i] π(o_it) / sg[π(o_it)]      s_i = exp((1/|o_i|) Σ_t log ρ_it)
 
     Args:
-        clip_low: ε_low = 3e-4 (Section 5.1, section not verified).
-        clip_high: ε_high = 4e-4 (Section 5.1, section not verified).
+        clip_low: ε_low = 3e-4 (Section 5.1; section number not verified).
+        clip_high: ε_high = 4e-4 (Section 5.1; section number not verified).
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
-    Deviations: none known. If all tokens of a response have the same advantage, it trains exactly as `gspo` does.
+    Deviations: none known. If all tokens of a response have the same advantage, GSPO-token trains exactly as `gspo` does.
     """
     return gspo(clip_low=clip_low, clip_high=clip_high, eps=eps, ddof=ddof)._replace(log_ratio=sequence_token_log_ratio)

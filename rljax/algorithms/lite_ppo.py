@@ -1,4 +1,4 @@
-"""Lite PPO: two techniques that suffice (arXiv:2508.08221)."""
+"""Lite PPO: PPO's clipped loss without a critic (arXiv:2508.08221)."""
 
 from functools import partial
 
@@ -18,11 +18,11 @@ def lite_ppo(*, clip: float = 0.2, eps: float = 1e-6, ddof: int = 1) -> Algorith
         A_i = (r_i - mean of the group) / (standard deviation of the batch)
 
     Args:
-        clip: ε = 0.2, PPO's.
+        clip: ε = 0.2, as in PPO.
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
-    Deviations: the batch of the standard deviation is the rollout. Other settings of the paper: 8 responses per prompt, no KL.
+    Deviations: the standard deviation is over the rollout. Other settings of the paper: 8 responses per prompt, no KL.
     """
     return Algorithm(
         advantage=partial(centered_over_reward_std, eps=eps, ddof=ddof),

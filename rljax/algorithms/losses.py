@@ -29,7 +29,7 @@ def _check_terms(algorithm: Algorithm, batch: Batch[Array]) -> None:
     for name in names:
         if names.count(name) > 1 or name in LossMetrics._fields:
             raise ValueError(
-                f"every term of the algorithm must have a name of its own, got {name!r}, which another term or a metric also has"
+                f"every term of the algorithm must have a unique name, got {name!r}, which another term or a metric also has"
             )
 
 
@@ -39,7 +39,7 @@ def term_inputs(
     entropy: Float[Array, "B T"] | None,
     teacher_divergence: Float[Array, "B T"] | None,
 ) -> TermInputs:
-    """Inputs of the loss's terms; the arguments are the same as those of `loss`."""
+    """Build the inputs of the loss terms; the arguments are those of `loss`."""
 
     def inside(values: Array | None) -> Array | None:
         return None if values is None else zero_outside(values, batch.mask)
@@ -56,14 +56,14 @@ def term_inputs(
 
 
 def _term_sum(term: Term, weights: Array, inputs: TermInputs, mask: Array) -> Float[Array, ""]:
-    """Weighted sum of a term over the tokens in `mask`."""
+    """Return the weighted sum of a term over the tokens in `mask`."""
     if inputs._asdict()[term.needs] is None:
         raise ValueError(f"{term.needs} must be given: the algorithm's term {term.name!r} reads it; got None")
     return (weights * zero_outside(term.per_token(inputs), mask)).sum()
 
 
 def _select_trained(algorithm: Algorithm, inputs: TermInputs, batch: Batch[Array]) -> Bool[Array, "B T"]:
-    """The tokens whose surrogate counts."""
+    """Return the tokens whose surrogate counts."""
     if algorithm.surrogate_mask is None:
         return batch.mask
     return batch.mask & algorithm.surrogate_mask(jax.lax.stop_gradient(inputs), batch.advantage, batch.mask)
@@ -78,7 +78,7 @@ def loss(
     entropy: Float[Array, "B T"] | None = None,
     teacher_divergence: Float[Array, "B T"] | None = None,
 ) -> tuple[Float[Array, ""], LossMetrics]:
-    """Policy loss of some rows of a batch, to be minimized; the losses and metrics of all rows add up.
+    """Policy loss of some rows of a batch, to be minimized; losses and metrics of separate rows add up to the batch's.
 
     ::
 
@@ -90,7 +90,7 @@ def loss(
         batch: all or some rows of a mini-batch.
         entropy: entropy of the policy at each token, `[B, T]`, nats; for algorithms with an entropy term.
         teacher_divergence: `algorithm.teacher_divergence` of each token, `[B, T]`; for algorithms with a term that reads it. The
-            loss is differentiated with respect to it.
+            loss is differentiated with respect to this argument.
 
     Returns:
         The loss and its metrics.
@@ -144,7 +144,7 @@ def loss(
 def value_loss(
     algorithm: Algorithm, values: Float[Array, "B T"], batch: Batch[Array], *, outputs: Float[Array, "B T N"] | None = None
 ) -> tuple[Float[Array, ""], ValueMetrics]:
-    """Critic's loss of some rows of a batch, to be minimized; the losses and metrics of all rows add up.
+    """Critic's loss of some rows of a batch, to be minimized; losses and metrics of separate rows add up to the batch's.
 
     ::
 
@@ -152,9 +152,9 @@ def value_loss(
         L = -Σ_bt w_bt Σ_i distribution_i(R_bt) log softmax(outputs_bt)_i        for a categorical head
 
     Args:
-        algorithm: the algorithm that prepared the batch; it has a critic.
-        values: the critic's estimate before each token, `[B, T]`, in the reward's unit; the loss is differentiated with respect to
-            it.
+        algorithm: the algorithm that prepared the batch; it must have a critic.
+        values: the critic's estimates before each token, `[B, T]`, in the reward's unit; the loss is differentiated with respect to
+            them.
         batch: all or some rows of a critic's mini-batch.
         outputs: the logits of a categorical head, `[B, T, N]`; the loss is differentiated with respect to them. Other heads do not
             need them.
@@ -180,7 +180,7 @@ def value_loss(
         raise ValueError("algorithm must have a critic to have a value loss, got critic=None")
     old_values, target, weights = batch.old_values, batch.value_target, batch.value_weights
     if old_values is None or target is None or weights is None:
-        raise ValueError("batch must hold value targets, got None: it was prepared by an algorithm without a critic")
+        raise ValueError("batch must have value targets, got None: it was prepared by an algorithm without a critic")
     _check_rows(batch, values=values)
     head = algorithm.critic.head
     if head.distribution is None:

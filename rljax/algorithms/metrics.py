@@ -14,11 +14,11 @@ class LossMetrics(NamedTuple):
     loss: Float[Array, ""]
     """The loss itself."""
     share: Float[Array, ""]
-    """Share of the optimizer batch's trained tokens: 1 after adding up all its rows, 0 for a batch without trained tokens."""
+    """Fraction of the optimizer batch's trained tokens in these rows: 1 over all rows, 0 for a batch without trained tokens."""
     clip_fraction: Float[Array, ""]
-    """Share of tokens whose surrogate passes no gradient."""
+    """Fraction of tokens whose surrogate passes no gradient."""
     kl: Float[Array, ""]
-    """k3 estimate of KL(policy before the update ‖ policy), nats per token."""
+    """k3 estimate of KL(policy before the update ‖ policy being trained), nats per token."""
     ratio: Float[Array, ""]
     """Mean importance ratio."""
     entropy: Float[Array, ""] | None
@@ -26,23 +26,23 @@ class LossMetrics(NamedTuple):
     terms: dict[str, Float[Array, ""]]
     """Weighted sum of each extra term of the loss, before its coefficient, by the term's name."""
     surrogate_masked: Float[Array, ""] | None = None
-    """Share of tokens whose surrogate the off-policy mask removes; None if there is no mask."""
+    """Fraction of tokens whose surrogate `Algorithm.surrogate_mask` removes; None if there is no such mask."""
     clip_fraction_low: Float[Array, ""] | None = None
-    """The part of `clip_fraction` with a negative advantage."""
+    """The part of `clip_fraction` from tokens with a negative advantage."""
     clip_fraction_high: Float[Array, ""] | None = None
-    """The part of `clip_fraction` with a positive advantage."""
+    """The part of `clip_fraction` from tokens with a positive advantage."""
     up_clipped: Float[Array, ""] | None = None
-    """Sum of the probabilities, before the update, of the tokens counted in `clip_fraction_high`, as a share of all tokens."""
+    """Probabilities before the update, summed over the tokens of `clip_fraction_high` and divided by the number of all tokens."""
 
     def numbers(self) -> dict[str, float]:
-        """Python floats by name, including the terms; empty for a batch without trained tokens.
+        """Return the metrics as Python floats by name, including the terms; empty for a batch without trained tokens.
 
         Example:
             >>> import jax.numpy as jnp
-            >>> one, nothing = jnp.ones(()), jnp.zeros(())
-            >>> LossMetrics(one, one, nothing, nothing, one, None, {"reference_kl": nothing}).numbers()
+            >>> one, zero = jnp.ones(()), jnp.zeros(())
+            >>> LossMetrics(one, one, zero, zero, one, None, {"reference_kl": zero}).numbers()
             {'loss': 1.0, 'clip_fraction': 0.0, 'kl': 0.0, 'ratio': 1.0, 'reference_kl': 0.0}
-            >>> LossMetrics(nothing, nothing, nothing, nothing, nothing, None, {}).numbers()
+            >>> LossMetrics(zero, zero, zero, zero, zero, None, {}).numbers()
             {}
         """
         if not float(self.share):
@@ -61,18 +61,18 @@ class ValueMetrics(NamedTuple):
     loss: Float[Array, ""]
     """The loss itself."""
     weight: Float[Array, ""]
-    """Σ w, the critic's weights; 0 for a batch without trained tokens."""
+    """Σ w, with the token weights w of the critic's loss; 0 for a batch without trained tokens."""
     target_sum: Float[Array, ""]
-    """Σ w R, the value targets."""
+    """Σ w R, with the value targets R."""
     target_square: Float[Array, ""]
     """Σ w R²."""
     error_sum: Float[Array, ""]
-    """Σ w (R - V), the critic's errors."""
+    """Σ w (R - V), with the critic's errors R - V."""
     error_square: Float[Array, ""]
     """Σ w (R - V)²."""
 
     def numbers(self) -> dict[str, float]:
-        """`value_loss` and `value_explained_variance` as Python floats; empty for a batch without trained tokens.
+        """Return `value_loss` and `value_explained_variance` as Python floats; empty for a batch without trained tokens.
 
         Example:
             >>> import jax.numpy as jnp
@@ -98,7 +98,7 @@ def explained_variance_of(metrics: ValueMetrics) -> Float[Array, ""]:
         metrics: the sums, from one batch or from all its micro-batches added up.
 
     Returns:
-        One number, dimensionless, at most 1. 0 if the targets vary by no more than rounding error, or there are no tokens.
+        A dimensionless scalar, at most 1; 0 if the targets vary by no more than rounding error, or if there are no tokens.
 
     Example:
         >>> import jax.numpy as jnp
@@ -106,7 +106,7 @@ def explained_variance_of(metrics: ValueMetrics) -> Float[Array, ""]:
         0.75
 
     Source:
-        `rljax.ops.value.explained_variance`, in sums; a convergence criterion of VC-PPO, arXiv:2503.01491.
+        `rljax.ops.value.explained_variance`, computed from sums; a convergence criterion of VC-PPO, arXiv:2503.01491.
     """
     weight = jnp.where(metrics.weight > 0, metrics.weight, 1.0)
 

@@ -12,7 +12,7 @@ from rljax.ops.weights import sequence_sum
 
 
 def minillm(*, clip: float = 0.2) -> Algorithm:
-    """MiniLLM (arXiv:2306.08543, Eqs. 3 and 6): the reverse KL at each token, and credit for its effect on the later tokens.
+    """MiniLLM (arXiv:2306.08543, Eqs. 3 and 6): the reverse KL at each token, and credit for the token's effect on later tokens.
 
     ::
 
@@ -20,13 +20,13 @@ def minillm(*, clip: float = 0.2) -> Algorithm:
         A_it = mean over k > t of log(π_T(o_ik) / π(o_ik)), 0 at the last token
 
     Args:
-        clip: ε = 0.2 (its authors' code), PPO's clip of the token ratio, which the paper adds for stability.
+        clip: ε = 0.2 (the authors' code), PPO's clip of the token ratio, which the paper adds for stability.
 
-    Deviations: the paper divides the sum over the T - t later tokens by T - t - 1, which is 0 while one token is left; here the
-    divisor is their number. Its authors' code includes token t in the mean and normalizes over the batch; the paper does neither.
-    The student samples alone: the teacher's share in the paper's sampling (its Eq. 4) is 0, so its importance weights are 1. The
-    loss on pretraining data is left out; --auxiliary adds one. The task's reward is measured but not learned from. The value of the
-    first term is the objective's, that of the second is relative to the sampling policy's.
+    Deviations: the paper divides the sum over the T - t later tokens by T - t - 1, which is 0 if one token is left; here the
+    divisor is T - t. The authors' code includes token t in the mean and normalizes over the batch; the paper does neither. Only
+    the student samples; the paper mixes in the teacher (its Eq. 4), with importance weights that are 1 here. The paper's loss on
+    pretraining data is left out; --auxiliary adds one. The task's reward is measured but not learned from. The second term is
+    computed as PPO's surrogate, which has the same gradient at the sampling policy but another value.
     """
     return Algorithm(
         advantage=Credit(mean_later_log_ratio, needs=("policy_logp", "teacher_logp", "mask")),

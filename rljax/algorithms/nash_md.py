@@ -26,14 +26,14 @@ def nash_md(*, mixture: float = 0.125, tau: float = 0.008) -> Algorithm:
     Args:
         mixture: c = 0.125 (the paper's best β), weight of the reference in the opponent; 0 is self-play, 1 plays against the
             reference.
-        tau: τ = 0.008 (the paper's), weight of the KL penalty, probability of winning per nat.
+        tau: τ = 0.008 (the paper's), weight of the KL penalty, in win probability per nat.
 
     Deviations: the paper's preference model reads two texts, so its preferences may be circular; here the response with the
     higher reward wins, and P = 1/2 for equal rewards. The paper samples y' token by token from the mixture of both
-    distributions; here the other responses of the group stand for the mixture of complete responses (its Eq. 3), with
-    self-normalized importance weights. With G = 2 there is only one, so `mixture` has no effect; take at least 4. It is
-    on-policy: take one update per rollout. The objective's value is relative to the sampling policy's (log ρ in place of log
-    π).
+    distributions; here the other responses of the group serve as samples of the mixture of complete responses (the paper's Eq. 3),
+    with self-normalized importance weights. With G = 2 there is only one other response, so `mixture` has no effect; take at least
+    4. The algorithm is on-policy, so take one update per rollout. The objective has log ρ in place of log π, which changes its
+    value but not its gradient.
     """
     check_between(0, 1, mixture=mixture)
     check_nonnegative(tau=tau)
@@ -59,7 +59,7 @@ def _credit(
     tau: Number,
     valid: Array | None = None,
 ) -> Float[Array, "P G T"]:
-    """Win rate above 1/2, minus the KL penalty of this token and the later ones."""
+    """Win rate minus 1/2, minus the KL penalty of this token and all later ones."""
     wins = mixture_win_rate(rewards, log_ratio_to_reference(policy_logp, ref_logp, mask), mixture=mixture, valid=valid)
-    away = zero_outside(policy_logp, mask) - zero_outside(ref_logp, mask)
-    return wins[..., None] - 0.5 - tau * jax.lax.cumsum(away, away.ndim - 1, reverse=True)
+    kl = zero_outside(policy_logp, mask) - zero_outside(ref_logp, mask)
+    return wins[..., None] - 0.5 - tau * jax.lax.cumsum(kl, kl.ndim - 1, reverse=True)

@@ -19,11 +19,11 @@ def on_policy_distillation() -> Algorithm:
         no options.
 
     Deviations: GKD computes each KL from the logits of both models; here one sampled token gives an unbiased estimate of the KL
-    and of its gradient (the reward form of Lu, "On-Policy Distillation", 2025). The loss form over the vocabulary is `gkd`,
-    whose gradient has less noise. GKD averages over the tokens of a response; here they are summed, since 1/|o_i| depends on
-    the token being scored (an EOS makes the response shorter) and would bias its gradient or even reverse it. The task's reward
-    is measured but not learned from. It is on-policy: take one update per rollout. The objective's value is relative to the
-    sampling policy's (log ρ in place of log π); the gradient is the same.
+    and of its gradient (the reward form of Lu, "On-Policy Distillation", 2025). `gkd` has the loss form over the full
+    vocabulary, whose gradient has less noise. GKD averages over a response's tokens; here they are summed, since 1/|o_i| depends
+    on the token being scored (an EOS makes the response shorter) and would bias the gradient or even reverse it. The task's
+    reward is measured but not learned from. The algorithm is on-policy, so take one update per rollout. The objective has log ρ
+    in place of log π, which changes its value but not its gradient.
     """
     return Algorithm(
         advantage=Credit(teacher_log_ratio, needs=("policy_logp", "teacher_logp", "mask")),

@@ -22,15 +22,15 @@ def online_dpo(*, beta: float = 0.1) -> Algorithm:
         ∇J = (1/G) Σ_i A_i ∇log π(y_i|x) = -∇ [mean over pairs of -log σ(β (ℓ_w - ℓ_l))]        ℓ = log(π(y|x) / π_ref(y|x))
 
     Args:
-        beta: β = 0.1 (the paper's for DPO), strength of the pull towards the reference.
+        beta: β = 0.1 (the paper's value for DPO), strength of the pull towards the reference.
 
     Deviations: the paper's annotator compares two responses; here the rewards do, for all pairs of a group, with no preference
-    between equal rewards. σ(-β (ℓ_w - ℓ_l)) is computed once per rollout, so the gradient is that of DPO's loss at the policy that
-    sampled, and only there: take one update per rollout. The objective's value is relative to the sampling policy's (log ρ in place
-    of log π); the gradient is the same.
+    between equal rewards. σ(-β (ℓ_w - ℓ_l)) is computed once per rollout, so the gradient is DPO's only at the policy that sampled
+    the responses; take one update per rollout. The objective has log ρ in place of log π, which changes its value but not its
+    gradient.
     """
     check_positive(beta=beta)
-    return _on_policy(online_dpo_credit, beta=beta)
+    return _policy_gradient(online_dpo_credit, beta=beta)
 
 
 def xpo(*, beta: float = 0.1, alpha: float = 1e-5) -> Algorithm:
@@ -41,21 +41,21 @@ def xpo(*, beta: float = 0.1, alpha: float = 1e-5) -> Algorithm:
         L = mean over pairs of -log σ(β (ℓ_w - ℓ_l)) + α E_{ỹ ~ π_ref}[log π(ỹ|x)]        ℓ = log(π(y|x) / π_ref(y|x))
 
     Args:
-        beta: β = 0.1 (DPO's), strength of the pull towards the reference.
-        alpha: α = 1e-5 (TRL's), weight of the optimism; the paper's value depends on constants of its theorem. 0 is online DPO.
+        beta: β = 0.1, as in DPO, strength of the pull towards the reference.
+        alpha: α = 1e-5, as in TRL, weight of the optimism; the paper's value depends on constants in its theorem. 0 is online DPO.
 
     Deviations: the paper compares a response of the policy with one of the reference, and ỹ is the latter. Here all responses are
     the policy's: pairs are compared as in `online_dpo`, and the mean over ỹ is estimated with self-normalized importance weights
-    π_ref/π within the group, minus a term whose mean is 0. The paper minimizes over all pairs seen so far, here over the
-    rollout's; take one update per rollout. The objective's value is relative to the sampling policy's.
+    π_ref/π within the group, minus a term whose mean is 0. The paper minimizes over all pairs seen so far, here only over the
+    rollout's, so take one update per rollout. The objective has log ρ in place of log π, which changes its value.
     """
     check_positive(beta=beta)
     check_nonnegative(alpha=alpha)
-    return _on_policy(xpo_credit, beta=beta, alpha=alpha)
+    return _policy_gradient(xpo_credit, beta=beta, alpha=alpha)
 
 
 def log_ratio_to_reference(policy_logp: Array, ref_logp: Array, mask: Array) -> Float[Array, "P G"]:
-    """ℓ, the log-ratio of each response to the reference, summed over its tokens, nats."""
+    """ℓ, the log-ratio of policy to reference for each response, summed over its tokens, nats."""
     return masked_sum(policy_logp, mask) - masked_sum(ref_logp, mask)
 
 
@@ -69,12 +69,12 @@ def _credit(
     valid: Array | None = None,
     **options: Number,
 ) -> Float[Array, "P G"]:
-    """The equation's credit of each response."""
+    """Return the equation's credit for each response."""
     return equation(rewards, log_ratio_to_reference(policy_logp, ref_logp, mask), valid=valid, **options)
 
 
-def _on_policy(equation: Callable[..., Array], **options: Number) -> Algorithm:
-    """The score function of each response times its credit, averaged over the responses."""
+def _policy_gradient(equation: Callable[..., Array], **options: Number) -> Algorithm:
+    """Build the record whose gradient is each response's score function times its credit, averaged over the responses."""
     return Algorithm(
         advantage=Credit(
             partial(_credit, equation=equation, **options),

@@ -17,9 +17,8 @@ def opo() -> Algorithm:
     Args:
         no options.
 
-    Deviations: none known. It is on-policy: take one update per rollout. Other settings of the paper: 8 responses per prompt,
-    neither KL nor entropy bonus. The objective's value is relative to the sampling policy's (log ρ in place of log π); the
-    gradient is the same.
+    Deviations: none known. OPO is on-policy, so take one update per rollout. Other settings of the paper: 8 responses per prompt,
+    neither KL nor entropy bonus. The objective has log ρ in place of log π, which changes its value but not its gradient.
     """
     return Algorithm(
         advantage=Credit(length_weighted_returns, needs=("token_rewards", "mask")),

@@ -26,9 +26,9 @@ def otb() -> Algorithm:
         no options.
 
     Deviations: the squared norm of a token's gradient is approximated by the logit-gradient proxy, as in verl. If only one response
-    reaches a position, its advantage there is 0; verl uses its return. Positions count response tokens only, so observations
-    between them do not shift later positions. It is on-policy: take one update per rollout. The objective's value is relative
-    to the sampling policy's (log ρ in place of log π); the gradient is the same.
+    reaches a position, its advantage there is 0; verl uses the return. Positions count response tokens only, so observations
+    between them do not shift later positions. The algorithm is on-policy, so take one update per rollout. The objective has log ρ
+    in place of log π, which changes its value but not its gradient.
     """
     return Algorithm(
         advantage=Credit(_return_over_baseline, needs=READS),

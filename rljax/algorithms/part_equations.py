@@ -1,4 +1,4 @@
-"""Equations of the parts, with the signatures of their slots."""
+"""Equations for `rljax.algorithms.parts`, each with the signature of its slot."""
 
 from collections.abc import Mapping
 
@@ -38,10 +38,10 @@ def center_by_confidence(
 def center_by_reliability(
     rewards: Float[Array, "P G"], reward_parts: Mapping[str, Array], *, floor: Number, valid: Array | None = None
 ) -> Float[Array, "P G"]:
-    """Reward minus a mean in which responses have more weight the more closely several rewards agree on them.
+    """Reward minus a mean in which a response has more weight, the more closely its several rewards agree.
 
-    The rewards are treated as raters on one scale, without their weights. A response that fewer than two of them judge has no
-    weight in the mean.
+    The rewards are treated as raters on one scale, and their own weights are ignored. A response with fewer than two verdicts has
+    no weight in the mean.
 
     Raises:
         ValueError: the rollout has fewer than two rewards per response.
@@ -56,7 +56,7 @@ def center_by_reliability(
 def select_most_credited(advantage: Array, policy_logp: Array, mask: Array, *, share: Number) -> Bool[Array, "P G T"]:
     """Tokens whose choice changed the expected reward most, judged by the size of their advantage."""
     del policy_logp  # other selection rules read how likely the tokens were
-    return high_entropy_tokens(jnp.abs(advantage), mask, share=share)  # the same selection, by a different number
+    return high_entropy_tokens(jnp.abs(advantage), mask, share=share)  # the same selection rule, applied to |advantage|
 
 
 def score_right_or_wrong(rewards: Array, outcome: Array, lengths: Array) -> Float[Array, "P G"]:
@@ -65,20 +65,20 @@ def score_right_or_wrong(rewards: Array, outcome: Array, lengths: Array) -> Floa
     return rule_reward(outcome > 0).astype(rewards.dtype)
 
 
-def score_by_cosine(rewards: Array, outcome: Array, lengths: Array, **numbers: Number) -> Float[Array, "P G"]:
-    """Reward of a right or a wrong response, along half a cosine of its length."""
-    return cosine_length_reward(outcome > 0, lengths, **numbers).astype(rewards.dtype)
+def score_by_cosine(rewards: Array, outcome: Array, lengths: Array, **hyperparameters: Number) -> Float[Array, "P G"]:
+    """Reward that follows half a cosine period over the response's length, with separate bounds for right and wrong responses."""
+    return cosine_length_reward(outcome > 0, lengths, **hyperparameters).astype(rewards.dtype)
 
 
 def add_brevity(rewards: Array, outcome: Array, lengths: Array, *, weight: Number) -> Float[Array, "P G"]:
-    """Reward plus a bonus for being short among the responses to the prompt; a response without a token takes no part."""
+    """Reward plus a bonus for being short, or a penalty for being long, within the group; empty responses are left out."""
     return rewards + weight * group_length_reward(outcome > 0, lengths, valid=lengths > 0).astype(rewards.dtype)
 
 
-def shape_by_length(rewards: Array, outcome: Array, lengths: Array, **numbers: Number) -> Float[Array, "P G"]:
+def shape_by_length(rewards: Array, outcome: Array, lengths: Array, **hyperparameters: Number) -> Float[Array, "P G"]:
     """Reward minus a length penalty."""
     del outcome  # other rewards depend on the verdict alone
-    return length_shaped_reward(rewards, lengths, **numbers)
+    return length_shaped_reward(rewards, lengths, **hyperparameters)
 
 
 def tilted_token_mean(mask: Array, *, alpha: Number) -> Float[Array, "P G T"]:
@@ -87,13 +87,13 @@ def tilted_token_mean(mask: Array, *, alpha: Number) -> Float[Array, "P G T"]:
 
 
 def within_variation(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
-    """Tokens whose total variation from the sampling policy is at most the threshold, or which move back towards it."""
+    """Tokens whose total variation from the sampling policy is at most the threshold, or whose update reduces it."""
     divergence = binary_total_variation(inputs.logp, inputs.behaviour_logp)
     return in_trust_region(_sampler_log_ratio(inputs, mask), advantage, divergence, threshold=threshold)
 
 
 def within_divergence(inputs: TermInputs, advantage: Array, mask: Array, *, threshold: Number) -> Bool[Array, "B T"]:
-    """Tokens whose divergence from the sampling policy is at most the threshold, or which move back towards it."""
+    """Tokens whose divergence from the sampling policy is at most the threshold, or whose update reduces it."""
     divergence = binary_kl(inputs.logp, inputs.behaviour_logp)
     return in_trust_region(_sampler_log_ratio(inputs, mask), advantage, divergence, threshold=threshold)
 
@@ -123,7 +123,7 @@ def falling_lambda_gae(
     alpha: Number,
     max_length: Number,
 ) -> Float[Array, "P G T"]:
-    """Advantage whose λ falls with the offset to the TD error."""
+    """GAE whose λ falls with the offset to the TD error."""
     errors = td_errors(rewards, values, mask, gamma=gamma, bootstrap=bootstrap)
     return offset_decayed_gae(errors, mask, gamma=gamma, lambda_base=lambda_base, alpha=alpha, max_length=max_length)
 
@@ -131,8 +131,8 @@ def falling_lambda_gae(
 def relative_entropy(entropy: Array, mask: Array) -> Float[Array, "P G T"]:
     """The policy's entropy before each token, relative to the largest in the rollout: our measure of a state's complexity.
 
-    The document only says that a state's complexity is "syntactic/semantic". If the policy is uncertain how to
-    continue, the state is hard for it; unlike syntax, this is known for every state of every task.
+    The design document says only that a state's complexity is "syntactic/semantic". A state is hard for a policy that is uncertain
+    how to continue; unlike syntax, this uncertainty can be measured in every state of every task.
     """
     inside = zero_outside(entropy, mask)
     return ratio_or_zero(inside, inside.max())
@@ -151,7 +151,7 @@ def complexity_lambda_gae(
     max_length: Number,
     beta: Number,
 ) -> Float[Array, "P G T"]:
-    """Advantage whose λ falls with the offset to the TD error and with the policy's relative entropy there."""
+    """GAE whose λ falls with the offset to the TD error, and with the policy's relative entropy at that error."""
     errors = td_errors(rewards, values, mask, gamma=gamma, bootstrap=bootstrap)
     return complexity_weighted_gae(
         errors,

@@ -1,4 +1,4 @@
-"""Parts for an algorithm: equations, each of which fills one slot of its record, and extra loss terms."""
+"""Exchangeable parts of algorithms: equations that each fill one slot of an algorithm's record, and extra loss terms."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -56,13 +56,13 @@ class Part(NamedTuple):
     slot: str
     """The slot: a field of `Algorithm`, or `critic.` and a field of `Critic`; `TERM` for a term."""
     name: str
-    """Its name, unique within the slot."""
+    """The part's name, unique within the slot."""
     function: Callable[..., Any]
-    """What the slot calls; for a term, the function that builds it."""
+    """The function that the slot calls; for a term, the function that builds the term."""
     hyperparameters: Mapping[str, int | float]
-    """Its hyperparameters (keywords of the function) and their defaults."""
+    """The part's hyperparameters (keywords of the function) and their defaults."""
     summary: str
-    """What it does, in one line."""
+    """What the part does, in one line."""
     credit: Credit | None = None
     """The `Credit` that lists the rollout fields that the function reads, if the slot does not pass them all; else None."""
 
@@ -72,7 +72,7 @@ class Part(NamedTuple):
         return f"{self.slot}={self.name}"
 
     def value(self, **hyperparameters: int | float) -> Credit | Callable[..., Any]:
-        """The slot's content, with these hyperparameters instead of the defaults.
+        """Return the slot's content, with these hyperparameters in place of their defaults.
 
         Raises:
             ValueError: the part has no such hyperparameter.
@@ -106,7 +106,7 @@ PARTS: tuple[Part, ...] = (
         "outcome_reward",
         "brevity",
         add_brevity,
-        "Reward plus a bonus for being short within the group, for correct responses (Kimi k1.5)",
+        "Reward plus a bonus for short correct responses, minus a penalty for long ones, within the group (Kimi k1.5)",
         weight=0.5,
     ),
     _part(
@@ -130,13 +130,17 @@ PARTS: tuple[Part, ...] = (
     _part("advantage", "rank", rank_based, "Rank within the group, robust to outliers"),
     _part("advantage", "batch_normalized", batch_normalized_rewards, "Z-score over all responses", eps=1e-8, ddof=0),
     _part(
-        "advantage", "pass_at_k_credit", pass_at_k_credit, "Contribution to the best of k, without a baseline (PKPO)", k=2
+        "advantage",
+        "pass_at_k_credit",
+        pass_at_k_credit,
+        "Contribution to the best reward of k, without a baseline (PKPO)",
+        k=2,
     ),
     _part(
         "advantage",
         "pass_at_k_leave_one_out",
         pass_at_k_leave_one_out,
-        "Contribution to the best of k, with a leave-one-out baseline (PKPO)",
+        "Contribution to the best reward of k, with a leave-one-out baseline (PKPO)",
         k=2,
     ),
     _part(
@@ -162,7 +166,7 @@ PARTS: tuple[Part, ...] = (
         "advantage",
         "hierarchical",
         Credit(hierarchical, needs=("rewards", "kinds"), optional=("valid",)),
-        "Reward minus a mean over all problems of the same kind, mixed with the batch's mean",
+        "Reward minus the mean over all problems of the same kind, mixed with the batch's mean",
         local_weight=0.7,
     ),
     _part(
@@ -172,12 +176,12 @@ PARTS: tuple[Part, ...] = (
         "The last step is the answer; the steps before it, the plan, get their own credit in addition to the answer's",
         plan_weight=1.0,
     ),
-    _part("keep_group", "mixed_outcomes", has_mixed_outcomes, "Groups with right and wrong responses (DAPO)"),
+    _part("keep_group", "mixed_outcomes", has_mixed_outcomes, "Only groups with both right and wrong responses (DAPO)"),
     _part(
         "keep_group",
         "difficulty_window",
         in_difficulty_window,
-        "Groups whose pass rate is in a window (Bae et al.)",
+        "Only groups whose pass rate is in a window (Bae et al.)",
         **{"low": 0.2, "high": 0.8},
     ),
     _part("filter_tokens", "overlong", overlong_filter, "No loss on responses that were cut off (DAPO)"),
@@ -191,8 +195,10 @@ PARTS: tuple[Part, ...] = (
     _part("normalize", "batch", batch_normalized, "Z-score over all tokens of the rollout", eps=1e-8, ddof=0),
     _part("log_ratio", "token", token_log_ratio, "Ratio of each token"),
     _part("log_ratio", "sequence", sequence_log_ratio, "Geometric mean of the ratios of a response (GSPO)"),
-    _part("log_ratio", "bounded", bound_token_ratio, "Ratio of each token, kept within a factor", bound=10.0),
-    _part("log_ratio", "clamped", clamp_token_ratio, "Log-ratio of each token, kept within a bound in nats", bound=20.0),
+    _part("log_ratio", "bounded", bound_token_ratio, "Ratio of each token, kept between 1/bound and bound", bound=10.0),
+    _part(
+        "log_ratio", "clamped", clamp_token_ratio, "Log-ratio of each token, kept between -bound and bound nats", bound=20.0
+    ),
     _part(
         "surrogate_mask",
         "total_variation",
@@ -266,7 +272,7 @@ PARTS: tuple[Part, ...] = (
         coefficient=0.1,
     ),
 )
-"""All parts. Defaults that no paper or document gives are ours; `rljax equations` prints each equation's documentation."""
+"""All parts. Defaults from no paper or design document are ours; `rljax equations` prints each equation's documentation."""
 
 
 SLOTS_THAT_NEED_CREDIT = frozenset({"outcome_reward", "normalize", "log_ratio", "surrogate_mask"})
@@ -288,18 +294,18 @@ def find_part(slot: str, name: str) -> Part:
         'Rank within the group, robust to outliers'
     """
     slot = FORMER_SLOTS.get(slot, slot)
-    here = {part.name: part for part in PARTS if part.slot == slot}
-    if not here:
-        advice = nearest_first(slot, {part.slot for part in PARTS}, f"there are some for {_slots()}")
+    candidates = {part.name: part for part in PARTS if part.slot == slot}
+    if not candidates:
+        advice = nearest_first(slot, {part.slot for part in PARTS}, f"there are some for {_slot_names()}")
         raise ValueError(f"there are no parts for the slot {slot!r}{advice}")
-    if name not in here:
-        advice = f"it has {', '.join(here)}"
-        raise ValueError(f"{slot} has no part {name!r}{nearest_first(name, here, advice)}")
-    return here[name]
+    if name not in candidates:
+        advice = f"it has {', '.join(candidates)}"
+        raise ValueError(f"{slot} has no part {name!r}{nearest_first(name, candidates, advice)}")
+    return candidates[name]
 
 
-def _slots() -> str:
-    """The slots that have parts, for an error message."""
+def _slot_names() -> str:
+    """Return the slots that have parts, for an error message."""
     return ", ".join(dict.fromkeys(part.slot for part in PARTS))
 
 
@@ -317,7 +323,7 @@ def read_part(spec: str) -> tuple[Part, dict[str, int | float]]:
     head, *rest = spec.split(",")
     slot, equals, name = head.partition("=")
     if not (slot and equals and name):
-        raise ValueError(f"{spec!r} must have the form SLOT=PART, such as advantage=rank; the slots are {_slots()}")
+        raise ValueError(f"{spec!r} must have the form SLOT=PART, such as advantage=rank; the slots are {_slot_names()}")
     pairs = [entry.partition("=") for entry in rest]
     try:
         hyperparameters = {key: int(value) if value.lstrip("+-").isdigit() else float(value) for key, _, value in pairs}
@@ -338,14 +344,14 @@ def with_parts(algorithm: Algorithm, specs: Sequence[str]) -> Algorithm:
 
     Args:
         algorithm: the record to change.
-        specs: parts, each for a different slot, and terms, each a different one, in the form that `read_part` reads.
+        specs: parts for different slots, and different terms, each in the form that `read_part` reads.
 
     Returns:
         The record. A part that computes advantages replaces whatever computed them before.
 
     Raises:
         ValueError: a part or a hyperparameter is unknown, two parts are for the same slot, the record cannot use a part or
-            already has such a term, or a part would compute something meaningless in it.
+            already has such a term, or a part would compute something meaningless in this record.
 
     Example:
         >>> import jax.numpy as jnp

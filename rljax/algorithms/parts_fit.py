@@ -9,7 +9,7 @@ from rljax.algorithms.gmpo import geometric_mean
 from rljax.ops.group import mean_normalized
 from rljax.ops.ratio import sequence_log_ratio
 
-OF_SINGLE_TOKENS = ("token_rewards", "step_rewards", "teacher_logp")
+PER_TOKEN_INPUTS = ("token_rewards", "step_rewards", "teacher_logp")
 """Inputs of an advantage that make it differ between the tokens of a response."""
 
 
@@ -30,46 +30,46 @@ def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
         _check_token_choice(algorithm, words["keep_tokens"])
     if "outcome_reward" in words and algorithm.needs("greedy_rewards"):
         raise ValueError(
-            f"the algorithm compares with the reward of a greedy response, which {words['outcome_reward']} does not change"
+            f"the algorithm compares rewards with the reward of a greedy response, which {words['outcome_reward']} does not change"
         )
-    changed = [word for slot, word in words.items() if slot in ("outcome_reward", "advantage")]
-    if changed and algorithm.outcome_reward is not None and _equation(algorithm.advantage) is mean_normalized:
+    reward_words = [word for slot, word in words.items() if slot in ("outcome_reward", "advantage")]
+    if reward_words and algorithm.outcome_reward is not None and _equation(algorithm.advantage) is mean_normalized:
         raise ValueError(
-            f"{' with '.join(changed)}: the advantage is divided by the mean reward, but with this part rewards can be negative"
+            f"{' with '.join(reward_words)}: the advantage is divided by the mean reward, which with this part can be negative"
         )
 
 
 def _check_token_choice(algorithm: Algorithm, word: str) -> None:
     if not _tells_tokens_apart(algorithm):
         raise ValueError(
-            f"{word} chooses tokens by their advantages, but the algorithm gives all tokens of a response the same one; use an "
-            "algorithm with a critic"
+            f"{word} chooses tokens by their advantages, but the algorithm gives all tokens of a response the same advantage; "
+            "use an algorithm with a critic"
         )
 
 
 def _check_ratio(algorithm: Algorithm, slot: str, word: str) -> None:
-    whole = algorithm.log_ratio is sequence_log_ratio
-    if algorithm.denominator not in (None, sampling_denominator) and (slot == "surrogate_mask" or not whole):
+    is_sequence_ratio = algorithm.log_ratio is sequence_log_ratio
+    if algorithm.denominator not in (None, sampling_denominator) and (slot == "surrogate_mask" or not is_sequence_ratio):
         raise ValueError(
-            f"{word} compares probabilities of a token, but the denominator of the algorithm's ratio is not one"
+            f"{word} compares probabilities of a token, but the denominator of the algorithm's ratio is not a token's probability"
         )
-    if algorithm.surrogate_mask is not None and (whole or _equation(algorithm.surrogate) is geometric_mean):
+    if algorithm.surrogate_mask is not None and (is_sequence_ratio or _equation(algorithm.surrogate) is geometric_mean):
         raise ValueError(
-            f"{word} would not leave tokens out: the ratio is of the full response, so each token's surrogate trains all of them"
+            f"{word} would not leave tokens out: the ratio is the full response's, so each token's surrogate trains all tokens"
         )
-    single = ["advantage"] if _tells_tokens_apart(algorithm) else []
-    single += [name for name in ("bonus", "keep_tokens") if getattr(algorithm, name) is not None]
-    if slot == "log_ratio" and whole and single:
+    token_slots = ["advantage"] if _tells_tokens_apart(algorithm) else []
+    token_slots += [name for name in ("bonus", "keep_tokens") if getattr(algorithm, name) is not None]
+    if slot == "log_ratio" and is_sequence_ratio and token_slots:
         raise ValueError(
-            f"{word} gives all tokens of a response one ratio, so the differences that the algorithm's {single[0]} makes between "
-            "tokens would be lost"
+            f"{word} gives all tokens of a response one ratio, so the differences that the algorithm's {token_slots[0]} makes "
+            "between tokens would be lost"
         )
 
 
 def _tells_tokens_apart(algorithm: Algorithm) -> bool:
-    return any(not set(OF_SINGLE_TOKENS).isdisjoint(credit.needs) for credit in algorithm.credits)
+    return any(not set(PER_TOKEN_INPUTS).isdisjoint(credit.needs) for credit in algorithm.credits)
 
 
 def _equation(value: object) -> object:
-    """A slot's function, without the keywords that a partial binds."""
+    """Return a slot's function, without the keywords that a partial binds."""
     return value.func if isinstance(value, partial) else value

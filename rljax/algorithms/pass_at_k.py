@@ -10,7 +10,7 @@ from rljax.ops.weights import sequence_mean
 
 
 def pass_at_k(*, k: int = 2, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
-    """Pass@k training (arXiv:2508.10751): GRPO on all subsets of k responses at once; a subset's reward is its best response's.
+    """Pass@k training (arXiv:2508.10751): GRPO on all subsets of k responses at once, each with its best response's reward.
 
     ::
 
@@ -19,12 +19,12 @@ def pass_at_k(*, k: int = 2, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
         R_I = 1 if a response of I is right, else 0
 
     Args:
-        k: responses in a subset, from 1 to G; 2 fits every group; the paper varies it.
-        clip: ε = 0.2, PPO's.
+        k: number of responses in a subset, from 1 to G; 2 is possible with every group size; the paper varies k.
+        clip: ε = 0.2, as in PPO.
         eps: added to the standard deviation; none in the paper, 1e-6 in the authors' code.
 
     Deviations: the advantage is the paper's closed form, inside GRPO's objective without KL. A response is right if
-    its total reward is above 0, even if a verifier is only one of several rewards: then set the weights of the others to 0.
+    its total reward is above 0, so if a verifier is only one of several rewards, set the weights of the others to 0.
     """
     return Algorithm(
         advantage=partial(pass_at_k_normalized, k=k, eps=eps),

@@ -17,12 +17,12 @@ def pkpo(*, k: int = 2) -> Algorithm:
         ∇J = Σ_i s_i ∇ log π(o_i | q)      s_i = (1/C(G, k)) Σ_{|I| = k, i ∈ I} (max_{j ∈ I} r_j - max_{j ∈ I∖i} r_j)
 
     Args:
-        k: number of responses among which only the best counts, from 2 to G; 2 fits every group; the paper compares 2, 4 and 8 and
-            anneals it. For k = 1 use `rloo`.
+        k: number of responses among which only the best counts, from 2 to G; 2 is possible with every group size; the paper
+            compares 2, 4 and 8 and anneals k. For k = 1, use `rloo`.
 
-    Deviations: the paper's training runs pass these rewards to PPO; here REINFORCE uses them, as in the paper's estimator. This is
-    the one of least variance; `rljax.ops.pass_at_k` has the paper's two others. It is on-policy: take one update per rollout. The
-    objective's value is relative to the sampling policy's (log ρ in place of log π); the gradient is the same. The paper uses 16
+    Deviations: the paper's training runs pass these rewards to PPO; here REINFORCE uses them, as in the paper's estimator. Of its
+    three estimators, this one has the least variance; `rljax.ops.pass_at_k` has the others. PKPO is on-policy, so take one update
+    per rollout. The objective has log ρ in place of log π, which changes its value but not its gradient. The paper uses 16
     responses per prompt.
     """
     return Algorithm(

@@ -14,7 +14,7 @@ from rljax.ops.masked import masked_centered
 def plan_and_answer(
     step_rewards: Float[Array, "*P G T"], step_end: Mask, *, plan_weight: Number = 1.0
 ) -> Float[Array, "*P G T"]:
-    """Advantage in which the plan's tokens get their own credit in addition to the answer's.
+    """Advantage in which the tokens of a plan get their own credit in addition to the answer's.
 
     The last step of a response is its answer; all earlier steps are its plan.
 
@@ -23,18 +23,18 @@ def plan_and_answer(
         A_it = (a_i - mean a) + w 1[t ≤ end of i's plan] (p_i - mean p)
         a_i = reward of i's last step        p_i = mean reward of i's other steps
 
-    w = 0 gives `rljax.ops.group.group_centered` of the answers' rewards. Neither credit changes with the number of steps, so a
-    longer plan earns no more.
+    With w = 0, this is `rljax.ops.group.group_centered` of the answers' rewards. Neither credit depends on the number of steps, so
+    a longer plan earns no more.
 
     Args:
-        step_rewards: reward of a step, at the token where it ends, `[..., G, T]`; other slots may contain anything.
-        step_end: where steps end, bool or 0/1, `[..., G, T]`. A response may have any number of steps, even none.
-        plan_weight: w, not negative.
+        step_rewards: reward of each step, at the token where the step ends, `[..., G, T]`; other entries are ignored.
+        step_end: tokens at which a step ends, bool or 0/1, `[..., G, T]`. A response may have any number of steps, even none.
+        plan_weight: w, weight of the plan's credit, not negative.
 
     Returns:
         `[..., G, T]`, in the rewards' unit, on all tokens of a response, including those after its last step. The answers'
-        mean is over the responses with at least one step, the plans' mean over those with two or more; other responses get no
-        such credit, and neither do responses whose rewards are identical.
+        mean is over the responses with at least one step, the plans' mean over the responses with two or more; to other
+        responses, and if all rewards in the mean are identical, the credit is exactly 0.
 
     Raises:
         ValueError: integer rewards, groups of fewer than 2, mismatched shapes, or a negative weight.
@@ -55,14 +55,14 @@ def plan_and_answer(
     ends_ahead = jax.lax.cumsum(end.astype(jnp.int32), step_rewards.ndim - 1, reverse=True)
     last, earlier = end & (ends_ahead == 1), end & (ends_ahead > 1)
     answer = jnp.where(last, step_rewards, 0.0).sum(-1)
-    number = earlier.sum(-1)
-    plan = ratio_or_zero(jnp.where(earlier, step_rewards, 0.0).sum(-1), number.astype(step_rewards.dtype))
-    of_answer, of_plan = masked_centered(answer, end.any(-1)), masked_centered(plan, number > 0)
-    return of_answer[..., None] + plan_weight * jnp.where(ends_ahead > 1, of_plan[..., None], 0.0)
+    plan_steps = earlier.sum(-1)
+    plan = ratio_or_zero(jnp.where(earlier, step_rewards, 0.0).sum(-1), plan_steps.astype(step_rewards.dtype))
+    answer_credit, plan_credit = masked_centered(answer, end.any(-1)), masked_centered(plan, plan_steps > 0)
+    return answer_credit[..., None] + plan_weight * jnp.where(ends_ahead > 1, plan_credit[..., None], 0.0)
 
 
 def in_plan(step_end: Mask) -> Mask:
-    """Return which tokens of a response belong to its plan: those up to its last step but one.
+    """Return which tokens of a response belong to its plan: all up to the end of the second-to-last step.
 
     Example:
         >>> in_plan(jnp.array([[0, 1, 0, 1], [0, 0, 0, 1]])).tolist()
@@ -80,7 +80,7 @@ def plan_then_answer(
     advantage: Callable[..., Float[Array, "..."]],
     valid: Mask | None = None,
 ) -> Float[Array, "*P G T"]:
-    """Advantage of the plan among the plans for its prompt, and of the answer among the answers to its plan.
+    """Advantage that compares a plan with the prompt's other plans, and an answer with the other answers to the same plan.
 
     The G responses are N plans with M = G / N answers each; response i = k M + j has plan k. ::
 
@@ -90,7 +90,7 @@ def plan_then_answer(
     Args:
         rewards: r, `[..., G]`.
         step_end: the ends of the plan and of the answer, bool or 0/1, `[..., G, T]`; a response with one end has no plan.
-        plans: N, at least 2, a divisor of G with at least 2 answers to each plan.
+        plans: N, number of plans per prompt, at least 2. It must divide G and leave at least 2 answers per plan.
         advantage: f, such as `rljax.ops.group.group_centered`.
         valid: False for a response to leave out, `[..., G]`.
 
@@ -107,22 +107,23 @@ def plan_then_answer(
         [[0.25, 0.5, 0.5], [0.25, -0.5, -0.5], [-0.25, 0.0, 0.0], [-0.25, 0.0, 0.0]]
 
     Source:
-        Ours, not from a paper: a design document asks for hierarchical policies without an equation. With M answers to each plan,
-        r̄_k is the Monte Carlo value of plan k, so the answers' baseline is that of VinePPO, arXiv:2410.01679, at one state.
+        Ours, not from a paper: a design document asks for hierarchical policies but has no equation for them. With M answers to
+        each plan, r̄_k is the Monte Carlo value of plan k, so the answers' baseline is that of VinePPO, arXiv:2410.01679, at a
+        single state.
     """
     check_mask(step_end=step_end)
     size = rewards.shape[-1]
     answers = size // plans
     if plans < 2 or answers < 2 or plans * answers != size:
         raise ValueError(
-            f"{size} responses cannot be divided into plans={plans} with at least 2 answers each, or fewer than 2 plans"
+            f"{size} responses cannot be divided into plans={plans}: at least 2 plans with at least 2 answers each are needed"
         )
     if step_end.shape[:-1] != rewards.shape:
         raise ValueError(f"step_end must have the shape {[*rewards.shape, 'T']}, got {list(step_end.shape)}")
-    known = jnp.ones(rewards.shape, bool) if valid is None else valid.astype(bool)
-    blocks, of_block = (array.reshape(*rewards.shape[:-1], plans, answers) for array in (rewards, known))
-    number = of_block.sum(-1).astype(rewards.dtype)
-    value = ratio_or_zero(jnp.where(of_block, blocks, 0.0).sum(-1), number)
-    of_plan = jnp.repeat(advantage(value, valid=number > 0), answers, axis=-1)
-    of_answer = advantage(blocks, valid=of_block).reshape(rewards.shape)
-    return jnp.where(in_plan(step_end), of_plan[..., None], of_answer[..., None])
+    member = jnp.ones(rewards.shape, bool) if valid is None else valid.astype(bool)
+    blocks, block_member = (array.reshape(*rewards.shape[:-1], plans, answers) for array in (rewards, member))
+    valid_answers = block_member.sum(-1).astype(rewards.dtype)
+    value = ratio_or_zero(jnp.where(block_member, blocks, 0.0).sum(-1), valid_answers)
+    plan_advantage = jnp.repeat(advantage(value, valid=valid_answers > 0), answers, axis=-1)
+    answer_advantage = advantage(blocks, valid=block_member).reshape(rewards.shape)
+    return jnp.where(in_plan(step_end), plan_advantage[..., None], answer_advantage[..., None])

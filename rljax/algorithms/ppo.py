@@ -35,12 +35,12 @@ def ppo(
         gamma: γ = 1, as is usual with one reward at the end of a response; 0.99 in the paper's control tasks.
         lambda_: λ = 0.95 (Table 3).
         value_clip: c = 0.2 in the reward's unit (OpenAI Baselines; the paper has no value clip). Infinity disables it.
-        beta: β of the KL penalty in the reward; 0 removes it and the reference model. arXiv:1909.08593 adapts it.
+        beta: β of the KL penalty in the reward; 0 removes it and the reference model. arXiv:1909.08593 adapts β during training.
         entropy: coefficient of an entropy bonus; 0 removes it, as in the paper's control tasks (0.01 on Atari).
         dual_clip: c = 3 in arXiv:1912.09729, a bound on the objective of a token with A < 0; infinity disables it.
 
-    Deviations: the critic is a separate network with its own loss, so the paper's c_1 has no place. Advantages are not
-    whitened: neither paper asks for it.
+    Deviations: the critic is a separate network with its own loss, so the paper's c_1 is not needed. Advantages are not
+    whitened, because neither paper does so.
     """
     return Algorithm(
         advantage=None,

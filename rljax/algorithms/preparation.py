@@ -1,4 +1,4 @@
-"""One-time preparation of a rollout, before it is split: all that depends on full groups or the full batch."""
+"""Preparation of a rollout before it is split into micro-batches: everything that depends on full groups or the full batch."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -32,11 +32,11 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.nd
     """Refuse mismatched shapes, and missing inputs that the algorithm reads."""
     if rollout.mask.ndim != 3:
         raise ValueError(f"mask must have the axes [P, G, T], got shape {list(rollout.mask.shape)}")
-    for path, array in jax.tree.leaves_with_path(rollout):  # pyright: ignore[reportUnknownVariableType]  JAX leaves a path open
+    for path, array in jax.tree.leaves_with_path(rollout):  # pyright: ignore[reportUnknownVariableType]  untyped in JAX
         shape = ROLLOUT_FIELDS[path[0].name].shape(rollout.mask.shape)
         if array.shape != shape:
-            place = jax.tree_util.keystr(path).removeprefix(".")
-            raise ValueError(f"{place} must have shape {list(shape)} like the mask, got {list(array.shape)}")
+            field = jax.tree_util.keystr(path).removeprefix(".")
+            raise ValueError(f"{field} must have shape {list(shape)} to match the mask, got {list(array.shape)}")
     for name, slot in algorithm.reads().items():
         if name in ROLLOUT_FIELDS and getattr(rollout, name) is None:
             raise ValueError(f"rollout.{name} must be given: the algorithm's slot {slot} reads it; got None")
@@ -45,11 +45,11 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.nd
 def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: Past | None) -> None:
     """Refuse a record with no source of credit, with two sources and no mix, or with arguments that do not fit it."""
     sources = [name for name in ("advantage", "critic") if getattr(algorithm, name) is not None]
-    alone = algorithm.teacher_divergence is not None and not sources
-    if algorithm.mix is None and len(sources) != 1 and not alone:
-        raise ValueError(f"algorithm must have exactly one of advantage, critic, got {', '.join(sources) or 'none'}")
+    uses_teacher_only = algorithm.teacher_divergence is not None and not sources
+    if algorithm.mix is None and len(sources) != 1 and not uses_teacher_only:
+        raise ValueError(f"algorithm must have exactly one of advantage and critic, got {', '.join(sources) or 'none'}")
     if algorithm.mix is not None and len(sources) != 2:
-        raise ValueError(f"algorithm must have advantage and critic for its mix, got {', '.join(sources) or 'none'}")
+        raise ValueError(f"algorithm must have both advantage and critic for its mix, got {', '.join(sources) or 'none'}")
     if algorithm.mix is not None and progress is None:
         raise ValueError("progress must be given: the algorithm's mix of two advantages depends on it; got None")
     if progress is not None:
@@ -72,12 +72,12 @@ def _drop_abstentions(rollout: Rollout[Array] | Rollout[np.ndarray]) -> Rollout[
 
 
 def _present(**arrays: Array | None) -> dict[str, Array]:
-    """The keyword arguments that are not None, so that a slot need not accept inputs that the rollout lacks."""
+    """Keep the arguments that are not None, so that a slot need not accept inputs that the rollout lacks."""
     return {name: array for name, array in arrays.items() if array is not None}
 
 
 def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array, "P G T"]:
-    """The tokens of kept groups that are not filtered out."""
+    """Return the tokens of kept groups that are not filtered out."""
     mask = rollout.mask
     if algorithm.keep_group is not None:
         mask = mask & algorithm.keep_group(outcomes(rollout), **_present(valid=rollout.valid))[:, None, None]
@@ -89,7 +89,7 @@ def _trained_tokens(algorithm: Algorithm, rollout: Rollout[Array]) -> Bool[Array
 def _rewards(
     algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array
 ) -> tuple[Float[Array, "P G"], Float[Array, "P G T"] | None]:
-    """The reward of each response, shaped by length, and the KL penalty of each token, to be added; None if there is no penalty."""
+    """Return each response's shaped reward, and the KL penalty to add to each token's reward (None if there is no penalty)."""
     rewards = rollout.rewards
     lengths = rollout.mask.sum(-1).astype(rewards.dtype)
     if algorithm.outcome_reward is not None:
@@ -109,7 +109,7 @@ def _with_penalty(rewards: Float[Array, "P G"], penalty: Float[Array, "P G T"] |
 def _token_rewards(
     algorithm: Algorithm, rewards: Float[Array, "P G"], penalty: Float[Array, "P G T"] | None, rollout: Rollout[Array]
 ) -> Float[Array, "P G T"] | None:
-    """The rewards on the tokens that earned them, minus the KL penalty; None if nothing reads them.
+    """Return the rewards on the tokens that earned them, minus the KL penalty; None if the algorithm does not read them.
 
     The reward of a turn is placed on the turn's last token, and the rest of a response's reward on its last token.
     """
@@ -166,7 +166,7 @@ def _credit(
     progress: Array | None,
     past: Past | None,
 ) -> Float[Array, "P G T"]:
-    """Credit of each token: the advantage before normalization, or 0 if the algorithm has none."""
+    """Return each token's credit: the advantage before normalization, or 0 if the algorithm has no advantages."""
     inputs = rollout._asdict() | {
         "rewards": rewards,
         "token_rewards": token_rewards,
@@ -174,22 +174,22 @@ def _credit(
         "correction_weight": _correction_weight(algorithm, _policy_logp(rollout), rollout),
         "step_end": None if rollout.step_end is None else rollout.step_end.astype(bool) & rollout.mask,
     }
-    found = [_evaluate(credit, inputs, past) for credit in algorithm.credits]
+    advantages = [_evaluate(credit, inputs, past) for credit in algorithm.credits]
     if algorithm.mix is not None:
-        of_critic, of_group = found
-        return algorithm.mix(of_critic, of_group, required(progress, "progress"))
-    return found[0] if found else jnp.zeros_like(rollout.behaviour_logp)
+        critic_advantage, group_advantage = advantages
+        return algorithm.mix(critic_advantage, group_advantage, required(progress, "progress"))
+    return advantages[0] if advantages else jnp.zeros_like(rollout.behaviour_logp)
 
 
 def _evaluate(credit: Credit, inputs: Mapping[str, Any], past: Past | None) -> Float[Array, "P G T"]:
-    """Call a credit's function with its inputs; earlier rewards of the prompts may complete the groups that it compares."""
+    """Call a credit's function with its inputs; if there are earlier rewards of the prompts, they join the compared groups."""
     arguments = [required(inputs[name], f"rollout.{name}") for name in credit.needs]
     function, present = credit.function, _present(**{name: inputs[name] for name in credit.optional})
     if past is not None and credit.needs == ("rewards",):
         function = partial(temporal_advantage, past.memory, jnp.asarray(past.prompt_ids), advantage=function)
-    found = function(*arguments, **present)
-    of_tokens = found if found.ndim == inputs["mask"].ndim else found[..., None]
-    return jnp.broadcast_to(of_tokens, inputs["mask"].shape)
+    advantage = function(*arguments, **present)
+    per_token = advantage if advantage.ndim == inputs["mask"].ndim else advantage[..., None]
+    return jnp.broadcast_to(per_token, inputs["mask"].shape)
 
 
 def _advantage(
@@ -211,27 +211,27 @@ def _advantage(
 def _for_each_minibatch(
     rollout: Rollout[Array], count: int, weigh: Callable[[Rollout[Array]], Array]
 ) -> Float[Array, "P G T"]:
-    """Weights of every mini-batch, each computed from its own prompts only."""
+    """Compute the weights of each mini-batch from its own prompts only."""
     prompts = rollout.mask.shape[0]
-    parts = jax.tree.map(lambda x: x.reshape(count, prompts // count, *x.shape[1:]), rollout)
-    return jax.vmap(weigh)(parts).reshape(rollout.mask.shape)
+    batches = jax.tree.map(lambda x: x.reshape(count, prompts // count, *x.shape[1:]), rollout)
+    return jax.vmap(weigh)(batches).reshape(rollout.mask.shape)
 
 
 def _weights(algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array, minibatches: int) -> Float[Array, "P G T"]:
     """The surrogate's weights, scaled and corrected."""
 
-    def weigh(part: Rollout[Array]) -> Array:
-        weights = algorithm.weights(part.mask)
+    def weigh(minibatch: Rollout[Array]) -> Array:
+        weights = algorithm.weights(minibatch.mask)
         if algorithm.scale is None:
             return weights
-        return weights * algorithm.scale(part.rewards, **_present(valid=part.valid))
+        return weights * algorithm.scale(minibatch.rewards, **_present(valid=minibatch.valid))
 
     weights = _for_each_minibatch(rollout, minibatches, weigh)
     return weights * _correction_weight(algorithm, policy_logp, rollout)
 
 
 def _correction_weight(algorithm: Algorithm, policy_logp: Array, rollout: Rollout[Array]) -> Float[Array, "P G T"]:
-    """Weight of each token under the algorithm's correction; 1 without one."""
+    """Weight of each token under the algorithm's correction; 1 if there is no correction."""
     if algorithm.correction is None:
         return jnp.ones_like(policy_logp)
     return algorithm.correction.weight(policy_logp, rollout.behaviour_logp, rollout.mask)
@@ -242,8 +242,8 @@ def _term_weights(
 ) -> tuple[Float[Array, "P G T"], ...]:
     """Weights of each of the algorithm's terms, 0 on tokens to which the term does not apply."""
 
-    def surrogate_weights(part: Rollout[Array]) -> Array:
-        return algorithm.weights(part.mask)
+    def surrogate_weights(minibatch: Rollout[Array]) -> Array:
+        return algorithm.weights(minibatch.mask)
 
     def weights_of(term: Term) -> Float[Array, "P G T"]:
         weigh = surrogate_weights if term.weights is None else term.weights
@@ -286,12 +286,12 @@ def prepare(
     Args:
         algorithm: the record of functions.
         rollout: P prompts with G responses each.
-        minibatches: optimizer updates per rollout; P must be a multiple. Each update uses P / minibatches prompts, in their
-            order, with its own weights.
+        minibatches: optimizer updates per rollout; P must be a multiple of this. Each update uses the next P / minibatches
+            prompts, with their own weights.
         value_minibatches: the same for the critic's updates; None: as many as for the policy.
         progress: fraction of training completed, in [0, 1]; for algorithms that mix two advantages.
-        past: earlier rewards of the prompts, from before this rollout; they complete the groups in which responses are
-            compared, so G may be 1. For algorithms that compare responses.
+        past: earlier rewards of the prompts, from before this rollout; they join the groups in which responses are
+            compared, so G may be 1. Only for algorithms that compare responses.
 
     Returns:
         A `Batch` of B = P G rows; rows of one mini-batch are contiguous.

@@ -22,9 +22,9 @@ def reinforce_pp(*, clip: float = 0.2, beta: float = 0.0, eps: float = 1e-8, ddo
         A_t = r - β Σ_{k≥t} log(π/π_ref)_k      mean, std over all tokens of the rollout
 
     Args:
-        clip: ε = 0.2, PPO's.
+        clip: ε = 0.2, as in PPO.
         beta: β of the KL penalty in the reward; 0 removes it and the reference model.
-        eps: ε, added to the standard deviation; version 9 prints it without a value (Eqs. 5 and 7).
+        eps: ε, added to the standard deviation; version 9 of the paper prints it without a value (Eqs. 5 and 7).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
@@ -49,13 +49,13 @@ def reinforce_pp_baseline(*, clip: float = 0.2, beta: float = 0.0, eps: float = 
         A_t = r_i - (1/G) Σ_j r_j      mean, std over all tokens of the rollout
 
     Args:
-        clip: ε = 0.2, PPO's.
+        clip: ε = 0.2, as in PPO.
         beta: β of the KL penalty in the loss, k2 as in the paper; 0 removes it and the reference model.
-        eps: ε, added to the standard deviation; version 9 prints it without a value (Eqs. 5 and 7).
+        eps: ε, added to the standard deviation; version 9 of the paper prints it without a value (Eqs. 5 and 7).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: Eq. 1 of version 9 prints a mean over the tokens of each response (`weights.sequence_mean`); here every token of
-    the optimizer batch has the same weight. Each response enters the mean and standard deviation once
+    the optimizer batch has the same weight. Each response enters the mean and the standard deviation once
     per token, as in `reinforce_pp`; `rljax.ops.batch.batch_normalized_rewards` counts it once.
     """
     return reinforce_pp(clip=clip, eps=eps, ddof=ddof)._replace(

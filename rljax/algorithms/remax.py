@@ -17,11 +17,11 @@ def remax() -> Algorithm:
     Args:
         no options.
 
-    Deviations: no KL penalty, which the paper puts into the reward. With `_replace(reward_kl=...)` or `shape_reward` the penalty
-    applies to the sampled responses' rewards but not to the greedy one's. The greedy response is generated and scored along
-    with the others but not trained on; a prompt is left out if the reward abstains on its greedy response. It is on-policy:
-    take one update per rollout. The objective's value is relative to the sampling policy's (log ρ in place of log π); the
-    gradient is the same.
+    Deviations: the paper's KL penalty in the reward is left out. A penalty that you add with `_replace(reward_kl=...)` or
+    `shape_reward` applies to the rewards of the sampled responses but not to the greedy one's. The greedy response is generated
+    and scored along with the others but not trained on; a prompt is left out if the reward abstains on its greedy response. ReMax
+    is on-policy, so take one update per rollout. The objective has log ρ in place of log π, which changes its value but not its
+    gradient.
     """
     return Algorithm(
         advantage=Credit(greedy_centered, needs=("rewards", "greedy_rewards")),

@@ -9,17 +9,17 @@ from rljax.ops.weights import sequence_sum
 
 
 def rloo(*, beta: float = 0.0) -> Algorithm:
-    """RLOO (arXiv:2402.14740, Section 2.3): a response is one action.
+    """RLOO (arXiv:2402.14740, Section 2.3): REINFORCE with each response as one action and the others' mean reward as its baseline.
 
     ::
 
         ∇J = (1/G) Σ_i (R_i - (1/(G-1)) Σ_{j≠i} R_j) ∇ log π(o_i | q)      R_i = r_i - β log(π/π_ref)(o_i | q)
 
     Args:
-        beta: β of the KL penalty in the reward; the paper tunes it per task; with verifiable rewards it is left out.
+        beta: β of the KL penalty in the reward; the paper tunes it per task. 0, for verifiable rewards, removes the penalty.
 
-    Deviations: none known. It is on-policy: take one update per rollout. The objective's value is relative to the sampling
-    policy's (log ρ in place of log π); the gradient is the same.
+    Deviations: none known. RLOO is on-policy, so take one update per rollout. The objective has log ρ in place of log π, which
+    changes its value but not its gradient.
     """
     return Algorithm(
         advantage=leave_one_out,

@@ -24,7 +24,7 @@ def sapo(*, tau_positive: float = 1.0, tau_negative: float = 1.05, eps: float = 
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
-    Deviations: none known. The gate is verified; the mean over tokens and responses is assumed to be GRPO's.
+    Deviations: none known. The gate was checked against the paper; the mean over tokens and responses is assumed to be GRPO's.
     """
     return Algorithm(
         advantage=partial(group_normalized, eps=eps, ddof=ddof),

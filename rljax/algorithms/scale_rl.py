@@ -29,9 +29,9 @@ def scale_rl(*, cap: float = 5.0, eps: float = 1e-6, ddof: int = 1) -> Algorithm
     truncation), as in the paper. So it also corrects for a generator with older parameters or another engine.
 
     Deviations: the standard deviation is over the rollout, including any groups with a single outcome. Three parts
-    of the recipe are not part of a loss and are left to the run: a prompt whose pass rate has reached 0.9 is not sampled again
+    of the recipe are outside the loss and are left to the run: a prompt whose pass rate has reached 0.9 is not sampled again
     (no-positive-resampling), groups with a single outcome are dropped and not replaced, and an overlong chain of thought is
-    interrupted. The objective's value is relative to the sampling policy's (log ρ in place of log π); the gradient is the same.
+    interrupted. The objective has log ρ in place of log π, which changes its value but not its gradient.
     """
     check_at_least(1, cap=cap)
     return Algorithm(

@@ -1,4 +1,4 @@
-"""Penalties and bonuses that several algorithms share; a coefficient of 0 removes them entirely."""
+"""Penalties and bonuses that several algorithms share; a coefficient of 0 removes the penalty or bonus entirely."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +27,7 @@ def _negative_logp(inputs: TermInputs) -> Array:
 
 
 def _on_correct_tokens(rollout: Rollout[Array]) -> Array:
-    right = rollout.rewards if rollout.correct is None else rollout.correct  # NaN, for no verdict, is not above 0
+    right = rollout.rewards if rollout.correct is None else rollout.correct  # NaN, which means no verdict, is not above 0
     return positive_example_weights(right > 0, rollout.mask)
 
 
@@ -47,8 +47,8 @@ def kl_to_reference(beta: float, *, estimator: Callable[[Array, Array], Array] =
 def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
     """KL penalty in the loss towards the sampling policy, `c Σ w · k3(logp, policy_logp)`; no term at all if c is 0.
 
-    It uses the policy before top-k or top-p truncation, if the rollout has its log-probabilities: with log-probabilities after
-    truncation, k3 would not be 0 for the sampler itself.
+    The sampling policy is taken before top-k or top-p truncation, if the rollout has those log-probabilities; with truncated ones,
+    k3 would not be 0 for the sampler itself.
     """
     check_nonnegative(coefficient=coefficient)
     if not coefficient:
@@ -59,7 +59,7 @@ def kl_to_sampler(coefficient: float) -> tuple[Term, ...]:
 def importance_weighted_kl(beta: float) -> tuple[Term, ...]:
     """DeepSeek-V3.2's KL penalty in the loss (arXiv:2512.02556, Eq. 7), `β Σ w · ρ k3`; no term at all if beta is 0.
 
-    The denominator of ρ is the sampler's probability: the estimate is unbiased only for tokens from that distribution.
+    The denominator of ρ is the sampler's probability, because the estimate is unbiased only for tokens from that distribution.
     """
     check_nonnegative(beta=beta)
     if not beta:
@@ -106,7 +106,7 @@ def kl_coefficient(algorithm: Algorithm) -> Number:
 
 
 def with_kl_coefficient(algorithm: Algorithm, coefficient: Number) -> Algorithm:
-    """Replace β of the algorithm's KL penalty towards the reference; it may be traced. See `kl_coefficient`.
+    """Replace β of the algorithm's KL penalty towards the reference (see `kl_coefficient`); the new β may be traced.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -125,7 +125,7 @@ def _reads_reference(term: Term) -> bool:
 
 
 def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
-    """Entropy in the objective, `-c Σ w · H`; no term at all if the coefficient is 0."""
+    """Entropy in the objective, `-c Σ w · H`; no term at all if c is 0."""
     check_nonnegative(coefficient=coefficient)
     if not coefficient:
         return ()
@@ -135,8 +135,8 @@ def entropy_bonus(coefficient: float) -> tuple[Term, ...]:
 def adaptive_entropy_bonus(*, target: float, step: float, initial: float, high: float) -> tuple[Term, ...]:
     """Entropy in the objective, `-α_k Σ w · H`, with a coefficient that keeps the entropy above a target (Skywork-OR1, Eq. 3.2).
 
-    The trainer adjusts the coefficient after each step, from the entropy in that step, as its authors' code does; in the paper's
-    equation, the entropy of a step decides whether the same step has a bonus.
+    The trainer adjusts the coefficient after each step, from the entropy in that step, as the authors' code does. In the paper's
+    equation, the entropy of a step decides whether that same step has a bonus.
     """
     check_nonnegative(initial=initial, step=step)
     check_positive(target=target, high=high)
@@ -149,7 +149,7 @@ def adaptive_entropy_bonus(*, target: float, step: float, initial: float, high: 
 
 
 def distance_from_teacher(coefficient: float) -> tuple[Term, ...]:
-    """`c Σ w · D`, D the algorithm's `teacher_divergence` of each token; no term at all if the coefficient is 0."""
+    """Divergence from the teacher in the loss, `c Σ w · D`, with D from `teacher_divergence`; no term at all if c is 0."""
     check_nonnegative(coefficient=coefficient)
     if not coefficient:
         return ()
@@ -159,8 +159,8 @@ def distance_from_teacher(coefficient: float) -> tuple[Term, ...]:
 def positive_examples(coefficient: float) -> tuple[Term, ...]:
     """Language-model loss on correct responses, `c · mean{-log π(o_it) : r_i > 0}`, with equal weight on all their tokens.
 
-    A response is correct if a verifier says so or, without a verifier, if its unshaped reward is above 0. No term at all if the
-    coefficient is 0.
+    A response is correct if a verifier judges it correct or, without a verifier, if its unshaped reward is above 0. No term at all
+    if c is 0.
     """
     check_nonnegative(coefficient=coefficient)
     if not coefficient:

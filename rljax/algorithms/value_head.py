@@ -43,7 +43,7 @@ def mixture(*, heads: int = 4) -> ValueHead:
         V(s) = Σ_h w_h(s) V_h(s)        w(s) = softmax of the other half of the outputs
 
     Args:
-        heads: H, at least 2.
+        heads: H, number of values, at least 2.
 
     Raises:
         ValueError: fewer than 2 heads.
@@ -61,7 +61,7 @@ def mixture(*, heads: int = 4) -> ValueHead:
 
 
 def categorical_two_hot(*, low: float = -0.5, high: float = 1.5, bins: int = 21) -> ValueHead:
-    """A distribution over support points, trained on the two points around the return.
+    """A distribution over support points, trained on the two points next to the return.
 
     Args:
         low: lowest support point, in the reward's unit.

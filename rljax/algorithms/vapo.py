@@ -41,7 +41,7 @@ def vapo(
         alpha: α = 0.05 (Section 5.1).
         value_lambda: λ_value = 1 (Section 4.1).
         positive: μ = 0.1, weight of the positive-example loss (Section 5.1).
-        pretraining_steps: 50 rollouts of value warm-up (Section 5.1).
+        pretraining_steps: rollouts of value warm-up, 50 in the paper (Section 5.1).
 
     Deviations: λ_i is clipped to [0, 1]; the paper's is negative below 1/α = 20 tokens. Token means are over the full
     optimizer batch. Other settings of the paper: learning rates of 1e-6 for the actor and 2e-6 for the critic
@@ -91,8 +91,7 @@ def vapo_grpo(
 
     Args:
         initial: α_0 = 1, so that training begins as VAPO; the document gives no value.
-        decay: κ = 3, so that 5 % of VAPO is left at the end; the document (which calls it λ) gives no
-            value.
+        decay: κ = 3, so that VAPO's weight is 5 % at the end; the document, which calls κ λ, gives no value.
         clip_low: as in `vapo`.
         clip_high: as in `vapo`.
         gamma: as in `vapo`.
@@ -103,8 +102,8 @@ def vapo_grpo(
         eps: added to the group's standard deviation.
         ddof: delta degrees of freedom of the group's standard deviation.
 
-    Deviations: the document defines only the advantage; everything else here is VAPO's. t/T_total is the
-    argument `progress` of `prepare`.
+    Deviations: the document defines only the advantage; everything else here is VAPO's. t/T_total is the argument `progress` of
+    `prepare`.
     """
     base = vapo(
         clip_low=clip_low,

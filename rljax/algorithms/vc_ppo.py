@@ -26,16 +26,16 @@ def vc_ppo(
         L_V = E_t ½ (V_t - R_t)²      R_t = V_old_t + Σ_l (γ λ_value)^l δ_{t+l}
 
     Args:
-        clip: ε = 0.2, PPO's.
+        clip: ε = 0.2, as in PPO.
         gamma: γ = 1.
-        policy_lambda: λ_policy = 0.95, decoupled; in the paper's sweep, 0.99 did as well as the full method; 1 did far worse.
+        policy_lambda: λ_policy = 0.95, decoupled; in the paper's sweep, 0.99 did as well as the full method, and 1 far worse.
         value_lambda: λ_value = 1: the target is the Monte-Carlo return, which is unbiased.
         pretraining_steps: number of rollouts of the fixed initial policy, before RL, from which only the critic learns. The paper
             continues until value loss and explained variance settle; 50 is VAPO's value.
 
     Deviations: written from descriptions of the paper, including one by VAPO's authors. So the learning-rate ratio (VAPO's 2) and
-    the unclipped value loss are not verified. The critic pretrains on its own target, which at λ_value = 1 is the Monte-Carlo
-    return.
+    the unclipped value loss are not verified against the paper. The critic pretrains on its own target, which at λ_value = 1 is
+    the Monte-Carlo return.
     """
     return Algorithm(
         advantage=None,

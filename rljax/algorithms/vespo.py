@@ -34,11 +34,12 @@ def vespo(
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     μ is the sampling policy, with the probabilities that the sampler itself reported (`behaviour_logp`; with top-k or top-p, after
-    truncation), as in the paper's pseudocode (Appendix I). So W also corrects for the sampling engine, and φ damps that too.
+    truncation), as in the paper's pseudocode (Appendix I). So W also corrects for the sampling engine, and φ damps that
+    correction as well.
 
     Deviations: the mean over the tokens of the optimizer batch is from the authors' code. That code also clamps log W and each
-    log ρ to ±20; this is left out, because φ already damps such weights. The objective's value is relative to the sampling
-    policy's (log W in place of log π), and the reported ratio is W; the gradient is the same.
+    log ρ to ±20; this is left out, because φ already damps such weights. The objective has log W in place of log π,
+    which changes its value but not its gradient, and the reported ratio is W.
     """
     return Algorithm(
         advantage=partial(group_normalized, eps=eps, ddof=ddof),

@@ -1,8 +1,8 @@
 """The optional parts of a run, one file per idea.
 
-`WANTED` lists them, each with the condition under which a run has it. The file of an idea is imported only for such a run. Its
-`install` function takes the setup of the run and returns it with the option added. To add an idea, write such a file and list it
-here; see `rljax.training.state` for what an option can do.
+`WANTED` lists the parts, each with the condition under which a run has it; only then is the part's file imported. The file's
+`install` function takes the setup of the run and returns it with an option added. To add an idea, write such a file and list it
+in `WANTED`; see `rljax.training.state` for what an option can do.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,12 +23,12 @@ def learns_from_teacher(setup: Setup) -> bool:
 
 
 def teaches_itself(config: AlgorithmConfig) -> bool:
-    """Whether the model is its own teacher, or a setting of that is set."""
+    """Whether the model is its own teacher, or a setting for that case is set."""
     return config.teacher == "self" or (config.teacher_shows, config.teacher_rate, config.teacher_template) != (None,) * 3
 
 
 def config_with_experts(policy: Policy) -> TransformerConfig | None:
-    """Return the shape of a transformer with experts; None for any other policy."""
+    """Return the config of a transformer with experts; None for any other policy."""
     shapes = policy.shapes
     if not isinstance(shapes, partial) or shapes.func is not abstract_params or shapes.args[0].routing is None:
         return None
@@ -36,9 +36,9 @@ def config_with_experts(policy: Policy) -> TransformerConfig | None:
 
 
 def other_policy_of(setup: Setup) -> str | None:
-    """Return which other policy takes turns in the environment: "past", or a model folder; None if there is none."""
+    """Return the other policy that takes turns in the environment: "past" or a model folder; None if there is no other policy."""
     options = setup.config.reward.environment_options
-    if setup.train is None:  # a plan, whose environment is not built
+    if setup.train is None:  # a plan does not build its environment
         return "past" if options is not None and "past" in texts_in(options) else None
     return None if setup.train.environment is None else other_policy_in(setup.train.environment)
 
@@ -77,7 +77,7 @@ WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
         "sampler_delay": lambda setup: setup.config.sampling.lag > 0,
     }
 )
-"""File of an optional part -> whether a run has it, in the order in which the parts change a step."""
+"""File of an optional part -> whether a run has the part, in the order in which the parts change a step."""
 _INSTALL: LazyTable[Install] = LazyTable({name: f"{__name__}.{name}:install" for name in WANTED})
 
 
@@ -86,7 +86,7 @@ def install(name: str, setup: Setup) -> Setup:
 
     Args:
         name: a name of `WANTED`.
-        setup: the setup with the parts before it.
+        setup: the setup with all earlier parts added.
     """
     return _INSTALL[name](setup) if WANTED[name](setup) else setup
 

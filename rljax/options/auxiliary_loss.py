@@ -23,14 +23,14 @@ from rljax.training.state import Frozen, Option, TrainState
 
 NAME = "auxiliary_loss"
 Examples = tuple[Packed, Array]
-"""Rows of examples, and the mask of their scored tokens."""
+"""Packed rows of examples, and the mask of the tokens in the loss."""
 
 
 def install(setup: Setup) -> Setup:
-    """Add the loss."""
+    """Add the auxiliary loss to the setup."""
     config = setup.config
     gradient = make_gradient(setup.supervised_score, config.optimization.auxiliary)
-    if setup.tokenizer is None:  # a plan, which has the shapes of the examples
+    if setup.tokenizer is None:  # a plan, which needs only the shapes of the examples
         return setup.with_option(Option(NAME, gradient=gradient))
     examples = make_examples(config, setup.train.prompts, setup.tokenizer, setup.prompt_length)
     return setup.with_option(Option(NAME, data=make_batches(examples, setup.mesh, config), gradient=gradient))
@@ -47,8 +47,8 @@ def make_gradient(
         ∇ (L_RL + w L_aux)        L_aux = -mean{ log π(y_t | y_<t) : t a token of the examples }
 
     Args:
-        score: scores the tokens of packed rows.
-        weight: w, the weight of the loss.
+        score: function that scores the tokens of packed rows.
+        weight: w, the weight of the auxiliary loss.
 
     Source:
         The unsupervised auxiliary loss of UNREAL, arXiv:1611.05397, in the form used for language models: the pretraining loss that
@@ -64,8 +64,8 @@ def make_gradient(
             logp = score(scored_params(frozen.get("base"), params), packed).logp
             return (token_mean(mask) * negative_log_likelihood(logp, mask)).sum()
 
-        value, slope = jax.value_and_grad(objective)(state.params)
-        total = jax.tree.map(lambda total, one: total + (weight * one).astype(total.dtype), gradient, slope)
+        value, auxiliary = jax.value_and_grad(objective)(state.params)
+        total = jax.tree.map(lambda total, extra: total + (weight * extra).astype(total.dtype), gradient, auxiliary)
         return total, {"auxiliary_loss": value}
 
     return add_gradient
@@ -74,15 +74,15 @@ def make_gradient(
 def make_batches(examples: Sequences, mesh: Mesh, config: TrainConfig) -> Callable[[int, int], Examples]:
     """Build `(RL steps done, updates done in this step) -> examples of the update`, in an order that depends only on the seed.
 
-    An update takes as many examples as a warm-start step, in one batch that is not split into micro-batches.
+    An update uses as many examples as a warm-start step, in one batch that is not split into micro-batches.
     """
     batch, updates = config.warm_start.batch, config.optimization.minibatches * config.optimization.passes
     order = PromptStream(range(len(examples.tokens)), seed=config.run.seed)
 
     def batch_of(step: int, update: int) -> Examples:
-        rows = order.indices((step * updates + update) * batch, batch)
-        part = jax.tree.map(lambda array: array[rows], examples)
-        packed, mask = put_rows(mesh, (pack(part), part.learned))
+        indices = order.indices((step * updates + update) * batch, batch)
+        chosen = jax.tree.map(lambda array: array[indices], examples)
+        packed, mask = put_rows(mesh, (pack(chosen), chosen.learned))
         return packed, mask
 
     return batch_of

@@ -47,7 +47,7 @@ def test_invalid_arguments_are_refused(rollout):
         value_loss(BY_NAME["ppo"](), logp[:, :1], batch)
     with pytest.raises(ValueError, match=r"values must have the batch's shape \[4, 3\], got \[5, 3\]"):
         value_loss(BY_NAME["ppo"](), jnp.zeros((5, 3)), batch)
-    with pytest.raises(ValueError, match="batch must hold value targets, got None"):
+    with pytest.raises(ValueError, match="batch must have value targets, got None"):
         value_loss(BY_NAME["ppo"](), logp, batch._replace(old_values=None))
     with pytest.raises(ValueError, match="algorithm must have a critic to have a value loss, got critic=None"):
         value_loss(BY_NAME["rloo"](), logp, prepare(BY_NAME["rloo"](), rollout))
@@ -57,7 +57,7 @@ def test_invalid_arguments_are_refused(rollout):
     ):
         loss(BY_NAME["ppo"](), logp, prepare(BY_NAME["vapo"](), rollout))
     with pytest.raises(
-        ValueError, match=r"batch must hold value targets, got None: it was prepared by .* without a critic"
+        ValueError, match=r"batch must have value targets, got None: it was prepared by .* without a critic"
     ):
         value_loss(BY_NAME["ppo"](), logp, prepare(BY_NAME["rloo"](), rollout))
     with pytest.raises(ValueError, match=r"entropy must be given: the algorithm's term 'entropy_bonus' reads it; got None"):
@@ -145,7 +145,7 @@ def test_a_term_may_read_the_policy_before_the_update(rollout):
 @pytest.mark.parametrize("names", [("kl",), ("loss",), ("twice", "twice")])
 def test_two_terms_with_one_name_are_refused(rollout, names):
     algorithm = BY_NAME["rloo"]()._replace(terms=tuple(Term(name, 1.0, lambda inputs: inputs.logp) for name in names))
-    with pytest.raises(ValueError, match=f"every term of the algorithm must have a name of its own, got '{names[0]}'"):
+    with pytest.raises(ValueError, match=f"every term of the algorithm must have a unique name, got '{names[0]}'"):
         loss(algorithm, rows(sample_normal()), prepare(algorithm, rollout))
 
 

@@ -102,15 +102,15 @@ def test_a_variant_refuses_a_rollout_without_a_field_that_it_reads(slots, missin
 def test_shapes_must_agree(name):
     value = EVERYTHING._asdict()[name]
     shape = r"\[2, 4, 3\]" if value.ndim == 3 else r"\[2, 4\]"
-    with pytest.raises(ValueError, match=rf"{name} must have shape {shape} like the mask, got \[2, 3"):
+    with pytest.raises(ValueError, match=rf"{name} must have shape {shape} to match the mask, got \[2, 3"):
         prepare(PLAIN, EVERYTHING._replace(**{name: value[:, :3]}))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"greedy_rewards": jnp.ones(3)}, r"greedy_rewards must have shape \[2\] like the mask, got \[3\]"),
-        ({"kinds": jnp.ones(3, int)}, r"kinds must have shape \[2\] like the mask, got \[3\]"),
+        ({"greedy_rewards": jnp.ones(3)}, r"greedy_rewards must have shape \[2\] to match the mask, got \[3\]"),
+        ({"kinds": jnp.ones(3, int)}, r"kinds must have shape \[2\] to match the mask, got \[3\]"),
         ({"reward_parts": {"form": jnp.ones((2, 3))}}, r"reward_parts\['form'\] must have shape \[2, 4\] .*, got \[2, 3\]"),
     ],
 )
@@ -146,10 +146,10 @@ def test_mini_batches_must_divide_the_prompts(counts, message):
 @pytest.mark.parametrize(
     ("algorithm", "message"),
     [
-        (PLAIN._replace(advantage=None), "algorithm must have exactly one of advantage, critic, got none"),
+        (PLAIN._replace(advantage=None), "algorithm must have exactly one of advantage and critic, got none"),
         (BY_NAME["ppo"]()._replace(advantage=jnp.sin), "exactly one of .* got advantage, critic"),
-        (BY_NAME["vapo_grpo"]()._replace(critic=None), "must have advantage and critic for its mix, got advantage"),
-        (BY_NAME["vapo_grpo"]()._replace(advantage=None), "must have advantage and critic for its mix, got critic"),
+        (BY_NAME["vapo_grpo"]()._replace(critic=None), "must have both advantage and critic for its mix, got advantage"),
+        (BY_NAME["vapo_grpo"]()._replace(advantage=None), "must have both advantage and critic for its mix, got critic"),
     ],
 )
 def test_an_algorithm_needs_an_advantage_or_a_critic(algorithm, message):
