@@ -13,7 +13,7 @@ from rljax.ops.surrogate import clipped
 from rljax.ops.weights import overlong_filter, sequence_mean
 
 
-def _critic_of(algorithm: Algorithm) -> Critic:
+def _require_critic(algorithm: Algorithm) -> Critic:
     if algorithm.critic is None:
         raise ValueError(
             "algorithm must have a critic, because the ablation removes an idea from the critic, got critic=None"
@@ -21,17 +21,17 @@ def _critic_of(algorithm: Algorithm) -> Critic:
     return algorithm.critic
 
 
-def _with_critic(**slots: Any) -> Callable[[Algorithm], Algorithm]:
-    return lambda algorithm: algorithm._replace(critic=_critic_of(algorithm)._replace(**slots))
+def _replace_in_critic(**slots: Any) -> Callable[[Algorithm], Algorithm]:
+    return lambda algorithm: algorithm._replace(critic=_require_critic(algorithm)._replace(**slots))
 
 
-def _with(**slots: Any) -> Callable[[Algorithm], Algorithm]:
+def _replace_slots(**slots: Any) -> Callable[[Algorithm], Algorithm]:
     return lambda algorithm: algorithm._replace(**slots)
 
 
 def _couple_lambdas(algorithm: Algorithm) -> Algorithm:
     """Make the policy use the critic's λ, whatever the response length."""
-    critic = _critic_of(algorithm)
+    critic = _require_critic(algorithm)
     if not isinstance(critic.target, partial):
         raise ValueError(
             f"critic.target must be a functools.partial with lambda_, from which the policy takes its λ, got {critic.target}"
@@ -48,26 +48,26 @@ ABLATIONS: Mapping[str, Mapping[str, Callable[[Algorithm], Algorithm]]] = Mappin
     {
         "dapo": MappingProxyType(
             {
-                "clip_higher": _with(surrogate=partial(clipped, low=0.2, high=0.2)),
-                "soft_overlong": _with(shape_reward=None),
-                "token_level": _with(weights=sequence_mean),
-                "dynamic_sampling": _with(keep_group=None),
+                "clip_higher": _replace_slots(surrogate=partial(clipped, low=0.2, high=0.2)),
+                "soft_overlong": _replace_slots(shape_reward=None),
+                "token_level": _replace_slots(weights=sequence_mean),
+                "dynamic_sampling": _replace_slots(keep_group=None),
             }
         ),
         "vapo": MappingProxyType(
             {
-                "value_pretraining": _with_critic(pretraining_steps=0),
+                "value_pretraining": _replace_in_critic(pretraining_steps=0),
                 "decoupled_gae": _couple_lambdas,
-                "length_adaptive": _with_critic(policy_lambda=None),
-                "clip_higher": _with(surrogate=partial(clipped, low=0.2, high=0.2)),
-                "token_level": _with(weights=sequence_mean),
-                "positive_examples": _with(terms=()),
-                "group_sampling": _with(group_size=1),
+                "length_adaptive": _replace_in_critic(policy_lambda=None),
+                "clip_higher": _replace_slots(surrogate=partial(clipped, low=0.2, high=0.2)),
+                "token_level": _replace_slots(weights=sequence_mean),
+                "positive_examples": _replace_slots(terms=()),
+                "group_sampling": _replace_slots(group_size=1),
             }
         ),
         "vc_ppo": MappingProxyType(
             {
-                "value_pretraining": _with_critic(pretraining_steps=0),
+                "value_pretraining": _replace_in_critic(pretraining_steps=0),
                 "decoupled_gae": _couple_lambdas,
             }
         ),

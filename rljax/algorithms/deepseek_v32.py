@@ -29,8 +29,8 @@ def deepseek_v32(*, clip: float = 0.2, beta: float = 0.001, delta: float = 0.5) 
     same symbol in ρ. So ρ and M account for a different engine and older parameters of the sampler as well as for updates.
 
     Deviations: two parts of the recipe are settings of a run, off by default: --sampling-mask keeps the truncation masks of top-p
-    and top-k for the learner, and --replay-experts the experts to which the sampler routed a token. As in the paper, M does not
-    apply to the KL.
+    and top-k for the learner, and --replay-experts keeps the experts to which the sampler routed each token. As in the paper, M
+    does not apply to the KL.
     """
     return Algorithm(
         advantage=group_centered,

@@ -40,8 +40,8 @@ def dppo(*, threshold: float = 0.15, cap: float = 5.0) -> Algorithm:
     older parameters or is another engine. With top-k or top-p, μ is the probability after truncation.
 
     Deviations: the mean is over all tokens of the optimizer batch. The objective has log ρ in place of log π, which changes its
-    value but not its gradient. `rljax.ops.off_policy.binary_kl` is the other binary divergence;
-    divergences over the K largest probabilities need logits that a rollout does not keep.
+    value but not its gradient. `rljax.ops.off_policy.binary_kl` is the paper's other binary divergence; divergences over the K
+    largest probabilities are left out, because they need logits that a rollout does not keep.
     """
     check_nonnegative(threshold=threshold)
     check_at_least(1, cap=cap)

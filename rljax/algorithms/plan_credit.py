@@ -33,8 +33,8 @@ def plan_and_answer(
 
     Returns:
         `[..., G, T]`, in the rewards' unit, on all tokens of a response, including those after its last step. The answers'
-        mean is over the responses with at least one step, the plans' mean over the responses with two or more; to other
-        responses, and if all rewards in the mean are identical, the credit is exactly 0.
+        mean is over the responses with at least one step, the plans' mean over the responses with two or more. Each credit is
+        exactly 0 for responses outside its mean, and for all responses if the rewards in its mean are identical.
 
     Raises:
         ValueError: integer rewards, groups of fewer than 2, mismatched shapes, or a negative weight.

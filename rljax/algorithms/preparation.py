@@ -102,7 +102,7 @@ def _rewards(
     return rewards, algorithm.reward_kl(jnp.zeros_like(policy_logp), policy_logp, reference, rollout.mask)
 
 
-def _with_penalty(rewards: Float[Array, "P G"], penalty: Float[Array, "P G T"] | None) -> Float[Array, "P G"]:
+def _add_penalty(rewards: Float[Array, "P G"], penalty: Float[Array, "P G T"] | None) -> Float[Array, "P G"]:
     return rewards if penalty is None else rewards + penalty.sum(-1)
 
 
@@ -148,7 +148,7 @@ def response_rewards(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.
     """
     _check_rollout(algorithm, rollout)
     rollout = _drop_abstentions(rollout)
-    return _with_penalty(*_rewards(algorithm, rollout, _policy_logp(rollout)))
+    return _add_penalty(*_rewards(algorithm, rollout, _policy_logp(rollout)))
 
 
 def _policy_logp(rollout: Rollout[Array]) -> Float[Array, "P G T"]:
@@ -174,14 +174,14 @@ def _credit(
         "correction_weight": _correction_weight(algorithm, _policy_logp(rollout), rollout),
         "step_end": None if rollout.step_end is None else rollout.step_end.astype(bool) & rollout.mask,
     }
-    advantages = [_evaluate(credit, inputs, past) for credit in algorithm.credits]
+    advantages = [_call_credit(credit, inputs, past) for credit in algorithm.credits]
     if algorithm.mix is not None:
         critic_advantage, group_advantage = advantages
         return algorithm.mix(critic_advantage, group_advantage, required(progress, "progress"))
     return advantages[0] if advantages else jnp.zeros_like(rollout.behaviour_logp)
 
 
-def _evaluate(credit: Credit, inputs: Mapping[str, Any], past: Past | None) -> Float[Array, "P G T"]:
+def _call_credit(credit: Credit, inputs: Mapping[str, Any], past: Past | None) -> Float[Array, "P G T"]:
     """Call a credit's function with its inputs; if there are earlier rewards of the prompts, they join the compared groups."""
     arguments = [required(inputs[name], f"rollout.{name}") for name in credit.needs]
     function, present = credit.function, _present(**{name: inputs[name] for name in credit.optional})
@@ -217,7 +217,9 @@ def _for_each_minibatch(
     return jax.vmap(weigh)(batches).reshape(rollout.mask.shape)
 
 
-def _weights(algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array, minibatches: int) -> Float[Array, "P G T"]:
+def _surrogate_weights(
+    algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array, minibatches: int
+) -> Float[Array, "P G T"]:
     """The surrogate's weights, scaled and corrected."""
 
     def weigh(minibatch: Rollout[Array]) -> Array:
@@ -320,12 +322,12 @@ def prepare(
     progress = None if progress is None else jnp.asarray(progress, policy_logp.dtype)
     rewards, penalty = _rewards(algorithm, rollout, policy_logp)
     token_rewards = _token_rewards(algorithm, rewards, penalty, rollout)
-    credit = _credit(algorithm, rollout, _with_penalty(rewards, penalty), token_rewards, progress=progress, past=past)
+    credit = _credit(algorithm, rollout, _add_penalty(rewards, penalty), token_rewards, progress=progress, past=past)
     advantage = _advantage(algorithm, rollout, trained, credit)
     batch = Batch(
         mask=trained.mask,
         advantage=advantage,
-        weights=_weights(algorithm, trained, policy_logp, minibatches),
+        weights=_surrogate_weights(algorithm, trained, policy_logp, minibatches),
         old_logp=policy_logp
         if algorithm.denominator is None
         else algorithm.denominator(policy_logp, rollout.behaviour_logp, rollout.mask),

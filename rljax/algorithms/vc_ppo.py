@@ -34,8 +34,8 @@ def vc_ppo(
             continues until value loss and explained variance settle; 50 is VAPO's value.
 
     Deviations: written from descriptions of the paper, including one by VAPO's authors. So the learning-rate ratio (VAPO's 2) and
-    the unclipped value loss are not verified against the paper. The critic pretrains on its own target, which at λ_value = 1 is
-    the Monte-Carlo return.
+    the unclipped value loss are not verified against the paper. Value pretraining uses the Monte-Carlo return as target,
+    whatever λ_value is.
     """
     return Algorithm(
         advantage=None,

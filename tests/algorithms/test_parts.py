@@ -244,10 +244,10 @@ def test_a_part_that_the_algorithm_has_no_place_for_is_refused(name, words, mess
             ("gepo", [f"surrogate_mask={part}"], "denominator of the algorithm's")
             for part in ("binary_kl", "total_variation")
         ),
-        *((name, ["surrogate_mask=binary_kl"], "the ratio is of the full response") for name in ("gspo", "luspo", "gmpo")),
+        *((name, ["surrogate_mask=binary_kl"], "the ratio is the full response's") for name in ("gspo", "luspo", "gmpo")),
         ("dppo", ["log_ratio=sequence"], "log_ratio=sequence would not leave tokens out"),
-        ("dapo", ["log_ratio=sequence", "surrogate_mask=binary_kl"], "the ratio is of the full response"),
-        ("dapo", ["surrogate_mask=binary_kl", "log_ratio=sequence"], "the ratio is of the full response"),
+        ("dapo", ["log_ratio=sequence", "surrogate_mask=binary_kl"], "the ratio is the full response's"),
+        ("dapo", ["surrogate_mask=binary_kl", "log_ratio=sequence"], "the ratio is the full response's"),
         (
             "ppo",
             ["log_ratio=sequence"],
@@ -256,7 +256,7 @@ def test_a_part_that_the_algorithm_has_no_place_for_is_refused(name, words, mess
         ("on_policy_distillation", ["log_ratio=sequence"], "the algorithm's advantage makes between"),
         ("clip_cov", ["log_ratio=sequence"], "the algorithm's keep_tokens makes between"),
         ("dapo_grpo", ["log_ratio=sequence"], "the algorithm's bonus makes between"),
-        ("dapo", ["keep_tokens=critical"], "gives all tokens of a response the same one; use an algorithm with a critic"),
+        ("dapo", ["keep_tokens=critical"], "a response the same advantage; use an algorithm with a critic"),
         ("remax", ["outcome_reward=rule"], "a greedy response, which outcome_reward=rule does not change"),
         ("max_rl", ["outcome_reward=rule"], "outcome_reward=rule: the advantage is divided"),
         ("dr_grpo", ["outcome_reward=rule", "advantage=mean_normalized"], "=rule with advantage=mean_normalized: the"),
