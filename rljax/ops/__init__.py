@@ -1,4 +1,4 @@
-"""Layer 1: equations of papers, arrays in and arrays out. Each module is imported on first use: `rljax.ops.gae.gae`."""
+"""Layer 1: equations from papers, as functions of arrays. A module is imported on first use, as in `rljax.ops.gae.gae`."""
 
 from typing import TYPE_CHECKING
 

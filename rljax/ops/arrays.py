@@ -1,14 +1,14 @@
-"""Types of the equations' arguments, their conversion to floating point, and the checks of an equation's arguments.
+"""Types of the equations' arguments, conversions to floating point, and argument checks.
 
-One rule sets the dtype of every equation: it computes in float32 at least. The decorator `in_float32` widens bfloat16 and float16
-arguments; an equation without it passes its arguments on to equations that have it. The result stays wide: float16 or bfloat16 in
-gives float32 out, and float64 in gives float64 out. The gradient with respect to an argument has that argument's dtype. Three
-functions keep the dtype of the array they update: `divergence.ema_update` and `reference.reset_reference` return the reference's
-dtype, and `weights.overlong_filter` returns the mask's.
+Every equation computes in float32 or wider. The decorator `in_float32` widens bfloat16 and float16 arguments; an equation without
+the decorator calls equations that have it. Results are not narrowed again: bfloat16 or float16 arguments give a float32 result, and
+float64 arguments give a float64 result. The gradient with respect to an argument has that argument's dtype. Three functions keep
+the dtype of the array they update: `divergence.ema_update` and `reference.reset_reference` return the reference's dtype, and
+`weights.overlong_filter` returns the mask's.
 
-Shapes and dtypes are known while JAX traces, so a wrong one is refused under `jit` too. Values are known only outside a
-trace: a hyperparameter that is a Python number is always checked, a traced one is trusted.
-Every refusal is a `ValueError` that names the argument, its value, and what was expected.
+Shapes and dtypes are known while JAX traces, so wrong ones are rejected under `jit` too. Values are known only outside a
+trace: a hyperparameter passed as a Python number is always checked, but a traced one is not.
+Every failed check raises a `ValueError` that names the argument, what was expected, and what was passed.
 """
 
 import functools
@@ -25,13 +25,13 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 Mask = Bool[Array, "..."] | Num[Array, "..."]
-"""Boolean, or the numbers 0 and 1."""
+"""A mask: booleans, or the numbers 0 and 1."""
 Lengths = Int[Array, "..."] | Float[Array, "..."]
-"""Counts of tokens, not negative."""
+"""Lengths in tokens, not negative."""
 Number = float | int | Num[Array, ""]
 """A hyperparameter, which may be traced."""
 Step = float | int | Num[Array, "..."]
-"""A training step, or several."""
+"""The index of a training step, or an array of indices."""
 if TYPE_CHECKING:
     Tree = Any
     FloatTree = Any
@@ -43,7 +43,7 @@ else:  # pyright cannot read jaxtyping's PyTree
 
 
 def is_concrete(*values: object) -> bool:
-    """True if all values are known now, that is, none is traced."""
+    """True if no value is traced, so that all of them can be inspected."""
     return not any(isinstance(value, Tracer) for value in values)
 
 
@@ -84,11 +84,11 @@ def in_float32(equation: Callable[Arguments, Result]) -> Callable[Arguments, Res
     """
 
     @functools.wraps(equation)
-    def widened(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def wide_equation(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         wide_args, wide_kwargs = jax.tree.map(at_least_float32, (args, kwargs))
-        return equation(*wide_args, **wide_kwargs)  # pyright: ignore[reportCallIssue]  the tree keeps their structure
+        return equation(*wide_args, **wide_kwargs)  # pyright: ignore[reportCallIssue]  tree.map keeps the structure
 
-    return widened
+    return wide_equation
 
 
 def as_float(x: Mask | Lengths) -> Float[Array, "..."]:
@@ -100,7 +100,7 @@ def as_float(x: Mask | Lengths) -> Float[Array, "..."]:
 
 
 def ratio_or_zero(numerator: Float[Array, "..."], denominator: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`numerator / denominator`, or 0 where the denominator is 0, in both value and gradient.
+    """`numerator / denominator`, or 0 (with gradient 0) where the denominator is 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -112,9 +112,9 @@ def ratio_or_zero(numerator: Float[Array, "..."], denominator: Float[Array, "...
 
 
 def power_of_two(x: Float[Array, "*rows T"]) -> Float[Array, "*rows 1"]:
-    """The largest power of two not above max |x| of each row, a constant under differentiation; 1/2 for a row of zeros.
+    """The largest power of two that is at most each row's max |x|, or 1/2 for a row of zeros. No gradient flows through it.
 
-    Dividing by it is exact, and afterwards the sum of squares neither overflows nor underflows.
+    Dividing a row by this power is exact, and the sum of the quotients' squares neither overflows nor underflows.
 
     Example:
         >>> import jax.numpy as jnp
@@ -126,7 +126,7 @@ def power_of_two(x: Float[Array, "*rows T"]) -> Float[Array, "*rows 1"]:
 
 
 def common_dtype(*arrays: Array | Number) -> jnp.dtype:
-    """The common dtype of arrays of mixed precision, even under strict promotion; a Python number does not widen it."""
+    """The common dtype of arrays with mixed precision, even under strict dtype promotion; Python numbers do not widen it."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*arrays)
 
@@ -136,26 +136,26 @@ def _describe(value: Any) -> str:
 
 
 def check_floating(**arrays: Any) -> None:
-    """Refuse an array that is not floating point (integer rewards would silently truncate every normalizer)."""
+    """Reject an array that is not floating point: integer rewards, for example, would silently truncate every normalizer."""
     for name, value in arrays.items():
         if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(f"{name} must be a floating-point array, got {_describe(value)}")
 
 
 def check_mask(**masks: Any) -> None:
-    """Refuse a mask that is neither boolean nor numeric 0/1, or that has an empty token axis."""
+    """Reject a mask that is neither boolean nor numeric 0/1, or that has an empty token axis."""
     for name, value in masks.items():
         if not hasattr(value, "dtype") or jnp.issubdtype(value.dtype, jnp.complexfloating):
             raise ValueError(f"{name} must be a boolean or 0/1 array, got {_describe(value)}")
         if value.shape[-1:] in ((), (0,)):
             raise ValueError(f"{name} must have at least one token on its last axis, got {_describe(value)}")
-        is_number = not jnp.issubdtype(value.dtype, jnp.bool_)
-        if is_number and is_concrete(value) and not np.isin(np.asarray(value), (0, 1)).all():
+        is_numeric = not jnp.issubdtype(value.dtype, jnp.bool_)
+        if is_numeric and is_concrete(value) and not np.isin(np.asarray(value), (0, 1)).all():
             raise ValueError(f"{name} must hold only 0 and 1, got values {np.unique(np.asarray(value))[:5]}")
 
 
 def check_same_shape(**arrays: Any) -> None:
-    """Refuse arrays that should have the same shape but do not."""
+    """Reject arrays that do not all have the same shape."""
     (first_name, first), *others = arrays.items()
     for name, value in others:
         if np.shape(value) != np.shape(first):
@@ -165,7 +165,7 @@ def check_same_shape(**arrays: Any) -> None:
 
 
 def check_same_structure(**trees: Tree) -> None:
-    """Refuse trees that differ in structure or array shapes, and arrays that are not floating point."""
+    """Reject trees that differ in structure or array shapes, or contain arrays that are not floating point."""
     (first_name, first), *others = trees.items()
     leaves, structure = cast(tuple[Any, Any], jax.tree_util.tree_flatten_with_path(first))
     for path, leaf in leaves:
@@ -180,7 +180,7 @@ def check_same_structure(**trees: Tree) -> None:
 
 
 def check_rank(minimum: int, /, **arrays: Any) -> None:
-    """Refuse an array with fewer than `minimum` axes, or with an empty axis among the last `minimum`."""
+    """Reject an array with fewer than `minimum` axes, or with an empty axis among the last `minimum`."""
     for name, value in arrays.items():
         shape = np.shape(value)
         if len(shape) < minimum or 0 in shape[len(shape) - minimum :]:
@@ -188,7 +188,7 @@ def check_rank(minimum: int, /, **arrays: Any) -> None:
 
 
 def check_group(**arrays: Any) -> None:
-    """Refuse a group (the last axis) of fewer than two responses, which leaves nothing to compare a response with."""
+    """Reject groups (on the last axis) of fewer than two responses: a response is compared with the others in its group."""
     for name, value in arrays.items():
         shape = np.shape(value)
         if not shape or shape[-1] < 2:
@@ -196,7 +196,7 @@ def check_group(**arrays: Any) -> None:
 
 
 def check_steps(step_rewards: Any, step_end: Any) -> None:
-    """Refuse step rewards that are not floating point, groups of fewer than 2 responses, or a `step_end` of another shape."""
+    """Reject step rewards that are not floating point, groups of fewer than 2 responses, or a `step_end` of a different shape."""
     check_floating(step_rewards=step_rewards)
     check_rank(2, step_rewards=step_rewards)
     if step_rewards.shape[-2] < 2:
@@ -207,7 +207,7 @@ def check_steps(step_rewards: Any, step_end: Any) -> None:
 
 
 def check_between(low: Number, high: Number, /, **numbers: Any) -> None:
-    """Refuse a number outside the closed interval [low, high] (NaN is outside every interval)."""
+    """Reject a number outside the closed interval [low, high] (NaN is outside every interval)."""
     for name, value in numbers.items():
         if all(map(is_concrete, (low, high, value))):
             values = np.asarray(value)
@@ -216,49 +216,49 @@ def check_between(low: Number, high: Number, /, **numbers: Any) -> None:
 
 
 def check_positive(**numbers: Any) -> None:
-    """Refuse a number that is not above zero."""
+    """Reject a number that is not above zero."""
     for name, value in numbers.items():
         if is_concrete(value) and not (np.asarray(value) > 0).all():
             raise ValueError(f"{name} must be positive, got {value}")
 
 
 def check_nonnegative(**numbers: Any) -> None:
-    """Refuse a number below zero."""
+    """Reject a number below zero."""
     for name, value in numbers.items():
         if is_concrete(value) and not (np.asarray(value) >= 0).all():
             raise ValueError(f"{name} must not be negative, got {value}")
 
 
 def check_at_least(minimum: int, /, **numbers: Any) -> None:
-    """Refuse a number below the integer `minimum`."""
+    """Reject a number below the integer `minimum`."""
     for name, value in numbers.items():
         if is_concrete(value) and not (np.asarray(value) >= minimum).all():
             raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
 def check_one_of(options: tuple[object, ...], /, **numbers: Any) -> None:
-    """Refuse a value outside a short list of choices; it must be known while tracing, since it selects the equation."""
+    """Reject a value that is not one of the options. The value must not be traced, because it selects the equation."""
     for name, value in numbers.items():
         if value not in options:
             raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value}")
 
 
 def check_boolean(**arrays: Any) -> None:
-    """Refuse an array that is not boolean: a verdict is yes or no; a score is not a verdict."""
+    """Reject an array that is not boolean, such as scores where yes-or-no verdicts are expected."""
     for name, value in arrays.items():
         if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.bool_):
             raise ValueError(f"{name} must be a boolean array, got {_describe(value)}")
 
 
 def check_integer(**arrays: Any) -> None:
-    """Refuse an array that does not contain integers, such as ids stored as floating point."""
+    """Reject an array that does not contain integers, such as ids stored as floating point."""
     for name, value in arrays.items():
         if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.integer):
             raise ValueError(f"{name} must be an integer array, got {_describe(value)}")
 
 
 def check_lengths(**arrays: Any) -> None:
-    """Refuse lengths in tokens that are not numbers or are negative."""
+    """Reject lengths that are negative or not numbers."""
     for name, value in arrays.items():
         kinds = (jnp.integer, jnp.floating)
         if not hasattr(value, "dtype") or not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
@@ -267,7 +267,7 @@ def check_lengths(**arrays: Any) -> None:
 
 
 def check_one_per_row(**arrays: Any) -> None:
-    """Refuse arrays that do not have one entry per row of the first array; its last axis runs along a row."""
+    """Reject arrays that do not have one entry per row of the first array; a row is a slice along its last axis."""
     (first_name, first), *others = arrays.items()
     for name, value in others:
         rows = np.shape(first)[:-1]
@@ -278,14 +278,14 @@ def check_one_per_row(**arrays: Any) -> None:
 
 
 def check_ascending(**arrays: Any) -> None:
-    """Refuse an array that decreases anywhere along its last axis."""
+    """Reject an array that decreases anywhere along its last axis."""
     for name, value in arrays.items():
         if is_concrete(value) and not bool((np.diff(np.asarray(value, float)) >= 0).all()):
             raise ValueError(f"{name} must be ascending, got {value}")
 
 
 def check_tokens(mask: Mask, gamma: Number, /, **arrays: Any) -> None:
-    """Refuse per-token arrays that are not floating point or not of the mask's shape, and a discount outside [0, 1]."""
+    """Reject arrays that are not floating point or differ from the mask in shape, a malformed mask, and a gamma outside [0, 1]."""
     check_floating(**arrays)
     check_mask(mask=mask)
     check_same_shape(**arrays, mask=mask)

@@ -1,6 +1,6 @@
-"""Baselines that minimize the variance of the gradient, and the baseline of a greedy response.
+"""Advantages relative to minimum-variance baselines, to the reward of a greedy response, or to a soft value.
 
-Rewards are `[..., P, G]`, the G responses of a prompt on the last axis; per-token arrays are `[..., P, G, T]`.
+Rewards are `[..., P, G]`, with a prompt's G responses on the last axis. Per-token arrays are `[..., P, G, T]`.
 """
 
 import jax
@@ -31,8 +31,8 @@ def length_weighted_centered(
 ) -> Float[Array, "*P G"]:
     """Reward minus the length-weighted mean of its group.
 
-    The baseline of least variance is E[‖∇ log π‖² r] / E[‖∇ log π‖²]. If the tokens' gradients are orthogonal and of similar size,
-    ‖∇ log π(o_i)‖² grows as |o_i|. A group of identical rewards gets exactly 0. Here Σ_i |o_i| A_i = 0.
+    The minimum-variance baseline is E[‖∇ log π‖² r] / E[‖∇ log π‖²]. If the tokens' gradients are orthogonal and of similar size,
+    ‖∇ log π(o_i)‖² is proportional to |o_i|. In each group Σ_i |o_i| A_i = 0. A group of identical rewards gets exactly 0.
 
     ::
 
@@ -48,7 +48,7 @@ def length_weighted_centered(
 
     Raises:
         ValueError: integer or boolean rewards, groups of fewer than 2, negative lengths, or `lengths` or `valid` of a
-        different shape.
+            different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -64,12 +64,12 @@ def length_weighted_centered(
     weights = jnp.where(member, as_float(lengths).astype(rewards.dtype), 0.0)
     centered = masked_centered(rewards, member)
     total = weights.sum(-1, keepdims=True)
-    drift = ratio_or_zero((weights * centered).sum(-1, keepdims=True), total)
-    return jnp.where(member & weights.any(-1, keepdims=True), centered - drift, 0.0)
+    weighted_mean = ratio_or_zero((weights * centered).sum(-1, keepdims=True), total)
+    return jnp.where(member & weights.any(-1, keepdims=True), centered - weighted_mean, 0.0)
 
 
 def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -> Float[Array, "*P G T"]:
-    """`length_weighted_centered` of each response's total reward, placed on each of its tokens.
+    """Total reward of each response, centered by `length_weighted_centered` and repeated at each of the response's tokens.
 
     ::
 
@@ -77,7 +77,7 @@ def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -
 
     Args:
         token_rewards: rewards at the tokens, usually all on the last one, `[..., G, T]`.
-        mask: response tokens, bool or 0/1, `[..., G, T]`. A response without tokens is left out.
+        mask: response tokens, bool or 0/1, `[..., G, T]`. A response without tokens is excluded.
 
     Returns:
         `[..., G, T]`, in the rewards' unit; 0 outside the mask.
@@ -97,17 +97,17 @@ def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -
     check_floating(token_rewards=token_rewards)
     check_mask(mask=mask)
     check_same_shape(token_rewards=token_rewards, mask=mask)
-    counts = mask.astype(bool)
-    check_group(token_rewards=counts.any(-1))
-    advantage = length_weighted_centered(zero_outside(token_rewards, mask).sum(-1), counts.sum(-1), valid=counts.any(-1))
-    return jnp.where(counts, advantage[..., None], 0.0)
+    in_mask = mask.astype(bool)
+    check_group(token_rewards=in_mask.any(-1))
+    advantage = length_weighted_centered(zero_outside(token_rewards, mask).sum(-1), in_mask.sum(-1), valid=in_mask.any(-1))
+    return jnp.where(in_mask, advantage[..., None], 0.0)
 
 
 @in_float32
 def greedy_centered(rewards: Float[Array, "*P G"], greedy_reward: Float[Array, "*P"]) -> Float[Array, "*P G"]:
     """Reward minus the reward of the prompt's greedy response.
 
-    One extra response per prompt, decoded greedily, serves as the baseline; it is not trained on. One sampled response is enough.
+    The greedy response is generated in addition to the sampled ones and is not trained on. One sampled response is enough.
 
     ::
 
@@ -121,7 +121,7 @@ def greedy_centered(rewards: Float[Array, "*P G"], greedy_reward: Float[Array, "
         `[..., G]`, in the rewards' unit.
 
     Raises:
-        ValueError: integer or boolean rewards, or a number of greedy rewards other than one per prompt.
+        ValueError: integer or boolean rewards, or not exactly one greedy reward per prompt.
 
     Example:
         >>> import jax.numpy as jnp
@@ -144,12 +144,12 @@ def optimal_token_baseline(
     *,
     importance: Float[Array, "*P G T"] | None = None,
 ) -> Float[Array, "*P G T"]:
-    """Return minus a baseline for each position: the group's mean return, weighted by the gradient energy up to that position.
+    """Return minus a per-position baseline: the group's mean return, weighted by the gradient energy up to that position.
 
-    ‖∂ log π(o_t) / ∂ logits‖² = 1 - 2 π(o_t) + Σ_v π(v)² stands in for the squared norm of a token's gradient; a response whose
-    tokens so far were uncertain has more weight. If only one response reaches a position, its advantage there is 0. If `logp` and
-    `square_sum` come from different distributions, the norm can be negative; it then counts as 0, so that the baseline stays
-    between the smallest and the largest return.
+    The energy (squared norm) of a token's gradient is approximated by ‖∂ log π(o_t) / ∂ logits‖² = 1 - 2 π(o_t) + Σ_v π(v)², so
+    responses with uncertain tokens have more weight. If only one response reaches a position, its advantage there is 0. If `logp`
+    and `square_sum` come from different distributions, this formula can be negative; 0 is then used instead, so that the
+    baseline stays between the smallest and the largest return.
 
     ::
 
@@ -159,13 +159,13 @@ def optimal_token_baseline(
         returns: G_it, the sum of the rewards from t on, `[..., G, T]`.
         logp: log π(o_it), `[..., G, T]`, nats.
         square_sum: Σ_v π(v)² of the distribution that the token was sampled from, `[..., G, T]`, in (0, 1].
-        mask: response tokens, bool or 0/1, `[..., G, T]`. Positions count these tokens only.
+        mask: response tokens, bool or 0/1, `[..., G, T]`. A position is an index among these tokens.
         importance: ρ, the importance weight that multiplies each token's gradient, `[..., G, T]`; None: 1 everywhere. Multiplying a
-            gradient by ρ multiplies its energy (its squared norm) by ρ².
+            gradient by ρ multiplies its energy by ρ².
 
     Returns:
-        `[..., G, T]`, in the rewards' unit; 0 outside the mask. At a position without energy (every token certain) the
-        baseline is 0.
+        `[..., G, T]`, in the rewards' unit; 0 outside the mask. If every token up to a position was certain, all energies
+        are 0 and so is the baseline.
 
     Raises:
         ValueError: mismatched shapes, integer arrays, or groups of fewer than 2 responses on the second-to-last axis.
@@ -183,33 +183,33 @@ def optimal_token_baseline(
     check_floating(returns=returns, logp=logp, square_sum=square_sum)
     check_mask(mask=mask)
     check_same_shape(returns=returns, logp=logp, square_sum=square_sum, mask=mask)
-    counts = mask.astype(bool)
-    check_group(returns=counts.any(-1))
+    in_mask = mask.astype(bool)
+    check_group(returns=in_mask.any(-1))
     if importance is not None:
         check_floating(importance=importance)
         check_same_shape(returns=returns, importance=importance)
     norm = 1 - 2 * jnp.exp(zero_outside(logp, mask)) + zero_outside(square_sum, mask)
-    energy = jnp.maximum(norm, 0.0)  # negative if `logp` is from another pass; -1 outside the mask
+    energy = jnp.maximum(norm, 0.0)  # negative if `logp` is from another pass, and outside the mask (-1)
     if importance is not None:
         energy = energy * jnp.square(zero_outside(importance, mask))
-    weight = jnp.where(counts, jax.lax.cumsum(energy, energy.ndim - 1), 0.0)
+    weight = jnp.where(in_mask, jax.lax.cumsum(energy, energy.ndim - 1), 0.0)
     clean = zero_outside(returns, mask)
-    order = jnp.argsort(~counts)  # tokens first: slot t then holds token t of every response
+    order = jnp.argsort(~in_mask)  # tokens first, so that slot t contains token t of every response
     weight, by_position = (jnp.take_along_axis(x, order) for x in (weight, clean))
     baseline = ratio_or_zero((weight * by_position).sum(-2, keepdims=True), weight.sum(-2, keepdims=True))
-    of_slots = jnp.take_along_axis(jnp.broadcast_to(baseline, clean.shape), jnp.argsort(order))
-    return jnp.where(counts, clean - of_slots, 0.0)
+    baseline_by_slot = jnp.take_along_axis(jnp.broadcast_to(baseline, clean.shape), jnp.argsort(order))
+    return jnp.where(in_mask, clean - baseline_by_slot, 0.0)
 
 
 @in_float32
 def soft_centered(rewards: Float[Array, "*P G"], *, beta: Number, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Reward minus the soft value of its group: what the best policy under a KL penalty of weight β would earn, penalty included.
+    """Reward minus its group's soft value: the expected reward minus KL penalty (weight β) of the policy that maximizes it.
 
     ::
 
         A_i = r_i - β log((1/G) Σ_j exp(r_j / β))
 
-    The value is the group's mean for a large β, and its largest reward for a small one, so few responses have a positive advantage.
+    The value approaches the group's mean for large β and its largest reward for small β, so few advantages are then positive.
 
     Args:
         rewards: one number per response, `[..., G]`.
@@ -228,8 +228,8 @@ def soft_centered(rewards: Float[Array, "*P G"], *, beta: Number, valid: Mask | 
         [0.283, -0.717]
 
     Source:
-        Kimi k1.5, arXiv:2501.12599, Section 2.3.2, the estimate of τ log Z; the optimal value of A*-PO, arXiv:2505.20686, estimated
-        there from 8 responses of the reference policy with β = 0.5.
+        Kimi k1.5, arXiv:2501.12599, Section 2.3.2, the estimate of τ log Z; the optimal value of A*-PO, arXiv:2505.20686, which
+        estimates it from 8 responses of the reference policy with β = 0.5.
     """
     check_positive(beta=beta)
     member = group_members(rewards, valid)

@@ -1,6 +1,6 @@
 """Statistics over a full batch: normalized advantages and rewards, and GPG's scale.
 
-Unlike group statistics, they depend on every prompt of the batch: compute them once, before the batch is split.
+Unlike group statistics, these depend on every prompt in the batch: compute them once, before the batch is split.
 """
 
 import jax.numpy as jnp
@@ -36,9 +36,9 @@ def batch_normalized(
     Args:
         advantage: any per-token advantage, `[..., T]`.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        eps: ε, added to the standard deviation; not negative. REINFORCE++ prints it without a value (version 9,
-            Eqs. 5 and 7), and Open-Reasoner-Zero gives none; their code instead bounds σ² from below by 1e-8, and verl adds
-            1e-8 to it.
+        eps: ε, added to the standard deviation; not negative. REINFORCE++ (version 9, Eqs. 5 and 7) prints ε without a value,
+            and Open-Reasoner-Zero gives no value. The code of both instead bounds σ² from below by 1e-8; verl's code adds
+            1e-8 to σ².
         ddof: delta degrees of freedom of the standard deviation, 0 (REINFORCE++, Open-Reasoner-Zero) or 1 (verl).
 
     Returns:
@@ -66,10 +66,10 @@ def batch_normalized(
 def batch_normalized_rewards(
     rewards: Float[Array, "..."], *, eps: Number = 1e-8, ddof: int = 0, valid: Mask | None = None
 ) -> Float[Array, "..."]:
-    """A response's reward as a z-score over all responses of the batch.
+    """A response's reward as a z-score over all responses in the batch.
 
-    Here every response counts once; in `batch_normalized` it counts once per token. Applied after `group_centered`, it is the
-    baseline variant of REINFORCE++; alone, it also works with one response per prompt.
+    Every response counts once, whereas in `batch_normalized` it counts once per token. Applied to the result of `group_centered`,
+    this is the baseline variant of REINFORCE++; applied to the rewards themselves, it works with one response per prompt.
 
     ::
 
@@ -85,7 +85,7 @@ def batch_normalized_rewards(
         the shape of `rewards`, dimensionless; 0 for responses without a reward, and everywhere if all rewards are identical.
 
     Raises:
-        ValueError: integer rewards, a batch of fewer than 2, `valid` of a different shape, negative `eps`, `ddof` not 0 or 1.
+        ValueError: integer rewards, fewer than 2 responses, `valid` of a different shape, negative `eps`, `ddof` not 0 or 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -104,17 +104,17 @@ def batch_normalized_rewards(
     return masked_normalized(flat, member, eps=eps, ddof=ddof).reshape(rewards.shape)
 
 
-def _over_deviation(
-    x: Float[Array, "*P G"], of: Float[Array, "*P G"], member: Array, *, eps: Number, ddof: int
+def _divide_by_std(
+    x: Float[Array, "*P G"], values: Float[Array, "*P G"], member: Array, *, eps: Number, ddof: int
 ) -> Float[Array, "*P G"]:
-    """`x / (σ + ε)`, σ being the standard deviation of `of` over all members of the batch; 0 everywhere if σ is 0.
+    """`x / (σ + ε)`, where σ is the standard deviation of `values` over all members of the batch; 0 everywhere if σ is 0.
 
-    The squares are computed at a scale of about 1; otherwise they would overflow at 2e19 and underflow at 1e-19.
+    Values are scaled to about 1 before squaring; their squares would otherwise overflow above 2e19 and underflow below 1e-19.
     """
-    centered = masked_centered(of.reshape(-1), member.reshape(-1))
-    freedom = jnp.maximum(member.sum() - ddof, 1).astype(x.dtype)
+    centered = masked_centered(values.reshape(-1), member.reshape(-1))
+    degrees_of_freedom = jnp.maximum(member.sum() - ddof, 1).astype(x.dtype)
     scale = power_of_two(centered)
-    variance = jnp.square(centered / scale).sum() / freedom
+    variance = jnp.square(centered / scale).sum() / degrees_of_freedom
     varies = variance.astype(bool)
     std = scale.squeeze() * jnp.sqrt(jnp.where(varies, variance, jnp.ones_like(variance)))
     return jnp.where(varies, x / (std + eps), 0.0)
@@ -124,16 +124,16 @@ def _over_deviation(
 def centered_over_reward_std(
     rewards: Float[Array, "*P G"], *, eps: Number = 1e-6, ddof: int = 1, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Reward minus the mean of its group, divided by the standard deviation of all rewards of the batch.
+    """Reward minus the mean of its group, divided by the standard deviation of all rewards in the batch.
 
-    Unlike a group's own deviation, the batch's does not blow up the differences within a group of nearly identical rewards.
+    Unlike the group's standard deviation, the batch's does not magnify tiny reward differences within a group.
 
     ::
 
-        A_i = (r_i - mean of the group) / (σ + ε)        σ = standard deviation of all rewards of the batch
+        A_i = (r_i - mean of the group) / (σ + ε)        σ = standard deviation of all rewards in the batch
 
     Args:
-        rewards: one number per response, `[..., G]`; the batch is all of them.
+        rewards: one number per response, `[..., G]`; all of them form the batch.
         eps: ε, added to the standard deviation; not negative. TRL uses 1e-4; the paper states none.
         ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
@@ -143,7 +143,7 @@ def centered_over_reward_std(
 
     Raises:
         ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, `ddof` other than 0 or 1, or `valid` of
-            another shape.
+            a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -156,7 +156,7 @@ def centered_over_reward_std(
     check_nonnegative(eps=eps)
     check_one_of((0, 1), ddof=ddof)
     member = group_members(rewards, valid)
-    return _over_deviation(masked_centered(rewards, member), rewards, member, eps=eps, ddof=ddof)
+    return _divide_by_std(masked_centered(rewards, member), rewards, member, eps=eps, ddof=ddof)
 
 
 @in_float32
@@ -165,14 +165,14 @@ def centered_over_advantage_std(
 ) -> Float[Array, "*P G"]:
     """Reward minus the mean of its group, divided by the standard deviation of these differences over the batch.
 
-    `centered_over_reward_std` divides by the deviation of the rewards themselves, which includes the differences between prompts.
+    `centered_over_reward_std` divides by the standard deviation of the rewards, which includes differences between prompts.
 
     ::
 
-        A_i = Â_i / (σ + ε)        Â_i = r_i - mean of the group        σ = standard deviation of all Â of the batch
+        A_i = Â_i / (σ + ε)        Â_i = r_i - mean of the group        σ = standard deviation of all Â in the batch
 
     Args:
-        rewards: one number per response, `[..., G]`; the batch is all of them.
+        rewards: one number per response, `[..., G]`; all of them form the batch.
         eps: ε, added to the standard deviation; not negative. The paper states none.
         ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
@@ -182,7 +182,7 @@ def centered_over_advantage_std(
 
     Raises:
         ValueError: integer or boolean rewards, groups of fewer than 2, negative `eps`, `ddof` other than 0 or 1, or `valid` of
-            another shape.
+            a different shape.
 
     Example:
         >>> import jax.numpy as jnp
@@ -196,7 +196,7 @@ def centered_over_advantage_std(
     check_one_of((0, 1), ddof=ddof)
     member = group_members(rewards, valid)
     centered = masked_centered(rewards, member)
-    return _over_deviation(centered, centered, member, eps=eps, ddof=ddof)
+    return _divide_by_std(centered, centered, member, eps=eps, ddof=ddof)
 
 
 @in_float32
@@ -210,26 +210,26 @@ def decoupled_normalized(
 ) -> Float[Array, "*P G"]:
     """Normalize each of several rewards within its group, then normalize their weighted sum over the batch.
 
-    A z-score of the sum would give responses with the same total the same advantage, whichever reward they earned.
+    A z-score of the sum would give responses with the same total the same advantage, whichever rewards make up the total.
 
     ::
 
         A_i = (S_i - μ) / (σ + ε)        S_i = Σ_n w_n (r_in - mean_n) / (std_n + ε)
-        mean_n, std_n of reward n within the group; μ, σ of S over the batch's responses with a reward
+        mean_n, std_n of reward n within the group; μ, σ of S over the batch's responses that have any reward
 
     Args:
-        scores: r, N numbers per response, `[..., G, N]`.
+        scores: r, N rewards per response, `[..., G, N]`.
         weights: w, one per reward, `[N]`.
         eps: ε, added to each standard deviation; not negative. 1e-6 is verl's, 1e-4 TRL's.
         ddof: delta degrees of freedom of the standard deviations, 0 or 1.
-        valid: which rewards a response has, bool or 0/1, `[..., G, N]`; None: all of them. Each reward is compared across the
-            responses that have it; it adds 0 to the sum of a response that does not.
+        valid: which rewards a response has, bool or 0/1, `[..., G, N]`; None: all of them. Each reward is normalized over the
+            responses that have it; a missing reward adds 0 to a response's sum.
 
     Returns:
         `[..., G]`, dimensionless; 0 for responses without any reward.
 
     Raises:
-        ValueError: integer arrays, groups of fewer than 2, a number of weights other than N, negative `eps`, `ddof` other
+        ValueError: integer arrays, groups of fewer than 2, not exactly N weights, negative `eps`, `ddof` other
             than 0 or 1, or `valid` of a different shape.
 
     Example:
@@ -261,19 +261,19 @@ def decoupled_normalized(
 
 @in_float32
 def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, ""]:
-    """Factor that restores the scale of a gradient averaged over groups, some of which have no signal.
+    """Factor that rescales a gradient averaged over all groups, to make up for the groups without a learning signal.
 
     ::
 
-        α = B / (B - M)        B groups with a valid response, M of them all right or all wrong
+        α = B / (B - M)        B groups have a valid response; M of them are all right or all wrong
 
     Args:
-        rewards: one number per response, `[..., G]`; the batch is all of them.
-        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. A group with no valid
-            response adds no token to the mean that α rescales, so B does not count it.
+        rewards: one number per response, `[..., G]`; all of them form the batch.
+        valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them. B excludes groups without a
+            valid response, since they add no token to the mean that α rescales.
 
     Returns:
-        a number, at least 1; 0 if no group has a signal, since then every advantage is 0 and the step does nothing.
+        a number, at least 1; 0 if no group has a signal, because every advantage and thus the gradient is then 0.
 
     Raises:
         ValueError: integer rewards, groups of fewer than 2, or `valid` of a different shape.
@@ -285,9 +285,9 @@ def gpg_scale(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Fl
 
     Source:
         GPG, arXiv:2504.02546 (accurate gradient estimation). As in `has_mixed_outcomes`, "all right or all wrong" means that the
-        rewards are identical. bsz / count_nonzero(scores), which some code calls by this name, is a different quantity.
+        rewards are identical. Some code gives the name α to bsz / count_nonzero(scores), which is a different quantity.
     """
     mixed = has_mixed_outcomes(rewards, valid=valid)
-    kept = mixed.sum().astype(rewards.dtype)
-    groups = group_members(rewards, valid).any(-1).sum().astype(rewards.dtype)
-    return ratio_or_zero(groups, kept)
+    mixed_groups = mixed.sum().astype(rewards.dtype)
+    all_groups = group_members(rewards, valid).any(-1).sum().astype(rewards.dtype)
+    return ratio_or_zero(all_groups, mixed_groups)

@@ -1,6 +1,6 @@
-"""Binary classifier optimization: learn from responses that were judged one by one, as wanted or unwanted.
+"""Binary classifier optimization (BCO): learning from single responses that are each labeled as wanted or unwanted.
 
-Its reward is the one of `rljax.ops.direct_preference`. All losses are computed in float32 or wider.
+The reward is `rljax.ops.direct_preference.implicit_reward`. All losses are computed in float32 or wider.
 """
 
 import jax
@@ -28,20 +28,20 @@ def bco_reward_shift(
     *,
     beta: Number = 0.1,
 ) -> Float[Array, ""]:
-    """Midpoint between the mean reward of wanted and of unwanted responses; a constant for the gradient.
+    """Midpoint between the mean reward of wanted responses and the mean reward of unwanted ones. No gradient flows through it.
 
     ::
 
         δ = sg[(mean{r_i : y_i is desirable} + mean{r_i : y_i is not}) / 2]        r_i = β log(π(y_i|x_i) / π_ref(y_i|x_i))
 
-    One number serves the full batch. If all responses are of one kind, δ is their mean reward; the paper's average needs both
-    kinds.
+    All responses in the batch share one δ. If they are all wanted or all unwanted, δ is their mean reward; the paper's average
+    requires both kinds.
 
     Args:
         logp: log π(y|x), summed over the response's tokens, nats, `[..., N]`.
         ref_logp: log π_ref(y|x), summed, of the same shape.
         desirable: whether a response is wanted, boolean, of the same shape.
-        beta: β, in units of reward per nat, positive.
+        beta: β, weight of the KL penalty, reward per nat, positive.
 
     Returns:
         δ, one number, units of reward, of either sign.
@@ -56,7 +56,7 @@ def bco_reward_shift(
         0.0
 
     Source:
-        BCO, arXiv:2404.04656, Eq. 7. The paper takes a moving average of δ over the updates, whose rate it does not state.
+        BCO, arXiv:2404.04656, Eq. 7. The paper uses a moving average of δ over the updates, without stating its rate.
     """
     check_floating(logp=logp, ref_logp=ref_logp)
     check_rank(1, logp=logp)
@@ -78,28 +78,28 @@ def bco_loss(
     reward_shift: Number,
     beta: Number = 0.1,
 ) -> Float[Array, "*rows"]:
-    """Cross-entropy of a classifier whose logit, for "this response is wanted", is the response's reward minus a shift.
+    """Cross-entropy of a classifier of wanted responses, whose logit is the response's reward minus a shift.
 
     ::
 
         L = -log σ(r - δ) if y is desirable, -log σ(δ - r) if not        r = β log(π(y|x) / π_ref(y|x))
 
-    For any δ, the sum of a pair's two losses is larger than DPO's loss; at the midpoint of its two rewards it is closest. Unlike
-    KTO's loss, its slope does not vanish for a response that is far on the wrong side.
+    For any δ, the sum of a pair's two losses exceeds DPO's loss; it is closest if δ is the midpoint of the pair's rewards. Unlike
+    the slope of KTO's loss, the slope of L does not vanish for a response that is far on the wrong side.
 
     Args:
         logp: log π(y|x), summed over the response's tokens, nats, carries the gradient, `[...]`.
         ref_logp: log π_ref(y|x), summed, of the same shape.
         desirable: whether a response is wanted, boolean, of the same shape.
-        reward_shift: δ, units of reward; see `bco_reward_shift`. With 0, it is the paper's loss BCE.
-        beta: β, in units of reward per nat, positive.
+        reward_shift: δ, units of reward; see `bco_reward_shift`. 0 gives the paper's BCE loss.
+        beta: β, weight of the KL penalty, reward per nat, positive.
 
     Returns:
-        `[...]`, nats. Minimize the mean over the wanted responses plus the mean over the others: for pairs, the mean of the
-        sum of a pair's two losses.
+        `[...]`, nats. Minimize the mean over the wanted responses plus the mean over the unwanted ones. For pairs, this is
+        the mean over pairs of the sum of the two losses.
 
     Raises:
-        ValueError: an argument that is not floating point or not boolean, mismatched shapes, δ is NaN, or β not
+        ValueError: an argument that is not floating point or not boolean, mismatched shapes, a δ of NaN, or β not
             positive.
 
     Example:

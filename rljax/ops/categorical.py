@@ -1,4 +1,4 @@
-"""Values as distributions: supports, target distributions, means and cross-entropy.
+"""Categorical values (distributions over returns): supports, target distributions, means, and cross-entropy.
 
 A categorical value is a distribution over N support points (atoms) on an extra last axis, `[..., N]`. The loss is returned
 per distribution, to be **minimized** as `sum(weights * loss)`.
@@ -32,17 +32,17 @@ def _check_support(support: Array) -> None:
         raise ValueError(f"support must increase strictly, got {np.asarray(support)}")
 
 
-def _rounding(support: Array) -> float:
-    """A few units in the last place of the largest support point."""
+def _rounding_tolerance(support: Array) -> float:
+    """Tolerance for rounding errors: a few units in the last place of the largest support point."""
     return 8 * float(jnp.finfo(support.dtype).eps) * float(np.abs(np.asarray(support)).max())
 
 
 def _check_covered(target: Array, support: Array) -> None:
-    """Refuse a target that is outside the support by more than rounding error, if its value is known."""
+    """Reject a target that is outside the support by more than rounding error, unless the target is traced."""
     if is_concrete(target, support) and target.size:
-        values, slack = np.asarray(target), _rounding(support)
+        values, tolerance = np.asarray(target), _rounding_tolerance(support)
         low, high = np.asarray(support)[[0, -1]]
-        if not ((values >= low - slack) & (values <= high + slack)).all():
+        if not ((values >= low - tolerance) & (values <= high + tolerance)).all():
             raise ValueError(
                 f"target must lie within the support [{low:g}, {high:g}], got values from {values.min():g} to {values.max():g}"
             )
@@ -53,10 +53,10 @@ def _check_atoms(support: Array, **distributions: Array) -> None:
     check_floating(**distributions)
     for name, value in distributions.items():
         if value.shape[-1:] != support.shape:
-            raise ValueError(f"{name} must have the support's {support.size} points last, got shape {list(value.shape)}")
+            raise ValueError(f"{name} must have {support.size} entries on its last axis, got shape {list(value.shape)}")
 
 
-def _on_last_axis(support: Float[Array, "N"], rank: int) -> Float[Array, "..."]:
+def _expand_to_rank(support: Float[Array, "N"], rank: int) -> Float[Array, "..."]:
     return support.reshape((1,) * (rank - 1) + (-1,))
 
 
@@ -69,14 +69,14 @@ def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Arr
 
     Args:
         low: z_0, in the unit of the returns (discounted sums of rewards).
-        high: z_{N-1}, above `low`. Leave room beyond the possible returns: `hl_gauss` is biased near the ends.
+        high: z_{N-1}, above `low`. Extend the support beyond the possible returns, because `hl_gauss` is biased near its ends.
         bins: N, at least 2.
 
     Returns:
         `[N]`, increasing.
 
     Raises:
-        ValueError: `low` not below `high` or either not finite, or fewer than 2 bins.
+        ValueError: `low` is not below `high`, either is not finite, or there are fewer than 2 bins.
 
     Example:
         >>> uniform_support(-1.0, 1.0, 5).tolist()
@@ -87,22 +87,22 @@ def uniform_support(low: float | int, high: float | int, bins: int) -> Float[Arr
     """
     check_at_least(2, bins=bins)
     if not (np.isfinite([low, high]).all() and low < high):
-        raise ValueError(f"low must be below high, both finite, got low {low} and high {high}")
+        raise ValueError(f"low and high must be finite, and low below high, got low {low} and high {high}")
     return jnp.linspace(low, high, bins)
 
 
 def _two_hot_weights(target: Float[Array, "..."], support: Float[Array, "N"]) -> Float[Array, "... N"]:
-    """Two-hot weights of each target, after clipping it to the support."""
-    held = jnp.clip(target, support[0], support[-1])
-    left = jnp.minimum(jnp.searchsorted(support, held, side="right") - 1, support.size - 2)
-    share = (held - support[left]) / (support[left + 1] - support[left])
+    """Clip the targets to the support and return their two-hot weights."""
+    clipped = jnp.clip(target, support[0], support[-1])
+    left = jnp.minimum(jnp.searchsorted(support, clipped, side="right") - 1, support.size - 2)
+    fraction = (clipped - support[left]) / (support[left + 1] - support[left])
     below, above = jax.nn.one_hot(jnp.stack([left, left + 1]), support.size, dtype=support.dtype)
-    return below * (1 - share)[..., None] + above * share[..., None]
+    return below * (1 - fraction)[..., None] + above * fraction[..., None]
 
 
 @in_float32
 def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[Array, "*rows N"]:
-    """Distribution on the two support points around the target, with the target as its exact mean.
+    """Distribution on the two support points around the target, with a mean of exactly the target.
 
     ::
 
@@ -116,7 +116,7 @@ def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[
         `[..., N]`, sums to 1.
 
     Raises:
-        ValueError: an argument that is not floating point, a support that does not increase, a target beyond the support (or NaN).
+        ValueError: an argument that is not floating point, a support that does not increase, a target outside the support (or NaN).
 
     Example:
         >>> import jax.numpy as jnp
@@ -136,7 +136,7 @@ def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[
 def hl_gauss(
     target: Float[Array, "*rows"], support: Float[Array, "N"], *, sigma_ratio: Number = 0.75
 ) -> Float[Array, "*rows N"]:
-    """Histogram of a normal distribution around the target, so that neighboring bins share the mass.
+    """Histogram of a normal distribution around the target, which spreads the mass over neighboring bins.
 
     ::
 
@@ -144,8 +144,8 @@ def hl_gauss(
 
         Z = Φ((z_{N-1} + w/2 - y)/s) - Φ((z_0 - w/2 - y)/s)            the total mass of the bins
 
-    Its mean is the target except near an end of the support, where the normal is cut off: with 51 bins that tile [0, 1], y = 0
-    decodes to 0.0135. Let the support extend about 3 bins beyond the possible returns.
+    Its mean is the target except near an end of the support, where the normal is truncated: with 51 bins that tile [0, 1], y = 0
+    gives a mean of 0.0135. Extend the support about 3 bins beyond the possible returns.
 
     Args:
         target: y, `[...]`, in [z_0 - w/2, z_{N-1} + w/2]. A traced target cannot be checked, so it is clipped to the bins.
@@ -156,7 +156,7 @@ def hl_gauss(
         `[..., N]`, sums to 1.
 
     Raises:
-        ValueError: an argument that is not floating point, an uneven support, a target beyond the bins (or NaN),
+        ValueError: an argument that is not floating point, an uneven support, a target outside the bins (or NaN),
             `sigma_ratio` not positive.
 
     Example:
@@ -174,16 +174,16 @@ def hl_gauss(
     width = (support[-1] - support[0]) / (support.size - 1)
     edges = jnp.append(support - width / 2, support[-1] + width / 2)
     _check_covered(target, edges)
-    held = jnp.clip(target, edges[0], edges[-1])[..., None]
-    below = jax.scipy.special.ndtr((_on_last_axis(edges, held.ndim) - held) / (sigma_ratio * width))
+    clipped = jnp.clip(target, edges[0], edges[-1])[..., None]
+    below = jax.scipy.special.ndtr((_expand_to_rank(edges, clipped.ndim) - clipped) / (sigma_ratio * width))
     return jnp.diff(below, axis=-1) / (below[..., -1:] - below[..., :1])
 
 
 def _check_even(support: Array) -> None:
     if is_concrete(support):
         widths = np.diff(np.asarray(support, np.float64))
-        if widths.max() - widths.min() > _rounding(support):
-            raise ValueError(f"support must be evenly spaced, got distances from {widths.min():g} to {widths.max():g}")
+        if widths.max() - widths.min() > _rounding_tolerance(support):
+            raise ValueError(f"support must be evenly spaced, got spacings from {widths.min():g} to {widths.max():g}")
 
 
 @in_float32
@@ -203,13 +203,13 @@ def c51_projection(
         rewards: r, `[...]`, in the unit of the support.
         probs: p, distribution of the next state's value, `[..., N]`.
         support: z, `[N]`, strictly increasing.
-        discount: γ in [0, 1], a number or one per state `[...]`; 0 after the last token.
+        discount: γ in [0, 1], a number or one per state `[...]`; pass 0 if no state follows.
 
     Returns:
-        `[..., N]`, with the same sum as `probs`. As the equation's clip requires, mass beyond the support moves to the nearest end.
+        `[..., N]`, with the same sum as `probs`. Because the equation clips, mass outside the support moves to the nearest end.
 
     Raises:
-        ValueError: an argument that is not floating point, shapes that do not fit, a support that does not increase,
+        ValueError: an argument that is not floating point, mismatched shapes, a support that does not increase,
             `discount` outside [0, 1].
 
     Example:
@@ -229,13 +229,13 @@ def c51_projection(
             f"got {list(rewards.shape)} and {list(jnp.shape(discount))}"
         )
     discounts = jnp.broadcast_to(jnp.asarray(discount, support.dtype), rewards.shape)
-    moved = rewards[..., None] + discounts[..., None] * _on_last_axis(support, probs.ndim)
-    return (probs[..., None] * _two_hot_weights(moved, support)).sum(-2)
+    moved_support = rewards[..., None] + discounts[..., None] * _expand_to_rank(support, probs.ndim)
+    return (probs[..., None] * _two_hot_weights(moved_support, support)).sum(-2)
 
 
 @in_float32
 def categorical_mean(probs: Float[Array, "*rows N"], support: Float[Array, "N"]) -> Float[Array, "*rows"]:
-    """Mean value of a distribution over support points.
+    """Mean of a categorical value, from its probabilities.
 
     ::
 
@@ -249,7 +249,7 @@ def categorical_mean(probs: Float[Array, "*rows N"], support: Float[Array, "N"])
         `[...]`, in the support's unit.
 
     Raises:
-        ValueError: an argument that is not floating point, shapes that do not fit, a support that does not increase.
+        ValueError: an argument that is not floating point, mismatched shapes, a support that does not increase.
 
     Example:
         >>> import jax.numpy as jnp
@@ -260,12 +260,12 @@ def categorical_mean(probs: Float[Array, "*rows N"], support: Float[Array, "N"])
         C51, arXiv:1707.06887, Section 4; Eq. 22 of the design document (unpublished).
     """
     _check_atoms(support, probs=probs)
-    return (probs * _on_last_axis(support, probs.ndim)).sum(-1)
+    return (probs * _expand_to_rank(support, probs.ndim)).sum(-1)
 
 
 @in_float32
 def categorical_mean_of_logits(logits: Float[Array, "*rows N"], support: Float[Array, "N"]) -> Float[Array, "*rows"]:
-    """Mean value of a distribution, from its logits.
+    """Mean of a categorical value, from its logits.
 
     ::
 
@@ -306,15 +306,15 @@ def categorical_cross_entropy(
     A support point with target probability 0 contributes 0, even if its logit is -inf.
 
     Args:
-        logits: of the value that is trained; they carry the gradient, `[..., N]`, nats.
-        target_probs: p, from `two_hot`, `hl_gauss` or `c51_projection`, `[..., N]`.
+        logits: logits of the trained value, carry the gradient, `[..., N]`, nats.
+        target_probs: p, the target distribution from `two_hot`, `hl_gauss` or `c51_projection`, `[..., N]`.
         mask: response tokens, bool or 0/1, one per distribution, `[...]`; None: every distribution counts.
 
     Returns:
         `[...]`, nats, to be minimized; 0 outside the mask.
 
     Raises:
-        ValueError: an argument that is not floating point, or shapes that do not fit.
+        ValueError: an argument that is not floating point, or mismatched shapes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -335,5 +335,5 @@ def categorical_cross_entropy(
         keep = jnp.broadcast_to(mask.astype(bool)[..., None], logits.shape)
         logits, target_probs = zero_outside(logits, keep), zero_outside(target_probs, keep)
     logp = jax.nn.log_softmax(logits, -1)
-    unseen = (target_probs == 0) & jnp.isneginf(logp)
-    return -(target_probs * zero_outside(logp, ~unseen)).sum(-1)
+    excluded = (target_probs == 0) & jnp.isneginf(logp)
+    return -(target_probs * zero_outside(logp, ~excluded)).sum(-1)

@@ -1,8 +1,8 @@
-"""Corrections for data sampled by another policy: weights for tokens and responses, and masks.
+"""Corrections for data sampled by another policy: importance weights per token or response, and masks.
 
 The weights compare two log-probabilities of each token: the learner's, `policy_logp`, and the sampler's, `behaviour_logp`. Both are
-data, without a gradient: compute them once per rollout. Weights are returned for every token, `[..., T]`, in float32 at least,
-and are 0 outside the mask. If the two policies agree and 1 is within the bounds, every weight is 1.
+data without a gradient, to be computed once per rollout. Weights are returned for every token, `[..., T]`, in float32 or wider,
+and are 0 outside the mask. If the two policies agree and 1 is within the bounds, every weight in the mask is 1.
 """
 
 import jax.numpy as jnp
@@ -39,8 +39,8 @@ def _token_log_ratio(
     return token_log_ratio(policy_logp, behaviour_logp, mask)
 
 
-def _kept_weight(log_ratio: Float[Array, "*rows T"], mask: Mask, *, low: Number, high: Number) -> Float[Array, "*rows T"]:
-    """The ratio where it is within the bounds, 0 elsewhere."""
+def _masked_ratio(log_ratio: Float[Array, "*rows T"], mask: Mask, *, low: Number, high: Number) -> Float[Array, "*rows T"]:
+    """The ratio of each token in the mask if the ratio is within the bounds, 0 elsewhere."""
     outside = ratio_outside_bounds(log_ratio, mask, low=low, high=high)
     kept = mask.astype(bool) & ~outside
     return zero_outside(jnp.exp(zero_outside(log_ratio, kept)), kept)
@@ -50,10 +50,10 @@ def _kept_weight(log_ratio: Float[Array, "*rows T"], mask: Mask, *, low: Number,
 def truncated_importance_weight(
     policy_logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask, *, cap: Number = 2.0
 ) -> Float[Array, "*rows T"]:
-    """Capped weight that corrects for a sampler whose log-probabilities differ numerically from the learner's.
+    """Capped importance weight of a token, for a sampler whose log-probabilities differ numerically from the learner's.
 
-    Both log-probabilities come from the parameters that sampled the tokens: one as the training code computes it, the other as
-    the sampling engine did. The surrogate of each token is multiplied by the weight.
+    Both log-probabilities use the parameters that sampled the tokens; the training code computes one, and the sampling engine
+    the other. Multiply each token's surrogate by its weight.
 
     ::
 
@@ -61,9 +61,9 @@ def truncated_importance_weight(
 
     Args:
         policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the old policy's, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        cap: C, positive. A cap below 1 also lowers the weight of tokens on which both agree.
+        cap: C, positive. A cap below 1 also lowers the weight of tokens on which the two agree.
 
     Returns:
         `[..., T]`, a weight (*not* its logarithm) in [0, C]; 0 outside the mask.
@@ -78,7 +78,7 @@ def truncated_importance_weight(
         [1.0, 2.0, 0.0]
 
     Source:
-        Convention: Ionides, "Truncated Importance Sampling" (2008); between engines: Yao et al., "Your Efficient RL Framework
+        Convention: Ionides, "Truncated Importance Sampling" (2008); between engines, Yao et al., "Your Efficient RL Framework
         Secretly Brings You Off-Policy RL Training" (2025), C = 2.
     """
     check_positive(cap=cap)
@@ -94,10 +94,10 @@ def masked_importance_weight(
     low: Number = 0.5,
     high: Number = 5.0,
 ) -> Float[Array, "*rows T"]:
-    """IcePop: the importance weight of a token, or 0 if learner and sampler disagree by more than the bounds allow.
+    """IcePop: the importance weight of a token, or 0 if the weight is outside the bounds.
 
-    A token of weight 0 passes no gradient. It still counts in the normalizer of the loss weights; verl's rejection removes it from
-    the response mask, and therefore from the normalizer.
+    A token with weight 0 has no gradient but still counts in the normalizer of the loss weights. In verl, by contrast, rejection
+    removes the token from the response mask, and therefore from the normalizer.
 
     ::
 
@@ -105,10 +105,10 @@ def masked_importance_weight(
 
     Args:
         policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the old policy's, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max; the paper's α.
-        high: C_max, positive; the paper's β. With (0, ∞) nothing is masked.
+        high: C_max, positive; the paper's β. Bounds of (0, ∞) mask nothing.
 
     Returns:
         `[..., T]`, a weight, 0 or in [C_min, C_max]; 0 outside the mask.
@@ -126,7 +126,7 @@ def masked_importance_weight(
         IcePop, arXiv:2510.18855 (masking and calibration of training and inference), α = 0.5 and β = 5.
     """
     _check_bounds(low, high)
-    return _kept_weight(_token_log_ratio(policy_logp, behaviour_logp, mask), mask, low=low, high=high)
+    return _masked_ratio(_token_log_ratio(policy_logp, behaviour_logp, mask), mask, low=low, high=high)
 
 
 @in_float32
@@ -138,9 +138,9 @@ def two_sided_importance_weight(
     low: Number,
     high: Number = 2.0,
 ) -> Float[Array, "*rows T"]:
-    """Importance weight of a token, clipped from both sides.
+    """Importance weight of a token, clipped to an interval.
 
-    The lower bound keeps a little gradient on tokens that the sampler found far likelier than the learner does.
+    The lower bound keeps some gradient on tokens that are far less likely under the learner than under the sampler.
 
     ::
 
@@ -148,10 +148,10 @@ def two_sided_importance_weight(
 
     Args:
         policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the old policy's, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        low: C_min, not negative, at most C_max. With 0 it is `truncated_importance_weight`. No source was found for another value,
-            so there is no default.
+        low: C_min, not negative, at most C_max. 0 gives `truncated_importance_weight`. There is no default, because no source
+            was found for a nonzero value.
         high: C_max, positive.
 
     Returns:
@@ -167,7 +167,7 @@ def two_sided_importance_weight(
         [1.0, 2.0, 0.5]
 
     Source:
-        Convention: `tis_clip_low` and `tis_clip` in slime's training code (0 and 2 there); no paper has it.
+        Convention: `tis_clip_low` and `tis_clip` in slime's training code (0 and 2 there); no paper was found for it.
     """
     _check_bounds(low, high)
     ratio = jnp.exp(_token_log_ratio(policy_logp, behaviour_logp, mask))
@@ -178,9 +178,9 @@ def two_sided_importance_weight(
 def sequence_truncated_importance_weight(
     policy_logp: Float[Array, "*rows T"], behaviour_logp: Float[Array, "*rows T"], mask: Mask, *, cap: Number = 2.0
 ) -> Float[Array, "*rows T"]:
-    """Importance weight of a full response, capped, on each of its tokens.
+    """Capped importance weight of a full response, repeated at each of its tokens.
 
-    Uncapped, it makes the gradient of an outcome reward unbiased, but its variance grows exponentially with length.
+    The uncapped weight makes the policy gradient of an outcome reward unbiased, but with a variance exponential in the length.
 
     ::
 
@@ -188,12 +188,12 @@ def sequence_truncated_importance_weight(
 
     Args:
         policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the old policy's, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         cap: C, positive.
 
     Returns:
-        `[..., T]`, a weight in [0, C]: one number per row; 0 outside the mask.
+        `[..., T]`, a weight in [0, C], the same at every token of a row; 0 outside the mask.
 
     Raises:
         ValueError: the shapes differ, the log-probabilities are not floating point, or `cap` is not positive.
@@ -206,7 +206,7 @@ def sequence_truncated_importance_weight(
 
     Source:
         Convention: Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch"
-        (2025), sequence-level truncated importance sampling; C = 2 is the default of the training code verl.
+        (2025), sequence-level truncated importance sampling; C = 2 is verl's default.
     """
     check_positive(cap=cap)
     _check_pair(policy_logp, behaviour_logp, mask)
@@ -222,7 +222,7 @@ def sequence_masked_importance_weight(
     low: Number = 0.0,
     high: Number = 2.0,
 ) -> Float[Array, "*rows T"]:
-    """Importance weight of a full response on each of its tokens, or 0 if it is outside the bounds.
+    """Importance weight of a full response, repeated at each of its tokens, or 0 if the weight is outside the bounds.
 
     ::
 
@@ -230,13 +230,13 @@ def sequence_masked_importance_weight(
 
     Args:
         policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the old policy's, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max.
-        high: C_max, positive. With (0, ∞) nothing is masked.
+        high: C_max, positive. Bounds of (0, ∞) mask nothing.
 
     Returns:
-        `[..., T]`, a weight, 0 or in [C_min, C_max]: one number per row; 0 outside the mask.
+        `[..., T]`, a weight, 0 or in [C_min, C_max], the same at every token of a row; 0 outside the mask.
 
     Raises:
         ValueError: the shapes differ, the log-probabilities are not floating point, or the bounds are not 0 ≤ low ≤ high.
@@ -250,11 +250,11 @@ def sequence_masked_importance_weight(
 
     Source:
         Convention: Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch"
-        (2025), sequence-level masked importance sampling; (0, 2) are the defaults of `seq_mis` in the training code verl.
+        (2025), sequence-level masked importance sampling; (0, 2) are the defaults of verl's `seq_mis`.
     """
     _check_pair(policy_logp, behaviour_logp, mask)
     _check_bounds(low, high)
-    return _kept_weight(response_log_ratio(policy_logp, behaviour_logp, mask), mask, low=low, high=high)
+    return _masked_ratio(response_log_ratio(policy_logp, behaviour_logp, mask), mask, low=low, high=high)
 
 
 def geometric_rejection(
@@ -265,10 +265,10 @@ def geometric_rejection(
     low: Number = 0.999,
     high: Number = 1.001,
 ) -> Float[Array, "*rows T"]:
-    """1 on the tokens of responses whose geometric mean ratio is within the bounds, 0 on all other tokens.
+    """Accept (1) or reject (0) all tokens of a response by the geometric mean of its token ratios, without weighting them.
 
-    The ratio is normalized by length, so that a long response is not rejected for its length alone. It only accepts or rejects; it
-    does not weight. A rejected token still counts in the normalizer of the loss weights.
+    The geometric mean is normalized by length, so that a long response is not rejected for its length alone. A rejected token still
+    counts in the normalizer of the loss weights.
 
     ::
 
@@ -276,10 +276,10 @@ def geometric_rejection(
 
     Args:
         policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the same, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
+        behaviour_logp: the old policy's, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max.
-        high: C_max, positive. With (0, ∞) nothing is rejected.
+        high: C_max, positive. Bounds of (0, ∞) reject nothing.
 
     Returns:
         `[..., T]`, 0 or 1; 0 outside the mask.
@@ -295,7 +295,7 @@ def geometric_rejection(
 
     Source:
         Convention: rejection by the geometric mean, Liu, Li et al., "When Speed Kills Stability: Demystifying RL Collapse from the
-        Training-Inference Mismatch" (2025); (0.999, 1.001) are the bounds of `geo_rs` in the training code verl.
+        Training-Inference Mismatch" (2025); (0.999, 1.001) are the bounds of verl's `geo_rs`.
     """
     _check_pair(policy_logp, behaviour_logp, mask)
     _check_bounds(low, high)
@@ -307,7 +307,7 @@ def geometric_rejection(
 def ratio_outside_bounds(
     log_ratio: Float[Array, "*rows T"], mask: Mask, *, low: Number, high: Number
 ) -> Bool[Array, "*rows T"]:
-    """Tokens whose ratio is outside the bounds, which a correction caps or removes.
+    """Mask of the tokens that a correction caps or removes, because their ratio is outside the bounds.
 
     ::
 
@@ -353,7 +353,7 @@ def off_policy_sequence_mask(
 ) -> Bool[Array, "*rows T"]:
     """DeepSeek-V3.2's mask: drop tokens with a negative advantage in a response that the policy has moved away from.
 
-    It multiplies the surrogate, not the KL penalty, and depends on the policy being trained. It passes no gradient.
+    Multiply the surrogate by the mask, but not the KL penalty. The mask depends on the policy being trained, without a gradient.
 
     ::
 
@@ -361,10 +361,10 @@ def off_policy_sequence_mask(
 
     Args:
         logp: log-probabilities under the policy being trained, π_θ, `[..., T]`, nats.
-        behaviour_logp: under the sampling policy, π_behaviour, `[..., T]`, nats.
-        advantage: of each token, `[..., T]`. If only the outcome is rewarded, it has the same sign throughout a response.
+        behaviour_logp: log-probabilities under the sampling policy, π_behaviour, `[..., T]`, nats.
+        advantage: the advantage of each token, `[..., T]`. If only the outcome is rewarded, its sign is constant within a response.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        delta: δ, nats per token, not negative. The paper gives no value, so there is no default; TRL suggests starting with 0.5.
+        delta: δ, nats per token, not negative. No default, since the paper gives no value; TRL suggests starting with 0.5.
 
     Returns:
         bool, `[..., T]`, True where the token is trained on; False outside the mask.
@@ -386,6 +386,6 @@ def off_policy_sequence_mask(
     check_floating(logp=logp, behaviour_logp=behaviour_logp, advantage=advantage)
     check_same_shape(logp=logp, behaviour_logp=behaviour_logp, advantage=advantage, mask=mask)
     check_nonnegative(delta=delta)
-    drift = -sequence_log_ratio(logp, behaviour_logp, mask)
-    unwanted = (zero_outside(advantage, mask) < 0) & (drift > delta)
-    return mask.astype(bool) & ~unwanted
+    divergence = -sequence_log_ratio(logp, behaviour_logp, mask)
+    dropped = (zero_outside(advantage, mask) < 0) & (divergence > delta)
+    return mask.astype(bool) & ~dropped

@@ -1,7 +1,7 @@
 """Losses that train a language model on preferences directly, without a reward model.
 
-They compare the policy with a reference policy: for each response they need its log-probability, summed over its tokens, under
-both. All losses are computed in float32 or wider. `rljax.ops.reference_free` has losses without a reference.
+The losses compare the policy with a reference policy: each takes a response's log-probability, summed over its tokens, under both
+policies. All losses are computed in float32 or wider. `rljax.ops.reference_free` has losses without a reference.
 """
 
 import jax
@@ -31,12 +31,12 @@ def implicit_reward(
 
         r̂(x, y) = β log(π(y|x) / π_ref(y|x))
 
-    The reward itself has an additional term that depends only on the prompt; it cancels between two responses to one prompt.
+    The complete reward has another term, which depends only on the prompt and cancels between two responses to it.
 
     Args:
         logp: log π(y|x), summed over the response's tokens, nats, `[...]`.
         ref_logp: log π_ref(y|x), summed, nats, of the same shape.
-        beta: β, weight of the divergence, in units of reward per nat, positive.
+        beta: β, weight of the KL penalty, reward per nat, positive.
 
     Returns:
         `[...]`, units of reward; 0 for the reference itself.
@@ -50,7 +50,7 @@ def implicit_reward(
         [1.0]
 
     Source:
-        DPO, arXiv:2305.18290, Section 4 (r̂ below the gradient; Eq. 5 includes the prompt's term).
+        DPO, arXiv:2305.18290, Section 4 (r̂ below the gradient; Eq. 5 includes the term of the prompt).
     """
     check_floating(logp=logp, ref_logp=ref_logp)
     check_same_shape(logp=logp, ref_logp=ref_logp)
@@ -67,7 +67,7 @@ def dpo_loss(
     *,
     beta: Number = 0.1,
 ) -> Float[Array, "*pairs"]:
-    """Negative log-likelihood of a preference, if a response's reward is its log-ratio to the reference policy.
+    """Negative log-likelihood of a preference, if a response's reward is β times its log-ratio to the reference policy.
 
     ::
 
@@ -75,14 +75,14 @@ def dpo_loss(
 
         ∇L = -β σ(-β h) [∇log π(y_w|x) - ∇log π(y_l|x)]
 
-    It is computed as log(1 + exp(-βh)) without overflow. At the reference h = 0: the loss is log 2, and its slope in h is -β/2.
+    L is computed as log(1 + exp(-β h)) without overflow. If policy and reference agree, h = 0, L = log 2, and ∂L/∂h = -β/2.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
-        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        rejected: log π(y_l|x) of the rejected response, summed, carries the gradient, of the same shape.
         ref_chosen: log π_ref(y_w|x), summed, of the same shape.
         ref_rejected: log π_ref(y_l|x), summed, of the same shape.
-        beta: β, strength of the pull towards the reference, positive; the larger β, the less the policy moves per unit of loss.
+        beta: β, strength of the pull towards the reference, positive; the larger β, the smaller the h that reaches the same loss.
 
     Returns:
         `[...]`, nats, to be minimized as a mean over the pairs.
@@ -114,17 +114,17 @@ def conservative_dpo_loss(
     beta: Number = 0.1,
     epsilon: Number,
 ) -> Float[Array, "*pairs"]:
-    """DPO for partly wrong labels: cross-entropy with smoothed labels.
+    """DPO for noisy preference labels: cross-entropy with smoothed labels.
 
     ::
 
         L = -(1 - ε) log σ(β h) - ε log σ(-β h)        h as in `dpo_loss`
 
-    Unlike DPO's loss, it has a minimum at a finite h, where σ(β h) = 1 - ε; beyond it the gradient changes sign.
+    Unlike DPO's loss, L has its minimum at a finite h, where σ(β h) = 1 - ε; beyond this h the gradient changes sign.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
-        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        rejected: log π(y_l|x) of the rejected response, summed, carries the gradient, of the same shape.
         ref_chosen: log π_ref(y_w|x), summed, of the same shape.
         ref_rejected: log π_ref(y_l|x), summed, of the same shape.
         beta: β, strength of the pull towards the reference, positive.
@@ -144,7 +144,7 @@ def conservative_dpo_loss(
 
     Source:
         Convention: cDPO, E. Mitchell, "A note on DPO with noisy preferences & relationship to IPO" (2023), Eq. 3, as in its
-        author's code (eric-mitchell/direct-preference-optimization, `preference_loss`); ε = 0 is arXiv:2305.18290, Eq. 7.
+        author's code (eric-mitchell/direct-preference-optimization, `preference_loss`); ε = 0 gives DPO, arXiv:2305.18290, Eq. 7.
     """
     check_positive(beta=beta)
     check_between(0, 0.5, epsilon=epsilon)
@@ -162,25 +162,25 @@ def robust_dpo_loss(
     beta: Number = 0.1,
     epsilon: Number,
 ) -> Float[Array, "*pairs"]:
-    """DPO for partly wrong labels: an unbiased estimate of DPO's loss under the correct labels.
+    """DPO for noisy preference labels: an unbiased estimate of DPO's loss under the correct labels.
 
     ::
 
         L = (-(1 - ε) log σ(β h) + ε log σ(-β h)) / (1 - 2ε)        h as in `dpo_loss`
 
-    Its mean over labels that are wrong with probability ε is DPO's loss. It is negative for pairs with a large margin h.
-    Unlike `conservative_dpo_loss`, it always increases the margin.
+    The mean of L over labels that are wrong with probability ε is DPO's loss under the correct labels. L is negative for pairs
+    with a large margin h. Unlike the loss of `conservative_dpo_loss`, L always decreases as h grows.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
-        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        rejected: log π(y_l|x) of the rejected response, summed, carries the gradient, of the same shape.
         ref_chosen: log π_ref(y_w|x), summed, of the same shape.
         ref_rejected: log π_ref(y_l|x), summed, of the same shape.
         beta: β, strength of the pull towards the reference, positive.
         epsilon: ε, probability that a label is wrong, from 0 (DPO) to below 0.5.
 
     Returns:
-        `[...]`, nats, to be minimized as a mean over the pairs; it has no lower bound.
+        `[...]`, nats, to be minimized as a mean over the pairs; the loss has no lower bound.
 
     Raises:
         ValueError: an argument that is not floating point, mismatched shapes, β not positive, or ε outside [0, 0.5).
@@ -210,7 +210,7 @@ def ipo_loss(
     *,
     tau: Number = 0.1,
 ) -> Float[Array, "*pairs"]:
-    """Squared distance of a pair's log-ratio from a fixed margin, so that deterministic preferences cannot drive it to infinity.
+    """Squared distance between a pair's margin h and a fixed target, so that deterministic preferences cannot drive h to infinity.
 
     ::
 
@@ -218,12 +218,12 @@ def ipo_loss(
 
     Args:
         chosen: log π(y_w|x) of the preferred response, nats, carries the gradient, `[...]`. In the equation π(y|x) is the full
-            response's probability, so log-probabilities are summed. TRL averages them over the tokens instead, also for the
-            reference, on the authors' advice.
-        rejected: log π(y_l|x) of the other, carries the gradient, of the same shape.
+            response's probability, so the tokens' log-probabilities are summed. On the authors' advice, TRL instead averages
+            them over the tokens, for both policy and reference.
+        rejected: log π(y_l|x) of the rejected response, carries the gradient, of the same shape.
         ref_chosen: log π_ref(y_w|x), of the same shape.
         ref_rejected: log π_ref(y_l|x), of the same shape.
-        tau: τ, strength of the regularization, positive; the smaller τ, the larger the margin 1/(2τ), in nats.
+        tau: τ, strength of the regularization, positive; the smaller τ, the larger the target 1/(2τ), in nats.
 
     Returns:
         `[...]`, nats squared, to be minimized as a mean over the pairs.
@@ -253,7 +253,7 @@ def hinge_preference_loss(
     *,
     beta: Number = 0.1,
 ) -> Float[Array, "*pairs"]:
-    """Hinge on the margin of the preferred response: a pair whose margin exceeds 1/β has no gradient.
+    """Hinge loss on the margin h of the preferred response: a pair whose margin exceeds 1/β has no gradient.
 
     ::
 
@@ -261,7 +261,7 @@ def hinge_preference_loss(
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
-        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        rejected: log π(y_l|x) of the rejected response, summed, carries the gradient, of the same shape.
         ref_chosen: log π_ref(y_w|x), summed, of the same shape.
         ref_rejected: log π_ref(y_l|x), summed, of the same shape.
         beta: β, positive; 1/β is the margin beyond which the loss is 0, nats.
@@ -279,7 +279,7 @@ def hinge_preference_loss(
         [0.75, 0.0]
 
     Source:
-        SLiC-HF, arXiv:2305.10425, on the log-ratios to a reference: the hinge-norm loss of RSO, arXiv:2309.06657.
+        SLiC-HF, arXiv:2305.10425, applied to log-ratios to a reference, which is the hinge-norm loss of RSO, arXiv:2309.06657.
     """
     check_positive(beta=beta)
     return jax.nn.relu(1 - beta * _margin(chosen, rejected, ref_chosen, ref_rejected))
@@ -294,17 +294,17 @@ def apo_zero_loss(
     *,
     beta: Number = 0.1,
 ) -> Float[Array, "*pairs"]:
-    """Anchored preferences, towards the preferred response: it should become likelier than in the reference, the other less likely.
+    """APO-zero: make the preferred response more likely than under the reference, and the rejected response less likely.
 
     ::
 
         L = σ(β h_l) - σ(β h_w)        h_i = log π(y_i|x)/π_ref(y_i|x)
 
-    Meant for a policy that is worse than the preferred responses. DPO constrains only the difference h_w - h_l, so both may fall.
+    For a policy that is worse than the preferred responses. DPO constrains only the difference h_w - h_l, so both h may decrease.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
-        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        rejected: log π(y_l|x) of the rejected response, summed, carries the gradient, of the same shape.
         ref_chosen: log π_ref(y_w|x), summed, of the same shape.
         ref_rejected: log π_ref(y_l|x), summed, of the same shape.
         beta: β, positive.
@@ -322,11 +322,11 @@ def apo_zero_loss(
         -0.7616
 
     Source:
-        APO, arXiv:2408.06266, APO-zero; TRL adds 1.
+        APO, arXiv:2408.06266, APO-zero; TRL adds 1 to the loss.
     """
     check_positive(beta=beta)
-    of_chosen, of_rejected = _log_ratios(chosen, rejected, ref_chosen, ref_rejected)
-    return jax.nn.sigmoid(beta * of_rejected) - jax.nn.sigmoid(beta * of_chosen)
+    chosen_log_ratio, rejected_log_ratio = _log_ratios(chosen, rejected, ref_chosen, ref_rejected)
+    return jax.nn.sigmoid(beta * rejected_log_ratio) - jax.nn.sigmoid(beta * chosen_log_ratio)
 
 
 @in_float32
@@ -338,17 +338,17 @@ def apo_down_loss(
     *,
     beta: Number = 0.1,
 ) -> Float[Array, "*pairs"]:
-    """Anchored preferences, away from both responses: both should become less likely, the rejected one more so.
+    """APO-down: make both responses less likely than under the reference, the rejected one more so than the preferred one.
 
     ::
 
         L = σ(β h_w) - σ(β (h_w - h_l))        h_i = log π(y_i|x)/π_ref(y_i|x)
 
-    Meant for a policy that is better than the preferred responses.
+    For a policy that is better than the preferred responses.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
-        rejected: log π(y_l|x) of the other, summed, carries the gradient, of the same shape.
+        rejected: log π(y_l|x) of the rejected response, summed, carries the gradient, of the same shape.
         ref_chosen: log π_ref(y_w|x), summed, of the same shape.
         ref_rejected: log π_ref(y_l|x), summed, of the same shape.
         beta: β, positive.
@@ -366,11 +366,11 @@ def apo_down_loss(
         -0.6119
 
     Source:
-        APO, arXiv:2408.06266, APO-down; TRL adds 1.
+        APO, arXiv:2408.06266, APO-down; TRL adds 1 to the loss.
     """
     check_positive(beta=beta)
-    of_chosen, of_rejected = _log_ratios(chosen, rejected, ref_chosen, ref_rejected)
-    return jax.nn.sigmoid(beta * of_chosen) - jax.nn.sigmoid(beta * (of_chosen - of_rejected))
+    chosen_log_ratio, rejected_log_ratio = _log_ratios(chosen, rejected, ref_chosen, ref_rejected)
+    return jax.nn.sigmoid(beta * chosen_log_ratio) - jax.nn.sigmoid(beta * (chosen_log_ratio - rejected_log_ratio))
 
 
 @in_float32
@@ -383,23 +383,23 @@ def rebel_loss(
     *,
     eta: Number = 1.0,
 ) -> Float[Array, "*pairs"]:
-    """Squared error of a pair's difference in reward, predicted by the policy's log-ratios to the policy that sampled the pair.
+    """Squared error of a pair's reward difference, predicted from the responses' log-ratios to the policy that sampled them.
 
     ::
 
         L = (h / η - (r(x, y) - r(x, y')))²        h = log(π(y|x) / π_old(y|x)) - log(π(y'|x) / π_old(y'|x))
 
     Both responses were sampled from π_old. Before the first update h = 0, and the gradient is -4/η times the pair's policy
-    gradient with a leave-one-out baseline (RLOO). A pair with equal rewards keeps its two log-ratios equal. Either response may
-    be called the chosen one, if the gap has the matching sign.
+    gradient with a leave-one-out baseline (RLOO). If the rewards are equal, the loss keeps the two log-ratios equal. Either
+    response may be passed as `chosen`, if the sign of `reward_gap` matches.
 
     Args:
         chosen: log π(y|x) of one response, summed over its tokens, nats, carries the gradient, `[...]`.
-        rejected: log π(y'|x) of the other, summed, carries the gradient, of the same shape.
+        rejected: log π(y'|x) of the other response, summed, carries the gradient, of the same shape.
         ref_chosen: log π_old(y|x), summed, of the same shape.
         ref_rejected: log π_old(y'|x), summed, of the same shape.
         reward_gap: r(x, y) - r(x, y'), units of reward, of the same shape.
-        eta: η, size of the policy's step in nats per unit of reward, positive; 1/η weighs the divergence from π_old.
+        eta: η, size of the policy's step in nats per unit of reward, positive; 1/η is the weight of the KL divergence from π_old.
 
     Returns:
         `[...]`, units of reward squared, to be minimized as a mean over the pairs.
@@ -425,13 +425,13 @@ def rebel_loss(
 
 @in_float32
 def kto_reference_point(logp: Float[Array, "*rows N"], ref_logp: Float[Array, "*rows N"]) -> Float[Array, ""]:
-    """Estimate of the divergence from the reference, from responses paired with other prompts; a constant for the gradient.
+    """Estimate of the KL divergence from the reference, from responses paired with other prompts. No gradient flows through it.
 
     ::
 
         z_0 = sg[max(0, (1/N) Σ_i log(π(y_j|x_i) / π_ref(y_j|x_i)))]        j ≠ i
 
-    The estimate is biased, since y_j was not sampled from π(·|x_i); it needs no sampling. One number serves the full batch.
+    The estimate needs no sampling, but is biased because y_j was not sampled from π(·|x_i). The full batch shares one z_0.
 
     Args:
         logp: log π(y_j|x_i) of a response under another example's prompt, summed over its tokens, nats, `[..., N]`.
@@ -449,7 +449,7 @@ def kto_reference_point(logp: Float[Array, "*rows N"], ref_logp: Float[Array, "*
         2.0
 
     Source:
-        KTO, arXiv:2402.01306, z_0 of Eq. 8 and the paper's estimate of it over a microbatch.
+        KTO, arXiv:2402.01306, z_0 in Eq. 8, and the paper's estimate of z_0 over a microbatch.
     """
     check_floating(logp=logp, ref_logp=ref_logp)
     check_rank(1, logp=logp)
@@ -468,15 +468,15 @@ def kto_loss(
     desirable_weight: Number = 1.0,
     undesirable_weight: Number = 1.0,
 ) -> Float[Array, "*rows"]:
-    """Shortfall of a response's value from its maximum; gains and losses are relative to the average response.
+    """KTO's loss: a response's maximum value minus its value, which saturates for gains and losses relative to a reference point.
 
     ::
 
         L = λ_y - v(x, y)        v = λ_D σ(β (r - z_0)) if y is desirable, λ_U σ(β (z_0 - r)) if not
                                  r = log(π(y|x) / π_ref(y|x))
 
-    Each response is an example by itself, so no pairs are needed. The loss is between 0 and λ, and its slope in r vanishes far
-    from z_0 on either side, so an example that cannot be learned is ignored.
+    Each response is a separate example, so no pairs are needed. The loss is between 0 and λ_y, and its slope in r vanishes far
+    from z_0 on either side, so an example that the policy cannot learn is effectively ignored.
 
     Args:
         logp: log π(y|x), summed over the response's tokens, nats, carries the gradient, `[...]`.
@@ -484,8 +484,8 @@ def kto_loss(
         desirable: whether a response is wanted, boolean, of the same shape.
         reference_point: z_0, nats, not negative; see `kto_reference_point`.
         beta: β, how fast utility saturates, per nat, positive.
-        desirable_weight: λ_D, not negative.
-        undesirable_weight: λ_U, not negative.
+        desirable_weight: λ_D, weight of wanted responses, not negative.
+        undesirable_weight: λ_U, weight of unwanted responses, not negative.
 
     Returns:
         `[...]`, dimensionless, to be minimized as a mean over the examples.
@@ -502,7 +502,7 @@ def kto_loss(
         [0.2689, 0.2689]
 
     Source:
-        KTO, arXiv:2402.01306, Eq. 8. λ_D = λ_U = 1 if there are as many desirable as undesirable examples.
+        KTO, arXiv:2402.01306, Eq. 8. λ_D = λ_U = 1 suits data with as many desirable as undesirable examples.
     """
     check_floating(logp=logp, ref_logp=ref_logp)
     check_boolean(desirable=desirable)
@@ -512,7 +512,7 @@ def kto_loss(
         reference_point=reference_point, desirable_weight=desirable_weight, undesirable_weight=undesirable_weight
     )
     gain = beta * (logp - ref_logp - reference_point)
-    # 1 - σ(x) = σ(-x), without the difference's rounding error.
+    # σ(-x) equals 1 - σ(x) without the rounding error of the subtraction.
     return jnp.where(desirable, desirable_weight * jax.nn.sigmoid(-gain), undesirable_weight * jax.nn.sigmoid(gain))
 
 
@@ -522,7 +522,7 @@ def _log_ratios(
     ref_chosen: Float[Array, "*pairs"],
     ref_rejected: Float[Array, "*pairs"],
 ) -> tuple[Float[Array, "*pairs"], Float[Array, "*pairs"]]:
-    """h_w and h_l: the log-ratios of the two responses to the reference."""
+    """h_w and h_l: the two responses' log-ratios to the reference."""
     logps = {"chosen": chosen, "rejected": rejected, "ref_chosen": ref_chosen, "ref_rejected": ref_rejected}
     check_floating(**logps)
     check_same_shape(**logps)
@@ -530,6 +530,6 @@ def _log_ratios(
 
 
 def _margin(*logps: Float[Array, "*pairs"]) -> Float[Array, "*pairs"]:
-    """h: the difference between the two responses' log-ratios to the reference."""
-    of_chosen, of_rejected = _log_ratios(*logps)
-    return of_chosen - of_rejected
+    """h = h_w - h_l, the margin: the difference between the two responses' log-ratios to the reference."""
+    chosen_log_ratio, rejected_log_ratio = _log_ratios(*logps)
+    return chosen_log_ratio - rejected_log_ratio

@@ -1,7 +1,7 @@
-"""Distillation: how far a student is from its teacher over the full vocabulary, and the teacher's score of a sampled token.
+"""Distillation: divergences of a student from its teacher over the vocabulary, and log-ratios of teacher to student per token.
 
-The limits of `generalized_jsd` are separate equations: forward KL is `exact_kl(teacher_logits, logits)` of
-`rljax.ops.divergence`, and reverse KL is `exact_kl(logits, teacher_logits)`.
+For the limiting cases of `generalized_jsd`, use `rljax.ops.divergence`: forward KL is `exact_kl(teacher_logits, logits)`, and
+reverse KL is `exact_kl(logits, teacher_logits)`.
 """
 
 import jax
@@ -27,11 +27,11 @@ from rljax.ops.masked import zero_outside
 def generalized_jsd(
     logits: Float[Array, "*rows V"], teacher_logits: Float[Array, "*rows V"], *, beta: Number
 ) -> Float[Array, "*rows"]:
-    """Jensen-Shannon divergence of teacher and student with weights β and 1 - β, over the full vocabulary: GKD's loss.
+    """Jensen-Shannon divergence between teacher and student with weights β and 1 - β, over the full vocabulary: GKD's loss.
 
-    Unlike a KL divergence, it is bounded, and it vanishes as β approaches 0 or 1: JSD(β)/β goes to the forward KL(P‖Q) as β goes
-    to 0, and JSD(β)/(1 - β) to the reverse KL(Q‖P) as β goes to 1. Each row is one token, so a long batch can be
-    processed in chunks of tokens. A token that both exclude (logit -∞) contributes 0, in both value and gradient.
+    Unlike a KL divergence, JSD(β) is bounded. It vanishes as β approaches 0 or 1, but JSD(β)/β approaches the forward KL(P‖Q) as
+    β → 0, and JSD(β)/(1 - β) the reverse KL(Q‖P) as β → 1. Each row is one position, so a long batch can be processed in
+    chunks. A token that both models exclude (logit -∞) contributes 0, in both value and gradient.
 
     ::
 
@@ -39,8 +39,8 @@ def generalized_jsd(
         P = softmax(teacher_logits)      Q = softmax(logits)
 
     Args:
-        logits: the student's, carry the gradient, `[..., V]`, divided by the sampling temperature.
-        teacher_logits: the teacher's, `[..., V]`, at the same temperature.
+        logits: the student's logits divided by the sampling temperature, carry the gradient, `[..., V]`.
+        teacher_logits: the teacher's logits at the same temperature, `[..., V]`.
         beta: β, strictly between 0 and 1; 1/2 is the symmetric divergence.
 
     Returns:
@@ -67,23 +67,23 @@ def generalized_jsd(
 
 
 def _check_beta(beta: Number) -> None:
-    """Reject the ends, which are other equations."""
+    """Reject β = 0 and β = 1, which need other equations."""
     if is_concrete(beta) and not 0 < np.asarray(beta) < 1:
         raise ValueError(
-            f"beta must lie strictly between 0 and 1, got {beta}: for the ends use exact_kl(teacher_logits, logits), forward, and "
-            "exact_kl(logits, teacher_logits), reverse"
+            f"beta must lie strictly between 0 and 1, got {beta}. For forward KL (beta -> 0) use exact_kl(teacher_logits, logits), "
+            "for reverse KL (beta -> 1) exact_kl(logits, teacher_logits)"
         )
 
 
 def _jsd(logp: Array, teacher_logp: Array, beta: Number) -> Float[Array, "*rows"]:
     """Compute JSD(β) of log-probabilities, which need not sum to 1."""
     possible = ~(jnp.isneginf(logp) & jnp.isneginf(teacher_logp))
-    shares = teacher_logp + jnp.log(beta), logp + jnp.log1p(-beta)
-    mixture = jnp.logaddexp(*(zero_outside(share, possible) for share in shares))
+    weighted_logps = teacher_logp + jnp.log(beta), logp + jnp.log1p(-beta)
+    mixture = jnp.logaddexp(*(zero_outside(weighted_logp, possible) for weighted_logp in weighted_logps))
 
     def kl_to_mixture(own: Array) -> Float[Array, "*rows"]:
-        likely = ~jnp.isneginf(own)
-        return (jnp.exp(own) * (zero_outside(own, likely) - zero_outside(mixture, likely))).sum(-1)
+        supported = ~jnp.isneginf(own)
+        return (jnp.exp(own) * (zero_outside(own, supported) - zero_outside(mixture, supported))).sum(-1)
 
     return beta * kl_to_mixture(teacher_logp) + (1 - beta) * kl_to_mixture(logp)
 
@@ -94,8 +94,8 @@ def sorted_probability_distance(
 ) -> Float[Array, "*rows"]:
     """Distance between the distributions of student and teacher over different vocabularies: ULD's loss.
 
-    The largest probabilities are compared with each other, then the second largest, and so on; which tokens they belong to does not
-    matter. It is the Wasserstein distance if it costs the same to move probability between any two tokens.
+    The two largest probabilities are compared, then the two second largest, and so on, whichever tokens they belong to.
+    This is the Wasserstein distance if moving probability costs the same between any two tokens.
 
     ::
 
@@ -104,8 +104,8 @@ def sorted_probability_distance(
     where p_(i) is the i-th largest probability, and the smaller vocabulary is padded with tokens of probability 0.
 
     Args:
-        logits: the student's, carry the gradient, `[..., V]`, divided by the sampling temperature.
-        teacher_logits: the teacher's at the same place of the text, `[..., W]`, at the same temperature.
+        logits: the student's logits divided by the sampling temperature, carry the gradient, `[..., V]`.
+        teacher_logits: the teacher's logits at the same position in the text and the same temperature, `[..., W]`.
 
     Returns:
         `[...]`, in [0, 2], dimensionless, to be minimized; 0 if both distributions have the same probabilities in some order.
@@ -120,8 +120,8 @@ def sorted_probability_distance(
         '0.4000'
 
     Source:
-        ULD, arXiv:2402.12030, its closed form of the Wasserstein distance for a uniform cost; the paper adds a multiple of its sum
-        over the tokens to the cross-entropy of the text.
+        ULD, arXiv:2402.12030, its closed form of the Wasserstein distance for a uniform cost; the paper adds a multiple of this
+        loss, summed over the tokens, to the cross-entropy of the text.
     """
     check_floating(logits=logits, teacher_logits=teacher_logits)
     check_rank(1, logits=logits, teacher_logits=teacher_logits)
@@ -130,14 +130,14 @@ def sorted_probability_distance(
 
 
 def _sorted_distance(probs: Array, teacher_probs: Array) -> Float[Array, "*rows"]:
-    """Sum the differences of the sorted probabilities, which need not sum to 1."""
+    """Sum the absolute differences between the sorted probabilities, which need not sum to 1."""
     size = max(probs.shape[-1], teacher_probs.shape[-1])
 
-    def descending(probs: Array) -> Float[Array, "*rows U"]:
+    def sort_and_pad(probs: Array) -> Float[Array, "*rows U"]:
         ordered = -jnp.sort(-probs, axis=-1)
         return jnp.pad(ordered, [(0, 0)] * (ordered.ndim - 1) + [(0, size - ordered.shape[-1])])
 
-    return jnp.abs(descending(probs) - descending(teacher_probs)).sum(-1)
+    return jnp.abs(sort_and_pad(probs) - sort_and_pad(teacher_probs)).sum(-1)
 
 
 @in_float32
@@ -151,7 +151,7 @@ def matched_vocabulary_distance(
 ) -> Float[Array, "*rows"]:
     """Distance between distributions over vocabularies that share some tokens: GOLD's loss.
 
-    Tokens with the same text are compared with each other, the rest by rank. No part is normalized to 1.
+    Tokens with the same text in both vocabularies are compared directly, the others by rank. Neither subset is renormalized.
 
     ::
 
@@ -162,18 +162,18 @@ def matched_vocabulary_distance(
     probabilities of the tokens that are not matched, padded with 0.
 
     Args:
-        logits: the student's, carry the gradient, `[..., V]`, divided by the sampling temperature.
-        teacher_logits: the teacher's at the same place of the text, `[..., W]`, at the same temperature.
+        logits: the student's logits divided by the sampling temperature, carry the gradient, `[..., V]`.
+        teacher_logits: the teacher's logits at the same position in the text and the same temperature, `[..., W]`.
         matched: the student's ids of the shared tokens, each once, `[M]`.
         teacher_matched: the teacher's ids of the same tokens, `[M]`.
         beta: β, strictly between 0 and 1.
 
     Returns:
-        `[...]`, at least 0, to be minimized; 0 if matched tokens have the same probability and the others the same in some order.
+        `[...]`, at least 0, to be minimized; 0 if matched tokens have equal probabilities and the others equal ones in some order.
 
     Raises:
         ValueError: logits are not floating point, the axes before the last differ, a vocabulary is empty, the ids are not
-            integers within their vocabulary, each once, as many on both sides, or β is not between 0 and 1.
+            distinct integers within their vocabulary, the numbers of ids differ, or β is not between 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -183,8 +183,8 @@ def matched_vocabulary_distance(
 
     Source:
         GOLD: Patiño et al., "Unlocking On-Policy Distillation for Any Model Family" (2025), and TRL's `GOLDTrainer` with
-        `uld_use_hybrid_loss` and its default weights; the sorted part is that of ULD, arXiv:2402.12030. TRL leaves out
-        that part if one side has no token outside the match.
+        `uld_use_hybrid_loss` and its default weights; the sorted term is from ULD, arXiv:2402.12030. TRL omits the
+        sorted term if either vocabulary has no unmatched tokens.
     """
     check_floating(logits=logits, teacher_logits=teacher_logits)
     check_rank(1, logits=logits, teacher_logits=teacher_logits)
@@ -197,21 +197,21 @@ def matched_vocabulary_distance(
     if not len(matched):
         return _sorted_distance(jnp.exp(logp), jnp.exp(teacher_logp))
     shared = _jsd(logp[..., matched], teacher_logp[..., teacher_matched], beta)
-    others, teacher_others = (
+    unmatched, teacher_unmatched = (
         jnp.exp(x).at[..., ids].set(0) for x, ids in ((logp, matched), (teacher_logp, teacher_matched))
     )
-    weight = len(matched) / teacher_logits.shape[-1]
-    return weight * shared + (1 - weight) * _sorted_distance(others, teacher_others)
+    matched_fraction = len(matched) / teacher_logits.shape[-1]
+    return matched_fraction * shared + (1 - matched_fraction) * _sorted_distance(unmatched, teacher_unmatched)
 
 
 def _check_ids(name: str, ids: Array | np.ndarray, size: int) -> None:
-    """Reject what is not a list of different tokens."""
+    """Reject ids that are not a vector of distinct tokens of a vocabulary with `size` tokens."""
     if not hasattr(ids, "dtype") or ids.ndim != 1 or not jnp.issubdtype(ids.dtype, jnp.integer):
         raise ValueError(f"{name} must be an array of token ids [M], got {ids}")
     if is_concrete(ids):
         known = np.asarray(ids)
         if len(np.unique(known)) < len(known) or not all(0 <= token < size for token in known):
-            raise ValueError(f"{name} must hold each token once, from 0 to {size - 1}, got {known.tolist()}")
+            raise ValueError(f"{name} must contain distinct tokens from 0 to {size - 1}, got {known.tolist()}")
 
 
 def teacher_log_ratio(
@@ -220,8 +220,8 @@ def teacher_log_ratio(
     """The advantage of on-policy distillation: the teacher's log-probability of each sampled token minus the student's.
 
     For tokens sampled from π, in a fixed context: E[A] = -KL(π‖π_T), and REINFORCE with this advantage follows, on average, exactly
-    -∇KL(π‖π_T). Each token is judged alone: what follows it in the response does not count (discount 0). This holds for weights
-    that do not depend on the token. The weight 1/|o| does depend on it, since a token may end the response.
+    -∇KL(π‖π_T). A token's advantage ignores the tokens after it (discount 0). The equality requires loss weights that do not
+    depend on the token. The weight 1/|o| does, since a token may end the response.
 
     ::
 
@@ -229,14 +229,14 @@ def teacher_log_ratio(
 
     Args:
         logp: log-probabilities under the sampling student, `[..., T]`, nats.
-        teacher_logp: under the teacher, at the same temperature, `[..., T]`, nats.
+        teacher_logp: log-probabilities under the teacher at the same temperature, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
         `[..., T]`, nats, of either sign; 0 outside the mask. -∞ where the teacher excludes the token.
 
     Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or the mask is not a mask.
+        ValueError: the shapes differ, the log-probabilities are not floating point, or the mask is malformed.
 
     Example:
         >>> import jax.numpy as jnp
@@ -245,7 +245,7 @@ def teacher_log_ratio(
         [0.5, -1.5, 0.0]
 
     Source:
-        Lu, "On-Policy Distillation" (2025), the per-token reward; the divergence is as in MiniLLM, arXiv:2306.08543, and
+        Lu, "On-Policy Distillation" (2025), the per-token reward; the same divergence as in MiniLLM, arXiv:2306.08543, and
         GKD, arXiv:2306.13649, with the reverse KL on the student's own samples.
     """
     check_floating(logp=logp, teacher_logp=teacher_logp)
@@ -258,10 +258,10 @@ def teacher_log_ratio(
 def mean_later_log_ratio(
     logp: Float[Array, "*rows T"], teacher_logp: Float[Array, "*rows T"], mask: Mask
 ) -> Float[Array, "*rows T"]:
-    """Credit of a token for the tokens after it: their mean log-ratio of the teacher to the student.
+    """Credit of a token for the tokens after it: the mean of their log-ratios of teacher to student.
 
-    A sum would grow with the number of tokens left, in a response where the student is the likelier of both at most tokens, so
-    that short responses would be favored.
+    If the student is more likely than the teacher to emit most tokens of a response, a sum of log-ratios would decrease with the
+    number of tokens left, so that short responses would be favored.
 
     ::
 
@@ -269,14 +269,14 @@ def mean_later_log_ratio(
 
     Args:
         logp: log-probabilities under the sampling student, `[..., T]`, nats.
-        teacher_logp: under the teacher, at the same temperature, `[..., T]`, nats.
+        teacher_logp: log-probabilities under the teacher at the same temperature, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
         `[..., T]`, nats per token, of either sign; 0 at the last token and outside the mask.
 
     Raises:
-        ValueError: the shapes differ, the log-probabilities are not floating point, or the mask is not a mask.
+        ValueError: the shapes differ, the log-probabilities are not floating point, or the mask is malformed.
 
     Example:
         >>> import jax.numpy as jnp
@@ -285,9 +285,9 @@ def mean_later_log_ratio(
         [-1.5, -1.0, 0.0]
 
     Source:
-        MiniLLM, arXiv:2306.08543, Eq. 6, which prints T - t - 1 for the number of tokens after t, T - t.
+        MiniLLM, arXiv:2306.08543, Eq. 6, which prints T - t - 1 as the number of tokens after t; the number is T - t.
     """
     own = teacher_log_ratio(logp, teacher_logp, mask)
-    counts = mask.astype(own.dtype)
-    later, tokens = (jax.lax.cumsum(x, x.ndim - 1, reverse=True) - x for x in (own, counts))
+    in_mask = mask.astype(own.dtype)
+    later, tokens = (jax.lax.cumsum(x, x.ndim - 1, reverse=True) - x for x in (own, in_mask))
     return zero_outside(ratio_or_zero(later, tokens), mask)

@@ -1,8 +1,8 @@
-"""Divergences between two policies, penalties on them, and a moving reference.
+"""KL divergence between two policies, KL penalties, entropy, and a moving reference.
 
 The estimators `k1`, `k2` and `k3` use only the sampled token; `exact_kl` and `entropy` use the full vocabulary.
-The estimators take no mask: outside it, set both log-probabilities to the same number (say 0), and reduce
-with `rljax.ops.weights`.
+The estimators take no mask: set both log-probabilities to the same number (such as 0) outside the mask, and reduce
+the result with `rljax.ops.weights`.
 """
 
 import jax
@@ -30,8 +30,8 @@ from rljax.ops.masked import zero_outside
 def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """The plain estimator of KL(π‖π_ref): unbiased, of either sign, and useless as a loss.
 
-    For tokens sampled from π, in a fixed context: E[k1] = KL(π‖π_ref), but E[∇k1] = E[∇log π] = 0, so on average it exerts no
-    pull as a loss term. Use it in the reward (`kl_in_reward`).
+    For tokens sampled from π, in a fixed context: E[k1] = KL(π‖π_ref), but E[∇k1] = E[∇log π] = 0, so k1 as a loss term has
+    no effect on average. Use it in the reward (`kl_in_reward`).
 
     ::
 
@@ -63,8 +63,8 @@ def k1(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
 def k2(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """Half the squared log-ratio: a biased estimate of KL(π‖π_ref) with the correct gradient.
 
-    For tokens sampled from π, in a fixed context: E[k2] agrees with KL(π‖π_ref) only to second order in d, and yet
-    E[∇k2] = E[(log π - log π_ref) ∇log π] = ∇KL(π‖π_ref) exactly. Off-policy, both need an importance weight.
+    For tokens sampled from π, in a fixed context: E[k2] agrees with KL(π‖π_ref) only to second order in d, but
+    E[∇k2] = E[(log π - log π_ref) ∇log π] = ∇KL(π‖π_ref) exactly. Off-policy, both k2 and ∇k2 need an importance weight.
 
     ::
 
@@ -106,7 +106,7 @@ def k3(logp: Float[Array, "*rows T"], ref_logp: Float[Array, "*rows T"]) -> Floa
         ref_logp: log-probabilities under the reference π_ref, `[..., T]`, nats.
 
     Returns:
-        `[..., T]`, nats, not negative up to rounding. Not clamped: it grows as exp(d).
+        `[..., T]`, nats, not negative up to rounding. Not clamped: k3 grows as exp(d).
 
     Raises:
         ValueError: the shapes differ, or an argument is not floating point.
@@ -139,11 +139,11 @@ def importance_weighted_k3(
 
     Args:
         logp: log-probabilities under the policy being trained, π_θ, `[..., T]`, nats.
-        behaviour_logp: under the sampling policy, π_behaviour, `[..., T]`, nats.
-        ref_logp: under the reference π_ref, `[..., T]`, nats.
+        behaviour_logp: log-probabilities under the sampling policy, π_behaviour, `[..., T]`, nats.
+        ref_logp: log-probabilities under the reference π_ref, `[..., T]`, nats.
 
     Returns:
-        `[..., T]`, nats, not negative up to rounding; float32 at least. Not clamped: it grows as ρ does.
+        `[..., T]`, nats, not negative up to rounding; float32 at least. Not clamped: the penalty grows as ρ does.
 
     Raises:
         ValueError: the shapes differ, or an argument is not floating point.
@@ -163,13 +163,13 @@ def importance_weighted_k3(
     far = d > 1
     near_d, far_d = zero_outside(d, ~far), zero_outside(d, far)
     near = ratio * (jnp.expm1(near_d) - near_d)
-    # exp(d) alone overflows if the policy has all but abandoned the token; ρ exp(d) = π_ref / π_behaviour does not.
+    # exp(d) alone overflows if the policy's probability of the token is almost 0; ρ exp(d) = π_ref / π_behaviour does not.
     return jnp.where(far, jnp.exp(zero_outside(ref_logp - behaviour_logp, far)) - ratio * (1 + far_d), near)
 
 
 @in_float32
 def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
-    """KL(π‖π_ref) of the next token, over the full vocabulary.
+    """KL(π‖π_ref) between two next-token distributions, over the full vocabulary.
 
     A token that the policy cannot produce (logit -∞) contributes 0, in both value and gradient.
 
@@ -178,8 +178,8 @@ def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"
         Σ_v π(v) (log π(v) - log π_ref(v))        π = softmax(logits)
 
     Args:
-        logits: the policy's, `[..., V]`, already divided by the sampling temperature.
-        ref_logits: the reference's, `[..., V]`, at the same temperature.
+        logits: the policy's logits, already divided by the sampling temperature, `[..., V]`.
+        ref_logits: the reference's logits, divided by the same temperature, `[..., V]`.
 
     Returns:
         `[...]`, nats; ∞ where the reference excludes a token that the policy can produce.
@@ -194,7 +194,7 @@ def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"
         '0.1438'
 
     Source:
-        Convention: Kullback and Leibler (1951). Eq. 8 of the design document bounds it, with the old policy as π and the
+        Convention: Kullback and Leibler (1951). Eq. 8 of the design document bounds this KL, with the old policy as π and the
         new one as π_ref.
     """
     check_floating(logits=logits, ref_logits=ref_logits)
@@ -208,7 +208,7 @@ def exact_kl(logits: Float[Array, "*rows V"], ref_logits: Float[Array, "*rows V"
 
 @in_float32
 def entropy(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
-    """Entropy of the next token, over the full vocabulary.
+    """Entropy of the next-token distribution, over the full vocabulary.
 
     A token that the policy cannot produce (logit -∞) contributes 0, in both value and gradient.
 
@@ -217,10 +217,10 @@ def entropy(logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
         H(π) = -Σ_v π(v) log π(v)        π = softmax(logits)
 
     Args:
-        logits: the policy's, `[..., V]`, already divided by the sampling temperature.
+        logits: the policy's logits, already divided by the sampling temperature, `[..., V]`.
 
     Returns:
-        `[...]`, nats, in [0, log V]. As a bonus it is added to an objective to be maximized.
+        `[...]`, nats, in [0, log V]. To use it as a bonus, add it to an objective to be maximized.
 
     Raises:
         ValueError: `logits` is not floating point, or the vocabulary is empty.
@@ -251,19 +251,19 @@ def kl_in_reward(
 ) -> Float[Array, "*rows T"]:
     """Per-token reward minus a KL penalty towards the reference.
 
-    The policy gradient of these rewards, summed from each token to the end, is the gradient of the expected reward minus β times
-    the KL of full responses. These rewards are data: compute them from the log-probabilities of the sampling policy.
+    With returns that sum these rewards from each token to the end, the policy gradient is the gradient of the expected reward minus
+    β times the KL of full responses. These rewards are data without a gradient, so `logp` is the sampling policy's.
 
     ::
 
         r_t - β (log π(o_t) - log π_ref(o_t))
 
     Args:
-        rewards: per-token rewards, `[..., T]`; an outcome reward is on the last response token.
+        rewards: per-token rewards, `[..., T]`; put an outcome reward on the last response token.
         logp: log-probabilities under the sampling policy, `[..., T]`, nats.
         ref_logp: log-probabilities under the reference, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
-        beta: β, reward per nat, not negative.
+        beta: β, weight of the penalty, reward per nat, not negative.
 
     Returns:
         `[..., T]`, in the rewards' unit; 0 outside the mask.
@@ -292,8 +292,8 @@ def batch_normalized_kl(
 ) -> Float[Array, "*rows T"]:
     """Per-token KL estimate minus its mean over the batch's tokens.
 
-    It penalizes a token for drifting further than the batch does on average. The mean couples the rows:
-    compute it once for a full rollout, before any split into micro-batches.
+    As a penalty, it affects tokens that drift further from the reference than the batch's average token. The mean depends on
+    every row, so compute it once for a full rollout, before any split into micro-batches.
 
     ::
 
@@ -305,7 +305,7 @@ def batch_normalized_kl(
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, nats, sums to 0 over the batch; 0 outside the mask.
+        `[..., T]`, nats, with a sum of 0 over the batch; 0 outside the mask.
 
     Raises:
         ValueError: the shapes differ, or an argument is not floating point.
@@ -318,7 +318,7 @@ def batch_normalized_kl(
 
     Source:
         T1, arXiv:2501.11651, from a secondary description: the equation itself was not found in the paper's text, so the
-        estimator (k1) and the set that the mean runs over are our choice.
+        estimator (k1) and the tokens that the mean covers are our choice.
     """
     check_floating(logp=logp, ref_logp=ref_logp)
     check_same_shape(logp=logp, ref_logp=ref_logp, mask=mask)
@@ -338,8 +338,8 @@ def ema_update(reference: Tree, params: Tree, *, rate: float) -> Tree:
         reference: parameters of the reference, a pytree of floating-point arrays. Keep them in float32: bfloat16 rounds away
             a step smaller than 1/256 of the parameter.
         params: parameters of the policy, a pytree of the same structure and shapes.
-        rate: α, the share of the new parameters, in [0, 1]; 0 keeps the reference, 1 replaces it. The source's value was
-            not found, so there is no default.
+        rate: α, the weight of the new parameters, in [0, 1]; 0 keeps the reference, 1 replaces it. No default,
+            because the source's value was not found.
 
     Returns:
         A new pytree, in the reference's dtypes.

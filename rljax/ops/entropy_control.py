@@ -1,4 +1,4 @@
-"""An entropy bonus whose coefficient follows the measured entropy, so that the entropy does not fall below a target."""
+"""An entropy bonus whose coefficient adapts to the measured entropy, to keep the entropy above a target."""
 
 import math
 
@@ -12,14 +12,14 @@ from rljax.ops.arrays import Number, check_nonnegative, check_positive, in_float
 def adaptive_entropy_coefficient(
     coefficient: Number, entropy: Number, *, target: Number = 0.2, step: Number = 0.005, high: Number = math.inf
 ) -> Float[Array, ""]:
-    """Coefficient of the next update's entropy bonus: a step up if the entropy is below its target, a step down if it is above.
+    """Coefficient of the next update's entropy bonus, raised by a step if the entropy is below its target, lowered if above.
 
     ::
 
         c_{k+1} = clip(c_k + Δ, 0, c_max) if e_k < e_target, clip(c_k - Δ, 0, c_max) if e_k > e_target, else c_k
 
     Args:
-        coefficient: c_k, the coefficient so far, a number (shape `[]`), not negative, in the reward's unit per nat; 0 at first.
+        coefficient: c_k, the current coefficient, a number (shape `[]`), not negative, reward per nat; start at 0.
         entropy: e_k, mean entropy of the policy, a number (shape `[]`), nats per token.
         target: e_target, nats per token, positive.
         step: Δ, not negative; 0.005 in the paper, 0.0001 in its authors' scripts.
@@ -36,8 +36,8 @@ def adaptive_entropy_coefficient(
         [0.01, 0.005, 0.0]
 
     Source:
-        Skywork-OR1, arXiv:2505.22312, Eq. 3.2. The bound at 0 is its authors' (SkyworkAI/Skywork-OR1, `EntController`); the
-        printed equation has none, and would penalize entropy after a long time above the target.
+        Skywork-OR1, arXiv:2505.22312, Eq. 3.2. The lower bound of 0 is from the authors' code (SkyworkAI/Skywork-OR1,
+        `EntController`); without it, as in the printed equation, c becomes negative after many updates above the target.
     """
     check_nonnegative(coefficient=coefficient, entropy=entropy, step=step)
     check_positive(target=target, high=high)
@@ -46,7 +46,7 @@ def adaptive_entropy_coefficient(
 
 @in_float32
 def active_entropy_coefficient(coefficient: Number, entropy: Number, *, target: Number = 0.2) -> Float[Array, ""]:
-    """The coefficient if the entropy is at most its target, else 0: there is no bonus while there is enough entropy.
+    """The coefficient if the entropy is at most its target, else 0: the bonus is off while the entropy is above its target.
 
     ::
 
@@ -58,7 +58,7 @@ def active_entropy_coefficient(coefficient: Number, entropy: Number, *, target: 
         target: e_target, nats per token, positive.
 
     Returns:
-        α_k, a number, by which the mean entropy of the tokens is multiplied in an objective to be maximized.
+        α_k, a number: the weight of the tokens' mean entropy in an objective to be maximized.
 
     Raises:
         ValueError: `coefficient` or `entropy` negative, or `target` not positive.

@@ -1,7 +1,7 @@
-"""Advantages and returns from a critic: discounted sums of later TD errors or rewards.
+"""Advantages and value targets: discounted sums of TD errors or rewards from each token onward.
 
 Every function takes per-token arrays `[..., T]` and a mask of response tokens, and returns `[..., T]`, 0 outside the mask.
-A slot outside the mask is not a time step: the successor of a response token is the *next response token*. So an
+A slot outside the mask is not a time step: the successor of a response token is the *next response token*. Therefore an
 observation inside a response causes neither discounting nor decay, and padding changes nothing.
 """
 
@@ -46,23 +46,23 @@ def _check_lambda(mask: Mask, **lambdas: Number | Array) -> None:
             )
 
 
-def _after_last(bootstrap: Array | None, mask: Mask, dtype: jnp.dtype) -> Float[Array, "*rows"]:
-    """Value of the state after the last token of each row; 0 for a row without tokens, whatever `bootstrap` contains."""
+def _bootstrap_or_zero(bootstrap: Array | None, mask: Mask, dtype: jnp.dtype) -> Float[Array, "*rows"]:
+    """Return the value after each row's last token: `bootstrap`, or 0 if that is None or the row has no tokens."""
     rows = mask.shape[:-1]
     if bootstrap is None:
         return jnp.zeros(rows, dtype)
     check_floating(bootstrap=bootstrap)
     if bootstrap.shape != rows:
-        raise ValueError(f"bootstrap must hold one number per row {list(rows)}, got shape {list(bootstrap.shape)}")
+        raise ValueError(f"bootstrap must have one number per row {list(rows)}, got shape {list(bootstrap.shape)}")
     return jnp.where(mask.astype(bool).any(-1), bootstrap.astype(dtype), jnp.zeros(rows, dtype))
 
 
-def _errors(mask: Array, rewards: Array, values: Array, discount: Array, after_last: Array) -> Array:
+def _compute_errors(mask: Array, rewards: Array, values: Array, discount: Array, after_last: Array) -> Array:
     return rewards + discount * next_values(values, mask, after_last) - values
 
 
-def _recursion(mask: Array, rewards: Array, values: Array, discount: Array, decay: Array, after_last: Array) -> Array:
-    """Eq. 16 of GAE as code, from the last token to the first; tokens may be anywhere in a row, with gaps.
+def _scan_advantages(mask: Array, rewards: Array, values: Array, discount: Array, decay: Array, after_last: Array) -> Array:
+    """Compute GAE (Eq. 16) by a scan from the last token to the first; there may be gaps between the tokens of a row.
 
     ::
 
@@ -81,25 +81,25 @@ def _recursion(mask: Array, rewards: Array, values: Array, discount: Array, deca
     return jnp.moveaxis(advantages, 0, -1)
 
 
-def _advantages(mask: Array, rewards: Array, values: Array, discount: Array, decay: Array, after_last: Array) -> Array:
-    """`_recursion` as matrix products over tiles of tokens, which is many times faster.
+def _sum_errors(mask: Array, rewards: Array, values: Array, discount: Array, decay: Array, after_last: Array) -> Array:
+    """Compute the same advantages as `_scan_advantages`, many times faster, by matrix products over tiles of tokens.
 
-    In these products a non-finite number would reach other tokens of its tile, since 0 × NaN is NaN. So if any number is not
-    finite, the recursion runs instead.
+    In a matrix product, a non-finite TD error would spread to other tokens of its tile, since 0 × NaN is NaN. If any TD error
+    is not finite, the scan runs instead.
     """
-    errors = _errors(mask, rewards, values, discount, after_last)
-    # 0 times a non-finite number is NaN; this product is cheaper than testing each number.
+    errors = _compute_errors(mask, rewards, values, discount, after_last)
+    # 0 times a non-finite number is NaN, and this product is cheaper than testing each number.
     is_finite = jnp.isfinite(errors @ jnp.zeros(errors.shape[-1], errors.dtype)).all()
 
-    def in_tiles(*_: Array) -> Array:
+    def sum_in_tiles(*_: Array) -> Array:
         return discounted_sums(errors, decay)
 
-    return jax.lax.cond(is_finite, in_tiles, _recursion, mask, rewards, values, discount, decay, after_last)  # pyright: ignore[reportUnknownVariableType]
+    return jax.lax.cond(is_finite, sum_in_tiles, _scan_advantages, mask, rewards, values, discount, decay, after_last)  # pyright: ignore[reportUnknownVariableType]
 
 
-def _returns(mask: Array, rewards: Array, discount: Array, after_last: Array) -> Array:
-    """Monte-Carlo returns: the advantage for λ = 1 without a critic, that is, with values of 0."""
-    return _advantages(mask, rewards, jnp.zeros_like(rewards), discount, discount, after_last)
+def _compute_returns(mask: Array, rewards: Array, discount: Array, after_last: Array) -> Array:
+    """Compute Monte-Carlo returns, which are the advantages for λ = 1 and values of 0."""
+    return _sum_errors(mask, rewards, jnp.zeros_like(rewards), discount, discount, after_last)
 
 
 @in_float32
@@ -123,7 +123,7 @@ def td_errors(
         mask: response tokens, bool or 0/1, `[..., T]`.
         gamma: discount per response token, in [0, 1].
         bootstrap: value of the state after the last token, one number per row: V for a truncated response, 0 for a
-            finished one. None: every response finished.
+            finished one. None: 0 for all, that is, every response is finished.
 
     Returns:
         `[..., T]`, in the reward's unit; 0 outside the mask.
@@ -142,8 +142,8 @@ def td_errors(
     check_tokens(mask, gamma, rewards=rewards, values=values)
     dtype = common_dtype(rewards, values)
     discount = jnp.asarray(gamma, dtype)
-    after_last = _after_last(bootstrap, mask, dtype)
-    return without_gaps(_errors, mask, (rewards.astype(dtype), values.astype(dtype)), (discount, after_last))
+    after_last = _bootstrap_or_zero(bootstrap, mask, dtype)
+    return without_gaps(_compute_errors, mask, (rewards.astype(dtype), values.astype(dtype)), (discount, after_last))
 
 
 @in_float32
@@ -192,8 +192,8 @@ def gae(
     dtype = common_dtype(rewards, values)
     discount = jnp.asarray(gamma, dtype)
     decay = discount * jnp.asarray(lambda_, dtype)
-    after_last = _after_last(bootstrap, mask, dtype)
-    return without_gaps(_advantages, mask, (rewards.astype(dtype), values.astype(dtype)), (discount, decay, after_last))
+    after_last = _bootstrap_or_zero(bootstrap, mask, dtype)
+    return without_gaps(_sum_errors, mask, (rewards.astype(dtype), values.astype(dtype)), (discount, decay, after_last))
 
 
 @in_float32
@@ -232,8 +232,8 @@ def monte_carlo_returns(
     """
     check_tokens(mask, gamma, rewards=rewards)
     discount = jnp.asarray(gamma, rewards.dtype)
-    after_last = _after_last(bootstrap, mask, rewards.dtype)
-    return without_gaps(_returns, mask, (rewards,), (discount, after_last))
+    after_last = _bootstrap_or_zero(bootstrap, mask, rewards.dtype)
+    return without_gaps(_compute_returns, mask, (rewards,), (discount, after_last))
 
 
 def lambda_returns(
@@ -256,7 +256,7 @@ def lambda_returns(
         values: V_t, `[..., T]`, in the reward's unit.
         mask: response tokens, bool or 0/1, `[..., T]`.
         gamma: discount per response token, in [0, 1].
-        lambda_: λ in [0, 1], a number or one per row `[...]`. At 1 the values cancel: the Monte-Carlo return.
+        lambda_: λ in [0, 1], a number or one per row `[...]`. At 1 the values cancel, and R is the Monte-Carlo return.
         bootstrap: value after the last token, one number per row, for truncated responses; None: 0.
 
     Returns:
@@ -272,7 +272,7 @@ def lambda_returns(
         [0.75, 1.0]
 
     Source:
-        PPO, arXiv:1707.06347, whose L^VF leaves its target open; this is the target of implementations with GAE, arXiv:1506.02438.
+        PPO, arXiv:1707.06347, which leaves the target of L^VF open; implementations with GAE, arXiv:1506.02438, use this one.
     """
     advantage = gae(rewards, values, mask, gamma=gamma, lambda_=lambda_, bootstrap=bootstrap)
     return advantage + zero_outside(values, mask).astype(advantage.dtype)
@@ -300,7 +300,7 @@ def decoupled_gae(
         mask: response tokens, bool or 0/1, `[..., T]`.
         gamma: discount per response token, in [0, 1].
         policy_lambda: λ of the advantage, in [0, 1], a number or one per row (VAPO: `length_adaptive_lambda`).
-        value_lambda: λ of the value target, in [0, 1], a number or one per row; 1 is unbiased.
+        value_lambda: λ of the value target, in [0, 1], a number or one per row; 1 gives unbiased targets.
         bootstrap: value after the last token, one number per row, for truncated responses; None: 0.
 
     Returns:
@@ -317,7 +317,7 @@ def decoupled_gae(
     Source:
         VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1; Eqs. 19-20 of the design document.
     """
-    # Check both λ here, so that an error names the one that is wrong and not `lambda_`.
+    # Check both λ here, so that an error names the wrong argument instead of `lambda_`.
     check_mask(mask=mask)
     _check_lambda(mask, policy_lambda=policy_lambda, value_lambda=value_lambda)
     return DecoupledGAE(
@@ -328,7 +328,7 @@ def decoupled_gae(
 
 @in_float32
 def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05) -> Float[Array, "*rows"]:
-    """λ that grows with the length of the response, one per sequence.
+    """λ that grows with the length of the response, one per response.
 
     ::
 
@@ -338,7 +338,7 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
 
     Args:
         lengths: l, response tokens of each row, `[...]`, not negative.
-        alpha: α, the share of the response over which credit spreads, positive.
+        alpha: α, the fraction of the response over which credit spreads, positive.
 
     Returns:
         `[...]` in [0, 1], dimensionless; 0 for a response without tokens.
@@ -352,14 +352,14 @@ def length_adaptive_lambda(lengths: Num[Array, "*rows"], *, alpha: Number = 0.05
         [0.0, 0.0, 0.0, 0.5, 0.8999999761581421]
 
     Source:
-        VAPO, arXiv:2504.05118, Eq. 5; Eq. 4 is the condition on the sum from which it follows.
+        VAPO, arXiv:2504.05118, Eq. 5, which follows from the condition on the sum in Eq. 4.
     """
     check_positive(alpha=alpha)
     check_lengths(lengths=lengths)
     tokens = as_float(lengths)
-    counted = tokens.astype(bool)
-    spread = jnp.asarray(alpha, tokens.dtype) * jnp.where(counted, tokens, jnp.ones_like(tokens))
-    return jnp.where(counted, jnp.clip(1 - 1 / spread, 0.0, 1.0), 0.0)
+    is_nonempty = tokens.astype(bool)
+    spread = jnp.asarray(alpha, tokens.dtype) * jnp.where(is_nonempty, tokens, jnp.ones_like(tokens))
+    return jnp.where(is_nonempty, jnp.clip(1 - 1 / spread, 0.0, 1.0), 0.0)
 
 
 @in_float32
@@ -375,7 +375,7 @@ def rewards_at_last_token(rewards: Float[Array, "*rows"], mask: Mask) -> Float[A
         mask: response tokens, end-of-sequence included, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, in the reward's unit; a row without tokens is 0.
+        `[..., T]`, in the reward's unit; all 0 in a row without tokens.
 
     Raises:
         ValueError: rewards that are not floating point or not one per row, or a malformed mask.
@@ -391,7 +391,7 @@ def rewards_at_last_token(rewards: Float[Array, "*rows"], mask: Mask) -> Float[A
     check_floating(rewards=rewards)
     check_mask(mask=mask)
     if rewards.shape != mask.shape[:-1]:
-        raise ValueError(f"rewards must hold one number per row {list(mask.shape[:-1])}, got shape {list(rewards.shape)}")
+        raise ValueError(f"rewards must have one number per row {list(mask.shape[:-1])}, got shape {list(rewards.shape)}")
     keep = mask.astype(bool)
     tokens_left = jnp.cumsum(keep[..., ::-1], -1)[..., ::-1]
     return jnp.where(keep & (tokens_left == 1), rewards[..., None], 0.0)

@@ -1,7 +1,7 @@
 """Group-relative advantages: a response is compared with the other responses to its prompt.
 
-Rewards are `[..., P, G]`, the G responses of a prompt on the last axis. `valid` excludes responses without a verdict from a
-ragged group: they get advantage 0 and do not affect the others; in a group with fewer than 2 valid responses all get 0.
+Rewards are `[..., P, G]`, with a prompt's G responses on the last axis. `valid` excludes responses without a reward from a
+ragged group: they get advantage 0 and do not affect the others. In a group with fewer than 2 valid responses, all get 0.
 """
 
 import jax
@@ -27,7 +27,7 @@ def group_centered(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) 
 
         A_i = r_i - (1/G) Σ_j r_j
 
-    A group of identical rewards gets exactly 0, because the mean is computed from the distances to the lowest reward.
+    A group of identical rewards gets exactly 0, because the mean is computed from the differences to the lowest reward.
 
     Args:
         rewards: one number per response, `[..., G]`.
@@ -64,7 +64,7 @@ def group_normalized(
     Args:
         rewards: one number per response, `[..., G]`.
         eps: ε, added to the standard deviation; not negative. 1e-6 is verl's, 1e-4 TRL's; the paper states none.
-        ddof: delta degrees of freedom of the standard deviation, 0 or 1. The paper states none; its followers use 1.
+        ddof: delta degrees of freedom of the standard deviation, 0 or 1. The paper states none; implementations use 1.
         valid: which responses have a reward, bool or 0/1, `[..., G]`; None: all of them.
 
     Returns:
@@ -87,7 +87,7 @@ def group_normalized(
 
 @in_float32
 def leave_one_out(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Reward minus the mean of the others in its group.
+    """Reward minus the mean reward of the other responses in its group.
 
     ::
 
@@ -118,12 +118,12 @@ def leave_one_out(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -
 
 @in_float32
 def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Reward minus the mean of its group, divided by that mean: a prompt has weight inverse to its pass rate.
+    """Reward minus the mean of its group, divided by that mean; a prompt's weight is inverse to its pass rate.
 
-    For rewards of 0 and 1, REINFORCE with this advantage climbs log p(correct) instead of p(correct), as far as G responses
-    can tell: its expectation is the gradient of Σ_{k<G} pass@k / k, the beginning of the infinite series for log p. (Without
-    the baseline, the sum would include k = G. That term is lost because a group without a correct response gets advantage 0
-    instead of the baseline's -1.)
+    For rewards of 0 and 1, REINFORCE with this advantage approximately maximizes log p(correct) instead of p(correct): its
+    expectation is the gradient of Σ_{k<G} pass@k / k, the first terms of the infinite series for log p, up to a constant. (Without
+    the baseline, the sum would include k = G. The baseline loses that term, because a group without a correct response gets
+    advantage 0 instead of -1.)
 
     ::
 
@@ -162,7 +162,7 @@ def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: 
 def process_normalized(
     step_rewards: Float[Array, "*P G T"], step_end: Mask, *, eps: Number = 1e-6, ddof: int = 1
 ) -> Float[Array, "*P G T"]:
-    """A token's advantage: the sum of the normalized rewards of the steps that end at it or later.
+    """Advantage of a token: the sum of the normalized rewards of all steps that end at this token or later.
 
     ::
 
@@ -170,8 +170,8 @@ def process_normalized(
         A_it = Σ_{steps j of i : end(j) ≥ t} r̃_ij
 
     Args:
-        step_rewards: reward of a step, at the token where it ends, `[..., G, T]`; other slots may contain anything.
-        step_end: where steps end, bool or 0/1, `[..., G, T]`. A response may have any number of steps, even none.
+        step_rewards: reward of each step, at the token where the step ends, `[..., G, T]`; other slots may contain anything.
+        step_end: tokens at which steps end, bool or 0/1, `[..., G, T]`. A response may have any number of steps, even none.
         eps: ε, added to the standard deviation; not negative.
         ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
 
@@ -206,7 +206,7 @@ def turn_normalized(
     eps: Number = 1e-6,
     ddof: int = 1,
 ) -> Float[Array, "*P G T"]:
-    """Advantage of a turn: its reward, normalized over the group's turns of that number, plus the discounted ones of later turns.
+    """Advantage of a turn: the discounted sum of rewards from this turn on, each normalized over the group's turns with its index.
 
     ::
 
@@ -216,15 +216,15 @@ def turn_normalized(
     With two turns these are A_1 = r̃_1 + λ r̃_2 and A_2 = r̃_2, where r̃_2 is the normalized reward of the outcome.
 
     Args:
-        step_rewards: reward of a turn, at the token where it ends, `[..., G, T]`; other slots may contain anything.
-        step_end: where turns end, bool or 0/1, `[..., G, T]`. A response may have any number of turns, even none.
+        step_rewards: reward of each turn, at the token where the turn ends, `[..., G, T]`; other slots may contain anything.
+        step_end: tokens at which turns end, bool or 0/1, `[..., G, T]`. A response may have any number of turns, even none.
         discount: λ in [0, 1], weight of the next turn's advantage.
         eps: ε, added to the standard deviation; not negative.
         ddof: delta degrees of freedom of the standard deviation, 0 or 1; the paper states none.
 
     Returns:
-        `[..., G, T]`, dimensionless; 0 after the last turn of a response. A turn that only one response has, or whose rewards are
-        identical, contributes 0.
+        `[..., G, T]`, dimensionless; 0 after the last turn of a response. A turn j that only one response has, or whose rewards
+        are identical, contributes 0.
 
     Raises:
         ValueError: integer rewards, groups of fewer than 2, mismatched shapes, `discount` outside [0, 1], negative `eps`, `ddof`
@@ -242,12 +242,12 @@ def turn_normalized(
     check_steps(step_rewards, step_end)
     check_between(0, 1, discount=discount)
     end, length = step_end.astype(bool), step_rewards.shape[-1]
-    number = jnp.cumsum(end, axis=-1)
-    slot = jnp.where(end, number - 1, length)
+    turns_ended = jnp.cumsum(end, axis=-1)
+    slot = jnp.where(end, turns_ended - 1, length)
     turns = jnp.put_along_axis(jnp.zeros_like(step_rewards), slot, step_rewards, -1, inplace=False, mode="drop")
-    is_turn = jax.lax.broadcasted_iota(int, end.shape, end.ndim - 1) < number[..., -1:]
-    normalized = masked_normalized(turns.swapaxes(-1, -2), is_turn.swapaxes(-1, -2), eps=eps, ddof=ddof)
+    has_turn = jax.lax.broadcasted_iota(int, end.shape, end.ndim - 1) < turns_ended[..., -1:]
+    normalized = masked_normalized(turns.swapaxes(-1, -2), has_turn.swapaxes(-1, -2), eps=eps, ddof=ddof)
     sums: Array = jax.jit(discounted_sums)(normalized.swapaxes(-1, -2), jnp.asarray(discount, step_rewards.dtype))  # pyright: ignore[reportUnknownVariableType]
-    turn = number - end.astype(number.dtype)
-    found = jnp.take_along_axis(sums, jnp.minimum(turn, length - 1), -1)
-    return jnp.where(turn < number[..., -1:], found, 0.0)
+    turn = turns_ended - end.astype(turns_ended.dtype)
+    advantage = jnp.take_along_axis(sums, jnp.minimum(turn, length - 1), -1)
+    return jnp.where(turn < turns_ended[..., -1:], advantage, 0.0)

@@ -29,13 +29,13 @@ def cosine_length_reward(
     wrong_long: Number = 0.0,
     cut_off: Number = -10.0,
 ) -> Float[Array, "*rows"]:
-    """Reward that follows half a period of a cosine over the length, from the shortest responses to the longest.
+    """Reward that follows half a cosine period in the length, from 0 to the maximum length.
 
-    A correct response should be short. A wrong one should be long, since a model that is not sure should think further.
+    The defaults favor short correct responses, and long wrong ones, since an unsure model should think further.
 
     ::
 
-        R = r_long + ½ (r_short - r_long) (1 + cos(π L / L_max))        r_short, r_long by correctness
+        R = r_long + ½ (r_short - r_long) (1 + cos(π L / L_max))        r_short, r_long depend on correctness
         R = r_e                                                         if L >= L_max
 
     Args:
@@ -63,20 +63,20 @@ def cosine_length_reward(
 
     Source:
         Yeo et al., "Demystifying Long Chain-of-Thought Reasoning in LLMs", arXiv:2502.03373, Section 4.2 and Eq. 1. The defaults
-        are those of the authors' scripts. Their code also counts a response within a margin of L_max as cut off.
+        are those of the authors' scripts. Their code also treats a response within a margin of L_max as cut off.
     """
     check_boolean(correct=correct)
     check_same_shape(correct=correct, lengths=lengths)
     check_lengths(lengths=lengths)
     check_positive(max_length=max_length)
-    of_correct = {"correct_short": correct_short, "correct_long": correct_long}
-    check_between(-jnp.inf, jnp.inf, **of_correct, wrong_short=wrong_short, wrong_long=wrong_long, cut_off=cut_off)
+    correct_rewards = {"correct_short": correct_short, "correct_long": correct_long}
+    check_between(-jnp.inf, jnp.inf, **correct_rewards, wrong_short=wrong_short, wrong_long=wrong_long, cut_off=cut_off)
     lengths = as_float(lengths)
     short, long = (
         jnp.where(correct, right, wrong) for right, wrong in ((correct_short, wrong_short), (correct_long, wrong_long))
     )
-    along = long + (short - long) / 2 * (1 + jnp.cos(jnp.pi * lengths / max_length))
-    return jnp.where(lengths >= max_length, cut_off, along).astype(lengths.dtype)
+    cosine_reward = long + (short - long) / 2 * (1 + jnp.cos(jnp.pi * lengths / max_length))
+    return jnp.where(lengths >= max_length, cut_off, cosine_reward).astype(lengths.dtype)
 
 
 @in_float32
@@ -85,8 +85,8 @@ def group_length_reward(
 ) -> Float[Array, "*P G"]:
     """Reward for being short, relative to the other responses to the prompt: from 1/2 for the shortest to -1/2 for the longest.
 
-    A wrong response is never rewarded for being short, only punished for being long. This reward is weighted and
-    added to the outcome reward.
+    A wrong response is never rewarded for being short, only punished for being long. Multiply this
+    reward by a weight and add it to the outcome reward.
 
     ::
 
@@ -96,7 +96,7 @@ def group_length_reward(
     Args:
         correct: whether each response is correct, boolean, `[..., G]`.
         lengths: L, tokens of each response, `[..., G]`.
-        valid: which responses take part, bool or 0/1, `[..., G]`; None: all of them. The others get 0.
+        valid: which responses are compared, bool or 0/1, `[..., G]`; None: all of them. The others get 0.
 
     Returns:
         `[..., G]`, in [-1/2, 1/2].
@@ -120,10 +120,10 @@ def group_length_reward(
     valid = jnp.ones_like(correct) if valid is None else valid
     check_mask(valid=valid)
     check_same_shape(correct=correct, valid=valid)
-    counted = valid.astype(bool)
-    shortest = jnp.where(counted, lengths, jnp.inf).min(-1, keepdims=True)
-    longest = jnp.where(counted, lengths, -jnp.inf).max(-1, keepdims=True)
-    differ = counted & (longest > shortest)
-    share = (lengths - jnp.where(differ, shortest, 0)) / jnp.where(differ, longest - shortest, 1)
-    reward = jnp.where(correct, 0.5 - share, jnp.minimum(0, 0.5 - share))
+    compared = valid.astype(bool)
+    shortest = jnp.where(compared, lengths, jnp.inf).min(-1, keepdims=True)
+    longest = jnp.where(compared, lengths, -jnp.inf).max(-1, keepdims=True)
+    differ = compared & (longest > shortest)
+    fraction = (lengths - jnp.where(differ, shortest, 0)) / jnp.where(differ, longest - shortest, 1)
+    reward = jnp.where(correct, 0.5 - fraction, jnp.minimum(0, 0.5 - fraction))
     return jnp.where(differ, reward, 0)

@@ -23,7 +23,7 @@ from rljax.ops.arrays import (
 
 @in_float32
 def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
-    """Put 0 wherever the mask is 0.
+    """Replace entries by 0 wherever the mask is 0.
 
     ::
 
@@ -45,7 +45,7 @@ def zero_outside(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows 
         [1.0, 0.0]
 
     Source:
-        Convention: masks select, they never multiply (inf x 0 is NaN).
+        Convention: select by the mask instead of multiplying by it, since inf x 0 is NaN.
     """
     check_floating(x=x)
     check_mask(mask=mask)
@@ -142,8 +142,8 @@ def count_tokens(mask: Mask) -> Int[Array, "*rows"]:
 def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*rows T"]:
     """Entries in the mask minus their mean.
 
-    A row of identical entries gets exactly 0, because the mean is computed from the distances to the lowest entry: in floating
-    point the mean of eight times 0.1 is not 0.1, but the mean of eight zeros is 0.
+    A row of identical entries gets exactly 0, because the mean is computed from the differences to the lowest entry: in floating
+    point the mean of eight entries of 0.1 is not 0.1, but the mean of eight zeros is 0.
 
     ::
 
@@ -168,9 +168,9 @@ def masked_centered(x: Float[Array, "*rows T"], mask: Mask) -> Float[Array, "*ro
         Convention: the numerator of every normalized advantage, such as GRPO's, arXiv:2402.03300, Section 4.1.2.
     """
     clean = zero_outside(x, mask)
-    counts = mask.astype(bool)
-    comparable = counts & (counts.sum(-1, keepdims=True) >= 2)
-    # The bound is finite, so that JAX's check for infinities finds none in a row without entries.
+    in_mask = mask.astype(bool)
+    comparable = in_mask & (in_mask.sum(-1, keepdims=True) >= 2)
+    # `initial` is finite, so that `jax_debug_infs` finds no infinity in a row without entries.
     offset = clean - clean.min(-1, keepdims=True, where=comparable, initial=jnp.finfo(clean.dtype).max)
     return jnp.where(comparable, offset - masked_mean(offset, comparable)[..., None], 0.0)
 
@@ -202,25 +202,25 @@ def masked_normalized(x: Float[Array, "*rows T"], mask: Mask, *, eps: Number, dd
         [-1.0, 1.0, 0.0]
 
     Source:
-        Convention: the normalized advantage of GRPO, arXiv:2402.03300, Section 4.1.2, with every normalizer as an argument.
+        Convention: the normalized advantage of GRPO, arXiv:2402.03300, Section 4.1.2, with ε and `ddof` as arguments.
     """
     check_nonnegative(eps=eps)
     check_one_of((0, 1), ddof=ddof)
     centered = masked_centered(x, mask)
-    freedom = mask.astype(bool).sum(-1, keepdims=True) - ddof
+    degrees_of_freedom = mask.astype(bool).sum(-1, keepdims=True) - ddof
     scale = power_of_two(centered)
-    variance = jnp.square(centered / scale).sum(-1, keepdims=True) / jnp.maximum(freedom, 1).astype(x.dtype)
+    variance = jnp.square(centered / scale).sum(-1, keepdims=True) / jnp.maximum(degrees_of_freedom, 1).astype(x.dtype)
     varies = variance.astype(bool)
     std = scale * jnp.sqrt(jnp.where(varies, variance, jnp.ones_like(variance)))
     return jnp.where(varies, centered / (std + eps), 0.0)
 
 
 def group_members(rewards: Float[Array, "*P G"], valid: Mask | None) -> Bool[Array, "*P G"]:
-    """Responses that take part in the comparison within a group.
+    """Mask of the responses that are compared with the others in their group.
 
     ::
 
-        m_i = v_i, or 1 for every response without v
+        m_i = v_i, or 1 for every response if v is None
 
     Args:
         rewards: one number per response, `[..., G]`.
@@ -238,7 +238,7 @@ def group_members(rewards: Float[Array, "*P G"], valid: Mask | None) -> Bool[Arr
         [True, True]
 
     Source:
-        Convention: ragged groups, in which a reward may abstain on some responses.
+        Convention: ragged groups, in which a reward function may abstain on some responses.
     """
     check_floating(rewards=rewards)
     check_group(rewards=rewards)

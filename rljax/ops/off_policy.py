@@ -1,4 +1,4 @@
-"""Ratios, weights and trust regions for responses sampled by another policy, beyond PPO's clip of the token ratio."""
+"""Log-ratios, surrogates, and a trust region for responses sampled by another policy, beyond PPO's clipping of token ratios."""
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +20,11 @@ def whole_response_token_log_ratio(
 
     Args:
         logp: log-probabilities under the policy being trained, `[..., T]`, nats.
-        old_logp: the log of the ratio's denominator, under the sampling policy, `[..., T]`, nats.
+        old_logp: log-probabilities under the sampling policy: the log of the ratio's denominator, `[..., T]`, nats.
         mask: response tokens, bool or 0/1, `[..., T]`.
 
     Returns:
-        `[..., T]`, nats; 0 outside the mask. Its derivative is 1 in the token's own `logp` and 0 in the others'. Not clamped.
+        `[..., T]`, nats; 0 outside the mask. The derivative is 1 for the token's own `logp`, 0 for the others. Not clamped.
 
     Raises:
         ValueError: the shapes differ, or the log-probabilities are not floating point.
@@ -53,9 +53,9 @@ def gamma_weighted(
     power_negative: float = 3.0,
     decay_negative: float = 2.0,
 ) -> Float[Array, "*rows T"]:
-    """REINFORCE with a gamma-shaped weight on the full response's ratio: 1 on-policy, fading on both sides.
+    """REINFORCE, weighted by a gamma-shaped function of the full response's ratio: 1 on-policy, near 0 for extreme ratios.
 
-    The paper has log π in place of log W. Only the gradient is meaningful: with `whole_response_token_log_ratio` it is
+    The paper has log π instead of log W. Only the gradient is meaningful: with `whole_response_token_log_ratio` the gradient is
     φ(W_i) A_it ∂ log π(o_it). The weight peaks at W = c₁ / c₂.
 
     ::
@@ -65,10 +65,10 @@ def gamma_weighted(
     Args:
         log_ratio: log W, `[..., T]`, nats.
         advantage: A, `[..., T]`.
-        power_positive: c₁ = 2 for A >= 0, not negative.
-        decay_positive: c₂ = 3 for A >= 0, positive.
-        power_negative: c₁ = 3 for A < 0, not negative.
-        decay_negative: c₂ = 2 for A < 0, positive. All four are from the authors' code.
+        power_positive: c₁ for A >= 0, not negative.
+        decay_positive: c₂ for A >= 0, positive.
+        power_negative: c₁ for A < 0, not negative.
+        decay_negative: c₂ for A < 0, positive. All four defaults are from the authors' code.
 
     Returns:
         `[..., T]`, to be maximized; only its gradient is meaningful.
@@ -101,10 +101,10 @@ def gamma_weighted(
 def mirror_descent(
     log_ratio: Float[Array, "*rows T"], advantage: Float[Array, "*rows T"], *, tau: Number
 ) -> Float[Array, "*rows T"]:
-    """Advantage times log-ratio, minus a squared penalty on the log-ratio: no clip, and data may be off-policy.
+    """Advantage times log-ratio, minus a quadratic penalty on the log-ratio: no clipping, and data may be off-policy.
 
-    It equals (A² - (A - τ log ρ)²) / 2τ, so its maximum is at log ρ = A/τ, where the policy is optimal under a KL penalty of
-    weight τ towards π_old. The slope A - τ log ρ changes its sign there.
+    The objective equals (A² - (A - τ log ρ)²) / 2τ, so its maximum is at log ρ = A/τ, where the policy is optimal under a KL
+    penalty of weight τ towards π_old. There, the slope A - τ log ρ changes sign.
 
     ::
 
@@ -141,7 +141,7 @@ def mirror_descent(
 def binary_total_variation(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """Total variation between two policies if the only outcomes are "this token" and "any other".
 
-    It is a lower bound of the total variation over the full vocabulary.
+    This is a lower bound on the total variation over the full vocabulary.
 
     ::
 
@@ -149,7 +149,7 @@ def binary_total_variation(logp: Float[Array, "*rows T"], old_logp: Float[Array,
 
     Args:
         logp: log-probabilities under the policy being trained, `[..., T]`, nats.
-        old_logp: log μ, under the sampling policy, `[..., T]`, nats.
+        old_logp: log μ, log-probabilities under the sampling policy, `[..., T]`, nats.
 
     Returns:
         `[..., T]`, in [0, 1].
@@ -170,8 +170,8 @@ def binary_total_variation(logp: Float[Array, "*rows T"], old_logp: Float[Array,
     return jnp.abs(jnp.exp(logp) - jnp.exp(old_logp))
 
 
-def _log_of_the_rest(logp: Array) -> tuple[Array, Bool[Array, "..."]]:
-    """log(1 - e^logp), with a finite placeholder where e^logp is 1, and the mask of those entries."""
+def _log_complement(logp: Array) -> tuple[Array, Bool[Array, "..."]]:
+    """Return log(1 - e^logp), and a mask of the entries where e^logp is 1, which contain a finite placeholder."""
     certain = logp >= 0
     return jnp.log(-jnp.expm1(jnp.where(certain, -jnp.ones_like(logp), logp))), certain
 
@@ -180,15 +180,15 @@ def _log_of_the_rest(logp: Array) -> tuple[Array, Bool[Array, "..."]]:
 def binary_kl(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) -> Float[Array, "*rows T"]:
     """KL(μ ‖ π_θ) between two policies if the only outcomes are "this token" and "any other".
 
-    It is a lower bound of the KL over the full vocabulary.
+    This is a lower bound on the KL over the full vocabulary.
 
     ::
 
         D_t = μ log(μ / π) + (1 - μ) log((1 - μ) / (1 - π))        of the sampled token
 
     Args:
-        logp: log π, under the policy being trained, `[..., T]`, nats.
-        old_logp: log μ, under the sampling policy, `[..., T]`, nats.
+        logp: log π, log-probabilities under the policy being trained, `[..., T]`, nats.
+        old_logp: log μ, log-probabilities under the sampling policy, `[..., T]`, nats.
 
     Returns:
         `[..., T]`, nats, not negative; infinite where the trained policy excludes a token that μ allows.
@@ -206,8 +206,8 @@ def binary_kl(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) 
     """
     check_floating(logp=logp, old_logp=old_logp)
     check_same_shape(logp=logp, old_logp=old_logp)
-    rest, certain = _log_of_the_rest(logp)
-    old_rest, was_certain = _log_of_the_rest(old_logp)
+    rest, certain = _log_complement(logp)
+    old_rest, was_certain = _log_complement(old_logp)
     gap = jnp.where(certain, jnp.inf, old_rest - rest)
     others = jnp.exp(old_rest) * zero_outside(gap, ~was_certain)
     possible = ~jnp.isneginf(old_logp)
@@ -223,16 +223,16 @@ def in_trust_region(
     *,
     threshold: Number,
 ) -> Bool[Array, "*rows T"]:
-    """Tokens that are still trained: those near the sampling policy, and those whose update leads back towards it.
+    """Mask of the tokens to train on: those near the sampling policy, and those whose update moves back towards it.
 
     ::
 
         keep = not ((A > 0 and ρ > 1 or A < 0 and ρ < 1) and D > δ)
 
     Args:
-        log_ratio: log ρ, `[..., T]`, nats; only its sign counts.
+        log_ratio: log ρ, `[..., T]`, nats; only its sign matters.
         advantage: A, `[..., T]`.
-        divergence: D, such as `binary_total_variation` or `binary_kl`, `[..., T]`.
+        divergence: D, from `binary_total_variation` or `binary_kl`, for example, `[..., T]`.
         threshold: δ, in the unit of D, not negative.
 
     Returns:

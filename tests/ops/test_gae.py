@@ -36,7 +36,7 @@ cases = st.fixed_dictionaries(
 
 jit_td = jax.jit(ops.td_errors)
 jit_gae = jax.jit(ops.gae)
-jit_recursion = jax.jit(ops._recursion)
+jit_recursion = jax.jit(ops._scan_advantages)
 jit_returns = jax.jit(ops.monte_carlo_returns)
 jit_lambda_returns = jax.jit(ops.lambda_returns)
 jit_decoupled = jax.jit(ops.decoupled_gae)
@@ -403,7 +403,7 @@ GROUPS = jnp.ones((2, 2, 3))
         (lambda: ops.td_errors(X, X, M, gamma=1.5), r"gamma must lie in \[0, 1\], got 1.5"),
         (
             lambda: ops.td_errors(X, X, M, bootstrap=jnp.ones(3)),
-            r"bootstrap must hold one number per row \[2\], got shape \[3\]",
+            r"bootstrap must have one number per row \[2\], got shape \[3\]",
         ),
         (lambda: ops.td_errors(X, X, M, bootstrap=jnp.ones(2, int)), "bootstrap must be a floating-point array"),
         (lambda: ops.gae(X, X[:, :2], M), r"values must have the shape of rewards \[2, 3\], got \[2, 2\]"),
@@ -425,7 +425,7 @@ GROUPS = jnp.ones((2, 2, 3))
         (lambda: ops.length_adaptive_lambda(jnp.array([3]), alpha=0.0), "alpha must be positive, got 0.0"),
         (lambda: ops.length_adaptive_lambda(jnp.array([-3])), r"lengths must not be negative, got \[-3\]"),
         (lambda: ops.rewards_at_last_token(jnp.ones(2, int), M), "rewards must be a floating-point array"),
-        (lambda: ops.rewards_at_last_token(X, M), r"rewards must hold one number per row \[2\], got shape \[2, 3\]"),
+        (lambda: ops.rewards_at_last_token(X, M), r"rewards must have one number per row \[2\], got shape \[2, 3\]"),
         (lambda: ops.rewards_at_last_token(jnp.ones(2), M * 2), "mask must hold only 0 and 1"),
         (lambda: ops.rewards_at_last_token(jnp.ones(2), GROUPS), r"one number per row \[2, 2\], got shape \[2\]"),
         (
