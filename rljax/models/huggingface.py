@@ -248,8 +248,8 @@ def _check_indexed(index: Path, files: Mapping[str, Path]) -> None:
     absent = next((name for name in weight_map if name not in {*files, HEAD, EMBEDDING}), None)
     if absent is not None:
         raise InputError(
-            f"{index} names the tensor {absent!r} in {weight_map[absent]!r}, but the file does not contain the tensor; download the "
-            "file again, or restore the index."
+            f"{index} names the tensor {absent!r} in {weight_map[absent]!r}, but that file does not contain it; download the file "
+            "again, or restore the index."
         )
 
 
@@ -271,8 +271,8 @@ def _read_index(index: Path) -> list[Path]:
     unnamed = sorted(file.name for file in index.parent.glob("model-*-of-*.safetensors") if file.name not in named)
     if unnamed:
         raise InputError(
-            f"{index} does not name the weights file {unnamed[0]!r} in its folder, so the file's tensors would not be used; restore "
-            "the index, or, if the file is left from another model, delete the file."
+            f"{index} does not name the weights file {unnamed[0]!r} in its folder, so the file's tensors would not be used; "
+            "restore the index, or, if the file is left from another model, delete it."
         )
     return [index.parent / file for file in sorted(named)]
 
