@@ -1,6 +1,6 @@
 """Credit for each response of a group, from comparisons between responses that the policy itself sampled.
 
-Rewards compare a response with the rest of its group; its log-ratio ℓ compares the policy with a reference policy. The papers
+Rewards compare a response with the rest of its group; the log-ratio ℓ compares the policy with a reference policy. The papers
 also sample from the reference, or from a mixture of the two policies; here the policy's own responses are reweighted instead.
 
     ℓ_i = log(π(y_i|x) / π_ref(y_i|x)), summed over the tokens of response i, nats
@@ -154,7 +154,7 @@ def reference_weights(
 def mixture_win_rate(
     rewards: Float[Array, "*P G"], log_ratio: Float[Array, "*P G"], *, mixture: Number = 0.125, valid: Mask | None = None
 ) -> Float[Array, "*P G"]:
-    """Probability that a response beats one sampled from the geometric mixture of the policy and the reference.
+    """Probability that a response beats another one, sampled from the geometric mixture of the policy and the reference.
 
     ::
 

@@ -66,7 +66,7 @@ def clipped_value_loss(
 
         L_t = ½ max((V_t - R_t)², (clip(V_t, V_old - c, V_old + c) - R_t)²)
 
-    A value that has already moved by c *towards* its target gets no further gradient; one that moved away still does.
+    A value that has already moved by c *towards* its target gets no further gradient; a value that moved away still does.
 
     Args:
         values: V_t, carries the gradient, `[..., T]`.

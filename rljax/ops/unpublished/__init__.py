@@ -1,4 +1,4 @@
-"""Equations from a design document that no paper contains; each names a published alternative, if there is one."""
+"""Equations from a design document, found in no paper; each names a published alternative, if there is one."""
 
 from rljax.lazy import lazy_names
 

@@ -28,7 +28,7 @@ def adaptive_length_penalty(
 ) -> Float[Array, "..."]:
     """Length penalty: logarithmic for a reward above the threshold, quadratic below it.
 
-    The document's function also takes a complexity, which it never uses; this one has no such argument.
+    The document's function also takes a complexity, but never uses it; this function has no such argument.
 
     ::
 
@@ -242,7 +242,7 @@ def adaptive_group_size(lengths: Lengths, *, base: int = 8, reference: int = 512
     """Number of responses per prompt: fewer if they are longer, so that all groups have about the same number of tokens.
 
     The document sets the floor to 1. Then every prompt whose responses are longer than `base · reference / 2` tokens gets a
-    group of one, whose group-relative advantage is always 0.
+    group of one response, whose group-relative advantage is always 0.
 
     ::
 

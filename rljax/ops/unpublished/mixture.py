@@ -48,7 +48,7 @@ def mix_advantages(first: Float[Array, "..."], second: Float[Array, "..."], *, w
 
     Source:
         unpublished: from a design document, not a paper; its Eq. 58 (VAPO first, GRPO second; its Eq. 59 is the schedule of
-        α). Published alternative: either one alone, `rljax.ops.gae.gae` or `rljax.ops.group.group_normalized`.
+        α). Published alternative: either estimate alone, `rljax.ops.gae.gae` or `rljax.ops.group.group_normalized`.
     """
     check_floating(first=first, second=second)
     check_same_shape(first=first, second=second)
