@@ -30,7 +30,7 @@ BY_NAME: LazyTable[Callable[..., list]] = LazyTable(
         "none": "rljax.rewards.format:none",
     }
 )
-"""The rewards that come with the library."""
+"""Name of a built-in reward -> the function, which is imported on first use."""
 
 RUN_PROGRAMS = ("code", "code_fraction")
 """The rewards that run programs in the sandbox."""
@@ -38,7 +38,7 @@ RUN_PROGRAMS = ("code", "code_fraction")
 MADE_OF = MappingProxyType(
     {"brier": "VERIFIER", "constitution": "FILE", "count_bonus": "SCALE", "diversity": "SCALE", "repetition": "SIZE"}
 )
-"""Reward families -> what follows the colon, as in `brier:exact`."""
+"""Reward family -> what follows the colon after its name, as in `brier:exact`."""
 
 __getattr__, __dir__ = lazy_names(__name__)
 
@@ -46,18 +46,18 @@ __getattr__, __dir__ = lazy_names(__name__)
 def resolve(reward: str | Callable) -> Callable:
     """Find a reward function by its name.
 
-    If the reward runs programs, the sandbox is tried now, so that a run reports at its start how programs are confined.
+    If the reward runs programs, this also tests the sandbox, so that a run reports at its start how programs are confined.
 
     Args:
-        reward: a key of `BY_NAME`; a key of `MADE_OF`, a colon and its argument; `module:function`;
+        reward: a key of `BY_NAME`; a key of `MADE_OF` with a colon and an argument, such as `brier:exact`; `module:function`;
             `path.py:function`; or the function itself.
 
     Returns:
         The function. It is called as `f(prompts=..., completions=..., **columns)`.
 
     Raises:
-        InputError: the name is unknown, the module or file cannot be imported, or it has no such function; the argument after
-            the colon is not valid; or the reward runs programs, and this machine cannot confine any.
+        InputError: the name is unknown; the module or file cannot be imported, or does not have the function; the argument after
+            the colon is not valid; or the reward runs programs, and this machine cannot confine them.
 
     Example:
         >>> resolve("exact").__name__, resolve("math:sqrt")(4.0)
@@ -66,7 +66,7 @@ def resolve(reward: str | Callable) -> Callable:
     if callable(reward):
         return reward
     if not isinstance(reward, str):
-        raise InputError(f"the reward {reward!r} is neither a function nor the name of one; {_choices()}.")
+        raise InputError(f"the reward {reward!r} is neither a function nor the name of one; {_list_choices()}.")
     if reward in RUN_PROGRAMS:
         from rljax.rewards.sandbox import level  # noqa: PLC0415  most rewards run no programs
 
@@ -77,14 +77,14 @@ def resolve(reward: str | Callable) -> Callable:
     if family in MADE_OF:
         if not source:
             raise InputError(f"the reward {family!r} needs a {MADE_OF[family].lower()}; write {family}:{MADE_OF[family]}.")
-        return _makers()[family](source)
+        return _import_makers()[family](source)
     if not is_custom(reward):
-        raise InputError(f"there is no reward {reward!r}{nearest_first(reward, BY_NAME, f'{_choices()}.')}")
+        raise InputError(f"there is no reward {reward!r}{nearest_first(reward, BY_NAME, f'{_list_choices()}.')}")
     return import_function(reward, "reward")
 
 
-def _makers() -> dict[str, Callable[[str], Callable]]:
-    """The functions that build the rewards of `MADE_OF`. They are imported here, because they need NumPy and workers do not."""
+def _import_makers() -> dict[str, Callable[[str], Callable]]:
+    """Import the functions that build the rewards in `MADE_OF`: only on demand, because worker processes need no NumPy."""
     from rljax.rewards.confidence import brier  # noqa: PLC0415
     from rljax.rewards.constitution import read_constitution  # noqa: PLC0415
     from rljax.rewards.count_bonus import count_bonus  # noqa: PLC0415
@@ -100,7 +100,7 @@ def _makers() -> dict[str, Callable[[str], Callable]]:
     }
 
 
-def _choices() -> str:
-    made = ", ".join(f"{family}:{source}" for family, source in MADE_OF.items())
+def _list_choices() -> str:
+    families = ", ".join(f"{family}:{source}" for family, source in MADE_OF.items())
     names = ", ".join(map(repr, BY_NAME))
-    return f"choose one of {names}, or {made}, or name your own as `module:function` or `path.py:function`"
+    return f"choose one of {names}, or {families}, or name your own as `module:function` or `path.py:function`"

@@ -1,9 +1,9 @@
 r"""Equality of mathematical expressions. Import it in worker processes only: nothing here has a time limit.
 
-The parser is math-verify's. Two expressions are equal if they have equal values, to 30 digits and more, wherever both are
-defined: at several points if they have variables. Rational numbers are compared exactly. math-verify's own comparison of
-expressions rounds to six decimals, which makes all small numbers equal, and its `simplify` is slow; it compares what has no
-value: sets, and matrices within expressions. SymPy is not typed, so its objects are `Any` here.
+math-verify's parser reads the expressions. Two expressions are equal if their values agree to at least 30 digits. With variables,
+they must agree at every test point where both have a value. Rational numbers are compared exactly. math-verify's own comparison
+is used only for what has no value, namely sets and matrices within expressions: it rounds to six decimals, which makes all small
+numbers equal, and its `simplify` is slow. SymPy has no type annotations, so its objects are `Any` here.
 """
 
 import functools
@@ -22,18 +22,18 @@ from rljax.rewards.quantity import is_decimal, rounds_to
 # math-verify warns in every process that its own time limit is off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
-_READING = NormalizationConfig(basic_latex=True, units=False, malformed_operators=False, nits=False, boxed="none")
+_NORMALIZATION = NormalizationConfig(basic_latex=True, units=False, malformed_operators=False, nits=False, boxed="none")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)°")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
-# The parser adds adjacent numbers, as in the mixed number 2\frac{1}{2}: it reads 2(3) as 5.
-_PRODUCT = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\\frac)|(?<=[\d)}])(?=\\binom)|(?<=\\pi)(?=\()")
+# Where a \cdot must be inserted: the parser adds adjacent numbers, as in the mixed number 2\frac{1}{2}, and would read 2(3) as 5.
+_IMPLICIT_PRODUCT = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\\frac)|(?<=[\d)}])(?=\\binom)|(?<=\\pi)(?=\()")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{4,}")
 _NO_ALGEBRA = re.compile(r"\d \d|\\text|\\ldots|\\pm|\\mp|\\pmod|[\"'#&?@]|\\mathbb")
 _DIGITS = 50
-_SAME = sympy.Float("1e-30", 15)
-_ZERO = 1e-110  # irrational values below this count as 0, which SymPy often cannot prove
-# Values of variables, by position in the alphabet of the expression: first two points with positive values only, because roots and
-# logarithms may have none elsewhere.
+_TOLERANCE = sympy.Float("1e-30", 15)
+_ZERO = 1e-110  # smaller irrational values count as 0, because SymPy often cannot prove that they are 0
+# Test points: the variables, in alphabetical order, get the fractions of one point. The first two points have only positive values,
+# because roots and logarithms may be undefined elsewhere.
 _POINTS = (
     ((7, 5), (13, 11), (23, 9), (17, 12), (29, 13), (31, 17)),
     ((3, 7), (19, 8), (5, 11), (41, 16), (8, 13), (12, 5)),
@@ -48,7 +48,7 @@ def parse_expression(text: str) -> Any:
     r"""Parse an expression.
 
     Args:
-        text: LaTeX, as `rljax.rewards.notation.plain` writes it.
+        text: LaTeX in the canonical form of `rljax.rewards.notation.plain`.
 
     Returns:
         A SymPy object; None if the text is not mathematics.
@@ -59,17 +59,17 @@ def parse_expression(text: str) -> Any:
     """
     if _NO_ALGEBRA.search(text) or _WORD.search(text):
         return None
-    latex = _PRODUCT.sub(r"\\cdot ", text)
+    latex = _IMPLICIT_PRODUCT.sub(r"\\cdot ", text)
     latex = _PERCENT.sub(r"\1\\cdot\\frac{1}{100}", _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", latex))
     try:
-        result = latex2sympy(latex, is_real=True, convert_degrees=False, normalization_config=_READING)
+        result = latex2sympy(latex, is_real=True, convert_degrees=False, normalization_config=_NORMALIZATION)
     except Exception:  # the parser may raise anything
         return None
-    return _exact(result) if isinstance(result, sympy.Expr) else result
+    return _make_exact(result) if isinstance(result, sympy.Expr) else result
 
 
-def _exact(expression: Any) -> Any:
-    """Make decimals exact, `i` the imaginary unit, and every unknown function a variable."""
+def _make_exact(expression: Any) -> Any:
+    """Replace decimals with fractions, `i` with the imaginary unit, and every unknown function with a variable."""
     replaced = {number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)}
     replaced |= {symbol: sympy.I for symbol in expression.free_symbols if symbol.name == "i"}
     replaced |= {function: sympy.Symbol(str(function), real=True) for function in expression.atoms(AppliedUndef)}
@@ -84,8 +84,8 @@ def same_expression(reference: str, answer: str) -> bool:
         answer: the expression to judge.
 
     Returns:
-        True if their values are equal. A decimal number also equals an irrational reference that rounds to it, if it has at
-        least six significant digits.
+        True if their values are equal. A decimal number with at least six significant digits also equals an irrational number
+        that rounds to it.
 
     Example:
         >>> same_expression("(x+1)^{2}", "x^{2}+2x+1"), same_expression("x", r"\sqrt{x^{2}}"), same_expression(r"\pi", "3.14159")
@@ -97,13 +97,13 @@ def same_expression(reference: str, answer: str) -> bool:
     if not (isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr)):
         return type(left) is type(right) and not _is_relation(left) and verify([left], [right], timeout_seconds=None)
     if left.free_symbols or right.free_symbols:
-        values = _values((left, right))
-        return len(values) > 1 and all(_close(*pair) for pair in values)
+        values = _evaluate_at_points((left, right))
+        return len(values) > 1 and all(_are_close(*pair) for pair in values)
     return _same_number(reference, left, answer, right)
 
 
 def approximates(text: str, exact: str) -> bool:
-    r"""Decide whether a decimal number is the value of an expression, rounded or cut off after its last digit.
+    r"""Decide whether a decimal number is the value of an expression, rounded or truncated to the number's decimal places.
 
     Args:
         text: a decimal number.
@@ -114,7 +114,7 @@ def approximates(text: str, exact: str) -> bool:
         (True, False, False)
     """
     expression = parse_expression(exact)
-    value = _value(expression, {}) if isinstance(expression, sympy.Expr) and not expression.free_symbols else None
+    value = _evaluate(expression, {}) if isinstance(expression, sympy.Expr) and not expression.free_symbols else None
     number, places = sympy.Rational(text.strip()), len(text.strip().partition(".")[2])
     if value is None or not value.is_real or value * number < 0:
         return False
@@ -129,10 +129,10 @@ def _same_number(reference: str, left: Any, answer: str, right: Any) -> bool:
     exact = (left.doit(), right.doit())
     if all(number.is_Rational for number in exact):
         return exact[0] == exact[1]
-    values = [_value(number, {}) for number in exact]
+    values = [_evaluate(number, {}) for number in exact]
     if values[0] is None or values[1] is None:
         return exact[0] == exact[1] and exact[0] not in (sympy.nan, sympy.zoo)
-    if _close(values[0], values[1]):
+    if _are_close(values[0], values[1]):
         return True
     for text, value in ((answer, values[0]), (reference, values[1])):
         if is_decimal(text) and value.is_real and not exact[0 if text is answer else 1].is_Rational:
@@ -140,42 +140,43 @@ def _same_number(reference: str, left: Any, answer: str, right: Any) -> bool:
     return False
 
 
-def _values(expressions: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Evaluate expressions at the points where all have a value; from the third point on, all values must be real as well."""
+def _evaluate_at_points(expressions: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Evaluate expressions at the test points where all have a value; from the third point on, only where all values are real."""
     names = sorted({symbol.name for expression in expressions for symbol in expression.free_symbols})
     found = []
-    for number, point in enumerate(_POINTS):
+    for position, point in enumerate(_POINTS):
         at = {name: sympy.Rational(*point[index % len(point)]) + index // len(point) for index, name in enumerate(names)}
-        values = [_value(expression, at) for expression in expressions]
+        values = [_evaluate(expression, at) for expression in expressions]
         complete = [value for value in values if value is not None]
-        if len(complete) == len(values) and (number < 2 or all(value.is_real for value in complete)):
+        if len(complete) == len(values) and (position < 2 or all(value.is_real for value in complete)):
             found.append(tuple(complete))
     return found
 
 
-def _value(expression: Any, point: dict[str, Any]) -> Any:
-    """Evaluate an expression: exactly if it is rational, else to 50 digits; None where it has no finite value."""
+def _evaluate(expression: Any, point: dict[str, Any]) -> Any:
+    """Evaluate an expression at a point: exactly if the value is rational, else to 50 digits; None if there is no finite value."""
     try:
         exact = expression.xreplace({symbol: point[symbol.name] for symbol in expression.free_symbols}).doit()
         value = exact if exact.is_Rational else exact.evalf(_DIGITS, chop=_ZERO)
         parts = value.as_real_imag()
-    except Exception:  # SymPy raises whatever it likes
+    except Exception:  # SymPy may raise anything
         return None
     return value if all(part.is_Float or part.is_Rational for part in parts) else None
 
 
-def _close(left: Any, right: Any) -> bool:
+def _are_close(left: Any, right: Any) -> bool:
     if left.is_Rational and right.is_Rational:
         return left == right
-    return bool(abs(left - right) <= _SAME * max(abs(left), abs(right)))
+    return bool(abs(left - right) <= _TOLERANCE * max(abs(left), abs(right)))
 
 
 def same_relation(reference: tuple[str, str], answer: tuple[str, str], *, ordered: bool) -> bool:
     r"""Decide whether two equations, or two inequalities of the same direction, are equivalent.
 
-    They are if the differences of their sides have a constant ratio: not zero for equations, positive for inequalities. Equations
-    are also equivalent if the numerators of these differences have a constant ratio, or are polynomials of one variable with the
-    same roots. An equation without variables, such as `1=2`, or with equal sides is not equivalent to any other.
+    Each relation is reduced to its left side minus its right side. Two relations are equivalent if the ratio of these differences
+    is constant: nonzero for equations, positive for inequalities. Equations are also equivalent if the numerators of the
+    differences have a constant ratio, or are polynomials in one variable with the same roots. An equation without variables,
+    such as `1=2`, or with equal sides is never equivalent to another equation.
 
     Args:
         reference: the two sides of the reference.
@@ -198,25 +199,25 @@ def same_relation(reference: tuple[str, str], answer: tuple[str, str], *, ordere
     names = [{symbol.name for symbol in expression.free_symbols} for expression in (left, right)]
     if not names[0] or names[0] != names[1]:
         return False
-    if _constant_ratio(left, right, positive=ordered):
+    if _have_constant_ratio(left, right, positive=ordered):
         return True
     if ordered:
         return False
     try:
         left, right = (sympy.together(expression).as_numer_denom()[0] for expression in (left, right))
-        return _constant_ratio(left, right, positive=False) or (len(names[0]) == 1 and _same_roots(left, right))
-    except Exception:  # SymPy raises whatever it likes
+        return _have_constant_ratio(left, right, positive=False) or (len(names[0]) == 1 and _have_same_roots(left, right))
+    except Exception:  # SymPy may raise anything
         return False
 
 
-def _constant_ratio(left: Any, right: Any, *, positive: bool) -> bool:
-    values = _values((left, right))
-    if len(values) < 2 or any(_close(value, sympy.S.Zero) for pair in values for value in pair):
+def _have_constant_ratio(left: Any, right: Any, *, positive: bool) -> bool:
+    values = _evaluate_at_points((left, right))
+    if len(values) < 2 or any(_are_close(value, sympy.S.Zero) for pair in values for value in pair):
         return False
     ratios = [pair[1] / pair[0] for pair in values]
-    return all(_close(ratio, ratios[0]) for ratio in ratios) and (not positive or ratios[0].is_positive is True)
+    return all(_are_close(ratio, ratios[0]) for ratio in ratios) and (not positive or ratios[0].is_positive is True)
 
 
-def _same_roots(left: Any, right: Any) -> bool:
+def _have_same_roots(left: Any, right: Any) -> bool:
     polynomials = [sympy.Poly(expression).sqf_part().monic() for expression in (left, right)]
     return polynomials[0].degree() > 0 and polynomials[0].as_expr() == polynomials[1].as_expr()

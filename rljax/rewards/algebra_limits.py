@@ -1,4 +1,4 @@
-r"""Limits of algebra: answers that would take too long to compute are found by their text, before they can keep a worker busy."""
+r"""Limits on algebra: by its text, reject an answer that would take too long to compute, before a worker starts on it."""
 
 import re
 
@@ -30,13 +30,13 @@ def is_judgeable(text: str) -> bool:
     r"""Decide whether an answer is cheap enough to parse and simplify.
 
     Args:
-        text: an answer or a reference, as it is written.
+        text: an answer or a reference in its original notation.
 
     Returns:
         False if it is longer than 1,000 characters, its braces do not balance, its brackets are nested deeper than 15, it contains
-        `\boxed`, or it would take too long to compute because it has a number of more than 400 digits, a power of more than
-        100,000 bits, a tower of powers, a factorial of a number above 3,000 or of a factorial, or a binomial coefficient that
-        chooses more than 20,000 elements.
+        `\boxed`, or it would take too long to compute: it has a number of more than 400 digits, a power of more than 100,000 bits,
+        a tower of powers, a factorial of a number above 3,000 or of another factorial, or a binomial coefficient that chooses
+        more than 20,000 elements.
 
     Example:
         >>> [is_judgeable(text) for text in ("2^{4181}", "10^{10^{10}}", "9999999!", "(" * 20 + ")" * 20, "{5")]
@@ -57,7 +57,7 @@ def is_judgeable(text: str) -> bool:
 
 
 def _has_large_power(text: str) -> bool:
-    """Return whether a power is too large; they are estimated from the innermost outwards, and replaced with short texts."""
+    """True if a power is too large. Powers are estimated from the innermost outward, and each is replaced with a short text."""
     while _POWER.search(text):
         replaced = _POWER.sub(lambda found: _estimate(found[1], found[2].strip().lstrip("+-").strip()), text)
         if _TOO_LARGE in replaced:
@@ -67,7 +67,7 @@ def _has_large_power(text: str) -> bool:
 
 
 def _estimate(base: str | None, exponent: str) -> str:
-    """Return what replaces a power: its value if small, eight nines if large, `x` if unknown, `_TOO_LARGE` if too expensive."""
+    """Return the text that replaces a power: its value if small, else `_LARGE`, `x` if unknown, `_TOO_LARGE` if too expensive."""
     if exponent.isdecimal():
         power = int(exponent)
         bits = power * int(base).bit_length() if base else power
@@ -75,4 +75,4 @@ def _estimate(base: str | None, exponent: str) -> str:
             return _TOO_LARGE
         return "x" if base is None else str(int(base) ** power) if bits <= 24 else _LARGE
     computed = not _LETTER.search(exponent) and sum(map(len, _INTEGER.findall(exponent))) > _MOST_DIGITS
-    return _TOO_LARGE if computed else "x"  # a large number that is itself computed, such as 2^{3!\cdot 1000}
+    return _TOO_LARGE if computed else "x"  # an exponent that is itself a large computation, as in 2^{3!\cdot 1000}

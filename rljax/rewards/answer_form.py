@@ -1,6 +1,6 @@
-r"""The outer form of an answer: a list, a tuple, a set, an interval, a matrix, an equation, or none of them.
+r"""The outer form of an answer: a list, a tuple, a set, an interval, a matrix, an equation, or none of these.
 
-All functions take text in the form that `rljax.rewards.notation.plain` writes, and only cut it into pieces.
+All functions take text in the canonical form of `rljax.rewards.notation.plain`. They only split it, and compare nothing.
 """
 
 import re
@@ -41,57 +41,57 @@ class Piece(NamedTuple):
     """One interval of numbers."""
 
     low: str
-    """Its lower end."""
+    """The lower end of the interval."""
     low_closed: bool
-    """Whether the lower end belongs to it."""
+    """Whether the interval contains its lower end."""
     high: str
-    """Its upper end."""
+    """The upper end of the interval."""
     high_closed: bool
-    """Whether the upper end belongs to it."""
+    """Whether the interval contains its upper end."""
 
 
 def cut(text: str, separates: Callable[[str], bool]) -> tuple[list[str], list[str]]:
-    r"""Cut a text outside of all brackets.
+    r"""Split a text at the separators that are outside all brackets.
 
     Args:
         text: an answer.
-        separates: decides whether a token (a command, a bracket, a character) separates.
+        separates: decides whether a token (a command, a bracket or a character) is a separator.
 
     Returns:
-        The pieces, stripped, and the separators between them.
+        The parts, stripped, and the separators between them.
 
     Example:
         >>> cut("(1,2),3", lambda token: token == ",")
         (['(1,2)', '3'], [','])
     """
-    pieces, separators, depth, current = [], [], 0, []
+    parts, separators, depth, current = [], [], 0, []
     for token in _TOKEN.findall(text):
         if token in _OPENING or token.startswith(r"\begin"):
             depth += 1
         elif token in _CLOSING or token.startswith(r"\end"):
             depth -= 1
         if depth == 0 and token not in _CLOSING and separates(token):
-            pieces.append("".join(current).strip())
+            parts.append("".join(current).strip())
             separators.append(token.strip())
             current = []
         else:
             current.append(token)
-    return [*pieces, "".join(current).strip()], separators
+    return [*parts, "".join(current).strip()], separators
 
 
 def elements(text: str) -> list[str]:
-    r"""Split a list at its commas, semicolons, and the words "and" and "or".
+    r"""Split a list at its commas and semicolons, and at the words "and" and "or"; `1\pm 2` becomes two elements.
 
     Example:
         >>> elements(r"1,(2,3)\text{ and }4"), elements("x=1 or x=2"), elements("5")
         (['1', '(2,3)', '4'], ['x=1', 'x=2'], ['5'])
     """
-    pieces, _ = cut(text, lambda token: token in ",;" or _CONJUNCTION.fullmatch(token) is not None)
-    return [signed for piece in pieces if piece for signed in _both_signs(piece)]
+    parts, _ = cut(text, lambda token: token in ",;" or _CONJUNCTION.fullmatch(token) is not None)
+    return [signed for part in parts if part for signed in _expand_plus_minus(part)]
 
 
-def _both_signs(text: str) -> list[str]:
-    r"""Write `1\pm 2` as the two numbers that it stands for."""
+def _expand_plus_minus(text: str) -> list[str]:
+    r"""Expand `1\pm 2` to `1+2` and `1-2`; return any other text as the only element."""
     if len(_PLUS_MINUS.findall(text)) != 1 or r"\mp" in text:
         return [text]
     before, after = _PLUS_MINUS.split(text)
@@ -99,11 +99,11 @@ def _both_signs(text: str) -> list[str]:
 
 
 def brackets(text: str) -> tuple[str, str, str] | None:
-    r"""Remove the brackets around all of a text.
+    r"""Split a text in brackets into the brackets and their content.
 
     Returns:
-        The opening bracket, the content and the closing bracket, which may differ in kind, as in `[0,1)`; None if the bracket at
-        the start does not close at the end.
+        The opening bracket, the content and the closing bracket, which may differ in kind, as in `[0,1)`; `]0,1[` is read as
+        `(0,1)`. None if the text does not start with a bracket that is closed at its end.
 
     Example:
         >>> brackets("(1,2]"), brackets(r"\{1\}"), brackets("(1)(2)")
@@ -128,14 +128,14 @@ class Residue(NamedTuple):
     sides: tuple[str, ...]
     """The sides of the congruence; the last one is the value."""
     modulus: str | None
-    """The modulus; None if this element has none."""
+    """The modulus; None if the element states none."""
 
 
 def residues(text: str) -> list[Residue] | None:
-    r"""Read an answer with a modulus. A modulus at the end of a list belongs to all of its elements.
+    r"""Read an answer with a modulus. If only the last element of a list has a modulus, it applies to all elements.
 
     Returns:
-        Its elements; None if no element has a modulus.
+        The elements of the answer; None if no element has a modulus.
 
     Example:
         >>> residues(r"x\equiv 1,3\pmod{4}")
@@ -144,31 +144,35 @@ def residues(text: str) -> list[Residue] | None:
         ([Residue(sides=('5',), modulus='7')], None)
     """
     text = _MODULUS_IN_TEXT.sub(r"\1\\text{\2} \3\4", text)
-    found = [_residue(element) for element in elements(text)] if _MODULUS.search(text) else []
+    found = [_read_residue(element) for element in elements(text)] if _MODULUS.search(text) else []
     if all(one.modulus is None for one in found):
         return None
     shared = found[-1].modulus if all(one.modulus is None for one in found[:-1]) else None
-    return found if shared is None else [one if one.modulus else Residue(_sides(one.sides[0]), shared) for one in found]
+    return (
+        found
+        if shared is None
+        else [one if one.modulus else Residue(_split_congruence(one.sides[0]), shared) for one in found]
+    )
 
 
-def _residue(text: str) -> Residue:
+def _read_residue(text: str) -> Residue:
     value, *rest = _MODULUS.split(text, maxsplit=1)
-    if not rest or "=" in rest[0]:  # an equation of a remainder: `17\\bmod 5=2`
+    if not rest or "=" in rest[0]:  # an equation about a remainder, such as `17\bmod 5=2`
         return Residue((text,), None)
     modulus = rest[0].strip()
     while modulus.endswith(")") and modulus.count(")") > modulus.count("("):
         modulus = modulus[:-1].strip()
-    around = brackets(modulus)
-    return Residue(_sides(value), around[1] if around is not None and around[0] in "{(" else modulus)
+    bracketed = brackets(modulus)
+    return Residue(_split_congruence(value), bracketed[1] if bracketed is not None and bracketed[0] in "{(" else modulus)
 
 
-def _sides(text: str) -> tuple[str, ...]:
-    """The sides of a congruence."""
+def _split_congruence(text: str) -> tuple[str, ...]:
+    """Return the sides of a congruence."""
     return tuple(cut(text.strip(), lambda token: token.strip() in (r"\equiv", "=", "≡"))[0])
 
 
 def relation(text: str) -> tuple[list[str], list[str]]:
-    r"""Cut a text at its relation signs.
+    r"""Split a text at its relation signs, into its sides and the signs between them.
 
     Example:
         >>> relation(r"1<x\le 2"), relation("x+1")
@@ -186,9 +190,9 @@ def is_name(text: str) -> bool:
         >>> is_name("(p,q)"), is_name("V_{1}:V_{2}"), is_name("|AB|"), is_name("(p,2)")
         (True, True, True, False)
     """
-    around = brackets(text)
-    names = [text] if around is None else cut(around[1], lambda token: token == ",")[0]
-    parts = cut(names[0], lambda token: token == ":")[0] if len(names) == 1 and around is None else names
+    bracketed = brackets(text)
+    names = [text] if bracketed is None else cut(bracketed[1], lambda token: token == ",")[0]
+    parts = cut(names[0], lambda token: token == ":")[0] if len(names) == 1 and bracketed is None else names
     return all(_NAME.fullmatch(part) for part in parts)
 
 
@@ -211,12 +215,13 @@ def assignment(text: str) -> tuple[str, str] | None:
 
 
 def quantity(text: str) -> str | None:
-    r"""Return the value that an equation states for a quantity of points, vectors, sets, roots, a function, or several unknowns.
+    r"""Return the value that an equation states for a quantity built from points, vectors, sets, roots, functions or unknowns.
 
-    An equation of x or y, such as `x+y=6`, or of one unknown may itself be the answer, so it states no value; a ratio always does.
+    An equation in x or y, such as `x+y=6`, or in one unknown may itself be the answer, so it states no value, unless its left side
+    is a ratio of two names.
 
     Returns:
-        The right side: a number, or a set in braces; None for anything else.
+        The right side of the equation, if it is a number or a set in braces; None for anything else.
 
     Example:
         >>> quantity(r"|\vec{a}|=6"), quantity(r"\frac{AB}{CD}=2"), quantity("x+y=6"), quantity(r"A\cup B=\{1,2\}")
@@ -232,21 +237,21 @@ def quantity(text: str) -> str | None:
     unknowns = set(re.findall("[a-z]", _PART_OF_QUANTITY.sub("", sides[0])))
     if not _RATIO.fullmatch(sides[0]) and (len(unknowns) == 1 or unknowns & {"x", "y"}):
         return None
-    around = brackets(sides[1])
-    is_set = around is not None and around[0] == r"\{"
+    bracketed = brackets(sides[1])
+    is_set = bracketed is not None and bracketed[0] == r"\{"
     has_letter = re.search(r"[a-zA-Z\\]", sides[0]) is not None
     return sides[1] if has_letter and (is_set or _VALUE_OF_QUANTITY.fullmatch(sides[1])) else None
 
 
 def matrix(text: str) -> list[list[str]] | None:
-    r"""Read the rows of a matrix; None if the text is not one. A determinant, `vmatrix`, is not a matrix.
+    r"""Read the rows of a matrix; return None if the text is not a matrix. A determinant (`vmatrix`) is not a matrix.
 
     Example:
         >>> matrix(r"\begin{pmatrix}1&2\\3&4\end{pmatrix}")
         [['1', '2'], ['3', '4']]
     """
-    around = brackets(text)
-    found = _MATRIX.fullmatch(around[1] if around is not None and around[0] in ("(", "[") else text)
+    bracketed = brackets(text)
+    found = _MATRIX.fullmatch(bracketed[1] if bracketed is not None and bracketed[0] in ("(", "[") else text)
     if found is None:
         return None
     rows, _ = cut(found[2], lambda token: token == "\\\\")
@@ -254,7 +259,7 @@ def matrix(text: str) -> list[list[str]] | None:
 
 
 def pieces(text: str) -> list[Piece] | None:
-    r"""Read intervals: in brackets, as inequalities of one name, all real numbers with or without exceptions, and unions of them.
+    r"""Read intervals in brackets, inequalities in one name, all real numbers with at most one exception, and unions of these.
 
     Returns:
         The intervals in order; None if the text is something else.
@@ -270,28 +275,27 @@ def pieces(text: str) -> list[Piece] | None:
         parts = elements(text)
     found = []
     for part in parts:
-        intervals = _one_part(part)
+        intervals = _read_part(part)
         if intervals is None:
             return None
         found += intervals
     return found
 
 
-def _one_part(text: str) -> list[Piece] | None:
-    whole = Piece(r"-\infty", False, r"\infty", False)
+def _read_part(text: str) -> list[Piece] | None:
     if text in _REALS:
-        return [whole]
+        return [Piece(r"-\infty", False, r"\infty", False)]
     if text.startswith(tuple(rf"{reals}\setminus" for reals in _REALS)):
-        around = brackets(text.partition(r"\setminus")[2].strip())
-        left_out = elements(around[1]) if around is not None and around[0] == r"\{" else []
-        return _without(left_out[0]) if len(left_out) == 1 else None
-    around = brackets(text)
-    if around is not None and around[0] in ("(", "["):
-        ends = elements(around[1])
-        return [Piece(ends[0], around[0] == "[", ends[1], around[2] == "]")] if len(ends) == 2 else None
+        bracketed = brackets(text.partition(r"\setminus")[2].strip())
+        excluded = elements(bracketed[1]) if bracketed is not None and bracketed[0] == r"\{" else []
+        return _all_except(excluded[0]) if len(excluded) == 1 else None
+    bracketed = brackets(text)
+    if bracketed is not None and bracketed[0] in ("(", "["):
+        ends = elements(bracketed[1])
+        return [Piece(ends[0], bracketed[0] == "[", ends[1], bracketed[2] == "]")] if len(ends) == 2 else None
     sides, signs = relation(text)
     if len(sides) == 2:
-        return _half_line(sides, signs[0])
+        return _read_relation(sides, signs[0])
     if (
         len(sides) == 3
         and is_name(sides[1])
@@ -305,7 +309,7 @@ def _one_part(text: str) -> list[Piece] | None:
     return None
 
 
-def _half_line(sides: list[str], sign: str) -> list[Piece] | None:
+def _read_relation(sides: list[str], sign: str) -> list[Piece] | None:
     name, end = sides
     if not is_name(name) and is_name(end) and sign in _FLIPPED:
         name, end, sign = end, name, _FLIPPED[sign]
@@ -314,11 +318,11 @@ def _half_line(sides: list[str], sign: str) -> list[Piece] | None:
     if sign == r"\in":
         return pieces(end)
     if sign == r"\ne":
-        return _without(end)
+        return _all_except(end)
     if sign in ("<", r"\le"):
         return [Piece(r"-\infty", False, end, sign == r"\le")]
     return [Piece(end, sign == r"\ge", r"\infty", False)] if sign in (">", r"\ge") else None
 
 
-def _without(point: str) -> list[Piece]:
+def _all_except(point: str) -> list[Piece]:
     return [Piece(r"-\infty", False, point, False), Piece(point, False, r"\infty", False)]

@@ -1,4 +1,4 @@
-"""The scale of a bonus, as a number or as the text after the colon in `count_bonus:0.1`."""
+"""The scale of a bonus: a number, or the text after the colon in `count_bonus:0.1`."""
 
 import math
 
@@ -9,11 +9,11 @@ def read_scale(reward: str, scale: float | int | str) -> float:
     """Return the scale of a bonus as a number.
 
     Args:
-        reward: name of the reward, for the message.
-        scale: the scale, or its text.
+        reward: name of the reward, for the error message.
+        scale: the scale, as a number or as text.
 
     Raises:
-        InputError: it is not a positive finite number.
+        InputError: the scale is not a positive finite number.
 
     Example:
         >>> read_scale("count_bonus", "0.1")

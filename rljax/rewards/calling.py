@@ -25,32 +25,32 @@ from rljax.text import one_line
 
 Progress = Callable[[int, int], None]
 LARGEST = 1e18
-"""The largest reward: the square of a larger one does not fit into 32-bit numbers."""
+"""Largest absolute value of a reward, chosen so that squares of rewards fit into 32-bit floats."""
 
 
 class FailedJudgeError(InputError):
-    """A reward or an environment failed on too many responses. It may have been unavailable for a moment."""
+    """A reward or an environment failed on too many responses, perhaps because it was briefly unavailable."""
 
 
 class OutOfRangeError(FailedJudgeError):
-    """A reward or an environment answered, but with values that cannot be rewards; another call would not help."""
+    """A reward or an environment returned values that cannot be rewards; another call would not help."""
 
 
 class Answer(NamedTuple):
-    """The answer of one reward for N completions."""
+    """What one reward function returned for N completions."""
 
     values: Float64[np.ndarray, "N"]
     """The rewards; 0 where the function returned no verdict or failed."""
     valid: Bool[np.ndarray, "N"]
-    """Whether there is a reward."""
+    """Whether the function returned a reward."""
     failed: Int8[np.ndarray, "N"]
     """The kind of failure: 0 for none, else the position in `Failures`, counted from 1."""
     failures: Failures
     """The number of failures of each kind."""
     reason: str
-    """The reason of the first failure, in one line; empty if there is none."""
+    """The reason for the first failure, in one line; empty if there was no failure."""
     whole: bool
-    """Whether the call itself failed, and therefore every completion."""
+    """Whether the call itself failed, so that every completion failed."""
     cause: BaseException | None
     """The exception that the call raised, if it raised one."""
 
@@ -68,11 +68,11 @@ def called_name(reward: object) -> str:
 
 
 def arguments_for(reward: Callable, available: Mapping[str, object]) -> dict[str, object]:
-    """Select the arguments that the function accepts.
+    """Select the arguments that a reward function accepts.
 
     Args:
-        reward: a function; with `**kwargs` it receives everything.
-        available: arguments by name. `progress` goes only to a function that names it.
+        reward: a function; if it has `**kwargs`, it receives everything except `progress`.
+        available: arguments by name. `progress` is passed only to a function with a parameter of that name.
 
     Returns:
         The arguments to call the function with.
@@ -102,7 +102,7 @@ def arguments_for(reward: Callable, available: Mapping[str, object]) -> dict[str
 
 
 def abstain(completions: Sequence[str]) -> list[None]:
-    """Return no verdict on any completion: a reward for programs that need none.
+    """Abstain on every completion: the reward for programs that need no reward.
 
     Example:
         >>> abstain(["a", "b"])
@@ -113,24 +113,23 @@ def abstain(completions: Sequence[str]) -> list[None]:
 
 @contextmanager
 def shield(function: str) -> Generator[None]:
-    """Shield the process from user code in the body, which cannot end it or change its folder, and must not close the run's files.
+    """Protect the process from user code that runs in the body of the `with` statement.
 
-    - A change of the working folder ends with the body.
-    - `os._exit` raises SystemExit in this process, so that the run is not mistaken for a finished one; forked children end as
-    usual.
-    - The body must not close a file descriptor that it did not open.
+    - The working directory is restored after the body.
+    - `os._exit` raises SystemExit in this process, so that the run is not mistaken for a finished one; in forked children it exits.
+    - A body that closes the process's file descriptors is an error.
 
     Args:
-        function: its name, for messages.
+        function: name of the user's function, for error messages.
 
     Raises:
-        InputError: a file of the process was closed.
+        InputError: the body closed a file descriptor that it had not opened.
     """
-    ours, leave = os.getpid(), os._exit
+    process, exit_now = os.getpid(), os._exit
 
     def refuse(status: int) -> NoReturn:
-        if os.getpid() != ours:
-            leave(status)
+        if os.getpid() != process:
+            exit_now(status)
         raise SystemExit(f"os._exit({status})")
 
     opened = os.open(os.devnull, os.O_RDONLY)
@@ -139,23 +138,23 @@ def shield(function: str) -> Generator[None]:
         with chdir("."):
             yield
     finally:
-        os._exit = leave
+        os._exit = exit_now
         try:
             os.close(opened)
         except OSError as error:
             raise InputError(
-                f"the reward {function} closed file descriptors that it had not opened, and with them the files of the run; let it "
-                "close only its own files. When it is resumed, the run continues from its last checkpoint."
+                f"the reward {function} closed file descriptors that it had not opened, among them files of the run; let it close "
+                "only its own files. When resumed, the run continues from its last checkpoint."
             ) from error
 
 
 class SlowRewardError(TimeoutError):
-    """A call of a reward has taken longer than its limit."""
+    """A call to a reward exceeded its time limit."""
 
 
 @contextmanager
 def within(seconds: float | int | None) -> Generator[None]:
-    """Interrupt the body after some seconds, if it runs in the main thread of its process; None sets no limit.
+    """Interrupt the body after `seconds`; there is no limit if that is None, or outside the main thread of the process.
 
     Raises:
         SlowRewardError: the body took longer. It is raised inside the body, as soon as the body runs Python code again.
@@ -188,17 +187,17 @@ def ask(
 
     Args:
         reward: the function.
-        prompts: N prompts: texts, or lists of messages.
+        prompts: N prompts, each a text or a list of messages.
         completions: one per prompt, in the same form.
         columns: extra data by name, N entries each.
-        progress: passed to a function that names it.
-        seconds: time limit of the call, see `within`; None means no limit.
+        progress: progress callback, passed if the function has a parameter of that name.
+        seconds: time limit of the call (see `within`); None means no limit.
 
     Returns:
         What the function returned, or the exception that it raised.
 
     Raises:
-        InputError: the function cannot be called with these columns.
+        InputError: the function cannot be called with these columns, or raised an `InputError`.
 
     Example:
         >>> ask(lambda completions: [1.0], ["a"], ["b"], {}, None), ask(lambda prompts: 1 / 0, ["a"], ["b"], {}, None)
@@ -210,7 +209,7 @@ def ask(
             f"the data has a column called {' and '.join(map(repr, sorted(reserved)))}, a name that is reserved for another "
             f"argument of rewards; rename the column."
         )
-    # Copies, because the function may change its arguments.
+    # The function gets copies, because it may change its arguments.
     available: dict[str, object] = {
         name: list(values) for name, values in {"prompts": prompts, "completions": completions, **columns}.items()
     }
@@ -248,11 +247,11 @@ def wait_for(returned: Sequence[object], seconds: float | int | None = None) -> 
     if not awaitables:
         return list(returned)
 
-    async def together() -> list[object]:
-        return await asyncio.gather(*(_awaited(one, seconds) for one in awaitables), return_exceptions=True)
+    async def await_all() -> list[object]:
+        return await asyncio.gather(*(_await(one, seconds) for one in awaitables), return_exceptions=True)
 
     with shield("that is a coroutine"), ThreadPoolExecutor(max_workers=1) as pool:
-        results = iter(pool.submit(asyncio.run, together()).result())
+        results = iter(pool.submit(asyncio.run, await_all()).result())
     finished = [next(results) if inspect.isawaitable(entry) else entry for entry in returned]
     for result in finished:
         if isinstance(result, InputError):
@@ -260,7 +259,7 @@ def wait_for(returned: Sequence[object], seconds: float | int | None = None) -> 
     return finished
 
 
-async def _awaited(awaitable: Awaitable, seconds: float | int | None) -> object:
+async def _await(awaitable: Awaitable, seconds: float | int | None) -> object:
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
@@ -273,9 +272,9 @@ async def _awaited(awaitable: Awaitable, seconds: float | int | None) -> object:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the line of the user's code that raised an exception: ` at FILE:LINE`; empty if no frame is in the user's code.
+    """Return where the user's code raised an exception, as ` at FILE:LINE`; empty if no frame is in the user's code.
 
-    The line is the last one in the file in which the user's code begins, above the libraries that it calls.
+    This is the innermost frame in the file where the user's code begins, not one in a library that it calls.
     """
     libraries = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], sysconfig.get_paths()["stdlib"]))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]
@@ -292,8 +291,8 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
         count: the number of completions.
 
     Returns:
-        The answer. An exception, or a list of the wrong length, is a failure of all completions. A number that is not finite, or
-        beyond 1e18, is a failure of its completion.
+        The answer. An exception or a list of the wrong length is a failure of all completions. A number that is not finite, or
+        above 1e18 in absolute value, is a failure of its completion only.
 
     Raises:
         InputError: the value is not a list, or contains anything but numbers, None and `Failed`.
@@ -327,12 +326,16 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
     values = [_in_range(value) if isinstance(value, numbers.Real) else value for value in values]
     valid = np.array([isinstance(value, float) for value in values], bool)
     rewards = np.array([value if isinstance(value, float) else 0.0 for value in values], np.float64)
-    numbered = {kind: number for number, kind in enumerate(Failures._fields, start=1)}
-    codes = {Unfinished: UNFINISHED, Unstated: UNSTATED}
+    failure_codes = {kind: number for number, kind in enumerate(Failures._fields, start=1)}
+    wrong_answer_codes = {Unfinished: UNFINISHED, Unstated: UNSTATED}
     failed = np.array(
-        [numbered[value.kind] if isinstance(value, Failed) else codes.get(type(value), 0) for value in values], np.int8
+        [
+            failure_codes[value.kind] if isinstance(value, Failed) else wrong_answer_codes.get(type(value), 0)
+            for value in values
+        ],
+        np.int8,
     )
-    failures = Failures(*(int((failed == number).sum()) for number in numbered.values()))
+    failures = Failures(*(int((failed == number).sum()) for number in failure_codes.values()))
     reasons = [value.reason for value in values if isinstance(value, Failed)]
     return Answer(rewards, valid, failed, failures, reasons[0] if reasons else "", whole=False, cause=None)
 
@@ -350,10 +353,10 @@ def _in_range(value: numbers.Real) -> float | Failed:
 
 
 def has_failed(kinds: Int8[np.ndarray, "*N"]) -> Bool[np.ndarray, "*N"]:
-    """True where a reward failed.
+    """True where a reward failed; unfinished and unstated answers are wrong, not failures.
 
     Args:
-        kinds: for each completion 0, or the position of its kind in `Failures`, counted from 1.
+        kinds: for each completion 0, or the position of its kind of failure in `Failures`, counted from 1.
 
     Example:
         >>> has_failed(np.array([0, 1, UNFINISHED, UNSTATED], np.int8)).tolist()
@@ -368,13 +371,13 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
     Args:
         answer: the answer of the reward.
         function: the name of the function, for messages.
-        max_failure_share: the largest share of completions that may fail, from 0 to 1. Unless it is 0, one of several may
-            always fail.
-        what: what the function is, for messages.
+        max_failure_share: the largest fraction of completions that may fail, from 0 to 1. If it is above 0, one of several
+            completions may always fail.
+        what: what to call the function in messages.
 
     Raises:
-        FailedJudgeError: more completions failed.
-        OutOfRangeError: likewise, and each of them has a reward that is NaN, infinite or too large.
+        FailedJudgeError: more completions failed than may fail.
+        OutOfRangeError: the same, if the reward of each of them is NaN, infinite or too large.
 
     Example:
         >>> answer = read_answer([1.0, Failed("raised", "KeyError: 'x'")], "mine", 2)
@@ -400,7 +403,7 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
 
 
 def join_answers(answers: Sequence[Answer]) -> Answer:
-    """Join the answers of several calls of one reward into the answer of a single call for all completions.
+    """Join the answers from several calls to one reward, as if one call had judged all completions.
 
     Example:
         >>> parts = [read_answer([1.0, None], "mine", 2), read_answer([Failed("raised", "KeyError: 'x'")], "mine", 1)]
@@ -427,6 +430,6 @@ def _all_failed(count: int, failures: Failures, reason: str, cause: BaseExceptio
 
 
 def _unwrap(value: object) -> object:
-    """Turn an array, or a number of NumPy or JAX, into Python lists and numbers; return anything else unchanged."""
+    """Convert an array or number of NumPy or JAX to Python lists and numbers; return anything else unchanged."""
     convert = getattr(value, "tolist", None)
     return value if convert is None else convert()

@@ -18,12 +18,12 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"(yes|no|true|false)\b", re.IGNORECASE)
-# A letter alone, in parentheses or not, or a letter set off from the text of its choice: "B", "(B)", "B) Paris", "B: Paris".
+# A letter, alone or in parentheses, or with punctuation between it and the text of its choice: "B", "(B)", "B) Paris", "B: Paris".
 _LETTER = re.compile(r"\(([A-Z])\)(?!\w)|([A-Z])(?=[).:,;\n]|$| (?:because|since|as)\b)\)?", re.IGNORECASE)
-# What follows is a reason, or the text of the choice.
+# Matches what follows an answer if that is a reason, or the text of the choice.
 _REASON = re.compile(r"[*_\"`)]*(?:$|[.,:;!\n]| (?:because|since|as)\b)", re.IGNORECASE)
-# What follows retracts the answer, or gives another one.
-_TAKEN_BACK = re.compile(
+# Matches what follows an answer if that retracts the answer or states another one.
+_RETRACTION = re.compile(
     r"\W*(?:(?:or|and|but|nor|not|is|isn't|are|was|cannot|can't|yes|no|true|false)\b|[/&,] ?\(?[A-Z]\)?(?!\w))"
     r"|.{0,1000}?(?:\bor \(?[A-Z]\)?(?!\w)|\b(?:or|and|but)(?: \w+)? (?:yes|no|true|false)\b"
     r"|\b(?:right|correct|best|true|actual) (?:one|answer|option|choice)|\b(?:wait|actually)\b)",
@@ -39,27 +39,27 @@ def _end_of_lead(text: str) -> int:
 
 
 def read_yes_no(text: str) -> bool | None:
-    """Read an answer that is only yes or no, or true or false, with or without a reason after it.
+    """Read an answer that is only yes, no, true or false, with or without a reason after it.
 
     Args:
         text: an answer.
 
     Returns:
-        True for yes, False for no, None for anything else.
+        True for yes or true, False for no or false, None for anything else.
 
     Example:
         >>> read_yes_no("**Yes.**"), read_yes_no("false, because it rains"), read_yes_no("yes and no"), read_yes_no("Yes, but no")
         (True, False, None, None)
     """
-    bare = _bare(text)
+    bare = _strip_marks(text)
     found = _WORD.match(bare, _end_of_lead(bare))
-    if found is None or not _REASON.match(bare, found.end()) or _TAKEN_BACK.match(bare[found.end() :]):
+    if found is None or not _REASON.match(bare, found.end()) or _RETRACTION.match(bare[found.end() :]):
         return None
     return _YES_NO[found[1].casefold()]
 
 
 def read_letter(text: str) -> str | None:
-    r"""Read the letter of a choice, with or without the text of the choice, or a reason, after it.
+    r"""Read the letter of a choice, with or without the choice's text or a reason after it.
 
     Args:
         text: an answer.
@@ -73,24 +73,24 @@ def read_letter(text: str) -> str | None:
         >>> read_letter("The correct option is B"), read_letter("(B) or (A)"), read_letter("B. is wrong; it is C.")
         ('B', None, None)
     """
-    bare = _bare(text)
+    bare = _strip_marks(text)
     if found := _IS_RIGHT.fullmatch(bare, _end_of_lead(bare)):
         return found[1].upper()
     found = _LETTER.match(bare, _end_of_lead(bare))
-    if found is None or _TAKEN_BACK.match(bare[found.end() :]):
+    if found is None or _RETRACTION.match(bare[found.end() :]):
         return None
     return (found[1] or found[2]).upper()
 
 
 @reads(
-    "yes, no, true or false: what a response states as its answer, else its first word, with or without a reason after it"
+    "yes, no, true or false as the answer that a response states, else as its first word, with or without a reason after it"
 )
 @verifier
 def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
-    """Give 1 for a completion that answers yes or no as the reference does, else 0 (StrategyQA).
+    """Give 1 for a completion whose yes or no agrees with the reference, else 0 (StrategyQA).
 
     The answer is the one that the completion states (see `rljax.rewards.extract.stated_text`), or the complete response if it
-    states none. Anything but yes or no, with or without a reason, earns 0.
+    states none. An answer other than yes or no earns 0.
 
     Args:
         prompts: unused; every reward receives them.
@@ -109,10 +109,12 @@ def yes_no(prompts: Sequence[str], completions: Sequence[str], answer: Sequence,
         [1.0, 1.0, 0.0, None]
     """
     del prompts, columns
-    return _judge(read_yes_no, "yes or no", completions, answer)
+    return _score_answers(read_yes_no, "yes or no", completions, answer)
 
 
-@reads("the letter of a choice: what a response states as its answer, else its beginning, such as `B`, `(B)` or `B: Rome`")
+@reads(
+    "the letter of a choice as the answer that a response states, else at its beginning, such as `B`, `(B)` or `B: Rome`"
+)
 @verifier
 def multiple_choice(
     prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence
@@ -139,10 +141,10 @@ def multiple_choice(
         [1.0, 1.0, 0.0]
     """
     del prompts, columns
-    return _judge(read_letter, "the letter of a choice", completions, answer)
+    return _score_answers(read_letter, "the letter of a choice", completions, answer)
 
 
-def _judge(
+def _score_answers(
     read: Callable[[str], bool | str | None], expectation: str, completions: Sequence[str], answer: Sequence
 ) -> list[float | None]:
     rewards: list[float | None] = []
@@ -158,7 +160,7 @@ def _judge(
     return rewards
 
 
-def _bare(text: str) -> str:
-    """Return the end of a text without the marks around a short answer: spaces, dollar signs, asterisks, quotes, a text command."""
+def _strip_marks(text: str) -> str:
+    """Strip what may surround a short answer at the end of a text: spaces, dollar signs, asterisks, quotes, and text commands."""
     end = text[-LONGEST_READ:].strip(' \n\t*"`$')[:_LONGEST_CHOICE]
     return _IN_TEXT.sub(r"\1", end).strip(' *"`$')

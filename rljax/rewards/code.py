@@ -1,4 +1,4 @@
-"""Rewards for programs that must pass tests: lists of assertions (MBPP), `check(candidate)` (HumanEval), input and output."""
+"""Rewards for programs that must pass tests: assertions (MBPP), `check(candidate)` (HumanEval), or inputs with expected outputs."""
 
 import ast
 import functools
@@ -16,7 +16,7 @@ from rljax.rewards.sandbox import Limits, Program, Verdict, judge_all, source
 from rljax.rewards.standard_input import program_of_inputs
 
 _FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*+(?:\([^()]*\)[ \t]*+|[^\n(#]*+)(?:#[^\n]*+)?$", re.MULTILINE)
-_OF_CLASS = re.compile(r"(\w+)\(\)\.(\w+)")
+_CLASS_METHOD = re.compile(r"(\w+)\(\)\.(\w+)")
 _DEFINES_CHECK = re.compile(r"^def check\b", re.MULTILINE)
 _NUMPY = """class {name}:
     ndarray = ()
@@ -54,31 +54,31 @@ def code(
     """Give 1 for a program that passes all its tests, else 0.
 
     The program is what `rljax.rewards.code_blocks.extract_code` finds: the last block that defines what the tests use. It runs
-    in the sandbox of `rljax.rewards.sandbox`. Whatever it tries there, it passes only by returning the values that the tests
-    expect; `rljax.rewards.sandbox.driver` explains how. A program that does not finish fails.
+    in the sandbox of `rljax.rewards.sandbox`. Whatever a program tries there, it passes only by returning the values that the tests
+    expect; `rljax.rewards.sandbox.driver` explains how this is enforced. A program that does not finish fails.
 
     Args:
-        prompts: the tasks, as text or chats; those of HumanEval are the beginning of the program.
+        prompts: the tasks, as text or chats. A prompt of HumanEval is the beginning of the program.
         completions: the responses, one per prompt.
         tests: for each prompt a list of assertions, like MBPP's `test_list`.
         setup: for each prompt the statements that run before the assertions, like MBPP's `test_setup_code`.
-        test: for each prompt the source of a function `check(candidate)`, as in HumanEval; or a script of assertions, as in MBPP+,
-            of functions `test_...` without parameters, or of cases of `unittest`.
+        test: for each prompt the source of a function `check(candidate)`, as in HumanEval; or a script of assertions (as in
+            MBPP+), of functions `test_...` without parameters, or of `unittest` cases.
         entry_point: for each prompt the name of the function under test, or `Class().method`; required with `check(candidate)`.
-        stdin: for each prompt what a program reads, one text per test, as in CodeContests. The program is then the
-            last block; `rljax.rewards.standard_input.program_of_inputs` explains how it runs and what passes.
-        stdout: for each prompt what it has to print, one text per test; required with `stdin`.
-        header: for each prompt the beginning of the program, if the prompt may be worded differently.
+        stdin: for each prompt the inputs of the program, one text per test, as in CodeContests. The program is then what
+            `rljax.rewards.code_blocks.last_code` finds; `rljax.rewards.standard_input.program_of_inputs` explains how it is judged.
+        stdout: for each prompt the outputs that the program has to print, one text per test; required with `stdin`.
+        header: for each prompt the beginning of the program, used instead of the prompt, which may be worded differently.
         limits: the resources that each program may use; set them with `functools.partial`.
-        workers: how many programs run at a time; None runs one per core.
-        progress: called with the number of programs judged and the number of all programs with tests; or None.
+        workers: the number of programs that run at the same time; None means one per core.
+        progress: called with the number of programs judged so far and the number of programs with tests; or None.
 
     Returns:
         1.0 or 0.0 for each completion; None if there are no tests or they cannot run on this machine (the log gives the reason).
 
     Raises:
-        InputError: a `test` has no `entry_point`, `stdin` and `stdout` have different numbers of texts, a row has both these and
-            other tests, tests are not text, or the platform cannot confine programs.
+        InputError: a `test` has no `entry_point`, `stdin` and `stdout` have different numbers of texts, a row has other tests in
+            addition to `stdin`, tests are not text, or the platform cannot confine programs.
 
     Example:
         >>> right = "Here it is: ```python\\ndef double(x):\\n    return x + x\\n```".replace(" ```", chr(10) + "```")
@@ -86,7 +86,7 @@ def code(
         [1.0, 0.0, None]
     """
     del columns
-    verdicts = _verdicts(
+    verdicts = _judge_programs(
         prompts, completions, (tests, setup, test, entry_point, stdin, stdout, header), limits, workers, progress
     )
     return [None if verdict is None else float(all(share == 1.0 for share in verdict.shares)) for verdict in verdicts]
@@ -111,11 +111,11 @@ def code_fraction(
     progress: Callable[[int, int], None] | None = None,
     **columns: Sequence,
 ) -> list[float | None]:
-    """Give the share of the tests that a program passes.
+    """Give the fraction of the tests that a program passes.
 
-    Each entry of `tests` counts once. In a `check` each assertion of its source counts once: it passes if it was reached and never
-    failed, however often it ran. So the program cannot change the number of tests. A `check` that runs to its end without a failure
-    passes completely; one that raises outside its assertions fails completely.
+    Each entry of `tests` is one test. In a `check`, each assertion in the source is one test, which passes if it was reached and
+    never failed, however often it ran. The program can therefore not change the number of tests. A `check` that runs to its end
+    without a failure passes completely; a `check` that raises outside its assertions fails completely.
 
     Args:
         prompts: as for `code`.
@@ -124,7 +124,7 @@ def code_fraction(
         setup: as for `code`.
         test: as for `code`.
         entry_point: as for `code`.
-        stdin: as for `code`; each test counts once.
+        stdin: as for `code`; each text is one test.
         stdout: as for `code`.
         header: as for `code`.
         limits: as for `code`.
@@ -135,20 +135,20 @@ def code_fraction(
         A number between 0 and 1 for each completion; None where `code` returns None.
 
     Raises:
-        InputError: for the reasons `code` gives.
+        InputError: in the same cases as for `code`.
 
     Example:
         >>> code_fraction(["?"], ["def f(x): return x"], tests=[["assert f(1) == 1", "assert f(2) == 4"]])
         [0.5]
     """
     del columns
-    verdicts = _verdicts(
+    verdicts = _judge_programs(
         prompts, completions, (tests, setup, test, entry_point, stdin, stdout, header), limits, workers, progress
     )
     return [None if verdict is None else sum(verdict.shares) / len(verdict.shares) for verdict in verdicts]
 
 
-def _verdicts(
+def _judge_programs(
     prompts: Sequence[object],
     completions: Sequence[str],
     columns: tuple[Sequence | None, ...],
@@ -195,16 +195,16 @@ def program_of(
         setup: the statements that run before the assertions.
         test: the source of a function `check(candidate)`.
         entry_point: the name of the function under test.
-        stdin: what the program reads, for each test.
-        stdout: what it has to print, for each test.
-        header: beginning of the program, instead of the prompt.
-        row: the position of the row, for errors.
+        stdin: for each test, what the program reads.
+        stdout: for each test, what the program has to print.
+        header: the beginning of the program, used instead of the prompt.
+        row: the position of the row, for error messages.
 
     Returns:
         The program; None if there are no tests.
 
     Raises:
-        InputError: there is a `test` without `entry_point`, `stdin` does not fit `stdout`, there are other tests in addition, or a
+        InputError: `test` has no `entry_point`, `stdin` and `stdout` differ in length, there are tests in addition to `stdin`, or a
             value is not text.
 
     Example:
@@ -227,7 +227,7 @@ def program_of(
     for name, text in texts.items():
         if not isinstance(text, str | None) or (text is None and name.endswith("]")):
             raise InputError(f"row {row}: the column {name} contains {type(text).__name__}, not text; fix the data.")
-    check, entry = "" if test is None else _without_numpy(test), "" if entry_point is None else entry_point
+    check, entry = "" if test is None else _replace_numpy(test), "" if entry_point is None else entry_point
     if inputs or outputs:
         if len(inputs) != len(outputs) or assertions or check:
             raise InputError(
@@ -236,7 +236,7 @@ def program_of(
             )
         return program_of_inputs(last_code(completion), inputs, outputs)
     if check and not _DEFINES_CHECK.search(check):  # a script of assertions, as in MBPP+, or of test functions
-        assertions, check = (*assertions, *_scripts(check, alone=not assertions)), ""
+        assertions, check = (*assertions, *_script_as_tests(check, alone=not assertions)), ""
     if not (assertions or check):
         return None
     if check and not entry:
@@ -245,29 +245,33 @@ def program_of(
     program = extract_code(completion, [name] if entry else _tested_names(assertions))
     if method:
         program, entry = f"{program}\n\n{method} = {entry}\n", method
-    begun = prompt if header is None else header
-    combined = _combine(begun, program, entry) if isinstance(begun, str) and entry and _begins(begun, entry) else None
+    beginning = prompt if header is None else header
+    combined = (
+        _combine(beginning, program, entry)
+        if isinstance(beginning, str) and entry and _is_program_start(beginning, entry)
+        else None
+    )
     return Program(
         code=program if combined is None else combined,
         tests=assertions,
         setup="" if setup is None else setup,
         check=check,
         entry_point=entry,
-        prompt="" if combined is None else str(begun),
+        prompt="" if combined is None else str(beginning),
     )
 
 
 def _name_of(entry: str, row: int) -> tuple[str, str]:
     """Return the name that a program must define for an entry point, and the method if it is `Class().method`."""
-    found = _OF_CLASS.fullmatch(entry)
+    found = _CLASS_METHOD.fullmatch(entry)
     if entry and not entry.isidentifier() and found is None:
         raise InputError(f"row {row} has entry_point {entry[:80]!r}; it must be the name of a function, or Class().method.")
     return (entry, "") if found is None else (found[1], found[2])
 
 
 @functools.lru_cache(maxsize=4096)
-def _scripts(test: str, *, alone: bool) -> tuple[str, ...]:
-    """Return a script of tests as a test; nothing, with a warning, if it needs a package and there are other tests."""
+def _script_as_tests(test: str, *, alone: bool) -> tuple[str, ...]:
+    """Return a test script as a single test. If it needs a package and there are other tests, warn and return no test."""
     try:
         needed = [ast.unparse(node) for node in source.imports([ast.parse(test)]) if not _is_standard(node)]
     except (SyntaxError, ValueError, RecursionError):
@@ -279,8 +283,8 @@ def _scripts(test: str, *, alone: bool) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _without_numpy(test: str) -> str:
-    """Replace a test's `import numpy` by `_NUMPY`, if `_NUMPY` has everything that the test uses."""
+def _replace_numpy(test: str) -> str:
+    """Replace a test's `import numpy` with `_NUMPY`, if `_NUMPY` has everything that the test uses."""
     try:
         tree = ast.parse(test) if "numpy" in test else ast.Module([], [])
     except (SyntaxError, ValueError, RecursionError):
@@ -290,15 +294,15 @@ def _without_numpy(test: str) -> str:
         if not (isinstance(node, ast.Import) and [alias.name for alias in node.names] == ["numpy"]):
             continue
         name = node.names[0].asname or "numpy"
-        used = {attribute.attr for attribute in ast.walk(tree) if _is_of(attribute, name)}
+        used = {attribute.attr for attribute in ast.walk(tree) if _is_attribute_of(attribute, name)}
         bare = sum(isinstance(other, ast.Name) and other.id == name for other in ast.walk(tree))
         is_alone = lines[node.lineno - 1].partition("#")[0].strip() == ast.unparse(node)
-        if is_alone and bare == sum(_is_of(other, name) for other in ast.walk(tree)) and used <= _NUMPY_NAMES:
+        if is_alone and bare == sum(_is_attribute_of(other, name) for other in ast.walk(tree)) and used <= _NUMPY_NAMES:
             lines[node.lineno - 1] = _NUMPY.format(name=name)
     return "\n".join(lines)
 
 
-def _is_of(node: ast.AST, name: str) -> TypeGuard[ast.Attribute]:
+def _is_attribute_of(node: ast.AST, name: str) -> TypeGuard[ast.Attribute]:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
 
 
@@ -314,7 +318,7 @@ def _texts(values: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _tested_names(tests: Sequence[str]) -> list[str]:
-    """Find the names that the tests use and do not define, so that the program must."""
+    """Find the names that the tests use but do not define; the program must define them."""
     try:
         trees = [ast.parse(test) for test in tests]
     except (SyntaxError, ValueError, RecursionError):
@@ -322,8 +326,8 @@ def _tested_names(tests: Sequence[str]) -> list[str]:
     return sorted((source.loaded_names(trees) - source.bound_names(trees)) | source.builtin_under_test(trees))
 
 
-def _begins(prompt: str, entry_point: str) -> bool:
-    """Decide whether a prompt is the beginning of a program, and not a description of one."""
+def _is_program_start(prompt: str, entry_point: str) -> bool:
+    """Decide whether a prompt is the beginning of a program, not a description of it."""
     if not defines(prompt, [entry_point]):
         return False
     try:
@@ -334,9 +338,10 @@ def _begins(prompt: str, entry_point: str) -> bool:
 
 
 def _combine(prompt: str, program: str, entry_point: str) -> str:
-    """Append a program to the prompt that begins it. If it defines the function again, the prompt supplies imports and helpers.
+    """Append a program to the prompt that begins it, with the program's `__future__` imports first, as Python requires.
 
-    What it imports from `__future__` must come first. If it is only the function's body, it is indented, unless it already is.
+    A program that defines the function again needs only the prompt's imports and helpers. A program that is only the function's
+    body is indented unless it already is.
     """
     future = "".join(f"{found.group()}\n" for found in _FUTURE.finditer(program))
     rest = _FUTURE.sub("", program)
@@ -346,7 +351,7 @@ def _combine(prompt: str, program: str, entry_point: str) -> str:
 
 
 def _indent(body: str) -> str:
-    """Indent the body of a function, or only its first line if that alone has lost its indentation."""
+    """Indent the body of a function, or only its first line if no other line has lost its indentation."""
     lines = body.split("\n")
     written = [line for line in lines if line.strip()]
     if not written or written[0][0] in " \t":

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 LONGEST_RESPONSE = 200_000
-"""Number of characters of a response that are read, counted from its end."""
+"""Only this many characters at the end of a response are read."""
 
 _PYTHON = re.compile(r"[\[({<#\"'`* ]*\.?(?:ipython|python|py)(?:[0-9.-]*|_?code)(?=$|[\s,;:={}\])>\"'`*])", re.IGNORECASE)
 _STATEMENT = re.compile(
@@ -14,9 +14,9 @@ _STATEMENT = re.compile(
     r"|[^\W\d][\w.]*(?:\[[^\]]*\])?(?:,[ \t]*[\w.]+)*[ \t]*(?:[-+*/%|&^]|//|\*\*)?=(?!=)|[^\W\d][\w.]*\(.*[)(,\[{][ \t]*(?:#.*)?$"
 )
 _ATTRIBUTE = re.compile(r"[\w-]+=|#")
-"""Start of an attribute after the language of a fence, such as `title="a.py"`, or of a comment."""
+"""Start of an attribute, such as `title="a.py"`, or of a comment after a fence's language."""
 _LONGEST_START = 200
-"""Number of characters of a line that are read to decide whether it is prose."""
+"""Only this many characters of a line are read to decide whether it is prose."""
 _FENCE = re.compile(r"(```+|~~~+)(.*)")
 _DEFINITION = re.compile(
     r"^(?:async[ \t]+)?(?:def|class)[ \t]+([^\W\d]\w*)|^([^\W\d]\w*)[ \t]*(?::[^=\n]*)?=(?!=)", re.MULTILINE
@@ -26,7 +26,7 @@ _PRINTS = re.compile(r"^[^\n#'\"]*\b(?:print|write|writelines)[ \t]*\(", re.MULT
 _RETURNS = re.compile(r"^[ \t]*(?:return|yield)\b", re.MULTILINE)
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 _LANGUAGE_LINE = re.compile(r"\A\s*(?:python|py)[0-9.]*[ \t]*\n", re.IGNORECASE)
-_CODE_INDENT = 4  # a fence that is indented by this much more than the block is part of the block
+_CODE_INDENT = 4  # a fence that is indented by this many columns more than the block is part of the block's content
 
 
 class Fence(NamedTuple):
@@ -35,34 +35,34 @@ class Fence(NamedTuple):
     start: int
     """Position of the first character of the line."""
     end: int
-    """Position after the last character of the line, before its line end."""
+    """Position of the newline at the end of the line."""
     indent: int
     """Number of columns before the fence."""
     mark: str
-    """Its backticks or tildes."""
+    """The backticks or tildes of the fence."""
     language: str
-    """Rest of the line after the mark; empty if it is a tag, such as `</answer>` or a model's end token."""
+    """Rest of the line after the mark; empty if the rest is a tag, such as `</answer>` or a model's end token."""
 
 
 class Block(NamedTuple):
     """A fenced block of a response."""
 
     start: int
-    """Position of the first character of its first fence."""
+    """Position of the line with the opening fence."""
     end: int
-    """Position after the last character of its last fence, or of the block if that is missing."""
+    """Position after the closing fence, or after the content if there is none."""
     language: str
-    """Rest of the line after the first fence."""
+    """Rest of the line after the opening fence, or a language named on the first line of the block."""
     content: str
-    """Its lines, without the indentation of the fence."""
+    """The lines of the block, without the indentation of the opening fence."""
     closed: bool = True
     """Whether a fence closes it."""
 
 
 def fences(text: str) -> Iterator[Fence]:
-    r"""Find the lines of a text that can be fences: at least three backticks or tildes, and after backticks no other backtick.
+    r"""Find the lines that can be fences: three or more tildes, or three or more backticks that no other backtick follows.
 
-    Each character is read a fixed number of times, so the time is proportional to the length.
+    Each character is read a fixed number of times, so the running time is proportional to the text's length.
 
     Args:
         text: Markdown.
@@ -89,8 +89,8 @@ def fences(text: str) -> Iterator[Fence]:
 def blocks(text: str) -> list[Block]:
     r"""Find the fenced blocks of a text.
 
-    A block ends at a fence without a language, of the same kind and at least as long, that is not indented four columns more than
-    the block. It also ends where a block marked as Python begins, and at the end of the text.
+    A block ends at a fence without a language that has the same character as the opening fence, is at least as long, and is not
+    indented by four columns more. It also ends where a Python block begins that it cannot enclose, and at the end of the text.
 
     Args:
         text: Markdown.
@@ -110,13 +110,13 @@ def blocks(text: str) -> list[Block]:
         elif fence.indent >= opening.indent + _CODE_INDENT:
             continue
         elif not fence.language and fence.mark.startswith(opening.mark):
-            found.append(_block(text, opening, fence.start - 1, fence.end))
+            found.append(_read_block(text, opening, fence.start - 1, fence.end))
             opening = None
         elif _is_python(fence.language) and not _encloses(opening, fence):
-            found.append(_block(text, opening, fence.start - 1, fence.start)._replace(closed=False))
+            found.append(_read_block(text, opening, fence.start - 1, fence.start)._replace(closed=False))
             opening = fence
     if opening is not None:
-        found.append(_block(text, opening, len(text), len(text))._replace(closed=False))
+        found.append(_read_block(text, opening, len(text), len(text))._replace(closed=False))
     return found
 
 
@@ -124,22 +124,22 @@ def extract_code(completion: str, names: Collection[str] = ()) -> str:
     """Find the program in a response.
 
     A response often has several blocks: a first try, the program, its output, an example of its use. If there is a program in
-    `<answer>...</answer>`, or after `<think>...</think>`, only that part is searched. The program is the first of
-    these that exists:
+    `<answer>...</answer>`, or after `<think>...</think>`, only that part is searched. The unfenced start is the text before a first
+    fence without a language, which may close a block that the prompt opened. The program is the first of these that exists:
 
     1. the last block marked as Python that defines one of the names,
-    2. the last block without a language that defines one of them,
-    3. what is outside the blocks, if it defines one of them: up to the fence that closes it, or the full response,
-    4. the last block marked as Python,
-    5. the last block without a language,
-    6. the full response, or what comes before a lone fence that closes it.
+    2. the last block without a language that defines one of the names,
+    3. the unfenced start, if it defines one of the names,
+    4. the full response, if the text outside its blocks defines one of the names,
+    5. the unfenced start, if it looks like the body of a function,
+    6. the last block marked as Python, else the last block without a language, else the unfenced start, else the full response.
 
     Args:
         completion: a response. Only its last 200,000 characters are read.
-        names: the program should define at least one of these; without names, any function or class counts.
+        names: the program should define at least one of these names; if there are none, any function or class counts.
 
     Returns:
-        The program. If the fence of a block is indented, its lines lose as much indentation.
+        The program. The lines of a block lose as much indentation as its fence has.
 
     Example:
         >>> extract_code(chr(10).join(["```python", "def f(x): return x", "```", "For example", "```python", "f(3)", "```"]))
@@ -151,18 +151,18 @@ def extract_code(completion: str, names: Collection[str] = ()) -> str:
         >>> extract_code(chr(10).join(["def f(x):", "    return x", "```", "This is right."]))
         'def f(x):\\n    return x\\n'
     """
-    text = _after_thought(completion[-LONGEST_RESPONSE:], lambda text: defines(text, names))
+    text = _answer_part(completion[-LONGEST_RESPONSE:], lambda text: defines(text, names))
     found = blocks(text)
-    for contents in _of_python(found):
+    for contents in _contents_by_language(found):
         defining = [content for content in contents if defines(content, names)]
         if defining:
-            return _without_end(defining[-1])
-    closed = _closed_program(text)
-    if defines(closed, names):
-        return closed
+            return _without_trailing_fence(defining[-1])
+    unfenced = _unfenced_start(text)
+    if defines(unfenced, names):
+        return unfenced
     edges = [0, *(edge for block in found for edge in (block.start, block.end)), len(text)]
-    outside = "\n".join(text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
-    return _without_end(text) if defines(outside, names) else _last_block(text)
+    outside = "\n".join(text[left:right] for left, right in zip(edges[::2], edges[1::2], strict=True))
+    return _without_trailing_fence(text) if defines(outside, names) else _last_block(text)
 
 
 def last_code(completion: str) -> str:
@@ -172,8 +172,8 @@ def last_code(completion: str) -> str:
         completion: a response. Only its last 200,000 characters are read.
 
     Returns:
-        The last block marked as Python that prints, else what prints before a fence that closes it, else the last block marked as
-        Python, else the last one without a language, else the full response.
+        The last block marked as Python that prints, else the unfenced start of the response (see `extract_code`) if that prints,
+        else what steps 5 and 6 of `extract_code` find.
 
     Example:
         >>> last_code(chr(10).join(["```python", "def f(): ...", "```", "better:", "```py", "print(input())", "```", "Done."]))
@@ -181,11 +181,11 @@ def last_code(completion: str) -> str:
         >>> last_code(chr(10).join(["print(input())", "```", "It prints", "```", "2", "```"]))
         'print(input())\\n'
     """
-    text = _after_thought(completion[-LONGEST_RESPONSE:], prints)
-    closed = _closed_program(text)
-    rest = text[text.index(closed) + len(closed) :].partition("\n")[2] if prints(closed) else text
-    printing = [content for content in _of_python(blocks(rest))[0] if prints(content)]
-    return _without_end(printing[-1]) if printing else closed if prints(closed) else _last_block(text)
+    text = _answer_part(completion[-LONGEST_RESPONSE:], prints)
+    unfenced = _unfenced_start(text)
+    rest = text[text.index(unfenced) + len(unfenced) :].partition("\n")[2] if prints(unfenced) else text
+    printing = [content for content in _contents_by_language(blocks(rest))[0] if prints(content)]
+    return _without_trailing_fence(printing[-1]) if printing else unfenced if prints(unfenced) else _last_block(text)
 
 
 def prints(text: str) -> bool:
@@ -199,26 +199,24 @@ def prints(text: str) -> bool:
 
 
 def _last_block(text: str) -> str:
-    python, bare = _of_python(blocks(text))
-    closed = _closed_program(text)
-    if closed[:1].isspace() or _RETURNS.search(closed):  # the body of a function that the prompt has begun
-        return closed
-    return _without_end([text, *([closed] if closed.strip() else []), *bare[-1:], *python[-1:]][-1])
+    python, bare = _contents_by_language(blocks(text))
+    unfenced = _unfenced_start(text)
+    if unfenced[:1].isspace() or _RETURNS.search(unfenced):  # the body of a function that the prompt has begun
+        return unfenced
+    return _without_trailing_fence([text, *([unfenced] if unfenced.strip() else []), *bare[-1:], *python[-1:]][-1])
 
 
-def _after_thought(text: str, is_program: Callable[[str], bool]) -> str:
-    """Return what a response states as its answer: the text in the last answer tags, else the text after the reasoning at its
-    start. If that cannot contain a program, it is the full text.
-    """
+def _answer_part(text: str, is_program: Callable[[str], bool]) -> str:
+    """Return the text in the last answer tags, else the text after the reasoning; the full text if neither can hold a program."""
     thought = _THOUGHT.match(text)
     rest = "" if thought is None else text[thought.end() :]
     _, opened, answer = (rest or text).rpartition("</answer>")[0].rpartition("<answer>")
     candidates = [answer if opened else "", rest]
-    return next((each for each in candidates if each and (is_program(each) or blocks(each))), text)
+    return next((part for part in candidates if part and (is_program(part) or blocks(part))), text)
 
 
-def _closed_program(text: str) -> str:
-    """Return the text before the first fence, if that fence closes a block that the prompt has opened; otherwise an empty string.
+def _unfenced_start(text: str) -> str:
+    """Return the text before the first fence, if that fence may close a block that the prompt opened; else an empty string.
 
     A fence inside a triple-quoted string is part of the program.
     """
@@ -240,34 +238,34 @@ def _closed_program(text: str) -> str:
 
 
 def _without_prose(program: str) -> str:
-    """Drop the lines before the first one that can begin a program; drop none if the first line is indented or no line can."""
+    """Drop the lines before the first that can begin a program, unless the first line is indented or no line can begin one."""
     lines = program.split("\n")
     first = next((line for line in lines if line.strip()), " ")
     if first[0].isspace():
         return program
-    starts = (place for place, line in enumerate(lines) if _STATEMENT.match(line[:_LONGEST_START]))
+    starts = (index for index, line in enumerate(lines) if _STATEMENT.match(line[:_LONGEST_START]))
     return "\n".join(lines[next(starts, 0) :])
 
 
-def _without_end(program: str) -> str:
-    """Drop a fence at the end of the last line of a program, which in Python can only be a mistake."""
+def _without_trailing_fence(program: str) -> str:
+    """Drop backticks at the end of a program's last line: Python has no use for them, so they are a misplaced fence."""
     bare = program.rstrip()
     last = bare.rpartition("\n")[2].lstrip()
     return bare.rstrip("`") if last.endswith("```") and not last.startswith("`") else program
 
 
-def _of_python(found: list[Block]) -> tuple[list[str], list[str]]:
+def _contents_by_language(found: list[Block]) -> tuple[list[str], list[str]]:
     """Return the contents of the blocks marked as Python, and of the nonblank blocks without a language."""
     python = [block.content for block in found if _is_python(block.language)]
     return python, [block.content for block in found if not block.language and block.content.strip()]
 
 
 def defines(text: str, names: Collection[str]) -> bool:
-    """Search a text for a definition, without parsing it: what a model wrote is not safe to parse in this process.
+    """Search a text for a definition, without parsing it, because a model's text is not safe to parse in this process.
 
     Args:
         text: a program.
-        names: the names in question; if there are none, any function or class counts.
+        names: the names to search for; if there are none, any function or class counts.
 
     Returns:
         Whether a line without indentation defines one of the names, as a function, a class or a variable.
@@ -285,11 +283,11 @@ def _is_python(language: str) -> bool:
 
 
 def _encloses(opening: Fence, fence: Fence) -> bool:
-    """True if the open block can contain the other fence, since its own is longer or of the other kind."""
+    """True if the block that `opening` begins can contain `fence`: the opening fence is longer or has the other character."""
     return opening.mark[0] != fence.mark[0] or len(opening.mark) > len(fence.mark)
 
 
-def _block(text: str, opening: Fence, end: int, after: int) -> Block:
+def _read_block(text: str, opening: Fence, end: int, after: int) -> Block:
     lines = text[opening.end + 1 : max(end, opening.end + 1)].split("\n")
     content = "\n".join(_without_indent(line, opening.indent) for line in lines) if opening.indent else "\n".join(lines)
     marked, language = _LANGUAGE_LINE.match(content), opening.language
@@ -303,6 +301,6 @@ def _block(text: str, opening: Fence, end: int, after: int) -> Block:
 
 
 def _without_indent(line: str, columns: int) -> str:
-    """Remove up to this many columns of white space."""
+    """Remove up to `columns` columns of white space at the start of a line."""
     expanded = line.expandtabs(4) if "\t" in line[:columns] else line
     return expanded[min(columns, len(expanded) - len(expanded.lstrip(" "))) :]

@@ -1,4 +1,4 @@
-"""Rewards made of other rewards. Each part is computed, weighted and logged under its own name."""
+"""Rewards built from other rewards. Each part is computed, weighted and logged under its own name."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,18 +8,18 @@ from rljax.rewards.protocol import Weighted
 
 
 def weighted(rewards: Mapping[str, Callable | str], weights: Mapping[str, float | int]) -> Weighted:
-    """Sum rewards with weights. With one reward per objective this is multi-objective reinforcement learning.
+    """Combine rewards into a weighted sum. With one reward per objective, this is multi-objective reinforcement learning.
 
     ::
 
         R = Σ_i λ_i R_i
 
     Args:
-        rewards: R_i by a name of your choice: functions, or their names as `rljax.rewards.resolve` reads them.
-        weights: λ_i by the same names, of either sign.
+        rewards: R_i by names of your choice, each a function or a name that `rljax.rewards.resolve` accepts.
+        weights: λ_i by the same names, positive or negative.
 
     Returns:
-        One reward, whose parts `rljax.rewards.protocol.judge` reports separately.
+        One reward, whose parts `rljax.rewards.protocol.judge` reports separately. A part that abstains contributes nothing.
 
     Raises:
         InputError: there is no reward, the weights do not match, or a reward is not found.
@@ -31,7 +31,7 @@ def weighted(rewards: Mapping[str, Callable | str], weights: Mapping[str, float 
 
     Source:
         Rule-based reward of DeepSeek-R1, arXiv:2501.12948, Section 2.2.2 (answer plus format); Eq. 63 of the design document,
-        `rljax.ops.unpublished.mixture.multi_objective`. A part that abstains on a completion contributes nothing.
+        `rljax.ops.unpublished.mixture.multi_objective`.
     """
     return Weighted({name: resolve(reward) for name, reward in rewards.items()}, dict(weights))
 
@@ -52,8 +52,8 @@ def reasoning(
 
     Args:
         correctness: a reward, or its name; for example "math".
-        step_quality: a reward, or its name; the source does not define how to measure it.
-        length_penalty: a reward that grows with the length; for example `rljax.rewards.length.length_penalty`.
+        step_quality: a reward, or its name; the source does not define how to measure step quality.
+        length_penalty: a reward that grows with the response's length; for example `rljax.rewards.length.length_penalty`.
         step_weight: weight of the step quality.
         length_weight: weight of the penalty, which is subtracted.
 
@@ -82,7 +82,7 @@ def constitutional(
     *,
     judge: Callable | None = None,
 ) -> Weighted:
-    """Add to a reward how well a response follows each of several principles.
+    """Add to a reward scores for how well a response follows each of several principles.
 
     ::
 
@@ -90,13 +90,13 @@ def constitutional(
 
     Args:
         base: R_base, a reward or its name.
-        principles: s_i by name: a rule, which is an ordinary reward function; or a sentence, by which `judge` scores.
-        weights: w_i by the same names, of either sign.
-        judge: a judging model, called as `judge(prompts=..., completions=..., principle=...)`. It returns a list of numbers and
-            may be a coroutine function. None if every principle is a rule.
+        principles: s_i by name: either a rule, which is an ordinary reward function, or a sentence, which is passed to `judge`.
+        weights: w_i by the same names, positive or negative.
+        judge: a function that asks a model, called as `judge(prompts=..., completions=..., principle=...)`. It returns a list of
+            numbers and may be a coroutine function. It may be None if every principle is a rule.
 
     Returns:
-        One reward with the parts `base` and the principles.
+        One reward with the part `base` and one part per principle.
 
     Raises:
         InputError: there is no principle, one is called "base", a sentence has no judge, or the weights do not match.
@@ -113,18 +113,18 @@ def constitutional(
     """
     if not principles or "base" in principles:
         raise InputError(f"the principles are {sorted(principles)}; give at least one, and do not use the name 'base'.")
-    scored = {name: _by_judge(judge, name, p) if isinstance(p, str) else p for name, p in principles.items()}
-    return weighted({"base": base, **scored}, {"base": 1.0, **weights})
+    parts = {name: _make_judged_reward(judge, name, p) if isinstance(p, str) else p for name, p in principles.items()}
+    return weighted({"base": base, **parts}, {"base": 1.0, **weights})
 
 
-def _by_judge(judge: Callable | None, name: str, principle: str) -> Callable:
+def _make_judged_reward(judge: Callable | None, name: str, principle: str) -> Callable:
     if judge is None:
         raise InputError(
             f"the principle {name!r} is a sentence ({principle!r}); pass a `judge` that scores by it, or use a rule instead."
         )
 
-    def scored(prompts: Sequence[str], completions: Sequence[str]) -> object:
+    def score(prompts: Sequence[str], completions: Sequence[str]) -> object:
         return judge(prompts=prompts, completions=completions, principle=principle)
 
-    scored.__qualname__ = f"constitutional({name})"
-    return scored
+    score.__qualname__ = f"constitutional({name})"
+    return score

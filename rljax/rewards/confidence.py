@@ -1,4 +1,4 @@
-"""Calibration: a response states how sure it is, and the reward is highest if the confidence is calibrated."""
+"""A calibration reward: responses state a confidence, and the expected reward is highest if the confidence is calibrated."""
 
 import re
 from collections import deque
@@ -23,8 +23,8 @@ _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
 def stated_confidence(text: str) -> float | None:
     """Read the confidence that a response states: the last `confidence: 0.8` or `<confidence>0.8</confidence>` in it.
 
-    Asterisks, underscores and backticks of Markdown may surround the word and the number. A number that continues, such as
-    `1e-3`, `0,8` or `0.8/1`, states no confidence.
+    Markdown's asterisks, underscores and backticks may surround the word and the number. A number with something attached to it, as
+    in `1e-3`, `0,8` or `0.8/1`, states no confidence.
 
     Args:
         text: a response.
@@ -51,7 +51,7 @@ def stated_confidence(text: str) -> float | None:
 
 
 def without_confidence(text: str) -> str:
-    """Remove every statement of a confidence, with the comma or semicolon before it, so that a verifier reads only the answer.
+    """Remove every stated confidence and the comma or semicolon before it, so that a verifier reads only the answer.
 
     Example:
         >>> without_confidence("7+5=12;#12, confidence: 0.8")
@@ -67,13 +67,13 @@ def brier(verifier: Callable) -> Weighted:
 
         R = c - (q - c)²        c = 1 for a right answer, else 0
 
-    For an answer that is right with probability p, the expected reward is highest at q = p, where it is p², so a more probable
-    answer is still worth more. A response that states no confidence gets the worst Brier score, 1, whether its answer is right or
-    wrong: leaving it out is never better than stating one.
+    For an answer that is right with probability p, the expected reward is highest at a stated confidence q = p, where it is p², so
+    an answer that is more likely to be right still earns more. A response that states no confidence gets the worst Brier score, 1,
+    whether its answer is right or wrong, so that omitting the confidence is never better than stating it.
 
     Args:
-        verifier: decides c; it reads the response without the statement of the confidence, as text. It is called once for each of
-            the two parts, and may be a coroutine function.
+        verifier: the reward that decides c. It receives the responses as text, without the stated confidence. It is called twice,
+            once per part, and may be a coroutine function.
 
     Returns:
         One reward with two parts: the verifier under its own name, and `brier_score`, (q - c)², with the weight -1. Their means in
@@ -90,8 +90,8 @@ def brier(verifier: Callable) -> Weighted:
         [0.96, -0.64, 0.0]
 
     Source:
-        RLCR, Damani et al., arXiv:2507.16806: the reward, and why a bounded proper scoring rule keeps the best answer best. The
-        rule for a missing confidence is ours; the paper asks for it in a format reward.
+        RLCR, Damani et al., arXiv:2507.16806: the reward, and the reason why the answer that is most likely to be right still earns
+        the most under a bounded proper scoring rule. The rule for a missing confidence is ours; the paper uses a format reward.
     """
     if not is_verifier(verifier):
         raise InputError(
@@ -100,7 +100,7 @@ def brier(verifier: Callable) -> Weighted:
         )
     name = called_name(verifier).rpartition(".")[2]
 
-    def value(
+    def verify(
         prompts: Sequence[str], completions: Sequence[str], progress: Progress | None = None, **columns: Sequence
     ) -> list[float | Failed | None] | Awaitable[list]:
         answers = [without_confidence(completion) for completion in completions]
@@ -110,22 +110,22 @@ def brier(verifier: Callable) -> Weighted:
     def brier_score(
         prompts: Sequence[str], completions: Sequence[str], progress: Progress | None = None, **columns: Sequence
     ) -> list[float | None] | Awaitable[list]:
-        values = value(prompts, completions, progress, **columns)
-        return awaited(completions, values) if isinstance(values, Awaitable) else errors(completions, values)
+        values = verify(prompts, completions, progress, **columns)
+        return await_scores(completions, values) if isinstance(values, Awaitable) else scores(completions, values)
 
-    async def awaited(completions: Sequence[str], values: Awaitable[list]) -> list[float | None]:
-        return errors(completions, await values)
+    async def await_scores(completions: Sequence[str], values: Awaitable[list]) -> list[float | None]:
+        return scores(completions, await values)
 
-    def errors(completions: Sequence[str], values: list[float | Failed | None]) -> list[float | None]:
-        pairs = zip(map(stated_confidence, completions), map(right, values), strict=True)
+    def scores(completions: Sequence[str], values: list[float | Failed | None]) -> list[float | None]:
+        pairs = zip(map(stated_confidence, completions), map(as_correctness, values), strict=True)
         return [None if c is None else 1.0 if q is None else (q - c) ** 2 for q, c in pairs]
 
-    def right(value: float | Failed | None) -> float | None:
+    def as_correctness(value: float | Failed | None) -> float | None:
         if value is None or isinstance(value, Failed):
             return None
         limit = lowest_right(verifier)
         return float(value > 0 if limit is None else value >= limit)
 
-    value.__qualname__ = f"without_confidence({name})"
-    rewards = {name: verifier_like(value, verifier), "brier_score": brier_score}
+    verify.__qualname__ = f"without_confidence({name})"
+    rewards = {name: verifier_like(verify, verifier), "brier_score": brier_score}
     return Weighted(rewards, {name: 1.0, "brier_score": -1.0}, name="brier")

@@ -1,4 +1,4 @@
-"""A constitution: rules that a response has to follow, read from a file, each with the price of breaking it."""
+"""A constitution: rules that responses have to follow, read from a file, each with a penalty for breaking it."""
 
 import re
 import reprlib
@@ -22,42 +22,42 @@ SECONDS = 2.0
 _MEMORY = 2 * 2**30
 _TEXT = "tag:yaml.org,2002:str"
 SETTINGS = frozenset({"weight", "users"})
-"""What a rule may have in addition to its kind."""
+"""Optional keys of a rule, in addition to the key that is its kind."""
 Broken = Callable[[Sequence[str], Progress | None], list[bool | Failed]]
-"""(texts, progress) -> which of them break a rule; `Failed` where that took too long."""
+"""(texts, progress) -> whether each text breaks a rule, or `Failed` if that could not be decided."""
 
 
-def _occurs(value: object) -> Broken:
-    """Test for a regular expression. It runs in worker processes, because some expressions never finish."""
+def _build_occurrence_test(value: object) -> Broken:
+    """Build the test of `must_not`, a pattern. Worker processes search for it, because the search may never finish."""
     if not isinstance(value, str):
         raise TypeError("the pattern must be text")
     re.compile(value)
     pool = shared_pool("rljax.rewards.pattern_search:occurs", seconds=SECONDS, memory=_MEMORY)
 
-    def found(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
-        found = pool.map([{"pattern": value, "text": text} for text in texts], progress)
-        return [one if isinstance(one, Failed) else bool(one) for one in found]
+    def occurs(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
+        results = pool.map([{"pattern": value, "text": text} for text in texts], progress)
+        return [one if isinstance(one, Failed) else bool(one) for one in results]
 
-    return found
+    return occurs
 
 
-def _must(value: object) -> Broken:
-    occurs = _occurs(value)
+def _build_absence_test(value: object) -> Broken:
+    occurs = _build_occurrence_test(value)
 
-    def absent(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
+    def is_absent(texts: Sequence[str], progress: Progress | None) -> list[bool | Failed]:
         return [one if isinstance(one, Failed) else not one for one in occurs(texts, progress)]
 
-    return absent
+    return is_absent
 
 
-def _more_than(value: object, size: Callable[[str], int]) -> Broken:
+def _build_size_test(value: object, size: Callable[[str], int]) -> Broken:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise TypeError("the limit must be a whole number, 0 or more")
     return lambda texts, _: [size(text) > value for text in texts]
 
 
-def _no(value: object) -> Broken:
-    """Ask a model on a server; the rule is broken if it answers no."""
+def _build_model_test(value: object) -> Broken:
+    """Build the test of `judged`: a model on a server answers a question, and the rule is broken if the answer is no."""
     if not (isinstance(value, Mapping) and {"question", "at"} <= value.keys() <= {"question", "at", "model"}):
         raise TypeError("give `question`, `at` (a server's address) and perhaps `model`")
     if not all(isinstance(part, str) for part in value.values()):
@@ -74,35 +74,35 @@ def _no(value: object) -> Broken:
 
 KINDS: Mapping[str, Callable[[object], Broken]] = MappingProxyType(
     {
-        "must": _must,
-        "must_not": _occurs,
-        "max_characters": lambda value: _more_than(value, len),
-        "max_words": lambda value: _more_than(value, lambda text: len(text.split())),
-        "judged": _no,
+        "must": _build_absence_test,
+        "must_not": _build_occurrence_test,
+        "max_characters": lambda value: _build_size_test(value, len),
+        "max_words": lambda value: _build_size_test(value, lambda text: len(text.split())),
+        "judged": _build_model_test,
     }
 )
-"""Kind of a rule -> the function that builds its test from a value in the file; the test reports which texts break the rule."""
+"""Kind of a rule -> the function that builds a test from the rule's value in the file. The test finds texts that break the rule."""
 
 
 def constitution(rules: object) -> Weighted:
-    """Make a reward of rules: each rule that a response breaks costs its weight.
+    """Make a reward from rules: each rule that a response breaks costs the rule's weight.
 
     ::
 
         R = -Σ_i w_i [y breaks rule i]
 
     Args:
-        rules: a mapping from a name to a rule. A rule is a mapping that has one of `must` and `must_not` (a regular expression that
-            must or must not occur), `max_characters` and `max_words` (the most that is allowed), and `judged` (a mapping of
-            `question` and `at`: the model on the server at this address has to answer the question about the response with yes;
-            see `rljax.rewards.served_judge`). It may have a `weight`, by default 1, and `users`, a list of names: then it applies
-            only if the data's column `user` has one of them, and other responses do not break it. A pattern is searched for in the
-            full response, for at most two seconds, in a worker process.
+        rules: a mapping from a name to a rule. A rule is a mapping with exactly one of these keys: `must` or `must_not` (a regular
+            expression that must or must not occur), `max_characters` or `max_words` (the most that is allowed), or `judged` (a
+            mapping of `question` and `at`: the model on the server at this address has to answer the question about the response
+            with yes; see `rljax.rewards.served_judge`). Optional keys are `weight`, by default 1, and `users`, a list of names. A
+            rule with `users` applies only if the data's column `user` has one of the names; other responses do not break it. A
+            pattern is searched for in the full response, for at most two seconds, in a worker process.
 
     Returns:
-        One reward with one part for each rule: 1 for a response that breaks it, else 0, with the weight -w. So the mean of a part,
-        `reward_constitution/NAME` in the metrics, is the share of responses that break the rule. If a pattern exceeds its time
-        limit, the response could not be judged: `Failed`.
+        One reward with one part per rule: 1 for a response that breaks the rule, else 0, with the weight -w. The mean of a part,
+        `reward_constitution/NAME` in the metrics, is therefore the fraction of responses that break the rule. If a pattern exceeds
+        its time limit, the part is `Failed` for that response.
 
     Raises:
         InputError: there is no rule, a rule cannot be read, or its name is not text.
@@ -117,7 +117,7 @@ def constitution(rules: object) -> Weighted:
 
     Source:
         Written principles as a signal: Bai et al., arXiv:2212.08073; weighted rules in addition to a reward: Mu et al.,
-        arXiv:2411.01111. Models judge in both; here code does, and a model where a rule is `judged`.
+        arXiv:2411.01111. In both papers models judge; here code judges, except for rules of the kind `judged`.
         `rljax.rewards.composite.constitutional` computes the same sum from functions.
     """
     if not isinstance(rules, Mapping) or not rules:
@@ -125,16 +125,16 @@ def constitution(rules: object) -> Weighted:
     for name in rules:
         if not isinstance(name, str):
             raise InputError(f"the name of the rule {name!r} is not text; put it in quotes.")
-    read = {name: _rule(name, rule) for name, rule in rules.items()}
+    read = {name: _read_rule(name, rule) for name, rule in rules.items()}
     parts, weights = {name: part for name, (part, _) in read.items()}, {name: -weight for name, (_, weight) in read.items()}
     return Weighted(parts, weights, name="constitution")
 
 
 def read_constitution(path: str | Path) -> Weighted:
-    """Read the rules of a file, and make a reward of them.
+    """Make a reward from the rules in a file.
 
     Args:
-        path: a YAML or JSON file: a mapping of names to rules as `constitution` takes them.
+        path: a YAML or JSON file with a mapping from names to rules, as `constitution` accepts it.
 
     Returns:
         The reward.
@@ -157,10 +157,10 @@ def read_constitution(path: str | Path) -> Weighted:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads a file whose keys are text, each of them once."""
+    """YAML loader that rejects keys that are not text or occur twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        """Make a mapping.
+        """Check the keys of a mapping and build it.
 
         Raises:
             ConstructorError: a key is not text, or occurs twice.
@@ -175,8 +175,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _rule(name: str, rule: object) -> tuple[Callable, float]:
-    """Return the reward of a rule, and its weight."""
+def _read_rule(name: str, rule: object) -> tuple[Callable, float]:
+    """Return a rule's reward and weight."""
     if not isinstance(rule, Mapping) or len(kinds := rule.keys() & KINDS.keys()) != 1 or rule.keys() - KINDS - SETTINGS:
         raise InputError(f"the rule {name!r} is {rule!r}; give it one of {', '.join(KINDS)}, and `weight` if it is not 1.")
     (kind,) = kinds
@@ -184,7 +184,7 @@ def _rule(name: str, rule: object) -> tuple[Callable, float]:
     if not is_finite_number(weight) or weight < 0:
         raise InputError(f"the weight of the rule {name!r} is {weight!r:.80}; it must be a number, 0 or more.")
     try:
-        breaks = KINDS[kind](rule[kind])
+        find_broken = KINDS[kind](rule[kind])
     except (TypeError, re.error, OverflowError, RecursionError) as error:
         raise InputError(
             f"the rule {name!r} has {kind}: {reprlib.repr(rule[kind])} ({one_line(error)}); correct it."
@@ -194,7 +194,7 @@ def _rule(name: str, rule: object) -> tuple[Callable, float]:
         completions: Sequence[str], progress: Progress | None = None, **columns: Sequence
     ) -> list[float | Failed | None]:
         del columns
-        return [one if isinstance(one, Failed) else float(one) for one in breaks(completions, progress)]
+        return [one if isinstance(one, Failed) else float(one) for one in find_broken(completions, progress)]
 
     part = broken if "users" not in rule else _for_users(name, broken, rule["users"])
     part.__qualname__ = f"constitution({name})"
@@ -202,7 +202,7 @@ def _rule(name: str, rule: object) -> tuple[Callable, float]:
 
 
 def _for_users(name: str, broken: Callable, users: object) -> Callable:
-    """Apply a rule only to responses for some users.
+    """Restrict a rule to responses for some users.
 
     Raises:
         InputError: the users are not a list of names.
@@ -214,10 +214,10 @@ def _for_users(name: str, broken: Callable, users: object) -> Callable:
         completions: Sequence[str], user: Sequence, progress: Progress | None = None, **columns: Sequence
     ) -> list[float | Failed | None]:
         del columns
-        chosen = [place for place, one in enumerate(user) if str(one) in users]
-        found: list[float | Failed | None] = [0.0] * len(completions)
-        for place, one in zip(chosen, broken([completions[place] for place in chosen], progress), strict=True):
-            found[place] = one
-        return found
+        chosen = [position for position, value in enumerate(user) if str(value) in users]
+        results: list[float | Failed | None] = [0.0] * len(completions)
+        for position, result in zip(chosen, broken([completions[i] for i in chosen], progress), strict=True):
+            results[position] = result
+        return results
 
     return broken_for

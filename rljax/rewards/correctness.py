@@ -1,7 +1,7 @@
-"""Whether an answer is correct: rewards that decide it (verifiers), and records of completions that could not be judged.
+"""Rewards that decide whether an answer is correct (verifiers), and records of completions that could not be judged.
 
-A failure is neither a wrong answer nor a missing verdict. An answer that a verifier could not finish judging is a wrong answer
-with its own count: the model wrote it, so it must not be able to stop the run.
+A failure is neither a wrong answer nor a missing verdict. An answer that a verifier could not finish judging is a wrong answer,
+and is counted separately: the model wrote the answer, and no answer may be able to stop the run.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from rljax.errors import InputError
 
 @dataclass(frozen=True)
 class Failed:
-    """The entry of one completion that could not be judged, in place of its reward.
+    """The entry that replaces the reward of a completion that could not be judged.
 
     Args:
         kind: `raised` if the judging function raised or its process died; `timed_out` if it exceeded its time limit;
@@ -27,10 +27,10 @@ class Failed:
 
 
 class Unfinished(float):
-    """The reward 0 of one completion whose answer the verifier could not finish judging.
+    """A reward of 0 for a completion whose answer the verifier could not finish judging.
 
     Args:
-        reason: one line that explains why.
+        reason: one line that explains why judging did not finish.
 
     Example:
         >>> Unfinished("no answer within 2 s")
@@ -47,7 +47,7 @@ class Unfinished(float):
 
 
 def wrong_if_late(outcome: object) -> object:
-    """Turn an answer that took too long to judge into a wrong one, `Unfinished`; other outcomes are unchanged.
+    """Turn the failure of an answer that took too long to judge into `Unfinished`, a wrong answer; return others unchanged.
 
     Example:
         >>> wrong_if_late(Failed("timed_out", "no answer within 2 s")), wrong_if_late(1.0)
@@ -57,7 +57,7 @@ def wrong_if_late(outcome: object) -> object:
 
 
 class Unstated(float):
-    """The reward 0 of one completion that states no answer in the form that the reward reads.
+    """A reward of 0 for a completion that states no answer in the form that the reward reads.
 
     Example:
         >>> Unstated()
@@ -66,17 +66,17 @@ class Unstated(float):
 
 
 class Failures(NamedTuple):
-    """Number of completions that one reward failed to judge."""
+    """Number of completions that one reward failed to judge, by kind of failure."""
 
     raised: int = 0
     """Completions on which the function raised or its process died."""
     timed_out: int = 0
     """Completions on which the function exceeded its time limit."""
     wrong_count: int = 0
-    """Completions of a call in which the function did not return one value for each completion."""
+    """Completions in calls for which the function did not return one value per completion."""
 
     out_of_range: int = 0
-    """Completions whose reward was NaN, infinite or too large for 32-bit numbers."""
+    """Completions whose reward was NaN, infinite or above 1e18 in absolute value."""
     unfinished: int = 0
     """Completions whose answer the verifier could not finish judging. They are wrong answers, not failures."""
 
@@ -85,7 +85,7 @@ class Failures(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum over all kinds of failures."""
+        """The number of failures of all kinds; `unfinished` and `unstated` are wrong answers, not failures."""
         return sum(self) - self.unfinished - self.unstated
 
     def __str__(self) -> str:
@@ -99,14 +99,14 @@ class Failures(NamedTuple):
 
 
 UNFINISHED, UNSTATED = (1 + Failures._fields.index(kind) for kind in ("unfinished", "unstated"))
-"""The codes of an unfinished answer and of a completion without one in an array of kinds."""
+"""The codes of unfinished and unstated answers in an array of kinds of failures."""
 
 
 Reward = TypeVar("Reward", bound=Callable)
 
 
 def verifier(reward: Reward) -> Reward:
-    """Mark a reward whose value is above 0 exactly when the answer is correct; `right_from` marks one with partial credit.
+    """Mark a reward as a verifier: its value is above 0 exactly if the answer is correct. For partial credit, use `right_from`.
 
     If one of several rewards is a verifier, it alone decides what counts as correct: in the accuracy, in dynamic sampling, in
     the loss on correct responses, in the difficulty window, and in `rljax eval`. Without a verifier, a response counts as correct
@@ -120,7 +120,7 @@ def verifier(reward: Reward) -> Reward:
         The same function.
 
     Raises:
-        InputError: no attribute can be set on it, as on a method; wrap it in a function.
+        InputError: no attribute can be set on the reward, for example because it is a method; wrap it in a function.
 
     Example:
         >>> @verifier
@@ -161,7 +161,7 @@ def right_from(limit: float | int) -> Callable[[Reward], Reward]:
 
 
 def reads(form: str) -> Callable[[Reward], Reward]:
-    """Declare the form in which a reward reads answers. A run shows it at its start, and so does `rljax explain REWARD`.
+    """Declare the form in which a reward reads answers. Runs show this form at their start, as does `rljax explain REWARD`.
 
     Args:
         form: a noun phrase that follows "reads", such as "the number after the last ####".
@@ -186,7 +186,7 @@ def reads(form: str) -> Callable[[Reward], Reward]:
 
 def form_of(reward: Callable) -> str | None:
     """Return the form in which a reward reads answers; None if it does not declare one."""
-    return getattr(_inner(reward), "reads", None)
+    return getattr(_unwrap_partial(reward), "reads", None)
 
 
 def lowest_right(reward: Callable) -> float | int | None:
@@ -197,7 +197,7 @@ def lowest_right(reward: Callable) -> float | int | None:
         >>> lowest_right(BY_NAME["math"]) is None
         True
     """
-    return getattr(_inner(reward), "right_from", None)
+    return getattr(_unwrap_partial(reward), "right_from", None)
 
 
 def verifier_like(reward: Reward, other: Callable) -> Reward:
@@ -208,24 +208,24 @@ def verifier_like(reward: Reward, other: Callable) -> Reward:
     return verifier(reward) if limit is None else right_from(limit)(reward)
 
 
-def _inner(reward: Callable) -> Callable:
+def _unwrap_partial(reward: Callable) -> Callable:
     return reward.func if isinstance(reward, partial) else reward
 
 
 def is_verifier(reward: Callable) -> bool:
-    """True if a reward decides what is correct.
+    """True if a reward is marked as a verifier, which decides what is correct.
 
     Example:
         >>> from rljax.rewards import BY_NAME
         >>> is_verifier(BY_NAME["math"]), is_verifier(BY_NAME["format"])
         (True, False)
     """
-    inner = _inner(reward)
+    inner = _unwrap_partial(reward)
     return getattr(inner, "verifies", None) is inner
 
 
 def is_right(reward: float, correct: bool | None) -> bool:
-    """True if an answer is right: the verifier decides; without its verdict, an answer is right if its reward is above 0.
+    """True if an answer is right: `correct` is the verifier's verdict; if that is None, a reward above 0 means right.
 
     Example:
         >>> is_right(0.2, False), is_right(0.2, None)

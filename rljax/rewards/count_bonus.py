@@ -16,13 +16,14 @@ def count_bonus(scale: float | int | str, *, answer_of: Callable[[str], str | No
 
         b(y) = c / √n(x, a(y))        n(x, a) = |{responses y' to x in this rollout with a(y') = a}|
 
-    Only the responses of one rollout are counted, so the bonus depends only on them: nothing is remembered, the order of
-    the responses does not matter, and a resumed run gets the same numbers. Each of the n responses with the same answer gets
-    c / √n, so together they get c √n. A response without an answer gets 0, so that giving no answer never pays.
+    The bonus depends only on the responses of one rollout: no counts are kept between rollouts, the order of the responses does
+    not matter, and a resumed run gets the same bonuses. Each of the n responses with the same answer gets c / √n, so together
+    they get c √n. A response without an answer gets 0, so that giving no answer never pays.
 
     Args:
-        scale: c, a positive number, or its text. Keep it below what a right answer is worth.
-        answer_of: reads the answer of a response, None for none; by default as `rljax.rewards.majority_vote.vote` does.
+        scale: c, positive, as a number or as text. Keep it below the reward for a right answer.
+        answer_of: reads the answer of a response, and returns None if there is no answer; by default
+            `rljax.rewards.majority_vote.vote`.
 
     Returns:
         A reward that takes `prompts` and `completions`. All hosts call it with all responses, because it compares them.
@@ -36,17 +37,17 @@ def count_bonus(scale: float | int | str, *, answer_of: Callable[[str], str | No
 
     Source:
         β / √n as in MBIE-EB, Strehl and Littman 2008, J. Comput. Syst. Sci. 74(8); on final answers of language models in
-        arXiv:2509.06941, which counts over the history of training for one of its bonuses and within a batch for the other.
+        arXiv:2509.06941, where one bonus counts over the history of training and the other within a batch.
     """
     factor = read_scale("count_bonus", scale)
 
     def bonus(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float]:
         del columns
         answers = [answer_of(without_confidence(completion)) for completion in completions]
-        found = list(zip(map(str, prompts), answers, strict=True))
-        counts = Counter(found)
-        return [0.0 if pair[1] is None else factor / math.sqrt(counts[pair]) for pair in found]
+        pairs = list(zip(map(str, prompts), answers, strict=True))
+        counts = Counter(pairs)
+        return [0.0 if pair[1] is None else factor / math.sqrt(counts[pair]) for pair in pairs]
 
     bonus.__qualname__ = "count_bonus"
-    bonus.on_all_hosts = True  # pyright: ignore[reportFunctionMemberAccess]  a function holds attributes
+    bonus.on_all_hosts = True  # pyright: ignore[reportFunctionMemberAccess]  functions have attributes
     return bonus

@@ -8,18 +8,18 @@ from rljax.text import shingles_of
 
 
 def diversity(scale: float | int | str) -> Callable:
-    """Make a reward: a bonus for the distance of a response from the other responses to its prompt.
+    """Make a reward: a bonus for the distance between a response and the other responses to its prompt.
 
     ::
 
         b(y) = c (1 - mean_{y' ≠ y} J(y, y'))
 
-    J is the Jaccard similarity of `rljax.data.diversity.similarity`, by runs of three words; the mean is over the other responses
-    to the prompt in this rollout. Equal responses get 0, and responses with nothing in common get c. A response without others
-    gets 0.
+    J is the Jaccard similarity of two responses' sequences of three words (`rljax.data.diversity.similarity`); the mean is over the
+    other responses to the prompt in this rollout. Equal responses get 0, and responses with nothing in common get c. The only
+    response to a prompt gets 0.
 
     Args:
-        scale: c, a positive number, or its text. Keep it well below what a right answer is worth, because noise is diverse, too.
+        scale: c, positive, as a number or as text. Keep it well below the reward for a right answer, because noise is also diverse.
 
     Returns:
         A reward that takes `prompts` and `completions`. All hosts call it with all responses, because it compares them.
@@ -36,18 +36,18 @@ def diversity(scale: float | int | str) -> Callable:
     def bonus(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float]:
         del columns
         groups: dict[str, list[int]] = defaultdict(list)
-        for place, prompt in enumerate(prompts):
-            groups[str(prompt)].append(place)
-        runs = [shingles_of(completion) for completion in completions]
-        return [factor * _distance(place, groups[str(prompt)], runs) for place, prompt in enumerate(prompts)]
+        for position, prompt in enumerate(prompts):
+            groups[str(prompt)].append(position)
+        shingles = [shingles_of(completion) for completion in completions]
+        return [factor * _mean_distance(i, groups[str(prompt)], shingles) for i, prompt in enumerate(prompts)]
 
     bonus.__qualname__ = "diversity"
-    bonus.on_all_hosts = True  # pyright: ignore[reportFunctionMemberAccess]  a function holds attributes
+    bonus.on_all_hosts = True  # pyright: ignore[reportFunctionMemberAccess]  functions have attributes
     return bonus
 
 
-def _distance(place: int, group: Sequence[int], runs: Sequence[frozenset[str]]) -> float:
-    """Return the mean of 1 minus the similarity to the others of a group; 0 without others."""
-    own = runs[place]
-    distances = [1 - len(own & runs[other]) / len(own | runs[other]) for other in group if other != place]
+def _mean_distance(position: int, group: Sequence[int], shingles: Sequence[frozenset[str]]) -> float:
+    """Return the mean of 1 minus the similarity to each other response of the group; 0 if there is no other."""
+    own = shingles[position]
+    distances = [1 - len(own & shingles[other]) / len(own | shingles[other]) for other in group if other != position]
     return sum(distances) / len(distances) if distances else 0.0

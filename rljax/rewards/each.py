@@ -17,14 +17,14 @@ def each(
 ) -> Callable:
     """Make a reward from a function that judges one completion at a time.
 
-    The function is called as `f(prompt=..., completion=..., **columns)` with one entry of each. Without `**kwargs` it receives
-    only the arguments it names. It returns a number, or None to abstain. If it raises, only that completion fails.
+    The function is called as `f(prompt=..., completion=..., **columns)` with one entry of each column. Without `**kwargs` it
+    receives only the arguments it names. It returns a number, or None to abstain. If it raises, only that completion fails.
 
     Args:
-        function: the function, or its name as `rljax.rewards.resolve` reads it.
+        function: the function, or a name that `rljax.rewards.resolve` accepts.
         seconds: wall-clock time limit of one call. With a limit, calls run in several worker processes, and a call that exceeds
-            it is killed. Each worker imports the function's module, which should therefore not import JAX. None runs the calls
-            one after another in this process.
+            the limit is killed. Each worker imports the function's module, which should therefore not import JAX. None runs the
+            calls one after another in this process.
         workers: number of worker processes; None means one per core, at most 8. Only with `seconds`.
         memory: limit on the address space of a worker in bytes (Linux only). Only with `seconds`.
 
@@ -32,7 +32,7 @@ def each(
         A reward that takes `prompts`, `completions`, `progress` and every column.
 
     Raises:
-        InputError: `function` cannot be found, here or by a worker; `workers` or `memory` is set without `seconds`; or
+        InputError: this process or a worker cannot find `function`; `workers` or `memory` is set without `seconds`; or
             `rljax.rewards.pool.Pool` rejects a value.
 
     Example:
@@ -46,7 +46,7 @@ def each(
         raise InputError("`workers` and `memory` apply only to calls with a time limit; set `seconds`, or remove them.")
     pool = None
     if seconds is not None:
-        name = function if isinstance(function, str) else _address(function)
+        name = function if isinstance(function, str) else _import_path(function)
         pool = shared_pool(name, seconds=seconds, workers=workers, memory=memory)
 
     def one_by_one(
@@ -74,8 +74,8 @@ def _call_all(function: Callable, calls: Sequence[Mapping], progress: Progress |
     return outcomes
 
 
-def _address(function: Callable) -> str:
-    """Return the name by which a worker can import a function."""
+def _import_path(function: Callable) -> str:
+    """Return the name by which a worker can import a function, as `module:function`."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module in (None, "__main__") or not name.isidentifier() or importlib.util.find_spec(module) is None:
         raise InputError(

@@ -1,13 +1,13 @@
-"""Proofs in propositional logic and linear arithmetic, written in SMT-LIB's syntax; each step is decided by Z3.
+"""Proofs in propositional logic and linear arithmetic, written in SMT-LIB's syntax; Z3 decides each step.
 
-A statement declares constants, asserts premises, and names a goal. Premises have the numbers 1, 2, ..., which the steps of a proof
-continue:
+A statement declares constants, asserts premises, and names a goal. The premises are numbered 1, 2, ..., and the steps of a proof
+continue their numbers:
 
     (declare-const p Bool)  (declare-const x Real)             3. (< x 3) by 1, 2
     (assert (=> p (< x 3))) (assert p) (prove (< x 4))         4. (< x 4) by 3
 
-Z3 could prove many goals in one step. So that a proof has to be written out, a step may use at most two earlier lines, and may not
-be longer than the longest formula of the statement: premises cannot be collected in one long conjunction.
+Z3 could prove many goals in one step. To make a proof write its steps out, a step may use at most two earlier lines, and may not be
+longer than the statement's longest formula, which prevents collecting premises in one long conjunction.
 """
 
 import operator
@@ -21,11 +21,11 @@ from rljax.importing import import_optional
 MOST_PREMISES = 2
 """Largest number of earlier lines that a step may use."""
 MOST_TOKENS, MOST_DEPTH = 2_000, 50
-"""Largest size of a statement in tokens, and of its nesting."""
+"""Largest number of tokens in a statement or step, and its deepest nesting."""
 RESOURCES = 1_000_000
 """Z3's limit for one step, in its own units, so that verdicts do not depend on the machine's speed."""
 Formula = str | list[Any]
-"""A name or number, or a list of formulas in parentheses."""
+"""A name or a number, or the list of formulas inside parentheses."""
 _STEP = re.compile(r"[ \t]*([0-9]{1,4})\.[ \t]*([^\n]*?)[ \t]+by[ \t]+([0-9]{1,4}(?:[ \t]*,[ \t]*[0-9]{1,4})*)[ \t]*")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -33,12 +33,12 @@ _SORTS = ("Bool", "Int", "Real")
 
 
 class Statement(NamedTuple):
-    """What is to be proved."""
+    """A statement to prove."""
 
     sorts: Mapping[str, str]
     """Constant -> Bool, Int or Real."""
     premises: Sequence[Formula]
-    """Formulas that are given."""
+    """Formulas that the proof may assume."""
     goal: Formula
     """The formula to prove."""
 
@@ -47,11 +47,11 @@ class Step(NamedTuple):
     """A line of a proof."""
 
     number: int
-    """Its number; the premises have the first ones."""
+    """Number of the line; the premises have the first numbers."""
     formula: str
-    """What the line claims."""
+    """The formula that the line claims, as text."""
     premises: tuple[int, ...]
-    """Numbers of the earlier lines that it follows from."""
+    """Numbers of the earlier lines from which the formula follows."""
 
 
 def tokens_of(text: str) -> list[str]:
@@ -65,7 +65,7 @@ def tokens_of(text: str) -> list[str]:
 
 
 def read_formulas(text: str) -> list[Formula]:
-    """Read formulas that follow one another.
+    """Read a sequence of formulas.
 
     Raises:
         ValueError: parentheses do not match, or the text is too long or nested too deeply.
@@ -83,7 +83,7 @@ def read_formulas(text: str) -> list[Formula]:
         elif token == ")":
             closed = open_lists.pop()
             if not open_lists:
-                raise ValueError("a parenthesis is closed that was not opened")
+                raise ValueError("a closing parenthesis has no opening one")
             open_lists[-1].append(closed)
         else:
             open_lists[-1].append(token)
@@ -95,7 +95,7 @@ def read_formulas(text: str) -> list[Formula]:
 
 
 def read_statement(text: str) -> Statement:
-    """Read a statement.
+    """Read a statement from its text.
 
     Raises:
         ValueError: an entry is not a declaration, a premise or a goal, or there is not exactly one goal.
@@ -115,8 +115,8 @@ def read_statement(text: str) -> Statement:
                 goals.append(formula)
             case _:
                 raise ValueError(
-                    f"{_text(entry):.80} is none of (declare-const NAME Bool | Int | Real), each name once, (assert FORMULA) and "
-                    "(prove FORMULA)"
+                    f"{_as_text(entry):.80} is none of these: (declare-const NAME Bool | Int | Real), each name once; "
+                    "(assert FORMULA); (prove FORMULA)"
                 )
     if len(goals) != 1:
         raise ValueError(f"it has {len(goals)} goals (prove FORMULA); give one")
@@ -135,14 +135,14 @@ def read_steps(text: str) -> list[Step]:
 
 
 def check_proof(statement: str, proof: str) -> str:
-    """Check a proof, and say what is wrong with it.
+    """Check a proof, and describe its first fault.
 
     Args:
-        statement: the statement.
+        statement: the text of the statement.
         proof: a text with the steps of a proof.
 
     Returns:
-        "" if the proof is right, else its first fault.
+        "" if the proof is right, else a description of its first fault.
 
     Raises:
         ValueError: the statement cannot be read.
@@ -156,7 +156,7 @@ def check_proof(statement: str, proof: str) -> str:
     lines = [to_z3(formula, task.sorts) for formula in (*task.premises, task.goal)]
     for line in lines:
         _check_truth_value(line)
-    goal, most = lines.pop(), max(len(tokens_of(_text(formula))) for formula in (*task.premises, task.goal))
+    goal, longest = lines.pop(), max(len(tokens_of(_as_text(formula))) for formula in (*task.premises, task.goal))
     steps = read_steps(proof)
     for step in steps:
         used = ", ".join(map(str, step.premises))
@@ -164,7 +164,7 @@ def check_proof(statement: str, proof: str) -> str:
             return f"step {step.number} should have the number {len(lines) + 1}"
         if len(step.premises) > MOST_PREMISES or not all(0 < number < step.number for number in step.premises):
             return f"step {step.number} uses {used}; at most {MOST_PREMISES} earlier lines are allowed"
-        if len(tokens_of(step.formula)) > most:
+        if len(tokens_of(step.formula)) > longest:
             return f"step {step.number} is longer than every formula of the statement"
         try:
             (formula,) = read_formulas(step.formula)
@@ -178,7 +178,7 @@ def check_proof(statement: str, proof: str) -> str:
 
 
 def follows(premises: Sequence[Any], conclusion: Any) -> bool:
-    """Decide whether a formula follows from others, as expressions of Z3; False if Z3 does not find out within `RESOURCES`."""
+    """Decide whether a Z3 expression follows from others; False if Z3 cannot decide this within `RESOURCES`."""
     z3 = import_optional("z3", "z3-solver")
     solver = z3.Solver()
     solver.set("rlimit", RESOURCES)
@@ -187,28 +187,28 @@ def follows(premises: Sequence[Any], conclusion: Any) -> bool:
 
 
 def to_z3(formula: Formula, sorts: Mapping[str, str]) -> Any:
-    """Translate a formula into an expression of Z3.
+    """Translate a formula into a Z3 expression.
 
     Args:
         formula: a formula.
-        sorts: constant -> its sort.
+        sorts: constant -> its sort: Bool, Int or Real.
 
     Raises:
         ValueError: a name is not declared, an operator is unknown or has the wrong arguments, or a product is not linear.
     """
     if isinstance(formula, str):
-        return _atom(formula, sorts)
-    z3, name, parts = import_optional("z3", "z3-solver"), formula[:1], [to_z3(part, sorts) for part in formula[1:]]
-    if parts and isinstance(name[0], str):
+        return _translate_atom(formula, sorts)
+    z3, head, parts = import_optional("z3", "z3-solver"), formula[:1], [to_z3(part, sorts) for part in formula[1:]]
+    if parts and isinstance(head[0], str):
         for is_of_sort, operators in ((z3.is_bool, LOGIC), (z3.is_arith, ARITHMETIC)):
-            if name[0] in operators and all(map(is_of_sort, parts)):
-                least, most, build = operators[name[0]]
+            if head[0] in operators and all(map(is_of_sort, parts)):
+                least, most, build = operators[head[0]]
                 if least <= len(parts) <= most:
                     return build(z3, *parts)
-    raise ValueError(f"{_text(formula):.80} is not a formula of propositional logic or linear arithmetic")
+    raise ValueError(f"{_as_text(formula):.80} is not a formula of propositional logic or linear arithmetic")
 
 
-def _atom(name: str, sorts: Mapping[str, str]) -> Any:
+def _translate_atom(name: str, sorts: Mapping[str, str]) -> Any:
     """Translate a constant or a number."""
     z3 = import_optional("z3", "z3-solver")
     if name in ("true", "false"):
@@ -220,8 +220,8 @@ def _atom(name: str, sorts: Mapping[str, str]) -> Any:
     return z3.RealVal(name) if "." in name else z3.IntVal(name)
 
 
-def _product(z3: Any, left: Any, right: Any) -> Any:
-    """Multiply by a number."""
+def _multiply(z3: Any, left: Any, right: Any) -> Any:
+    """Multiply two expressions, one of which must be a number, so that the product is linear."""
     if not any(z3.is_int_value(part) or z3.is_rational_value(part) for part in (left, right)):
         raise ValueError(f"{left} * {right} is not linear")
     return left * right
@@ -230,7 +230,7 @@ def _product(z3: Any, left: Any, right: Any) -> Any:
 MANY = 100
 """Largest number of arguments of an operator."""
 Operators = Mapping[str, tuple[int, int, Callable[..., Any]]]
-"""Name -> fewest arguments, most arguments, and (Z3, arguments) -> expression."""
+"""Name of an operator -> (fewest arguments, most arguments, function from the Z3 module and the arguments to an expression)."""
 LOGIC: Operators = {
     "not": (1, 1, lambda z3, part: z3.Not(part)),
     "and": (1, MANY, lambda z3, *parts: z3.And(*parts)),
@@ -250,18 +250,18 @@ ARITHMETIC: Operators = {
     ">=": (2, 2, lambda _, left, right: left >= right),
     "+": (2, MANY, lambda _, *parts: reduce(operator.add, parts)),
     "-": (1, MANY, lambda _, first, *rest: reduce(operator.sub, rest, first) if rest else -first),
-    "*": (2, 2, _product),
+    "*": (2, 2, _multiply),
 }
 """Operators on numbers."""
 
 
 def _check_truth_value(expression: Any) -> Any:
-    """Refuse a number where a formula with a truth value is expected."""
+    """Return an expression that has a truth value, and refuse a number."""
     if not import_optional("z3", "z3-solver").is_bool(expression):
         raise ValueError(f"{expression} is a number, not a formula with a truth value")
     return expression
 
 
-def _text(formula: Formula) -> str:
+def _as_text(formula: Formula) -> str:
     """Write a formula in SMT-LIB's syntax."""
-    return formula if isinstance(formula, str) else f"({' '.join(map(_text, formula))})"
+    return formula if isinstance(formula, str) else f"({' '.join(map(_as_text, formula))})"

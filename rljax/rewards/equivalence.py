@@ -1,25 +1,25 @@
 r"""Mathematical equivalence of two answers. Import it in worker processes only: nothing here has a time limit.
 
-Comparisons run in processes of their own (see `rljax.rewards.pool`), because computer algebra may take forever.
+Comparisons run in separate processes (see `rljax.rewards.pool`), because computer algebra may never finish.
 
-The form of an answer counts before its value does, and here conventions decide:
+The form of an answer is compared before its value, by these conventions:
 
-- **Lists** without brackets and sets are compared as values in any order, each as often as in the reference, because
-  training data list roots in no fixed order. A list whose values have names, `x=1, y=2`, also matches the values alone, in the
-  same order: `1,2` or `(1,2)`; and the reference `(1,2)` accepts that list.
+- **Lists** without brackets, and sets, match in any order, with each value as often as in the reference, because training data
+  list roots in no fixed order. A reference with named values, `x=1, y=2`, also accepts the values alone in the same order, `1,2` or
+  `(1,2)`, and the reference `(1,2)` accepts the named values.
 - **Tuples and intervals** are compared in order and with their brackets. `(1,2)` is a point or an open interval; the reference
-  alone does not tell which. It is neither `[1,2]` nor `1,2` nor `\{1,2\}`. An interval is the same as its inequality.
-- **Equations**: the reference `5` accepts `x=5`, and the references `x=5` and `a/b=5` accept `5`. Of a chain such as `3+4=7`,
-  all sides that are numbers must be right. Two equations are the same if they differ by a constant factor or have the same
+  alone does not tell which. It does not equal `[1,2]`, `1,2` or `\{1,2\}`. An interval equals the inequality that describes it.
+- **Equations**: the reference `5` accepts `x=5`, and the references `x=5` and `a/b=5` accept `5`. In a chain such as `3+4=7`,
+  all sides that are numbers must be right. Two equations are equal if they differ by a constant factor or have the same
   solutions.
-- **Residues**: `3\pmod{7}` is `10\pmod{7}` and `x\equiv 3\pmod{7}`. A modulus that only the reference states may be missing. For
-  the reference `3`, the answer's least residue counts, so `10\pmod{7}` is `3`.
-- **Units**: see `rljax.rewards.quantity.same_quantity`. **Bases**: a base that only the reference states may be missing.
-- **Ratios** are compared by their values: `6:4` is `3:2`, and `3/2`. A reference such as `2:30` may be a time, so it is not `5:60`.
-- **Choices**: `(C) 45` is `C` as well as `45`; if both have a letter, it must be the same.
-- **Numbers in words**, from `zero` to `ninety-nine`, and ordinals such as `7th` are numbers; `seventh` is not, because it may be
-  `1/7`. `no solution` is the empty set, and `all real numbers` is the set of them.
-- **Degrees** are not radians: `30^\circ` is not `\frac{\pi}{6}`, as `100\text{ cm}` is not `1\text{ m}`.
+- **Residues**: `3\pmod{7}` equals `10\pmod{7}` and `x\equiv 3\pmod{7}`. The answer may omit the modulus of the reference. A
+  reference without a modulus, such as `3`, is compared with the answer's least residue, so it accepts `10\pmod{7}`.
+- **Units**: see `rljax.rewards.quantity.same_quantity`. **Bases**: the answer may omit the base of the reference.
+- **Ratios** are compared by value: `6:4` equals `3:2` and `3/2`. The reference `2:30` may be a time, so it does not equal `5:60`.
+- **Choices**: `(C) 45` equals both `C` and `45`. If reference and answer both have a letter, the letters must be equal.
+- **Numbers in words**, from `zero` to `ninety-nine`, and ordinals such as `7th` are numbers; `seventh` is not, because it may mean
+  `1/7`. `no solution` is the empty set, and `all real numbers` is the set of real numbers.
+- **Degrees** are not radians: `30^\circ` does not equal `\frac{\pi}{6}`, just as `100\text{ cm}` does not equal `1\text{ m}`.
 - **Words** are compared without regard to case and punctuation.
 """
 
@@ -56,8 +56,8 @@ _MEMBER = re.compile(r"^[a-zA-Z]\\in ?(?=\\\{)")
 _FUNCTION = re.compile(r"[a-zA-Z]\([a-z]\)")
 _CONDITION = re.compile(r"[a-zA-Z] ?(?:\\in ?(?:\\mathbb\{R\}|R) ?)?[|:]")
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
-# Columns of equations: a system of them is a list.
-_ROWS = re.compile(r"^\\begin\{(cases|aligned|gathered)\}(.*)\\end\{\1\}$", re.DOTALL)
+# A system of equations is read as a list of equations.
+_SYSTEM = re.compile(r"^\\begin\{(cases|aligned|gathered)\}(.*)\\end\{\1\}$", re.DOTALL)
 _SETS_IN_WORDS = {
     **dict.fromkeys(("no solution", "no solutions", "there is no solution", "there are no solutions"), r"\emptyset"),
     **dict.fromkeys(("empty set", "the empty set"), r"\emptyset"),
@@ -66,7 +66,7 @@ _SETS_IN_WORDS = {
     **dict.fromkeys(("no real solutions", "no real solution"), r"\text{no real solution}"),
     **dict.fromkeys(("dne", "does not exist"), r"\text{does not exist}"),
 }
-"""Words without case and punctuation -> the set that they name, or one of several phrases for the same."""
+"""Lower-case words without punctuation -> the set that they name, or the standard one of several phrases for the same answer."""
 # The letter of a choice before its text: `(C) 45`, `\text{(C)} 45`, `C) 45`, `C. 45`.
 _CHOICE = re.compile(r"(?:\\text\{)?(?:\(([A-E])\)|([A-E])(?:\)|\.(?=[ \d])))\}? ?[.:]? ?([^\s}].*)", re.DOTALL)
 _ANOTHER_CHOICE = re.compile(r"(?<!\w)(?:\([A-E]\)|[A-E][).])")
@@ -76,7 +76,7 @@ _HOURS_AND_MINUTES = re.compile(r"\d{1,2}:[0-5]\d")
 _TO = re.compile(r"(?<=\d) ?(?:\\text\{ ?to ?\}|(?<= )to) ?(?=\d)")
 _WORDS_AT_END = re.compile(r"(.*?) ?\\text\{([^{}]*)\}")
 _SHORTEST_WORD = 4
-# Letters that are a product in any order, such as `xy`; others are a word or an order of points, such as `no` and `ABC`.
+# Letters that are read as a product, such as `xy`; others are a word, such as `no`, or points in a fixed order, such as `ABC`.
 _PRODUCT = re.compile(r"[abc]{2,3}|[b-df-hj-np-tv-z]{2,3}")
 _BARE_LETTERS = re.compile(r"[^\W\d_]+")
 _NUMERIC = re.compile(r"\\(?:frac|sqrt|cdot|pi|binom|div)(?![a-zA-Z])")
@@ -90,10 +90,10 @@ def equivalent(reference: str, answer: str) -> bool:
 
     Args:
         reference: the correct answer, without a box.
-        answer: the answer to judge, likewise.
+        answer: the answer to judge, without a box.
 
     Returns:
-        True for `\frac{1}{2}` and `0.5`, `x=5` and `5`, `1,2` and `2,1`. It is not symmetric: the reference sets the form.
+        True for `\frac{1}{2}` and `0.5`, `x=5` and `5`, `1,2` and `2,1`. Equivalence is not symmetric: the reference sets the form.
 
     Example:
         >>> equivalent(r"\frac{1}{2}", "0.5"), equivalent("2", "12"), equivalent("1110_4", "1110_5")
@@ -105,19 +105,19 @@ def equivalent(reference: str, answer: str) -> bool:
     if _same_choice(expected, actual):
         return True
     if r"\ln" in expected and not _LOG.search(expected):
-        actual = _LOG.sub(r"\\ln", actual)  # the reference shows that its logarithms are natural ones
+        actual = _LOG.sub(r"\\ln", actual)  # the reference uses natural logarithms, so the answer's `\log` is one
     return _equal(expected, actual)
 
 
 def _same_choice(reference: str, answer: str) -> bool:
-    r"""Compare choices, at least one of which has a letter and its text: `(C) 45` is `C`, `45` and `\textbf{(C)}\ 45`."""
-    (letter, text), (own_letter, own_text) = map(_read_choice, (reference, answer))
-    if letter is None and own_letter is None:
+    r"""Compare choices if one has a letter and a text: `(C) 45` equals `C`, `45` and `\textbf{(C)}\ 45`. Otherwise return False."""
+    (letter, text), (answer_letter, answer_text) = map(_read_choice, (reference, answer))
+    if letter is None and answer_letter is None:
         return False
-    named, own_named = letter or _bare_letter(reference), own_letter or _bare_letter(answer)
-    if named and own_named:
-        return named == own_named and (letter is None or own_letter is None or _equal(text, own_text))
-    return _equal(text, own_text)
+    reference_choice, answer_choice = letter or _bare_letter(reference), answer_letter or _bare_letter(answer)
+    if reference_choice and answer_choice:
+        return reference_choice == answer_choice and (letter is None or answer_letter is None or _equal(text, answer_text))
+    return _equal(text, answer_text)
 
 
 def _bare_letter(text: str) -> str | None:
@@ -126,7 +126,7 @@ def _bare_letter(text: str) -> str | None:
 
 
 def _read_choice(text: str) -> tuple[str | None, str]:
-    """Return the letter before the text of a choice, and this text; None and the text itself if there is no such letter."""
+    """Return the letter of a choice and the text after the letter; None and the full text if there is no letter before a text."""
     found = _CHOICE.fullmatch(text)
     if found is None or _ANOTHER_CHOICE.search(found[3]):
         return None, text
@@ -137,20 +137,20 @@ def _equal(reference: str, answer: str) -> bool:
     reference, answer = _unwrap(reference), _unwrap(answer)
     if not (reference and answer) or _as_prose(reference) == _as_prose(answer):
         return bool(reference and answer)
-    classes = residues(reference), residues(answer)
-    if classes != (None, None):
+    residue_lists = residues(reference), residues(answer)
+    if residue_lists != (None, None):
         expected, actual = (
             found or [Residue((one,), None) for one in elements(text)]
-            for found, text in zip(classes, (reference, answer), strict=True)
+            for found, text in zip(residue_lists, (reference, answer), strict=True)
         )
         return _match_all(expected, actual, _same_residue)
     reference, answer = (_EQUIVALENT.sub("=", text) for text in (reference, answer))
     value = None if relation(answer)[1] else quantity(reference)
     if value is not None:
         return _equal(value, answer)
-    expected, actual = elements(_without_set(reference)), elements(_without_set(answer))
+    expected, actual = elements(_inside_set(reference)), elements(_inside_set(answer))
     if _is_region(reference) or _is_region(answer):
-        regions = pieces(_without_set(reference)), pieces(_without_set(answer))
+        regions = pieces(_inside_set(reference)), pieces(_inside_set(answer))
         if regions[0] is not None and regions[1] is not None:
             return _same_pieces(regions[0], regions[1])
     if len(expected) == len(actual) == 1:
@@ -159,19 +159,19 @@ def _equal(reference: str, answer: str) -> bool:
 
 
 def _same_residue(reference: Residue, answer: Residue) -> bool:
-    (*left, value), (*own_left, own_value) = reference.sides, answer.sides
+    (*left, value), (*answer_left, answer_value) = reference.sides, answer.sides
     if reference.modulus is None or answer.modulus is None:
-        stated = (own_value, _least_residue(own_value, answer.modulus))
-        return any(_equal("=".join((*left, value)), "=".join((*own_left, text))) for text in stated)
-    names, own_names = ([side for side in sides if read_number(side) is None] for sides in (left, own_left))
-    claims = [own_value, *(side for side in own_left if read_number(side) is not None)]
-    same_left = names == own_names or (not (names and own_names) and all(map(is_name, names + own_names)))
+        stated = (answer_value, _least_residue(answer_value, answer.modulus))
+        return any(_equal("=".join((*left, value)), "=".join((*answer_left, text))) for text in stated)
+    names, answer_names = ([side for side in sides if read_number(side) is None] for sides in (left, answer_left))
+    claims = [answer_value, *(side for side in answer_left if read_number(side) is not None)]
+    same_left = names == answer_names or (not (names and answer_names) and all(map(is_name, names + answer_names)))
     same_values = (_equal(*(_least_residue(text, reference.modulus) for text in (value, claim))) for claim in claims)
     return same_left and _equal(reference.modulus, answer.modulus) and all(same_values)
 
 
 def _least_residue(value: str, modulus: str | None) -> str:
-    """Write an integer as its least non-negative residue; the text itself if it is no integer, or if there is no modulus."""
+    """Return the least non-negative residue of an integer; return any other value, or any without a modulus, unchanged."""
     number, divisor = read_number(value), read_number(modulus or "")
     if number is None or divisor is None or number.denominator != 1 or divisor.denominator != 1 or divisor < 1:
         return value
@@ -181,9 +181,9 @@ def _least_residue(value: str, modulus: str | None) -> str:
 def _same_element(reference: str, answer: str) -> bool:
     if relation(reference)[1] or relation(answer)[1]:
         return _same_relations(reference, answer)
-    around = brackets(reference), brackets(answer)
-    if any(found is not None and found[0] in ("(", "[") for found in around):
-        return _same_brackets(*around)
+    bracketed = brackets(reference), brackets(answer)
+    if any(found is not None and found[0] in ("(", "[") for found in bracketed):
+        return _same_brackets(*bracketed)
     rows = matrix(reference), matrix(answer)
     if rows[0] is not None and rows[1] is not None:
         return _same_rows(rows[0], rows[1])
@@ -191,33 +191,34 @@ def _same_element(reference: str, answer: str) -> bool:
 
 
 def _unwrap(text: str) -> str:
-    """Remove what does not change an answer: brackets around a single value, and a text command around a list."""
+    """Remove what does not change an answer, such as brackets around a single value or a text command around a list."""
     text = _MEMBER.sub("", text.removeprefix(r"\approx").strip())
-    text = _ROWS.sub(lambda found: found[2].replace(r"\\", ",").replace("&", "").strip(", "), text)
-    around = brackets(text)
-    if around is not None and (
-        around[0] + around[2] == "{}" or (around[0] + around[2] in ("()", "[]") and len(elements(around[1])) == 1)
+    text = _SYSTEM.sub(lambda found: found[2].replace(r"\\", ",").replace("&", "").strip(", "), text)
+    bracketed = brackets(text)
+    if bracketed is not None and (
+        bracketed[0] + bracketed[2] == "{}"
+        or (bracketed[0] + bracketed[2] in ("()", "[]") and len(elements(bracketed[1])) == 1)
     ):
-        return _unwrap(around[1])
-    whole = _IN_TEXT.fullmatch(text)
-    if whole and ("," in whole[1] or _NO_WORD.search(whole[1])):
-        return plain(whole[1])
+        return _unwrap(bracketed[1])
+    in_text = _IN_TEXT.fullmatch(text)
+    if in_text and ("," in in_text[1] or _NO_WORD.search(in_text[1])):
+        return plain(in_text[1])
     return _SETS_IN_WORDS.get(_words(text) or "", text)
 
 
-def _without_set(text: str) -> str:
-    around = brackets(text)
-    if around is None or (around[0], around[2]) != (r"\{", r"\}") or around[1] == r"\emptyset":
+def _inside_set(text: str) -> str:
+    bracketed = brackets(text)
+    if bracketed is None or (bracketed[0], bracketed[2]) != (r"\{", r"\}") or bracketed[1] == r"\emptyset":
         return text
-    condition = _CONDITION.match(around[1])
-    return around[1][condition.end() :] if condition else around[1] if around[1] else r"\emptyset"
+    condition = _CONDITION.match(bracketed[1])
+    return bracketed[1][condition.end() :] if condition else bracketed[1] if bracketed[1] else r"\emptyset"
 
 
 def _is_region(text: str) -> bool:
-    r"""Decide whether a text can only be a set of numbers that is described by intervals. `(1,2)` may be a point."""
-    _, signs = relation(_without_set(text))
-    around = brackets(text)
-    mixed = around is not None and (around[0] == "[") != (around[2] == "]")
+    r"""Decide whether a text can only be a set of numbers described by intervals; `(1,2)` is not, because it may be a point."""
+    _, signs = relation(_inside_set(text))
+    bracketed = brackets(text)
+    mixed = bracketed is not None and (bracketed[0] == "[") != (bracketed[2] == "]")
     return mixed or r"\cup" in text or r"\mathbb{R}" in text or any(sign not in ("=", r"\approx") for sign in signs)
 
 
@@ -230,50 +231,50 @@ def _same_pieces(reference: list[Piece], answer: list[Piece]) -> bool:
 
 
 def _match_all(reference: list, answer: list, same: Callable) -> bool:
-    """Decide whether two lists contain the same values, each as often. Equality is transitive, so any partner will do."""
+    """Decide whether two lists contain the same values equally often. Equality is transitive, so any equal value will do."""
     if len(reference) != len(answer) or len(reference) > _MOST_ELEMENTS:
         return False
-    left = list(answer)
+    unmatched = list(answer)
     for expected in reference:
-        partner = next((position for position, actual in enumerate(left) if same(expected, actual)), None)
+        partner = next((position for position, actual in enumerate(unmatched) if same(expected, actual)), None)
         if partner is None:
             return False
-        del left[partner]
+        del unmatched[partner]
     return True
 
 
 def _same_lists(reference: list[str], answer: list[str]) -> bool:
     if len(reference) == 1 and len(answer) == len(_names_in(answer)) > 1:
-        reference = _spread(reference[0])
+        reference = _split_tuple_equation(reference[0])
     names = _names_in(reference)
     if len(names) == len(reference):
-        answer = _in_tuple(answer)
-    elif len(answer) == len(_names_in(answer)) == len(_in_tuple(reference)) > 1:
+        answer = _elements_of_tuple(answer)
+    elif len(answer) == len(_names_in(answer)) == len(_elements_of_tuple(reference)) > 1:
         values = [stated[1] for stated in map(assignment, answer) if stated is not None]
-        return all(map(_equal, _in_tuple(reference), values)) and len(reference) == 1
+        return all(map(_equal, _elements_of_tuple(reference), values)) and len(reference) == 1
     if len(names) > 1 and not any(relation(text)[1] for text in answer):
         return len(reference) == len(answer) and all(map(_equal, reference, answer))
     return _match_all(reference, answer, _equal)
 
 
-def _spread(text: str) -> list[str]:
-    """Write `(a,b)=(2,3)` as the two equations that it stands for; any other text is the only element."""
+def _split_tuple_equation(text: str) -> list[str]:
+    """Split `(a,b)=(2,3)` into `a=2` and `b=3`; return any other text as the only element."""
     stated = assignment(text)
-    names, values = (_in_tuple([side]) for side in stated) if stated is not None else ((), ())
+    names, values = (_elements_of_tuple([side]) for side in stated) if stated is not None else ((), ())
     return (
         [f"{name}={value}" for name, value in zip(names, values, strict=True)] if len(names) == len(values) > 1 else [text]
     )
 
 
 def _names_in(texts: list[str]) -> set[str]:
-    """Return the names whose values equations state."""
+    """Return the names for which the equations in a list state a value."""
     return {stated[0] for stated in map(assignment, texts) if stated is not None}
 
 
-def _in_tuple(texts: list[str]) -> list[str]:
+def _elements_of_tuple(texts: list[str]) -> list[str]:
     """Return the elements of a list that consists of one tuple; any other list is returned unchanged."""
-    around = brackets(texts[0]) if len(texts) == 1 else None
-    return elements(around[1]) if around is not None and around[0] + around[2] == "()" else texts
+    bracketed = brackets(texts[0]) if len(texts) == 1 else None
+    return elements(bracketed[1]) if bracketed is not None and bracketed[0] + bracketed[2] == "()" else texts
 
 
 def _same_brackets(reference: tuple[str, str, str] | None, answer: tuple[str, str, str] | None) -> bool:
@@ -289,40 +290,40 @@ def _same_rows(reference: list[list[str]], answer: list[list[str]]) -> bool:
 
 
 def _same_relations(reference: str, answer: str) -> bool:
-    (expected, signs), (actual, own_signs) = relation(reference), relation(answer)
+    (expected, signs), (actual, answer_signs) = relation(reference), relation(answer)
     if not signs:
-        return set(own_signs) <= {"=", r"\approx"} and _states(reference, actual)
-    value, own_value = assignment(reference), assignment(answer)
-    if not own_signs:
+        return set(answer_signs) <= {"=", r"\approx"} and _states(reference, actual)
+    value, answer_value = assignment(reference), assignment(answer)
+    if not answer_signs:
         return value is not None and _equal(value[1], answer)
-    same_name = value is not None and own_value is not None and _same_name(value, own_value)
-    computed = set(own_signs) <= {"=", r"\approx"} and not _LETTER.search(_NUMERIC.sub("", "".join(actual)))
-    if value is not None and (same_name or computed):  # the latter is `3+4=7` for `x=7`
+    same_name = value is not None and answer_value is not None and _same_name(value, answer_value)
+    computed = set(answer_signs) <= {"=", r"\approx"} and not _LETTER.search(_NUMERIC.sub("", "".join(actual)))
+    if value is not None and (same_name or computed):  # `computed`: the answer `3+4=7` to the reference `x=7`
         return _states(value[1], actual)
-    if signs == own_signs == [r"\in"]:
+    if signs == answer_signs == [r"\in"]:
         return expected[0] == actual[0] and _equal(expected[1], actual[1])
-    if len(signs) != 1 or len(own_signs) != 1 or not {*signs, *own_signs} <= {"=", *_FLIPPED}:
+    if len(signs) != 1 or len(answer_signs) != 1 or not {*signs, *answer_signs} <= {"=", *_FLIPPED}:
         return False
-    if own_signs[0] == _FLIPPED.get(signs[0]):
-        actual, own_signs = actual[::-1], signs
+    if answer_signs[0] == _FLIPPED.get(signs[0]):
+        actual, answer_signs = actual[::-1], signs
     left, right = (expected[0], expected[1]), (actual[0], actual[1])
-    return signs == own_signs and same_relation(left, right, ordered=signs != ["="])
+    return signs == answer_signs and same_relation(left, right, ordered=signs != ["="])
 
 
 def _same_name(reference: tuple[str, str], answer: tuple[str, str]) -> bool:
-    """Decide whether two equations state values of the same name. The graph of a function is `y=2x` as well as `f(x)=2x`."""
+    """Decide whether two equations state values of the same name. Both `y=2x` and `f(x)=2x` may state the graph of a function."""
     names = reference[0], answer[0]
     graph = "y" in names and any(_FUNCTION.fullmatch(name) for name in names)
-    return (names[0] == names[1] or graph) and not (_mentions(reference) or _mentions(answer))
+    return (names[0] == names[1] or graph) and not (_mentions_itself(reference) or _mentions_itself(answer))
 
 
-def _mentions(stated: tuple[str, str]) -> bool:
-    """Decide whether the name of an equation also occurs in its value, so that the equation does not state the value."""
+def _mentions_itself(stated: tuple[str, str]) -> bool:
+    """Decide whether the name in an equation also occurs in its value. Such an equation does not state the name's value."""
     return stated[0] in stated[1]
 
 
 def _states(reference: str, sides: list[str]) -> bool:
-    """Decide whether a chain of equations states the value of the reference and claims nothing else."""
+    """Decide whether a chain of equations states the reference's value and no side contradicts it."""
     if not sides[-1]:
         return False
     sides = [side for side in sides if side]
@@ -333,7 +334,7 @@ def _states(reference: str, sides: list[str]) -> bool:
         and not is_decimal(reference)
         and approximates(sides[-1], reference)
     ):
-        sides.pop()  # `\\sqrt{2}\\approx 1.414` states the exact value
+        sides.pop()  # `\sqrt{2}\approx 1.414` states the exact value
     if len(sides) == 2 and is_name(sides[1]) and not is_name(sides[0]) and sides[1] != reference:
         sides.reverse()
     *claims, last = sides
@@ -344,7 +345,7 @@ def _states(reference: str, sides: list[str]) -> bool:
 
 
 def _may_equal(claim: str, reference: str) -> bool:
-    """Decide whether one side of an equation may have the value of the reference. For a name, this is unknown; `5x` is not `x`."""
+    """Decide whether one side of an equation may equal the reference. A name may have any value; `5x` does not equal `x`."""
     letters = set(_LETTER.findall(_COMMAND.sub("", claim)))
     if is_name(claim) or len(letters) > 1 or "\\" in _NUMERIC.sub("", claim):
         return True
@@ -366,25 +367,25 @@ def _same_values(reference: str, answer: str) -> bool:
 
 
 def _same_in_base(reference: str, answer: str) -> bool | None:
-    """Compare the digits and bases of two numbers; None if neither states a base."""
-    (digits, base), (own_digits, own_base) = split_base(reference), split_base(answer)
-    if base is None and own_base is None:
+    """Compare the digits and bases of two numbers; return None if neither states a base."""
+    (digits, base), (answer_digits, answer_base) = split_base(reference), split_base(answer)
+    if base is None and answer_base is None:
         return None
-    same_base = base == own_base or (base is not None and own_base is None) or (base is None and own_base == "10")
-    return same_base and digits.lstrip("0") == own_digits.lstrip("0")
+    same_base = base == answer_base or (base is not None and answer_base is None) or (base is None and answer_base == "10")
+    return same_base and digits.lstrip("0") == answer_digits.lstrip("0")
 
 
 def _same_clock(reference: str, answer: str) -> bool | None:
-    """Compare two times of day with a.m. or p.m.; None for anything else."""
+    """Compare two times of day with a.m. or p.m.; return None for anything else."""
     found = _CLOCK.fullmatch(reference), _CLOCK.fullmatch(answer)
     if found[0] is None or found[1] is None:
         return None
-    hour, own_hour = ((int(each[1]), int(each[2] or 0), each[3].lower()) for each in found if each)
-    return hour == own_hour
+    time, answer_time = ((int(match[1]), int(match[2] or 0), match[3].lower()) for match in found if match)
+    return time == answer_time
 
 
 def _same_core(reference: str, answer: str) -> bool | None:
-    """Compare two answers without their units; None if neither has one."""
+    """Compare two answers by their units and by what is left without the units; return None if neither has a unit."""
     expected, actual = split_unit(reference), split_unit(answer)
     if (expected.core, actual.core) == (reference, answer):
         return None
@@ -406,18 +407,19 @@ def _same_words(reference: str, answer: str) -> bool:
 
 
 def _as_prose(text: str) -> str:
-    r"""Write the words of text commands like bare words: `12\text{ dozen}` is `12 dozen`."""
+    r"""Replace text commands with their words: `12\text{ dozen}` becomes `12 dozen`."""
     return " ".join(_IN_TEXT.sub(r" \1 ", text).split())
 
 
 def _words(text: str) -> str | None:
-    """Read an answer in words, without case and punctuation; None if there is mathematics in it."""
+    """Return the words of an answer, in lower case and without punctuation; None if the answer contains mathematics."""
     bare = _IN_TEXT.sub(r" \1 ", text)
     return None if _NO_WORD.search(bare) else " ".join(re.sub(r"[^\w]+", " ", bare).casefold().split())
 
 
 def _same_ratio(reference: list[str], answer: list[str]) -> bool:
-    if _HOURS_AND_MINUTES.fullmatch(":".join(reference)) and len(answer) == 2:  # perhaps a time, which has no multiples
+    # The reference may be a time, so its multiples are not equal to it.
+    if _HOURS_AND_MINUTES.fullmatch(":".join(reference)) and len(answer) == 2:
         return all(map(_equal, reference, answer))
     if len(reference) == len(answer):
         pairs = [(read_number(expected), read_number(actual)) for expected, actual in zip(reference, answer, strict=True)]

@@ -1,4 +1,4 @@
-"""The reward for a final answer that equals the reference."""
+"""A reward for final answers that equal the reference, as text or as decimal numbers."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def same_answer(left: str, right: str) -> bool:
         right: another answer.
 
     Returns:
-        True for `21` and `21`, and for `18` and `18.00`; never because one contains the other.
+        True for `21` and `21`, and for `18` and `18.00`. An answer that only contains the other is not equal to it.
 
     Example:
         >>> same_answer("18", "18.00"), same_answer("2", "12")
@@ -34,8 +34,8 @@ def same_answer(left: str, right: str) -> bool:
 def exact(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
     r"""Give 1 for a completion whose final answer equals the reference, else 0.
 
-    Only the answer that the completion marks as final counts (see `final_answer`); the right number elsewhere in its text
-    earns nothing. Answers are compared as text and as decimal numbers; `\frac{1}{2}` and `0.5` are different here.
+    Only the answer that the completion marks as final counts (see `final_answer`); the right number elsewhere in the completion
+    earns nothing. Answers are compared as text and as decimal numbers, so `\frac{1}{2}` and `0.5` are different here.
 
     Args:
         prompts: unused; every reward receives them.

@@ -1,10 +1,10 @@
 r"""Find the final answer in a text.
 
-All functions here read what a model wrote, in the process of the trainer. They take time proportional to the length of the text,
-and read at most its last 200,000 characters.
+All functions here read a model's text in the trainer's process. Therefore their running time is proportional to the length of the
+text, and they read at most its last 200,000 characters.
 
-In a text with several answers, the last one counts, even if two boxes are side by side: a response must commit to one answer, and
-one that could box every candidate would always be right. Put several values in one box, separated by commas.
+If a text has several answers, the last one counts, even if two boxes are side by side. A response must commit to one answer;
+otherwise it could box every candidate and always be right. Put several values in one box, separated by commas.
 """
 
 import re
@@ -14,7 +14,7 @@ from rljax.rewards.notation import plain
 from rljax.rewards.quantity import read_number, split_unit
 
 LONGEST_READ = 200_000
-"""Number of characters that are read, counted from the end of a text."""
+"""Only this many characters at the end of a text are read."""
 
 _GROUPED_NUMBER = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _PHRASE = re.compile(
@@ -51,8 +51,8 @@ _NUMBER_IN_TEXT = re.compile(
 def normalized(text: str) -> str:
     r"""Normalize an answer for comparison.
 
-    Dollar signs and a closing period are removed, runs of white space become one space, and a number on its own loses
-    its grouping commas. Any other comma is kept: (1,200) is an interval or a point.
+    Dollar signs and a closing period are removed, runs of white space become one space, and an answer that is a number loses
+    its grouping commas. Any other comma is kept, because (1,200) is an interval or a point.
 
     Args:
         text: an answer.
@@ -70,10 +70,10 @@ def normalized(text: str) -> str:
 
 
 def final_answer(text: str) -> str | None:
-    r"""Read the final answer of a text, in the formats that mark one explicitly.
+    r"""Read the final answer of a text that marks the answer explicitly, with `#` or with a box.
 
-    The answer follows the last run of `#`, up to the end of its line, or is in the last `\boxed{...}` whose braces balance. If
-    a text has both, the later one counts: a heading such as `### Step 2` is not the answer if a box follows.
+    The answer follows the last run of `#`, up to the end of that line, or is in the last `\boxed{...}` whose braces balance. If
+    a text has both, the later one counts, so a heading such as `### Step 2` is not the answer if a box follows.
 
     Args:
         text: a response, or a reference solution.
@@ -106,7 +106,7 @@ def _last_boxed(text: str) -> list[tuple[int, str]]:
 
 
 def tagged_text(text: str) -> str | None:
-    """Read the content of the last `<answer>...</answer>`, as it is written.
+    """Read the unchanged content of the last `<answer>...</answer>`.
 
     Args:
         text: a response. Only its last 200,000 characters are read.
@@ -123,7 +123,7 @@ def tagged_text(text: str) -> str | None:
 
 
 def after_thought(text: str) -> str:
-    """Return what follows the reasoning of a response, `<think>...</think>`; the full text if nothing does.
+    """Return what follows the reasoning of a response, `<think>...</think>`; the full text if nothing follows.
 
     Example:
         >>> after_thought("<think>4? No.</think>It is 5."), after_thought("It is 5.</think>"), after_thought("5")
@@ -136,17 +136,17 @@ def after_thought(text: str) -> str:
 def stated_text(text: str) -> str | None:
     r"""Read the answer that a free-form solution states: in a box, in answer tags, after `####`, or in words.
 
-    The last balanced `\boxed{...}` counts. Without one, it is whichever comes later: the rest of the line after the last `####`,
-    or the rest of the sentence after the last "answer is" or "answer:". In a text with `<answer>...</answer>`, only the content
-    of the last of these is searched, and all of it is the answer if it contains neither. Without any of these, the answer is a
-    number with or without a unit that ends the text after "therefore", "thus" or "hence". If what follows `</think>` states an
-    answer, the reasoning before it is not searched.
+    The answer is the content of the last balanced `\boxed{...}`. Without a box, the answer is whichever comes later: the rest of
+    the line after the last `####`, or the rest of the sentence after the last "answer is" or "answer:". If the text has tags
+    `<answer>...</answer>`, these two are searched for only in the last tags, whose full content is the answer if it has neither.
+    Without any of these, the answer is a number, with or without a unit, that ends the text after "therefore", "thus" or "hence".
+    If the text after `</think>` states an answer, the reasoning before `</think>` is not searched.
 
     Args:
         text: a response, or a reference solution. Only its last 200,000 characters are read.
 
     Returns:
-        The answer as it is written, with its currency; None if there is none or it is blank.
+        The unchanged answer, including a currency sign; None if there is none or it is blank.
 
     Example:
         >>> stated_text(r"The answer is \boxed{\$\frac{1}{2}}."), stated_text("Adding up, the answer is: 18 eggs. Done.")
@@ -160,7 +160,7 @@ def stated_text(text: str) -> str | None:
         return stated
     tagged = _last_tagged(end)
     inside = tagged[0][1] if tagged else end
-    candidates = _last_boxed(end) or [*_last_marked(inside), *_last_phrase(inside)] or tagged or _conclusion(end)
+    candidates = _last_boxed(end) or [*_last_marked(inside), *_last_phrase(inside)] or tagged or _last_conclusion(end)
     if not candidates:
         return None
     _, answer = max(candidates)
@@ -187,16 +187,16 @@ def stated_answer(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """Read the last number of a text, whatever it means: a guess, for texts that state no answer.
+    """Read the last number of a text, whatever it means: a guess at the answer of a text that states none.
 
     Args:
         text: a response. Only the last 200,000 characters are read.
 
     Returns:
-        The number without dollar sign and grouping commas; None if there is no number.
+        The number without a dollar sign or grouping commas; None if there is no number.
 
     Example:
-        >>> last_number("from 12 to 1,080 in all, or -$7.50."), last_number("x2 is none")
+        >>> last_number("from 12 to 1,080 in all, or -$7.50."), last_number("x2 is not one")
         ('-7.50', None)
     """
     found = _NUMBER_IN_TEXT.findall(text[-LONGEST_READ:].replace(_MINUS, "-"))
@@ -221,10 +221,10 @@ def stated_answer_or_last_number(text: str) -> str | None:
 
 
 def stated_text_or_last_number(text: str) -> str | None:
-    r"""Read the stated answer as it is written; if there is none, guess.
+    r"""Read the unchanged stated answer; if there is none, guess.
 
-    The guess is the value of the last line if that is a formula or an equation, or ends in one; else the last number. If an
-    answer is stated in a sentence that is not a formula, the guess is the sentence's number, provided that it has only one.
+    The guess is the value of the formula or equation that ends the last line; without one, it is the last number. If the answer is
+    stated as a sentence with exactly one number, that number is returned.
 
     Args:
         text: a response.
@@ -262,7 +262,8 @@ def _last_value(text: str) -> str | None:
     value = _EQUALS.split(formula)[-1].strip(_END_OF_LINE)
     if residue := _RESIDUE.search(value):
         return residue[0]
-    sum_of_numbers = value == formula.strip(_END_OF_LINE) and not _LETTER.search(value)  # the question again, for example
+    # A sum of numbers may be the question repeated.
+    sum_of_numbers = value == formula.strip(_END_OF_LINE) and not _LETTER.search(value)
     if value and (_is_quantity(value) or not (sum_of_numbers or _WORDS.search(value))):
         return value
     return last_number(text)
@@ -287,22 +288,22 @@ def _last_phrase(text: str) -> list[tuple[int, str]]:
         return []
     last = found[-1]
     line = text[last.end() :].partition("\n")[0]
-    return [(last.start(), _clause(_SENTENCE_END.split(line, maxsplit=1)[0].strip("* ")))]
+    return [(last.start(), _trim_clause(_SENTENCE_END.split(line, maxsplit=1)[0].strip("* ")))]
 
 
-def _clause(sentence: str) -> str:
-    """Read what a sentence says the answer is: without words before it, a remark after it, or an exclamation mark."""
+def _trim_clause(sentence: str) -> str:
+    """Return the answer in a clause, without introductory words, a remark after the answer, or an exclamation mark."""
     opening = _OPENING.match(sentence)
     bare = _ASIDE.split(sentence[opening.end() if opening else 0 :], maxsplit=1)[0].strip()
     return bare.rstrip("! ") if _EXCLAIMED.fullmatch(bare) else bare
 
 
-def _conclusion(text: str) -> list[tuple[int, str]]:
+def _last_conclusion(text: str) -> list[tuple[int, str]]:
     """Read a number after "therefore", if it ends the text."""
     line = text.rstrip().rpartition("\n")[2][-_LONGEST_CONCLUSION:]
     found = list(_CONCLUSION.finditer(line))
     if not found or _NO_CONCLUSION.intersection(found[-1][1].lower().split()):
         return []
     rest = line[found[-1].end() :].strip("* ").removesuffix(".")
-    has_digit = any(map(str.isdigit, rest))  # "the second one" is no number
+    has_digit = any(map(str.isdigit, rest))  # the "one" in "the second one" is not an answer
     return [(0, rest)] if has_digit and read_number(split_unit(plain(rest)).core) is not None else []

@@ -27,14 +27,14 @@ def has_final_answer(completions: Sequence[str], **columns: Sequence) -> list[fl
 
 
 def in_tags(completion: str, names: Sequence[str]) -> bool:
-    """Decide whether a text consists of tagged parts in the right order and nothing else.
+    """Decide whether a text consists only of tagged parts in the right order.
 
     Args:
         completion: the text.
         names: the names of the tags, in order.
 
     Returns:
-        True if each tag opens once and closes once, in order, around some text, and there is only white space outside the tags.
+        True if each tag opens and closes exactly once, in order, around some text, and only white space is outside the tags.
 
     Example:
         >>> in_tags("<think>7+5</think> <answer>12</answer>", ["think", "answer"])
@@ -103,7 +103,7 @@ def think_answer(completions: Sequence[str], **columns: Sequence) -> list[float]
 
 @reads("nothing, because there is no reward")
 def none(completions: Sequence[str], **columns: Sequence) -> list[float]:
-    """Refuse to judge; supervised fine-tuning (`rljax sft`) uses this placeholder if no reward is named.
+    """Raise an error: supervised fine-tuning (`rljax sft`) uses this placeholder if no reward is named.
 
     Args:
         completions: the responses.

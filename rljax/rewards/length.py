@@ -15,8 +15,8 @@ def soft_overlong(count: Callable[[str], int], *, max_length: float | int, cache
 
     Args:
         count: counts the tokens of a completion, for example `lambda text: len(tokenizer.encode(text))`.
-        max_length: in tokens; see `rljax.ops.shaping.soft_overlong_penalty`.
-        cache: in tokens, likewise.
+        max_length: length in tokens from which the penalty is -1; see `rljax.ops.shaping.soft_overlong_penalty`.
+        cache: number of tokens below `max_length` over which the penalty falls from 0 to -1.
 
     Returns:
         A reward that takes `completions`; use it with a positive weight.
@@ -35,13 +35,15 @@ def soft_overlong(count: Callable[[str], int], *, max_length: float | int, cache
 
     def overlong(completions: Sequence[str], **columns: Sequence) -> list[float]:
         del columns
-        return np.asarray(soft_overlong_penalty(_lengths(count, completions), max_length=max_length, cache=cache)).tolist()
+        return np.asarray(
+            soft_overlong_penalty(_count_tokens(count, completions), max_length=max_length, cache=cache)
+        ).tolist()
 
     return overlong
 
 
 def length_penalty(count: Callable[[str], int], *, max_length: float | int) -> Callable:
-    """Make a reward: the length as a fraction of the maximum. Use it with a negative weight.
+    """Make a reward: a completion's length as a fraction of the maximum. Use it with a negative weight.
 
     ::
 
@@ -70,5 +72,5 @@ def length_penalty(count: Callable[[str], int], *, max_length: float | int) -> C
     return penalty
 
 
-def _lengths(count: Callable[[str], int], completions: Sequence[str]) -> Int32[Array, "N"]:
+def _count_tokens(count: Callable[[str], int], completions: Sequence[str]) -> Int32[Array, "N"]:
     return jnp.asarray(np.array([count(completion) for completion in completions], np.int32))

@@ -1,8 +1,8 @@
-r"""Majority voting: the answer that each response votes for.
+r"""Majority voting: find the answer that each response votes for.
 
-The reference is not used: two answers are the same if they are written the same up to what `rljax.rewards.notation.plain`
-rewrites (spacing, sizes of brackets, Unicode) and trailing zeros. `\frac{1}{2}` and `0.5` are two answers here, even for a reward
-that accepts both.
+The reference is not used. Two answers are the same if they differ only in what `rljax.rewards.notation.plain` rewrites (spacing,
+sizes of brackets, Unicode) and in redundant zeros. `\frac{1}{2}` and `0.5` are two different answers here, even for a reward that
+accepts both.
 """
 
 import re
@@ -25,7 +25,7 @@ def same_form(answer: str) -> str:
         answer: an answer.
 
     Returns:
-        The answer without redundant spacing; a decimal number without redundant zeros and plus sign.
+        The answer in the notation of `rljax.rewards.notation.plain`; a decimal number also without redundant zeros and plus sign.
 
     Example:
         >>> same_form("18.00"), same_form("+018"), same_form("-0"), same_form(r"\left( 1,\, 2 \right)"), same_form("x + 1")
@@ -35,20 +35,20 @@ def same_form(answer: str) -> str:
     if not _NUMBER.fullmatch(bare):
         return bare
     sign = "-" if bare.startswith("-") and Decimal(bare) else ""
-    whole, _, fraction = bare.lstrip("+-").partition(".")
-    whole, fraction = whole.lstrip("0"), fraction.rstrip("0")
-    return f"{sign}{whole if whole else '0'}{'.' if fraction else ''}{fraction}"
+    integer, _, fraction = bare.lstrip("+-").partition(".")
+    integer, fraction = integer.lstrip("0"), fraction.rstrip("0")
+    return f"{sign}{integer if integer else '0'}{'.' if fraction else ''}{fraction}"
 
 
 def vote(text: str) -> str | None:
-    """Read the answer of a response of any kind.
+    """Read the answer of a response in canonical form, for rewards that have no function of their own in `VOTES`.
 
     Args:
         text: a response.
 
     Returns:
-        The result of `stated_answer`, else that of `final_answer` (which also reads what follows a single `#`), in canonical form;
-        None if there is no answer.
+        The result of `stated_answer`, else the result of `final_answer` (which also reads what follows a single `#`), in canonical
+        form; None if there is no answer.
 
     Example:
         >>> vote("so it is #18.0"), vote("The answer is 18."), vote("18")
@@ -59,7 +59,7 @@ def vote(text: str) -> str | None:
     return None if answer is None else same_form(answer)
 
 
-def _vote_as_read_by(read: Callable[[str], str | None]) -> Callable[[str], str | None]:
+def _make_vote(read: Callable[[str], str | None]) -> Callable[[str], str | None]:
     def read_vote(text: str) -> str | None:
         answer = read(text)
         return None if answer is None else same_form(answer)
@@ -68,7 +68,7 @@ def _vote_as_read_by(read: Callable[[str], str | None]) -> Callable[[str], str |
 
 
 def vote_yes_no(text: str) -> str | None:
-    """Read yes or no as the reward `yes_no` does.
+    """Read a response's yes or no as the reward `yes_no` does.
 
     Example:
         >>> vote_yes_no("So the answer is true."), vote_yes_no("No"), vote_yes_no("yes and no")
@@ -80,7 +80,7 @@ def vote_yes_no(text: str) -> str | None:
 
 
 def vote_letter(text: str) -> str | None:
-    """Read a choice as the reward `multiple_choice` does.
+    """Read a response's choice as the reward `multiple_choice` does.
 
     Example:
         >>> vote_letter("The answer is (b)."), vote_letter("C"), vote_letter("A or B")
@@ -91,34 +91,34 @@ def vote_letter(text: str) -> str | None:
 
 
 def _no_vote(text: str) -> None:
-    """Programs do not vote: no two of them count as the same answer."""
+    """Return None: programs do not vote, because no two programs count as the same answer."""
     del text
 
 
 VOTES = MappingProxyType(
     {
-        "exact": _vote_as_read_by(final_answer),
-        "math": _vote_as_read_by(stated_answer),
-        "math_or_last_number": _vote_as_read_by(stated_answer_or_last_number),
-        "gsm8k": _vote_as_read_by(stated_answer),
-        "aime": _vote_as_read_by(stated_answer),
+        "exact": _make_vote(final_answer),
+        "math": _make_vote(stated_answer),
+        "math_or_last_number": _make_vote(stated_answer_or_last_number),
+        "gsm8k": _make_vote(stated_answer),
+        "aime": _make_vote(stated_answer),
         "yes_no": vote_yes_no,
         "multiple_choice": vote_letter,
         "code": _no_vote,
         "code_fraction": _no_vote,
     }
 )
-"""Name of a reward -> the function that reads the vote of a response that it judges. All other rewards use `vote`."""
+"""Name of a reward -> the function that reads the votes of responses that this reward judges. All other rewards use `vote`."""
 
 
 def vote_for(reward: str) -> Callable[[str], str | None]:
     """Find the function that reads the votes of the responses that a reward judges.
 
     Args:
-        reward: the name of the reward, as `rljax.rewards.resolve` takes it, or several names, separated by commas.
+        reward: the reward's name, as `rljax.rewards.resolve` accepts it, or several names, separated by commas.
 
     Returns:
-        A function from a response to its answer in canonical form, or to None if it has none.
+        A function from a response to its answer in canonical form, or to None if the response has no answer.
 
     Example:
         >>> vote_for("exact")("7+5=12;#12"), vote_for("code")("return 12"), vote_for("mine.py:judge")("12")

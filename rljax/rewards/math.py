@@ -1,11 +1,12 @@
 r"""Rewards for mathematics: the complete stated answer must equal the reference.
 
-Most answers are compared here, as text or as exact numbers with units. The rest goes to computer algebra in worker processes,
-because that may never finish: each pair has a time limit of two seconds. An answer that exceeds it is wrong, and counted separately
-(`Unfinished`), so that no model can stop a run. Answers that would clearly take too long, such as `10^{10^{10}}`, are not tried.
+Most answers are compared here, as text or as exact numbers with units. The rest go to computer algebra, which may never finish and
+therefore runs in worker processes, with a time limit of two seconds per pair. An answer that exceeds the limit is wrong, and is
+counted separately (`Unfinished`), so that no model can stop a run. Answers that would clearly take too long, such as
+`10^{10^{10}}`, are wrong without being tried.
 
 `rljax.rewards.equivalence` (lists, tuples, intervals, equations) and `rljax.rewards.quantity` (numbers, units, percents) describe
-the accepted forms of an answer; `rljax.rewards.extract` describes where it is looked for.
+the accepted forms of an answer; `rljax.rewards.extract` describes where in a response the answer is searched for.
 """
 
 import re
@@ -22,25 +23,25 @@ from rljax.rewards.quantity import same_quantity
 
 SECONDS = 2.0
 _MEMORY = 2 * 2**30
-_STATED = (
+_STATED_FORM = (
     r"the last `\boxed{...}`, else `<answer>...</answer>`, else the text after `####` or after the words `the answer is`"
 )
 LONGEST_PHRASE = 15
-"""Most words of a reference that is taken for an answer, and not for prose."""
+"""A reference with more words than this that states no answer is considered prose."""
 _IN_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _GSM8K = re.compile(r"\$?([+-]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|[+-]?\.[0-9]+)")
 _AIME = re.compile(r"[0-9]{1,3}")
 
 
 def simplify_answer(answer: str) -> str:
-    r"""Remove what does not change a LaTeX answer: spacing, sizes of brackets and fractions, and a text command around all of it.
+    r"""Remove what does not change a LaTeX answer: spacing, sizes of brackets and fractions, and a text command around the answer.
 
     Args:
         answer: an answer.
 
     Returns:
-        What `rljax.rewards.notation.plain` writes, without the text command; for more than 1,000 characters only the normalized
-        text (see `rljax.rewards.extract.normalized`).
+        The result of `rljax.rewards.notation.plain` without the text command; for an answer of more than 1,000 characters, only
+        the result of `rljax.rewards.extract.normalized`.
 
     Example:
         >>> simplify_answer(r"\left( \dfrac{1}{2},\, 3 \right)"), simplify_answer(r"\text{Evelyn}"), simplify_answer(r"48,\!048")
@@ -49,12 +50,12 @@ def simplify_answer(answer: str) -> str:
     if len(answer) > LONGEST_ALGEBRA:
         return normalized(answer)
     written = plain(answer)
-    whole = _IN_TEXT.fullmatch(written)
-    return plain(whole[1]) if whole else written
+    in_text = _IN_TEXT.fullmatch(written)
+    return plain(in_text[1]) if in_text else written
 
 
 def decide_without_algebra(answer: str, reference: str) -> bool | None:
-    r"""Compare two answers if that needs no algebra: equal texts, numbers with or without units, and hopelessly long ones.
+    r"""Compare two answers if that needs no algebra: equal texts, numbers with or without units, and answers too long for algebra.
 
     Args:
         answer: the answer to judge.
@@ -96,8 +97,8 @@ def math_reward(
 
     Returns:
         A reward that takes `prompts`, `completions`, `answer` (a worked solution, or the answer alone, as text or a number)
-        and `progress`. It returns None if the reference is None or blank, and `Unfinished` if a comparison took
-        too long.
+        and `progress`. For each completion it returns 1.0 or 0.0, None if the reference is None or blank, and `Unfinished` if a
+        comparison took too long.
 
     Raises:
         InputError: `seconds` or `workers` is not positive. When the reward is called: a reference is neither text nor a number.
@@ -109,7 +110,7 @@ def math_reward(
     """
     pool = shared_pool("rljax.rewards.equivalence:equivalent", seconds=seconds, workers=workers, memory=_MEMORY)
 
-    def judged(
+    def judge(
         prompts: Sequence[str],
         completions: Sequence[str],
         answer: Sequence,
@@ -117,7 +118,7 @@ def math_reward(
         **columns: Sequence,
     ) -> list[float | None]:
         del prompts, columns
-        references = [_reference(entry, position) for position, entry in enumerate(answer)]
+        references = [_read_reference(entry, position) for position, entry in enumerate(answer)]
         pairs = [
             None if reference is None else (read(completion), reference)
             for completion, reference in zip(completions, references, strict=True)
@@ -129,8 +130,8 @@ def math_reward(
         verdicts |= dict(zip(open_pairs, pool.map(comparisons, progress), strict=True))
         return [None if pair is None else _as_reward(verdicts.get(pair)) for pair in pairs]
 
-    judged.__qualname__ = f"math_reward({read.__name__})"
-    return verifier(judged)
+    judge.__qualname__ = f"math_reward({read.__name__})"
+    return verifier(judge)
 
 
 def _as_reward(verdict: object) -> float:
@@ -139,7 +140,7 @@ def _as_reward(verdict: object) -> float:
     return Unfinished(verdict.reason) if isinstance(verdict, Failed) else float(bool(verdict))
 
 
-def _reference(entry: object, position: int) -> str | None:
+def _read_reference(entry: object, position: int) -> str | None:
     """Normalize a reference answer; None if the data has none."""
     if entry is None:
         return None
@@ -153,7 +154,7 @@ def _reference(entry: object, position: int) -> str | None:
 
 
 def notes_on_references(references: Sequence[object]) -> list[str]:
-    """Say how many references are long texts that state no answer: only a response that states the same text would be right.
+    """Warn of references that are long texts without a stated answer: a response would have to state the same text to be right.
 
     Args:
         references: the references of all problems.
@@ -170,12 +171,12 @@ def notes_on_references(references: Sequence[object]) -> list[str]:
         return []
     return [
         f"{len(prose)} of {len(references)} references have more than {LONGEST_PHRASE} words and state no answer, so a response is "
-        f"right only if it states all of them: {' '.join(prose[0].split())[:39]!r}...; write the answer alone, or as "
+        f"right only if it states all these words: {' '.join(prose[0].split())[:39]!r}...; write the answer alone, or as "
         "`#### ANSWER` at the end"
     ]
 
 
-@reads(_STATED)
+@reads(_STATED_FORM)
 @verifier
 def math(
     prompts: Sequence[str],
@@ -192,12 +193,12 @@ def math(
         prompts: unused; every reward receives them.
         completions: the responses.
         answer: the references: a worked solution or only its answer, as text or a number; None or blank if there is none.
-        progress: called with the number of comparisons done and the number of all that need algebra; or None.
+        progress: called with the number of comparisons done and the number of comparisons that need algebra; or None.
         columns: unused.
 
     Returns:
-        For each completion 1.0 or 0.0; None if there is no reference; `Unfinished`, which counts as 0, if the comparison could not
-        be finished.
+        For each completion 1.0 or 0.0; None if there is no reference; `Unfinished`, which counts as 0, if the comparison did not
+        finish.
 
     Raises:
         InputError: a reference is neither text nor a number.
@@ -209,7 +210,7 @@ def math(
     return math_reward()(prompts, completions, answer, progress, **columns)
 
 
-@reads(f"{_STATED}; else the formula or equation that ends a response, else its last number")
+@reads(f"{_STATED_FORM}; else the formula or equation that ends a response, else its last number")
 @verifier
 def math_or_last_number(
     prompts: Sequence[str],
@@ -225,8 +226,8 @@ def math_or_last_number(
     Args:
         prompts: unused; every reward receives them.
         completions: the responses.
-        answer: as in `math`.
-        progress: as in `math`.
+        answer: as for `math`.
+        progress: as for `math`.
         columns: unused.
 
     Returns:
@@ -245,7 +246,7 @@ def math_or_last_number(
 @reads("the number after the last `####`, alone on its line")
 @verifier
 def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, **columns: Sequence) -> list[float | None]:
-    """Give 1 for a completion with the right number after its last `####`, as GSM8K writes its solutions, else 0.
+    """Give 1 for a completion with the right number after its last `####`, as in GSM8K's solutions, else 0.
 
     The rest of that line must be the number and nothing else, except for a dollar sign, a percent sign, grouping commas and a
     closing period.
@@ -270,16 +271,16 @@ def gsm8k(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, 
     rewards: list[float | None] = []
     for position, (completion, entry) in enumerate(zip(completions, answer, strict=True)):
         text = "" if entry is None else str(entry)
-        expected = _gsm8k_number(text if "####" in text else f"#### {text}")
+        expected = _read_gsm8k_number(text if "####" in text else f"#### {text}")
         if text.strip() and expected is None:
             raise InputError(f"the reference answer {position} is {text[-80:]!r}; GSM8K needs a number or `#### number`.")
-        actual = _gsm8k_number(completion)
+        actual = _read_gsm8k_number(completion)
         right = Unstated() if actual is None else float(same_answer(actual, "" if expected is None else expected))
         rewards.append(None if expected is None else right)
     return rewards
 
 
-def _gsm8k_number(text: str) -> str | None:
+def _read_gsm8k_number(text: str) -> str | None:
     _, mark, after = text[-LONGEST_READ:].rpartition("####")
     line = (
         after.partition("\n")[0]
@@ -318,8 +319,8 @@ def aime(prompts: Sequence[str], completions: Sequence[str], answer: Sequence, *
     del prompts, columns
     rewards: list[float | None] = []
     for position, (completion, entry) in enumerate(zip(completions, answer, strict=True)):
-        whole = int(entry) if isinstance(entry, float) and entry.is_integer() else entry
-        reference = _reference(whole, position)
+        number = int(entry) if isinstance(entry, float) and entry.is_integer() else entry
+        reference = _read_reference(number, position)
         if reference is not None and not _AIME.fullmatch(reference):
             raise InputError(
                 f"the reference answer {position} is {reference[:80]!r}; an AIME answer is an integer from 0 to 999."

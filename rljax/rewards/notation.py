@@ -1,6 +1,6 @@
-r"""Canonical notation of mathematical answers: rewrites the many forms of LaTeX, Unicode and plain text as one form of LaTeX.
+r"""Canonical notation for mathematical answers: rewrite the many forms of LaTeX, Unicode and plain text as one form of LaTeX.
 
-Everything here only rewrites text, and changes no value. The comparisons are in `rljax.rewards.quantity` (numbers, units, bases),
+Everything here only rewrites text and changes no value. The comparisons are in `rljax.rewards.quantity` (numbers, units, bases),
 `rljax.rewards.answer_form` (lists, tuples, intervals, equations) and `rljax.rewards.algebra` (everything else).
 """
 
@@ -12,7 +12,7 @@ _DEEPEST = 20
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ"
 _SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
 _CHARACTERS = {
-    **{0xFF01 + offset: chr(0x21 + offset) for offset in range(94)},  # full width
+    **{0xFF01 + offset: chr(0x21 + offset) for offset in range(94)},  # full-width characters
     **dict.fromkeys(map(ord, "\u00a0\u2002\u2003\u2007\u2008\u2009\u200a\u202f\u3000\t\r\n"), " "),
     **dict.fromkeys(map(ord, "\u200b\u2060\ufeff\ufe0f"), ""),
     **dict.fromkeys(map(ord, "−﹣"), "-"),
@@ -27,13 +27,13 @@ _CHARACTERS = {
     ord("º"): "°", ord("˚"): "°", ord("⟨"): "(", ord("⟩"): ")", ord("ℝ"): r"\mathbb{R}", ord("…"): r"\ldots ",
     ord("‖"): "|", ord("⁄"): "/", ord("∕"): "/", ord("∶"): ":", ord("√"): r"\sqrt ",
 }  # fmt: skip
-_RAISED = re.compile(f"[{_SUPERSCRIPTS}]+")
-_LOWERED = re.compile(f"[{_SUBSCRIPTS}]+")
-_RAISED_TO_PLAIN = str.maketrans(_SUPERSCRIPTS, "0123456789-+n")
-_LOWERED_TO_PLAIN = str.maketrans(_SUBSCRIPTS, "0123456789")
+_SUPERSCRIPT_RUN = re.compile(f"[{_SUPERSCRIPTS}]+")
+_SUBSCRIPT_RUN = re.compile(f"[{_SUBSCRIPTS}]+")
+_SUPERSCRIPT_TO_PLAIN = str.maketrans(_SUPERSCRIPTS, "0123456789-+n")
+_SUBSCRIPT_TO_PLAIN = str.maketrans(_SUBSCRIPTS, "0123456789")
 
 _SPACES = (*",;: >/", *"quad qquad enspace thinspace medspace thickspace hfill space".split())  # noqa: SIM905 - one line
-_NOTHING = (
+_DROPPED = (
     *"!()[]",
     *"left right middle displaystyle textstyle scriptstyle limits nolimits mathstrut checkmark negthinspace".split(),  # noqa: SIM905
     *("underline", "underbrace", "boxed", "fbox"),
@@ -43,7 +43,7 @@ _NOTHING = (
 _COMMANDS = MappingProxyType(
     {
         **dict.fromkeys(_SPACES, " "),
-        **dict.fromkeys(_NOTHING, ""),
+        **dict.fromkeys(_DROPPED, ""),
         **dict.fromkeys(("dfrac", "tfrac", "cfrac"), r"\frac"),
         **dict.fromkeys(("dbinom", "tbinom"), r"\binom"),
         **dict.fromkeys(("leq", "leqslant", "leqq"), r"\le "),
@@ -76,7 +76,7 @@ _POWER_IN_TEXT = re.compile(rf"\\((?:{_TEXT_COMMANDS}|{_FONT_COMMANDS})\s*\{{[^{
 _OLD_FONT = re.compile(r"\{\\(rm|it|bf|sf) ?([^{}]*)\}")
 _INVISIBLE = re.compile(r"\\(?:[hv]?phantom|[hv]space\*?|label|tag\*?|(?:text)?color|colorbox)\s*(?:\{[^{}]*\}|.)")
 _SEPARATED_DIGITS = re.compile(r"(?<=\d)(?:\{,\}|,\\! ?|\\!, ?|\\!)(?=\d{3}(?!\d))")
-_RAISED_TEXT = re.compile(r"\^ ?(\\text\{[^{}]*\})")
+_SUPERSCRIPT_TEXT = re.compile(r"\^ ?(\\text\{[^{}]*\})")
 _DEGREES = re.compile(r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))")
 _FUNCTIONS = r"arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|max|min|gcd|lcm|det|deg"
 _BARE_FUNCTION = re.compile(
@@ -103,8 +103,8 @@ def plain(text: str) -> str:
 
     Returns:
         LaTeX without sizes, fonts, redundant spaces and math delimiters; numbers without thousands separators where
-        these are unambiguous; `\$` for the currency, `°` for degrees, `\text{...}` for words in any text command. The text is
-        returned unchanged if brackets or arguments are nested more than 20 levels deep, or the braces do not balance.
+        these are unambiguous; `\$` for a dollar amount, `°` for degrees, `\text{...}` for words in any text command. The text is
+        returned unchanged if brackets or arguments are nested more than 20 levels deep, or if the braces do not balance.
 
     Example:
         >>> plain(r"$\left( \dfrac{1}{2},\, 3 \right)$"), plain(r"12{,}345\text{ cm}^{2}"), plain("６０ º")
@@ -116,8 +116,8 @@ def plain(text: str) -> str:
         return text
     original, text = text, _LINE_END.sub("", _without_marks(text))
     text = re.sub(r"√ ?(\d+)", r"\\sqrt{\1}", text)
-    text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_RAISED_TO_PLAIN)}}}", text)
-    text = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_LOWERED_TO_PLAIN)}}}", text)
+    text = _SUPERSCRIPT_RUN.sub(lambda found: f"^{{{found[0].translate(_SUPERSCRIPT_TO_PLAIN)}}}", text)
+    text = _SUBSCRIPT_RUN.sub(lambda found: f"_{{{found[0].translate(_SUBSCRIPT_TO_PLAIN)}}}", text)
     text = _without_delimiters(text.translate(_CHARACTERS)).replace("**", "^").replace("*", r"\cdot ").replace("~", " ")
     text = text.replace("...", r"\ldots ").replace("<=", r"\le ").replace(">=", r"\ge ").replace("==", "=")
     text = _DEGREES.sub("°", _SEPARATED_DIGITS.sub("", _INVISIBLE.sub(" ", text)))
@@ -125,7 +125,7 @@ def plain(text: str) -> str:
     text = _POWER_IN_TEXT.sub(lambda found: rf"\{found[1]}}}^{{{found[2] or found[3]}}}", text)
     text = _IN_FONT.sub(_without_font, text)
     text = _IN_TEXT.sub(lambda found: rf"\text{{{' '.join(found[1].replace('~', ' ').split())}}} ", text)
-    text = _COMMAND.sub(_one_command, _RAISED_TEXT.sub(r"^{\1}", text.replace("{:}", ":")))
+    text = _COMMAND.sub(_rewrite_command, _SUPERSCRIPT_TEXT.sub(r"^{\1}", text.replace("{:}", ":")))
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", _COMBINATIONS.sub(r"\\binom{\1}{\2}", text))
     text = _BARE_FUNCTION.sub(r"\\\1", _BARE_NAME.sub(lambda found: "\\" + found[1].replace("inity", "ty") + " ", text))
     text = _GROUPED_BY_SPACE.sub(lambda found: found[0].replace(" ", ""), " ".join(text.split()))
@@ -139,7 +139,7 @@ def plain(text: str) -> str:
 
 
 def _without_marks(text: str) -> str:
-    """Remove what Markdown or prose puts around a whole answer: asterisks, backticks and double quotes."""
+    """Remove what Markdown or prose puts around a complete answer: asterisks, backticks and double quotes."""
     bare = text.strip().strip("*")
     for opening, closing in ("``", '""', "“”"):
         inner = bare[1:-1]
@@ -149,7 +149,7 @@ def _without_marks(text: str) -> str:
 
 
 def _without_delimiters(text: str) -> str:
-    """Remove the dollar signs that delimit mathematics; keep those that denote a currency, as `\\$`."""
+    """Remove the dollar signs that delimit mathematics; write those that denote the currency as `\\$`."""
     bare = text.replace(r"\$", "\0")
     if bare.count("$") % 2:
         bare = re.sub(r"\$(?= ?\.?\d)", "\0", bare)
@@ -165,13 +165,13 @@ def _without_font(found: re.Match) -> str:
 
 
 def _join_outside_brackets(found: re.Match) -> str:
-    """Read `1,200` as one number, except in brackets, where it is two; with a space after the comma, it is not matched."""
+    """Join `1,200` to one number, except inside brackets, where it is two. A comma that a space follows is never matched."""
     before = found.string[: found.start()]
     inside = any(before.count(left) > before.count(right) for left, right in ("()", "[]", (r"\{", r"\}")))
     return found[0] if inside else found[0].replace(",", "")
 
 
-def _one_command(found: re.Match) -> str:
+def _rewrite_command(found: re.Match) -> str:
     name = found[1] if found[2] is None else found[2]
     if name in _COMMANDS:
         return _COMMANDS[name]
@@ -185,11 +185,11 @@ _TOKEN = re.compile(r"\\[a-zA-Z]+ ?|\\.|\d+(?:\.\d+)?|.", re.DOTALL)
 
 
 class _TooDeepError(ValueError):
-    """An answer is nested too deeply for canonical form."""
+    """An answer is nested too deeply to be written in canonical form."""
 
 
 class _Writer:
-    r"""Puts the arguments of fractions, roots, powers and indices into braces: `\frac12` is `\frac{1}{2}`, `2^-1` is `2^{-1}`."""
+    r"""Puts arguments of fractions, roots, powers and indices into braces: `\frac12` becomes `\frac{1}{2}`, `2^-1` `2^{-1}`."""
 
     def __init__(self, text: str):
         self.tokens = _TOKEN.findall(text)
@@ -197,7 +197,7 @@ class _Writer:
         self.depth = 0
 
     def until(self, closing: str) -> str:
-        """Write everything before a closing bracket, which is dropped, or before the end."""
+        """Write the tokens up to a closing bracket, which is dropped, or up to the end of the text."""
         written = []
         while self.tokens:
             if self.tokens[-1] == closing:
@@ -248,7 +248,7 @@ class _Writer:
 
 
 def nesting(text: str) -> int:
-    r"""Return how deep the brackets of a text are nested; -1 if its braces do not balance. `\{` is a bracket, but not a brace.
+    r"""Return the depth to which a text's brackets are nested; -1 if its braces do not balance. `\{` is a bracket, not a brace.
 
     Example:
         >>> nesting("((1+2)^{3})"), nesting(r"\{1\}"), nesting("{1"), nesting("}{")

@@ -1,4 +1,4 @@
-"""Search for a pattern in a text, for worker processes: some patterns take longer than anyone can wait."""
+"""Search for a pattern in a text. This runs in worker processes, because some patterns never finish."""
 
 import re
 

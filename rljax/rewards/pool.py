@@ -1,8 +1,8 @@
 """A pool of worker processes that judge many items, each item under a hard time limit.
 
-The workers are fresh interpreters and do not use `multiprocessing`: its start methods either copy a process that has JAX's
-threads (fork) or import the main script again in every worker (spawn, forkserver). A script without a main guard would start
-itself again, and one that imports JAX would claim its devices in every worker.
+The workers are fresh interpreters, not started by `multiprocessing`, whose start methods either copy a process that has JAX's
+threads (fork) or import the main script again in every worker (spawn, forkserver). A script without a main guard would then start
+itself again, and a script that imports JAX would claim the devices in every worker.
 """
 
 import functools
@@ -26,9 +26,9 @@ from rljax.rewards.result_line import LONGEST_LINE, decode_result
 from rljax.text import one_line
 
 _START_SECONDS = 120.0
-# A worker is killed from outside this many seconds after the time limit, in case the function stops the timer of its process.
+# A worker normally kills itself by a timer. In case the function stops the timer, this process kills the worker this much later.
 _GRACE_SECONDS = 1.0
-# A worker is replaced after this many items: computer algebra leaks a few kilobytes with each.
+# A worker is replaced after this many items, because computer algebra leaks a few kilobytes per item.
 _LIFETIME = 20_000
 _STARTING = -1
 _IDLE = -2
@@ -37,13 +37,13 @@ _IDLE = -2
 @dataclass
 class _Worker:
     process: subprocess.Popen
-    """The process that judges."""
+    """The worker process."""
     connection: Connection
-    """This process's end of the connection to it."""
+    """This process's end of the connection to the worker."""
     item: int
-    """Position of the item that the worker is judging, or one of the states above."""
+    """Position of the item that the worker is judging, or `_STARTING` or `_IDLE`."""
     deadline: float
-    """Monotonic time at which the worker is killed unless it has answered."""
+    """Monotonic time at which the worker is killed unless it has answered before."""
     served: int = 0
     """Number of items that the worker has judged."""
     line: bytes = b""
@@ -54,22 +54,22 @@ class Pool:
     """Worker processes that call one function and are reused from call to call.
 
     A worker that exceeds the time limit or dies is replaced; the others continue. After the first such loss, one extra worker is
-    kept ready, so that after the next loss nothing has to wait for a start. Workers start when they are first needed, and end with
-    this process, however it ends.
+    kept ready, so that items need not wait for a worker to start after the next loss. Workers start when they are first needed,
+    and end with this process, however it ends.
 
     Args:
-        function: the function that the workers call, as `module:function` or `path.py:function`. Each worker imports its
-            module; that does not count against the time limit.
+        function: the function that the workers call, as `module:function` or `path.py:function`. Each worker imports the
+            function's module; the import does not count against the time limit.
         seconds: wall-clock time limit of one item, positive.
         workers: number of processes; None means one per core, at most 8.
         memory: limit on the address space of a worker in bytes (Linux only); None means no limit.
-        begin: a function without arguments that each worker calls once, named as `function` is; it does not count against the
-            time limit.
-        confined: whether results come back as lines of JSON that are checked, never as pickles, and whether a worker gives up
-            some rights permanently before its first item: to open files for writing, to read files outside Python's path, to start
-            processes and to open connections. It gives them up only on Linux, as far as the kernel allows it
-            (`rljax.rewards.sandbox.confine.drop_rights`). The function then returns a finite number, None or `Failed`; anything
-            else is a failure of that item.
+        begin: a function without arguments that each worker calls once, before its first item, written like `function`. The call
+            does not count against the time limit.
+        confined: if True, results come back as lines of JSON that are checked, never as pickles, and each worker permanently gives
+            up some rights before its first item: to open files for writing, to read files outside Python's path, to start
+            processes and to open connections. Rights are given up only on Linux, as far as the kernel allows
+            (`rljax.rewards.sandbox.confine.drop_rights`). The function must then return a finite number, None or `Failed`; an item
+            with any other result has failed.
 
     Raises:
         InputError: `seconds` or `workers` is not positive.
@@ -123,7 +123,7 @@ class Pool:
 
         Args:
             items: keyword arguments of the function, one mapping per call; they must be picklable.
-            progress: called after each item with the number of items done and the number of all items; or None.
+            progress: called after each item with the number of items done and the total number of items; or None.
 
         Returns:
             For each item, in order, what the function returned, or `Failed` if it raised, exceeded the time limit or crashed
@@ -131,7 +131,7 @@ class Pool:
 
         Raises:
             InputError: a worker cannot be started, or cannot import the function.
-            RuntimeError: this process was forked from the one that made the pool.
+            RuntimeError: this process was forked from the process that made the pool.
         """
         if os.getpid() != self._owner:
             raise RuntimeError("a pool of workers belongs to the process that made it; make a new pool after a fork")
@@ -160,7 +160,7 @@ class Pool:
         busy = sum(worker.item >= 0 for worker in self._workers)
         for worker in [worker for worker in self._workers if worker.item == _IDLE]:
             if waiting and busy < self.count:
-                if worker.connection.poll():  # it has ended, or has sent something unexpected
+                if worker.connection.poll():  # the worker has ended or sent something unexpected
                     self._dismiss(worker)
                     continue
                 try:
@@ -194,11 +194,11 @@ class Pool:
             received = _read_line(worker) if self.confined else worker.connection.recv()
         except (EOFError, ConnectionResetError):
             return self._lose(worker, overdue=False)
-        except BlockingIOError:  # the line has not ended
+        except BlockingIOError:  # the rest of the line has not arrived
             return self._lose(worker, overdue=True) if time.monotonic() >= worker.deadline else []
         except Exception as error:  # the result cannot be read here
             received = Failed("raised", f"its result cannot be read ({one_line(error)})")
-            if self.confined and worker.item != _STARTING:  # our own code never sends anything else
+            if self.confined and worker.item != _STARTING:  # the worker's own code sends only readable results
                 item, self._spares = worker.item, 1
                 self._dismiss(worker)
                 return [(item, received)]
@@ -216,7 +216,7 @@ class Pool:
         """Remove a worker that has died or exceeded its limit, and return the item that failed with it."""
         item = worker.item
         status = self._dismiss(worker)
-        self._spares = 1  # if one item is too much for a worker, others may be too: start the next worker early
+        self._spares = 1  # other items may also exceed the limit or kill a worker, so start the next worker early
         if item == _STARTING:
             state = (
                 f"did not start within {_START_SECONDS:.0f} s"
@@ -256,7 +256,7 @@ def shared_pool(
     begin: str | None = None,
     confined: bool = False,
 ) -> Pool:
-    """Get this process's pool for these arguments; the same arguments give the same pool.
+    """Return this process's pool for these arguments, which is created by the first call with them.
 
     Args:
         function: as in `Pool`.
@@ -270,7 +270,7 @@ def shared_pool(
         A pool that is closed when this process ends.
 
     Raises:
-        InputError: for the reasons `Pool` gives.
+        InputError: in the same cases as for `Pool`.
 
     Example:
         >>> shared_pool("math:sqrt", seconds=1.0) is shared_pool("math:sqrt", seconds=1.0)
@@ -280,7 +280,7 @@ def shared_pool(
 
 
 def _default_count() -> int:
-    """Return one worker per core, at most 8; one if the number of cores is unknown."""
+    """Return the default number of workers: one per core, at most 8; one if the number of cores is unknown."""
     cores = os.cpu_count()
     return 1 if cores is None else min(8, cores)
 
@@ -306,9 +306,9 @@ def _read_line(worker: _Worker) -> object:
     """Read the result that a confined worker has sent, without ever waiting for the rest of a line.
 
     Raises:
-        BlockingIOError: the line has not ended.
+        BlockingIOError: the rest of the line has not arrived.
         EOFError: the worker has ended.
-        ValueError: it sent something other than one line with a result.
+        ValueError: the worker sent something other than one line with a result.
     """
     arrived = os.read(worker.connection.fileno(), LONGEST_LINE)
     if not arrived:
@@ -324,7 +324,7 @@ def _read_line(worker: _Worker) -> object:
 
 
 def _end(worker: _Worker) -> int:
-    """Kill a worker and every process it started, and return its exit status, also if it had ended by itself before."""
+    """Kill a worker and every process it started, and return the worker's exit status, even if it had already ended."""
     worker.connection.close()
     with suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for a group that has ended
         os.killpg(worker.process.pid, signal.SIGKILL)

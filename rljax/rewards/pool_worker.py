@@ -1,11 +1,11 @@
-"""The process that judges one item at a time for `rljax.rewards.pool.Pool`. It never imports JAX.
+"""The worker process of `rljax.rewards.pool.Pool`, which judges one item at a time. It never imports JAX.
 
 The time limit is an interval timer whose signal has no handler, so the kernel kills the process, even in the middle of a
 computation that holds the interpreter lock, and even if the parent process has been killed in the meantime. An idle worker ends
-when the other end of its connection is closed; the kernel does that for a parent that is killed.
+when the other end of its connection is closed; if the parent is killed, the kernel closes that end.
 
-Items arrive as pickles. Results are returned as pickles too, or, by a confined process, as lines of JSON
-(`rljax.rewards.result_line`).
+Items arrive as pickles. Results are returned as pickles, too, or as lines of JSON (`rljax.rewards.result_line`) if the process is
+confined.
 """
 
 import os
@@ -27,10 +27,10 @@ Message = bytes | memoryview
 
 
 class _Channel(NamedTuple):
-    """Channel for results to the parent process."""
+    """How results are sent to the parent process."""
 
     encode: Callable[[object], Message]
-    """Encodes a result as a message; raises if that is impossible."""
+    """Encodes a result as a message; raises if the result cannot be encoded."""
     send: Callable[[Message], None]
     """Sends a message."""
 
@@ -40,9 +40,9 @@ def main(descriptor: int, name: str, memory: int | None, begin: str | None = Non
 
     Args:
         descriptor: the open file descriptor of the connection.
-        name: the function, as `rljax.rewards.resolve` reads it.
+        name: the function to call, in a form that `rljax.rewards.resolve` accepts.
         memory: limit on the address space in bytes, or None. Linux only; macOS does not enforce it.
-        begin: a function to call once, before any rights are given up; or None.
+        begin: a function without arguments, in the same form, to call once before any rights are given up; or None.
         confined: whether to give up the rights that judging does not need (`rljax.rewards.sandbox.confine.drop_rights`), and to
             send results as lines of JSON.
     """
@@ -72,7 +72,7 @@ def main(descriptor: int, name: str, memory: int | None, begin: str | None = Non
 
 
 def _load(name: str) -> Callable:
-    from rljax.rewards import resolve  # noqa: PLC0415 - here, so that a failed import is reported like any other failure
+    from rljax.rewards import resolve  # noqa: PLC0415 - imported here, so that a failed import is reported like any other failure
 
     return resolve(name)
 
@@ -99,7 +99,7 @@ def _serve(connection: Connection, channel: _Channel, function: Callable) -> Non
 
 
 def _judge(channel: _Channel, function: Callable, arguments: dict) -> Message:
-    """Judge an item, and encode its result or its failure as a message."""
+    """Judge an item, and encode the result or the failure as a message."""
     try:
         return channel.encode(function(**arguments))
     except BaseException as error:  # user code may raise anything or call sys.exit

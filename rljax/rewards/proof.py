@@ -1,7 +1,7 @@
-"""Rewards for proofs: a checker decides whether a response proves the statement in the answer column of its problem.
+"""Rewards for proofs: a checker decides whether a response proves the statement in its problem's answer column.
 
 A checker is a function `check(statement, proof)`. The one that comes with the library decides propositional logic and linear
-arithmetic (`rljax.rewards.entailment`); any other, such as one that calls Lean, becomes a reward with `proves`.
+arithmetic (`rljax.rewards.entailment`); `proves` turns any other checker, such as one that calls Lean, into a reward.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ from rljax.rewards.pool import shared_pool
 from rljax.text import one_line
 
 Check = Callable[[str, str], bool]
-"""(statement, response without its `<think>...</think>`) -> whether it proves the statement; it raises if it cannot decide."""
+"""(statement, response without its `<think>...</think>`) -> whether the response proves it; a check that cannot decide raises."""
 SECONDS = 10.0
-"""Time limit of one proof; Z3's own limits end before."""
+"""Time limit for checking one proof; Z3's own limit per step is meant to be reached earlier."""
 FAULTY = -1.0
-"""What a process returns for a statement that cannot be read."""
+"""What a worker process returns for a statement that cannot be read."""
 MEMORY_BYTES = 2 * 2**30
-"""Address space of a process that checks proofs."""
+"""Limit on the address space of a process that checks proofs."""
 
 
 @reads("lines such as `3. (or p q) by 1, 2`")
@@ -33,39 +33,39 @@ def proof(
     """Give 1 for a right proof in propositional logic or linear arithmetic, else 0; see `rljax.rewards.entailment`.
 
     Args:
-        completions: the responses; what is in `<think>...</think>` is not read.
-        answer: the statements, with declarations, premises and a goal; None abstains.
-        progress: called with the number of proofs checked and the number of all; or None.
+        completions: the responses; their `<think>...</think>` is not read.
+        answer: the statements, with declarations, premises and a goal; for None the reward abstains.
+        progress: called with the number of proofs checked and the total number of proofs; or None.
         columns: unused; every reward receives the prompts and the columns of the data.
 
     Returns:
-        1.0 or 0.0 for each completion; `Unfinished`, which counts as 0, if checking took too long.
+        For each completion 1.0 or 0.0; None if there is no statement; `Unfinished`, which counts as 0, if checking took too long.
 
     Raises:
         InputError: the package z3-solver is not installed, or a statement cannot be read.
     """
     del columns
     check_optional("z3", "z3-solver")
-    judged = [place for place, one in enumerate(answer) if one is not None]
-    items = [{"statement": answer[place], "proof": after_thought(completions[place])} for place in judged]
-    own = f"{__name__}:"
-    pool = shared_pool(f"{own}judge", seconds=SECONDS, memory=MEMORY_BYTES, begin=f"{own}load", confined=True)
+    positions = [position for position, statement in enumerate(answer) if statement is not None]
+    items = [{"statement": answer[position], "proof": after_thought(completions[position])} for position in positions]
+    module = f"{__name__}:"
+    pool = shared_pool(f"{module}judge", seconds=SECONDS, memory=MEMORY_BYTES, begin=f"{module}load", confined=True)
     verdicts: list[Any] = [None] * len(completions)
-    for place, found in zip(judged, pool.map(items, progress), strict=True):
-        if found == FAULTY:
-            raise InputError(_fault(str(answer[place])))
-        verdicts[place] = wrong_if_late(found)
+    for position, verdict in zip(positions, pool.map(items, progress), strict=True):
+        if verdict == FAULTY:
+            raise InputError(_explain_fault(str(answer[position])))
+        verdicts[position] = wrong_if_late(verdict)
     return verdicts
 
 
 def load() -> None:
-    """Import Z3, before the process gives up what importing may need."""
+    """Import Z3 before the process gives up the rights that the import may need."""
     check_optional("z3", "z3-solver")
     __import__("z3")
 
 
 def judge(statement: str, proof: str) -> float:
-    """Check one proof in a separate process, which may return numbers only: 1, 0, or `FAULTY` if the statement cannot be read."""
+    """Check one proof in a worker process, which can only return numbers: 1, 0, or `FAULTY` if the statement cannot be read."""
     from rljax.rewards.entailment import check_proof  # noqa: PLC0415  the run's own process needs it only for a faulty statement
 
     try:
@@ -74,8 +74,8 @@ def judge(statement: str, proof: str) -> float:
         return FAULTY
 
 
-def _fault(statement: str) -> str:
-    """Say why a statement cannot be read."""
+def _explain_fault(statement: str) -> str:
+    """Explain why a statement cannot be read."""
     from rljax.rewards.entailment import check_proof  # noqa: PLC0415  see `judge`
 
     try:
@@ -86,13 +86,13 @@ def _fault(statement: str) -> str:
 
 
 def proves(check: Check) -> Callable:
-    """Make a reward of a checker: 1 for a response that proves the statement in its problem's answer column, else 0.
+    """Make a reward from a checker: 1 for a response that proves the statement in its problem's answer column, else 0.
 
     Args:
-        check: called for each response as `check(statement, proof)`. If it raises, the response could not be judged: `Failed`.
+        check: called for each response as `check(statement, proof)`. If it raises, the entry of the response is `Failed`.
 
     Returns:
-        The reward, which is a verifier: `rljax eval` reports the share of right proofs as accuracy.
+        The reward, which is a verifier: `rljax eval` reports the fraction of correct proofs as accuracy.
 
     Example:
         >>> reward = proves(lambda statement, proof: proof.endswith("qed"))
@@ -107,16 +107,16 @@ def proves(check: Check) -> Callable:
     ) -> list[float | Failed | None]:
         del columns
         return [
-            None if one is None else _verdict(check, one, after_thought(completion))
-            for one, completion in zip(answer, completions, strict=True)
+            None if statement is None else _call_checker(check, statement, after_thought(completion))
+            for statement, completion in zip(answer, completions, strict=True)
         ]
 
     return proven
 
 
-def _verdict(check: Check, statement: str, proof: str) -> float | Failed:
-    """Ask a checker."""
+def _call_checker(check: Check, statement: str, proof: str) -> float | Failed:
+    """Call a checker; return 1.0, 0.0, or `Failed` if it raises."""
     try:
         return float(bool(check(statement, proof)))
-    except Exception as error:  # a person's function; the failure is counted and shown
+    except Exception as error:  # user code may raise anything; the failure is counted and shown
         return Failed("raised", one_line(error))
