@@ -37,7 +37,7 @@ class Rollout(NamedTuple, Generic[Data]):
     behaviour_logp: Float[Data, "P G T"]
     """Log-probability under the sampling distribution, nats."""
     rewards: Float[Data, "P G"]
-    """Reward of the outcome, before any shaping."""
+    """Reward of each response's outcome, before any shaping."""
     policy_logp: Float[Data, "P G T"] | None = None
     """Log-probability under the policy before the update, if it differs from `behaviour_logp` (top-k, top-p, another engine).
     If the sampler used older parameters and no correction is applied, this is under those parameters, before top-k or top-p."""
@@ -56,7 +56,7 @@ class Rollout(NamedTuple, Generic[Data]):
     step_end: Bool[Data, "P G T"] | None = None
     """Tokens at which a reasoning step ends."""
     turn_rewards: Float[Data, "P G T"] | None = None
-    """Reward of each turn of an episode, at the turn's last token, 0 elsewhere; `rewards` is their sum. For critics."""
+    """Reward of each turn of an episode, at the turn's last token, 0 elsewhere; they sum to `rewards`. For algorithms with a critic."""
     behaviour_entropy: Float[Data, "P G T"] | None = None
     """Entropy of the sampling policy at each token, nats; for algorithms that explore where the entropy is high."""
     teacher_logp: Float[Data, "P G T"] | None = None
@@ -66,8 +66,8 @@ class Rollout(NamedTuple, Generic[Data]):
     greedy_rewards: Float[Data, "P"] | None = None
     """Reward of an extra response to each prompt, decoded greedily and not trained on; for algorithms that use it as baseline."""
     reward_parts: dict[str, Float[Data, "P G"]] | None = None
-    """Each of several rewards, by its name: unweighted, before any shaping, and NaN where it abstains. For algorithms that read
-    the rewards separately."""
+    """Each of several rewards, by its name: unweighted, before any shaping, and NaN if the reward abstains. For algorithms
+    that read the rewards separately."""
     correct: Float[Data, "P G"] | None = None
     """1 if a verifier finds the response correct, 0 if it does not, NaN if it abstains; None if there is no verifier."""
     kinds: Int[Data, "P"] | None = None

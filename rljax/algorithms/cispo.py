@@ -23,8 +23,8 @@ def cispo(*, clip_low: float = 1.0, clip_high: float = 0.28, eps: float = 1e-6, 
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     Deviations: Section 3.1 also takes dynamic sampling and the length penalty from DAPO. Both are left out here; in `dapo` they
-    are the slots `keep_group` (`has_mixed_outcomes`) and `shape_reward` (`soft_overlong_penalty`). The token mean is over
-    the full optimizer batch. The objective has log ρ in place of log π, which changes its value but not its gradient.
+    are the slots `keep_group` (`has_mixed_outcomes`) and `shape_reward` (`soft_overlong_penalty`). The token mean is over the
+    full optimizer batch. The objective has log ρ in place of log π, which changes its value but not its gradient.
     """
     return Algorithm(
         advantage=partial(group_normalized, eps=eps, ddof=ddof),

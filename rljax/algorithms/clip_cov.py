@@ -60,7 +60,7 @@ def clip_cov(
 def _tokens_to_keep(
     advantage: Float[Array, "P G T"], logp: Float[Array, "P G T"], mask: Array, *, share: float, lower: float, upper: float
 ) -> Bool[Array, "P G T"]:
-    """The tokens whose gradient Clip-Cov keeps."""
+    """Return the tokens whose gradient Clip-Cov keeps."""
     covariance = token_covariance(logp, advantage, mask)
     return ~clip_cov_tokens(covariance, sample_uniform(logp, mask), mask, share=share, lower=lower, upper=upper)
 
@@ -126,5 +126,5 @@ def _distance_from_sampler(inputs: TermInputs) -> Float[Array, "B T"]:
 def _tokens_of_high_covariance(
     advantage: Float[Array, "P G T"], logp: Float[Array, "P G T"], mask: Array, *, share: float
 ) -> Bool[Array, "P G T"]:
-    """The tokens that KL-Cov penalizes."""
+    """Return the tokens that KL-Cov penalizes."""
     return kl_cov_tokens(token_covariance(logp, advantage, mask), mask, share=share)

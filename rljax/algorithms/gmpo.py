@@ -27,7 +27,7 @@ def gmpo(*, clip: float = 0.4, eps: float = 1e-6, ddof: int = 1) -> Algorithm:
         A_i = (r_i - mean r) / std r
 
     Args:
-        clip: c = 0.4 nats.
+        clip: c = 0.4 nats, bound on each token's log-ratio.
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 

@@ -54,13 +54,13 @@ def center_by_reliability(
 
 
 def select_most_credited(advantage: Array, policy_logp: Array, mask: Array, *, share: Number) -> Bool[Array, "P G T"]:
-    """Tokens whose choice changed the expected reward most, judged by the size of their advantage."""
+    """Tokens with the largest advantages of either sign: their choice changed the expected reward most."""
     del policy_logp  # other selection rules read how likely the tokens were
     return high_entropy_tokens(jnp.abs(advantage), mask, share=share)  # the same selection rule, applied to |advantage|
 
 
 def score_right_or_wrong(rewards: Array, outcome: Array, lengths: Array) -> Float[Array, "P G"]:
-    """1 for a correct response, -1 for any other."""
+    """Reward of 1 for a correct response, -1 for any other."""
     del lengths  # other rewards depend on the length
     return rule_reward(outcome > 0).astype(rewards.dtype)
 

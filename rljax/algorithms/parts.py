@@ -98,7 +98,7 @@ PARTS: tuple[Part, ...] = (
         "outcome_reward",
         "cosine",
         score_by_cosine,
-        "Half a cosine period over the length: favors short correct and long wrong responses (Yeo et al.)",
+        "Reward along half a cosine period over the length; favors short correct and long wrong responses (Yeo et al.)",
         **{"max_length": 1024.0, "correct_short": 2.0, "correct_long": 1.0},
         **{"wrong_short": -10.0, "wrong_long": 0.0, "cut_off": -10.0},
     ),
@@ -173,7 +173,7 @@ PARTS: tuple[Part, ...] = (
         "advantage",
         "plan_and_answer",
         Credit(plan_and_answer, needs=("step_rewards", "step_end")),
-        "The last step is the answer; the steps before it, the plan, get their own credit in addition to the answer's",
+        "Credit for the answer, which is the last step, plus separate credit for the plan, which is all earlier steps",
         plan_weight=1.0,
     ),
     _part("keep_group", "mixed_outcomes", has_mixed_outcomes, "Only groups with both right and wrong responses (DAPO)"),
@@ -194,7 +194,7 @@ PARTS: tuple[Part, ...] = (
     ),
     _part("normalize", "batch", batch_normalized, "Z-score over all tokens of the rollout", eps=1e-8, ddof=0),
     _part("log_ratio", "token", token_log_ratio, "Ratio of each token"),
-    _part("log_ratio", "sequence", sequence_log_ratio, "Geometric mean of the ratios of a response (GSPO)"),
+    _part("log_ratio", "sequence", sequence_log_ratio, "Geometric mean of a response's ratios (GSPO)"),
     _part("log_ratio", "bounded", bound_token_ratio, "Ratio of each token, kept between 1/bound and bound", bound=10.0),
     _part(
         "log_ratio", "clamped", clamp_token_ratio, "Log-ratio of each token, kept between -bound and bound nats", bound=20.0
@@ -213,13 +213,13 @@ PARTS: tuple[Part, ...] = (
         "No surrogate where a token's divergence from the sampler is too large (DPPO)",
         threshold=0.05,
     ),
-    _part("weights", "token_mean", token_mean, "Every token of the batch counts the same"),
-    _part("weights", "sequence_mean", sequence_mean, "Every response counts the same"),
+    _part("weights", "token_mean", token_mean, "Every token of the batch has the same weight"),
+    _part("weights", "sequence_mean", sequence_mean, "Every response has the same total weight"),
     _part(
         "weights",
         "token_mean_per_group",
         token_mean_per_group,
-        "Every prompt counts the same, and every token within a prompt",
+        "Every prompt has the same total weight, split equally among its responses' tokens",
     ),
     _part("weights", "length_reweighted", tilted_token_mean, "Token mean, reweighted against long responses", alpha=0.25),
     _part(

@@ -51,7 +51,7 @@ def _check_ratio(algorithm: Algorithm, slot: str, word: str) -> None:
     is_sequence_ratio = algorithm.log_ratio is sequence_log_ratio
     if algorithm.denominator not in (None, sampling_denominator) and (slot == "surrogate_mask" or not is_sequence_ratio):
         raise ValueError(
-            f"{word} compares probabilities of a token, but the denominator of the algorithm's ratio is not a token's probability"
+            f"{word} compares a token's probabilities, but the denominator of the algorithm's ratio is not a token's probability"
         )
     if algorithm.surrogate_mask is not None and (is_sequence_ratio or _equation(algorithm.surrogate) is geometric_mean):
         raise ValueError(

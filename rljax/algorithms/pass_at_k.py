@@ -23,8 +23,8 @@ def pass_at_k(*, k: int = 2, clip: float = 0.2, eps: float = 1e-6) -> Algorithm:
         clip: ε = 0.2, as in PPO.
         eps: added to the standard deviation; none in the paper, 1e-6 in the authors' code.
 
-    Deviations: the advantage is the paper's closed form, inside GRPO's objective without KL. A response is right if
-    its total reward is above 0, so if a verifier is only one of several rewards, set the weights of the others to 0.
+    Deviations: the advantage is the paper's closed form, inside GRPO's objective without KL. A response is right if its total
+    reward is above 0, so if a verifier is only one of several rewards, set the weights of the others to 0.
     """
     return Algorithm(
         advantage=partial(pass_at_k_normalized, k=k, eps=eps),

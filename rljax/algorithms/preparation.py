@@ -152,7 +152,7 @@ def response_rewards(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.
 
 
 def _policy_logp(rollout: Rollout[Array]) -> Float[Array, "P G T"]:
-    """Log-probability under the policy before the update; 0 outside the mask."""
+    """Return the log-probability under the policy before the update; 0 outside the mask."""
     logp = rollout.behaviour_logp if rollout.policy_logp is None else rollout.policy_logp
     return zero_outside(logp, rollout.mask)
 
@@ -195,7 +195,7 @@ def _call_credit(credit: Credit, inputs: Mapping[str, Any], past: Past | None) -
 def _advantage(
     algorithm: Algorithm, rollout: Rollout[Array], trained: Rollout[Array], credit: Array
 ) -> Float[Array, "P G T"]:
-    """Credit on the trained tokens, with its bonus, normalized; 0 on tokens that are not kept."""
+    """Return the credit of the trained tokens with its bonus, normalized; 0 on tokens that `keep_tokens` leaves out."""
     advantage = zero_outside(credit, trained.mask)
     if algorithm.bonus is not None:
         advantage = algorithm.bonus(
@@ -220,7 +220,7 @@ def _for_each_minibatch(
 def _surrogate_weights(
     algorithm: Algorithm, rollout: Rollout[Array], policy_logp: Array, minibatches: int
 ) -> Float[Array, "P G T"]:
-    """The surrogate's weights, scaled and corrected."""
+    """Return the surrogate's weights, scaled and corrected."""
 
     def weigh(minibatch: Rollout[Array]) -> Array:
         weights = algorithm.weights(minibatch.mask)
@@ -233,7 +233,7 @@ def _surrogate_weights(
 
 
 def _correction_weight(algorithm: Algorithm, policy_logp: Array, rollout: Rollout[Array]) -> Float[Array, "P G T"]:
-    """Weight of each token under the algorithm's correction; 1 if there is no correction."""
+    """Return each token's weight under the algorithm's correction; 1 if there is no correction."""
     if algorithm.correction is None:
         return jnp.ones_like(policy_logp)
     return algorithm.correction.weight(policy_logp, rollout.behaviour_logp, rollout.mask)
@@ -242,7 +242,7 @@ def _correction_weight(algorithm: Algorithm, policy_logp: Array, rollout: Rollou
 def _term_weights(
     algorithm: Algorithm, trained: Rollout[Array], advantage: Array, minibatches: int
 ) -> tuple[Float[Array, "P G T"], ...]:
-    """Weights of each of the algorithm's terms, 0 on tokens to which the term does not apply."""
+    """Return the weights of each of the algorithm's terms, 0 on tokens to which the term does not apply."""
 
     def surrogate_weights(minibatch: Rollout[Array]) -> Array:
         return algorithm.weights(minibatch.mask)
@@ -260,7 +260,7 @@ def _term_weights(
 def _critic_data(
     critic: Critic | None, rollout: Rollout[Array], trained: Rollout[Array], token_rewards: Array | None, minibatches: int
 ) -> dict[str, Float[Array, "P G T"]]:
-    """The critic's targets, and the weight of each token in its loss."""
+    """Return the critic's old values, its targets, and each token's weight in its loss; empty without a critic."""
     if critic is None:
         return {}
     values, weights = required(rollout.values, "rollout.values"), critic.weights

@@ -21,12 +21,12 @@ def scale_rl(*, cap: float = 5.0, eps: float = 1e-6, ddof: int = 1) -> Algorithm
         A_i = (r_i - mean r) / (standard deviation of these differences in the batch)      ρ_it = π(o_it) / π_generator(o_it)
 
     Args:
-        cap: ε_max = 5; the paper finds little difference between 4 and 8.
+        cap: ε_max = 5, the largest ratio that scales a gradient; the paper finds little difference between 4 and 8.
         eps: added to the standard deviation (not stated in the paper).
         ddof: delta degrees of freedom of the standard deviation (not stated in the paper).
 
     The ratio's denominator is the probability that the generator itself computed (`behaviour_logp`; with top-k or top-p, after
-    truncation), as in the paper. So it also corrects for a generator with older parameters or another engine.
+    truncation), as in the paper. So the ratio also corrects for a generator with older parameters or another engine.
 
     Deviations: the standard deviation is over the rollout, including any groups with a single outcome. Three parts
     of the recipe are outside the loss and are left to the run: a prompt whose pass rate has reached 0.9 is not sampled again
