@@ -56,7 +56,7 @@ class Rollout(NamedTuple, Generic[Data]):
     step_end: Bool[Data, "P G T"] | None = None
     """Tokens at which a reasoning step ends."""
     turn_rewards: Float[Data, "P G T"] | None = None
-    """Reward of each turn of an episode, at the turn's last token, 0 elsewhere; they sum to `rewards`. For algorithms with a critic."""
+    """Reward of each turn of an episode, at the turn's last token, 0 elsewhere; they sum to `rewards`. For critics."""
     behaviour_entropy: Float[Data, "P G T"] | None = None
     """Entropy of the sampling policy at each token, nats; for algorithms that explore where the entropy is high."""
     teacher_logp: Float[Data, "P G T"] | None = None

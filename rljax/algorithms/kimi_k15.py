@@ -22,9 +22,9 @@ def kimi_k15(*, tau: float = 0.1) -> Algorithm:
             a response with A = 0.5 converges to 5 nats; 0 is REINFORCE with a group baseline.
 
     Deviations: the loss is the paper's surrogate loss divided by 2τ, up to a constant, because (r - r̄ - τ log ρ)² has -2τ times
-    this gradient. The paper resets the optimizer at each rollout; here the optimizer keeps its moments. Left out are the paper's length
-    reward and its sampling of problems by difficulty. The penalty acts only if a rollout has several updates or the sampler has
-    older parameters, because at π_old, log ρ and the gradient of its square are 0.
+    this gradient. The paper resets the optimizer at each rollout; here the optimizer keeps its moments. Left out are the paper's
+    length reward and its sampling of problems by difficulty. The penalty acts only if a rollout has several updates or the
+    sampler has older parameters, because at π_old, log ρ and the gradient of its square are 0.
     """
     check_nonnegative(tau=tau)
     return Algorithm(
