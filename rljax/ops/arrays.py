@@ -7,7 +7,7 @@ the dtype of the array they update: `divergence.ema_update` and `reference.reset
 `weights.overlong_filter` returns the mask's.
 
 Shapes and dtypes are known while JAX traces, so wrong ones are rejected under `jit` too. Values are known only outside a
-trace: a hyperparameter passed as a Python number is always checked, but a traced one is not.
+trace: a hyperparameter passed as a Python number is always checked, but a traced one is not checked.
 Every failed check raises a `ValueError` that names the argument, what was expected, and what was passed.
 """
 
@@ -61,7 +61,7 @@ def at_least_float32(x: Any) -> Any:
 
 
 def sum_dtype(x: Array) -> jnp.dtype:
-    """The dtype in which to sum an array: its own, or float32 if that is wider.
+    """The dtype in which to sum an array: the array's own, or float32 if that is wider.
 
     Example:
         >>> import jax.numpy as jnp
@@ -72,7 +72,7 @@ def sum_dtype(x: Array) -> jnp.dtype:
 
 
 def in_float32(equation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Compute an equation in float32 at least: widen half-precision arrays among its arguments, including those inside pytrees.
+    """Compute an equation in float32 or wider: widen half-precision arrays among its arguments, including those inside pytrees.
 
     bfloat16 has 8 significant bits: a sum of ones stops growing before 300, and the difference of two nearby numbers rounds to 0.
 
@@ -94,7 +94,7 @@ def in_float32(equation: Callable[Arguments, Result]) -> Callable[Arguments, Res
 def as_float(x: Mask | Lengths) -> Float[Array, "..."]:
     """Convert integers or booleans to JAX's default floating-point type; return a floating-point array unchanged.
 
-    Like JAX's strict dtype promotion, this library refuses to mix integers with floating point.
+    Like JAX's strict dtype promotion, this library does not mix integers with floating point implicitly.
     """
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 

@@ -32,7 +32,7 @@ def length_weighted_centered(
     """Reward minus the length-weighted mean of its group.
 
     The minimum-variance baseline is E[‖∇ log π‖² r] / E[‖∇ log π‖²]. If the tokens' gradients are orthogonal and of similar size,
-    ‖∇ log π(o_i)‖² is proportional to |o_i|. In each group Σ_i |o_i| A_i = 0. A group of identical rewards gets exactly 0.
+    ‖∇ log π(o_i)‖² is proportional to |o_i|, as in A_i below. Then Σ_i |o_i| A_i = 0. Identical rewards give exactly 0.
 
     ::
 
@@ -76,7 +76,7 @@ def length_weighted_returns(token_rewards: Float[Array, "*P G T"], mask: Mask) -
         A_it = R_i - Σ_j |o_j| R_j / Σ_j |o_j|        R_i = Σ_t r_it
 
     Args:
-        token_rewards: rewards at the tokens, usually all on the last one, `[..., G, T]`.
+        token_rewards: reward of each token, usually 0 except at the last one, `[..., G, T]`.
         mask: response tokens, bool or 0/1, `[..., G, T]`. A response without tokens is excluded.
 
     Returns:
@@ -144,7 +144,7 @@ def optimal_token_baseline(
     *,
     importance: Float[Array, "*P G T"] | None = None,
 ) -> Float[Array, "*P G T"]:
-    """Return minus a per-position baseline: the group's mean return, weighted by the gradient energy up to that position.
+    """The return minus a per-position baseline: the group's mean return, weighted by the gradient energy up to that position.
 
     The energy (squared norm) of a token's gradient is approximated by ‖∂ log π(o_t) / ∂ logits‖² = 1 - 2 π(o_t) + Σ_v π(v)², so
     responses with uncertain tokens have more weight. If only one response reaches a position, its advantage there is 0. If `logp`
@@ -203,13 +203,13 @@ def optimal_token_baseline(
 
 @in_float32
 def soft_centered(rewards: Float[Array, "*P G"], *, beta: Number, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Reward minus its group's soft value: the expected reward minus KL penalty (weight β) of the policy that maximizes it.
+    """Reward minus the soft value of its group: the maximum, over policies, of the expected reward minus β times the KL.
 
     ::
 
         A_i = r_i - β log((1/G) Σ_j exp(r_j / β))
 
-    The value approaches the group's mean for large β and its largest reward for small β, so few advantages are then positive.
+    For large β the value approaches the group's mean; for small β, its largest reward, so that few advantages are positive.
 
     Args:
         rewards: one number per response, `[..., G]`.

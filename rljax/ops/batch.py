@@ -1,6 +1,6 @@
 """Statistics over a full batch: normalized advantages and rewards, and GPG's scale.
 
-Unlike group statistics, these depend on every prompt in the batch: compute them once, before the batch is split.
+Unlike group statistics, these depend on every prompt in the batch, so compute them once, before the batch is split.
 """
 
 import jax.numpy as jnp
@@ -126,7 +126,7 @@ def centered_over_reward_std(
 ) -> Float[Array, "*P G"]:
     """Reward minus the mean of its group, divided by the standard deviation of all rewards in the batch.
 
-    Unlike the group's standard deviation, the batch's does not magnify tiny reward differences within a group.
+    Dividing by the batch's standard deviation, unlike the group's, does not magnify tiny differences within a group.
 
     ::
 

@@ -38,7 +38,7 @@ def _rounding_tolerance(support: Array) -> float:
 
 
 def _check_covered(target: Array, support: Array) -> None:
-    """Reject a target that is outside the support by more than rounding error, unless the target is traced."""
+    """Reject a target that is outside the support by more than rounding error, if neither is traced."""
     if is_concrete(target, support) and target.size:
         values, tolerance = np.asarray(target), _rounding_tolerance(support)
         low, high = np.asarray(support)[[0, -1]]
@@ -102,7 +102,7 @@ def _two_hot_weights(target: Float[Array, "..."], support: Float[Array, "N"]) ->
 
 @in_float32
 def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[Array, "*rows N"]:
-    """Distribution on the two support points around the target, with a mean of exactly the target.
+    """Distribution on the two support points around the target; its mean is exactly the target.
 
     ::
 
@@ -136,7 +136,7 @@ def two_hot(target: Float[Array, "*rows"], support: Float[Array, "N"]) -> Float[
 def hl_gauss(
     target: Float[Array, "*rows"], support: Float[Array, "N"], *, sigma_ratio: Number = 0.75
 ) -> Float[Array, "*rows N"]:
-    """Histogram of a normal distribution around the target, which spreads the mass over neighboring bins.
+    """Histogram of a normal distribution around the target, to spread its mass over neighboring bins.
 
     ::
 

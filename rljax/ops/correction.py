@@ -60,8 +60,8 @@ def truncated_importance_weight(
         min(π_policy(o_t) / π_behaviour(o_t), C)
 
     Args:
-        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the old policy's, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, no gradient.
+        behaviour_logp: the old policy's log-probabilities, computed by the sampling engine, `[..., T]`, nats; data, no gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         cap: C, positive. A cap below 1 also lowers the weight of tokens on which the two agree.
 
@@ -104,8 +104,8 @@ def masked_importance_weight(
         k_t = π_policy(o_t) / π_behaviour(o_t)        M(k) = k if C_min ≤ k ≤ C_max else 0
 
     Args:
-        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the old policy's, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, no gradient.
+        behaviour_logp: the old policy's log-probabilities, computed by the sampling engine, `[..., T]`, nats; data, no gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max; the paper's α.
         high: C_max, positive; the paper's β. Bounds of (0, ∞) mask nothing.
@@ -147,8 +147,8 @@ def two_sided_importance_weight(
         clip(π_policy(o_t) / π_behaviour(o_t), C_min, C_max)
 
     Args:
-        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the old policy's, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, no gradient.
+        behaviour_logp: the old policy's log-probabilities, computed by the sampling engine, `[..., T]`, nats; data, no gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max. 0 gives `truncated_importance_weight`. There is no default, because no source
             was found for a nonzero value.
@@ -187,8 +187,8 @@ def sequence_truncated_importance_weight(
         min(Π_t π_policy(o_it) / π_behaviour(o_it), C)
 
     Args:
-        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the old policy's, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, no gradient.
+        behaviour_logp: the old policy's log-probabilities, computed by the sampling engine, `[..., T]`, nats; data, no gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         cap: C, positive.
 
@@ -229,8 +229,8 @@ def sequence_masked_importance_weight(
         ρ_i = Π_t π_policy(o_it) / π_behaviour(o_it)        ρ_i if C_min ≤ ρ_i ≤ C_max else 0
 
     Args:
-        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the old policy's, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, no gradient.
+        behaviour_logp: the old policy's log-probabilities, computed by the sampling engine, `[..., T]`, nats; data, no gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max.
         high: C_max, positive. Bounds of (0, ∞) mask nothing.
@@ -275,8 +275,8 @@ def geometric_rejection(
         s_i = (Π_t π_policy(o_it) / π_behaviour(o_it))^(1/|o_i|)        1 if C_min ≤ s_i ≤ C_max else 0
 
     Args:
-        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, without gradient.
-        behaviour_logp: the old policy's, computed by the sampling engine, `[..., T]`, nats; data, without gradient.
+        policy_logp: the old policy's log-probabilities, computed by the learner, `[..., T]`, nats; data, no gradient.
+        behaviour_logp: the old policy's log-probabilities, computed by the sampling engine, `[..., T]`, nats; data, no gradient.
         mask: response tokens, bool or 0/1, `[..., T]`.
         low: C_min, not negative, at most C_max.
         high: C_max, positive. Bounds of (0, ∞) reject nothing.
@@ -353,7 +353,7 @@ def off_policy_sequence_mask(
 ) -> Bool[Array, "*rows T"]:
     """DeepSeek-V3.2's mask: drop tokens with a negative advantage in a response that the policy has moved away from.
 
-    Multiply the surrogate by the mask, but not the KL penalty. The mask depends on the policy being trained, without a gradient.
+    Multiply the surrogate by the mask, but not the KL penalty. The mask depends on the policy being trained but passes no gradient.
 
     ::
 

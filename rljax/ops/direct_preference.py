@@ -31,7 +31,7 @@ def implicit_reward(
 
         r̂(x, y) = β log(π(y|x) / π_ref(y|x))
 
-    The complete reward has another term, which depends only on the prompt and cancels between two responses to it.
+    The complete reward has another term, which depends only on the prompt and cancels between two responses to one prompt.
 
     Args:
         logp: log π(y|x), summed over the response's tokens, nats, `[...]`.
@@ -300,7 +300,7 @@ def apo_zero_loss(
 
         L = σ(β h_l) - σ(β h_w)        h_i = log π(y_i|x)/π_ref(y_i|x)
 
-    For a policy that is worse than the preferred responses. DPO constrains only the difference h_w - h_l, so both h may decrease.
+    Use it if the policy is worse than the preferred responses. DPO constrains only h_w - h_l, so both may decrease.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.
@@ -344,7 +344,7 @@ def apo_down_loss(
 
         L = σ(β h_w) - σ(β (h_w - h_l))        h_i = log π(y_i|x)/π_ref(y_i|x)
 
-    For a policy that is better than the preferred responses.
+    Use it if the policy is better than the preferred responses.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, nats, carries the gradient, `[...]`.

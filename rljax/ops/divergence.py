@@ -130,7 +130,7 @@ def importance_weighted_k3(
     """DeepSeek-V3.2's penalty: k3 times the importance ratio, which makes the estimate and its gradient unbiased.
 
     For tokens sampled from π_behaviour, in a fixed context, wherever π_behaviour covers the supports of π_θ and π_ref:
-    E[ρ k3] = KL(π_θ‖π_ref) and E[∇(ρ k3)] = ∇KL(π_θ‖π_ref). The gradient flows through the ratio too, so it stays bounded
+    E[ρ k3] = KL(π_θ‖π_ref) and E[∇(ρ k3)] = ∇KL(π_θ‖π_ref). The gradient flows through the ratio too, so it remains bounded
     where π_θ falls far below π_ref; the gradient of k3 does not.
 
     ::
@@ -292,7 +292,7 @@ def batch_normalized_kl(
 ) -> Float[Array, "*rows T"]:
     """Per-token KL estimate minus its mean over the batch's tokens.
 
-    As a penalty, it affects tokens that drift further from the reference than the batch's average token. The mean depends on
+    Such a penalty affects tokens that drift further from the reference than the batch's average token. The mean depends on
     every row, so compute it once for a full rollout, before any split into micro-batches.
 
     ::

@@ -37,7 +37,7 @@ def adaptive_entropy_coefficient(
 
     Source:
         Skywork-OR1, arXiv:2505.22312, Eq. 3.2. The lower bound of 0 is from the authors' code (SkyworkAI/Skywork-OR1,
-        `EntController`); without it, as in the printed equation, c becomes negative after many updates above the target.
+        `EntController`); the printed equation has none, and would penalize entropy after many updates above the target.
     """
     check_nonnegative(coefficient=coefficient, entropy=entropy, step=step)
     check_positive(target=target, high=high)

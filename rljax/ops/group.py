@@ -118,7 +118,7 @@ def leave_one_out(rewards: Float[Array, "*P G"], *, valid: Mask | None = None) -
 
 @in_float32
 def mean_normalized(rewards: Float[Array, "*P G"], *, eps: Number = 0.0, valid: Mask | None = None) -> Float[Array, "*P G"]:
-    """Reward minus the mean of its group, divided by that mean; a prompt's weight is inverse to its pass rate.
+    """Reward minus the mean of its group, divided by that mean; a prompt's weight is inversely proportional to its pass rate.
 
     For rewards of 0 and 1, REINFORCE with this advantage approximately maximizes log p(correct) instead of p(correct): its
     expectation is the gradient of Σ_{k<G} pass@k / k, the first terms of the infinite series for log p, up to a constant. (Without
@@ -206,7 +206,7 @@ def turn_normalized(
     eps: Number = 1e-6,
     ddof: int = 1,
 ) -> Float[Array, "*P G T"]:
-    """Advantage of a turn: the discounted sum of rewards from this turn on, each normalized over the group's turns with its index.
+    """Advantage of a turn: the discounted sum of rewards from this turn on, each normalized over the group's turns of that index.
 
     ::
 

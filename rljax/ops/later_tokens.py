@@ -21,7 +21,7 @@ def without_gaps(
 ) -> Float[Array, "*rows T"]:
     """Close the gaps between each row's tokens, compute `equation(mask, *arrays, *numbers)`, and move the results back.
 
-    The equation sees arrays that are 0 outside the mask. If any row has a gap, the tokens of all rows are moved to the front;
+    The equation receives arrays that are 0 outside the mask. If any row has a gap, the tokens of all rows are moved to the front;
     otherwise nothing moves. Under `vmap` both cases are computed. The result is 0 outside the mask.
 
     The computation is jitted, so that an eager call compiles only once per equation and shape; a bare `cond` would compile at
@@ -67,11 +67,11 @@ def next_values(
 
 @jax.custom_jvp
 def discounted_sums(x: Float[Array, "*rows T"], discount: Float[Array, "*#rows"]) -> Float[Array, "*rows T"]:
-    """Discounted sums S_t = Σ_{k≥t} c^{k-t} x_k over the slots of each row; c is one number, or one per row.
+    """Discounted sums S_t = Σ_{k≥t} c^{k-t} x_k over the slots of each row; c is a number, or one number per row.
 
     Within a tile, the sums are a product with a triangular matrix of powers of c. Later tiles add c^{e-t} S_e, where e is the
-    first slot of the next tile; a scan carries S_e from the last tile to the first. A non-finite number turns the sums in its
-    tile and in its row's earlier tiles into NaN, so callers must not pass any.
+    first slot of the next tile; a scan carries S_e from the last tile to the first. A non-finite number turns the sums of its
+    tile and of the row's earlier tiles into NaN, so callers must not pass such numbers.
 
     The derivative follows from the recursion S_t = x_t + c S_{t+1} and is itself a discounted sum; differentiating the powers
     of c would give NaN at c = 0.
@@ -96,7 +96,7 @@ def discounted_sums(x: Float[Array, "*rows T"], discount: Float[Array, "*#rows"]
 
 @discounted_sums.defjvp
 def _discounted_sums_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    """dS_t = dx_t + dc S_{t+1} + c dS_{t+1}."""
+    """The derivative of `discounted_sums`: dS_t = dx_t + dc S_{t+1} + c dS_{t+1}."""
     (x, discount), (x_tangent, discount_tangent) = primals, tangents
     sums = discounted_sums(x, discount)
     return sums, discounted_sums(

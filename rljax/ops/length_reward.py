@@ -85,8 +85,8 @@ def group_length_reward(
 ) -> Float[Array, "*P G"]:
     """Reward for being short, relative to the other responses to the prompt: from 1/2 for the shortest to -1/2 for the longest.
 
-    A wrong response is never rewarded for being short, only punished for being long. Multiply this
-    reward by a weight and add it to the outcome reward.
+    A wrong response is never rewarded for being short, only penalized for being long. Multiply this reward by a weight and
+    add the product to the outcome reward.
 
     ::
 

@@ -191,7 +191,7 @@ def binary_kl(logp: Float[Array, "*rows T"], old_logp: Float[Array, "*rows T"]) 
         old_logp: log μ, log-probabilities under the sampling policy, `[..., T]`, nats.
 
     Returns:
-        `[..., T]`, nats, not negative; infinite where the trained policy excludes a token that μ allows.
+        `[..., T]`, nats, not negative; infinite where the trained policy excludes this token or every other one, but μ does not.
 
     Raises:
         ValueError: the shapes differ, or an argument is not floating point.
@@ -232,7 +232,7 @@ def in_trust_region(
     Args:
         log_ratio: log ρ, `[..., T]`, nats; only its sign matters.
         advantage: A, `[..., T]`.
-        divergence: D, from `binary_total_variation` or `binary_kl`, for example, `[..., T]`.
+        divergence: D, for example from `binary_total_variation` or `binary_kl`, `[..., T]`.
         threshold: δ, in the unit of D, not negative.
 
     Returns:
