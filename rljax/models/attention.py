@@ -374,7 +374,7 @@ class Facts(NamedTuple):
     dtype: str
     """Dtype of the matrix products."""
     head_dim: int
-    """H."""
+    """Number of features per head, H."""
     is_capped: bool = False
     """Whether the attention scores are bounded, see `attend`."""
     has_sinks: bool = False
@@ -445,7 +445,7 @@ def check_implementation(implementation: str, facts: Facts) -> None:
     reason = why_unsupported(implementation, facts)
     if reason is not None:
         raise InputError(
-            f"attention={implementation!r} cannot run: {reason}. Leave it out: blockwise, the default, runs anywhere."
+            f"attention={implementation!r} cannot run: {reason}. Leave out `attention`: blockwise, the default, runs anywhere."
         )
 
 

@@ -50,5 +50,5 @@ def check_dtype(facts: Facts, *, x64: bool | None = None) -> None:
     reason = explain_unsupported_dtype(facts, x64=jax.config.jax_enable_x64 if x64 is None else x64)  # pyright: ignore[reportAttributeAccessIssue]
     if reason is not None:
         raise InputError(
-            f"dtype={facts.dtype!r} cannot be used: {reason}. Leave it out: float32, the default, runs anywhere."
+            f"dtype={facts.dtype!r} cannot be used: {reason}. Leave out `dtype`: float32, the default, runs anywhere."
         )

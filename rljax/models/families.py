@@ -13,21 +13,21 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts")
 GELU = "gelu_pytorch_tanh"
 
 
-def _biases(raw: Raw) -> dict[str, Any]:
+def _attention_biases(raw: Raw) -> dict[str, Any]:
     bias = raw.get("attention_bias", False)
     return {"qkv_bias": bias, "output_bias": bias}
 
 
-def _with_hidden_bias(raw: Raw) -> dict[str, Any]:
-    return _biases(raw) | {"hidden_bias": bool(raw.get("mlp_bias"))}
+def _all_biases(raw: Raw) -> dict[str, Any]:
+    return _attention_biases(raw) | {"hidden_bias": bool(raw.get("mlp_bias"))}
 
 
 def _qwen3(raw: Raw) -> dict[str, Any]:
-    return _biases(raw) | {"qk_norm": True}
+    return _attention_biases(raw) | {"qk_norm": True}
 
 
 def _gemma(raw: Raw) -> dict[str, Any]:
-    return _biases(raw) | {"activation": "gelu", "norm_offset": 1.0, "embedding_scale": raw["hidden_size"] ** 0.5}
+    return _attention_biases(raw) | {"activation": "gelu", "norm_offset": 1.0, "embedding_scale": raw["hidden_size"] ** 0.5}
 
 
 def _gemma2(raw: Raw) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _gemma3(raw: Raw) -> dict[str, Any]:
 
 
 def _olmo2(raw: Raw) -> dict[str, Any]:
-    return _biases(raw) | {"norms": "after", "qk_norm": True, "joint_qk_norm": True}
+    return _attention_biases(raw) | {"norms": "after", "qk_norm": True, "joint_qk_norm": True}
 
 
 def _smollm3(raw: Raw) -> dict[str, Any]:
@@ -52,11 +52,11 @@ def _smollm3(raw: Raw) -> dict[str, Any]:
     rotated = raw.get("no_rope_layers")  # despite its name, 1 means a layer with rotary positions
     if rotated is None:
         rotated = [int((index + 1) % every != 0) for index in layers]
-    return _with_hidden_bias(raw) | {"unrotated_layers": tuple(index for index in layers if not rotated[index])}
+    return _all_biases(raw) | {"unrotated_layers": tuple(index for index in layers if not rotated[index])}
 
 
 def _granite(raw: Raw) -> dict[str, Any]:
-    return _with_hidden_bias(raw) | {
+    return _all_biases(raw) | {
         "embedding_scale": raw["embedding_multiplier"],
         "score_scale": raw["attention_multiplier"],
         "residual_scale": raw["residual_multiplier"],
@@ -95,7 +95,7 @@ def _mixtral(raw: Raw) -> dict[str, Any]:
 def _gpt_oss(raw: Raw) -> dict[str, Any]:
     clamp = (raw["swiglu_limit"], raw["swiglu_alpha"])
     routing = Routing(_read_expert_count(raw, 128), raw["num_experts_per_tok"], has_bias=True, clamp=clamp, stacked=True)
-    return _biases(raw) | {"sinks": True, "routing": routing}
+    return _attention_biases(raw) | {"sinks": True, "routing": routing}
 
 
 class Family(NamedTuple):
@@ -112,8 +112,8 @@ class Family(NamedTuple):
     numbers: tuple[str, ...] = ()
     """The family's own entries whose values are numbers above 0."""
     window: str = "never"
-    """Which layers have a sliding window: "never" and "always": none and all; "switch": those that `use_sliding_window` and
-    `max_window_layers` select; "pattern": all but one out of `full_every`."""
+    """Which layers have a sliding window: none ("never"), all ("always"), those that `use_sliding_window` and `max_window_layers`
+    select ("switch"), or all but one out of `full_every` ("pattern")."""
     full_every: int = 1
     """With a pattern, one layer out of this many has no window."""
     shares_rope: bool = False
@@ -140,7 +140,7 @@ GEMMA_NEUTRAL = {
 """`Family.neutral` of Gemma 2 and 3, which ignore `hidden_act`."""
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        "llama": Family("Llama", {"max_position_embeddings": 2_048}, _with_hidden_bias, ANY_BIAS),
+        "llama": Family("Llama", {"max_position_embeddings": 2_048}, _all_biases, ANY_BIAS),
         "mistral": Family(
             "Mistral",
             {"max_position_embeddings": 131_072, "num_key_value_heads": 8},

@@ -38,7 +38,7 @@ def run_in_blocks(
         layers: the layers.
         x: residual stream.
         angles: rotary angles of each layer.
-        segments: see `Attention`.
+        segments: sequence number of each slot, see `Packed.segments`.
 
     Returns:
         The residual stream after the last layer, and the keys and values of each layer.
@@ -78,8 +78,8 @@ def scan_layers(
         run: function that runs a layer.
         layers: the layers.
         x: residual stream.
-        angles: rotary angles of each layer; layers of one kind share them.
-        segments: see `Attention`.
+        angles: rotary angles of each layer; layers of the same kind share one object.
+        segments: sequence number of each slot, see `Packed.segments`.
 
     Returns:
         The residual stream after the last layer, and the keys and values of each layer.
