@@ -70,10 +70,10 @@ def parse_expression(text: str) -> Any:
 
 def _make_exact(expression: Any) -> Any:
     """Replace decimals with fractions, `i` with the imaginary unit, and every unknown function with a variable."""
-    replaced = {number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)}
-    replaced |= {symbol: sympy.I for symbol in expression.free_symbols if symbol.name == "i"}
-    replaced |= {function: sympy.Symbol(str(function), real=True) for function in expression.atoms(AppliedUndef)}
-    return expression.xreplace(replaced) if replaced else expression
+    replacements = {number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)}
+    replacements |= {symbol: sympy.I for symbol in expression.free_symbols if symbol.name == "i"}
+    replacements |= {function: sympy.Symbol(str(function), real=True) for function in expression.atoms(AppliedUndef)}
+    return expression.xreplace(replacements) if replacements else expression
 
 
 def same_expression(reference: str, answer: str) -> bool:

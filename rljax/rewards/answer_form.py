@@ -132,7 +132,7 @@ class Residue(NamedTuple):
 
 
 def residues(text: str) -> list[Residue] | None:
-    r"""Read an answer with a modulus. If only the last element of a list has a modulus, it applies to all elements.
+    r"""Read an answer with a modulus. A modulus that only the last element of a list states applies to all elements.
 
     Returns:
         The elements of the answer; None if no element has a modulus.
@@ -148,11 +148,7 @@ def residues(text: str) -> list[Residue] | None:
     if all(one.modulus is None for one in found):
         return None
     shared = found[-1].modulus if all(one.modulus is None for one in found[:-1]) else None
-    return (
-        found
-        if shared is None
-        else [one if one.modulus else Residue(_split_congruence(one.sides[0]), shared) for one in found]
-    )
+    return found if shared is None else [one if one.modulus else Residue(_sides_of(one.sides[0]), shared) for one in found]
 
 
 def _read_residue(text: str) -> Residue:
@@ -163,10 +159,10 @@ def _read_residue(text: str) -> Residue:
     while modulus.endswith(")") and modulus.count(")") > modulus.count("("):
         modulus = modulus[:-1].strip()
     bracketed = brackets(modulus)
-    return Residue(_split_congruence(value), bracketed[1] if bracketed is not None and bracketed[0] in "{(" else modulus)
+    return Residue(_sides_of(value), bracketed[1] if bracketed is not None and bracketed[0] in "{(" else modulus)
 
 
-def _split_congruence(text: str) -> tuple[str, ...]:
+def _sides_of(text: str) -> tuple[str, ...]:
     """Return the sides of a congruence."""
     return tuple(cut(text.strip(), lambda token: token.strip() in (r"\equiv", "=", "≡"))[0])
 
@@ -305,7 +301,7 @@ def _read_part(text: str) -> list[Piece] | None:
         (low, _, high), (first, second) = sides, signs
         if first in (">", r"\ge"):
             low, high, first, second = high, low, second, first
-        return [Piece(low, "e" in first, high, "e" in second)]
+        return [Piece(low, "e" in first, high, "e" in second)]  # of these signs, only `\le` and `\ge` contain an "e"
     return None
 
 

@@ -24,6 +24,7 @@ from rljax.rewards.correctness import UNFINISHED, UNSTATED, Failed, Failures, Un
 from rljax.text import one_line
 
 Progress = Callable[[int, int], None]
+"""Progress callback; its arguments are the number of items done and the number of all items."""
 LARGEST = 1e18
 """Largest absolute value of a reward, chosen so that squares of rewards fit into 32-bit floats."""
 
@@ -132,7 +133,7 @@ def shield(function: str) -> Generator[None]:
             exit_now(status)
         raise SystemExit(f"os._exit({status})")
 
-    opened = os.open(os.devnull, os.O_RDONLY)
+    probe = os.open(os.devnull, os.O_RDONLY)  # code that closes file descriptors in bulk closes this one, too
     os._exit = refuse
     try:
         with chdir("."):
@@ -140,7 +141,7 @@ def shield(function: str) -> Generator[None]:
     finally:
         os._exit = exit_now
         try:
-            os.close(opened)
+            os.close(probe)
         except OSError as error:
             raise InputError(
                 f"the reward {function} closed file descriptors that it had not opened, among them files of the run; let it close "
@@ -166,13 +167,13 @@ def within(seconds: float | int | None) -> Generator[None]:
     def interrupt(number: int, frame: object) -> NoReturn:
         raise SlowRewardError(f"it took longer than {seconds:g} s (--reward-seconds)")
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+    previous = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def ask(
@@ -267,7 +268,7 @@ async def _await(awaitable: Awaitable, seconds: float | int | None) -> object:
     except TimeoutError as error:
         slow = SlowRewardError(f"it took longer than {seconds} s (--reward-seconds)")
         return slow if limit.expired() else error
-    except SystemExit as error:  # it would end the event loop
+    except SystemExit as error:  # SystemExit would end the event loop
         return error
 
 
@@ -295,7 +296,7 @@ def read_answer(returned: object, function: str, count: int) -> Answer:
         above 1e18 in absolute value, is a failure of its completion only.
 
     Raises:
-        InputError: the value is not a list, or contains anything but numbers, None and `Failed`.
+        InputError: the function did not return a list, or the list has an entry that is not a number, None or `Failed`.
 
     Example:
         >>> answer = read_answer([1, None, Failed("timed_out", "no answer within 2 s"), math.nan], "mine", 4)

@@ -33,7 +33,7 @@ _LONGEST_CHOICE = 2_000
 
 
 def _end_of_lead(text: str) -> int:
-    """Return the position at which the words before a choice end."""
+    """Return the position at which the introductory words before an answer end."""
     lead = _LEAD.match(text)
     return 0 if lead is None else lead.end()
 

@@ -114,7 +114,7 @@ def code_fraction(
     """Give the fraction of the tests that a program passes.
 
     Each entry of `tests` is one test. In a `check`, each assertion in the source is one test, which passes if it was reached and
-    never failed, however often it ran. The program can therefore not change the number of tests. A `check` that runs to its end
+    never failed, however often it ran. The program therefore cannot change the number of tests. A `check` that runs to its end
     without a failure passes completely; a `check` that raises outside its assertions fails completely.
 
     Args:
@@ -213,8 +213,8 @@ def program_of(
         >>> program_of("?", "x = 1") is None
         True
     """
-    assertions = _texts(tests)
-    inputs, outputs = _texts(stdin), _texts(stdout)
+    assertions = _as_texts(tests)
+    inputs, outputs = _as_texts(stdin), _as_texts(stdout)
     texts = {
         "setup": setup,
         "test": test,
@@ -313,7 +313,7 @@ def _is_standard(node: ast.stmt) -> bool:
     return all(name.partition(".")[0] in sys.stdlib_module_names for name in names)
 
 
-def _texts(values: Sequence[str] | None) -> tuple[str, ...]:
+def _as_texts(values: Sequence[str] | None) -> tuple[str, ...]:
     return () if values is None else (values,) if isinstance(values, str) else tuple(values)
 
 
@@ -353,9 +353,9 @@ def _combine(prompt: str, program: str, entry_point: str) -> str:
 def _indent(body: str) -> str:
     """Indent the body of a function, or only its first line if no other line has lost its indentation."""
     lines = body.split("\n")
-    written = [line for line in lines if line.strip()]
-    if not written or written[0][0] in " \t":
+    nonblank = [line for line in lines if line.strip()]
+    if not nonblank or nonblank[0][0] in " \t":
         return body
-    if all(line[0] in " \t" for line in written[1:]) and not written[0].rstrip().endswith(":"):
-        return body.replace(written[0], f"    {written[0]}", 1)
+    if all(line[0] in " \t" for line in nonblank[1:]) and not nonblank[0].rstrip().endswith(":"):
+        return body.replace(nonblank[0], f"    {nonblank[0]}", 1)
     return textwrap.indent(body, "    ")

@@ -125,8 +125,9 @@ def constitution(rules: object) -> Weighted:
     for name in rules:
         if not isinstance(name, str):
             raise InputError(f"the name of the rule {name!r} is not text; put it in quotes.")
-    read = {name: _read_rule(name, rule) for name, rule in rules.items()}
-    parts, weights = {name: part for name, (part, _) in read.items()}, {name: -weight for name, (_, weight) in read.items()}
+    read_rules = {name: _read_rule(name, rule) for name, rule in rules.items()}
+    parts = {name: part for name, (part, _) in read_rules.items()}
+    weights = {name: -weight for name, (_, weight) in read_rules.items()}
     return Weighted(parts, weights, name="constitution")
 
 

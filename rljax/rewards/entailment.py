@@ -51,7 +51,7 @@ class Step(NamedTuple):
     formula: str
     """The formula that the line claims, as text."""
     premises: tuple[int, ...]
-    """Numbers of the earlier lines from which the formula follows."""
+    """Numbers of the earlier lines from which the formula should follow."""
 
 
 def tokens_of(text: str) -> list[str]:

@@ -96,6 +96,7 @@ def final_answer(text: str) -> str | None:
 
 
 def _last_hashed(text: str) -> list[tuple[int, str]]:
+    """Return the position and the text of the answer after the last `#`: a list with one element, or none."""
     before, hashes, after = text.rpartition("#")
     return [(len(before), after.partition("\n")[0])] if hashes else []
 

@@ -125,9 +125,9 @@ def math_reward(
         ]
         stated = [(pair[0], pair[1]) for pair in pairs if pair is not None and pair[0] is not None]
         verdicts: dict[tuple[str | None, str], object] = {pair: decide_without_algebra(*pair) for pair in stated}
-        open_pairs = [pair for pair, verdict in verdicts.items() if verdict is None]
-        comparisons = [{"reference": expected, "answer": answer} for answer, expected in open_pairs]
-        verdicts |= dict(zip(open_pairs, pool.map(comparisons, progress), strict=True))
+        undecided = [pair for pair, verdict in verdicts.items() if verdict is None]
+        comparisons = [{"reference": expected, "answer": answer} for answer, expected in undecided]
+        verdicts |= dict(zip(undecided, pool.map(comparisons, progress), strict=True))
         return [None if pair is None else _as_reward(verdicts.get(pair)) for pair in pairs]
 
     judge.__qualname__ = f"math_reward({read.__name__})"
@@ -141,7 +141,7 @@ def _as_reward(verdict: object) -> float:
 
 
 def _read_reference(entry: object, position: int) -> str | None:
-    """Normalize a reference answer; None if the data has none."""
+    """Return the answer that a reference states, else the full reference; None if there is no reference or it is blank."""
     if entry is None:
         return None
     if isinstance(entry, bool) or not isinstance(entry, str | int | float):

@@ -18,7 +18,7 @@ from rljax.text import one_line
 Check = Callable[[str, str], bool]
 """(statement, response without its `<think>...</think>`) -> whether the response proves it; a check that cannot decide raises."""
 SECONDS = 10.0
-"""Time limit for checking one proof; Z3's own limit per step is meant to be reached earlier."""
+"""Time limit for checking one proof. Z3's own limit on a step is reached earlier."""
 FAULTY = -1.0
 """What a worker process returns for a statement that cannot be read."""
 MEMORY_BYTES = 2 * 2**30
