@@ -1,13 +1,13 @@
-"""Paged key/value caches, whose rows take pages as they grow, and caches in 8 bits.
+"""Paged key/value caches, and caches quantized to 8 bits.
 
-A contiguous cache has room for the longest response in every row. A paged one has a pool of pages of `PAGE` tokens; a row takes a
-page when its last one is full, so its memory follows its own length (arXiv:2309.06180). Responses to the same prompt that begin
-together share the pages of the prompt. Attention multiplies each page by the queries of its rows, and then sums over the pages of
-a row, so it reads each page once and nothing else.
+A contiguous cache reserves room for the longest response in every row. A paged cache has a pool of pages with room for `PAGE`
+tokens each. A row takes another page when its last page is full, so its memory grows with its length (arXiv:2309.06180).
+Responses to the same prompt that start together share the prompt's pages. Attention multiplies each page by the queries of all
+rows that use the page, and then sums over each row's pages, so it reads each page only once, and no unused memory.
 
 Axes: B rows, E prompts or copies of rows, N pages, M rows that may share a page, K key/value heads, G query heads per key head, H
-features per head, S slots, and J blocks of `PAGE` tokens. All pages of a row are on its device, and all functions here are for one
-device.
+features per head, S slots, and J blocks of `PAGE` tokens. A row and its pages are on the same device, and these functions handle
+the rows of one device.
 """
 
 from typing import NamedTuple
@@ -27,69 +27,69 @@ SHARERS = 8
 
 
 class PagedLayer(NamedTuple):
-    """The two pools of one layer."""
+    """One layer's two pools of pages."""
 
     shared: LayerCache
-    """Pages of prompts, each with up to M rows."""
+    """Prompt pages, each used by up to M rows."""
     own: LayerCache
-    """Pages with one row each."""
+    """Pages that are used by one row each."""
 
 
 class PageTable(NamedTuple):
-    """Who reads the pages of a pool."""
+    """Which rows use each page of a pool."""
 
     owners: Int[Array, "N M"]
-    """Indices of the rows that read a page, counted from 1; 0 for none."""
+    """Indices of the rows that use a page, counted from 1; 0 for an unused entry."""
     first: Int[Array, "N"]
-    """Position of the page's first token in its rows."""
+    """Position of the page's first token in the rows that use the page."""
 
 
 class PagesInUse(NamedTuple):
-    """What attention has to know about pages."""
+    """The page tables of both pools, and the length and last page of each row."""
 
     shared: PageTable
-    """Table of the shared pages."""
+    """Table of the shared pool."""
     own: PageTable
-    """Table of the other pages."""
+    """Table of the pool `own`."""
     lengths: Int[Array, "B"]
-    """Number of tokens in each row before the new one."""
+    """Number of tokens in each row before the new token."""
     page: Int[Array, "B"]
-    """Page of the row's last token, counted from 1; 0 for a row without pages."""
+    """Index in the pool `own` of the page with the row's last token, counted from 1; 0 for a row without pages."""
 
 
 class PagedState(NamedTuple):
-    """State of rows with pages; all zeros before the first prompts are put into it."""
+    """Decode state with a paged cache; all zeros before the first prompts are inserted."""
 
     cache: tuple[PagedLayer, ...]
-    """The pools of every layer."""
+    """The pools of each layer."""
     pages: PagesInUse
-    """Who reads them."""
+    """Which rows use which pages."""
 
 
 class PagedPrompts(NamedTuple):
     """Prompts that the model has read, before they are copied into pages."""
 
     blocks: Cache
-    """Keys `[E J K H S]` and values `[E J K S H]` in blocks of S = `PAGE` tokens, the first token first."""
+    """Keys `[E J K H S]` and values `[E J K S H]` in blocks of S = `PAGE` tokens, in order."""
     lengths: Int[Array, "E"]
-    """Number of tokens of each prompt."""
+    """Number of tokens in each prompt."""
     kept: Int[Array, "E"] | None = None
-    """Number of leading blocks that the row already has and keeps; None means 0."""
+    """Number of leading blocks that the prompt's row already has and keeps; None means 0."""
 
 
 class _PartialSums(NamedTuple):
-    """Sums over the pages of each row."""
+    """Terms of the softmax, summed over some pages of each row."""
 
     highest: Float[Array, "B K G"]
-    """The largest score."""
+    """Largest score."""
     weights: Float[Array, "B K G"]
     """Sum of exp(score - highest)."""
     values: Float[Array, "B K G H"]
-    """Sum of exp(score - highest) times the value."""
+    """Sum of exp(score - highest) value."""
 
 
 def round_to_int8(x: Float[Array, "*S"], *, axis: int) -> tuple[Int8[Array, "*S"], Float[Array, "*R"]]:
-    """Round keys or values to 8 bits, with a factor for each head of each token.
+    """Quantize keys or values to 8 bits, with one scale per token and head.
 
     ::
 
@@ -100,10 +100,10 @@ def round_to_int8(x: Float[Array, "*S"], *, axis: int) -> tuple[Int8[Array, "*S"
         axis: axis of the features.
 
     Returns:
-        q, and c without that axis, float32.
+        q, and c in float32 without the axis of the features.
 
     Source:
-        arXiv:2305.14314, equation 1, for each head of each token; the paper's quantization constant is 1 / c.
+        arXiv:2305.14314, equation 1, applied to each head of each token; the paper's quantization constant is 1 / c.
 
     Example:
         >>> codes, scale = round_to_int8(jnp.array([[1.27, -0.5]]), axis=1)
@@ -117,7 +117,7 @@ def round_to_int8(x: Float[Array, "*S"], *, axis: int) -> tuple[Int8[Array, "*S"
 
 
 def round_cache(layer: LayerCache) -> LayerCache:
-    """Round the keys and values of a layer to 8 bits."""
+    """Quantize a layer's keys and values to 8 bits."""
     (keys, key_scale), (values, value_scale) = round_to_int8(layer.keys, axis=2), round_to_int8(layer.values, axis=3)
     return LayerCache(keys, values, key_scale, value_scale)
 
@@ -133,44 +133,44 @@ def attend_pages(
     cap: float | None = None,
     sinks: Float[Array, "K G"] | None = None,
 ) -> tuple[Float[Array, "B K G H"], PagedLayer]:
-    """Write a new token of each row, and attend from it to the pages of the row.
+    """Write each row's new token into a page, and attend from the token to all pages of its row.
 
-    With s the scores of a page's tokens, each page n has a maximum m_n, a weight and a sum of values, which are combined over the
+    Page n has a maximum m_n of its tokens' scores s, a weight w_n, and a weighted sum o_n of values v. These are combined over all
     pages of a row::
 
         w_n = Σ exp(s - m_n)    o_n = Σ exp(s - m_n) v    o = Σ_n exp(m_n - m) o_n / Σ_n exp(m_n - m) w_n    m = max_n m_n
 
     Args:
-        query: query of the new token.
-        key: its rotated key.
-        value: its value.
-        layer: the pools.
-        pages: who reads them, after `take_pages` has taken the page of the new token.
+        query: query of each row's new token.
+        key: rotated key of the new token.
+        value: value of the new token.
+        layer: the layer's pools.
+        pages: which rows use which pages, after `take_pages` has taken a page for the new token if it needs one.
         window: largest number of tokens that a token sees.
-        cap: bound of the scores, see `rljax.models.attention.attend`.
-        sinks: additional score of each head.
+        cap: bound on the scores, see `rljax.models.attention.attend`.
+        sinks: additional score per head, see `rljax.models.attention.attend`.
     """
     own = layer.own
-    place = jnp.where(pages.page > 0, pages.page - 1, len(own.keys))  # beyond the end: not written
+    page = jnp.where(pages.page > 0, pages.page - 1, len(own.keys))  # an index past the end is not written
     offset = pages.lengths % own.keys.shape[3]
     new = LayerCache(key[..., None], value[:, :, None])
     new = new if own.key_scale is None else round_cache(new)
 
     def write(pool: Array, token: Array, *, axis: int) -> Array:
-        return pool.at[(place, *[slice(None)] * (axis - 1), offset)].set(token.squeeze(axis), mode="drop")
+        return pool.at[(page, *[slice(None)] * (axis - 1), offset)].set(token.squeeze(axis), mode="drop")
 
     own = map_slots_of(write, own, new)
     options = {"window": window, "cap": cap}
-    sums = _sums(query, layer.shared, pages.shared, pages.lengths, **options)
-    sums = _add(sums, _sums(query, own, pages.own, pages.lengths, **options))
+    sums = _sum_pages(query, layer.shared, pages.shared, pages.lengths, **options)
+    sums = _combine(sums, _sum_pages(query, own, pages.own, pages.lengths, **options))
     if sinks is not None:
         sink = jnp.broadcast_to(sinks.astype(sums.highest.dtype), sums.highest.shape)
-        sums = _add(sums, _PartialSums(sink, jnp.ones_like(sink), jnp.zeros_like(sums.values)))
+        sums = _combine(sums, _PartialSums(sink, jnp.ones_like(sink), jnp.zeros_like(sums.values)))
     weights = jnp.where(sums.weights > 0, sums.weights, 1)  # a row without pages
     return (sums.values / weights[..., None]).astype(query.dtype), PagedLayer(layer.shared, own)
 
 
-def _sums(
+def _sum_pages(
     query: Float[Array, "B K G H"],
     pool: LayerCache,
     table: PageTable,
@@ -179,12 +179,12 @@ def _sums(
     window: int | None,
     cap: float | None,
 ) -> _PartialSums:
-    """Attend to each page of a pool from its rows, and sum over the pages of each row."""
+    """Attend to each page of a pool from the rows that use it, and sum over each row's pages."""
     (rows, key_heads, group, features), (count, sharers) = query.shape, table.owners.shape
     owner = jnp.maximum(table.owners - 1, 0)
-    asking = jnp.moveaxis(query[owner] * features**-0.5, 1, 2).reshape(count, key_heads, sharers * group, features)
+    queries = jnp.moveaxis(query[owner] * features**-0.5, 1, 2).reshape(count, key_heads, sharers * group, features)
     keys, values = (part.astype(query.dtype) for part in (pool.keys, pool.values))
-    scores = jnp.einsum("NKQH,NKHS->NKQS", asking, keys, preferred_element_type=sum_dtype(query))
+    scores = jnp.einsum("NKQH,NKHS->NKQS", queries, keys, preferred_element_type=sum_dtype(query))
     scores = scores if pool.key_scale is None else scores * pool.key_scale[:, :, None].astype(scores.dtype)
     scores = soft_cap(scores, cap).reshape(count, key_heads, sharers, group, -1)
     distance = lengths[owner][:, :, None] - table.first[:, None, None] - jnp.arange(scores.shape[-1])[None, None]
@@ -201,18 +201,19 @@ def _sums(
     mixed = jnp.einsum("NKQS,NKSH->NKQH", factors.astype(query.dtype), values, preferred_element_type=scores.dtype)
     mixed = mixed.reshape(count, key_heads, sharers, group, features)
     highest, weights, mixed = (jnp.moveaxis(part, 2, 1) for part in (highest, weights.sum(-1), mixed))
-    place = jnp.where(table.owners > 0, owner, rows)  # beyond the end: not added
-    most = jnp.full((rows, key_heads, group), lowest).at[place].max(highest, mode="drop")
-    factor = jnp.exp(highest - most[owner])
-    nothing = jnp.zeros_like(most)
+    row = jnp.where(table.owners > 0, owner, rows)  # an index past the end is not added
+    row_highest = jnp.full((rows, key_heads, group), lowest).at[row].max(highest, mode="drop")
+    factor = jnp.exp(highest - row_highest[owner])
+    zeros = jnp.zeros_like(row_highest)
     return _PartialSums(
-        most,
-        nothing.at[place].add(factor * weights, mode="drop"),
-        jnp.zeros((*most.shape, features), most.dtype).at[place].add(factor[..., None] * mixed, mode="drop"),
+        row_highest,
+        zeros.at[row].add(factor * weights, mode="drop"),
+        jnp.zeros((*zeros.shape, features), zeros.dtype).at[row].add(factor[..., None] * mixed, mode="drop"),
     )
 
 
-def _add(one: _PartialSums, other: _PartialSums) -> _PartialSums:
+def _combine(one: _PartialSums, other: _PartialSums) -> _PartialSums:
+    """Combine the sums over two sets of pages."""
     highest = jnp.maximum(one.highest, other.highest)
     first, second = (jnp.exp(part.highest - highest) for part in (one, other))
     return _PartialSums(
@@ -227,12 +228,12 @@ def _is_free(table: PageTable) -> Bool[Array, "N"]:
 
 
 def count_free(pages: PagesInUse) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """Count the free pages of the shared pool and of the other one."""
+    """Count the free pages of the pools `shared` and `own`."""
     return _is_free(pages.shared).sum(), _is_free(pages.own).sum()
 
 
 def _assign(table: PageTable, needed: Bool[Array, "*S"]) -> Int[Array, "*S"]:
-    """Return a free page for each place that needs one, in order; N for other places, and once the free pages have run out."""
+    """Return the index of a free page for each entry that needs one, in order; N for other entries, and if no page is left."""
     count = len(table.first)
     free = jnp.nonzero(_is_free(table), size=count, fill_value=count)[0]
     order = jnp.cumsum(needed.reshape(-1)).reshape(needed.shape) - 1
@@ -242,10 +243,10 @@ def _assign(table: PageTable, needed: Bool[Array, "*S"]) -> Int[Array, "*S"]:
 def take_pages(pages: PagesInUse) -> PagesInUse:
     """Take a free page for each row whose last page is full."""
     needed = (pages.page > 0) & (pages.lengths % PAGE == 0)
-    place = _assign(pages.own, needed)
-    owners = pages.own.owners.at[place, 0].set(jnp.arange(1, len(place) + 1), mode="drop")
-    own = PageTable(owners, pages.own.first.at[place].set(pages.lengths, mode="drop"))
-    return pages._replace(own=own, page=jnp.where(needed, place + 1, pages.page))
+    new_page = _assign(pages.own, needed)
+    owners = pages.own.owners.at[new_page, 0].set(jnp.arange(1, len(new_page) + 1), mode="drop")
+    own = PageTable(owners, pages.own.first.at[new_page].set(pages.lengths, mode="drop"))
+    return pages._replace(own=own, page=jnp.where(needed, new_page + 1, pages.page))
 
 
 def release_pages(pages: PagesInUse, kept: Bool[Array, "B"]) -> PagesInUse:
@@ -254,7 +255,7 @@ def release_pages(pages: PagesInUse, kept: Bool[Array, "B"]) -> PagesInUse:
 
 
 def truncate_pages(pages: PagesInUse, tokens: Int[Array, "B"]) -> PagesInUse:
-    """Free every page that begins at or after position `tokens` of its row. A row whose last page is freed takes no others."""
+    """Free every page that begins at or after position `tokens` of its row. A row whose last page is freed takes no new pages."""
     bound = jnp.concatenate([jnp.zeros(1, jnp.int32), tokens.astype(jnp.int32)])
     shared, own = (
         table._replace(owners=jnp.where(table.first[:, None] < bound[table.owners], table.owners, 0))
@@ -271,28 +272,28 @@ def count_own(pages: PagesInUse) -> Int[Array, "B"]:
 
 
 def in_blocks(array: Array, *, axis: int) -> Array:
-    """Split the slots of rows, which are on this axis, into blocks of `PAGE`; the blocks become the second axis."""
+    """Split the slots along this axis into blocks of `PAGE` slots; the blocks become the second axis."""
     shape = array.shape
     return jnp.moveaxis(array.reshape(*shape[:axis], -1, PAGE, *shape[axis + 1 :]), axis, 1)
 
 
 def out_of_blocks(array: Array, *, axis: int) -> Array:
-    """Undo `in_blocks`; `axis` is that of the slots in the result."""
+    """Undo `in_blocks`; `axis` is the slot axis of the result."""
     moved = jnp.moveaxis(array, 1, axis)
     return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
 
 
 def copy_out_of_pages(state: PagedState, row: Int[Array, "E"], blocks: int) -> Cache:
-    """Copy the first blocks of rows into a contiguous cache, whose slots are 0 where a row has no page.
+    """Copy the first blocks of some rows into a contiguous cache; its slots are 0 if a row has no page for them.
 
     Args:
         state: the rows and their pages.
-        row: index of the row of each copy; negative for an empty copy.
-        blocks: J, number of blocks.
+        row: index of the row that each new row copies; negative for an empty row.
+        blocks: J, number of blocks to copy.
     """
     rows = len(state.pages.lengths)
 
-    def places(table: PageTable) -> Int[Array, "E J"]:
+    def find_pages(table: PageTable) -> Int[Array, "E J"]:
         """Find the page of each block; N if there is none."""
         count = len(table.first)
         owner = jnp.where(table.owners > 0, table.owners - 1, rows)
@@ -300,63 +301,63 @@ def copy_out_of_pages(state: PagedState, row: Int[Array, "E"], blocks: int) -> C
         found = jnp.full((rows, blocks), count).at[owner, (table.first // PAGE)[:, None]].set(pages, mode="drop")
         return jnp.where((row >= 0)[:, None], found[jnp.maximum(row, 0)], count)
 
-    shared, own = places(state.pages.shared), places(state.pages.own)
+    shared, own = find_pages(state.pages.shared), find_pages(state.pages.own)
 
-    def copy(one: Array, other: Array, *, axis: int) -> Array:
-        take = [pool.at[place].get(mode="fill", fill_value=0) for pool, place in ((one, shared), (other, own))]
-        return out_of_blocks(take[0] + take[1], axis=axis)
+    def copy(shared_pool: Array, own_pool: Array, *, axis: int) -> Array:
+        found = [pool.at[page].get(mode="fill", fill_value=0) for pool, page in ((shared_pool, shared), (own_pool, own))]
+        return out_of_blocks(found[0] + found[1], axis=axis)
 
     return tuple(map_slots_of(copy, layer.shared, layer.own) for layer in state.cache)
 
 
 def insert_prompts_in_pages(state: PagedState, fresh: PagedPrompts, source: Int[Array, "B"]) -> PagedState:
-    """Put prompts into rows: free the rows' old pages, and copy the prompts into new ones; see `rljax.models.policy.Insert`.
+    """Insert prompts into rows: free the rows' old pages, and copy the prompts into new pages; see `rljax.models.policy.Insert`.
 
-    Rows with the same prompt share its full pages, but not the page of the last token. A row may keep its first pages, see
-    `PagedPrompts.kept`; no other row may then have the same prompt. There must be enough free pages, see `pages_for`.
+    Rows with the same prompt share all its pages except the page of its last token. A row may keep its first pages (see
+    `PagedPrompts.kept`) if no other row has the same prompt. The caller ensures that enough pages are free; see `pages_for`.
     """
     rows, blocks = len(source), fresh.blocks[0].keys.shape[1]
     row, is_new, origin = jnp.arange(rows), source >= 0, jnp.maximum(source, 0)
     size, kept = fresh.lengths[origin], jnp.zeros(rows, jnp.int32) if fresh.kept is None else fresh.kept[origin]
     pages = truncate_pages(state.pages, jnp.where(is_new, kept * PAGE, jnp.iinfo(jnp.int32).max))
-    alike = (source[:, None] == source[None]) & is_new[:, None] & is_new[None]
-    rank = (alike & (row[None] < row[:, None])).sum(-1)
+    same_prompt = (source[:, None] == source[None]) & is_new[:, None] & is_new[None]
+    rank = (same_prompt & (row[None] < row[:, None])).sum(-1)
     sharers = pages.shared.owners.shape[1]
-    place_in_group = rank % sharers
-    leader = (alike & (rank[None] == (rank - place_in_group)[:, None])).argmax(-1)
+    index_in_group = rank % sharers
+    leader = (same_prompt & (rank[None] == (rank - index_in_group)[:, None])).argmax(-1)
     members = jnp.zeros((rows, sharers), jnp.int32)
-    members = members.at[jnp.where(is_new, leader, rows), place_in_group].set(row + 1, mode="drop")
-    shared_blocks = jnp.where((alike.sum(-1) > 1) & (sharers > 1), (size - 1) // PAGE, 0)[:, None]
+    members = members.at[jnp.where(is_new, leader, rows), index_in_group].set(row + 1, mode="drop")
+    shared_blocks = jnp.where((same_prompt.sum(-1) > 1) & (sharers > 1), (size - 1) // PAGE, 0)[:, None]
     block = jnp.arange(blocks)[None]
-    to_share = (is_new & (place_in_group == 0))[:, None] & (block < shared_blocks)
+    to_share = (is_new & (index_in_group == 0))[:, None] & (block < shared_blocks)
     to_own = is_new[:, None] & (block >= jnp.maximum(shared_blocks, kept[:, None])) & (block * PAGE < size[:, None])
-    shared_places, own_places = _assign(pages.shared, to_share), _assign(pages.own, to_own)
+    new_shared, new_own = _assign(pages.shared, to_share), _assign(pages.own, to_own)
 
-    def assign(table: PageTable, places: Array, owners: Array) -> tuple[PageTable, Array]:
-        first = jnp.broadcast_to(block * PAGE, places.shape)
+    def assign(table: PageTable, indices: Array, owners: Array) -> tuple[PageTable, Array]:
+        first = jnp.broadcast_to(block * PAGE, indices.shape)
         origins = jnp.full(len(table.first), -1, jnp.int32)
         return (
             PageTable(
-                table.owners.at[places].set(owners[:, None], mode="drop"), table.first.at[places].set(first, mode="drop")
+                table.owners.at[indices].set(owners[:, None], mode="drop"), table.first.at[indices].set(first, mode="drop")
             ),
-            origins.at[places].set(origin[:, None].astype(jnp.int32), mode="drop"),
+            origins.at[indices].set(origin[:, None].astype(jnp.int32), mode="drop"),
         )
 
-    shared, shared_origin = assign(pages.shared, shared_places, members)
-    own, own_origin = assign(pages.own, own_places, row[:, None] + 1)
+    shared, shared_origin = assign(pages.shared, new_shared, members)
+    own, own_origin = assign(pages.own, new_own, row[:, None] + 1)
 
     def fill(pool: LayerCache, read: LayerCache, table: PageTable, origins: Array) -> LayerCache:
-        def one(old: Array, new: Array) -> Array:
+        def fill_array(old: Array, new: Array) -> Array:
             found = new[jnp.maximum(origins, 0), jnp.minimum(table.first // PAGE, blocks - 1)]
             return jnp.where((origins >= 0).reshape(-1, *[1] * (old.ndim - 1)), found, old)
 
-        return jax.tree.map(one, pool, read)
+        return jax.tree.map(fill_array, pool, read)
 
     cache = tuple(
         PagedLayer(fill(layer.shared, read, shared, shared_origin), fill(layer.own, read, own, own_origin))
         for layer, read in zip(state.cache, fresh.blocks, strict=True)
     )
-    last = jnp.take_along_axis(own_places, ((size - 1) // PAGE)[:, None], axis=1)[:, 0]
+    last = jnp.take_along_axis(new_own, ((size - 1) // PAGE)[:, None], axis=1)[:, 0]
     return PagedState(
         cache,
         PagesInUse(
@@ -366,12 +367,12 @@ def insert_prompts_in_pages(state: PagedState, fresh: PagedPrompts, source: Int[
 
 
 def pages_for(length: int, count: int, sharers: int) -> tuple[int, int]:
-    """Return how many shared and other pages `count` rows with the same prompt take, if they begin together.
+    """Return how many pages of the pools `shared` and `own` are taken by `count` rows that start together with the same prompt.
 
     Args:
-        length: tokens of the prompt.
+        length: number of tokens in the prompt.
         count: number of rows.
-        sharers: M, rows that may share a page.
+        sharers: M, largest number of rows that share a page.
 
     Example:
         >>> pages_for(130, 4, 8), pages_for(128, 9, 8), pages_for(128, 1, 8), pages_for(20, 8, 8)
@@ -383,20 +384,20 @@ def pages_for(length: int, count: int, sharers: int) -> tuple[int, int]:
 
 
 def move_pages(state: PagedState, source: Int[Array, "R"], shared: int, own: int) -> PagedState:
-    """Copy rows and their pages into smaller pools, which must be large enough.
+    """Copy rows and their pages into smaller pools. The caller ensures that the pools are large enough.
 
     Args:
-        state: the rows.
+        state: the rows and their pages.
         source: index of the row that each new row copies; negative for an empty row.
-        shared: number of shared pages.
-        own: number of other pages.
+        shared: new_owner of pages in the new pool `shared`.
+        own: new_owner of pages in the new pool `own`.
     """
     before = len(state.pages.lengths)
-    place = jnp.where(source >= 0, source + 1, before + 1)
-    number = jnp.zeros(before + 1, jnp.int32).at[place].set(jnp.arange(1, len(source) + 1), mode="drop")
+    old_owner = jnp.where(source >= 0, source + 1, before + 1)
+    new_owner = jnp.zeros(before + 1, jnp.int32).at[old_owner].set(jnp.arange(1, len(source) + 1), mode="drop")
 
     def move(table: PageTable, size: int) -> tuple[PageTable, Array]:
-        owners = number[table.owners]
+        owners = new_owner[table.owners]
         kept = jnp.nonzero((owners > 0).any(-1), size=size, fill_value=len(owners))[0]
         return PageTable(*(part.at[kept].get(mode="fill", fill_value=0) for part in (owners, table.first))), kept
 
@@ -413,7 +414,7 @@ def move_pages(state: PagedState, source: Int[Array, "R"], shared: int, own: int
 
 
 def by_device(tree: PyTree, devices: int) -> PyTree:
-    """Split the first axis of every array by device: `[D, ...]`."""
+    """Split the first axis of every array over D devices: `[D, ...]`."""
     return jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:]), tree)
 
 

@@ -1,17 +1,16 @@
-"""Images among tokens: the built-in transformer with patch embeddings for the token ids that represent pixels.
+"""The built-in transformer for prompts with images, whose patches are tokens with an embedding of their pixels.
 
-A token id of an image encodes the pixels of a patch, bit by bit. So an image passes through prompts, batches, checkpoints and
-engines as ordinary token ids, and only the embedding differs. All other ids have rows of the usual table. The embedding of a
-patch is ::
+The bits of a patch's token id are its pixels. An image therefore passes through prompts, batches, checkpoints and engines as
+ordinary token ids, and only its embedding differs. All other ids use the usual embedding table. The embedding of a patch is ::
 
     e = W x + b + row[i] + column[j]
 
-where x are the pixels, 0 or 1, and i and j are the patch's row and column in its image: consecutive patches in a sequence form
-complete images, from left to right and from top to bottom. W is a convolution whose stride is the patch size.
+where x contains the pixels, each 0 or 1, and i and j are the patch's row and column in its image. Consecutive patches in a
+sequence form complete images, from left to right and from top to bottom. W acts as a convolution whose stride is the patch size.
 
 The head has no rows for patches: they are read but never sampled, and their log-probability is -inf.
 
-Axes: N patterns of pixels, F features per pattern, V vocabulary, U tokens that are not patches (V = U + N), R rows, S slots,
+Axes: N patterns of pixels, F pixels per pattern, V vocabulary, U tokens that are not patches (V = U + N), R rows, S slots,
 D width.
 
 Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.11929, equation 1. Our changes: text tokens in
@@ -58,16 +57,16 @@ PATCHES = "patches"
 
 
 def pixel_bits(patterns: int) -> Float[np.ndarray, "N F"]:
-    """Pixels of each pattern: bit i of its number is pixel i.
+    """Pixels of each pattern: pixel i is bit i of the pattern's index.
 
     Args:
         patterns: N, a power of 2.
 
     Returns:
-        Zeros and ones, with F = log2 N.
+        Zeros and ones, `[N, F]` with F = log2 N.
 
     Raises:
-        InputError: N is not a power of 2, or is below 2.
+        InputError: N is not a power of 2, or is patch_rows 2.
 
     Example:
         >>> pixel_bits(4).tolist()
@@ -80,7 +79,7 @@ def pixel_bits(patterns: int) -> Float[np.ndarray, "N F"]:
 
 
 class Patches(NamedTuple):
-    """Token ids that represent pixels, and the shape of an image."""
+    """Token ids of the patches, and the shape of an image."""
 
     ids: tuple[int, ...]
     """Token id of each pattern of pixels, in the numeric order of the patterns."""
@@ -94,7 +93,7 @@ def patches_of(encode: Callable[[str], Sequence[int]], patterns: str, *, rows: i
     """Look up the token ids of the patches in a tokenizer.
 
     Args:
-        encode: token ids of a text.
+        encode: returns the token ids of a text.
         patterns: one character for each pattern of pixels.
         rows: number of rows of patches in an image.
         columns: number of columns of patches in an image.
@@ -125,7 +124,7 @@ class PatchModel(NamedTuple):
     model: Model
     """The decoder, with the full vocabulary."""
     patches: Patches
-    """Its patches."""
+    """The token ids that the decoder reads as patches."""
 
     @property
     def is_patch(self) -> Bool[np.ndarray, "V"]:
@@ -136,12 +135,12 @@ class PatchModel(NamedTuple):
 
     @property
     def text_row(self) -> Int[np.ndarray, "V"]:
-        """Row of each text token in the table of text tokens; meaningless for a patch."""
+        """Row of each text token in a table of only the text tokens; meaningless for a patch."""
         return np.maximum(np.cumsum(~self.is_patch, dtype=np.int32) - 1, 0)
 
     @property
     def full_row(self) -> Int[np.ndarray, "V"]:
-        """Row of each token id in the table of text tokens followed by the patches."""
+        """Row of each token id in a table of the text tokens followed by the patches."""
         rows, texts = self.text_row, int((~self.is_patch).sum())
         rows[list(self.patches.ids)] = texts + np.arange(len(self.patches.ids))
         return rows
@@ -177,18 +176,18 @@ def patch_vectors(patches: Patches, params: Params) -> Float[Array, "N D"]:
 
 
 def with_full_table(reader: PatchModel, params: Params) -> Params:
-    """Return the transformer's own parameters, with a table that includes the patches. An untied head has zeros for them."""
+    """Return the parameters without `patches`, with an embedding table that includes them. An untied head has zeros for them."""
     vectors = patch_vectors(reader.patches, params[PATCHES])
-    below = {"embedding": vectors, "head": jnp.zeros_like(vectors)}
+    patch_rows = {"embedding": vectors, "head": jnp.zeros_like(vectors)}
     return {
-        name: jnp.concatenate([part, below[name]])[reader.full_row] if name in below else part
+        name: jnp.concatenate([part, patch_rows[name]])[reader.full_row] if name in patch_rows else part
         for name, part in params.items()
         if name != PATCHES
     }
 
 
 def count_earlier_patches(is_patch: Bool[Array, "R S"], segments: Int[Array, "R S"]) -> Int[Array, "R S"]:
-    """Count the patches immediately before each patch, in its own sequence. The counts at other slots are meaningless.
+    """Count the consecutive patches directly before each patch in its sequence. The counts at other slots are meaningless.
 
     Example:
         >>> import jax.numpy as jnp
@@ -208,18 +207,20 @@ def position_offsets(
 
     ::
 
-        row[i] + column[j]      i = ⌊place / columns⌋ mod rows      j = place mod columns
+        row[i] + column[j]      i = ⌊n / columns⌋ mod rows      j = n mod columns
+
+    for n consecutive patches directly before the patch.
 
     Args:
         reader: the decoder.
         params: the entry `patches` of the parameters.
         tokens: token ids.
-        segments: sequence of each slot; 0 is padding.
+        segments: number of the sequence in each slot; 0 for padding.
     """
     rows, columns = reader.patches.rows, reader.patches.columns
     is_patch = jnp.asarray(reader.is_patch)[tokens] & (segments > 0)
-    place = count_earlier_patches(is_patch, segments)
-    position = params["row"][place // columns % rows] + params["column"][place % columns]
+    earlier = count_earlier_patches(is_patch, segments)
+    position = params["row"][earlier // columns % rows] + params["column"][earlier % columns]
     return jnp.where(is_patch[..., None], position, 0.0)
 
 
@@ -237,7 +238,7 @@ def patch_features(reader: PatchModel, params: Params, packed: Packed) -> Featur
 def score_with_patches(
     reader: PatchModel, params: Params, packed: Packed, temperature: float = 1.0, *, chunk: int | None = None
 ) -> Scores:
-    """Log-probability and entropy of a batch's tokens; see `rljax.models.language_model.score_tokens`. A patch has -inf."""
+    """Log-probability and entropy of a batch's tokens; see `rljax.models.language_model.score_tokens`. A patch's is -inf."""
     features, tokens = patch_features(reader, params, packed), scored_tokens(packed)
     chunk = chosen_chunk(chunk, reader.model.config.vocab_size, reader.model.mesh)
     rows = jnp.asarray(reader.text_row)[tokens]
@@ -279,7 +280,7 @@ def advance_with_patches(
     return _without_patches(reader, logits), state
 
 
-def _place(path: tuple[str, ...], shape: tuple[int, ...], *, mesh: Mesh | None) -> PartitionSpec:
+def _partition(path: tuple[str, ...], shape: tuple[int, ...], *, mesh: Mesh | None) -> PartitionSpec:
     """Replicate the patch embedding on every device; shard the rest as usual."""
     return PartitionSpec(*[None] * len(shape)) if path[0] == PATCHES else parameter_partition(mesh)(path, shape)
 
@@ -305,7 +306,7 @@ def _shapes(reader: PatchModel) -> PyTree[jax.ShapeDtypeStruct]:
 def patch_policy(
     config: TransformerConfig, patches: Patches, *, mesh: Mesh | None = None, chunk: int | None = None
 ) -> Policy:
-    """Make a policy that reads images among tokens from the built-in transformer, with random weights.
+    """Make a policy from the built-in transformer, with random weights and patch embeddings for images.
 
     Args:
         config: shape of the transformer; its vocabulary includes the patches.
@@ -314,12 +315,12 @@ def patch_policy(
         chunk: tokens whose logits are in a device's memory at once; None: see `default_chunk`.
 
     Returns:
-        The policy. It has no `value_function`, no `features` and no `contents`, so neither critics nor algorithms that read
-        full distributions can be used with it, and it is not written as a model folder.
+        The policy. It has no `value_function`, no `features` and no `contents`, so it supports neither critics nor algorithms
+        that read full distributions, and it cannot be saved as a model folder.
 
     Raises:
         InputError: a patch is outside the vocabulary or occurs twice, no other token is left, an image has no patch, the mesh
-            does not divide the transformer's axes, or the configuration has `shard_sampler`.
+            does not divide the transformer's axes, or the configuration sets `shard_sampler`.
 
     Example:
         >>> shape = TransformerConfig(vocab_size=20, width=8, layers=1, heads=2, kv_heads=1, head_dim=4, hidden=16)
@@ -339,7 +340,7 @@ def patch_policy(
         vocab_size=config.vocab_size,
         init=_initial(reader),
         score=partial(score_with_patches, reader, chunk=chunk),
-        partition=partial(_place, mesh=mesh),
+        partition=partial(_partition, mesh=mesh),
         save=_refuse_to_save,
         decoder=Decoder(
             cached_partial(begin_with_patches, reader),

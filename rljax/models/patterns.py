@@ -13,8 +13,8 @@ LISTED = 12
 def matches(pattern: str, path: Sequence[str]) -> bool:
     """True if a pattern selects a parameter.
 
-    A pattern names one part of the path, or several consecutive parts separated by `/`. `*` matches any characters of a part,
-    `?` matches one, and `[0-3]` matches one of a range.
+    A pattern names one part of the path, or several consecutive parts separated by `/`. Within a part, `*` matches any characters,
+    `?` matches one character, and `[0-3]` matches one character of a range.
 
     Example:
         >>> path = ("layers", "0", "attention", "query")
@@ -29,7 +29,7 @@ def matches(pattern: str, path: Sequence[str]) -> bool:
 def select_paths(
     patterns: Collection[str], paths: Iterable[tuple[str, ...]], *, setting: str
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the paths that at least one pattern matches, in their order.
+    """Return the paths that at least one pattern matches, in the order of `paths`.
 
     Args:
         patterns: see `matches`.

@@ -1,4 +1,4 @@
-"""Write and read low-rank adapters in the format of the library `peft`: adapter_config.json, adapter_model.safetensors."""
+"""Write and read low-rank adapters in the format of `peft`: adapter_config.json and adapter_model.safetensors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ from rljax.models.model_folder import read_json, write_json
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 READ = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none"}
-"""Entry of adapter_config.json -> the only value that can be read."""
+"""Entry of adapter_config.json -> the only supported value."""
 FREE = (
     *(
         "base_model_name_or_path",
@@ -40,9 +40,9 @@ FREE = (
     ),
     *("megatron_core", "qalora_group_size", "runtime_config"),
 )
-"""Entries that may have any value: they are read, follow from the tensors, or have no effect once training has ended."""
+"""Entries that may have any value, because they are read, follow from the tensors, or have no effect once training has ended."""
 KEEPS_BASE = (True, "default", "gaussian", "eva", "orthogonal")
-"""Initializations that do not change the base model. Others, such as pissa and olora, subtract the first factors from it."""
+"""Initializations that do not change the base model. Others, such as pissa and olora, subtract the initial update from it."""
 
 
 class _Module(NamedTuple):
@@ -51,20 +51,20 @@ class _Module(NamedTuple):
 
 
 def _check_not_fused(config: TransformerConfig) -> None:
-    """Refuse a model of which `peft` adapts several matrices as one."""
+    """Refuse a model whose queries, keys and values `peft` adapts as one matrix."""
     if config.fused:
         raise InputError(
-            "peft adapts the queries, keys and values of a Phi3 model as one matrix (qkv_proj), but rljax adapts each of them, so "
-            "it neither writes nor reads adapters of such a model in peft's format; leave --adapter out to merge the adapter."
+            "peft adapts the queries, keys and values of a Phi3 model as one matrix (qkv_proj), but rljax adapts each separately, "
+            "so it neither writes nor reads adapters of such a model in peft's format; leave --adapter out to merge the adapter."
         )
 
 
-def _check_not_of_experts(entry: Entry) -> None:
-    """Refuse the matrices of experts, of which `peft` adapts gate and up as one."""
+def _check_not_expert(entry: Entry) -> None:
+    """Refuse a matrix of experts, because `peft` adapts the experts' gate and up matrices as one."""
     if str(entry.path[-1]).startswith("expert_"):
         raise InputError(
-            "peft adapts the matrices gate and up of experts as one parameter (gate_up_proj), but rljax adapts each of them, so it "
-            "neither writes nor reads adapters of experts in peft's format; leave --adapter out to merge the adapter, or set "
+            "peft adapts the matrices gate and up of experts as one parameter (gate_up_proj), but rljax adapts each separately, so "
+            "it neither writes nor reads adapters of experts in peft's format; leave --adapter out to merge the adapter, or set "
             "lora_targets to attention."
         )
 
@@ -77,12 +77,12 @@ def _modules(config: TransformerConfig, adapter: Adapter) -> Iterator[_Module]:
         for key in entry.path:
             node = node.get(key) if isinstance(node, dict) else None
         if isinstance(node, LowRank):
-            _check_not_of_experts(entry)
+            _check_not_expert(entry)
             yield _Module(entry.name.removesuffix(".weight"), node)
 
 
 def adapter_tensors(config: TransformerConfig, adapter: Adapter) -> dict[str, Float[np.ndarray, "out inner"]]:
-    """Make the tensors of an adapter: `lora_A` `[r, inputs]` and `lora_B` `[outputs, r]` of each layer.
+    """Build the tensors of an adapter: `lora_A` `[r, inputs]` and `lora_B` `[outputs, r]` of each layer.
 
     Args:
         config: shape of the transformer.
@@ -98,12 +98,12 @@ def adapter_tensors(config: TransformerConfig, adapter: Adapter) -> dict[str, Fl
 
 
 def adapter_config(config: TransformerConfig, adapter: Adapter, *, alpha: float, base: str) -> dict[str, Any]:
-    """Make the contents of adapter_config.json.
+    """Build the contents of adapter_config.json.
 
     Args:
         config: shape of the transformer.
         adapter: the adapter's factors.
-        alpha: α.
+        alpha: α; the product of the factors is multiplied by α / r.
         base: folder or hub id of the model under the adapter.
     """
     modules = list(_modules(config, adapter))
@@ -134,21 +134,21 @@ def save_adapter(folder: Path, config: TransformerConfig, adapter: Adapter, *, a
 
 
 class StoredAdapter(NamedTuple):
-    """An adapter in a folder, without its factors."""
+    """Settings of an adapter in a folder, without its factors."""
 
     base: str
     """Folder or hub id of the model under the adapter."""
     rank: int
     """Rank of the update of each matrix."""
     alpha: int | float
-    """α."""
+    """α; the product of the factors is multiplied by α / r."""
 
 
 def read_adapter_config(folder: Path) -> StoredAdapter:
     """Read adapter_config.json.
 
     Raises:
-        InputError: it needs something other than plain low-rank factors; the message names the entry.
+        InputError: the file needs something other than plain low-rank factors; the message names the entry.
     """
     file = folder / ADAPTER_CONFIG
     raw = read_json(file)
@@ -174,10 +174,10 @@ def load_adapter(folder: Path, config: TransformerConfig) -> Adapter:
 
     Args:
         folder: folder of the adapter.
-        config: shape of the transformer under it.
+        config: shape of the transformer under the adapter.
 
     Raises:
-        InputError: a tensor is missing, has another shape, or changes a matrix that cannot be adapted.
+        InputError: a tensor is missing, has the wrong shape, or changes a matrix that cannot be adapted.
     """
     _check_not_fused(config)
     file, rank = folder / ADAPTER_WEIGHTS, read_adapter_config(folder).rank
@@ -189,7 +189,7 @@ def load_adapter(folder: Path, config: TransformerConfig) -> Adapter:
         names = [f"{entry.name.removesuffix('.weight')}.lora_{letter}.weight" for letter in "AB"]
         if entry.path[-1] not in INPUT_AXES or not tensors.keys() & set(names):
             continue
-        _check_not_of_experts(entry)
+        _check_not_expert(entry)
         shape, inputs = get_at(expected, entry.path).shape, INPUT_AXES[str(entry.path[-1])]
         sides = (*shape[:inputs], rank), (rank, *shape[inputs:])
         found = [tensors.pop(name, np.zeros((0, 0), np.float32)).T for name in names]

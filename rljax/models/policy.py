@@ -5,8 +5,8 @@ training on responses from your own engine, and a `decoder` if the built-in engi
 builds `score` from a function that returns logits, and fills in the rest; start there.
 
 Parameters may be any pytree of floating-point arrays, and every function receives that pytree. `score` and the decoder are
-called under `jax.jit`, so they compute with `jax.numpy` and branch only on shapes. Build the record once: new function objects
-are compiled again. The trainer traces all functions before it writes a run folder, and refuses those with wrong shapes.
+called under `jax.jit`, so they compute with `jax.numpy` and branch only on shapes. Build the record once, because new function
+objects are compiled again. The trainer traces all functions before it writes a run folder, and refuses those with wrong shapes.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Copied(NamedTuple):
     parameter: Float[Array | np.ndarray, "*S"]
     """The parameter, which receives the gradient."""
     copy: Float[Array, "*S"]
-    """The same values in the precision of the products."""
+    """The same values in the dtype of the matrix products."""
 
 
 def with_copies(params: PyTree[Array], copies: Copies | None) -> PyTree:
@@ -69,7 +69,7 @@ def with_copies(params: PyTree[Array], copies: Copies | None) -> PyTree:
 
 @jax.custom_jvp
 def copy_of(parameter: Float[Array, "*S"], copy: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    """Return the copy; its derivative is the derivative of a cast of the parameter.
+    """Return the copy, differentiated as if it were a cast of the parameter.
 
     Example:
         >>> import jax.numpy as jnp
@@ -88,10 +88,10 @@ def _derivative(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> 
 
 
 def in_precision(held: Array | np.ndarray | Copied, dtype: Any) -> Array:
-    """Return a parameter in this precision: its copy, or a cast.
+    """Return a parameter in this dtype: its copy if it has one, otherwise a cast.
 
     Raises:
-        ValueError: the copy has another precision.
+        ValueError: the copy has another dtype.
     """
     if not isinstance(held, Copied):
         return jnp.asarray(held).astype(dtype)
@@ -101,13 +101,13 @@ def in_precision(held: Array | np.ndarray | Copied, dtype: Any) -> Array:
 
 
 def without_copy(held: Array | np.ndarray | Copied) -> Array | np.ndarray:
-    """Return the parameter itself."""
+    """Return the parameter itself, without its copy."""
     return held.parameter if isinstance(held, Copied) else held
 
 
 Params = PyTree[Array]
 HostParams = PyTree[np.ndarray]
-"""Parameters on this host, as they are saved."""
+"""Parameters on this host, for saving."""
 
 
 @runtime_checkable
@@ -135,7 +135,7 @@ class Begin(Protocol):
 
 @runtime_checkable
 class Advance(Protocol):
-    """Read the token that was sampled."""
+    """Read the sampled token of each row."""
 
     def __call__(self, params: Params, token: Int[Array, "B"], state: PyTree) -> tuple[Float[Array, "B V"], PyTree]:
         """Read one token of each row. Rows that have ended are still read, but their logits are ignored.
@@ -155,8 +155,8 @@ class Insert(Protocol):
 
         Args:
             state: state of B rows; all zeros before the first prompts are put into it.
-            fresh: state of any number of rows, with the same prompt length and budget; just read, or in the middle of a
-                decode. If the decoder can `grow`, it may have room for fewer tokens.
+            fresh: state of any number of rows, with the same prompt length and budget. Its prompts were just read, or it is in
+                the middle of a decode. If the decoder can `grow`, `fresh` may have room for fewer tokens.
             source: for each row of `state`, the row of `fresh` that replaces it, or a negative number to keep it. A row of
                 `fresh` may be used several times.
 
@@ -185,7 +185,7 @@ class Grow(Protocol):
 
 @runtime_checkable
 class Extend(Protocol):
-    """Read several more tokens in each row: the next turn of a dialogue, or the first one."""
+    """Read several more tokens in each row: the first or the next turn of a dialogue."""
 
     def __call__(
         self, params: Params, tokens: Int[Array, "B T"], first: Int[Array, "B"], count: Int[Array, "B"], state: PyTree
@@ -195,9 +195,9 @@ class Extend(Protocol):
         Args:
             params: parameters of the policy.
             tokens: token ids, starting at the left end of each row; meaningless from index `count`.
-            first: number of earlier tokens that the row keeps, 0 for a new row; it forgets anything else that it has read.
-            count: number of tokens in each row, at least 1.
-            state: state of B rows. Tokens for which it has no room may be ignored, because they are never needed.
+            first: number of earlier tokens that the row keeps, 0 for a new row; the row forgets all other earlier tokens.
+            count: number of new tokens in each row, at least 1.
+            state: state of B rows. Tokens for which the state has no room may be ignored, because they are never needed.
 
         Returns:
             Logits of the token after the last one of each row, before any temperature, and the new state, with the shapes and
@@ -227,8 +227,9 @@ def unchanged(params: Params) -> Params:
 
 
 class TurnDecoder(NamedTuple):
-    """Functions for rows that continue after tokens that were not sampled, each with its own length. The first axis of every
-    array in their state is the row."""
+    """Functions that decode dialogues: each row also reads tokens that were not sampled, and has its own length.
+
+    The first axis of every array in their state is the row."""
 
     empty: Callable[[int, int], PyTree]
     """(rows, slots) -> an empty state with room for that many tokens per row."""
@@ -236,7 +237,7 @@ class TurnDecoder(NamedTuple):
     """(params, tokens [B, T], first [B], count [B], state) -> (logits [B, V], state)."""
     grow: Grow | None = None
     """(state, more) -> state with room for `more` additional tokens per row, with the shapes that `empty` returns; rows of long
-    episodes then begin with little room. None: they have room for the full budget from the start."""
+    episodes then begin with little room. None: rows have room for the full budget from the start."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None = None
     """The same as `Decoder.partition`, for this state."""
 
@@ -245,11 +246,11 @@ class PagedDecoder(NamedTuple):
     """Functions for rows whose keys and values are in pages; see `rljax.models.paged_cache`."""
 
     begin: Begin
-    """The same as `Decoder.begin`; the state can only be put into pages."""
+    """The same as `Decoder.begin`, but the state can only be inserted into a `PagedState`."""
     advance: Advance
     """The same as `Decoder.advance`."""
     empty: Callable[[int, int, int, int], PyTree]
-    """(rows, shared pages, other pages, rows that may share a page) -> a `PagedState` whose pages are free."""
+    """(rows, shared pages, other pages, rows that may share a page) -> a `PagedState` whose pages are all free."""
 
 
 class Decoder(NamedTuple):
@@ -268,13 +269,13 @@ class Decoder(NamedTuple):
     """(state, more) -> state with room for `more` additional tokens; the state of a long decode begins with little room. None:
     `begin` makes room for the full budget."""
     turns: TurnDecoder | None = None
-    """For episodes of several turns, which then continue from the tokens already read; None: each turn reads its full context."""
+    """For episodes of several turns: each turn reads only its new tokens. None: each turn reads its full context again."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None = None
-    """(path of an array of the state, its shape) -> the mesh axes that its axes are sharded over, as in `Policy.partition`; the
-    first, empty state is then sharded like later ones. None: arrays whose first axis is the row are sharded over rows only, and
+    """(path of an array of the state, its shape) -> the mesh axes that its axes are sharded over, as in `Policy.partition`, so that
+    the first, empty state is sharded like later ones. None: arrays whose first axis is the row are sharded over rows only, and
     others are replicated."""
     paged: PagedDecoder | None = None
-    """For `paged_cache`; None: rows always have room for the longest response."""
+    """For the setting `paged_cache`; None: every row always has room for the longest response."""
 
 
 class ValueFunction(NamedTuple):
@@ -297,10 +298,10 @@ class Policy(NamedTuple):
     """A language model that can be trained."""
 
     vocab_size: int
-    """V, number of token ids that it has logits for; at least as many as the tokenizer has."""
+    """V, number of token ids that the model has logits for; at least as many as the tokenizer has."""
     init: Callable[[PRNGKeyArray], Params]
     """Random key -> initial parameters, a pytree of floating-point arrays; a function that loads a checkpoint ignores the key.
-    It is also called to find the shapes when a run is resumed or reopened: the same key must give the same shapes."""
+    `init` is also called to find the shapes when a run is resumed or reopened: the same key must give the same shapes."""
     score: Callable[[Params, Packed, float], Scores]
     """(params, packed, temperature) -> log-probability and entropy of each token of the batch, `[B, T]`, under
     softmax(logits / temperature); differentiable with respect to the parameters. The decoder must give the same distributions."""
@@ -333,8 +334,8 @@ class Policy(NamedTuple):
     """(random key, kind="int8" or "nf4") -> the parameters of `init`, quantized one after the other for use under an adapter;
     see `rljax.models.quantization`. None: this policy cannot be quantized."""
     supervised_score: Callable[[Params, Packed, float], Scores] | None = None
-    """`score` for the warm start and the auxiliary loss, if these train something else, such as a network without the rules
-    that are mixed into it. None: `score`."""
+    """The `score` for the warm start and the auxiliary loss, if they train something else, such as only the network of a mixture
+    with rules. None: `score`."""
 
 
 def path_names(path: KeyPath) -> tuple[str, ...]:
@@ -369,7 +370,7 @@ def not_saved(params: HostParams, folder: Path) -> None:
 
 
 def scores_of_logits(logits: Float[Array, "R S V"], packed: Packed, temperature: float) -> Scores:
-    """Log-probability and entropy of a batch's tokens from the logits of every slot.
+    """Log-probability and entropy of a batch's tokens, computed from the logits of every slot.
 
     ::
 
@@ -388,7 +389,7 @@ def scores_of_logits(logits: Float[Array, "R S V"], packed: Packed, temperature:
 
 
 def scores_of_distributions(logp: Float[Array, "R K V"], packed: Packed) -> Scores:
-    """Log-probability and entropy of a batch's tokens from the log-probabilities of the full vocabulary at each scored token.
+    """The same as `scores_of_logits`, from the log-probabilities of the full vocabulary at each scored token.
 
     A token of probability 0 adds nothing to the entropy, nor to its gradient.
     """
@@ -426,7 +427,7 @@ def policy_of_logits(
         save: writes a model folder; the default raises an error.
 
     Returns:
-        The policy, without a critic of its own.
+        The policy. It has no critic.
 
     Example:
         A bigram model: a token's logits are a row of a table, and the decoder needs no state.
@@ -440,9 +441,9 @@ def policy_of_logits(
         >>> bigram = policy_of_logits(
         ...     5, init, lambda params, packed: params["table"][packed.tokens], decoder=Decoder(begin, advance)
         ... )
-        >>> one, place = jnp.ones((1, 3), int), jnp.arange(2)[None]
+        >>> ones, place = jnp.ones((1, 3), int), jnp.arange(2)[None]
         >>> tokens, positions = jnp.array([[4, 2, 3]]), jnp.arange(3)[None]
-        >>> packed = Packed(tokens=tokens, positions=positions, segments=one, scored=place + 1, place=place)
+        >>> packed = Packed(tokens=tokens, positions=positions, segments=ones, scored=place + 1, place=place)
         >>> scores = bigram.score({"table": jnp.zeros((5, 5))}, packed, 1.0)
         >>> scores.logp.shape, bool(jnp.allclose(scores.logp, -jnp.log(5)))
         ((1, 2), True)

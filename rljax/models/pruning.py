@@ -1,7 +1,7 @@
-"""Set the smallest weights of a model's layers to zero, before it is written.
+"""Prune a model before it is saved: set the smallest weights of its layers to zero.
 
-The zeros are part of the matrices, so every program opens the folder; it is not smaller. Hardware that skips zeros needs the
-pattern N:M, such as 2:4 for NVIDIA GPUs since the A100.
+The zeros are stored like other weights, so any program can open the folder, but the folder is not smaller. Hardware that skips
+zeros needs a pattern N:M, such as 2:4 on NVIDIA GPUs since the A100.
 
 Axes: O outputs, I inputs of a linear layer.
 """
@@ -20,13 +20,13 @@ class Pattern(NamedTuple):
     """Which weights are set to zero."""
 
     share: float
-    """Share of the weights of a matrix."""
+    """Fraction of a matrix's weights that is set to zero."""
     group: int | None = None
-    """Number of adjacent inputs in each of which this share is set to zero; None: in the matrix as a whole."""
+    """M: the fraction applies to each group of this many adjacent inputs of an output; None: to the entire matrix."""
 
 
 def read_pattern(text: str) -> Pattern:
-    """Read a share, such as `0.5`, or `N:M`: N of M adjacent inputs are kept.
+    """Parse a pattern: the fraction to set to zero, such as `0.5`, or `N:M`, which keeps N of every M adjacent inputs.
 
     Raises:
         InputError: the text is neither.
@@ -43,7 +43,7 @@ def read_pattern(text: str) -> Pattern:
     except ValueError:
         share = 0.0
     if not 0 < share < 1:
-        raise InputError(f"prune is {text!r}; give a share of the weights above 0 and below 1, or N:M such as 2:4.")
+        raise InputError(f"prune is {text!r}; give a fraction of the weights above 0 and below 1, or N:M such as 2:4.")
     return Pattern(share)
 
 
@@ -51,9 +51,9 @@ def prune_matrix(matrix: Float[np.ndarray, "O I"], pattern: Pattern) -> Float[np
     """Set the weights with the smallest absolute values to zero.
 
     Args:
-        matrix: W.
-        pattern: share s, and size M of a group. ⌊s O I⌋ weights of the matrix become zero; with groups, s M of each M adjacent
-            inputs of an output.
+        matrix: the weights.
+        pattern: the fraction s and the group size M. Without groups, ⌊s O I⌋ weights of the matrix become zero; with groups, s M
+            of each M adjacent inputs of an output.
 
     Source:
         arXiv:2104.08378 for the pattern 2:4.
@@ -71,18 +71,20 @@ def prune_matrix(matrix: Float[np.ndarray, "O I"], pattern: Pattern) -> Float[np
 
 
 def pruned_contents(contents: ModelContents, pattern: Pattern) -> ModelContents:
-    """Prune the matrices of a model's layers; embedding, head, norms and biases are unchanged.
+    """Prune the matrices of a model's layers; the embedding, head, norms and biases are unchanged.
 
     Raises:
-        InputError: the layers have no matrices, or a number of inputs that a group does not divide.
+        InputError: no layer has a prunable matrix, or the group size does not divide a matrix's number of inputs.
     """
     matrices = [tensor for tensor in contents.tensors if tensor.is_layer_matrix]
     if not matrices:
-        raise InputError("prune supports only layers whose matrices are linear layers in the folder; leave it out.")
+        raise InputError(
+            "prune needs layers that the folder stores as linear layers, and this model has none; leave prune out."
+        )
     odd = next((tensor for tensor in matrices if pattern.group and tensor.shape[1] % pattern.group), None)
     if odd is not None:
         raise InputError(
-            f"prune: {odd.name} has {odd.shape[1]} inputs, which groups of {pattern.group} do not divide; give a share such as 0.5."
+            f"prune: {odd.name} has {odd.shape[1]} inputs, which {pattern.group} does not divide; give a fraction such as 0.5."
         )
     tensors = tuple(_prune_tensor(tensor, pattern) if tensor.is_layer_matrix else tensor for tensor in contents.tensors)
     return contents._replace(tensors=tensors)

@@ -1,7 +1,7 @@
-"""Frozen matrices in 8 or 4 bits, with a scale for each block of inputs: for the model under an adapter (QLoRA), or for inference.
+"""Quantize frozen matrices to 8 or 4 bits, with one scale per block of inputs, for use under an adapter (QLoRA) or for inference.
 
 Source: Dettmers et al. 2023, "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv:2305.14314, equations 1, 2 and 5, appendix E.
-Its second quantization, of the scales, is omitted. A block is part of one output's weights, along the last input axis.
+The paper also quantizes the scales; we do not. A block contains adjacent weights of one output, along the last input axis.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ LEVELS = (
 
 
 class Quantized(NamedTuple):
-    """A quantized matrix, in place of the matrix. The axis along which the shapes of the two fields differ has blocks."""
+    """A quantized matrix. The shapes of its two fields differ only along the axis that is divided into blocks."""
 
     codes: Int8[Array | np.ndarray, "*S"] | UInt8[Array | np.ndarray, "*S"]
     """int8: an integer for each weight; uint8: the NF4 codes of two adjacent weights along the blocked axis, the first one in
@@ -44,25 +44,24 @@ class Quantized(NamedTuple):
 
     @property
     def axis(self) -> int:
-        """The axis that has blocks."""
+        """The axis that is divided into blocks."""
         pairs = zip(self.codes.shape, self.scale.shape, strict=True)
         return next(axis for axis, (codes, scales) in enumerate(pairs) if codes != scales)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the matrix."""
+        """Shape of the original matrix."""
         in_a_byte = 2 if self.codes.dtype == jnp.uint8 else 1
         return tuple(size * in_a_byte if axis == self.axis else size for axis, size in enumerate(self.codes.shape))
 
 
 def is_quantized(leaf: object) -> bool:
-    """True for a `Quantized`; an `is_leaf` for pytrees."""
+    """Return True for a `Quantized`; for the argument `is_leaf` of pytree functions."""
     return isinstance(leaf, Quantized)
 
 
 def block_of(size: int) -> int:
-    """Number of weights that share a scale along an axis of this size: its largest divisor up to 64 that is a multiple of 4, or
-    0.
+    """Return the block size for an axis of this size: its largest divisor up to 64 that is a multiple of 4, or 0 if none is.
 
     Example:
         >>> [block_of(size) for size in (1024, 896, 80, 4, 6)]
@@ -72,7 +71,7 @@ def block_of(size: int) -> int:
 
 
 def _blocks(matrix: Float[Array, "*S"], axis: int) -> Float[Array, "*S_blocked"]:
-    """Split the axis into two: blocks, and the weights of a block."""
+    """Split the axis into two: the blocks, and the weights in each block."""
     block = block_of(matrix.shape[axis])
     return matrix.astype(jnp.float32).reshape(
         *matrix.shape[:axis], matrix.shape[axis] // block, block, *matrix.shape[axis + 1 :]
@@ -85,7 +84,7 @@ def _divide_by_scale(blocks: Array, scale: Array) -> Array:
 
 @partial(jax.jit, static_argnames="axis")
 def quantize_int8(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
-    """Round a matrix to 8 bits.
+    """Quantize a matrix to 8 bits.
 
     ::
 
@@ -93,7 +92,7 @@ def quantize_int8(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
 
     Args:
         matrix: w.
-        axis: the axis that is divided into blocks; `block_of` its size is not 0.
+        axis: the axis to divide into blocks; `block_of` must not return 0 for its size.
 
     Source:
         arXiv:2305.14314, equation 1, whose quantization constant is 1 / c.
@@ -107,7 +106,7 @@ def quantize_int8(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
 
 @partial(jax.jit, static_argnames="axis")
 def quantize_nf4(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
-    """Round a matrix to 4 bits.
+    """Quantize a matrix to 4 bits.
 
     ::
 
@@ -115,7 +114,7 @@ def quantize_nf4(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
 
     Args:
         matrix: w.
-        axis: the axis that is divided into blocks; `block_of` its size is not 0.
+        axis: the axis to divide into blocks; `block_of` must not return 0 for its size.
 
     Source:
         arXiv:2305.14314, appendix E.
@@ -130,14 +129,14 @@ def quantize_nf4(matrix: Float[Array, "*S"], *, axis: int) -> Quantized:
 
 
 QUANTIZERS: Mapping[str, Callable[..., Quantized]] = MappingProxyType({"int8": quantize_int8, "nf4": quantize_nf4})
-"""Name of a quantized type -> the function that rounds a matrix to it."""
+"""Name of a quantized type -> the function that quantizes a matrix to it."""
 
 
-def _selected(codes: UInt8[Array, "*S"]) -> Float[Array, "*S"]:
-    """Return the level of each code by 15 selections, which fuse with the product; a TPU reads a table through 16 numbers per code.
+def _select_levels(codes: UInt8[Array, "*S"]) -> Float[Array, "*S"]:
+    """Return the level of each code with 15 selects, which fuse with the product; a table lookup on a TPU reads all 16 levels.
 
     Example:
-        >>> _selected(jnp.array([0, 7, 15], jnp.uint8)).tolist() == [LEVELS[0], LEVELS[7], LEVELS[15]]
+        >>> _select_levels(jnp.array([0, 7, 15], jnp.uint8)).tolist() == [LEVELS[0], LEVELS[7], LEVELS[15]]
         True
     """
     values: list[Any] = [jnp.float32(level) for level in LEVELS]
@@ -147,9 +146,11 @@ def _selected(codes: UInt8[Array, "*S"]) -> Float[Array, "*S"]:
     return values[0]
 
 
-def _levels(codes: UInt8[Array, "*S"]) -> Float[Array, "*S"]:
+def _look_up_levels(codes: UInt8[Array, "*S"]) -> Float[Array, "*S"]:
     """Return the level of each code."""
-    return jax.lax.platform_dependent(codes, tpu=_selected, default=lambda codes: jnp.asarray(LEVELS, jnp.float32)[codes])
+    return jax.lax.platform_dependent(
+        codes, tpu=_select_levels, default=lambda codes: jnp.asarray(LEVELS, jnp.float32)[codes]
+    )
 
 
 def dequantize(held: Quantized) -> Float[Array, "*S"]:
@@ -166,7 +167,7 @@ def dequantize(held: Quantized) -> Float[Array, "*S"]:
     codes, scale, axis = jnp.asarray(held.codes), jnp.asarray(held.scale), held.axis
     if codes.dtype == jnp.uint8:
         pairs = jnp.stack([codes & 15, codes >> 4], axis=axis + 1)
-        values = _levels(pairs)
+        values = _look_up_levels(pairs)
     else:
         values = codes.astype(jnp.float32)
     count = scale.shape[axis]
@@ -190,7 +191,7 @@ def quantize_parameter(path: KeyPath, leaf: Float[Array, "*S"], *, kind: str, dt
     names = path_names(path)
     name = names[-1]
     if name.startswith("expert_"):
-        raise InputError(f"quantize={kind!r} cannot round the matrices of experts ({'/'.join(names)}); leave it out.")
+        raise InputError(f"quantize={kind!r} cannot quantize the matrices of experts ({'/'.join(names)}); leave it out.")
     if name not in INPUT_AXES:
         return leaf.astype(dtype) if name in ("embedding", "head") else leaf
     axis = INPUT_AXES[name] - 1
@@ -217,7 +218,7 @@ def matrix_shapes(params: PyTree) -> PyTree[jax.ShapeDtypeStruct]:
 
 
 def dequantize_params(params: PyTree) -> PyTree[Array]:
-    """Dequantize all quantized matrices to float32; parameters without any are returned unchanged."""
+    """Dequantize all quantized matrices to float32; parameters without quantized matrices are returned unchanged."""
     if not any(map(is_quantized, jax.tree.leaves(params, is_leaf=is_quantized))):
         return params
     return jax.tree.map(lambda leaf: dequantize(leaf) if is_quantized(leaf) else leaf, params, is_leaf=is_quantized)
@@ -250,14 +251,14 @@ def quantized_product(equation: str, x: Float[Array, "B T *I"], held: Quantized)
 
     ::
 
-        x dequantize(q) and for the gradient of x: g dequantize(q)ᵀ
+        x dequantize(q)        and for the gradient of x: g dequantize(q)ᵀ
 
-    The backward pass dequantizes it again, so no dequantized matrix is kept for it. The matrix has no gradient.
+    The backward pass dequantizes the matrix again, so that the forward pass need not keep it. The matrix has no gradient.
 
     Args:
         equation: einsum equation of activations and matrix.
-        x: activations; the matrix is cast to their precision.
-        held: the matrix.
+        x: activations; the matrix is cast to their dtype.
+        held: the quantized matrix.
 
     Source:
         arXiv:2305.14314, equation 5.

@@ -40,7 +40,7 @@ from rljax.models.transformer import Transformer
 from rljax.ops.arrays import sum_dtype
 
 UNKNOWN = -1
-"""In place of an expert: none was recorded, and the router chooses."""
+"""Stands in for an expert's index if no choice was recorded; the router then chooses."""
 
 
 def route_to(
@@ -76,7 +76,7 @@ def route_to(
     return (weights / weights.sum(-1, keepdims=True) if routing.normalized else weights), chosen
 
 
-class _Replaying(nnx.Module):
+class _ReplayingExperts(nnx.Module):
     """A mixture of experts with recorded choices."""
 
     def __init__(self, experts: Experts, recorded: Int[Array, "B T C"]):
@@ -95,7 +95,7 @@ def replay_experts(module: Transformer, recorded: Int[Array, "R S Y C"]) -> None
         recorded: the experts of each token; see `rljax.models.Packed.experts`.
 
     Raises:
-        InputError: the model has no experts, other layers, or another number of experts per token.
+        InputError: the model has no experts, or another number of layers or of experts per token than the records.
     """
     routing, layers = module.config.routing, len(module.layers)
     expected = None if routing is None else (layers, routing.chosen)
@@ -106,10 +106,10 @@ def replay_experts(module: Transformer, recorded: Int[Array, "R S Y C"]) -> None
             "the same model sample and learn, or leave the records out."
         )
     for index, layer in enumerate(module.layers):
-        layer.feed_forward = _Replaying(layer.feed_forward, recorded[:, :, index])  # pyright: ignore[reportArgumentType]  has experts
+        layer.feed_forward = _ReplayingExperts(layer.feed_forward, recorded[:, :, index])  # pyright: ignore[reportArgumentType]  has experts
 
 
-class _Recording:
+class _RecordingExperts:
     """A mixture of experts that also appends its choices to a list."""
 
     def __init__(self, experts: Experts, found: list[Int16[Array, "B T C"]]):
@@ -122,19 +122,19 @@ class _Recording:
 
 
 class _RecordingModel(Model):
-    """A model whose layers append their choices to a list, one after the other."""
+    """A model whose layers append their choices of experts to a list, in the order of the layers."""
 
     found: list[Int16[Array, "B T C"]]
 
     def __new__(cls, model: Model) -> "_RecordingModel":
-        made = super().__new__(cls, *model)
-        made.found = []
-        return made
+        recording = super().__new__(cls, *model)
+        recording.found = []
+        return recording
 
     def module(self, params: Params) -> Transformer:
         module = super().module(params)
         for layer in module.layers:
-            layer.feed_forward = _Recording(layer.feed_forward, self.found)  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+            layer.feed_forward = _RecordingExperts(layer.feed_forward, self.found)  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
         return module
 
 
@@ -148,7 +148,7 @@ class RecordedState(NamedTuple):
     response: Int16[Array, "B T Y C"]
     """Experts of the sampled tokens, in order; meaningless from token `read` on, and after the end of a response."""
     read: Int[Array, "B"]
-    """Number of sampled tokens that were read."""
+    """Number of sampled tokens that the model has read."""
 
 
 def begin_recorded(
@@ -197,9 +197,9 @@ def recorded_spec(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpe
 
 
 def recording_decoder(decoder: Decoder | None) -> Decoder | None:
-    """Return the built-in transformer's decoder with records of the experts; None if this is another decoder, or none.
+    """Return a decoder that records the experts; None if `decoder` is None or not the built-in transformer's.
 
-    A dialogue then reads each turn's context again, and there are no pages.
+    The new decoder reads the full context again in each turn of a dialogue, and has no paged cache.
     """
     begin = None if decoder is None else decoder.begin
     if decoder is None or not isinstance(begin, partial) or begin.func is not begin_decode:

@@ -1,4 +1,4 @@
-"""How the routers of a mixture of experts divide tokens among their experts.
+"""Statistics of how the routers of a mixture of experts divide tokens among the experts.
 
 Axes: as in `rljax.models.experts`, and L layers.
 """
@@ -20,13 +20,13 @@ class RouterStatistics(NamedTuple):
     """How one layer's router divides tokens among E experts."""
 
     balance: Float[Array, "*L"]
-    """E Σ_e f_e p_e; 1 if the experts get equal shares."""
+    """E Σ_e f_e p_e; 1 if all experts get the same fraction of the tokens."""
     entropy: Float[Array, "*L"]
     """Mean entropy of the router's distribution over the experts, in nats; at most ln E."""
     largest_share: Float[Array, "*L"]
-    """max_e f_e, the share of the expert that is chosen most often; 1/E if the experts get equal shares."""
+    """max_e f_e, the fraction of the choices that went to the most popular expert; 1/E if all get the same fraction."""
     unused_share: Float[Array, "*L"]
-    """Share of the experts that no token chose."""
+    """Fraction of the experts that no token chose."""
 
 
 def router_statistics(scores: Float[Array, "B T E"], counted: Bool[Array, "B T"], *, chosen: int) -> RouterStatistics:
@@ -52,7 +52,7 @@ def router_statistics(scores: Float[Array, "B T E"], counted: Bool[Array, "B T"]
 
     Source:
         Balance: the load-balancing loss of Switch Transformer, arXiv:2101.03961, Eqs. 4 to 6, without its coefficient, and with
-        the shares of C experts per token instead of one.
+        the fractions f_e over C experts per token instead of one.
     """
     experts = scores.shape[-1]
     logp = jax.nn.log_softmax(scores.astype(sum_dtype(scores)))
@@ -64,7 +64,7 @@ def router_statistics(scores: Float[Array, "B T E"], counted: Bool[Array, "B T"]
     return RouterStatistics(experts * share @ probability, entropy, share.max(), jnp.mean(share == 0, dtype=logp.dtype))
 
 
-class _Watched:
+class _WatchedExperts:
     """A mixture of experts that also appends the statistics of its router to a list."""
 
     def __init__(self, experts: Experts, counted: Bool[Array, "B T"], found: list[RouterStatistics]):
@@ -98,7 +98,7 @@ def statistics_by_layer(
     module = Model(replace(model.config, remat="none", scan_layers=False), model.mesh).module(params)
     for layer in module.layers:
         experts = layer.feed_forward
-        assert isinstance(experts, Experts)  # because the model has them
-        layer.feed_forward = _Watched(experts, counted, found)  # pyright: ignore[reportAttributeAccessIssue]  only its `__call__` is used
+        assert isinstance(experts, Experts)  # the caller passes a model with experts
+        layer.feed_forward = _WatchedExperts(experts, counted, found)  # pyright: ignore[reportAttributeAccessIssue]  only its `__call__` is used
     module(tokens, positions, segments)
     return jax.tree.map(lambda *layers: jnp.stack(layers), *found)

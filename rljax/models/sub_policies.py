@@ -1,12 +1,12 @@
-"""Two sub-policies over one model: one adapter writes the plan of a response, another one the answer that follows it.
+"""Two sub-policies that share one model: one adapter writes a response's plan, and another writes the answer after the plan.
 
-The plan ends with a marker token. Both sub-policies read everything, the answer's also the plan, so ::
+The plan ends with a marker token. The sub-policy of the answer also reads the plan, so ::
 
     π(plan, answer | x) = π_plan(plan | x) π_answer(answer | x, plan)
 
-Each has the full model with its own low-rank adapter, and keys and values of its own, so sampling and scoring cost twice as
-much as with one policy. One pass that switches adapters at the marker would cost half, but its answers would read keys and values
-that the plan's adapter has made; it needs the adapter of each token inside the layers, which they do not have.
+Each sub-policy runs the full model with its own low-rank adapter, keys and values, so sampling and scoring cost twice as much as
+with one policy. A single pass that switches adapters at the marker would cost half as much, but its answers would read keys and
+values computed with the plan's adapter, and each layer would have to choose an adapter per token, which ours cannot.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,14 +27,14 @@ from rljax.models.policy import Decoder, Params, Policy, insert_rows, not_saved
 from rljax.records import required
 
 TARGETS = ("attention", "feed_forward")
-"""The adapted matrices: all of all layers."""
+"""The adapted matrices: every matrix in every layer."""
 
 
 class SubPolicies(NamedTuple):
-    """Parameters of two sub-policies; for the decoder, their merged parameters, and no shared ones."""
+    """Parameters of two sub-policies. In the decoder, each adapter is merged into its own model, and `shared` is empty."""
 
     shared: Params
-    """The model under both adapters, which only demonstrations train."""
+    """The model under both adapters, trained only on demonstrations."""
     plan: Adapter
     """The adapter that writes plans."""
     answer: Adapter
@@ -56,7 +56,7 @@ def marker_token(encode: Callable[[str], Sequence[int]], text: str) -> int:
     """Return the token id of the text that ends a plan.
 
     Raises:
-        InputError: it is not one token.
+        InputError: the text is not exactly one token.
     """
     tokens = list(encode(text))
     if len(tokens) != 1:
@@ -65,7 +65,7 @@ def marker_token(encode: Callable[[str], Sequence[int]], text: str) -> int:
 
 
 def follows(tokens: Int[Array, "B T"], marker: int) -> Bool[Array, "B T"]:
-    """Return whether a marker occurs before each token of a response.
+    """Return, for each token of a response, whether the marker occurs before it.
 
     Example:
         >>> follows(jnp.array([[5, 9, 6, 9], [5, 6, 7, 8]]), 9).tolist()
@@ -87,26 +87,26 @@ def sub_policies(policy: Policy, *, marker: int, rank: int) -> Policy:
         rank: r, the rank of both adapters; the product of their factors is added to the matrices unscaled.
 
     Returns:
-        The policy, whose parameters are `SubPolicies`. It has no critic and no model folder.
+        The policy, whose parameters are `SubPolicies`. It has no critic, and cannot be saved as a model folder.
 
     Raises:
         InputError: the rank is too large, or the policy lacks a decoder or shapes.
 
     Source:
-        Ours; a design document asks for hierarchical policies without an equation. Adapters: LoRA, arXiv:2106.09685, Eq. 3.
+        Ours; a design document requires hierarchical policies, but has no equation. Adapters: LoRA, arXiv:2106.09685, Eq. 3.
     """
     if policy.decoder is None or policy.shapes is None:
-        raise InputError("a policy needs a decoder and shapes to be divided into sub-policies; give both.")
-    of_shared, new_adapter = policy.shapes, partial(init_adapter, rank=rank, targets=TARGETS)
+        raise InputError("sub-policies need a policy with `decoder` and `shapes`; give both.")
+    shared_shapes, new_adapter = policy.shapes, partial(init_adapter, rank=rank, targets=TARGETS)
 
     def init(key: PRNGKeyArray) -> SubPolicies:
         shared = policy.init(key)
-        adapters = (new_adapter(jax.random.fold_in(key, number), of_shared()) for number in (1, 2))
+        adapters = (new_adapter(jax.random.fold_in(key, number), shared_shapes()) for number in (1, 2))
         return SubPolicies(shared, *adapters)
 
     def shapes() -> PyTree[jax.ShapeDtypeStruct]:
-        adapter = jax.eval_shape(lambda key: new_adapter(key, of_shared()), jax.random.key(0))
-        return SubPolicies(of_shared(), adapter, adapter)
+        adapter = jax.eval_shape(lambda key: new_adapter(key, shared_shapes()), jax.random.key(0))
+        return SubPolicies(shared_shapes(), adapter, adapter)
 
     def score(params: SubPolicies, packed: Packed, temperature: float) -> Scores:
         shared, scale = jax.lax.stop_gradient(params.shared), jnp.float32(1)
@@ -134,7 +134,7 @@ def sub_policies(policy: Policy, *, marker: int, rank: int) -> Policy:
 
 
 def _decoder(decoder: Decoder, marker: int) -> Decoder:
-    """Decode with both sub-policies, and take the logits of the one whose turn it is."""
+    """Make a decoder that runs both sub-policies, and returns the plan's logits until the marker, then the answer's."""
 
     def weights(params: SubPolicies) -> SubPolicies:
         merged = (merge(params.shared, adapter, jnp.float32(1)) for adapter in (params.plan, params.answer))
@@ -143,18 +143,18 @@ def _decoder(decoder: Decoder, marker: int) -> Decoder:
     def begin(
         params: SubPolicies, tokens: Int[Array, "B L"], attention: Bool[Array, "B L"], budget: int
     ) -> tuple[Float[Array, "B V"], SubPolicyState]:
-        early, plan = decoder.begin(params.plan, tokens, attention, budget)
-        late, answer = decoder.begin(params.answer, tokens, attention, budget)
+        plan_logits, plan = decoder.begin(params.plan, tokens, attention, budget)
+        answer_logits, answer = decoder.begin(params.answer, tokens, attention, budget)
         ended = ((tokens == marker) & attention).any(-1)
-        return jnp.where(ended[:, None], late, early), SubPolicyState(plan, answer, ended)
+        return jnp.where(ended[:, None], answer_logits, plan_logits), SubPolicyState(plan, answer, ended)
 
     def advance(
         params: SubPolicies, token: Int[Array, "B"], state: SubPolicyState
     ) -> tuple[Float[Array, "B V"], SubPolicyState]:
-        early, plan = decoder.advance(params.plan, token, state.plan)
-        late, answer = decoder.advance(params.answer, token, state.answer)
+        plan_logits, plan = decoder.advance(params.plan, token, state.plan)
+        answer_logits, answer = decoder.advance(params.answer, token, state.answer)
         ended = state.ended | (token == marker)
-        return jnp.where(ended[:, None], late, early), SubPolicyState(plan, answer, ended)
+        return jnp.where(ended[:, None], answer_logits, plan_logits), SubPolicyState(plan, answer, ended)
 
     def insert(state: SubPolicyState, fresh: SubPolicyState, source: Int[Array, "B"]) -> SubPolicyState:
         plan, answer = (decoder.insert(old, new, source) for old, new in zip(state[:2], fresh[:2], strict=True))

@@ -1,9 +1,9 @@
-"""A policy mixed with rules: in the sampler and in the scorer each token has the probability α π_network + (1 - α) π_rules.
+"""A policy mixed with rules: each token is sampled and scored with the probability α π_network + (1 - α) π_rules.
 
-Rules read a sequence token by token, as a state machine whose memory is a few integers. At some positions they return a
+Rules are a state machine that reads a sequence token by token; its memory is a few integers. At some positions the rules return a
 distribution over the next token; elsewhere they abstain, and the network alone decides. The decoder and the score use the same
-function of memory and logits, so that the ratio of the two is 1 while the parameters are unchanged. The gradient is the
-gradient of the mixture: a token that the rules would have written anyway teaches the network little.
+function of memory and logits, so that the ratio of their probabilities is 1 while the parameters are unchanged. The gradient is
+the gradient of the mixture, so the network learns little from a token that the rules would have written anyway.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from rljax.records import required
 
 
 class Rules(NamedTuple):
-    """A state machine that reads tokens and knows, at some positions, which tokens may come next. Its functions are traced."""
+    """A state machine that reads tokens and, at some positions, predicts the next token. Its functions are traced."""
 
     start: tuple[int, ...]
     """Memory of F integers before the first token of a sequence."""
@@ -36,7 +36,7 @@ class Rules(NamedTuple):
 
 
 Split = Callable[[Params], tuple[Params, Number]]
-"""Parameters of a mixture -> the network's parameters, and the share of the rules."""
+"""Parameters of a mixture -> the network's parameters, and 1 - α, the weight of the rules."""
 
 
 class MixedState(NamedTuple):
@@ -51,7 +51,7 @@ class MixedState(NamedTuple):
 def compute_memories(
     rules: Rules, tokens: Int[Array, "R S"], first: Bool[Array, "R S"], real: Bool[Array, "R S"]
 ) -> Int[Array, "R S F"]:
-    """Compute the memory of the rules after each slot of the rows.
+    """Compute the memory of the rules after each slot of each row.
 
     Args:
         rules: the state machine.
@@ -79,28 +79,28 @@ def mixed_logits(
     Args:
         rules: the state machine.
         logits: logits of the network.
-        memory: memory of the rules after the same tokens.
+        memory: memory of the rules after the tokens that the logits follow.
         share: 1 - α, the weight of the rules where they do not abstain.
     """
     logp = jax.nn.log_softmax(at_least_float32(logits), axis=-1)
-    symbolic, has_opinion = rules.opinion(memory)
+    symbolic, has_verdict = rules.opinion(memory)
     mixed = neural_symbolic_mixture(logp, symbolic, alpha=1 - share)
-    return jnp.where(has_opinion[..., None], mixed, logp)
+    return jnp.where(has_verdict[..., None], mixed, logp)
 
 
 @cache_results
 def mixed_policy(policy: Policy, rules: Rules, *, share: float) -> Policy:
     """Mix a policy with rules, in its decoder and in its score.
 
-    The warm start and the auxiliary loss train the network with its own score, so that it also learns what the rules know.
+    The warm start and the auxiliary loss train the network alone, so that it also learns the tokens that the rules predict.
 
     The temperature applies to the mixture, not to the network alone. A saved folder contains only the network. All logits of the
-    scored tokens exist at once, so the vocabulary should be small.
+    scored tokens are in memory at once, so the vocabulary should be small.
 
     Args:
         policy: the network; it needs `decoder` and `features`.
         rules: the state machine.
-        share: 1 - α, above 0 and below 1: at 1 no gradient would reach the network.
+        share: 1 - α, the weight of the rules, above 0 and below 1; at 1 no gradient would reach the network.
 
     Returns:
         The policy, without `features`: algorithms that read full distributions cannot be used.
@@ -117,13 +117,13 @@ def mixed_policy(policy: Policy, rules: Rules, *, share: float) -> Policy:
 
 
 def with_mixture(policy: Policy, rules: Rules, split: Split) -> Policy:
-    """Mix a policy with rules, for parameters from which `split` takes the network's, in `score` and in the decoder's functions.
+    """Mix a policy with rules; `split` gets the network's parameters and the rules' weight from the parameters of the mixture.
 
     Raises:
         InputError: the policy lacks a decoder or features.
     """
     if policy.decoder is None or policy.features is None:
-        raise InputError("a policy needs a decoder and features to be mixed with rules; give both.")
+        raise InputError("a mixture with rules needs a policy with `decoder` and `features`; give both.")
     return policy._replace(
         score=_mixed_score(policy, rules, split),
         decoder=_mixed_decoder(policy.decoder, rules, split),

@@ -86,7 +86,7 @@ def test_experts_that_the_devices_do_not_divide_are_refused():
 
 
 def test_quantizing_the_matrices_of_experts_is_refused():
-    with pytest.raises(InputError, match="cannot round the matrices of experts"):
+    with pytest.raises(InputError, match="cannot quantize the matrices of experts"):
         quantize_params(init_params(CONFIG, jax.random.key(0)), kind="int8", dtype=jnp.float32)
 
 

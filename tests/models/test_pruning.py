@@ -45,7 +45,7 @@ def test_a_share_below_one_weight_changes_nothing():
 
 @pytest.mark.parametrize("text", ["0", "1", "1.5", "nan", "4:2", "0:4", "2:4:8", "half", ""])
 def test_other_patterns_are_refused(text):
-    with pytest.raises(InputError, match=r"prune is .*; give a share"):
+    with pytest.raises(InputError, match=r"prune is .*; give a fraction"):
         read_pattern(text)
 
 
