@@ -84,7 +84,7 @@ def pruned_contents(contents: ModelContents, pattern: Pattern) -> ModelContents:
     odd = next((tensor for tensor in matrices if pattern.group and tensor.shape[1] % pattern.group), None)
     if odd is not None:
         raise InputError(
-            f"prune: {odd.name} has {odd.shape[1]} inputs, which {pattern.group} does not divide; give a fraction such as 0.5."
+            f"prune: {odd.name} has {odd.shape[1]} inputs, which groups of {pattern.group} do not divide; give a fraction instead."
         )
     tensors = tuple(_prune_tensor(tensor, pattern) if tensor.is_layer_matrix else tensor for tensor in contents.tensors)
     return contents._replace(tensors=tensors)
