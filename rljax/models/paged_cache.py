@@ -389,8 +389,8 @@ def move_pages(state: PagedState, source: Int[Array, "R"], shared: int, own: int
     Args:
         state: the rows and their pages.
         source: index of the row that each new row copies; negative for an empty row.
-        shared: new_owner of pages in the new pool `shared`.
-        own: new_owner of pages in the new pool `own`.
+        shared: number of pages in the new pool `shared`.
+        own: number of pages in the new pool `own`.
     """
     before = len(state.pages.lengths)
     old_owner = jnp.where(source >= 0, source + 1, before + 1)

@@ -66,7 +66,7 @@ def pixel_bits(patterns: int) -> Float[np.ndarray, "N F"]:
         Zeros and ones, `[N, F]` with F = log2 N.
 
     Raises:
-        InputError: N is not a power of 2, or is patch_rows 2.
+        InputError: N is not a power of 2, or is below 2.
 
     Example:
         >>> pixel_bits(4).tolist()

@@ -1,10 +1,11 @@
 """Log-probability and entropy of tokens under a softmax over a large vocabulary, without ever having all logits in memory.
 
-The logits exist for a chunk of tokens at a time, in the forward and in the backward pass alike. Both are a `lax.scan`, so the
+The logits exist for one chunk of tokens at a time, in both the forward and the backward pass. Each pass is a `lax.scan`, so the
 memory does not grow with the number of chunks.
 
-The devices that share one copy of the parameters score all of its rows together. Each has a part of the vocabulary, so the head is
-never gathered, and its gradient is summed where it is used. Only the hidden states, which are much smaller, move between devices.
+The devices that share one copy of the parameters score all rows of that copy together. Each device has a part of the vocabulary,
+so the head is never gathered, and each device sums the gradient of its own part. Only the hidden states, which are much smaller,
+move between devices.
 
 Axes: R rows, K scored tokens per row, N copies of the parameters, C tokens per copy in a chunk, D width, V vocabulary.
 """
@@ -23,18 +24,19 @@ from rljax.ops.arrays import sum_dtype
 
 LOGITS = ("copy_rows", "slots", "vocab_parts")
 HEAD = ("vocab_parts", "features")
+"""Logical axes of the logits, and of the head."""
 
 LOGITS_AT_ONCE = 40_000_000
 """Number of logits in a CPU's memory at once, by default: 160 MB."""
 ACCELERATOR_LOGITS = 320_000_000
-"""The same on accelerators: 1.28 GB, a twelfth of the 16 GB of a TPU v5e."""
+"""Number of logits in an accelerator's memory at once, by default: 1.28 GB, a twelfth of the 16 GB of a TPU v5e."""
 ACCELERATOR_TOKENS = 4_096
 """Largest number of tokens in a chunk on accelerators, by default. Each chunk reads and writes the gradient of the head, which
-takes as long as the products of about 420 tokens on a TPU v5e: a longer chunk gains less than a tenth."""
+takes as long as the products of about 420 tokens on a TPU v5e, so a longer chunk would gain less than a tenth."""
 
 
 def default_chunk(vocab_size: int, platform: str = "cpu") -> int:
-    """Number of tokens whose logits are in a device's memory at once.
+    """Default number of tokens whose logits are in a device's memory at once.
 
     Args:
         vocab_size: number of logits per token.
@@ -56,10 +58,10 @@ def chosen_chunk(chunk: int | None, vocab_size: int, mesh: Mesh | None) -> int:
 
 
 class Chunked(NamedTuple):
-    """The tokens of all rows one after the other, divided so that each copy of the parameters has a part of each chunk."""
+    """The tokens of all rows, one row after the other, in chunks that are each divided among the copies of the parameters."""
 
     chunks: Array
-    """The tokens, `[chunks, N, C, ...]`; the last chunk is padded with zeros."""
+    """Entries of the tokens, `[chunks, N, C, ...]`; the last chunk is padded with zeros."""
     shape: tuple[int, int]
     """R and K, number of rows and tokens per row."""
 
@@ -83,18 +85,21 @@ def split_into_chunks(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
         mesh: devices that share the rows; None: one device.
 
     Raises:
-        ValueError: the mesh does not divide the rows.
+        ValueError: the number of rows is not a multiple of the devices that share them.
     """
     rows, length, *entry = array.shape
-    parts, together = (1, 1) if mesh is None else (mesh.shape[DATA], shards_of("width", mesh))
+    copies, devices_per_copy = (1, 1) if mesh is None else (mesh.shape[DATA], shards_of("width", mesh))
     if mesh is not None and rows % row_shards(mesh):
         raise ValueError(f"the {rows} rows must be a multiple of the {row_shards(mesh)} devices that share them")
-    array, chunk = constrain_sharding(array, ("copy_rows", "slots", *["features"] * len(entry)), mesh), chunk * together
-    tokens = rows // parts * length
+    array, chunk = (
+        constrain_sharding(array, ("copy_rows", "slots", *["features"] * len(entry)), mesh),
+        chunk * devices_per_copy,
+    )
+    tokens = rows // copies * length
     chunks = -(-tokens // chunk)
     size = -(-tokens // chunks)
-    padded = jnp.pad(array.reshape(parts, tokens, *entry), ((0, 0), (0, chunks * size - tokens), *[(0, 0)] * len(entry)))
-    return Chunked(jnp.moveaxis(padded.reshape(parts, chunks, size, *entry), 1, 0), (rows, length))
+    padded = jnp.pad(array.reshape(copies, tokens, *entry), ((0, 0), (0, chunks * size - tokens), *[(0, 0)] * len(entry)))
+    return Chunked(jnp.moveaxis(padded.reshape(copies, chunks, size, *entry), 1, 0), (rows, length))
 
 
 def token_scores(
@@ -109,7 +114,7 @@ def token_scores(
     chunk: int,
     mesh: Mesh | None = None,
 ) -> tuple[Float[Array, "R K"], Float[Array, "R K"]]:
-    """Log-probability of each token, and entropy of the distribution that it was sampled from.
+    """Log-probability of each token, and entropy of the distribution that the token was sampled from.
 
     ::
 
@@ -117,31 +122,31 @@ def token_scores(
 
         z = W h, or c tanh(W h / c) with a cap c
 
-    Matrix products use the dtype of `hidden` and accumulate in float32 at least; so does the gradient of `head`.
+    Matrix products use the dtype of `hidden` and accumulate in float32 at least, as does the gradient of `head`.
 
     Args:
         hidden: last hidden states, `[R, K, D]`.
         head: W, `[V, D]`.
         tokens: ids in [0, V), `[R, K]`.
         copy: W already cast to the dtype of `hidden`; None: it is cast here.
-        cap: c, a positive constant without a gradient; None: the logits have no bound.
-        kept: ids of the tokens over which each softmax is taken, see `Packed.kept`; None: all.
+        cap: c, positive; it gets no gradient. None: the logits have no bound.
+        kept: ids of the tokens that each softmax runs over, see `Packed.kept`; None: all.
         temperature: τ, positive.
         chunk: tokens per device whose logits exist at once.
         mesh: devices that share the rows and the vocabulary. Each copy of the parameters sums its own gradient of `head`; the
-            sum over copies is taken once. None: one device.
+            sum over copies is computed once. None: one device.
 
     Returns:
         Log-probabilities and entropies, `[R, K]`, in nats, float32 at least; differentiable in `hidden` and `head`.
 
     Raises:
-        ValueError: the mesh does not divide the rows.
+        ValueError: the number of rows is not a multiple of the devices that share them.
     """
-    cut = split_into_chunks(tokens, chunk, mesh)
+    chunked = split_into_chunks(tokens, chunk, mesh)
     masks = None if kept is None else split_into_chunks(kept, chunk, mesh).chunks
     matrix = Head(head, copy, cap)
-    logp, entropy = _scores(split_into_chunks(hidden, chunk, mesh).chunks, matrix, cut.chunks, masks, temperature, mesh)
-    return cut.join(logp), cut.join(entropy)
+    logp, entropy = _scores(split_into_chunks(hidden, chunk, mesh).chunks, matrix, chunked.chunks, masks, temperature, mesh)
+    return chunked.join(logp), chunked.join(entropy)
 
 
 def features_scores(
@@ -153,7 +158,7 @@ def features_scores(
     chunk: int,
     mesh: Mesh | None,
 ) -> tuple[Float[Array, "R K"], Float[Array, "R K"]]:
-    """Log-probability and entropy of each token from the factors of its logits; see `token_scores`."""
+    """Log-probability and entropy of each token, from `Features`; see `token_scores`."""
     hidden, head, copy, cap = features
     options = {"temperature": temperature, "chunk": chunk, "mesh": mesh}
     return token_scores(hidden, head, tokens, copy=copy, cap=cap, kept=kept, **options)
@@ -189,8 +194,8 @@ def _is_token(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"]) -> Bool[Ar
     return jax.lax.broadcasted_iota(tokens.dtype, logp.shape, logp.ndim - 1) == tokens[..., None]
 
 
-def _chosen(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"], mesh: Mesh | None) -> Float[Array, "N C"]:
-    """Log-probability of each token. If devices share the vocabulary, each looks only in its own part."""
+def _select_logp(logp: Float[Array, "N C V"], tokens: Int[Array, "N C"], mesh: Mesh | None) -> Float[Array, "N C"]:
+    """Select the log-probability of each token. If devices share the vocabulary, each device reads only its own part."""
     if mesh is None or mesh.size == mesh.shape[DATA]:
         return jnp.take_along_axis(logp, tokens[..., None], axis=-1)[..., 0]
     return jnp.where(_is_token(logp, tokens), logp, 0.0).sum(-1)
@@ -205,7 +210,7 @@ def _plain_scores(
     def score(_: None, chunk: tuple[Array, Array, Array | None]) -> tuple[None, tuple[Array, Array]]:
         hidden, tokens, kept = chunk
         logp = _log_softmax(_logits(hidden, weight, head.cap), tokens, kept, temperature, mesh)
-        return None, (_chosen(logp, tokens, mesh), -(jnp.exp(logp) * logp).sum(-1))
+        return None, (_select_logp(logp, tokens, mesh), -(jnp.exp(logp) * logp).sum(-1))
 
     return jax.lax.scan(score, None, (hidden, tokens, kept))[1]
 
@@ -220,7 +225,7 @@ def _forward(
 def _backward(
     temperature: float, mesh: Mesh | None, residuals: tuple, gradient: tuple[Array, Array]
 ) -> tuple[Array, Head, None, None]:
-    """Recompute the logits of each chunk.
+    """Compute the gradients; recompute the logits of each chunk.
 
     ::
 
@@ -242,8 +247,8 @@ def _backward(
         by_hidden = jnp.einsum("NCV,VD->NCD", by_logits, weight)
         return constrain_sharding(total + by_head, ("copy_rows", *HEAD), mesh), by_hidden
 
-    nothing = jnp.zeros((hidden.shape[1], *weight.shape), sum_dtype(hidden))
-    by_head, by_hidden = jax.lax.scan(accumulate, nothing, (hidden, tokens, kept, entropy, *gradient))
+    zeros = jnp.zeros((hidden.shape[1], *weight.shape), sum_dtype(hidden))
+    by_head, by_hidden = jax.lax.scan(accumulate, zeros, (hidden, tokens, kept, entropy, *gradient))
     return by_hidden, Head(by_head.sum(0).astype(head.matrix.dtype), None, None), None, None
 
 

@@ -60,12 +60,12 @@ SLOTS, CACHED_KEYS = ("rows", "attention_heads", "slots", "head_dim"), ("rows", 
 """Logical axes of keys and values, and of cached keys."""
 BY_TOKEN, BY_HEAD = ("stream_rows", "tokens", "heads", "head_dim"), ("rows", "slots", "attention_heads", "head_dim")
 KEYS_BY_TOKEN = ("stream_rows", "tokens", "kv_heads", "head_dim")
-"""Logical axes of queries, keys and values outside attention, where devices along the context axis share the tokens, and in
-attention, where they share the heads; and those of keys and values outside attention if they have too few heads for `heads`."""
+"""Logical axes of queries, keys and values. Outside attention, the context axis divides the tokens (`BY_TOKEN`); inside, the heads
+(`BY_HEAD`). `KEYS_BY_TOKEN` is for keys and values outside attention that have too few heads for the axis `heads`."""
 
 
 def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
-    """Radians per position, for each pair of a head's features."""
+    """Rotation of each pair of a head's features, in radians per position."""
     features = config.head_dim if config.rotated is None else config.rotated
     exponents = jnp.arange(0, features, 2, dtype=jnp.float32) / features
     frequencies = config.rope_theta**-exponents
@@ -73,7 +73,7 @@ def rope_frequencies(config: TransformerConfig) -> Float[Array, "half"]:
 
 
 def rotary_angles(positions: Int[Array, "B T"], config: TransformerConfig) -> RotaryAngles:
-    """Angles of the tokens, for all layers. Without the barrier, a compiler recomputes them for each head of each layer."""
+    """Angles of the tokens, for all layers. Without the barrier, the compiler recomputes the angles in each head of each layer."""
     angle = positions[:, :, None].astype(jnp.float32) * rope_frequencies(config)[None, None, :]
     cos, sin = jax.lax.optimization_barrier((jnp.cos(angle), jnp.sin(angle)))
     amplitude = 1.0 if config.rope_scaling is None else config.rope_scaling.amplitude
@@ -83,7 +83,7 @@ def rotary_angles(positions: Int[Array, "B T"], config: TransformerConfig) -> Ro
 def angles_by_layer(
     positions: Int[Array, "B T"], config: TransformerConfig, windows: list[int | None]
 ) -> list[RotaryAngles | None]:
-    """Angles of the tokens in each layer, given its window; None: the layer has no rotary positions."""
+    """Angles of the tokens in each layer, which may depend on its window; None for a layer without rotary positions."""
     far = near = rotary_angles(positions, config)
     if config.window_rope_theta is not None:
         near = rotary_angles(positions, replace(config, rope_theta=config.window_rope_theta, rope_scaling=None))
@@ -92,7 +92,7 @@ def angles_by_layer(
 
 
 def rotate(x: Float[Array, "B T X H"], angles: RotaryAngles) -> Float[Array, "B T X H"]:
-    """Rotate the pair (i, i + half) of every head by the angle of its position; features from 2 half on are unchanged."""
+    """Rotate the pair (i, i + half) of every head by the angle of the token's position; features from 2 half on are unchanged."""
     cos, sin = angles.cos[:, :, None].astype(x.dtype), angles.sin[:, :, None].astype(x.dtype)
     half = cos.shape[-1]
     first, second, *rest = jnp.split(x, [half] if x.shape[-1] == 2 * half else [half, 2 * half], axis=-1)
@@ -100,11 +100,11 @@ def rotate(x: Float[Array, "B T X H"], angles: RotaryAngles) -> Float[Array, "B 
 
 
 def product(equation: str, x: Float[Array, "B T *I"], weight: nnx.Param) -> Array:
-    """Multiply activations with a matrix, in their own precision.
+    """Multiply activations with a matrix, in the dtype of the activations.
 
     ::
 
-        x W with an adapter: x W + (α/r) (x A) B
+        x W        and with an adapter: x W + (α/r) (x A) B
     """
     held = weight.get_value()
     matrix = held.matrix if isinstance(held, Adapted) else held
@@ -128,9 +128,9 @@ def _product_forward(equation: str, x: Array, matrix: Array) -> tuple[Array, tup
 
 
 def _product_backward(equation: str, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    """Multiply in a custom order: CPUs transpose the first factor of the matrix's gradient, so we put the smaller one first.
+    """Compute the gradients. In the matrix's gradient, the smaller factor is first, because CPUs transpose the first factor.
 
-    In JAX's order the first factor is always the gradient of the result, and the computation of that gradient is fused into the
+    In JAX's order, the first factor is always the gradient of the result, and the computation of this gradient is fused into the
     loop that transposes it.
     """
     x, matrix = residuals
@@ -212,11 +212,11 @@ class Attention(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], Any]:
         """Attend from T new tokens to S slots.
 
-        Without a cache, the slots are the tokens themselves, and each sees the earlier tokens of its segment; a new cache is
-        returned. A cache is a ring buffer: it is written starting at `slot`, and a token sees all slots whose segment is not 0,
-        except later new tokens, as far back as the layer's window. If each row has its own slot, tokens that would go past the
-        last slot are not written. In a paged cache, `segments` is a `PagesInUse`, and each row has one new token. Otherwise it is
-        an array `[B, S]`.
+        Without a cache, the slots are the tokens themselves. Each token sees the earlier tokens of its segment, and a new cache is
+        returned. A contiguous cache is a ring buffer, written from `slot` on. A token sees the slots whose segment is not 0, as
+        far back as the layer's window, but no later new token. If `slot` has one entry per row, tokens past the last slot are not
+        written. With a paged cache, each row has one new token, and `segments` is a `PagesInUse`; otherwise `segments` is an array
+        `[B, S]`.
         """
         rows, length, _ = x.shape
         query, key, value = self._project(x)
@@ -255,21 +255,21 @@ class Attention(nnx.Module):
     def _attend_pages(
         self, query: Array, key: Array, value: Array, layer: PagedLayer, pages: PagesInUse, sinks: Array | None
     ) -> tuple[Array, PagedLayer]:
-        """Attend to pages; each device has its own rows and pages."""
+        """Attend to a paged cache; each device has its own rows and pages."""
         attend = partial(attend_pages, window=self.window, cap=self.config.score_cap, sinks=sinks)
         devices = 1 if self.mesh is None else row_shards(self.mesh)
         mixed, layer = joined(jax.vmap(attend)(*by_device((query[:, 0], key[:, 0], value[:, 0], layer, pages), devices)))
-        return mixed[:, None], PagedLayer(*map(self._place, layer))
+        return mixed[:, None], PagedLayer(*map(self._shard_cache, layer))
 
-    def _place(self, layer: LayerCache) -> LayerCache:
+    def _shard_cache(self, layer: LayerCache) -> LayerCache:
         """Shard a cache over the devices."""
-        return map_slots_of(self._place_array, layer)
+        return map_slots_of(self._shard_array, layer)
 
-    def _place_array(self, array: Array, *, axis: int) -> Array:
+    def _shard_array(self, array: Array, *, axis: int) -> Array:
         return constrain_sharding(array, CACHED_KEYS if axis == 3 else SLOTS[: array.ndim], self.mesh)
 
     def _reshard(self, array: Float[Array, "B T N H"], *axes: tuple[str, ...]) -> Float[Array, "B T N H"]:
-        """Pass an array from one sharding to the next, so that the compiler exchanges exactly this array."""
+        """Constrain an array to one sharding after the other, so that the devices exchange exactly this array."""
         for names in axes:
             array = constrain_sharding(array, names, self.mesh)
         return array
@@ -281,11 +281,11 @@ class Attention(nnx.Module):
         def write(held: Array, new: Array, *, axis: int) -> Array:
             if jnp.ndim(slot) == 0:
                 return jax.lax.dynamic_update_slice_in_dim(held, new, slot, axis=axis)
-            places = (slice(None),) * (axis - 1)  # row by row, so that devices with different rows need not communicate
-            return jax.vmap(lambda row, new, slots: row.at[(*places, slots)].set(new, mode="drop"))(held, new, slots)
+            leading = (slice(None),) * (axis - 1)  # row by row, so that devices with different rows need not communicate
+            return jax.vmap(lambda row, new, slots: row.at[(*leading, slots)].set(new, mode="drop"))(held, new, slots)
 
         new = LayerCache(keys, values)
-        return self._place(map_slots_of(write, cache, new if cache.key_scale is None else round_cache(new)))
+        return self._shard_cache(map_slots_of(write, cache, new if cache.key_scale is None else round_cache(new)))
 
 
 def activation_of(config: TransformerConfig) -> Callable[[Array], Array]:
@@ -320,7 +320,7 @@ class FeedForward(nnx.Module):
 
 
 def feed_forward(config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None) -> nnx.Module:
-    """Return a layer's feed-forward part: one for all tokens, or a mixture of experts."""
+    """Make a layer's feed-forward network: dense, or a mixture of experts."""
     if config.routing is None:
         return FeedForward(config, rngs=rngs)
     from rljax.models.experts import Experts  # noqa: PLC0415  most models have none
@@ -369,7 +369,7 @@ class Layer(nnx.Module):
 
 
 class Transformer(nnx.Module):
-    """Maps token ids to last hidden states; the output head is applied separately, only where it is needed."""
+    """Maps token ids to last hidden states. The output head is applied separately, only to the tokens that need logits."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs, mesh: Mesh | None = None):
         self.embedding = nnx.Param(normal(0.02)(rngs.params(), (config.vocab_size, config.width)))
@@ -414,7 +414,7 @@ class Transformer(nnx.Module):
         """Return the embeddings of tokens.
 
         In decoding, each device has the full width. In training, a device looks up its part of the width for all rows of its copy
-        of the parameters, so that neither the table nor its gradient, which are much larger than the tokens, moves between devices.
+        of the parameters, so that neither the embedding nor its gradient, both much larger than the tokens, moves between devices.
         """
         embedding = jnp.asarray(without_copy(self.embedding.get_value()))
         if is_decoding:
@@ -426,13 +426,13 @@ class Transformer(nnx.Module):
         return constrain_sharding(x, ("copy_rows", "tokens", "fsdp_width"), self.mesh)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """Logits of every token before any temperature, float32 at least."""
+        """Logits after every token, before any temperature, float32 at least."""
         weight, hidden = in_precision(self._head, hidden.dtype), self.before_head(hidden)
         logits = jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=sum_dtype(hidden))
         return soft_cap(logits, self.config.logit_cap)
 
     def before_head(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        """Scale the last hidden states by the factor of the logits, before the head multiplies them."""
+        """Scale the last hidden states by the configuration's `logit_scale`, before the head is applied."""
         scale = self.config.logit_scale
         return hidden if scale == 1 else hidden * jnp.asarray(scale, hidden.dtype)
 
@@ -442,7 +442,7 @@ class Transformer(nnx.Module):
 
     @property
     def head_weight(self) -> Float[Array, "V D"]:
-        """Weight of the output head: the embedding if the two are tied."""
+        """Weight of the output head, which is the embedding if the head is tied."""
         return jnp.asarray(without_copy(self._head))
 
     @property

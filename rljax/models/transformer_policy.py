@@ -56,12 +56,12 @@ def transformer_policy(
 
     Args:
         config: shape of the transformer.
-        folder: Hugging Face folder of the initial parameters; None: random ones. A saved folder keeps its config.json and
-            weight dtypes.
+        folder: Hugging Face folder with the initial parameters; None: random parameters. A saved folder keeps the config.json and
+            weight dtypes of this folder.
         bos: token that opens a sequence, written into a saved folder.
         eos: token that ends a response, written into a saved folder.
-        mesh: devices that share rows and parameters; initial matrices are created in shards, never complete on one of several
-            devices. None: one device.
+        mesh: devices that share rows and parameters; initial matrices are created in shards, so that no device needs room for a
+            complete matrix. None: one device.
         chunk: tokens whose logits are in a device's memory at once; None: see `default_chunk`.
 
     Raises:
@@ -135,10 +135,10 @@ def parameter_shardings(config: TransformerConfig, mesh: Mesh) -> PyTree[NamedSh
 
     partition = parameter_partition(mesh)
 
-    def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+    def sharding_of(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         return NamedSharding(mesh, partition(path_names(path), leaf.shape))
 
-    return jax.tree_util.tree_map_with_path(place, abstract_params(config))
+    return jax.tree_util.tree_map_with_path(sharding_of, abstract_params(config))
 
 
 @cache
@@ -151,7 +151,7 @@ def _compiled_init(config: TransformerConfig, mesh: Mesh) -> Callable[[UInt32[np
 
 def init_sharded_params(config: TransformerConfig, mesh: Mesh, key: PRNGKeyArray) -> Params:
     """Initialize random parameters directly in shards: each device computes its own part."""
-    return _compiled_init(config, mesh)(np.asarray(jax.random.key_data(key)))  # a host array, which all processes share
+    return _compiled_init(config, mesh)(np.asarray(jax.random.key_data(key)))  # a host array, equal in all processes
 
 
 def value_function(
@@ -168,8 +168,9 @@ def value_function(
         model: shape of the critic.
         bos: token that opens a sequence, written into a saved folder.
         eos: token that ends a response, written into a saved folder.
-        source: Hugging Face folder that the trunk comes from; a saved folder keeps its config.json and weight dtypes.
-        init: returns the initial parameters; None: a random head, and a copy of the policy's trunk if there is a policy.
+        source: Hugging Face folder that the trunk comes from; a saved folder keeps this folder's config.json and weight dtypes.
+        init: returns the initial parameters; None: a random head, and a copy of the policy's trunk or, without a policy, a
+            random trunk.
     """
 
     contents = partial(value_contents, model, bos=bos, eos=eos, source=source)

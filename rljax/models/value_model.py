@@ -2,7 +2,7 @@
 
 On disk it is a Hugging Face model "for sequence classification": the trunk, and the head as `score.weight`. Reward models from
 other libraries can therefore be read unchanged, and a critic trained here can initialize any later run. A critic that reads
-log-probabilities also has a tensor `surprisal.weight`, which other libraries do not know.
+log-probabilities also has a tensor `surprisal.weight`, which other libraries do not read.
 """
 
 from dataclasses import replace
@@ -40,11 +40,11 @@ class ValueModel(NamedTuple):
     size: int
     """Number of outputs of the head per token."""
     surprisal: bool = False
-    """Whether it also reads the policy's log-probability of each response token."""
+    """Whether the model also reads the policy's log-probability of each response token."""
 
 
 def value_model(policy: Model, size: int, *, surprisal: bool = False) -> ValueModel:
-    """Describe a critic with the policy's shape, without its output head."""
+    """Describe a critic with the shape of the policy, but without the policy's output head."""
     return ValueModel(policy._replace(config=replace(policy.config, tied_head=True)), size, surprisal)
 
 
@@ -67,7 +67,7 @@ def init_value_params(model: ValueModel, key: PRNGKeyArray, policy: Params | Non
 
 
 def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Array, "B T N"]:
-    """Output of the head one slot before each token of a batch.
+    """Outputs of the value head at the slot before each token of a batch.
 
     If the model reads log-probabilities, its input for response token a_t is ::
 
@@ -101,7 +101,7 @@ def value_outputs(model: ValueModel, params: Params, packed: Packed) -> Float[Ar
 def value_contents(
     model: ValueModel, params: Params | HostParams, *, bos: int | None, eos: int, source: Path | None = None
 ) -> ModelContents:
-    """Make config.json and weights of a critic or reward model, the head as `score.weight` `[N, D]`; see `model_contents`."""
+    """Build config.json and weights of a critic or reward model; `score.weight` is the head `[N, D]`. See `model_contents`."""
     names = {HEAD: "head"} | ({SURPRISAL: "surprisal"} if model.surprisal else {})
     extra = {tensor: params[name] for tensor, name in names.items()}
     contents = model_contents(model.trunk.config, params["trunk"], bos=bos, eos=eos, source=source, extra=extra)
@@ -124,7 +124,7 @@ def load_value_model(
     """Read a critic or a reward model.
 
     Args:
-        folder: folder with config.json and weights, among them `score.weight`.
+        folder: folder with config.json and weights, which include `score.weight`.
         vocab_size: the policy's vocabulary size, which must also be the model's; None: any.
         size: number of outputs that the algorithm's value head reads; None: any.
         surprisal: whether the model must read log-probabilities; None: either.
@@ -135,8 +135,8 @@ def load_value_model(
         The model and its parameters.
 
     Raises:
-        InputError: the folder contains no such model; a tensor's shape differs from config.json; its vocabulary, head or input
-            differs from the required one; or the devices do not support the dtype of the products.
+        InputError: the folder contains no critic or reward model; a tensor's shape differs from config.json; the model's
+            vocabulary, head or input differs from the required one; or the devices do not support the dtype of the products.
     """
     shape = read_config(folder, compute_dtype=compute_dtype, remat=remat, classes=(*CAUSAL, *CLASSIFIERS))
     config = replace(shape, tied_head=True)
@@ -159,7 +159,7 @@ def _check_shapes(folder: Path, width: int, head: Array, direction: Array | None
     """Refuse a head, or a vector that multiplies log-probabilities, whose width differs from the trunk's."""
     if head.ndim != 2 or head.shape[1] != width:
         raise InputError(
-            f"{HEAD!r} in {str(folder)!r} has shape {head.shape}, but config.json implies (N, {width}) for N numbers per token."
+            f"{HEAD!r} in {str(folder)!r} has shape {head.shape}, but config.json implies (N, {width}) for N outputs per token."
         )
     if direction is not None and direction.shape != (width,):
         raise InputError(
@@ -179,7 +179,7 @@ def _check_fits(
         )
     if size not in (None, model.size):
         raise InputError(
-            f"The critic in {str(folder)!r} gives {model.size} numbers per token, but the algorithm's value head reads {size}; "
+            f"The critic in {str(folder)!r} gives {model.size} outputs per token, but the algorithm's value head reads {size}; "
             "choose the head that it was trained with, or another critic."
         )
     if surprisal not in (None, model.surprisal):

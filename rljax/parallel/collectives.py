@@ -1,4 +1,4 @@
-"""Count the bytes that a compiled program moves between devices, from the compiler's text form of the program."""
+"""Count the bytes that a compiled program moves between devices, by reading the program's text."""
 
 import math
 import re
@@ -14,7 +14,7 @@ ITEM_BITS: Mapping[str, int] = {
     **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 8),
     **dict.fromkeys(("s4", "u4"), 4),
 }
-"""Number of bits per element, for each of the compiler's types."""
+"""Element type of the compiler -> number of bits."""
 
 _ARRAY = re.compile(r"\b([a-z]+[0-9a-z]*)\[([0-9,]*)\]")
 _HEADER = re.compile(r"^(?:ENTRY )?%([\w.\-]+) \(.*\{$")
@@ -33,15 +33,15 @@ class Collective(NamedTuple):
     kind: str
     """One of `KINDS`."""
     size: int
-    """Bytes of the result on one device."""
+    """Bytes of the operation's result on one device."""
     devices: int
-    """Number of devices in a group."""
+    """Number of devices in each group that exchanges data."""
     times: int
     """How often the operation runs: the product of the trip counts of the loops around it."""
 
     @property
     def sent(self) -> float:
-        """Bytes that each device sends in all runs together, if the devices of a group form a ring.
+        """Bytes that each device sends in all runs of the operation, if the devices of a group form a ring.
 
         ::
 
@@ -70,33 +70,33 @@ def collectives(text: str) -> list[Collective]:
         text: text of a compiled program, from `jax.stages.Compiled.as_text`.
 
     Returns:
-        All such operations in groups of several devices. A loop whose trip count is unknown counts once. The TPU compiler writes an
-        operation that runs concurrently with others once for each of its steps; steps with the same channel are one operation.
+        All such operations in groups of several devices. A loop with an unknown trip count counts as one trip. If an operation runs
+        concurrently with others, the TPU compiler writes each of its steps; steps with the same channel are one operation.
     """
-    bodies = _computations(text)
-    times = _times(bodies)
+    bodies = _split_computations(text)
+    times = _count_runs(bodies)
     found: dict[str, Collective] = {}
     for name, lines in bodies.items():
-        for place, line in enumerate(lines):
+        for index, line in enumerate(lines):
             operation = _OPERATION.match(line)
             if operation and name in times:
                 result, kind = operation.groups()
                 devices, channel = _group_size(line), _CHANNEL.search(line)
-                key = f"{name} {place}" if channel is None else f"{kind} {channel.group(1)}"
+                key = f"{name} {index}" if channel is None else f"{kind} {channel.group(1)}"
                 if devices > 1:
                     found.setdefault(key, Collective(kind, _bytes(result, line, kind), devices, times[name]))
     return list(found.values())
 
 
 def counted_lines(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the lines of a compiled program's operations, each with the number of times that it runs.
+    """Yield the lines of a compiled program's operations, each with the number of times that the line runs.
 
     Example:
         >>> list(counted_lines("ENTRY %main () -> f32[] {\\n  %a = f32[] constant(1)\\n}"))
         [('  %a = f32[] constant(1)', 1)]
     """
-    bodies = _computations(text)
-    times = _times(bodies)
+    bodies = _split_computations(text)
+    times = _count_runs(bodies)
     for name in bodies.keys() & times.keys():
         for line in bodies[name]:
             yield line, times[name]
@@ -112,7 +112,7 @@ def sent_by_kind(found: list[Collective]) -> dict[str, float]:
     return {kind: total for kind in KINDS if (total := sum(each.sent for each in found if each.kind == kind))}
 
 
-def _computations(text: str) -> dict[str, list[str]]:
+def _split_computations(text: str) -> dict[str, list[str]]:
     """Return the lines of each computation by name; the entry computation is called ENTRY."""
     bodies: dict[str, list[str]] = {}
     name = ""
@@ -126,28 +126,28 @@ def _computations(text: str) -> dict[str, list[str]]:
     return bodies
 
 
-def _calls(line: str) -> Iterator[str]:
+def _called_by(line: str) -> Iterator[str]:
     yield from _CALLED.findall(line)
     for branches in _BRANCHES.findall(line):
         yield from re.findall(r"%([\w.\-]+)", branches)
 
 
-def _times(bodies: Mapping[str, list[str]]) -> dict[str, int]:
+def _count_runs(bodies: Mapping[str, list[str]]) -> dict[str, int]:
     """Return the number of times that each computation runs."""
     times: dict[str, int] = {}
 
     def visit(name: str, count: int) -> None:
         times[name] = times.get(name, 0) + count
         for line in bodies[name]:
-            for called in _calls(line):
-                visit(called, count * _trips(line, bodies))
+            for called in _called_by(line):
+                visit(called, count * _count_trips(line, bodies))
 
     visit("ENTRY", 1)
     return times
 
 
-def _trips(line: str, bodies: Mapping[str, list[str]]) -> int:
-    """Return how often a line runs the computations that it names: for a loop, the compiler's count or the bound of the counter."""
+def _count_trips(line: str, bodies: Mapping[str, list[str]]) -> int:
+    """Return how often a line runs the computations that it calls: for a loop, the known trip count or the counter's bound."""
     known, condition = _TRIPS.search(line), _CONDITION.search(line)
     if known:
         return int(known.group(1))
@@ -163,8 +163,8 @@ def _trips(line: str, bodies: Mapping[str, list[str]]) -> int:
 def _bytes(result: str, line: str, kind: str) -> int:
     """Return the bytes of a result.
 
-    The type of an asynchronous operation also lists its operands before the results and, on TPUs, scalars of its own after them;
-    both are left out.
+    The type of an asynchronous operation also lists the operands before the results and, on TPUs, extra scalars after them.
+    Neither is counted.
     """
     is_started = f" {kind}-start(" in line and kind != "all-reduce"
     arrays = [(item, shape) for item, shape in _ARRAY.findall(result) if shape or not is_started]
@@ -179,11 +179,11 @@ def _group_size(line: str) -> int:
     axes = re.search(r"replica_groups=mesh\[([^\]]*)\].*?\{((?:'[^']*'(?::\(\d+\)\d+)?(?:, ?)?)*)\}", line)
     if axes:
         sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes.group(1))}
-        parts = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", axes.group(2))  # an axis, or a part of one
+        parts = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", axes.group(2))  # an axis, or a part of an axis
         return math.prod(int(part) if part else sizes[name] for name, part in parts)
-    table = re.search(r"replica_groups=\[(\d+),(\d+)\]", line)
-    if table:
-        return int(table.group(2))
+    shape = re.search(r"replica_groups=\[(\d+),(\d+)\]", line)
+    if shape:
+        return int(shape.group(2))
     listed = re.search(r"replica_groups=\{\{([\d,]*)\}", line)
     if listed:
         return len(listed.group(1).split(","))

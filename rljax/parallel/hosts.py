@@ -1,8 +1,8 @@
-"""One run in several processes: how they stay consistent, and how they share results.
+"""Functions that keep the processes of one run consistent, and share their results.
 
 Every process runs the same program and has the same host arrays; only arrays on the mesh are spread over the processes. Work that
-may fail in only one process (opening files, judging its part of the responses) is done `together`: either all processes continue or
-none does. A single process takes the same code path.
+may fail in only one process, such as opening files or scoring its part of the responses, is passed to `together`, so that either
+all processes continue or none does. A single process takes the same code path.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from rljax.errors import InputError
 
 Returned = TypeVar("Returned")
 KEPT = 2 << 30
-"""Size of resident memory, in bytes, below which a process returns no memory to the system."""
+"""A process whose resident memory is smaller than this, in bytes, returns no memory to the system."""
 
 
 def is_first() -> bool:
@@ -51,7 +51,7 @@ def fetch_once(array: jax.Array | np.ndarray) -> np.ndarray:
 
 
 def together(work: Callable[[], Returned]) -> Returned:
-    """Run `work` in every process; if it fails in one, all of them stop.
+    """Run `work` in every process; if it fails in one process, raise an error in all of them.
 
     Raises:
         InputError: `work` failed in another process.
@@ -61,7 +61,7 @@ def together(work: Callable[[], Returned]) -> Returned:
     error: Exception | None = None
     try:
         returned.append(work())
-    except Exception as raised:  # any kind: the other processes are waiting for the outcome
+    except Exception as raised:  # of any type, because the other processes wait for the outcome
         error = raised
     failed = np.flatnonzero(process_allgather(np.asarray(error is not None)))
     if error is not None:
@@ -97,7 +97,7 @@ def any_host(flag: bool) -> bool:
 
 
 def least(bytes_here: int | None) -> int | None:
-    """Return the smallest of the processes' byte counts, rounded down to MiB; None if any is None. All call it together.
+    """Return the smallest of the processes' byte counts, rounded down to MiB; None if any is None. All must call it together.
 
     Example:
         >>> least(3_000_000), least(None)
@@ -114,7 +114,7 @@ def of_first(tree: PyTree) -> PyTree[np.ndarray]:
 
 
 def gather_texts(text: str) -> list[str]:
-    """Return the texts of all processes, in the order of the processes; all of them must call it together.
+    """Return the texts of all processes, in order; all processes must call it together.
 
     Example:
         >>> gather_texts("4 < 5")
@@ -131,8 +131,8 @@ def divide(count: int, work: Callable[[Int[np.ndarray, "R"]], PyTree]) -> PyTree
 
     Args:
         count: number of rows, at least 1.
-        work: takes the indices of some rows, and returns arrays with one entry per row. All processes get the same number of rows,
-            so a few rows are processed twice if the rows cannot be divided equally.
+        work: takes the indices of some rows, and returns arrays with one entry per row. All processes get equally many rows, so a
+            few rows are processed twice if the number of processes does not divide `count`.
 
     Returns:
         The arrays for all rows, `[count, ...]`, the same in every process.
@@ -151,8 +151,8 @@ def return_freed_memory() -> None:
     """Return freed memory to the system, so that another thread or the next program can allocate it.
 
     On CPUs, arrays and the buffers of compiled programs come from the C library, and glibc keeps freed blocks of up to 32 MiB in
-    each of its arenas. Without this function, the resident memory of a run is the sum of what its phases need instead of the
-    maximum. Other C libraries return memory by themselves. A small process keeps its memory, because allocating it again would cost
+    each of its arenas. Without this function, a run's resident memory is the sum of its phases' needs, instead of the maximum.
+    Other C libraries return memory by themselves. A small process keeps its memory, because allocating it again would cost
     the default run 4 % of a step.
     """
     if sys.platform != "linux" or _resident_bytes() < KEPT:

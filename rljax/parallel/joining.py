@@ -14,9 +14,9 @@ AUTO = "auto"
 """Value of `coordinator` that lets JAX find the other processes by itself."""
 LARGEST_PORT = 65535
 HEARTBEAT_SECONDS = 100
-"""Smallest value of JAX's own limit on the seconds without a sign of life from a process; see `limit` in `join`."""
+"""Smallest value of JAX's own limit on the seconds without a heartbeat; see `limit` in `join`."""
 PATIENCE = 300.0
-"""Seconds that a process waits for the first process to listen."""
+"""Seconds that a process waits for the first process to listen at its port."""
 
 
 def join(
@@ -29,7 +29,7 @@ def join(
 ) -> None:
     """Join the other processes of a run.
 
-    The first process waits for the others for five minutes, JAX's timeout; then JAX ends it.
+    The first process waits for the others for five minutes, which is JAX's timeout. Then JAX ends the first process.
 
     Args:
         coordinator: `ADDRESS:PORT` of the first process, the same for all; or "auto" on a TPU pod, under Slurm or Open MPI, or on
@@ -37,11 +37,11 @@ def join(
         hosts: number of processes in the run; required with an address.
         host: index of this process, from 0; required with an address.
         patience: seconds to wait for the first process.
-        limit: seconds without a sign of life after which the run considers a process lost; JAX waits twice as long, then aborts.
+        limit: seconds without a heartbeat after which the run considers a process lost; JAX waits twice as long, then aborts.
 
     Raises:
-        InputError: an address without `hosts` and `host`, "auto" with them, or a `host` that is not below `hosts`; the first
-            process cannot be reached, or its port is taken; or JAX has already been used.
+        InputError: `coordinator` is an address and `hosts` or `host` is missing, or it is "auto" and one of them is passed; `host`
+            is not below `hosts`; the first process cannot be reached, or its port is taken; or JAX has already been used.
     """
     arguments = coordinator, hosts, host
     if coordinator == AUTO:
@@ -69,10 +69,10 @@ def join(
 
 
 def listen_or_find(name: str, port: int, *, is_first: bool, patience: float) -> None:
-    """Refuse cases in which JAX would end the process: a port that is in use, or a first process that does not listen.
+    """Check that the first process's port is free, or from other processes that it answers; JAX would end the process if not.
 
     Raises:
-        InputError: this is one of these cases.
+        InputError: the port is in use, or the first process was not found.
     """
     if is_first:
         try:
@@ -80,12 +80,12 @@ def listen_or_find(name: str, port: int, *, is_first: bool, patience: float) -> 
         except OSError as error:
             raise InputError(f"Host 0 cannot listen on port {port} ({error}); choose another port.") from error
         return
-    until = time.monotonic() + patience
+    deadline = time.monotonic() + patience
     while True:
         try:
             socket.create_connection((name, port), timeout=5).close()
         except OSError as error:
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 raise InputError(
                     f"Host 0 was not found at {name}:{port} in {patience:g} s ({error}); start it as well."
                 ) from error

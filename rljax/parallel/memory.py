@@ -1,4 +1,4 @@
-"""Check that arrays can fit into the devices' memory at all, because XLA ends the process if an allocation is far too large."""
+"""Check that arrays can fit into the devices' memory, because XLA ends the process if an allocation is far too large."""
 
 import os
 
@@ -11,11 +11,11 @@ from rljax.models.axes import is_on_cpus
 from rljax.parallel.hosts import least
 
 LARGE = 2**28
-"""Size of a state, in bytes, from which a second copy of it matters."""
+"""Smallest size of a state, in bytes, that counts as large: a second copy of it matters."""
 
 
 def shares_memory(state: PyTree[jax.Array]) -> bool:
-    """Return True if a state is large and in the host's memory, where updating it while it is written takes a second copy."""
+    """Return True if a state is large and in the host's memory; updating it during a save then needs room for a second copy."""
     leaves = jax.tree.leaves(state)
     is_large = sum(leaf.nbytes for leaf in leaves) >= LARGE
     return is_large and all(device.platform == "cpu" for leaf in leaves for device in leaf.devices())
@@ -24,7 +24,7 @@ def shares_memory(state: PyTree[jax.Array]) -> bool:
 def device_bytes(mesh: Mesh) -> int | None:
     """Return the memory of all devices of a mesh together, in bytes; None if unknown. CPU devices share the machine's memory.
 
-    Each of several hosts assumes that the others' devices are as large as its own; see `agreed_device_bytes`.
+    Each host assumes that the devices of other hosts have as much memory as its own; see `agreed_device_bytes`.
     """
     if is_on_cpus(mesh):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -39,7 +39,7 @@ def device_bytes(mesh: Mesh) -> int | None:
 
 
 def agreed_device_bytes(mesh: Mesh) -> int | None:
-    """Return the smallest `device_bytes` of all hosts, the same on each. All call it together."""
+    """Return the smallest `device_bytes` of all hosts. All processes must call it together."""
     return least(device_bytes(mesh))
 
 

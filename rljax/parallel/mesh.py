@@ -2,8 +2,8 @@
 
 The mesh has three axes, `data` x `fsdp` x `tensor`. Rows of a batch are sharded over the first two. A policy decides which axes of
 a parameter are sharded over `fsdp` and `tensor`; optimizer moments are sharded like their parameter. One device is a 1 x 1 x 1 mesh
-and takes the same code path. A fourth axis, `context`, divides the tokens of a row; see `rljax.models.axes`. The devices may belong
-to several processes.
+and takes the same code path. An optional fourth axis, `context`, divides the tokens of a row; see `rljax.models.axes`. The devices
+may belong to several processes.
 """
 
 import math
@@ -36,20 +36,20 @@ def make_mesh(
 ) -> Mesh:
     """Arrange devices as a `data x fsdp x tensor` mesh, with neighbors in the network next to each other.
 
-    Copies of the parameters are divided over slices first, and shards of a copy only over the slices that are left: the network
-    between slices of TPUs, or between machines with GPUs, is slow.
+    The network between slices of TPUs, or between machines with GPUs, is slow. Therefore copies of the parameters are divided over
+    slices first, and the shards of one copy only over the slices that are left.
 
     Args:
         replicas: number of copies of the parameters; None uses all devices.
-        fsdp: number of shards of one copy's parameters; rows are sharded over it as well.
+        fsdp: number of shards of one copy's parameters; rows are sharded over this axis as well.
         tensor: number of shards of one copy's heads, hidden features and vocabulary.
         context: number of devices that share the tokens of each row, and the parameters of one copy, along a fourth axis between
             `fsdp` and `tensor`; None: there is no such axis.
         devices: the devices to use; by default the devices of all processes.
 
     Raises:
-        InputError: the mesh needs more devices than there are, does not divide them, uses no device of some process, or cannot be
-            divided over the slices.
+        InputError: the mesh needs more devices than there are, its size does not divide their number, it uses no device of some
+            process, or it cannot be divided over the slices.
     """
     available = jax.devices() if devices is None else devices
     axes = {FSDP: fsdp, **({} if context is None else {CONTEXT: context}), TENSOR: tensor}
@@ -83,7 +83,7 @@ def make_mesh(
 
 
 def slice_of(device: Any) -> int:
-    """Return the index of a device's slice: TPUs with a fast network, or the GPUs of a machine."""
+    """Return the index of a device's slice. A slice is a set of TPUs with a fast network, or the GPUs of one machine."""
     return getattr(device, "slice_index", 0)
 
 
@@ -95,23 +95,24 @@ def arrange_slices(axes: Mapping[str, int], devices: Sequence[Any]) -> np.ndarra
         devices: all its devices.
 
     Raises:
-        InputError: a slice has fewer of the devices than another, or the other axes would be divided over slices.
+        InputError: the mesh uses unequal numbers of devices per slice, or slices would divide axes other than `data` and `fsdp`.
     """
     counts = Counter(map(slice_of, devices))
     shape = " x ".join(f"{name}={size}" for name, size in axes.items())
     if len({*counts.values()}) > 1:
         raise InputError(
-            f"The mesh {shape} uses {min(counts.values())} devices of one slice and {max(counts.values())} of another."
+            f"The mesh {shape} uses {min(counts.values())} devices of one slice and {max(counts.values())} of another; "
+            "choose axes that use equally many devices of each slice."
         )
     copies = math.gcd(axes[DATA], len(counts))
-    over = {DATA: copies, FSDP: len(counts) // copies}
-    if axes[FSDP] % over[FSDP]:
+    slices_along = {DATA: copies, FSDP: len(counts) // copies}
+    if axes[FSDP] % slices_along[FSDP]:
         raise InputError(
             f"The mesh {shape} cannot be divided over {len(counts)} slices; choose replicas as a multiple of {len(counts)}, so "
-            "that each slice has copies of its own, or replicas x fsdp as one."
+            "that each slice has its own copies, or choose replicas x fsdp as such a multiple."
         )
-    between = [over.get(name, 1) for name in axes]
-    within = [size // number for size, number in zip(axes.values(), between, strict=True)]
+    between = [slices_along.get(name, 1) for name in axes]
+    within = [size // count for size, count in zip(axes.values(), between, strict=True)]
     return create_hybrid_device_mesh(within, between, devices, allow_split_physical_axes=True)
 
 
@@ -135,7 +136,7 @@ def mesh_of(sizes: MeshSettings, *, devices: list[jax.Device] | None = None) -> 
 
 
 def check_rows(mesh: Mesh, **rows: int) -> None:
-    """Refuse a number of rows that the mesh cannot share equally."""
+    """Refuse numbers of rows that the mesh cannot share equally."""
     parts = row_shards(mesh)
     for name, count in rows.items():
         if count % parts:
@@ -145,7 +146,7 @@ def check_rows(mesh: Mesh, **rows: int) -> None:
 
 
 Partition = Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec]
-"""(path of a parameter, its shape) -> mesh axes that its axes are sharded over."""
+"""(path of a parameter, its shape) -> the mesh axes that the parameter's axes are sharded over."""
 
 
 def shardings(mesh: Mesh, tree: PyTree) -> PyTree[NamedSharding]:
@@ -169,8 +170,8 @@ def policy_shardings(
         besides: further parameters that leaves may belong to, such as those under an adapter.
 
     Raises:
-        InputError: `partition` does not return a PartitionSpec, or it returns one that names an axis twice, names an axis that the
-            mesh does not have, or does not divide the parameter's axis.
+        InputError: `partition` does not return a PartitionSpec; or the spec has more axes than the parameter, names an axis twice,
+            names an axis that the mesh lacks, or shards an axis whose size the mesh axes do not divide.
     """
     specs: dict[tuple[tuple[str, ...], tuple[int, ...]], PartitionSpec] = {}
     for path, leaf in [*tree_leaves_with_path(params), *tree_leaves_with_path(besides)]:
@@ -187,13 +188,13 @@ def policy_shardings(
 
 
 def _check_spec(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec: object) -> PartitionSpec:
-    """Return a policy's partition if it fits the mesh; refuse it if not."""
+    """Return a policy's partition of a parameter, or raise an error if the partition does not fit the mesh."""
     if not isinstance(spec, PartitionSpec):
         raise InputError(
             f"policy.partition: the parameter {'/'.join(names)} of shape {list(shape)} needs a jax.sharding.PartitionSpec; "
             f"got {spec!r:.80}."
         )
-    shown = f"PartitionSpec{tuple(spec)}"  # its own repr differs between versions of JAX
+    shown = f"PartitionSpec{tuple(spec)}"  # the repr of a PartitionSpec differs between versions of JAX
     for size, axes in zip(shape, spec, strict=False):
         mesh_axes = () if axes is None else (axes,) if isinstance(axes, str) else axes
         unknown = [axis for axis in mesh_axes if axis not in mesh.shape]
@@ -216,7 +217,7 @@ def _check_spec(mesh: Mesh, names: tuple[str, ...], shape: tuple[int, ...], spec
 
 
 def _default_spec(mesh: Mesh, leaf: jax.ShapeDtypeStruct | Array | np.ndarray) -> PartitionSpec:
-    """Shard the largest axis that `fsdp` divides; replicate arrays without such an axis, and integers (counters, random keys)."""
+    """Shard the largest axis that `fsdp` divides. Replicate arrays without such an axis, and integers (counters, random keys)."""
     shards = mesh.shape[FSDP]
     divisible = [axis for axis, size in enumerate(leaf.shape) if size % shards == 0 and size >= shards]
     spec: list[str | None] = [None] * len(leaf.shape)
@@ -236,7 +237,7 @@ def row_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
 
 
 def put(tree: PyTree, places: PyTree[NamedSharding] | NamedSharding) -> PyTree[Array]:
-    """Place arrays on their mesh. Every process passes the same arrays, and moves only the parts for its own devices."""
+    """Place arrays on a mesh. Every process must pass the same arrays; each copies only the parts for its own devices."""
 
     def place_one(array: np.ndarray | Array, place: NamedSharding) -> Array:
         is_spread = isinstance(array, jax.Array) and not array.is_fully_addressable
@@ -251,7 +252,7 @@ def put(tree: PyTree, places: PyTree[NamedSharding] | NamedSharding) -> PyTree[A
 
 
 def with_places(shapes: PyTree, places: PyTree[NamedSharding]) -> PyTree[jax.ShapeDtypeStruct]:
-    """Return shapes and dtypes of arrays with the shardings that they would have, as a template to restore them into."""
+    """Add shardings to the shapes and dtypes of arrays, to make a template for restoring the arrays from a checkpoint."""
     return jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places)
 
 
@@ -266,7 +267,7 @@ def put_rows(mesh: Mesh, tree: PyTree, leading: int = 0) -> PyTree[Array]:
 
 
 def numerical_setup() -> dict[str, str]:
-    """Return settings that influence a program's results in addition to its code and devices: compiler flags, and the processors.
+    """Return what influences a program's results besides its code and devices: compiler settings, and the host's processors.
 
     Example:
         >>> sorted(numerical_setup())[:3]

@@ -1,4 +1,4 @@
-"""Micro-batches: sum the gradient over a few rows at a time, so that only their activations are in memory."""
+"""Sum the gradient over micro-batches of a few rows, so that only one micro-batch's activations are in memory."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -47,10 +47,10 @@ def accumulate(
     """Sum the gradient and the metrics of an objective over the leading axis of `parts`, one micro-batch at a time.
 
     Args:
-        objective: (params, micro-batch) -> (loss, metrics); both add up over micro-batches.
+        objective: (params, micro-batch) -> (loss, metrics); both must be sums, which add up over micro-batches.
         params: parameters to differentiate with respect to.
         parts: micro-batches, stacked.
-        counts: returns whether a micro-batch contributes to the sums; micro-batches that do not are skipped.
+        counts: returns whether a micro-batch contributes to the sums; if not, it is skipped.
 
     Returns:
         The gradient and the metrics.

@@ -1,10 +1,10 @@
-"""Detect that another process of a run has died, because a process that waits for it in a collective operation may wait forever.
+"""Detect that another process of a run has died, because the others may wait for it in a collective operation forever.
 
-In a background thread, each process writes heartbeats into the key-value store of JAX's coordination service, and reads those of
-the others. A process whose heartbeat has not changed for a given time counts as lost. A process that notices this ends itself,
-because no Python code can interrupt a collective operation. If the first process dies, the service dies with it, and JAX aborts
-the other processes, which is handled in the same way. If the first process hangs, a call to the store never returns, so another
-thread decides which process is lost.
+In a background thread, each process writes heartbeats into the key-value store of JAX's coordination service, and reads the other
+processes' heartbeats. A process whose heartbeat does not change within a limit counts as lost. A process that notices a loss
+ends itself, because no Python code can interrupt a collective operation. If the first process dies, the service dies with it, and
+JAX aborts the other processes, which is handled in the same way. If the first process hangs, a call to the store never returns, so
+a second thread decides whether a process is lost.
 """
 
 import ctypes
@@ -28,33 +28,33 @@ from rljax.records import required
 from rljax.text import one_line
 
 LOST_HOST = 75
-"""Exit code of a process that ends because another was lost: EX_TEMPFAIL, since the same command may succeed if it is retried."""
+"""Exit code of a process that ends because another was lost: EX_TEMPFAIL, because a retry of the same command may succeed."""
 DONE = "done"
 """Heartbeat of a process that no longer needs the others."""
 FOLDER = "rljax/beats"
 RUNS = itertools.count()
-"""Numbers the runs of this process, which all processes begin in the same order, so that heartbeats of earlier runs are ignored."""
+"""Numbers this process's runs, so that heartbeats of earlier runs are ignored. All processes begin runs in the same order."""
 CONNECT_SECONDS = 5.0
 """Time limit for finding out whether the first process is gone."""
 
 
 class LastHeartbeat(NamedTuple):
-    """The last sign of life of a process."""
+    """The last heartbeat of a process."""
 
     beat: str
-    """The heartbeat that it wrote: a number, `DONE`, or the reason why it ended."""
+    """The value that the process wrote: a number, `DONE`, or the reason why it ended."""
     at: float
-    """Time at which this process first saw that heartbeat, in seconds."""
+    """Time at which the watching process first read this value, in seconds."""
 
 
 def update_heartbeats(
     before: Mapping[int, LastHeartbeat], beats: Mapping[int, str], now: float
 ) -> dict[int, LastHeartbeat]:
-    """Update the last signs of life of the other processes with the heartbeats that were read.
+    """Update the last heartbeats of the other processes with the values that were read.
 
     Args:
-        before: the last signs of life so far.
-        beats: the latest heartbeat of each process, by its index.
+        before: the last heartbeats so far.
+        beats: index of each process -> the value that was read.
         now: current time, in seconds.
 
     Example:
@@ -68,7 +68,7 @@ def update_heartbeats(
 
 
 def lost_host(known: Mapping[int, LastHeartbeat], now: float, limit: float) -> str | None:
-    """Describe the process that has been silent for longer than the limit; None if there is none.
+    """Describe the first process that has been silent for longer than the limit; None if there is none.
 
     Example:
         >>> lost_host({1: LastHeartbeat("7", 0.0)}, 12.0, 10.0)
@@ -96,15 +96,15 @@ class Store(Protocol):
 
 
 class Watch:
-    """Sends heartbeats for this process and watches the others', in background threads, until it is stopped.
+    """Sends this process's heartbeats and watches the others', in background threads, until `stop` is called.
 
     Args:
         store: the key-value store with the heartbeats.
         host: index of this process.
         hosts: number of processes.
         limit: seconds without a heartbeat after which a process is lost.
-        leave: ends this process; called with the reason.
-        folder: key of this run's heartbeats.
+        leave: ends this process; receives the reason.
+        folder: key in the store under which this run's heartbeats are written.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Watch:
         self._interval = limit / 10
         self._known = {other: LastHeartbeat("0", time.monotonic()) for other in range(hosts) if other != host}
         self._ended = threading.Event()
-        self._beating = threading.Thread(target=self._beat_on, name="beats of this host", daemon=True)
+        self._beating = threading.Thread(target=self._send_beats, name="beats of this host", daemon=True)
         self._deciding = threading.Thread(target=self._decide, name="watch of the hosts", daemon=True)
         self._beating.start()
         self._deciding.start()
@@ -127,16 +127,16 @@ class Watch:
         Args:
             last: `DONE`, or the reason why this process ends.
         """
-        self._last = last  # the thread writes it, so that no earlier heartbeat can follow it
+        self._last = last  # written by the thread, so that no earlier heartbeat can follow this one
         self._ended.set()
         self._beating.join(CONNECT_SECONDS)
         self._deciding.join(CONNECT_SECONDS)
 
     def wait(self) -> None:
-        """Wait long enough to notice a process that has just died; the thread then ends this process."""
+        """Wait long enough to notice a process that has just died; the deciding thread then ends this process."""
         self._deciding.join(self._limit + 5 * self._interval)
 
-    def _beat_on(self) -> None:
+    def _send_beats(self) -> None:
         count = 0
         while not self._ended.wait(self._interval):
             count += 1
@@ -154,7 +154,7 @@ class Watch:
         try:
             self._store.key_value_set(f"{self._folder}/{self._host}", beat, allow_overwrite=True)
             found = {int(key.rpartition("/")[2]): value for key, value in self._store.key_value_dir_get(self._folder)}
-        except Exception as error:  # the store is out of reach, so no heartbeats arrive; if this lasts, it is reported
+        except Exception as error:  # the store cannot be reached; `_decide` reports this if heartbeats stay away
             self._fault = f" The last heartbeat of this host failed: {one_line(error):.200}."
             return
         self._fault = ""
@@ -167,10 +167,10 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
     """Watch the other processes of this run, if there are any.
 
     When one of them is lost, this process ends with the exit code `LOST_HOST`. Its files are kept, and a resumed run continues from
-    the last checkpoint. All processes must enter this context equally often.
+    the last checkpoint. All processes must enter this context the same number of times.
 
     Args:
-        limit: seconds without a sign of life after which a process is lost.
+        limit: seconds without a heartbeat after which a process is lost.
         tell: reports the reason why this process ends.
     """
     if jax.process_count() == 1:
@@ -191,7 +191,7 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
         try:
             yield
         except BaseException as error:
-            if is_connection_error(error):  # for example, the connection to a killed process was closed
+            if is_connection_error(error):  # for example, a killed process has closed its connection
                 watch.wait()
             watch.stop(one_line(error)[:200])
             raise
@@ -199,7 +199,7 @@ def watched_hosts(limit: float, tell: Callable[[str], None]) -> Generator[None]:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Return True if an error may come from a lost connection: errors of JAX's runtime begin with the name of a status.
+    """Return True if an error may come from a lost connection, because it begins with the name of a status of JAX's runtime.
 
     Example:
         >>> is_connection_error(ValueError("UNKNOWN: Gloo AllGather failed")), is_connection_error(ValueError("steps is 0"))
@@ -211,10 +211,10 @@ def is_connection_error(error: BaseException) -> bool:
 
 @contextmanager
 def handle_aborts(leave: Callable[[str], None]) -> Generator[None]:
-    """Call `leave` when JAX aborts this process because the first process, and the coordination service with it, is gone.
+    """Call `leave` when JAX aborts this process because the first process, which runs the coordination service, is gone.
 
-    JAX's C++ code aborts as soon as it loses that connection, and Python can only catch the signal. An abort with another cause
-    proceeds normally.
+    JAX's C++ code aborts as soon as it loses the connection to the service, and Python can only catch the signal. An abort with
+    another cause proceeds normally.
     """
     if jax.process_index() == 0 or threading.current_thread() is not threading.main_thread():
         yield
@@ -223,12 +223,12 @@ def handle_aborts(leave: Callable[[str], None]) -> Generator[None]:
     library.signal.restype = ctypes.c_void_p
     address = global_state.coordinator_address
 
-    def answer(number: int) -> None:
+    def on_abort(number: int) -> None:
         if is_gone(str(address)):
             leave(f"Host 0 cannot be reached at {address}.")
         library.signal(number, ctypes.c_void_p(0))  # SIG_DFL: `abort` sends the signal again, which ends the process
 
-    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(answer)
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(on_abort)
     before = library.signal(int(signal.SIGABRT), handler)
     try:
         yield
@@ -237,7 +237,7 @@ def handle_aborts(leave: Callable[[str], None]) -> Generator[None]:
 
 
 def is_gone(address: str) -> bool:
-    """Return True if no process listens at `ADDRESS:PORT`, now or within a few seconds: a killed process closes ports gradually."""
+    """Return True if `ADDRESS:PORT` refuses a connection within a few seconds; a killed process closes its ports gradually."""
     name, _, port = address.rpartition(":")
     end = time.monotonic() + CONNECT_SECONDS
     while time.monotonic() < end:

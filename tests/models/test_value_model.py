@@ -147,7 +147,7 @@ def test_a_folder_is_what_transformers_reads(tmp_path, params):
 
 def test_what_does_not_fit_is_refused(tmp_path, params):
     write_model(tmp_path / "critic", value_contents(MODEL, params, bos=None, eos=1))
-    with pytest.raises(InputError, match="gives 3 numbers per token, but the algorithm's value head reads 1"):
+    with pytest.raises(InputError, match="gives 3 outputs per token, but the algorithm's value head reads 1"):
         load_value_model(tmp_path / "critic", size=1)
     with pytest.raises(InputError, match="vocabulary of 11 tokens, but the policy's has 12"):
         load_value_model(tmp_path / "critic", vocab_size=12)
