@@ -1,9 +1,9 @@
 """Paged key/value caches, and caches quantized to 8 bits.
 
 A contiguous cache reserves room for the longest response in every row. A paged cache has a pool of pages with room for `PAGE`
-tokens each. A row takes another page when its last page is full, so its memory grows with its length (arXiv:2309.06180).
+tokens each. A row takes another page when its last page is full, so a row's memory grows with its length (arXiv:2309.06180).
 Responses to the same prompt that start together share the prompt's pages. Attention multiplies each page by the queries of all
-rows that use the page, and then sums over each row's pages, so it reads each page only once, and no unused memory.
+rows that use the page, and then sums over each row's pages, so it reads each page once, and nothing else.
 
 Axes: B rows, E prompts or copies of rows, N pages, M rows that may share a page, K key/value heads, G query heads per key head, H
 features per head, S slots, and J blocks of `PAGE` tokens. A row and its pages are on the same device, and these functions handle

@@ -128,7 +128,7 @@ def test_the_score_matches_the_formula(rollout):
 def test_policies_that_cannot_be_mixed_are_refused():
     with pytest.raises(InputError, match="the share of the rules is 1; it must be between 0 and 1"):
         mixed_policy(NETWORK, RULES, share=1)
-    with pytest.raises(InputError, match="a policy needs a decoder and features"):
+    with pytest.raises(InputError, match="a mixture with rules needs a policy with `decoder` and `features`"):
         mixed_policy(NETWORK._replace(features=None), RULES, share=0.5)
     with pytest.raises(InputError, match=r"the calculator reads the characters .*; use `--tokenizer characters`"):
         calculator_of(lambda text: [0, 1], VOCAB)
