@@ -54,16 +54,16 @@ class RunResources:
     stop: StopRequest
     """Tells whether a signal has asked the run to stop."""
     disk: DiskWriter
-    """Repeats writes that fail because the disk is full."""
+    """Writes files, and retries writes that fail because the disk is full."""
     saver: Saver
     """Writes the checkpoints in the background."""
     stopwatch: Stopwatch
-    """Measures the parts of the steps."""
+    """Measures the time of each part of a step."""
     resume: str
     """Command, or call, that continues the run after a stop."""
 
     def save(self, which: str, checkpoint: Checkpoint) -> None:
-        """Begin to write a checkpoint as `which`, "last" or "best"; its arrays may be donated afterwards."""
+        """Start writing a checkpoint as `which`, "last" or "best"; when this returns, its arrays may be donated."""
         self.display.activity("saving")
         file_states: dict[str, FileState] = {}
         with self.stopwatch.phase("save"):
@@ -74,8 +74,8 @@ class RunResources:
         """Have the first process write something, once the disk has room; every process must call this method.
 
         Args:
-            what: its name in messages, such as "the metrics".
-            work: writes it; if it fails, it must leave nothing behind.
+            what: name of the output in messages, such as "the metrics".
+            work: writes the output; a failed call must leave nothing behind.
         """
         on_first(lambda: self.disk.attempt(what, work))
 
@@ -85,7 +85,7 @@ class RunResources:
         self.display.update(step, metrics)
 
     def record(self, phase: str, step: int, metrics: Numbers) -> None:
-        """Log metrics; every process must call this, because the first, which has the trackers, may be stopped while it waits."""
+        """Log metrics; every process must call this, because the first may be stopped while its disk is full."""
         on_first(lambda: self.trackers.log(phase, step, metrics))
 
     def report(self, events: Sequence[Event]) -> None:
@@ -134,8 +134,8 @@ def open_resources(
         stack: closes everything that is opened.
         folder: files of the run, which this process has locked.
         screen: shows progress.
-        make_trackers: makes the trackers from the file writer.
-        keep: which checkpoints are kept, by kind.
+        make_trackers: builds the trackers, which write files through the `DiskWriter`.
+        keep: kind of checkpoint ("last" or "best") -> which checkpoints to keep.
         resume: command, or call, that continues the run.
         on_sigterm: called on SIGTERM.
     """
@@ -157,7 +157,7 @@ def lock_folder(folder: RunFolder, stack: ExitStack) -> bool:
     The first host does this for all hosts.
 
     Returns:
-        Whether the process that had the lock before was killed or crashed; known to the first host only.
+        Whether the process that had the lock before was killed or crashed; False on all hosts but the first.
 
     Raises:
         InputError: another process is training in the folder.
@@ -171,7 +171,7 @@ def lock_folder(folder: RunFolder, stack: ExitStack) -> bool:
 def reopen(
     folder: RunFolder, like: Callable[[int], TrainState], check: Callable[[Restoration], object] = lambda restored: None
 ) -> tuple[Checkpoint, list[str]]:
-    """Read the newest complete checkpoint of a run, and cut the run's files back to where they ended when it was saved.
+    """Read the newest complete checkpoint of a run, and truncate the run's files to their lengths at that save.
 
     Args:
         folder: files of the run, which this process has locked.
@@ -224,16 +224,16 @@ class Phase:
     name: str
     """Name of the phase in metrics.jsonl and on the screen."""
     steps: int | None
-    """Largest number of steps. If 0, the phase is entered and left at once. If None, it continues until a step finds nothing to do,
-    and the phase itself shows its steps."""
+    """Maximum number of steps. If 0, the phase is entered, but makes no step and does not call `leave`. If None, it continues
+    until a step finds nothing to do, and shows its steps itself."""
     done: Callable[[TrainState], int]
     """State -> number of steps of the phase that are done."""
     make_step: Callable[[Checkpoint], Step]
     """Builds the step, from the checkpoint at which the phase begins or resumes."""
     explain_stop: Callable[[int, StepOutcome], str]
-    """(consecutive steps without a safe update, outcome of the last one) -> why the run stops, and what to do."""
+    """(number of consecutive steps without a safe update, outcome of the last step) -> why the run stops, and what to do."""
     is_due: Callable[[int], bool]
-    """Steps done -> whether a checkpoint is due."""
+    """Number of steps done -> whether to save a checkpoint."""
     enter: Callable[[Checkpoint], Checkpoint] = unchanged
     """Turns a checkpoint from before the phase into one at its beginning; returns a checkpoint within the phase unchanged."""
     evaluate_start: Callable[[Checkpoint], Checkpoint] = unchanged
@@ -243,7 +243,7 @@ class Phase:
     react_to_metrics: Callable[[StepOutcome], Checkpoint] = lambda outcome: outcome.checkpoint
     """Reacts to the metrics of a step, before its updates are checked."""
     evaluate: Callable[[StepOutcome], tuple[Checkpoint, bool]] = lambda outcome: (outcome.checkpoint, False)
-    """Shows samples and evaluates, if that is due; returns the checkpoint, and whether the phase has reached its goal."""
+    """Shows samples and evaluates, each at its interval; returns the checkpoint, and whether the phase has reached its goal."""
     leave: Callable[[Checkpoint], object] = unchanged
     """Called at the end of the phase, for example to write a file."""
 
@@ -251,16 +251,16 @@ class Phase:
 def run_phase(run: RunResources, owned: list[Checkpoint], phase: Phase) -> None:
     """Run the remaining steps of a phase.
 
-    When a phase reaches its goal, no checkpoint is saved: a resumed run repeats the last step and ends at the same place.
+    When a phase reaches its goal, no checkpoint is saved: a resumed run repeats the last step and then reaches the goal again.
 
     Args:
         run: files, screen, trackers and signals of the run.
-        owned: the checkpoint to continue from. It is removed from the list, so that nothing else refers to its arrays, and the
-            checkpoint at the end of the phase is appended.
+        owned: the checkpoint to continue from. It is removed from the list, so that nothing else refers to its arrays; the
+            checkpoint at the end of the phase is appended to the list.
         phase: the phase.
 
     Raises:
-        InputError: too many consecutive steps made no safe update; the state before them is saved.
+        InputError: too many consecutive steps made no safe update; the checkpoint after them is saved.
         Interrupted: a signal asked the run to stop; the last finished step is saved.
     """
     checkpoint = _begin(run, owned, phase)
@@ -317,8 +317,8 @@ def _evaluate_again(run: RunResources, checkpoint: Checkpoint, phase: Phase) -> 
 def save_on_error(run: RunResources, checkpoint: Checkpoint, unsaved: int) -> Generator[None]:
     """If a step or its evaluation fails, save the steps before it, and report what is lost and how to continue.
 
-    A step that fails while it samples or judges has not changed the state. A step that fails within an update may have donated its
-    arrays; then only the last checkpoint is left. With several hosts nothing is saved either, because only one may have failed.
+    A step that fails while it samples or judges has not changed the state. A step that fails within an update may have donated the
+    arrays, so nothing new is saved. With several hosts, nothing is saved either, because only one host may have failed.
 
     Args:
         run: files, screen, trackers and signals of the run.
@@ -348,7 +348,7 @@ def save_on_error(run: RunResources, checkpoint: Checkpoint, unsaved: int) -> Ge
 
 
 def _begin(run: RunResources, owned: list[Checkpoint], phase: Phase) -> Checkpoint:
-    """Take the checkpoint out of the list, and enter the phase if the checkpoint is from before it."""
+    """Take the checkpoint out of the list, and enter the phase unless the checkpoint is already within it."""
     before = owned.pop()
     checkpoint = phase.enter(before)
     is_new = checkpoint is not before

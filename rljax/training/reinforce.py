@@ -76,7 +76,7 @@ def make_learner(setup: Setup, state: TrainState) -> Learn:
 def make_policy_updates(
     setup: Setup, state: TrainState
 ) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, Updates]]:
-    """Build the function that makes the policy updates on a prepared rollout: each mini-batch, in each pass."""
+    """Build the function that makes the policy updates on a prepared rollout: one per mini-batch and pass."""
     update, optimization = make_policy_update(setup, state), setup.config.optimization
     minibatches, passes = optimization.minibatches, optimization.passes
     rows, devices = setup.rows_at_once(setup.config.minibatch_rows), row_shards(setup.mesh)
@@ -90,18 +90,18 @@ def make_policy_updates(
         }
         order = update_order(minibatches, passes, seed=setup.config.run.seed, step=int(state.step))
         planned = [parts[index] for index in order if index in parts]
-        made: list[UpdateMetrics] = []
+        history: list[UpdateMetrics] = []
         for layout, part in planned:
-            if any(option.stop(made) for option in setup.options if option.stop is not None):
+            if any(option.stop(history) for option in setup.options if option.stop is not None):
                 break
-            data = {each.name: each.data(int(state.step), len(made)) for each in setup.options if each.data is not None}
+            data = {each.name: each.data(int(state.step), len(history)) for each in setup.options if each.data is not None}
             state, metrics = update(state, *put_layout(setup.mesh, layout, part), data)
             rate = learning_rate_of(state.opt_state)
-            made.append(jax.device_get(metrics)._replace(learning_rate=rate))
-        left = minibatches * passes - sum(not metrics.skipped_updates for metrics in made)
-        if left and optimization.schedule != "constant":  # a schedule ends with the run, however many updates were skipped
-            state = state._replace(opt_state=pass_over_updates(state.opt_state, left))
-        return state, Updates(len(planned), made)
+            history.append(jax.device_get(metrics)._replace(learning_rate=rate))
+        remaining = minibatches * passes - sum(not metrics.skipped_updates for metrics in history)
+        if remaining and optimization.schedule != "constant":  # skipped updates must not delay the end of the schedule
+            state = state._replace(opt_state=pass_over_updates(state.opt_state, remaining))
+        return state, Updates(len(planned), history)
 
     return update_policy
 
@@ -141,7 +141,7 @@ def update_order(minibatches: int, passes: int, *, seed: int, step: int) -> list
 
 
 def sampler_gap(updates: Updates) -> float | None:
-    """Return the divergence of the learner from the sampler, which the first update measures before it changes anything.
+    """Return the divergence of the learner from the sampler, as measured by the first update before it changes parameters.
 
     None if there was no update, or if the first one was skipped.
     """
@@ -159,13 +159,13 @@ def advantage_variance(batch: Batch[np.ndarray]) -> float | None:
 
 
 class Reinforcement:
-    """The functions of the RL phase, with what changes between its steps: those of a step, and the alarms raised so far."""
+    """The functions of the RL phase. Their state is the functions for the next step, and the watch over alarms."""
 
     def __init__(self, run: Run):
         self._run = run
 
     def make_step(self, checkpoint: Checkpoint) -> Step:
-        """Build the step."""
+        """Build the function that makes one RL step."""
         run = self._run
         self._functions, self._watch = make_step_functions(run, checkpoint), begin_watch(run, checkpoint)
         choose_prompts = make_choice(run.config, self._functions.setup.order)
@@ -228,7 +228,7 @@ def reinforcement(run: Run) -> Phase:
 
 
 def enter_rl(setup: Setup, checkpoint: Checkpoint) -> Checkpoint:
-    """Turn a checkpoint from before RL into the checkpoint at its beginning."""
+    """Turn a checkpoint from before RL into one at the beginning of RL; return a checkpoint within RL unchanged."""
     if int(checkpoint.state.phase) == RL:
         return checkpoint
     return checkpoint._replace(state=first_rl_state(setup, checkpoint.state))
@@ -251,7 +251,7 @@ class StepResult(NamedTuple):
     checkpoint: Checkpoint
     """The checkpoint after the step."""
     collected: Collected
-    """The groups that were sampled, and those that the step trained on."""
+    """The groups that were sampled, and the groups that the step trained on."""
     scored_rollout: ScoredRollout
     """The rollout that the updates were computed from."""
     batch: Batch[Any]
@@ -279,7 +279,7 @@ def one_step(run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_
 def learn_from(
     functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected, stopwatch: Stopwatch
 ) -> tuple[TrainState, ScoredRollout, Batch[Any], LearnMetrics]:
-    """Score a rollout that the trained parameters `sampler` sampled, and make all updates on it; the old state is donated."""
+    """Score a rollout sampled with the trained parameters `sampler`, and make all updates on it; the old state is donated."""
     with stopwatch.phase("score"):
         scored_rollout = functions.score_rollout(state, collected.groups, None if sampler is state.params else sampler)
     return_freed_memory()
@@ -299,7 +299,7 @@ def step_result(
     *,
     start: float,
 ) -> StepResult:
-    """Return the outcome of a step that began at `start`, on the monotonic clock."""
+    """Return the outcome of a step that began at the monotonic time `start`."""
     seconds, wanted, version = time.monotonic() - start, run.config.sampling.prompts, int(after.state.step) - 1
     sampled = rollout_metrics(collected, wanted=wanted, version=version, seconds=seconds)
     numbers = present(learned) | present(sampled) | present(run.stopwatch.lap())
@@ -328,7 +328,7 @@ def show_samples(run: Run, state: TrainState, result: StepResult) -> None:
     if is_first():
         run.display.samples(step, rows)
     if settings.logged_rollouts != 0:
-        from rljax.rollout.transcripts import LOGGED, rollout_rows  # noqa: PLC0415  a step does not need it
+        from rljax.rollout.transcripts import LOGGED, rollout_rows  # noqa: PLC0415  not every run logs rollouts
 
         score = partial(make_policy_scores(setup), scored_params(setup.base, state.params))
         count = LOGGED if settings.logged_rollouts is None else settings.logged_rollouts

@@ -1,6 +1,6 @@
 """A run in progress with its setup, folder, display and trackers; and the batch that is saved when the guard stops a run.
 
-That batch is a safetensors file in the run folder, which contains arrays and no code.
+The batch is saved in the run folder as a safetensors file, so that reading it executes no code.
 """
 
 import json
@@ -79,7 +79,7 @@ def write_batch(folder: RunFolder, kept: StoppedBatch) -> Path:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
-    """Return the arrays of nested dicts by path.
+    """Flatten nested dicts of arrays into one dict, with the path of each array as its key.
 
     Example:
         >>> list(flatten({"a": {"b": np.ones(1)}, "c": np.ones(1)}))
@@ -100,7 +100,7 @@ def json_name(name: str) -> str:
 
 
 HELDOUT_KEPT = 1000
-"""Number of held-out answers that are saved before and after RL."""
+"""Maximum number of held-out answers that are saved before RL, and again after it."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Run(RunResources):
     setup: Setup
     """Everything that the run uses."""
     abandonable: Callable[[Callable[[], None]], AbstractContextManager[object]] = nullcontext
-    """Builds the context of a part of a step that a signal may interrupt; its argument then saves the run and ends the process."""
+    """Builds a context in which a signal may interrupt a step; on a signal, the function passed to it saves the run and exits."""
 
     @property
     def config(self) -> TrainConfig:
@@ -121,7 +121,7 @@ class Run(RunResources):
 def stop_reason(
     run: Run, learning_rate: str, skipped: int, *, step: int = 0, scored_rollout: ScoredRollout | None = None
 ) -> str:
-    """Explain why a run without safe updates stops, and what to do.
+    """Explain why a run without safe updates stops, and what the user can do.
 
     Args:
         run: the run; the checkpoint before these steps is on the disk.
@@ -142,7 +142,7 @@ def stop_reason(
 
 
 def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
-    """Start watching for alarms from the rows written so far, and restore the files of alarms and options accordingly.
+    """Start watching for alarms, first in the rows already logged; rewrite the files of alarms and options to match them.
 
     Only the first host has a watch; the others get an empty one.
     """
@@ -162,7 +162,7 @@ def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
 
 
 def resume_command(folder: RunFolder, config: TrainConfig, command: str = "train") -> str:
-    """Return the command that resumes a run, or a call if the run needs arguments that only a call can pass."""
+    """Return the command that resumes a run, or a Python call if the run needs arguments that the command cannot pass."""
     needed = folder.config.get("seams", ())
     is_code = bool(code_of_training(config))
     if not needed:
@@ -192,7 +192,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     is_best = after.notes.best_step == step and after.notes.best_quality == quality
     metrics |= {"is_best": float(is_best)}
     run.record("eval", step, metrics)
-    if evaluation.groups.rollout.correct is not None:  # an environment may or may not report it
+    if evaluation.groups.rollout.correct is not None:  # an environment need not report correctness
         run.display.set_accuracy_label(CORRECT)
     run.display.evaluated(step, metrics)
     if quality.counts:

@@ -1,6 +1,6 @@
 """The data of an RL step: choose prompts, sample until enough groups are kept, score the rollout, prepare the batch.
 
-A table maps the name of each score to the builder of the function that computes it.
+`SCORES` maps each field that is scored to the builder of the function that computes the field.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,8 +58,8 @@ def make_choice(config: TrainConfig, stream: PromptStream) -> ChoosePrompts:
 
 
 def sizes_of(config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, "P"]) -> Int[np.ndarray, "P"] | None:
-    """Return the number of responses to each prompt under the token budget; without a budget, None: all groups then have the same
-    size.
+    """Return the number of responses to each prompt under the token budget; None without a budget, because all groups then
+    have the same size.
 
     The expected length of a response to a new prompt is the mean over all responses so far, or the maximum if there are none yet.
     """
@@ -69,12 +69,12 @@ def sizes_of(config: TrainConfig, history: History, prompt_ids: Int[np.ndarray, 
     attempts = history.attempts.sum()
     unknown = float(history.tokens.sum() / attempts) if attempts else float(sampling.max_response_tokens)
     lengths = mean_lengths(history, unknown)[prompt_ids]
-    share = sampling.token_budget // sampling.prompts
-    return group_sizes(lengths, budget=share * len(prompt_ids), most=sampling.group_size)
+    prompt_budget = sampling.token_budget // sampling.prompts
+    return group_sizes(lengths, budget=prompt_budget * len(prompt_ids), most=sampling.group_size)
 
 
 def sampler_of(setup: Setup, state: TrainState) -> tuple[Params, int]:
-    """Return the trained parameters that sample the next rollout, and their RL step; an option may replace the state's."""
+    """Return the trained parameters that sample the next rollout, and their RL step: from an option, or else from the state."""
     for option in setup.options:
         if option.sampler is not None:
             return option.sampler(state)
@@ -87,7 +87,7 @@ def next_rollout(
     """Sample until enough groups are kept, and advance the state past the prompts and keys that were used.
 
     Args:
-        setup: samples, judges, and decides which groups to keep.
+        setup: everything that the run uses.
         state: contains the position in the prompt stream and the number of sampling calls.
         history: how often each prompt was solved so far.
         carried: surplus groups of the previous rollout.
@@ -142,7 +142,7 @@ def groups_to_keep(keep_group: Callable[..., Bool[Array, "P"]], groups: Groups) 
 
 
 def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
-    """Return the rollout as algorithms see it: `valid` is None if all responses have a reward, and a single reward is one part."""
+    """Return the rollout as algorithms see it: `valid` is None if all responses have a reward, and `reward_parts` is never None."""
     rollout = groups.rollout
     if rollout.reward_parts is None:
         rollout = rollout._replace(reward_parts={"reward": rollout.rewards})
@@ -185,7 +185,7 @@ def make_prepare(
 
 
 class ScoredRollout(NamedTuple):
-    """Inputs of the updates on one rollout, besides the training state."""
+    """Inputs of the updates on one rollout, other than the training state."""
 
     groups: Groups
     """The groups, padded to the number of prompts; `groups.rollout` has the scores and the values before the updates."""
@@ -200,7 +200,7 @@ class ScoredRollout(NamedTuple):
 
 @runtime_checkable
 class RolloutScorer(Protocol):
-    """Score a rollout before its updates."""
+    """A function that scores a rollout before its updates."""
 
     def __call__(self, state: TrainState, groups: Groups, sampler: Params | None = None) -> ScoredRollout:
         """Return the inputs of the updates on a rollout; the state is unchanged.
@@ -216,8 +216,8 @@ class RolloutScorer(Protocol):
 def make_rollout_scorer(setup: Setup) -> RolloutScorer:
     """Build the function that scores a rollout, computes its values, and looks up the earlier rewards of its prompts.
 
-    If older parameters sampled the rollout, their log-probabilities remain the denominator of the ratio, unless the algorithm has a
-    correction: then `policy_logp` is computed with the state's parameters, and the correction weights the tokens by the difference.
+    If older parameters sampled the rollout, their log-probabilities remain the denominator of the ratio. But if the algorithm has a
+    correction, `policy_logp` uses the state's parameters instead, and the correction weights the tokens by the difference.
     """
     scores = {name: make(setup) for name, make in SCORES.items() if setup.algorithm.needs(name)}
     rescore = None if setup.algorithm.correction is None else make_rescore(setup)
@@ -226,9 +226,9 @@ def make_rollout_scorer(setup: Setup) -> RolloutScorer:
         groups, gap = pad(groups, setup.config.sampling.prompts), None
         if sampler is not None and rescore is not None:
             groups, gap = rescore(state, groups)
-        rollout, behaviour = for_algorithm(groups), state.params if sampler is None else sampler
-        policy = behaviour if rescore is None else state.params
-        inputs = ScoreInputs(state, groups._replace(rollout=rollout), sequences_of(groups), behaviour, policy)
+        rollout, behavior = for_algorithm(groups), state.params if sampler is None else sampler
+        policy = behavior if rescore is None else state.params
+        inputs = ScoreInputs(state, groups._replace(rollout=rollout), sequences_of(groups), behavior, policy)
         found = {name: np.asarray(score(inputs)) for name, score in scores.items()}
         shapes = {name: ROLLOUT_FIELDS[name].shape(rollout.mask.shape) for name in found}
         rollout = rollout._replace(**{name: array.reshape(shapes[name]) for name, array in found.items()})
@@ -243,7 +243,7 @@ def make_rescore(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, f
     """Build the function that replaces `policy_logp` with the log-probabilities under the state's parameters.
 
     Returns:
-        `(state, groups) -> (groups, divergence of these parameters from the sampler's in nats per token; None if no tokens)`.
+        `(state, groups) -> (groups, divergence of the state's policy from the sampler, in nats per token; None without tokens)`.
     """
     scores = make_policy_scores(setup)
 
@@ -277,7 +277,7 @@ class ScoreInputs(NamedTuple):
     groups: Groups
     """The groups of the rollout, padded."""
     sequences: Sequences
-    """The prompts and responses of the groups, in rows."""
+    """The prompts and responses of the groups, one response per row."""
     sampler: Params
     """Trained parameters that sampled the rollout."""
     policy: Params
@@ -319,7 +319,7 @@ def make_square_sum(setup: Setup) -> Score:
 
 
 def make_kinds(setup: Setup) -> Score:
-    """Build the function that looks up the kind of each problem; the kind of a group without responses does not matter."""
+    """Build the function that looks up the kind of each problem; a padding group gets an arbitrary kind."""
     kinds = required(kind_numbers(setup.train.prompts.problems), "kinds of the problems")
     return lambda inputs: kinds[inputs.groups.prompt_ids]
 
@@ -340,11 +340,11 @@ SCORES: Mapping[str, Callable[[Setup], Score]] = MappingProxyType(
         "values": make_value_scores,
     }
 )
-"""Field of a rollout -> builder of the function that computes it; it is called only if the algorithm needs the field."""
+"""Field of a rollout -> builder of the function that computes it; the builder is called only if the algorithm needs the field."""
 
 
 def make_policy_scores(setup: Setup) -> Callable[[Params, Sequences], Scores]:
-    """Build the function that computes log-probabilities and entropies of rollouts under given parameters of the policy."""
+    """Build the function that computes log-probabilities and entropies of rollouts under any parameters of the policy."""
     return make_scores(make_score(setup.policy, setup.config.sampling.temperature), setup.mesh, scored_rows(setup))
 
 

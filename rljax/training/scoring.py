@@ -1,4 +1,4 @@
-"""Score response tokens under a policy: with a function to differentiate, or compiled for all sequences of a rollout."""
+"""Score response tokens under a policy: differentiably in an update, or without gradients for all sequences of a rollout."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ Compare = Callable[[Params, Any, Packed], tuple[Scores, dict[str, Array]]]
 
 
 def scored_params(base: Base | None, params: Params | None, copies: Copies | None = None) -> Params:
-    """Return the parameters that scores are computed with: the trained ones, on top of the frozen model under an adapter.
+    """Return the parameters that scores are computed with: the trained ones, with the frozen base if they are an adapter.
 
     Args:
         base: the frozen model under the adapter; None if there is no adapter.
@@ -133,10 +133,10 @@ def compile_shared(function: Callable) -> Any:
 def compile_for_sequences(
     function: Callable[[Params, Packed], Output], mesh: Mesh, rows: int
 ) -> Callable[[Params, Sequences], Output]:
-    """Compile a function of packed rows, which is then called on all sequences, `rows` rows at a time, without gradients.
+    """Compile a function of packed rows, and build a function that applies it to all sequences, `rows` rows at a time.
 
     Returns:
-        `(params, sequences) -> output`: host arrays `[B, T, ...]`, 0 for sequences without a response token.
+        `(params, sequences) -> output`: host arrays `[B, T, ...]` without gradients, 0 for sequences without a response token.
     """
     program = compile_shared(function)
 
@@ -147,13 +147,13 @@ def compile_for_sequences(
         outputs = fetch([program(params, put_rows(mesh, part)) for part in parts])
         responses = np.concatenate([layout.responses[i] for i in used])
 
-        def in_order(*arrays: np.ndarray) -> np.ndarray:
+        def restore_order(*arrays: np.ndarray) -> np.ndarray:
             joined = np.concatenate(arrays)
             ordered = np.zeros((len(sequences.tokens), *joined.shape[1:]), joined.dtype)
             ordered[responses[responses >= 0]] = joined[responses >= 0]
             return ordered
 
-        return jax.tree.map(in_order, *outputs)
+        return jax.tree.map(restore_order, *outputs)
 
     return call
 

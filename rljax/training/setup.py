@@ -111,7 +111,7 @@ class Setup(NamedTuple):
 
 
 def _check_sizes(config: TrainConfig, mesh: Mesh) -> None:
-    """Reject numbers of rows that cannot be divided among the devices."""
+    """Reject row counts that cannot be divided among the devices."""
     if config.optimization.microbatch_rows is not None:
         check_rows(mesh, microbatch_rows=config.optimization.microbatch_rows)
     if config.warm_start.steps or config.optimization.auxiliary:
@@ -149,7 +149,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
         seams = seams._replace(environment=environment_of(config, seams.environment))
     check_parts(seams)
     mesh = mesh_of(config.devices)
-    # before anything that could fail on only one host, because the others would then wait for it
+    # The hosts agree here, before anything can fail on one host only, because the others would then wait for that host.
     available = agreed_device_bytes(mesh)
     config, algorithm = make_checked_algorithm(config, seams)
     _check_sizes(config, mesh)
@@ -215,7 +215,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
 def make_train_worker(
     config: TrainConfig, algorithm: Algorithm, worker: RolloutWorker, environment: Environment | None
 ) -> RolloutWorker:
-    """Return the worker with what training needs in addition: judged steps, greedy responses, and rewards of turns."""
+    """Return the worker with the additions for training: a step reward, greedy responses, and rewards per turn."""
     return replace(
         worker,
         judge=worker.judge._replace(step_reward=make_step_reward(algorithm, config, environment, worker.prompts.problems)),
@@ -226,7 +226,7 @@ def make_train_worker(
 
 
 def notes_on_model(config: TrainConfig, problems: Sequence[Problem], tokenizer: Tokenizer) -> list[str]:
-    """List where the run deviates from the data and from the model's folder."""
+    """List what the run ignores in the data and in the model's folder, and which settings conflict."""
     lost = list_prompt_omissions(problems, tokenizer, chat=config.model.chat)
     return [*lost, *unused_folder_settings(config, tokenizer), *list_misfits(config)]
 

@@ -1,4 +1,4 @@
-"""The training state of a run, as one immutable pytree, and options: ideas that only some runs need.
+"""The training state of a run, as one immutable pytree, and options: features that only some runs use.
 
 An option is a record of functions that the training core calls without knowing what they do. Its arrays are
 `state.options[name]`, so a checkpoint saves them with the state. `rljax.options` has the built-in ones.
@@ -36,7 +36,7 @@ class Updates(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One optional idea. A field that is None does nothing.
+    """One optional feature of a run. A field that is None does nothing.
 
     `adjust` and `gradient` run inside the compiled update; the others run on the host, between compiled programs.
     """
@@ -44,9 +44,9 @@ class Option(NamedTuple):
     name: str
     """Key of the option's arrays in `TrainState.options`."""
     init: Callable[[Params], PyTree[Array]] | None = None
-    """Trained parameters -> the option's initial arrays. It must be traceable, because a resumed run gets their shapes from it."""
+    """Trained parameters -> the option's initial arrays. It must be traceable, because a resumed run traces it for shapes."""
     from_start: bool = False
-    """Whether the arrays exist from the start of the run, not only from the start of RL."""
+    """Whether the arrays exist from the start of the run; if False, they exist from the start of RL."""
     begin: Callable[[Any], Any] | None = None
     """State -> state, called once at the start of a new run."""
     adjust: Callable[[Algorithm, PyTree[Array]], Algorithm] | None = None
@@ -167,7 +167,7 @@ def create(
     """Return the state at the beginning of the warm start, with all counters at 0."""
     key = jax.random.key_data(jax.random.key(seed))
     reference = jax.tree.map(jnp.copy, params) if with_reference else None
-    counters = [jnp.zeros((), jnp.int32) for _ in range(6)]  # six buffers, because a donated one may not be shared
+    counters = [jnp.zeros((), jnp.int32) for _ in range(6)]  # separate buffers, because a donated buffer may not be shared
     return TrainState(params, optimizer.init(params), reference, critic, dict(options or {}), key, *counters)
 
 
@@ -203,7 +203,7 @@ def place(
         state: the state.
         mesh: the devices.
         partition: how the policy's parameters are sharded.
-        base: shapes of the parameters under an adapter, because a critic has copies of them.
+        base: shapes of the parameters under an adapter; a critic contains copies of these parameters.
     """
     return put(_copy_shared(state), policy_shardings(mesh, state, state.params, partition, besides=base))
 

@@ -1,4 +1,4 @@
-"""The policy's jitted updates, `(state, data) -> (state, metrics)`, with an algorithm's loss or that of demonstrations."""
+"""The policy's jitted updates, `(state, data) -> (state, metrics)`, with an algorithm's loss or a supervised loss."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,12 +30,12 @@ Loss = Callable[[Array, Array], Array]
 
 
 def has_responses(part: Layout) -> Bool[Array, ""]:
-    """Return True if a micro-batch has any response."""
+    """Return True if a micro-batch has at least one response."""
     return (jnp.asarray(part.responses) >= 0).any()
 
 
 def rows_of(batch: PyTree, responses: Int[Array | np.ndarray, "C"]) -> PyTree:
-    """Select the rows of a micro-batch; empty places get zeros."""
+    """Select a micro-batch's responses from the batch; empty slots get zeros."""
     responses = jnp.asarray(responses)
     response_mask = (responses >= 0)[:, None]
 
@@ -112,7 +112,7 @@ def make_gradient(
     Args:
         algorithm: the algorithm whose loss is differentiated.
         compare: scores the tokens.
-        copy: see `Policy.copies`. It is called once before several micro-batches; a single one casts parameters while reading them.
+        copy: see `Policy.copies`. Called once for several micro-batches; a single one casts parameters as it reads them.
         options: options that may set the algorithm's coefficients and change the gradient.
     """
 
@@ -137,7 +137,7 @@ def make_gradient(
 def change_gradient(
     options: tuple[Traced, ...], state: TrainState, frozen: Frozen, gradient: Params, data: dict[str, PyTree]
 ) -> tuple[Params, dict[str, Array]]:
-    """Let each option change the gradient; return it and the options' metrics."""
+    """Let each option change the gradient; return the result and the options' metrics."""
     measured: dict[str, Array] = {}
     for option in options:
         if option.gradient is not None:
@@ -161,10 +161,10 @@ def make_supervised_step(
         only `warm_step` changes. The reference and the critic are not inputs of the program, so that the program and its results
         are the same for every algorithm.
     """
-    begun = tuple(option for option in setup.options if option.from_start)
+    active = tuple(option for option in setup.options if option.from_start)
     where = places(state._replace(reference=None, critic=None))
     cost = SUPERVISED_LOSSES[setup.config.warm_start.loss]
-    program = _supervised_program(setup.supervised_score, cost, optimizer, traced(begun), where, setup.mesh)
+    program = _supervised_program(setup.supervised_score, cost, optimizer, traced(active), where, setup.mesh)
 
     def step(state: TrainState, layout: Layout, mask: Array | np.ndarray) -> tuple[TrainState, SupervisedMetrics]:
         after, metrics = program(state._replace(reference=None, critic=None), setup.frozen, layout, mask)

@@ -1,4 +1,4 @@
-"""Values of the critic, its jitted update, and its part in learning from a rollout."""
+"""The critic's values, its jitted update, and all critic updates on a rollout."""
 
 from collections.abc import Callable
 from math import gcd
@@ -53,13 +53,13 @@ def value_schedule(algorithm: Algorithm, config: TrainConfig) -> ValueSchedule:
 
 
 @cache_results
-def _values(critic: Critic) -> Callable[[Params, Packed], Float[Array, "B T"]]:
+def _shared_values(critic: Critic) -> Callable[[Params, Packed], Float[Array, "B T"]]:
     return critic.values
 
 
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
     """Compile `(params, sequences) -> values [B, T]` without gradients, `rows` rows at a time; the values are a host array."""
-    compiled = compile_for_sequences(_values(critic.without_builders()), mesh, rows)
+    compiled = compile_for_sequences(_shared_values(critic.without_builders()), mesh, rows)
 
     def values(params: Params, sequences: Sequences) -> Float[np.ndarray, "B T"]:
         return np.asarray(compiled(params, sequences))
@@ -77,7 +77,7 @@ def make_value_step(
         critic: the critic's model and head.
         optimizer: turns the gradient into an update.
         state: a placed state, for its shapes and shardings.
-        mesh: the devices that hold the state.
+        mesh: the devices that the state is placed on.
 
     Returns:
         `(state, layout, batch) -> (state, metrics)`; the old state is donated. If the update is unsafe, the new
@@ -122,7 +122,7 @@ def check_support(head: ValueHead, batch: Batch[np.ndarray]) -> None:
         return
     targets = required(batch.value_target, "batch.value_target")[batch.mask]
     low, high = head.support
-    slack = 1e-4 * (high - low)  # targets are float32 sums, and rounding may put them just outside
+    slack = 1e-4 * (high - low)  # float32 rounding may put a target just outside
     if targets.min() < low - slack or targets.max() > high + slack:
         raise InputError(
             f"The critic's head represents values from {low:g} to {high:g}, but the returns range from {targets.min():g} to "
@@ -168,7 +168,7 @@ def make_critic_updates(
     *,
     passes: int = 1,
 ) -> Callable[[TrainState, Sequences, Batch[np.ndarray]], tuple[TrainState, CriticMetrics | None]]:
-    """Build the function that makes a rollout's critic updates: those of the schedule, `passes` times."""
+    """Build the function that makes a rollout's critic updates: all updates of the schedule, repeated `passes` times."""
     critic = required(setup.critic, "setup.critic")
     update = make_value_step(setup.algorithm, critic, optimizer, state, setup.mesh)
     sampling = setup.config.sampling

@@ -59,11 +59,11 @@ def make_worker(
         tokenizer: tokenizer of prompts and responses.
         prompts: the encoded prompts of the worker.
         prompt_length: number of token slots per prompt.
-        problems: all problems, for a reward model that needs their chat messages.
+        problems: all problems; a reward may need their chat messages or tests.
         free_bytes: free bytes per device for the cache of the built-in engine; None if unknown.
 
     Raises:
-        InputError: a part cannot work with the others.
+        InputError: parts or settings do not fit each other.
     """
     check_vocab_size(tokenizer, policy.vocab_size)
     if config.model.path is not None:

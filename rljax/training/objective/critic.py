@@ -23,7 +23,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.state import CriticState
 
 FOLDER = "critic"
-"""Subfolder of a run folder with the pretrained critic."""
+"""Name of the subfolder of a run folder that contains the pretrained critic."""
 
 
 class Critic(NamedTuple):
@@ -39,7 +39,7 @@ class Critic(NamedTuple):
     """Whether the critic was trained before this run."""
 
     def learned(self, params: Params) -> Params:
-        """Return the part of the parameters that is trained."""
+        """Return the trained parameters: all of them, or only the head's if the trunk is frozen."""
         return {"head": params["head"]} if self.frozen_trunk else params
 
     def values(self, params: Params, packed: Packed) -> Float[Array, "B T"]:
@@ -47,16 +47,16 @@ class Critic(NamedTuple):
         return self.head.value(self.function.outputs(params, packed))
 
     def without_builders(self) -> "Critic":
-        """Return the critic without the functions that make or save parameters, so that a program built from it holds none."""
+        """Return the critic without the functions that initialize or save parameters, so that cached programs retain none."""
         return self._replace(function=self.function._replace(init=_no_init, save=not_saved, contents=None))
 
 
 def _no_init(key: PRNGKeyArray, policy: Params | None) -> Params:
-    raise AssertionError("this critic has no function that makes parameters")
+    raise AssertionError("this critic has no function that initializes parameters")
 
 
 def make_head(name: str, options: dict[str, int | float]) -> ValueHead:
-    """Build a value head with its options.
+    """Build the value head of this name with these options.
 
     Raises:
         InputError: the name or an option is unknown, or the head rejects a value.
@@ -95,7 +95,7 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
         named = [flag for flag, is_changed in changed.items() if is_changed]
         if named:
             raise InputError(
-                f"{name} has no critic, so {', '.join(named)} cannot apply to it; leave that out, or choose an algorithm "
+                f"{name} has no critic, so {', '.join(named)} cannot apply; leave that out, or choose an algorithm "
                 "with a critic (ppo, vc_ppo, vapo, vapo_grpo, open_reasoner_zero)."
             )
         return
@@ -115,7 +115,7 @@ def check_critic(algorithm: Algorithm, config: TrainConfig) -> None:
 def make_critic(
     algorithm: Algorithm, config: TrainConfig, policy: Policy, mesh: Mesh, *, bos: int | None, eos: int
 ) -> Critic | None:
-    """Build the critic. If it comes from a folder, its parameters are read into host memory now, and placed by `init`.
+    """Build the critic. Parameters from a folder are read into host memory now; the critic's `init` puts them on the devices.
 
     Raises:
         InputError: the policy has no value function; or the folder has no critic, or a critic that does not fit the policy
@@ -154,7 +154,7 @@ def make_critic(
 def first_critic(
     critic: Critic, optimizer: optax.GradientTransformation, policy: Params, seed: int, *, blended: bool
 ) -> CriticState:
-    """Return the initial state of the critic; `blended` says whether the algorithm blends in the pretrained critic's values."""
+    """Return the critic's initial state, with a copy of its parameters if the algorithm blends in their values (`blended`)."""
     params = critic.function.init(jax.random.fold_in(jax.random.key(seed), 1), policy)
     pretrained = jax.tree.map(jax.numpy.copy, params) if blended else None
     return CriticState(params, optimizer.init(critic.learned(params)), pretrained)

@@ -37,14 +37,14 @@ def is_frozen(path: KeyPath, patterns: tuple[str, ...]) -> bool:
 
 
 def check_freeze(config: TrainConfig, policy: Policy) -> None:
-    """Reject patterns that match no parameter of the policy, or all of them.
+    """Reject freeze patterns that match no parameter of the policy, or all of them.
 
     Args:
         config: the settings.
         policy: the model.
 
     Raises:
-        InputError: the patterns match none or all of the parameters, or an adapter is trained.
+        InputError: the patterns match none or all of the parameters, or the run trains an adapter.
     """
     patterns = config.optimization.freeze
     if not patterns:
@@ -83,32 +83,31 @@ def _with_frozen(
     supervised_of: Callable[[Params, Packed, float], Scores] | None,
     patterns: tuple[str, ...],
 ) -> tuple[Callable, Callable | None, Callable | None]:
-    """Wrap the score, features and supervised score; not the full policy, because its `init` may refer to parameters, which would
-    then stay in memory."""
+    """Wrap three functions of a policy. Caching the policy itself would keep any parameters that its `init` refers to in memory."""
 
-    def stopped(params: Params) -> Params:
+    def stop_gradients(params: Params) -> Params:
         return tree_map_with_path(
             lambda path, leaf: jax.lax.stop_gradient(leaf) if is_frozen(path, patterns) else leaf, params
         )
 
     def score(params: Params, packed: Packed, temperature: float) -> Scores:
-        return score_of(stopped(params), packed, temperature)
+        return score_of(stop_gradients(params), packed, temperature)
 
     def features(params: Params, packed: Packed) -> Features:
-        return required(features_of, "policy.features")(stopped(params), packed)
+        return required(features_of, "policy.features")(stop_gradients(params), packed)
 
     def supervised(params: Params, packed: Packed, temperature: float) -> Scores:
-        return required(supervised_of, "policy.supervised_score")(stopped(params), packed, temperature)
+        return required(supervised_of, "policy.supervised_score")(stop_gradients(params), packed, temperature)
 
     return score, None if features_of is None else features, None if supervised_of is None else supervised
 
 
 @cache_results
 def without_frozen(optimizer: optax.GradientTransformation, patterns: tuple[str, ...]) -> optax.GradientTransformation:
-    """Return an optimizer that does not change the parameters that the patterns match, and has no state for them.
+    """Return an optimizer that leaves the parameters that match the patterns unchanged and has no state for them.
 
     Args:
-        optimizer: optimizer of the other parameters.
+        optimizer: the optimizer for the other parameters.
         patterns: patterns of the frozen parameters; if empty, the optimizer is returned unchanged.
     """
     if not patterns:
@@ -122,20 +121,20 @@ def without_frozen(optimizer: optax.GradientTransformation, patterns: tuple[str,
 
 @cache_results
 def constant_schedule(peak: float, warmup: int) -> optax.Schedule:
-    """Rise linearly to `peak` over `warmup` updates (the first is not 0), then stay constant."""
+    """Rise linearly to `peak` over `warmup` updates, from a first rate above 0; then stay constant."""
     return optax.schedules.linear_schedule(peak / (warmup + 1), peak, warmup)
 
 
 @cache_results
 def cosine_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
-    """Rise linearly to `peak` over `warmup` updates, at most half of `total`, then fall to a tenth of it, along a cosine."""
+    """Rise linearly to `peak` over `warmup` updates (at most total / 2), then fall along a cosine to a tenth of `peak`."""
     fall = optax.schedules.cosine_decay_schedule(peak, max(total - (warmup := min(warmup, total // 2)), 1), alpha=0.1)
     return optax.schedules.join_schedules([constant_schedule(peak, warmup), fall], [warmup])
 
 
 @cache_results
 def decay_to_zero(peak: float, warmup: int, total: int, *, shape: str) -> optax.Schedule:
-    """Rise linearly to `peak` over `warmup` updates, then fall to 0 after `total`, linearly or along half a cosine wave.
+    """Rise linearly to `peak` over `warmup` updates, then fall to 0 after `total` updates, linearly or along half a cosine wave.
 
     The warm-up takes at most half of the updates, so that a short run reaches the peak.
     """
@@ -150,9 +149,9 @@ def decay_to_zero(peak: float, warmup: int, total: int, *, shape: str) -> optax.
 
 @cache_results
 def falling_schedule(peak: float, warmup: int, total: int) -> optax.Schedule:
-    """Multiply a linear rise over `warmup` updates (the first is not 0) by a quarter cosine that is 0 after `total` updates."""
-    whole = max(total, warmup + 1) + 1
-    return lambda count: warmup_cosine(jnp.asarray(count) + 1, peak=peak, warmup_steps=warmup + 1, total_steps=whole)
+    """Multiply a linear rise over `warmup` updates (from a rate above 0) by a quarter cosine that is 0 after `total` updates."""
+    total_steps = max(total, warmup + 1) + 1
+    return lambda count: warmup_cosine(jnp.asarray(count) + 1, peak=peak, warmup_steps=warmup + 1, total_steps=total_steps)
 
 
 SCHEDULES = MappingProxyType(
@@ -163,13 +162,13 @@ SCHEDULES = MappingProxyType(
         "quarter_cosine": falling_schedule,
     }
 )
-"""Name -> (peak, warm-up, number of updates in the run) -> learning rate of each update."""
+"""Name of a schedule -> function of (peak, warm-up, number of updates in the run) -> learning rate of each update."""
 
 
 def in_standard_promotion(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """Make an optimizer run under JAX's standard dtype promotion, whichever promotion is set.
 
-    Optax needs it, because it raises decays to the power of an integer count.
+    Optax needs standard promotion, because it raises decay rates to the power of an integer count.
     """
 
     def init(params: Params) -> optax.OptState:
@@ -199,11 +198,11 @@ def adamw(
 
     Args:
         schedule: learning rate of each update.
-        b1: decay of the first moment.
-        b2: decay of the second moment.
+        b1: decay rate of the first moment.
+        b2: decay rate of the second moment.
         weight_decay: decoupled weight decay.
         max_grad_norm: largest global norm; a larger gradient is scaled down to it.
-        moments_dtype: type of the first moment.
+        moments_dtype: dtype of the first moment.
     """
     constant = ("b1", "b2", "eps", "eps_root", "weight_decay", "mu_dtype")
     inner = optax.inject_hyperparams(optax.adamw, static_args=constant)
@@ -214,7 +213,7 @@ def adamw(
 def _factored(
     learning_rate: float | Float[Array, ""], b1: float, weight_decay: float, moments_dtype: str
 ) -> optax.GradientTransformation:
-    """Adafactor's update with a first moment and decoupled weight decay, and an absolute learning rate."""
+    """Adafactor with a first moment, decoupled weight decay, and a learning rate that is not scaled by the parameters' size."""
     return optax.chain(
         optax.scale_by_factored_rms(),
         optax.clip_by_block_rms(1.0),
@@ -279,8 +278,8 @@ def muon(
 ) -> optax.GradientTransformation:
     """Clip the gradient by its global norm, then orthogonalize the momentum of each layer's matrices.
 
-    The momentum's decay is 0.95. The root mean square of a matrix update is about the learning rate, which is the most that Adam's
-    can be. The other parameters (embedding, norms, biases, factors of an adapter, or all parameters of a policy with other names)
+    The momentum's decay is 0.95. The root mean square of a matrix update is about the learning rate, which is also the largest
+    possible with Adam. The other parameters (embedding, norms, biases, adapter factors, or all of a policy with other names)
     use AdamW with Nesterov momentum. See `adamw` for the arguments and for the learning rate in the state.
 
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", https://kellerjordan.github.io/posts/muon;
@@ -307,11 +306,11 @@ def learning_rate_of(opt_state: optax.OptState) -> float | None:
 
 
 def check_optimizer(optimizer: optax.GradientTransformation, params: Params | PyTree[jax.ShapeDtypeStruct]) -> None:
-    """Reject anything but an optimizer of these parameters.
+    """Reject anything but an optimizer for these parameters.
 
     Raises:
-        InputError: it is not an Optax transformation; `init` does not accept the parameters, or makes a state that cannot be
-            saved because some of it is not an array; or `update` does not accept exactly gradient, state and parameters.
+        InputError: the argument is not an Optax transformation; `init` does not accept the parameters, or returns a state that
+            contains more than arrays and cannot be saved; or `update` does not accept exactly gradient, state and parameters.
     """
     if not isinstance(optimizer, optax.GradientTransformation):
         raise InputError(
@@ -327,7 +326,7 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Params | Py
 
     try:
         jax.eval_shape(_trial(optimizer), params, state)
-    except Exception as error:  # as above
+    except Exception as error:  # user code, as above
         raise InputError(
             "optimizer.update: a function of gradient, state and parameters is needed, which returns updates of the parameters and "
             f"the new state; got {one_line(error):.200}"
@@ -347,10 +346,10 @@ def _trial(optimizer: optax.GradientTransformation) -> Callable[[Params, optax.O
 def policy_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """Return the built-in optimizer of the policy in RL."""
     optimization = config.optimization
-    updates = _updates(optimization)
+    updates = _rl_updates(optimization)
     make = SCHEDULES[optimization.schedule]
     schedule = make(optimization.learning_rate, optimization.learning_rate_warmup, updates)
-    return without_frozen(_shared(optimization, schedule), optimization.freeze)
+    return without_frozen(_optimizer(optimization, schedule), optimization.freeze)
 
 
 def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:
@@ -358,9 +357,9 @@ def warm_start_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     warm = config.warm_start
     schedule = cosine_schedule(warm.learning_rate, _short_warmup(config, warm.steps), warm.steps)
     if warm.optimizer == "muon":
-        built_in = muon(schedule, b2=config.optimization.adam_b2, **_of_all_phases(config.optimization))
+        built_in = muon(schedule, b2=config.optimization.adam_b2, **_shared_settings(config.optimization))
     else:
-        built_in = _shared(config.optimization, schedule)
+        built_in = _optimizer(config.optimization, schedule)
     return without_frozen(built_in, config.optimization.freeze)
 
 
@@ -374,27 +373,27 @@ def critic_learning_rate(config: TrainConfig, algorithm: Algorithm) -> float:
 def critic_optimizer(config: TrainConfig, algorithm: Algorithm) -> optax.GradientTransformation:
     """Return the optimizer of the critic in RL."""
     peak = critic_learning_rate(config, algorithm)
-    return _shared(config.optimization, constant_schedule(peak, _short_warmup(config, _updates(config.optimization))))
+    return _optimizer(config.optimization, constant_schedule(peak, _short_warmup(config, _rl_updates(config.optimization))))
 
 
 def pretraining_optimizer(config: TrainConfig, algorithm: Algorithm, updates: int) -> optax.GradientTransformation:
-    """Return the optimizer of the critic in value pretraining, which makes `updates` updates; RL continues with its state."""
+    """Return the critic's optimizer for a value pretraining of `updates` updates; RL continues from its optimizer state."""
     own = config.critic.pretraining_learning_rate
     peak = critic_learning_rate(config, algorithm) if own is None else own
-    return _shared(config.optimization, cosine_schedule(peak, _short_warmup(config, updates), updates))
+    return _optimizer(config.optimization, cosine_schedule(peak, _short_warmup(config, updates), updates))
 
 
-def _updates(optimization: OptimizationConfig) -> int:
+def _rl_updates(optimization: OptimizationConfig) -> int:
     """Return the planned number of policy updates in RL."""
     return optimization.steps * optimization.minibatches * optimization.passes
 
 
 def _short_warmup(config: TrainConfig, updates: int) -> int:
-    """Return the warm-up of a critic, or of a phase before RL: the policy's, but at most max(10, a tenth of the updates)."""
+    """Return the warm-up length of a critic or a phase before RL: the policy's, but at most max(10, updates / 10)."""
     return min(config.optimization.learning_rate_warmup, max(10, updates // 10))
 
 
-def _of_all_phases(config: OptimizationConfig) -> dict[str, Any]:
+def _shared_settings(config: OptimizationConfig) -> dict[str, Any]:
     """Return the settings that the optimizers of all phases share."""
     return {
         "b1": config.adam_b1,
@@ -404,9 +403,9 @@ def _of_all_phases(config: OptimizationConfig) -> dict[str, Any]:
     }
 
 
-def _shared(config: OptimizationConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+def _optimizer(config: OptimizationConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
     """Return the optimizer with the settings that all phases share."""
-    settings = _of_all_phases(config)
+    settings = _shared_settings(config)
     return (
         factored(schedule, **settings)
         if config.second_moment == "factored"

@@ -27,16 +27,16 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 
 BASE = "base_fingerprint"
-"""Entry of a run's config.json that identifies the base."""
+"""Key of the base's fingerprint in a run's config.json."""
 
 
 @partial(jax.jit, static_argnames="dtype")
-def _whole(base: Base, params: Params | None, *, dtype: str | None) -> Params:
+def _effective_in_dtype(base: Base, params: Params | None, *, dtype: str | None) -> Params:
     """Return all parameters, with the matrices of the layers converted to a dtype if one is chosen."""
-    found = effective_params(base, params)
+    full = effective_params(base, params)
     if dtype is None:
-        return found
-    return tree_map_with_path(lambda path, x: x.astype(dtype) if path_names(path)[-1] in INPUT_AXES else x, found)
+        return full
+    return tree_map_with_path(lambda path, x: x.astype(dtype) if path_names(path)[-1] in INPUT_AXES else x, full)
 
 
 _mean_magnitudes = jax.jit(partial(jax.tree.map, lambda leaf: jnp.abs(leaf).mean()))
@@ -52,10 +52,10 @@ def merge_adapter(base: Base | None, params: Params | None, config: TrainConfig,
         mesh: the devices.
         policy: the policy that the parameters belong to.
     """
-    found = merge_params(base, params, config)
+    full = merge_params(base, params, config)
     if base is None or (params is None and config.adapter.quantize is None):
-        return found
-    return put(found, policy_shardings(mesh, found, found, policy.partition))
+        return full
+    return put(full, policy_shardings(mesh, full, full, policy.partition))
 
 
 def merge_params(base: Base | None, params: Params | None, config: TrainConfig) -> Params:
@@ -63,7 +63,7 @@ def merge_params(base: Base | None, params: Params | None, config: TrainConfig) 
     is_quantized = config.adapter.quantize is not None
     if base is None or (params is None and not is_quantized):
         return effective_params(base, params)
-    return _whole(base, params, dtype=config.model.dtype if is_quantized else None)
+    return _effective_in_dtype(base, params, dtype=config.model.dtype if is_quantized else None)
 
 
 def base_shapes(config: TrainConfig, policy: Policy, mesh: Mesh) -> PyTree[jax.ShapeDtypeStruct]:
@@ -75,9 +75,9 @@ def base_shapes(config: TrainConfig, policy: Policy, mesh: Mesh) -> PyTree[jax.S
     shapes, kind = required(policy.shapes, "policy.shapes")(), config.adapter.quantize
     if kind is None:
         return shapes
-    held = jax.eval_shape(partial(quantize_params, kind=kind, dtype=config.model.dtype), shapes)
-    check_blocks(held, mesh)
-    return held
+    quantized_shapes = jax.eval_shape(partial(quantize_params, kind=kind, dtype=config.model.dtype), shapes)
+    check_blocks(quantized_shapes, mesh)
+    return quantized_shapes
 
 
 def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) -> Base | None:
@@ -90,7 +90,7 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
         is_own: whether the caller passed a policy of their own.
 
     Raises:
-        InputError: the policy is not the built-in transformer, or a matrix cannot be adapted as the settings ask.
+        InputError: the policy is not the built-in transformer, or a matrix cannot be adapted as the settings require.
     """
     adapter = config.adapter
     if adapter.rank is None:
@@ -106,15 +106,15 @@ def make_base(config: TrainConfig, policy: Policy, mesh: Mesh, *, is_own: bool) 
     if adapter.quantize is not None:
         init = partial(required(policy.quantized, "policy.quantized"), kind=adapter.quantize)
     params = init(jax.random.key(config.run.seed))
-    places = policy_shardings(mesh, params, params, policy.partition)
-    return Base(put(params, places), put(np.asarray(adapter.alpha / adapter.rank, np.float32), replicated(mesh)))
+    shardings = policy_shardings(mesh, params, params, policy.partition)
+    return Base(put(params, shardings), put(np.asarray(adapter.alpha / adapter.rank, np.float32), replicated(mesh)))
 
 
 def with_stored_adapter(config: TrainConfig) -> TrainConfig:
-    """Return settings for continuing to train the adapter in the model's folder, if the folder has an adapter and no model.
+    """Return settings that continue to train the adapter in the model's folder; unchanged unless the folder has only an adapter.
 
     Raises:
-        InputError: the adapter cannot be read, or the settings ask for another rank.
+        InputError: the adapter cannot be read, or the settings have another rank.
     """
     path = None if config.model.path is None else Path(config.model.path).expanduser()
     if path is None or not (path / ADAPTER_CONFIG).is_file() or (path / "config.json").is_file():
@@ -122,11 +122,11 @@ def with_stored_adapter(config: TrainConfig) -> TrainConfig:
     stored = read_adapter_config(path)
     if config.adapter.rank not in (None, stored.rank):
         raise InputError(
-            f"lora_rank is {config.adapter.rank}, but the adapter in {str(path)!r} has rank {stored.rank}; leave it out."
+            f"lora_rank is {config.adapter.rank}, but the adapter in {str(path)!r} has rank {stored.rank}; leave lora_rank out."
         )
     factors = load_adapter(path, read_config(locate(stored.base)))
     targets = tuple(
-        "/".join(path_names(place[:-1])) for place, _ in tree_leaves_with_path(factors) if place[-1].name == "a"
+        "/".join(path_names(key_path[:-1])) for key_path, _ in tree_leaves_with_path(factors) if key_path[-1].name == "a"
     )
     tokenizer = str(path) if config.model.tokenizer is None and holds_tokenizer(path) else config.model.tokenizer
     adapter = replace(config.adapter, rank=stored.rank, alpha=float(stored.alpha), targets=targets, start=str(path))
@@ -134,7 +134,7 @@ def with_stored_adapter(config: TrainConfig) -> TrainConfig:
 
 
 def first_adapter(config: TrainConfig, base: Base) -> Adapter:
-    """Return the adapter that training begins with: a stored one, or one that does not change anything yet."""
+    """Return the adapter that training begins with: the stored one, or a fresh one."""
     if config.adapter.start is None:
         return fresh_adapter(config, base)
     shape = read_config(locate(required(config.model.path, "model")))
@@ -142,16 +142,16 @@ def first_adapter(config: TrainConfig, base: Base) -> Adapter:
 
 
 def fresh_adapter(config: TrainConfig, base: Base) -> Adapter:
-    """Make an adapter that does not change anything yet."""
+    """Make an adapter that does not change the model's outputs until it is trained."""
     rank, key = required(config.adapter.rank, "lora_rank"), jax.random.key(config.run.seed)
     return init_adapter(jax.random.fold_in(key, 2), matrix_shapes(base.params), rank=rank, targets=config.adapter.targets)
 
 
 def base_entry(config: TrainConfig, base: Base | None) -> dict[str, str]:
-    """Return the entry of config.json that identifies the base; empty without an adapter. All processes must call it together.
+    """Return the entry of config.json with the base's fingerprint; empty without an adapter. Every process must call this.
 
     Random weights are identified by their shapes, by the mean of their absolute values to three digits, and by random integers
-    from their seed, because another kind of device may round the weights themselves differently.
+    from their seed, because the weights themselves may be rounded differently on another kind of device.
     """
     if base is None:
         return {}
@@ -169,7 +169,7 @@ def check_base(run: RunFolder, now: Mapping[str, str]) -> None:
 
     Args:
         run: folder of the run.
-        now: the current entry of the base.
+        now: the result of `base_entry` for the current settings.
 
     Raises:
         InputError: the fingerprints differ.
@@ -178,6 +178,6 @@ def check_base(run: RunFolder, now: Mapping[str, str]) -> None:
     if saved != now:
         raise InputError(
             f"The adapter in {str(run.path)!r} was trained on another base: its fingerprint is {saved.get(BASE)}, but the model in "
-            f"the settings has {now.get(BASE)}. The factors are meaningless for other weights; restore the model that the run was "
+            f"the settings has {now.get(BASE)}. An adapter does not fit other weights; restore the model that the run was "
             "started from."
         )

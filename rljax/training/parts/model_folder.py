@@ -47,19 +47,19 @@ def save_model(
     quantize: str | None = None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
 ) -> None:
-    """Write weights tensor by tensor, with tokenizer and generation_config.json; all processes call it, the first one writes.
+    """Write weights tensor by tensor, the tokenizer and generation_config.json. Every process must call this; the first writes.
 
     Args:
         folder: folder of the model.
-        model: the policy or the critic. A model without `contents` writes its own complete folder, and nothing is added to it.
+        model: the policy or the critic. A model without `contents` writes its own folder, to which nothing is added.
         params: parameters of the model, on the mesh.
         extras: files and settings that accompany the weights.
-        dtype: type of the weights; None for the type in the checkpoint.
+        dtype: dtype of the stored weights; None keeps the dtype in the checkpoint.
         quantize: "int8" or "int4" stores the matrices of the layers as integers, see `rljax.models.packed_integers`.
-        max_shard_bytes: largest size of a weight file.
+        max_shard_bytes: maximum size of a weight file, in bytes.
 
     Raises:
-        InputError: the type is unknown, the matrices cannot be rounded, or the model writes its own folder and a type is chosen.
+        InputError: `dtype` is unknown, the matrices cannot be quantized, or a model that writes its own folder is passed either.
     """
     if model.contents is None:
         for name, value in {"dtype": dtype, "quantize": quantize}.items():
@@ -80,23 +80,23 @@ def save_model(
 
 
 def weights_writer(config: TrainConfig, policy: Policy, tokenizer: Tokenizer) -> Callable[[Path, Params], None]:
-    """Return the function that writes a run's policy as a model folder, in the precision in which the learner multiplies."""
+    """Return the function that writes a run's policy as a model folder, in the dtype of the learner's matrix products."""
     files, dtype = companions(config, tokenizer), None if policy.contents is None else config.model.dtype
     return lambda folder, params: atomically(folder, lambda part: save_model(part, policy, params, files, dtype=dtype))
 
 
 def write_companions(folder: Path, extras: Companions, *, is_policy: bool = True) -> None:
-    """Write tokenizer and, for a model that generates, generation_config.json into a model's folder."""
+    """Write the tokenizer and, for a policy, generation_config.json into a model's folder."""
     save_tokenizer_files(extras.tokenizer, folder)
     if is_policy:
         write_json(folder / GENERATION, generation_config(extras))
 
 
 def generation_config(extras: Companions) -> dict[str, Any]:
-    """Return the contents of generation_config.json: the source's, else the token ids and sampling settings of training.
+    """Return the contents of generation_config.json: the source model's settings, or else those of training, with token ids.
 
     Args:
-        extras: tokenizer, source and sampling.
+        extras: the tokenizer, source folder and sampling settings.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -126,9 +126,9 @@ def _with_token_ids(raw: Mapping[str, Any], extras: Companions) -> dict[str, Any
 
 
 def atomically(folder: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder under a temporary name and then rename it, so that it is complete or absent; all processes call it.
+    """Write a folder under a temporary name and then rename it, so that it is complete or absent. Every process must call this.
 
-    An existing folder is renamed first, and deleted once the new one is in its place.
+    An existing folder is renamed first, and deleted after the new folder has its name.
     """
     part, old = (folder.with_name(f".unfinished-{folder.name}-{secrets.token_hex(4)}") for _ in range(2))
 

@@ -1,4 +1,4 @@
-"""The policy of a run: the user's, or the built-in one with the shape and parts that the settings choose."""
+"""The policy of a run: the user's, or the built-in policy that the settings describe."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from rljax.training.parts.seams import Seams
 
 
 def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
-    """Return the shape of the built-in transformer: the model folder's, or the small transformer's.
+    """Return the built-in transformer's configuration: the model folder's, or that of the small transformer in the settings.
 
     Raises:
         InputError: the model folder cannot be found or read.
@@ -39,7 +39,7 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
     """Make the built-in policy; its parameters are loaded or initialized when `init` is called.
 
     Raises:
-        InputError: a part of the model cannot read the tokens, or the mesh does not divide the transformer's axes.
+        InputError: an optional part does not fit the tokenizer, or the mesh does not divide the transformer's axes.
     """
     shape = make_shape(config, tokenizer.vocab_size)
     if config.images is not None:
@@ -73,7 +73,7 @@ def choose_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh:
     own = next((name for name in ("engine", "policy") if getattr(seams, name) is not None), None)
     if setting and own:
         raise InputError(
-            f"{setting} changes the built-in model, in the built-in engine and in the score; leave your own {own} or the setting "
+            f"{setting} changes the built-in model, in sampling and in scoring; leave your own {own} or the setting "
             "out. For your own policy, use rljax.models.symbolic.mixed_policy or rljax.models.sub_policies.sub_policies."
         )
     return make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy

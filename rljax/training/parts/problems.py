@@ -36,7 +36,7 @@ class Problems(NamedTuple):
 
 
 def generate_problems(task: TaskConfig, heldout: int, *, seed: int) -> Problems:
-    """Generate problems of a task to train on, and `heldout` others to evaluate on."""
+    """Generate problems of a task to train on, and `heldout` other problems to evaluate on."""
     return Problems(*task.problems(heldout, seed=seed))
 
 
@@ -48,7 +48,7 @@ def make_problems(
     Args:
         config: the settings.
         rows: the rows of the dataset, if they were passed to `train`.
-        needs_answers: whether the reward of the settings is used, which may compare with reference answers.
+        needs_answers: whether the reward comes from the settings, so that it may compare with reference answers.
 
     Raises:
         InputError: the dataset cannot be used.
@@ -66,8 +66,8 @@ def make_problems(
         "tokenized": not config.optimization.steps,
     }
     loaded = read_problems(required(data.dataset, "config.data.dataset") if rows is None else rows, **options)
-    judges = config.reward.names if needs_answers and config.reward.environment is None else ()
-    comparing = [name for name in judges if name.removeprefix("brier:") in COMPARING]
+    rewards = config.reward.names if needs_answers and config.reward.environment is None else ()
+    comparing = [name for name in rewards if name.removeprefix("brier:") in COMPARING]
     if comparing and not any(problem.answer for problem in loaded.problems):
         raise InputError(
             f"The reward {comparing[0]!r} compares with reference answers, but no problem of {data.dataset!r} has one; "
@@ -78,8 +78,8 @@ def make_problems(
         omissions = note_omission(len(loaded.problems) - len(train) - len(heldout), "they repeat held-out prompts")
         if len(heldout) < data.heldout_problems:
             omissions.append(
-                f"{len(heldout)} problems, a tenth of the prompts, are held out, and not heldout_problems={data.heldout_problems}; "
-                "more can be held out with --heldout-dataset"
+                f"{len(heldout)} problems, a tenth of the prompts, are held out, not heldout_problems={data.heldout_problems}; "
+                "use --heldout-dataset to hold out more"
             )
         return Problems(train, heldout, loaded.faults, omissions)
     separate = read_problems(data.heldout_dataset, split="test", **options)
@@ -93,13 +93,13 @@ def make_problems(
     omissions = note_omission(
         len(loaded.problems) - len(problems), f"their prompts are among the held-out ones of {separate.source}"
     )
-    beyond = len(separate.problems) - len(heldout)
-    omissions += note_omission(beyond, f"heldout_problems={data.heldout_problems} takes the first of {separate.source}")
+    unused = len(separate.problems) - len(heldout)
+    omissions += note_omission(unused, f"heldout_problems={data.heldout_problems} takes the first of {separate.source}")
     return Problems(problems, heldout, [*loaded.faults, *separate.faults], omissions)
 
 
 def note_omission(count: int, reason: str) -> list[str]:
-    """Say how many rows are left out, and why; empty if there are none.
+    """Return a list with one message: how many rows are left out, and why; empty for 0 rows.
 
     Example:
         >>> note_omission(7, "they repeat held-out prompts"), note_omission(0, "")
@@ -109,10 +109,10 @@ def note_omission(count: int, reason: str) -> list[str]:
 
 
 def split_heldout(problems: list[Problem], count: int, *, seed: int) -> tuple[list[Problem], list[Problem]]:
-    """Hold out `count` random prompts, but at most a tenth of them; copies of a prompt stay in the same part."""
+    """Hold out `count` random prompts, but at most a tenth of all; problems with equal prompts stay on one side of the split."""
     prompts = sorted({problem.prompt for problem in problems})
     if len(prompts) < 2:
-        raise InputError("The dataset has a single prompt, so none can be held out; give --heldout-dataset.")
+        raise InputError("The dataset has a single prompt, so none can be held out; pass --heldout-dataset.")
     count = max(1, min(count, len(prompts) // 10))
     chosen = np.random.default_rng(seed).choice(len(prompts), count, replace=False)
     separate = {prompts[index] for index in chosen}
@@ -147,7 +147,7 @@ def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStrea
 
 
 def is_run(folder: Path) -> bool:
-    """Return True for the folder of a run; a model's folder also has a config.json."""
+    """Return True if a folder is a run folder. A check for config.json alone would also accept a model's folder."""
     return (folder / CONFIG).is_file() and RunFolder(folder, {}).checkpoints.is_dir()
 
 
@@ -157,7 +157,7 @@ def training_problems(run: Path | None, source: str | Path, *, flag: str = "--da
     Args:
         run: folder of the run; None if there is no run.
         source: name of the run in error messages.
-        flag: another flag that can name problems.
+        flag: the flag with which a user can pass problems instead, for error messages.
 
     Raises:
         InputError: there is no run, its problems were passed from Python, or they cannot be read again.
@@ -171,7 +171,7 @@ def training_problems(run: Path | None, source: str | Path, *, flag: str = "--da
 
 
 def problems_of_run(config: TrainConfig, seams: Seams) -> Problems:
-    """Return the problems of a run: problems that were passed, problems from rows that were passed, or those of the settings."""
+    """Return the problems of a run: those passed to `train`, or from rows passed to `train`, or from the settings."""
     if seams.problems is not None:
         return Problems(*seams.problems)
     needs_answers = seams.reward is None and seams.environment is None
@@ -179,7 +179,7 @@ def problems_of_run(config: TrainConfig, seams: Seams) -> Problems:
 
 
 def check_images(config: ModelConfig, problems: Sequence[Problem]) -> None:
-    """Reject problems with an incomplete image in the prompt, or a patch in the demonstration; without `images`, check nothing.
+    """Reject problems with an incomplete image in the prompt, or a patch in the demonstration; do nothing if `images` is None.
 
     Raises:
         InputError: a problem has such an image or patch; the message shows the text.

@@ -1,4 +1,4 @@
-"""The reward and the step reward that the settings choose, and how many groups are judged at a time."""
+"""The reward and the step reward that the settings choose, and the number of groups per reward call."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import Problems
 
 NO_CODE = (*MADE_OF, PREFIX.removesuffix(":"))
-"""Families of rewards that are built from a file without executing it."""
+"""Prefixes of rewards that are built from a file without executing code in it."""
 
 
 def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable:
@@ -30,21 +30,21 @@ def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable
         InputError: there is no such reward or model, the weights do not match the rewards, or a reward that runs programs finds no
             tests.
     """
-    everything = [*problems.train, *problems.heldout]
+    all_problems = [*problems.train, *problems.heldout]
 
     def part(name: str) -> Callable:
         if name.startswith(PREFIX):
             from rljax.preference.reward_model import make_reward_function  # noqa: PLC0415  most runs have no reward model
 
             folder = name.removeprefix(PREFIX)
-            options = {"chat": config.model.chat, "chats": chats_of(everything), "dtype": config.model.dtype}
+            options = {"chat": config.model.chat, "chats": chats_of(all_problems), "dtype": config.model.dtype}
             return make_reward_function(folder, mesh, **options)
         return resolve(name)
 
     for name in {*config.reward.names} & {*RUN_PROGRAMS}:
-        if everything and not any(map(has_tests, everything)):
+        if all_problems and not any(map(has_tests, all_problems)):
             raise InputError(
-                f"the reward {name} found no tests in any of {len(everything)} rows, so no program would get a verdict; it reads "
+                f"the reward {name} found no tests in any of {len(all_problems)} rows, so no program can be judged; it needs "
                 "the columns `tests` (assertions), `test` with `entry_point`, or `stdin` with `stdout`. Rename your columns, or "
                 "choose another --reward."
             )
@@ -52,12 +52,12 @@ def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable
 
 
 def has_tests(problem: Problem) -> bool:
-    """Decide whether a problem has tests for programs."""
+    """Return True if a problem has tests for programs."""
     return any(problem.columns.get(name) for name in ("tests", "test", "stdin"))
 
 
 def notes_on_reward(config: TrainConfig, problems: Sequence[Problem]) -> list[str]:
-    """Say how many of the problems have nothing that a response could be compared with: no tests, or prose as the reference."""
+    """List how many problems have nothing to check a response against: no tests, or a reference answer in prose."""
     without, names = sum(not has_tests(problem) for problem in problems), {*config.reward.names}
     programs = sorted(names & {*RUN_PROGRAMS}) if without else []
     notes = [f"{without} of {len(problems)} problems have no tests, so {name} will not judge them" for name in programs]
@@ -75,7 +75,7 @@ def digest_of_reward(config: TrainConfig, passed: Callable | Sequence[Callable |
 
 
 def code_of(config: TrainConfig) -> tuple[str, ...]:
-    """Return the rewards and the environment that are code in a file or a module, which opening the run executes.
+    """Return the names of rewards and environment that are code in a file or a module; opening the run executes this code.
 
     Example:
         >>> code_of(TrainConfig.flat(reward="exact,brier:mine.py:judge")), code_of(TrainConfig())
@@ -87,14 +87,14 @@ def code_of(config: TrainConfig) -> tuple[str, ...]:
 
 
 def code_of_environment(config: TrainConfig) -> tuple[str, ...]:
-    """Return the environment, and the functions that its options name, if they are code in a file or a module."""
+    """Return the names of the environment and of the functions in its options, if they are code in a file or a module."""
     options = config.reward.environment_options
     names = (config.reward.environment or "", *(functions_in(options) if options else ()))
     return tuple(name for name in names if name.partition(":")[0] not in NO_CODE and is_custom(name))
 
 
 def code_of_training(config: TrainConfig) -> tuple[str, ...]:
-    """Return all parts of a run that are functions in a file or a module: its rewards, step reward and algorithm.
+    """Return the names of all parts of a run that are code in a file or a module, including step reward and algorithm.
 
     Example:
         >>> code_of_training(TrainConfig.flat(reward="mine.py:judge", algorithm="mine.py:algorithm"))
@@ -105,7 +105,7 @@ def code_of_training(config: TrainConfig) -> tuple[str, ...]:
 
 
 def own_reward(reward: Callable | Sequence[Callable | str], config: TrainConfig) -> Callable:
-    """Build the reward from the one passed to `train`: a function, or several that are combined as the settings say.
+    """Build the reward from the one passed to `train`: one reward, or several that are combined as the settings specify.
 
     Raises:
         InputError: there is no such reward, or the weights do not match the rewards.
@@ -118,7 +118,7 @@ def reward_groups(config: TrainConfig, worker: RolloutWorker) -> int | None:
     """Return the number of groups per call of the reward in training; None for all groups that are sampled together.
 
     Raises:
-        InputError: the reward cannot be called with a part of the groups.
+        InputError: the reward cannot be called with only some of the groups.
     """
     groups = config.reward.groups
     if groups is None:
@@ -127,12 +127,12 @@ def reward_groups(config: TrainConfig, worker: RolloutWorker) -> int | None:
         raise InputError(f"reward_groups={groups} applies to a reward; this run has an environment instead; leave it out.")
     if needs_all_hosts(worker.judge.reward):
         raise InputError(
-            f"reward_groups={groups} splits what is judged into several calls, but a reward with the attribute `on_all_hosts`, "
-            "such as a reward model, has to see all of it; leave it out."
+            f"reward_groups={groups} splits the groups into several calls, but a reward with the attribute `on_all_hosts`, "
+            "such as a reward model, must receive all groups at once; leave reward_groups out."
         )
     if jax.process_count() > 1:
         raise InputError(
-            f"reward_groups={groups} works on one host only; here each of {jax.process_count()} judges its part; leave it out."
+            f"reward_groups={groups} works on one host only, but this run has {jax.process_count()} hosts; leave it out."
         )
     return groups
 

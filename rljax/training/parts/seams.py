@@ -25,7 +25,7 @@ class Seams(NamedTuple):
     environment: Environment | None = None
     """Answers the policy's turns, in place of a reward."""
     reward: Callable | Sequence[Callable | str] | None = None
-    """Judges completions; several rewards are summed."""
+    """Judges completions; several rewards are combined as the settings specify."""
     optimizer: optax.GradientTransformation | None = None
     """The policy's optimizer in RL."""
     algorithm: Algorithm | None = None
@@ -36,7 +36,7 @@ class Seams(NamedTuple):
     """Rows of a dataset."""
 
     def names(self) -> tuple[str, ...]:
-        """Names of the parts that are not None."""
+        """Return the names of the parts that are not None."""
         return tuple(name for name, part in self._asdict().items() if part is not None)
 
 
@@ -51,7 +51,7 @@ def read_saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str,
     """Read a run's config.json: the settings, and the names of the other arguments that were passed to `train`.
 
     Raises:
-        InputError: this version does not know a setting, or a name is not the name of an argument.
+        InputError: this version has no such setting, or a name is not an argument of `train`.
     """
     settings = dict(raw)
     names = settings.pop("seams", ())
@@ -67,7 +67,7 @@ def check_seams(needed: Sequence[str], seams: Seams) -> None:
     """Refuse to resume a run without exactly the parts that were passed to `train` when it was started.
 
     Raises:
-        InputError: the message names the arguments.
+        InputError: the arguments differ; the message names them.
     """
     refuse_missing(set(needed) - set(seams.names()))
     extra = sorted(set(seams.names()) - set(needed))
@@ -79,7 +79,7 @@ def refuse_missing(missing: Collection[str]) -> None:
     """Refuse to continue without arguments that were passed to `train` when the run was started.
 
     Raises:
-        InputError: the message names them.
+        InputError: some arguments are missing; the message names them.
     """
     if missing:
         raise InputError(f"The run was started with {', '.join(sorted(missing))} passed to train(); pass the same again.")
@@ -89,7 +89,7 @@ def check_parts(seams: Seams) -> None:
     """Reject parts of the wrong type, and parts that exclude each other.
 
     Raises:
-        InputError: the message names the part.
+        InputError: a part is not valid; the message names it.
     """
     for name, kind in (("policy", Policy), ("algorithm", Algorithm)):
         part = seams._asdict()[name]

@@ -20,16 +20,16 @@ from rljax.training.config import ModelConfig, TrainConfig
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:
-    """Load the tokenizer of the settings, else the model's own, else the generated task's, or bytes for a dataset.
+    """Load the tokenizer of the settings, or else the model's, or else the generated task's, or else the byte tokenizer.
 
     Raises:
-        InputError: it cannot be found or read, or 'ids' is chosen for a model whose folder names no end token.
+        InputError: the tokenizer cannot be found or read, or 'ids' is chosen for a model whose folder names no end token.
     """
     return configured(_load(config), config.model)
 
 
 def with_chat(config: TrainConfig, *, is_used: bool) -> TrainConfig:
-    """Return settings with chat on or off; when off, the other chat settings have their defaults."""
+    """Return settings with chat on or off; when off, the other chat settings are reset to their defaults."""
     others = {} if is_used else {"chat_template_kwargs": None, "chat_date": None, "prefill": None}
     return config.replace(chat=is_used, **others)
 
@@ -38,7 +38,7 @@ def configured(tokenizer: Tokenizer, model: ModelConfig) -> Tokenizer:
     """Apply the settings of chats and special tokens to a tokenizer.
 
     Raises:
-        InputError: special tokens should be kept, but the tokenizer has none.
+        InputError: the settings keep special tokens, but the tokenizer has none.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return tokenizer.configured(model.chat_format(), keeps_special=model.keep_special_tokens)
@@ -84,7 +84,7 @@ def has_tokenizer(model: str) -> bool:
 
 
 def check_stop_ids(stop_ids: Sequence[int], tokenizer: Tokenizer) -> None:
-    """Reject ids that no token has.
+    """Reject stop ids outside the vocabulary.
 
     Raises:
         InputError: an id does not exist; the message names it.
@@ -98,7 +98,7 @@ def all_ends(model: ModelConfig, tokenizer: Tokenizer, stop_ids: Sequence[int] =
     """Return the tokens that end a response: the tokenizer's end token; with chat on, the token with which the template ends a
     turn; the end tokens of the model's folder; and `stop_ids`.
 
-    The folder's ids belong to its own tokenizer. With another tokenizer, they count only if its end token is among them.
+    The folder's ids belong to its own tokenizer. Another tokenizer uses them only if its own end token is among them.
 
     Args:
         model: settings of the model.
@@ -106,7 +106,7 @@ def all_ends(model: ModelConfig, tokenizer: Tokenizer, stop_ids: Sequence[int] =
         stop_ids: further ids.
 
     Raises:
-        InputError: no token has one of the `stop_ids`.
+        InputError: one of the `stop_ids` is outside the vocabulary.
     """
     check_stop_ids(stop_ids, tokenizer)
     stored = () if model.path is None else end_tokens(locate(model.path))
