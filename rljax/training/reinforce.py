@@ -49,8 +49,8 @@ def make_learner(setup: Setup, state: TrainState) -> Learn:
     weights = reward_weights(setup.algorithm, setup.train)
     setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, weights))
     critic = None if setup.critic is None else make_critic_learner(setup, state)
-    parts = {} if critic is None else {"value_minibatches": critic.schedule.minibatches}
-    prepare_batch = make_prepare(setup.algorithm, setup.options, minibatches=setup.config.optimization.minibatches, **parts)
+    extra = {} if critic is None else {"value_minibatches": critic.schedule.minibatches}
+    prepare_batch = make_prepare(setup.algorithm, setup.options, minibatches=setup.config.optimization.minibatches, **extra)
     update_policy = make_policy_updates(setup, state)
 
     def learn(state: TrainState, scored: ScoredRollout) -> tuple[TrainState, LearnMetrics, Batch[np.ndarray]]:

@@ -242,9 +242,9 @@ def describe(setup: Setup, state: TrainState, folder: RunFolder) -> list[str]:
     if setup.train.environment is None:
         lines[2:2] = [f"reward {name} reads {form}" for name, form in forms_of(setup.train.judge.reward).items()]
     if setup.base is not None:
-        below = "" if config.adapter.quantize is None else f", on a model in {config.adapter.quantize}"
+        quantized = "" if config.adapter.quantize is None else f", on a model in {config.adapter.quantize}"
         learns = f"{count_parameters(state.params):,} trainable parameters"
-        lines.insert(3, f"adapter of rank {config.adapter.rank}: {learns}{below}")
+        lines.insert(3, f"adapter of rank {config.adapter.rank}: {learns}{quantized}")
     if setup.critic is not None:
         trained = count_parameters(setup.critic.learned(required(state.critic, "state.critic").params))
         start = "the policy" if config.critic.start is None else config.critic.start

@@ -111,8 +111,8 @@ def next_rollout(
     trained, version = sampler_of(setup, state)
     params = trained if setup.base is None else setup.full_params(trained)
 
-    def sample(place: tuple[TrainState, History]) -> tuple[tuple[TrainState, History], Groups]:
-        state, history = place
+    def sample(before: tuple[TrainState, History]) -> tuple[tuple[TrainState, History], Groups]:
+        state, history = before
         choice = choose_prompts(history, int(state.step), int(state.position), count)
         prompt_ids, sizes = choice.problems, sizes_of(config, history, choice.problems)
         key = sampling_key(state)

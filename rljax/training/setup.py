@@ -157,19 +157,19 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
     policy = choose_policy(config, seams, tokenizer, mesh)
     check_features(algorithm, config, policy)
     check_freeze(config, policy)
-    frozen = config.optimization.freeze
-    optimizer = None if seams.optimizer is None else without_frozen(seams.optimizer, frozen)
+    freeze = config.optimization.freeze
+    optimizer = None if seams.optimizer is None else without_frozen(seams.optimizer, freeze)
     problems = problems_of_run(config, seams)
     if seams.environment is not None:
         problems = prompts_for(problems, seams.environment, tokenizer)
     train = encode_answerable(config, problems.train, tokenizer)
     heldout = encode_answerable(config, problems.heldout, tokenizer, name="held-out prompt")
     prompt_length = max(map(len, train.tokens + heldout.tokens))
-    frozen_policy = with_frozen(policy, frozen)
+    frozen_policy = with_frozen(policy, freeze)
     built = policy_optimizer(config) if optimizer is None else optimizer
     shapes = plan_setup(config, algorithm, mesh, frozen_policy, built, installers, own_optimizer=optimizer is not None)
     own_length = None if seams.engine or config.sampling.engine_url else prompt_length
-    left = check_room(
+    free_bytes = check_room(
         config,
         algorithm,
         policy,
@@ -180,7 +180,7 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
         environment=seams.environment,
         options=shapes.options,
     )
-    worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems, free_bytes=left)
+    worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems, free_bytes=free_bytes)
     check_judges(algorithm, config, worker)
     train_worker = make_train_worker(config, algorithm, worker, seams.environment)
     learns_steps = train_worker.judge.step_reward is not None and not any(

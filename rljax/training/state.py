@@ -212,12 +212,12 @@ def _copy_shared(state: TrainState) -> TrainState:
     """Copy arrays that occur more than once in the state, such as one array of zeros for several parameters."""
     seen: set[int] = set()
 
-    def own(array: Array) -> Array:
+    def copy_repeated(array: Array) -> Array:
         copied = jnp.copy(array) if id(array) in seen else array
         seen.add(id(array))
         return copied
 
-    return jax.tree.map(own, state)
+    return jax.tree.map(copy_repeated, state)
 
 
 class Places(NamedTuple):

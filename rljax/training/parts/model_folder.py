@@ -59,7 +59,7 @@ def save_model(
         max_shard_bytes: maximum size of a weight file, in bytes.
 
     Raises:
-        InputError: `dtype` is unknown, the matrices cannot be quantized, or a model that writes its own folder is passed either.
+        InputError: `dtype` is unknown, the matrices cannot be quantized, or either is set for a model that writes its own folder.
     """
     if model.contents is None:
         for name, value in {"dtype": dtype, "quantize": quantize}.items():
@@ -130,18 +130,18 @@ def atomically(folder: Path, write: Callable[[Path], None]) -> None:
 
     An existing folder is renamed first, and deleted after the new folder has its name.
     """
-    part, old = (folder.with_name(f".unfinished-{folder.name}-{secrets.token_hex(4)}") for _ in range(2))
+    temporary, old = (folder.with_name(f".unfinished-{folder.name}-{secrets.token_hex(4)}") for _ in range(2))
 
     def move() -> None:
         if folder.exists():
             os.replace(folder, old)
-        os.replace(part, folder)
+        os.replace(temporary, folder)
         shutil.rmtree(old, ignore_errors=True)
 
     try:
-        write(part)
+        write(temporary)
         on_first(move)
     except BaseException:
         if is_first():
-            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
         raise

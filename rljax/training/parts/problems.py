@@ -127,7 +127,7 @@ def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStrea
     Raises:
         InputError: `length_weights` is set for a task with stages.
     """
-    places, task = range(len(problems)), config.generated_task
+    indices, task = range(len(problems)), config.generated_task
     weights, seed = config.data.length_weights, config.run.seed
     stages = None if task is None else task.stages(problems)
     if task is not None and stages is not None:
@@ -138,12 +138,12 @@ def make_stream(config: TrainConfig, problems: Sequence[Problem]) -> PromptStrea
             )
         from rljax.data.stages import StagedStream  # noqa: PLC0415  one task has stages
 
-        return StagedStream(places, stages.indices, prompts=stages.prompts, seed=seed)
+        return StagedStream(indices, stages.indices, prompts=stages.prompts, seed=seed)
     if weights is None:
-        return PromptStream(places, seed=seed)
+        return PromptStream(indices, seed=seed)
     demonstrations = [problem.demonstration for problem in problems if problem.demonstration]
     texts = demonstrations if len(demonstrations) == len(problems) else [problem.prompt for problem in problems]
-    return LengthStream(places, [len(text) for text in texts], weights=weights, seed=seed)
+    return LengthStream(indices, [len(text) for text in texts], weights=weights, seed=seed)
 
 
 def is_run(folder: Path) -> bool:

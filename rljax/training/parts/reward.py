@@ -32,7 +32,7 @@ def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable
     """
     all_problems = [*problems.train, *problems.heldout]
 
-    def part(name: str) -> Callable:
+    def find_reward(name: str) -> Callable:
         if name.startswith(PREFIX):
             from rljax.preference.reward_model import make_reward_function  # noqa: PLC0415  most runs have no reward model
 
@@ -48,7 +48,7 @@ def make_reward(config: TrainConfig, mesh: Mesh, problems: Problems) -> Callable
                 "the columns `tests` (assertions), `test` with `entry_point`, or `stdin` with `stdout`. Rename your columns, or "
                 "choose another --reward."
             )
-    return combine([part(name) for name in config.reward.names], config.reward.weights, config.reward.combine)
+    return combine([find_reward(name) for name in config.reward.names], config.reward.weights, config.reward.combine)
 
 
 def has_tests(problem: Problem) -> bool:
