@@ -49,7 +49,7 @@ def test_each_device_lists_its_supported_types(device, x64, dtypes):
     ],
 )
 def test_the_error_contains_the_reason(device, dtype, reason):
-    with pytest.raises(InputError, match=f"dtype='{dtype}' cannot be used: .*{reason}.* Leave it out: float32"):
+    with pytest.raises(InputError, match=f"dtype='{dtype}' cannot be used: .*{reason}.* Leave out `dtype`: float32"):
         check_dtype(Facts(*device, dtype, 64), x64=False)
 
 
