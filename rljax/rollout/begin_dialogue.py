@@ -1,4 +1,4 @@
-"""Begin dialogues: with the built-in engine's rows, with an engine of your own, or by reading each context again."""
+"""Begin multi-turn episodes with any engine: `begin_dialogue` chooses the dialogue that suits the engine."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,12 +9,12 @@ from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Res
 
 
 class RereadingDialogue:
-    """A dialogue on any engine, which reads the full context again at each turn. All waiting turns are sampled together.
+    """A dialogue with any engine: all waiting turns are sampled together, and each reads its full context again.
 
     Args:
-        engine: samples the turns.
+        engine: the engine that samples the turns.
         params: parameters of the policy.
-        requests: episode -> its first turn.
+        requests: the first turn of each episode, by episode index.
     """
 
     def __init__(self, engine: Engine, params: Params, requests: Mapping[int, Request]):
@@ -29,7 +29,9 @@ class RereadingDialogue:
         self.budget = max([self.budget, *(request.sampling.max_tokens for request in requests.values())])
 
     def draw(self) -> dict[int, Response]:
-        """Sample all waiting turns with one budget, rounded up to a power of two, so that few programs are compiled.
+        """Sample all waiting turns, with one token budget that is rounded up to a power of two, so that few programs are compiled.
+
+        Tokens beyond the budget of a turn are dropped.
 
         Raises:
             InputError: the engine's responses do not answer the requests.
@@ -50,17 +52,17 @@ class RereadingDialogue:
 def begin_dialogue(
     engine: Engine, params: Params, requests: Mapping[int, Request], later: Sequence[Request] = ()
 ) -> Dialogue:
-    """Begin episodes of several turns.
+    """Begin a dialogue for multi-turn episodes.
 
-    A `DialogueEngine` begins them itself. A `DecodingEngine` keeps what the model has read between the turns of an episode, in rows
-    or in pages, if its decoder has `turns` and there are first turns to size the rows by. Any other engine reads the full context
-    at each turn.
+    A `DialogueEngine` provides its own dialogue. A `DecodingEngine` caches the context of each episode between turns, in rows or
+    in pages, if its decoder has `turns` and there is at least one request, because the requests determine the length of the rows.
+    Any other engine reads the full context again at each turn.
 
     Args:
-        engine: samples the turns.
+        engine: the engine that samples the turns.
         params: parameters of the policy.
-        requests: episode -> its first turn.
-        later: requests of episodes that begin later; only their lengths matter.
+        requests: the first turn of each episode, by episode index.
+        later: first turns of episodes that begin later; only their lengths matter.
     """
     if isinstance(engine, DialogueEngine):
         return engine.dialogue(params, requests)

@@ -1,4 +1,4 @@
-"""Budget forcing: an answer that ends too early is continued, so that the model thinks for a minimum number of tokens."""
+"""Budget forcing: continue an answer that ends too early, so that the model thinks for a minimum number of tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,11 +21,11 @@ class BudgetForcing:
         y, end    with |y| < m    ->    y, w, y'        y' sampled after the prompt, y and w; repeated while the answer is too short
 
     Args:
-        engine: samples the tokens.
+        engine: the engine that samples the tokens.
         least: m, the smallest number of tokens in an answer.
         continuation: w, token ids of the text that replaces the end token.
 
-    An answer is not continued if a stop string ended it, or if the token budget leaves no room.
+    An answer is not continued if a stop string ended it, or if the token budget leaves no room for another token.
 
     Source:
         Budget forcing, s1: Simple test-time scaling, arXiv:2501.19393, Section 3.1, with "Wait" as the text.
@@ -37,23 +37,23 @@ class BudgetForcing:
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Sample a response to each request; see `rljax.rollout.Engine`."""
-        found, rounds = list(self.engine.generate(params, requests)), 0
-        while early := [place for place, response in enumerate(found) if self._ends_early(response, requests[place])]:
+        responses, rounds = list(self.engine.generate(params, requests)), 0
+        while early := [index for index, response in enumerate(responses) if self._ends_early(response, requests[index])]:
             rounds += 1
-            begun = {place: self._begin(found[place]) for place in early}
-            further = [
-                requests[place]._replace(
-                    prompt_tokens=(*requests[place].prompt_tokens, *begun[place].tokens.tolist()),
-                    seed=(requests[place].seed + rounds) % 2**64,
+            begun = {index: self._begin(responses[index]) for index in early}
+            requests_again = [
+                requests[index]._replace(
+                    prompt_tokens=(*requests[index].prompt_tokens, *begun[index].tokens.tolist()),
+                    seed=(requests[index].seed + rounds) % 2**64,
                 )
-                for place in early
+                for index in early
             ]
-            for place, response in zip(early, self.engine.generate(params, further), strict=True):
-                found[place] = _join(begun[place], response, requests[place].sampling.max_tokens)
-        return found
+            for index, response in zip(early, self.engine.generate(params, requests_again), strict=True):
+                responses[index] = _join(begun[index], response, requests[index].sampling.max_tokens)
+        return responses
 
     def _ends_early(self, response: Response, request: Request) -> bool:
-        """Return True if an end token ends a response before `least` tokens, and there is room for another token."""
+        """Return True if an end token comes before `least` other tokens, and the budget has room for another token after w."""
         count = len(response.tokens) - 1
         room = count + len(self.continuation) < request.sampling.max_tokens
         return end_token(response.tokens.tolist(), request.sampling) is not None and count < self.least and room
@@ -80,14 +80,14 @@ def _join(begun: Response, response: Response, budget: int) -> Response:
 
 
 def force_budget(worker: RolloutWorker, least: int, continuation: str) -> RolloutWorker:
-    """Return a worker whose answers have at least this many tokens, unless the token limit or a stop string ends them.
+    """Return a worker whose answers have at least `least` tokens, unless the token limit or a stop string ends them.
 
     Raises:
         InputError: `least` is below 1, the continuation has no token or cannot be encoded, or the worker has an environment.
     """
     if worker.environment is not None:
         raise InputError(
-            "--least-tokens needs answers of a single turn, but with an environment they have several; leave it out."
+            "--least-tokens needs single-turn answers, but this run has an environment; leave out --least-tokens."
         )
     if least < 1:
         raise InputError(f"--least-tokens is {least}; it must be at least 1.")

@@ -1,4 +1,4 @@
-"""Continue responses from the middle, to estimate the Monte Carlo value of the states there."""
+"""Monte Carlo values of states in the middle of responses, estimated from sampled continuations."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -18,18 +18,18 @@ from rljax.rollout.worker import RolloutWorker
 
 
 class StateIndex(NamedTuple):
-    """Indices of a response up to some token, which is the state that a critic evaluates before that token."""
+    """Location of a state in a rollout. The state is a response up to, but without, one of its tokens."""
 
     group: int
     """Index of the group in the rollout."""
     response: int
     """Index of the response in the group."""
     token: int
-    """The first token that is not part of the state."""
+    """Index of the first token that is not part of the state."""
 
 
 class Prefix(NamedTuple):
-    """The first tokens of a response, or all of them, to be evaluated by a critic or a reward model."""
+    """The beginning of a response, or all of it, for a critic or a reward model to evaluate."""
 
     problem: Problem
     """The problem that the response answers."""
@@ -38,21 +38,21 @@ class Prefix(NamedTuple):
     tokens: tuple[int, ...]
     """Token ids after the prompt, without the end token."""
     text: str
-    """The text that a reward judges: these tokens decoded, followed by the end token if that is text (see `--stop-ids`)."""
+    """The text that a reward judges: these tokens decoded, followed by the end token if it decodes to text (see `--stop-ids`)."""
     logp: tuple[float, ...]
-    """Log-probability of each of these tokens under the policy before truncation, in nats; for critics that read it."""
+    """Log-probability of each of these tokens under the policy before truncation, in nats. Some critics read it."""
     ended: bool
-    """Whether the response ends here."""
+    """Whether the response ends after these tokens."""
     end: int | None = None
     """The end token that follows these tokens, if the response ended with one."""
 
 
 Value = Callable[[Sequence[Prefix]], Float[np.ndarray, "N"]]
-"""Maps prefixes to values, higher is better; NaN for a prefix without a value."""
+"""Maps prefixes to values. A higher value is better; NaN means that the prefix has no value."""
 
 
 def prefixes_of(worker: RolloutWorker, groups: Groups) -> list[Prefix]:
-    """Return the responses of a rollout as prefixes, group after group; a missing response gives an empty prefix.
+    """Return the responses of a rollout as prefixes, in the order of the groups; a missing response becomes an empty prefix.
 
     Args:
         worker: the worker that sampled the rollout.
@@ -82,26 +82,26 @@ def prefixes_of(worker: RolloutWorker, groups: Groups) -> list[Prefix]:
 
 
 def end_token(tokens: Sequence[int], sampling: Sampling) -> int | None:
-    """Return the last token if it is one that ends a response, else None."""
+    """Return the last token if it ends a response, else None."""
     return tokens[-1] if tokens and tokens[-1] in sampling.eos_ids else None
 
 
 def sample_states(groups: Groups, count: int, *, seed: int) -> list[StateIndex]:
-    """Sample states of a rollout, uniformly over its response tokens and without replacement.
+    """Sample states of a rollout, uniformly over the tokens in its mask and without replacement.
 
     Args:
         groups: a rollout.
-        count: number of states, at most the number of response tokens.
+        count: number of states, at most the number of tokens in the mask.
         seed: random seed.
 
     Raises:
-        ValueError: there are fewer tokens than states.
+        ValueError: the mask has fewer than `count` tokens.
     """
-    places = np.argwhere(groups.rollout.mask)
-    if count > len(places):
-        raise ValueError(f"count must be at most the rollout's {len(places)} tokens, got {count}")
-    chosen = np.random.default_rng(seed).choice(len(places), count, replace=False)
-    return [StateIndex(*map(int, places[index])) for index in np.sort(chosen)]
+    positions = np.argwhere(groups.rollout.mask)
+    if count > len(positions):
+        raise ValueError(f"count must be at most the rollout's {len(positions)} tokens, got {count}")
+    chosen = np.random.default_rng(seed).choice(len(positions), count, replace=False)
+    return [StateIndex(*map(int, positions[index])) for index in np.sort(chosen)]
 
 
 def continued_rewards(
@@ -116,10 +116,10 @@ def continued_rewards(
 ) -> Float[np.ndarray, "S C"]:
     """Sample continuations of each state and judge the completed responses.
 
-    The mean of a row is the state's Monte Carlo value.
+    The mean of a state's rewards is its Monte Carlo value.
 
     Args:
-        worker: the worker that sampled the rollout; its token budget covers state and continuation together.
+        worker: the worker that sampled the rollout; its token budget limits each state plus its continuation.
         params: parameters of the policy.
         groups: the rollout that the states come from.
         states: the states to continue.
@@ -128,7 +128,7 @@ def continued_rewards(
         rows: number of responses sampled at a time.
 
     Returns:
-        Reward of each continuation, `[S, C]`.
+        Reward of each continuation of each of the S states, `[S, C]`.
 
     Raises:
         InputError: the reward abstained on some continuation, or failed.

@@ -40,10 +40,10 @@ def check_decoder(
     prompt_length: int,
     budget: int,
 ) -> None:
-    """Reject a decoder that cannot be sampled from; its functions are only traced, not run.
+    """Reject a decoder that the engine cannot sample with. The decoder's functions are only traced, not run.
 
     Raises:
-        InputError: one of its functions cannot be traced, returns logits of the wrong shape, or changes the shapes of the state.
+        InputError: one of the functions cannot be traced, returns logits of the wrong shape, or changes the shapes of the state.
     """
 
     def prompts(rows: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
@@ -74,12 +74,12 @@ def check_decoder(
 def _check_turns(
     turns: TurnDecoder, params: PyTree[jax.ShapeDtypeStruct], vocab_size: int, *, rows: int, slots: int
 ) -> None:
-    """Reject a decoder's functions for turns if they do not fit together."""
-    number = jax.ShapeDtypeStruct((rows,), np.int32)
+    """Reject turn functions that cannot be traced or that change the shapes of their state."""
+    count = jax.ShapeDtypeStruct((rows,), np.int32)
     _, state = _trace("turns", lambda: (None, turns.empty(rows, slots)))
     for length in (1, slots):
         tokens = jax.ShapeDtypeStruct((rows, length), np.int32)
-        logits, read = _trace("turns", turns.extend, params, tokens, number, number, state)
+        logits, read = _trace("turns", turns.extend, params, tokens, count, count, state)
         _check_logits("turns", logits, (rows, vocab_size))
         _check_state("turns", state, read)
     if (grow := turns.grow) is not None:
@@ -91,7 +91,10 @@ def _check_turns(
 
 @cache_results
 def _wrap_functions(decoder: Decoder, budget: int) -> tuple[Callable, ...]:
-    """Wrap the decoder's functions so that each takes only arrays and returns a pair: `begin` with full room and with none."""
+    """Wrap the decoder's functions so that each takes only arrays and returns a pair.
+
+    `begin` is wrapped twice: with room for `budget` tokens after the prompt, and with room for none.
+    """
 
     def weights(params: Params) -> tuple:
         return None, decoder.weights(params)
@@ -112,7 +115,7 @@ def _wrap_functions(decoder: Decoder, budget: int) -> tuple[Callable, ...]:
 
 
 def _check_state(name: str, before: PyTree, after: PyTree) -> None:
-    """Reject a state whose arrays have changed shape."""
+    """Reject a state whose arrays have changed their shape or dtype."""
     shown, expected = (
         str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", state)) for state in (after, before)
     )

@@ -1,4 +1,4 @@
-"""Dialogues: turns of many episodes. Each turn begins as soon as a row is free.
+"""Multi-turn sampling with the built-in engine: the turns of many episodes, each of which begins as soon as a row is free.
 
 Axes: B rows decoded together, E rows read together, T tokens to read in each of the E rows.
 """
@@ -30,16 +30,16 @@ FEWEST_TOKENS = 8
 
 
 class RowState(NamedTuple):
-    """State of rows of different lengths."""
+    """Decoder state of rows that may have different lengths."""
 
     lengths: Int[Array, "B"]
-    """Number of tokens read in each row. A row whose turn has ended keeps reading; those tokens are discarded."""
+    """Number of tokens that each row has read. A row whose turn has ended keeps reading; those tokens are discarded."""
     state: PyTree
     """State of the `TurnDecoder`."""
 
 
 def row_decoder(turns: TurnDecoder) -> Decoder:
-    """Build a decoder from the functions that read turns."""
+    """Build a `Decoder` from a `TurnDecoder`."""
     partition = None if turns.partition is None else cached_partial(_partition, turns)
     return Decoder(cached_partial(_begin, turns), cached_partial(_advance, turns), partition=partition)
 
@@ -82,7 +82,7 @@ def read_turns(
     first: Int[Array, "E"],
     count: Int[Array, "E"],
 ) -> Prompts:
-    """Copy rows, and read tokens after the first `first` tokens of each copy.
+    """Copy rows, keep the first tokens of each copy, and read new tokens after them.
 
     Args:
         turns: the functions with which the model reads turns.
@@ -99,36 +99,36 @@ def read_turns(
 
 
 class Reading(NamedTuple):
-    """Tokens to read after the first tokens of a row, which may be empty."""
+    """New tokens to read after the first tokens of a row, from which no token may be kept."""
 
     origin: int
-    """Index of the row."""
+    """Index of the row to copy."""
     first: int
-    """Number of the row's tokens to keep before the new ones."""
+    """Number of the row's tokens to keep before the new ones; may be 0."""
     tokens: tuple[int, ...]
     """The new tokens."""
     rows: list[int]
-    """Indices of the rows that continue after the new tokens."""
+    """Indices of the rows whose turns begin after the new tokens."""
 
 
 class TurnQueue:
-    """Turns that wait for rows, and this host's records of the rows.
+    """A queue of turns that wait for rows, and this host's records of the rows.
 
     Args:
-        engine: decodes the rows. Its decoder has `turns`.
+        engine: the engine that decodes the rows; its decoder must have `turns`.
         params: parameters of the policy.
-        requests: episode -> its first turn. No later context or turn may need more room than the longest prompt and the largest
-            budget of these requests and `later`.
-        later: requests of episodes that begin later.
+        requests: the first turn of each episode, by episode index. The longest prompt and the largest budget of these requests and
+            `later` determine the room in a row; every later turn with its context must fit into it.
+        later: first turns of episodes that begin later.
 
     Attributes:
-        waiting: episode -> its turn that has not begun.
-        episodes: the episode of each row; None for a row without one.
-        read: the tokens of each row that its state contains.
+        waiting: the queued turn of each episode that has one, by episode index.
+        episodes: the episode that each row belongs to; None if the row belongs to no episode.
+        read: for each row, the tokens in its decoder state.
         tokens_read: number of context tokens read so far; a prompt that several rows share counts once.
 
     Raises:
-        InputError: there is no first turn.
+        InputError: `requests` and `later` are both empty.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class TurnQueue:
         self.tokens_read = 0
 
     def start(self, decoding: Decoding) -> None:
-        """Begin with empty rows."""
+        """Set the empty rows to begin with."""
         rows = len(decoding.request_of_row)
         self.decoding, self.requests = decoding, [self.begun[0]] * rows
         self.episodes: list[int | None] = [None] * rows
@@ -156,15 +156,15 @@ class TurnQueue:
 
     @property
     def running(self) -> Bool[np.ndarray, "B"]:
-        """Which rows sample a turn."""
+        """Mask of the rows that are sampling a turn."""
         return self.decoding.request_of_row >= 0
 
     def add(self, requests: Mapping[int, Request]) -> None:
-        """Queue turns until rows are free.
+        """Queue turns; each begins once a row is free.
 
         Raises:
-            InputError: a turn has different sampling settings from the first one's, needs more room, or has stop strings that the
-                engine cannot find; or its episode already has a turn.
+            InputError: a turn has different sampling settings from the first turn, needs more room than a row has, has stop
+                strings that the engine cannot find, or belongs to an episode whose last turn has not ended.
         """
         self.engine.check_stop(requests.values())
         for episode, request in requests.items():
@@ -172,7 +172,7 @@ class TurnQueue:
         self.waiting |= requests
 
     def end(self, episodes: Collection[int]) -> None:
-        """Free the rows of episodes that have no further turn; without this call, they are free once other rows are missing."""
+        """Free the rows of episodes that have no further turn. Without this call, they are reused only if no other row is free."""
         for row, owner in enumerate(self.episodes):
             if owner in episodes and not self.running[row]:
                 self.episodes[row], self.read[row] = None, ()
@@ -183,45 +183,45 @@ class TurnQueue:
             raise InputError(f"dialogue: all turns must have the same sampling settings, {self.sampling}; got {sampling}.")
         if needed > self.room or sampling.max_tokens > self.sampling.max_tokens:
             raise InputError(
-                f"dialogue: a turn may have {self.sampling.max_tokens} tokens, {self.room} with its context; episode {episode} "
-                f"needs {sampling.max_tokens} and {needed}."
+                f"dialogue: a turn may have {self.sampling.max_tokens} tokens, and {self.room} with its context; the turn of "
+                f"episode {episode} may have {sampling.max_tokens}, and {needed} with its context."
             )
         is_running = any(self.episodes[row] == episode for row in np.flatnonzero(self.running))
         if is_running or episode in self.waiting:
             raise InputError(f"dialogue: the turn of episode {episode} has not ended, so another one cannot begin.")
 
-    def _ended(self, ended: Mapping[int, Response]) -> dict[int, Response]:
-        """Record the turns that have ended, and return them by episode."""
-        for row, response in ended.items():  # its last token was sampled, but not read
+    def _record_ended(self, ended: Mapping[int, Response]) -> dict[int, Response]:
+        """Record the tokens that the ended turns have read, and return the responses by episode."""
+        for row, response in ended.items():  # the last token was sampled, but not read
             self.read[row] = (*self.requests[row].prompt_tokens, *response.tokens[:-1].tolist())
         return {required(self.episodes[row], "episode"): response for row, response in ended.items()}
 
-    def _parts(self, readings: Sequence[Reading]) -> Iterator[tuple[int, list[Reading]]]:
-        """Divide readings into parts of similar lengths; yield the number of rows to read together, and the readings in them."""
+    def _split_readings(self, readings: Sequence[Reading]) -> Iterator[tuple[int, list[Reading]]]:
+        """Divide readings into parts of similar lengths; yield each part with the number of rows that it is padded to."""
         left = sorted(readings, key=lambda reading: -len(reading.tokens))
         while left:
-            rows = turn_rows(len(self.requests), self._length(left[0]), self.devices)
+            rows = turn_rows(len(self.requests), self._padded_length(left[0]), self.devices)
             yield rows, left[:rows]
             left = left[rows:]
 
-    def _length(self, reading: Reading) -> int:
-        """Length that the rows of a part are padded to; `reading` is the longest in the part."""
+    def _padded_length(self, reading: Reading) -> int:
+        """Return the length to which the readings of a part are padded; `reading` is the longest of them."""
         return min(self.room, max(FEWEST_TOKENS, 1 << (len(reading.tokens) - 1).bit_length()))
 
-    def _arrays(self, part: tuple[int, list[Reading]]) -> tuple[Array, Array, Array, Array]:
-        """Return the rows to copy in a part, the tokens to read, and how many tokens to keep and to read; see `read_turns`."""
+    def _reading_arrays(self, part: tuple[int, list[Reading]]) -> tuple[Array, Array, Array, Array]:
+        """Return the arguments `origin`, `tokens`, `first` and `count` of `read_turns` for a part."""
         rows, readings = part
-        tokens = np.zeros((rows, self._length(readings[0])), np.int32)
+        tokens = np.zeros((rows, self._padded_length(readings[0])), np.int32)
         origin, first, count = np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.ones(rows, np.int32)
-        for place, reading in enumerate(readings):
-            tokens[place, : len(reading.tokens)] = reading.tokens
-            origin[place], first[place], count[place] = reading.origin, reading.first, len(reading.tokens)
+        for index, reading in enumerate(readings):
+            tokens[index, : len(reading.tokens)] = reading.tokens
+            origin[index], first[index], count[index] = reading.origin, reading.first, len(reading.tokens)
             self.tokens_read += len(reading.tokens)
         return put_rows(self.engine.mesh, (origin, tokens, first, count))
 
     def _begin_rows(self, prompts: Prompts, readings: Sequence[Reading]) -> None:
         """Begin the turns of the rows whose contexts have been read."""
-        begun = [(row, place) for place, reading in enumerate(readings) for row in reading.rows]
+        begun = [(row, index) for index, reading in enumerate(readings) for row in reading.rows]
         taken = np.array([row for row, _ in begun])
         self.decoding = self.engine.begin_rows(self.decoding, [prompts], self.requests, taken, begun, self.sampling)
 
@@ -229,12 +229,12 @@ class TurnQueue:
 class CachedDialogue(TurnQueue):
     """A dialogue whose turns continue from the key/value cache of their row.
 
-    A row belongs to its episode until all rows are taken and another episode waits. Then the first row whose turn has ended, and
-    whose episode has no next turn waiting, is given to another episode. If the former episode continues later, its full context
-    is read again.
+    A row belongs to its episode until all rows are taken and another episode waits. Then the waiting episode takes the first row
+    whose turn has ended and whose own episode has no turn waiting. If the episode that lost its row continues later, its full
+    context is read again.
 
-    If the decoder can `grow`, rows begin with little room, and all rows get more as soon as one needs it. `TurnQueue` describes the
-    arguments; at most `engine.slots` rows are decoded.
+    If the decoder can `grow`, rows begin with little room, and all rows get more as soon as one needs it. At most `engine.slots`
+    rows are decoded at once. `TurnQueue` describes the arguments.
     """
 
     def __init__(
@@ -250,8 +250,8 @@ class CachedDialogue(TurnQueue):
         self.add(requests)
 
     def draw(self) -> dict[int, Response]:
-        """Begin waiting turns in free rows, and sample until about an eighth of the rows have ended."""
-        for part in self._parts(self._readings()):
+        """Begin waiting turns in free rows, and sample until about an eighth of the running turns have ended."""
+        for part in self._split_readings(self._assign_rows()):
             self._begin(part)
         running = int(self.running.sum())
         if not running:
@@ -263,7 +263,7 @@ class CachedDialogue(TurnQueue):
         self.decoding, ended = self.engine.decode_until_ended(
             self.params, self.decoding, self.requests, enough, self.sampling
         )
-        return self._ended(ended)
+        return self._record_ended(ended)
 
     def _grow(self, tokens: int) -> None:
         """Make room for this many tokens in each row."""
@@ -271,8 +271,8 @@ class CachedDialogue(TurnQueue):
             full = self.decoding._replace(written=self.decoding.room)
             self.decoding = self.engine.grow(full, self.sampling.max_tokens)
 
-    def _readings(self) -> list[Reading]:
-        """Assign rows to waiting turns, and return what must be read for them; new rows with the same prompt share a reading."""
+    def _assign_rows(self) -> list[Reading]:
+        """Assign rows to waiting turns, and return what the rows must read; new rows with the same prompt share a reading."""
         row_of = {episode: row for row, episode in enumerate(self.episodes) if episode is not None}
         stays = {row_of[episode] for episode in self.waiting if episode in row_of}
         free = [row for row in np.flatnonzero(~self.running).tolist() if row not in stays]
@@ -295,11 +295,13 @@ class CachedDialogue(TurnQueue):
         """Read one part, and begin the turns of its rows."""
         readings = part[1]
         self._grow(max(reading.first + len(reading.tokens) for reading in readings))
-        self._begin_rows(read_turns(self.turns, self.params, self.decoding.rows.state, *self._arrays(part)), readings)
+        self._begin_rows(
+            read_turns(self.turns, self.params, self.decoding.rows.state, *self._reading_arrays(part)), readings
+        )
 
 
 def turn_engine(engine: DecodingEngine, turns: TurnDecoder) -> DecodingEngine:
-    """Adapt an engine to a dialogue, in which rows have different lengths and are copied when they read a turn."""
+    """Adapt an engine to dialogues, whose rows have different lengths and are copied when they read a turn."""
     grow = None if turns.grow is None else cached_partial(_grow, turns)  # all rows and their copies have the same room
     decoder, slots = row_decoder(turns)._replace(grow=grow), engine.slots
     if isinstance(slots, FittingSlots):
@@ -317,4 +319,4 @@ def count_shared_tokens(one: Sequence[int], other: Sequence[int]) -> int:
     length = min(len(one), len(other))
     if one[:length] == other[:length]:
         return length
-    return next(place for place in range(length) if one[place] != other[place])
+    return next(index for index in range(length) if one[index] != other[index])

@@ -52,17 +52,17 @@ class Decoding(NamedTuple):
 
 @dataclass(frozen=True)
 class DecodingEngine:
-    """Samples responses with the model itself.
+    """Samples responses with the model in this process.
 
     Requests with the same prompt share its prefill. At most `slots` rows are decoded at once; whenever an eighth of them has ended,
-    the next requests take their places, so that short responses do not wait for long ones.
+    the next requests take over these rows, so that short responses do not wait for long ones.
 
     Args:
         decoder: functions that run the model on prompts, and then on one new token at a time.
         mesh: devices that share the rows.
-        prompt_length: length in tokens that every prompt is padded to; a call with a longer prompt is padded to a power of two.
-        slots: maximum number of rows that are decoded at once: a number, or a function that computes it for each call, such as
-            `rljax.rollout.slots.FittingSlots`. The key/value cache has as many rows, each for a prompt and its response.
+        prompt_length: length in tokens to which prompts are padded; if a call has a longer prompt, a power of two instead.
+        slots: maximum number of rows that are decoded at once: an integer, or a function that computes it for each call, such as
+            `rljax.rollout.slots.FittingSlots`. The key/value cache has one row, for a prompt and its response, per decoded row.
         text: function that turns token ids into text; needed only for stop strings. `rljax.rollout.stopping.Decode` describes it.
     """
 
@@ -74,7 +74,7 @@ class DecodingEngine:
 
     @property
     def has_pages(self) -> bool:
-        """Whether keys and values are in pages."""
+        """Whether keys and values are stored in pages."""
         return False
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
@@ -122,7 +122,7 @@ class DecodingEngine:
     def _sample_kinds(
         self, params: Params, requests: Sequence[Request], *, final_pieces: int
     ) -> Iterator[dict[int, Response]]:
-        """Sample responses to requests with different sampling settings, one setting after the other; see `sample_kind`."""
+        """Sample responses to all requests; those with the same sampling settings are sampled together, see `sample_kind`."""
         params = decode_weights(self.decoder, params)
         self.check_stop(requests)
         kinds = [request.sampling._replace(max_tokens=0, stop=()) for request in requests]
@@ -185,7 +185,7 @@ class DecodingEngine:
     def decode_until_ended(
         self, params: Params, decoding: Decoding, requests: Sequence[Request], enough: int, sampling: Sampling
     ) -> tuple[Decoding, dict[int, Response]]:
-        """Sample until `enough` rows have ended; return their responses and free these rows."""
+        """Sample until `enough` rows have ended, including those that were free; return the new responses and free their rows."""
         responses: dict[int, Response] = {}
         while True:
             left = sampling.max_tokens if decoding.room == sampling.max_tokens else decoding.room - decoding.written
@@ -198,10 +198,10 @@ class DecodingEngine:
     def decode_some(
         self, params: Params, decoding: Decoding, requests: Sequence[Request], enough: int, most: int, sampling: Sampling
     ) -> tuple[Decoding, dict[int, Response], int]:
-        """Sample at most `most` tokens per row, fewer with stop strings, until `enough` rows have ended, and free these rows.
+        """Sample until `enough` rows have ended or each has `most` more tokens (fewer with stop strings), and free the ended rows.
 
         Returns:
-            The rows, the responses that have ended, and the number of rows without a response.
+            The rows, the responses that have ended, and the number of free rows.
         """
         responses: dict[int, Response] = {}
         request_of_row = decoding.request_of_row.copy()
@@ -214,7 +214,9 @@ class DecodingEngine:
         cut = self._find_stops(samples, ended, request_of_row, requests)
         finished = [row for row in np.flatnonzero(request_of_row >= 0).tolist() if ended[row] or row in cut]
         for row in finished:
-            responses[int(request_of_row[row])] = _response(requests[request_of_row[row]], samples, row, cut.get(row))
+            responses[int(request_of_row[row])] = _extract_response(
+                requests[request_of_row[row]], samples, row, cut.get(row)
+            )
         request_of_row[finished] = -1
         over = ended.copy()
         over[list(cut)] = True
@@ -229,7 +231,7 @@ class DecodingEngine:
         request_of_row: Int[np.ndarray, "B"],
         requests: Sequence[Request],
     ) -> dict[int, int]:
-        """Map each row whose text contains a stop string to the number of tokens of its response, up to that string."""
+        """Map each row whose text contains a stop string to its number of tokens up to the end of that string."""
         found: dict[int, int] = {}
         for row in np.flatnonzero(request_of_row >= 0).tolist():
             stop, tokens = (
@@ -244,7 +246,7 @@ class DecodingEngine:
     def read_block(
         self, params: Params, requests: Sequence[Request], block: "Block", length: int, room: int
     ) -> list[Prompts]:
-        """Read the prompts of a block, one part after the other; rows and parts are padded, so that few programs are compiled."""
+        """Read the prompts of a block in parts; each part, and the list of parts, is padded, so that few programs are compiled."""
         tokens = [requests[index].prompt_tokens for index in block.prompts]
         parts: list[Prompts] = []
         for start in range(0, len(tokens), block.rows):
@@ -278,14 +280,14 @@ class DecodingEngine:
 
 
 class Block(NamedTuple):
-    """Prompts that are all read before any response to them begins, and the requests with these prompts."""
+    """Prompts that are all read before the first response to any of them begins, and the requests with these prompts."""
 
     prompts: list[int]
     """For each prompt, the index of one request that has it."""
     rows: int
-    """Number of prompts that are read at once."""
+    """Number of prompts that are read together, in one part."""
     parts: int
-    """Number of such reads; the last ones may be padded."""
+    """Number of parts, including padding."""
     waiting: list[tuple[int, int]]
     """All requests with these prompts, as pairs (request, index of its prompt in the block)."""
 
@@ -293,12 +295,12 @@ class Block(NamedTuple):
 def blocks_of(requests: Sequence[Request], slots: int, length: int, devices: int) -> Iterator[Block]:
     """Split requests into blocks of prompts, each with about as many requests as there are slots, or fewer if prompts are long.
 
-    A block of long prompts is read in parts. It has at most one prompt per eight slots, but at least one part, so that prompts that
-    wait for a row need little memory compared to the rows.
+    A block of long prompts is read in parts. It has at most one prompt per eight slots, or one part if that is more, so that the
+    prompts that wait for a row need little memory compared to the rows.
 
     Args:
         requests: all requests of the call.
-        slots: rows that are decoded at once.
+        slots: number of rows that are decoded at once.
         length: padded length of a prompt, in tokens.
         devices: number of devices that share the rows.
     """
@@ -330,7 +332,7 @@ def generate_seeds(key: PRNGKeyArray, count: int) -> UInt64[np.ndarray, "count"]
     return (words[:, 0] << np.uint64(32)) | words[:, 1]
 
 
-def _response(request: Request, samples: Samples, row: int, cut: int | None) -> Response:
+def _extract_response(request: Request, samples: Samples, row: int, cut: int | None) -> Response:
     """Return the response in one row, without padding and without tokens after a stop string."""
     length = int(samples.count[row]) if cut is None else cut
     return Response(

@@ -1,7 +1,7 @@
 """Environments of several turns: the policy acts, the environment answers, and the policy sees the answer in its own context.
 
-A reward function is an environment of one turn. An observation is part of the response: later tokens see it, but it is not
-trained on. Token ids are never decoded and encoded again, so exactly the sampled tokens are scored.
+A reward function corresponds to an environment with one turn. An observation is part of the response: later tokens attend to it,
+but it is not trained on. Token ids are never decoded and encoded again, so exactly the sampled tokens are scored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ Message = Mapping[str, Any]
 STEP_SECONDS = 120.0
 """Time limit of a step if neither the run nor the environment sets one."""
 AT_ONCE = 64
-"""Steps of an environment that run at the same time by default."""
+"""Default number of an environment's calls that run at the same time."""
 
 
 ENVIRONMENTS: LazyTable[Callable[..., "Environment"]] = LazyTable(
@@ -50,7 +50,7 @@ ENVIRONMENTS: LazyTable[Callable[..., "Environment"]] = LazyTable(
 )
 """The environments that come with the library."""
 ADAPTERS: LazyTable[Callable[..., "Environment"]] = LazyTable({"trl": "rljax.agents.trl:TrlEnvironment"})
-"""What makes an environment of a class of another library's form."""
+"""Adapters that build an environment from a class in another library's form, by library."""
 
 
 class Step(NamedTuple):
@@ -60,7 +60,7 @@ class Step(NamedTuple):
     """State of the episode after the turn."""
     observation: str | Sequence[Message] = ""
     """What the policy sees before its next turn: plain text, or messages (`{"role": "tool", "content": ...}`) that the
-    chat template formats; without a template, the text of the messages. It is not read when the episode is done. An observation
+    chat template formats; without a template, the policy sees the text of the messages. Ignored if `done`. An observation
     that leaves no room for another token ends the episode (`Response.finish` is "length", and the metric `episode_overflow`
     counts it)."""
     reward: float | None = None
@@ -68,8 +68,8 @@ class Step(NamedTuple):
     done: bool = True
     """Whether the episode has ended."""
     correct: bool | None = None
-    """Whether the episode has been solved, if the environment can tell; the last value of an episode counts. If all are None, an
-    episode counts as right when its reward is above 0."""
+    """Whether the episode has been solved, if the environment can tell; the last value that is not None counts. If the environment
+    never sets it, an episode counts as correct when its reward is above 0."""
     parts: Mapping[str, float] | None = None
     """Parts of the reward by name, summed over the turns; they are logged as `reward_NAME`, and do not change the reward."""
     metrics: Mapping[str, float] | None = None
@@ -85,17 +85,18 @@ class Environment(Protocol):
     time limit, counts as a failure of that episode only, like an exception in a reward function: the episode has no reward, but
     does not count as a wrong answer.
 
-    An environment may have further attributes: `step_seconds` (time limit of a call; 120 by default, and `--reward-seconds`
-    takes precedence), `at_once` (calls that run at the same time, 64 by default), `waits` (for steps that wait for something slow:
-    how often the engine samples other turns, until about an eighth of the running ones have ended, before it waits for the steps;
-    True is once), `tools` (functions or JSON schemas, which the chat template shows to the policy),
-    `first_messages(problem)` (a list of messages that replaces the problem's prompt), and `is_others_turn(state)`: whether another
-    policy takes the next turn, whose tokens are read but not trained on. `other_policy` names it: a model folder, or "past", a copy
-    of the trained policy that is replaced every `refresh_every` RL steps (`rljax.options.other_policy`). See `rljax.agents`.
+    An environment may have further attributes: `step_seconds` (time limit of a call in seconds, 120 by default; `--reward-seconds`
+    takes precedence), `at_once` (number of calls that run at the same time, 64 by default), `waits` (for slow steps: how often the
+    engine samples other turns, each time until about an eighth of the running turns have ended, before the run waits for the steps;
+    True means once), `tools` (functions or JSON schemas, which the chat template shows to the policy), `first_messages(problem)`
+    (returns a list of messages that replaces the problem's prompt), and `is_others_turn(state)` (returns whether another policy
+    takes the next turn, whose tokens are read but not trained on). `other_policy` names this other policy: a model folder, or
+    "past", a copy of the trained policy that is replaced every `refresh_every` RL steps (`rljax.options.other_policy`). See
+    `rljax.agents`.
     """
 
     max_turns: int
-    """Largest number of turns of an episode, at least 1; an episode that reaches it is cut off."""
+    """Largest number of turns per episode, at least 1; an episode that has not ended after so many turns is cut off."""
 
     def reset(self, problem: Problem) -> Any:
         """Begin an episode; return its state. The policy sees the problem's prompt."""
@@ -105,9 +106,9 @@ class Environment(Protocol):
         """Answer one turn of the policy.
 
         Args:
-            state: what `reset` returned, or the state of the episode's last step.
+            state: what `reset` returned, or `Step.state` of the episode's previous step.
             completion: text of the policy's turn, without special tokens such as EOS. If the environment has `tools`, it is an
-                `rljax.data.tool_calls.Turn`, a text with the tool calls in it.
+                `rljax.data.tool_calls.Turn`: the text, together with the tool calls that it contains.
         """
         ...
 
@@ -116,22 +117,22 @@ class Player(NamedTuple):
     """A policy that takes turns of episodes."""
 
     engine: Engine
-    """Samples its turns."""
+    """The engine that samples the policy's turns."""
     params: Params
-    """Its parameters."""
+    """The policy's parameters."""
 
 
 class CallSettings(NamedTuple):
-    """How an environment is to be called: its optional attributes."""
+    """The optional attributes of an environment that control how it is called."""
 
     seconds: float = STEP_SECONDS
-    """Time limit of a call."""
+    """Time limit of a call, in seconds."""
     at_once: int = AT_ONCE
-    """Calls that run at the same time."""
+    """Number of calls that run at the same time."""
     waits: int = 0
-    """How often other turns are sampled before the results of its steps are awaited."""
+    """How often the engine samples other turns before the run waits for the results of the steps."""
     tools: Sequence[Any] = ()
-    """Tools on offer: functions, or JSON schemas."""
+    """Tools that the policy may call: functions, or JSON schemas."""
 
 
 def read_call_settings(environment: Environment) -> CallSettings:
@@ -172,18 +173,19 @@ def environment_of(config: Any, passed: Environment | None) -> Environment | Non
         passed: an environment that was passed in Python.
 
     Raises:
-        InputError: there are two environments, or a reward in addition, or the environment cannot be built.
+        InputError: there are two environments, an environment and a reward, or options without an environment; or the environment
+            cannot be built.
     """
     name, options = config.reward.environment, config.reward.environment_options
     if name is None:
         if options is not None:
             raise InputError(
-                f"environment_options is {options!r:.80}, and there is no environment; name it with --environment."
+                f"environment_options is {options!r:.80}, but there is no environment; name one with --environment."
             )
         return passed
     if passed is not None:
         raise InputError(
-            f"there is environment={name!r} in the settings, and another environment passed in Python: leave one of them out."
+            f"environment={name!r} is in the settings, and another environment was passed in Python; leave one of them out."
         )
     task = config.generated_task
     if config.reward.name not in ("exact", None if task is None else task.reward):
@@ -198,7 +200,7 @@ def make_environment(name: str, options: str | None = None) -> Environment:
     """Build an environment by its name.
 
     Args:
-        name: a key of `ENVIRONMENTS`, `package.module:Class` or `file.py:Class`; also a class of the form of TRL's
+        name: a key of `ENVIRONMENTS`, `package.module:Class` or `file.py:Class`. The class may also have the form of TRL's
             `environment_factory`.
         options: arguments of the class, as a JSON object.
 
@@ -235,7 +237,7 @@ def make_environment(name: str, options: str | None = None) -> Environment:
 
 
 def has_trl_form(build: object) -> bool:
-    """True if a class has the form of TRL's `environment_factory`: `reset(**row)`, and tools instead of `step(state, completion)`.
+    """Return True if a class has the form of TRL's `environment_factory`: `reset(**row)`, and tools instead of `step`.
 
     Example:
         >>> has_trl_form(type("Counter", (), {"reset": lambda self, **row: None})), has_trl_form(Environment)
@@ -254,7 +256,7 @@ def other_policy_in(environment: Environment | None) -> str | None:
     """Return the other policy that an environment names: "past", or a model folder; None if there is none.
 
     Raises:
-        InputError: it is neither.
+        InputError: `other_policy` is neither a non-empty text nor None.
     """
     if getattr(environment, "is_others_turn", None) is None:
         return None
@@ -268,12 +270,12 @@ def texts_in(options: str | None) -> tuple[str, ...]:
     """Return the texts in the options of an environment, at any depth."""
     try:
         return tuple(texts_of(parse_json(options or "{}")))
-    except ValueError:  # `make_environment` refuses it
+    except ValueError:  # `make_environment` reports the invalid JSON
         return ()
 
 
 def functions_in(options: str | None) -> tuple[str, ...]:
-    """Return the functions of files or modules that the options of an environment name, for example as its reward.
+    """Return the names of the functions in files or modules that an environment's options mention, for example as its reward.
 
     Example:
         >>> functions_in('{"reward": "exact,mine.py:judge", "max_turns": 3}')
@@ -287,7 +289,8 @@ def prompts_for(split: Any, environment: Environment | None, tokenizer: Tokenize
 
     Args:
         split: a record whose fields `train` and `heldout` contain problems.
-        environment: may have `first_messages(problem)`, which returns messages that replace the prompt, and `tools`.
+        environment: the environment of the run, if it has one. It may have `tools`, and `first_messages(problem)`, which returns
+            messages that replace the prompt.
         tokenizer: the policy's tokenizer.
 
     Raises:
@@ -320,16 +323,16 @@ def _with_messages(problem: Problem, begin: Callable[[Problem], object]) -> Prob
 
 
 def refuse_awaitable(result: object, method: str) -> None:
-    """Refuse what an `async def` method returned that is called as a plain one.
+    """Refuse an awaitable result of a method that is called as a plain function.
 
     Raises:
-        InputError: the result would have to be awaited.
+        InputError: the result is awaitable.
     """
     if iscoroutine(result):
         result.close()
     if isawaitable(result):
         raise InputError(
-            f"environment.{method}: it must be a plain function, and it returned {result!r:.80}; write it as `def`, not `async "
+            f"environment.{method}: it must be a plain function, but it returned {result!r:.80}; write it as `def`, not `async "
             "def`. Only reset, step and tools may be `async def`."
         )
 
@@ -362,7 +365,7 @@ def _check_parameters(environment: Environment, name: str, arguments: tuple[str,
     """Refuse a method that cannot be called with these positional arguments."""
     try:
         signature(getattr(environment, name)).bind(*arguments)
-    except ValueError:  # a compiled method, whose parameters Python does not know
+    except ValueError:  # a compiled method, whose parameters Python cannot read
         return
     except TypeError as error:
         raise InputError(

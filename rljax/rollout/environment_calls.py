@@ -1,6 +1,7 @@
 """Concurrent calls of an environment: functions on threads, coroutines on one event loop, each with a time limit.
 
-A call that exceeds its limit is given up: nothing waits for it any longer, and it is interrupted as soon as it runs Python again.
+A call that exceeds its limit is given up: nothing waits for the call any longer, and it is interrupted as soon as it runs Python
+code again.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from typing import Any
 from rljax.errors import InputError
 
 MAX_STUCK = 64
-"""Largest number of calls that may be stuck outside of Python; with more, the run stops."""
+"""Largest number of calls that may be blocked outside of Python; with more, the run stops."""
 PATIENCE = 5.0
 """Seconds within which an event loop must react and interrupted threads must end."""
 
@@ -42,7 +43,7 @@ class Overdue:
 
 
 class Batch:
-    """Calls that were started together. A call that has to wait for others begins when one of them ends.
+    """Calls that were started together. Calls beyond the limit of concurrent calls begin when earlier ones end.
 
     Args:
         runner: starts the calls.
@@ -59,25 +60,25 @@ class Batch:
         self._fill()
 
     def wait(self) -> list[Any]:
-        """Wait for the calls, at most for their time limits, and return their outcomes in order: a value, `Raised` or `Overdue`.
+        """Wait for each call at most until its time limit, and return their outcomes in order: a value, `Raised` or `Overdue`.
 
         Raises:
-            InputError: too many calls are stuck, or a call raised this error.
+            InputError: too many calls are blocked after their time limit.
         """
         while len(self.outcomes) < self.count:
             self._fill()
             try:
-                place, outcome = self.ended.get(timeout=self._seconds_left())
+                index, outcome = self.ended.get(timeout=self._seconds_left())
             except Empty:
                 self._give_up()
                 continue
-            self.outcomes[place] = outcome
-        return [self.outcomes[place] for place in range(self.count)]
+            self.outcomes[index] = outcome
+        return [self.outcomes[index] for index in range(self.count)]
 
     def _fill(self) -> None:
         """Start calls while fewer than the limit are running."""
         with self.lock:
-            if self.is_filling:  # a call ended as it began, inside the loop below, which will start the next one
+            if self.is_filling:  # a call ended at once, inside the loop below; that loop starts the next call
                 return
             self.is_filling = True
             try:
@@ -86,36 +87,36 @@ class Batch:
             finally:
                 self.is_filling = False
 
-    def _begin(self, place: int, call: Call) -> None:
+    def _begin(self, index: int, call: Call) -> None:
         """Start a call; the lock must be held."""
-        self.running[place] = (time.monotonic(), None)
+        self.running[index] = (time.monotonic(), None)
         if iscoroutinefunction(call):
-            self._await_in_loop(place, call())
+            self._await_in_loop(index, call())
             return
-        thread = threading.Thread(target=self._run, args=(place, call), daemon=True, name="environment step")
-        self.running[place] = (self.running[place][0], thread)
+        thread = threading.Thread(target=self._run, args=(index, call), daemon=True, name="environment step")
+        self.running[index] = (self.running[index][0], thread)
         thread.start()
 
-    def _end(self, place: int, outcome: Any) -> None:
-        """Take the outcome of a call and start another one, unless the call was given up before: its thread may be interrupted."""
+    def _end(self, index: int, outcome: Any) -> None:
+        """Record the outcome of a call and start another call. Ignore a call that was given up; it may have been interrupted."""
         with self.lock:
-            if place in self.running:
-                del self.running[place]
-                self.ended.put((place, outcome))
+            if index in self.running:
+                del self.running[index]
+                self.ended.put((index, outcome))
                 self._fill()
 
-    def _run(self, place: int, call: Call) -> None:
+    def _run(self, index: int, call: Call) -> None:
         try:
             outcome = call()
         except BaseException as error:  # an environment is user code and may raise anything
             outcome = Raised(error)
         with self.lock:
-            if place in self.running and isawaitable(outcome):
-                self._await_in_loop(place, outcome)
+            if index in self.running and isawaitable(outcome):
+                self._await_in_loop(index, outcome)
             else:
-                self._end(place, outcome)
+                self._end(index, outcome)
 
-    def _await_in_loop(self, place: int, awaitable: Any) -> None:
+    def _await_in_loop(self, index: int, awaitable: Any) -> None:
         """Await the outcome of a running call; the lock must be held."""
 
         def end(future: Future) -> None:
@@ -123,11 +124,11 @@ class Batch:
                 outcome = future.result()
             except CancelledError as error:
                 outcome = Raised(error)
-            self._end(place, outcome)
+            self._end(index, outcome)
 
         future = asyncio.run_coroutine_threadsafe(_outcome_of(awaitable), self.runner.loop())
-        self.running[place] = (self.running[place][0], future)
-        future.add_done_callback(end)  # it may be called here and now
+        self.running[index] = (self.running[index][0], future)
+        future.add_done_callback(end)  # `end` may be called at once, in this thread
 
     def _seconds_left(self) -> float | None:
         """Return the seconds until the next running call is overdue; None if there is no limit."""
@@ -141,11 +142,11 @@ class Batch:
         limit = self.runner.seconds or 0.0
         now = time.monotonic()
         with self.lock:
-            overdue = {place: work for place, (began, work) in self.running.items() if began + limit <= now}
-            for place in overdue:
-                del self.running[place]
-        for place, work in overdue.items():
-            self.outcomes[place] = Overdue(limit)
+            overdue = {index: work for index, (began, work) in self.running.items() if began + limit <= now}
+            for index in overdue:
+                del self.running[index]
+        for index, work in overdue.items():
+            self.outcomes[index] = Overdue(limit)
             self.runner.give_up(work)
 
 
@@ -202,7 +203,7 @@ class StepRunner:
         """Interrupt a call that is overdue.
 
         Raises:
-            InputError: too many calls do not react.
+            InputError: too many calls do not end when they are interrupted.
         """
         if isinstance(work, Future):
             work.cancel()
@@ -219,7 +220,7 @@ class StepRunner:
             )
 
     def _reacts(self) -> bool:
-        """True if the event loop reacts; a coroutine that does not await blocks it."""
+        """Return True if the event loop reacts; a coroutine that does not await would block it."""
         reacted = threading.Event()
         self.loop().call_soon_threadsafe(reacted.set)
         return reacted.wait(PATIENCE)

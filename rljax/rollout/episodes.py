@@ -1,7 +1,7 @@
 """Play episodes: the engine samples the policy's turns, the environment answers them, and each episode becomes one response.
 
 Token ids are never decoded and encoded again, so exactly the sampled tokens are scored. On several hosts, each episode is played
-on one of them, and the others get the environment's replies from it.
+on one of them, which sends the environment's replies to the others.
 """
 
 import json
@@ -43,7 +43,7 @@ from rljax.text import one_line
 
 
 class _Episode(NamedTuple):
-    """An episode so far."""
+    """The state of an episode."""
 
     request: Request
     """Request of the first turn."""
@@ -54,11 +54,11 @@ class _Episode(NamedTuple):
     pieces: tuple[Response, ...] = ()
     """Turns of the policy, and the observations between them."""
     turns: int = 0
-    """Number of turns of the policy."""
+    """Number of turns so far, those of another policy included."""
     rewards: tuple[float | None, ...] = ()
     """Reward of each turn; None for no verdict."""
     correct: bool | None = None
-    """Whether the environment last reported the episode as solved; None if it has not reported it."""
+    """Whether the environment's last report calls the episode solved; None if there is no report."""
     parts: Mapping[str, float] = MappingProxyType({})
     """Sum of each part of the reward."""
     metrics: Mapping[str, float] = MappingProxyType({})
@@ -66,7 +66,7 @@ class _Episode(NamedTuple):
     others: tuple[int, ...] = ()
     """Indices of the pieces that are turns of another policy."""
     failure: Failed | None = None
-    """Failure of the environment, if there was one."""
+    """The environment's failure in this episode, if there was one."""
     done: bool = False
     """Whether the episode has ended."""
     is_others_turn: bool = False
@@ -80,32 +80,32 @@ class _Episode(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Tokens after the prompt."""
+        """Number of tokens after the prompt."""
         return sum(len(piece.tokens) for piece in self.pieces)
 
     @property
     def room(self) -> int:
-        """Tokens left in its budget."""
+        """Number of tokens left in the episode's budget."""
         return self.request.sampling.max_tokens - self.length
 
 
 class _Reply(NamedTuple):
-    """What the environment's answer to a turn, or its reset, changes in an episode; it has a JSON form."""
+    """How the environment's answer to a turn, or its reset, changes an episode; hosts exchange replies as JSON."""
 
     reward: float | None = None
     """Reward of the turn."""
     correct: bool | None = None
     """Whether the episode is solved, if the environment can tell."""
     parts: Mapping[str, float] = MappingProxyType({})
-    """Parts of the reward."""
+    """Parts of the turn's reward, by name."""
     metrics: Mapping[str, float] = MappingProxyType({})
-    """Metrics."""
+    """The turn's metrics, by name."""
     observation: Sequence[int] = ()
-    """Token ids of what the policy sees."""
+    """Token ids of the observation that the policy sees next."""
     finish: str | None = None
-    """Why the episode is cut off, if it is."""
+    """Why the episode was cut off: "turns" or "length"; None if it was not."""
     failure: Sequence[Any] | None = None
-    """Kind and reason of a failure."""
+    """Kind and reason of the environment's failure; None if it did not fail."""
     done: bool = False
     """Whether the episode has ended."""
     is_others_turn: bool = False
@@ -113,7 +113,7 @@ class _Reply(NamedTuple):
 
 
 class EpisodeContext(NamedTuple):
-    """What all episodes share: the environment, and how it is called."""
+    """The environment and its settings, which all episodes share."""
 
     environment: Environment
     """Answers the policy's turns."""
@@ -142,22 +142,23 @@ def play(
     """Play an episode for each request.
 
     Args:
-        engine: samples the policy's turns.
-        environment: answers the turns.
+        engine: the engine that samples the policy's turns.
+        environment: the environment that answers the turns.
         params: parameters of the policy.
-        requests: the first turns; their token budget is the budget of the complete episode, including observations.
+        requests: the first turn of each episode; its token budget is the budget of the complete episode, including observations.
         problems: the problem of each request.
-        tokenizer: decodes turns and encodes observations.
-        max_failure_share: largest share of the episodes in which the environment may fail.
-        seconds: time limit of a call of the environment; None: the environment's own limit.
-        turn_rewards: T, the number of token slots. If given, the reward of each turn is returned at the turn's last token, as
-            `step_rewards` and `turn_rewards`, `[N, T]`.
-        judging: returns a context that is entered while waiting for the environment.
-        other: takes the turns for which `environment.is_others_turn` returns True; by default the policy itself. Their tokens are
-            read but not trained on, and their rewards belong to the policy's turn before them, or else to its next one.
+        tokenizer: the tokenizer that decodes turns and encodes observations.
+        max_failure_share: largest fraction of the episodes in which the environment may fail.
+        seconds: time limit of a call of the environment; None for the environment's own limit.
+        turn_rewards: T, the number of token slots. If this is not None, the verdicts contain the reward of each turn at the turn's
+            last token, as `step_rewards` and `turn_rewards`, `[N, T]`.
+        judging: function that returns a context, which is entered while waiting for the environment.
+        other: the player that takes the turns for which `environment.is_others_turn` returns True; by default the policy itself.
+            The tokens of these turns are read but not trained on. Their rewards are added to the policy's turn before them, or
+            else to its next turn.
 
     Returns:
-        The responses, one for each episode, and their verdicts.
+        The responses, one per episode, and their verdicts.
 
     Raises:
         InputError: the engine or the environment breaks its contract, or the environment failed too often.
@@ -182,14 +183,14 @@ def play(
         answer.valid,
         answer.failed,
         _collect_sums([episode.parts for episode in episodes]),
-        correct=_correct(episodes),
+        correct=_collect_correct(episodes),
         metrics=_collect_sums([episode.metrics for episode in episodes]),
     )
     if turn_rewards is not None:
         on_tokens = [_assign_to_tokens(episode, turn_rewards) for episode in episodes]
         rewards, ends = (np.stack(arrays) for arrays in zip(*on_tokens, strict=True))
         verdicts = verdicts._replace(step_rewards=rewards, step_end=ends, turn_rewards=rewards)
-    return [_response(episode) for episode in episodes], verdicts
+    return [_join_pieces(episode) for episode in episodes], verdicts
 
 
 def _play_turns(
@@ -200,13 +201,13 @@ def _play_turns(
     judging: Callable[[], AbstractContextManager],
     other: Player,
 ) -> None:
-    """Play the turns of episodes until all are done; the list is updated.
+    """Play the turns of episodes until all episodes are done; the list `episodes` is updated.
 
-    The order does not depend on timing: turns that ended together are stepped together, and this function waits for all of
-    them: at once, or, if the environment `waits`, only after the engine has sampled that many times more.
+    The order does not depend on timing. Turns that ended together are passed to the environment together, and this function waits
+    for all of these steps: immediately or, if the environment sets `waits`, after the engine has sampled that many more times.
     """
-    first = {place: _next_turn(episode) for place, episode in enumerate(episodes)}
-    turns, theirs = _divide(episodes, first)
+    first = {index: _next_turn(episode) for index, episode in enumerate(episodes)}
+    turns, theirs = _split_by_player(episodes, first)
     seats = [_Seat.begin(Player(engine, params), turns, first)]
     _add_for_other(seats, other, theirs, first)
     running: deque[tuple[list[int], list[int], Batch]] = deque()
@@ -217,39 +218,39 @@ def _play_turns(
             for seat in sampling:
                 found = _sample_turns(seat.dialogue, seat.turns)
                 responses |= found
-                for place, response in found.items():
-                    del seat.turns[place]
-                    episodes[place] = _with_turn(episodes[place], response, is_own=seat is seats[0])
-            acting = [place for place in responses if _is_played_here(place) and episodes[place].failure is None]
+                for index, response in found.items():
+                    del seat.turns[index]
+                    episodes[index] = _with_turn(episodes[index], response, is_own=seat is seats[0])
+            acting = [index for index in responses if _is_played_here(index) and episodes[index].failure is None]
             with chdir("."):
-                batch = context.runner.start([_call(context, episodes[place]) for place in acting])
+                batch = context.runner.start([_step_call(context, episodes[index]) for index in acting])
             running.append((list(responses), acting, batch))
         while running and (not any(seat.turns for seat in seats) or len(running) > context.settings.waits):
-            places, acting, batch = running.popleft()
+            indices, acting, batch = running.popleft()
             with judging(), chdir("."):
                 replies = _share_replies(partial(_reply_to_turns, context, episodes, acting, batch))
-            for place in places:
-                episodes[place] = _advance(episodes[place], *replies.get(place, (None, _Reply(done=True))))
-            added = {place: _next_turn(episodes[place]) for place in places if not episodes[place].done}
+            for index in indices:
+                episodes[index] = _advance(episodes[index], *replies.get(index, (None, _Reply(done=True))))
+            added = {index: _next_turn(episodes[index]) for index in indices if not episodes[index].done}
             for seat in seats:
-                seat.end([place for place in places if episodes[place].done])
-            turns, theirs = _divide(episodes, added)
+                seat.end([index for index in indices if episodes[index].done])
+            turns, theirs = _split_by_player(episodes, added)
             seats[0].add(turns)
             _add_for_other(seats, other, theirs, first)
 
 
 class _Seat(NamedTuple):
-    """The turns of one policy in all episodes."""
+    """The turns that one policy takes in all episodes."""
 
     dialogue: Dialogue
-    """Samples the turns."""
+    """The dialogue that samples the turns."""
     turns: dict[int, Request]
-    """Episode -> the turn that has not ended; updated."""
+    """The turn that has not ended of each episode that has one, by episode index; updated as turns end."""
 
     @classmethod
     def begin(cls, player: Player, turns: dict[int, Request], first: Mapping[int, Request]) -> "_Seat":
-        """Begin turns; the first turns of all episodes determine the lengths."""
-        later = [request for place, request in first.items() if place not in turns]
+        """Begin turns; `first`, the first turns of all episodes, determines the lengths of the rows."""
+        later = [request for index, request in first.items() if index not in turns]
         return cls(begin_dialogue(player.engine, player.params, turns, later), dict(turns))
 
     def add(self, turns: Mapping[int, Request]) -> None:
@@ -258,36 +259,38 @@ class _Seat(NamedTuple):
             self.dialogue.add(turns)
             self.turns.update(turns)
 
-    def end(self, places: Collection[int]) -> None:
+    def end(self, indices: Collection[int]) -> None:
         """Tell the built-in engine which episodes have ended."""
         if isinstance(self.dialogue, TurnQueue):
-            self.dialogue.end(places)
+            self.dialogue.end(indices)
 
 
 def _add_for_other(seats: list[_Seat], other: Player, turns: dict[int, Request], first: Mapping[int, Request]) -> None:
-    """Add turns of the other policy, whose seat is made for its first turn."""
+    """Add turns of the other policy; its first turns create its seat."""
     if turns and len(seats) == 1:
         seats.append(_Seat.begin(other, turns, first))
     elif turns:
         seats[1].add(turns)
 
 
-def _divide(episodes: Sequence[_Episode], turns: Mapping[int, Request]) -> tuple[dict[int, Request], dict[int, Request]]:
-    """Divide turns into the policy's and another one's."""
+def _split_by_player(
+    episodes: Sequence[_Episode], turns: Mapping[int, Request]
+) -> tuple[dict[int, Request], dict[int, Request]]:
+    """Divide turns into those of the trained policy and those of the other policy."""
     own, theirs = {}, {}
-    for place, request in turns.items():
-        (theirs if episodes[place].is_others_turn else own)[place] = request
+    for index, request in turns.items():
+        (theirs if episodes[index].is_others_turn else own)[index] = request
     return own, theirs
 
 
 def _with_own_turns_only(episode: _Episode) -> _Episode:
-    """Turn the turns of another policy into observations, and assign their rewards to turns of the policy.
+    """Change the other policy's turns into observations, and add their rewards to turns of the trained policy.
 
-    An episode in which the policy has no turn has no verdict; the metric `episode_no_turn` counts these.
+    An episode in which the trained policy has no turn has no verdict; the metric `episode_no_turn` counts such episodes.
     """
     if not episode.others:
         return episode
-    turns = [place for place, piece in enumerate(episode.pieces) if piece.mask.any()]
+    turns = [index for index, piece in enumerate(episode.pieces) if piece.mask.any()]
     if not {*turns} - {*episode.others}:
         return episode._replace(
             pieces=tuple(_observation_response(piece, piece.tokens.tolist()) for piece in episode.pieces),
@@ -295,18 +298,18 @@ def _with_own_turns_only(episode: _Episode) -> _Episode:
             metrics=_add_numbers(episode.metrics, {"no_turn": 1.0}),
         )
     rewards: list[list[float]] = []
-    early: list[float] = []
-    for place, reward in zip(turns, episode.rewards, strict=False):  # a failed episode lacks the last one
+    rewards_before_first: list[float] = []
+    for index, reward in zip(turns, episode.rewards, strict=False):  # a failed episode lacks the last reward
         earned = [] if reward is None else [reward]
-        if place not in episode.others:
-            rewards.append([*early, *earned])
-            early = []
+        if index not in episode.others:
+            rewards.append([*rewards_before_first, *earned])
+            rewards_before_first = []
         else:
-            (rewards[-1] if rewards else early).extend(earned)
+            (rewards[-1] if rewards else rewards_before_first).extend(earned)
     return episode._replace(
         pieces=tuple(
-            _observation_response(piece, piece.tokens.tolist()) if place in episode.others else piece
-            for place, piece in enumerate(episode.pieces)
+            _observation_response(piece, piece.tokens.tolist()) if index in episode.others else piece
+            for index, piece in enumerate(episode.pieces)
         ),
         rewards=tuple(sum(each) if each else None for each in rewards),
         metrics=_add_numbers(episode.metrics, {"no_turn": 0.0}),
@@ -314,14 +317,14 @@ def _with_own_turns_only(episode: _Episode) -> _Episode:
 
 
 def _collect_sums(episodes: Sequence[Mapping[str, float]]) -> dict[str, Float32[np.ndarray, "N"]] | None:
-    """Collect the episodes' named sums into one array per name, NaN where an episode lacks it; None if there are no names."""
+    """Collect the episodes' sums into one array per name, with NaN for episodes without that name; None if there are no names."""
     names = dict.fromkeys(name for numbers in episodes for name in numbers)
     columns = {name: [numbers.get(name, np.nan) for numbers in episodes] for name in names}
     return {name: np.array(values, np.float32) for name, values in columns.items()} or None
 
 
-def _correct(episodes: Sequence[_Episode]) -> Float32[np.ndarray, "N"] | None:
-    """Collect which episodes the environment reported as solved, as in `Verdicts.correct`; None if it reported nothing.
+def _collect_correct(episodes: Sequence[_Episode]) -> Float32[np.ndarray, "N"] | None:
+    """Return `Verdicts.correct`: which episodes the environment reported as solved; None if it reported nothing.
 
     An episode that was cut off before the environment reported anything is not correct.
     """
@@ -334,7 +337,7 @@ def _correct(episodes: Sequence[_Episode]) -> Float32[np.ndarray, "N"] | None:
 
 
 def _assign_to_tokens(episode: _Episode, length: int) -> tuple[Float32[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
-    """Return the rewards of the turns at their last tokens, 0 without a verdict, and the mask of these tokens."""
+    """Return an array with each turn's reward at its last token (0 without a verdict), and the mask of these tokens."""
     rewards, ends = np.zeros(length, np.float32), np.zeros(length, bool)
     after = np.cumsum([len(piece.tokens) for piece in episode.pieces])
     last = [end - 1 for end, piece in zip(after, episode.pieces, strict=True) if piece.mask.any()]
@@ -344,63 +347,63 @@ def _assign_to_tokens(episode: _Episode, length: int) -> tuple[Float32[np.ndarra
     return rewards, ends
 
 
-def _is_played_here(place: int) -> bool:
-    """Whether this host plays an episode."""
-    return place % jax.process_count() == jax.process_index()
+def _is_played_here(index: int) -> bool:
+    """Return True if this host plays the episode with this index."""
+    return index % jax.process_count() == jax.process_index()
 
 
 def _share_replies(reply: Callable[[], Mapping[int, tuple[Any, _Reply]]]) -> dict[int, tuple[Any, _Reply]]:
-    """Get the replies to this host's episodes, and those of the other hosts, whose states stay there.
+    """Return the replies to the episodes of all hosts; the states of other hosts' episodes are None.
 
     Raises:
         InputError: the environment or its answer is invalid, here or on another host.
     """
     own = together(reply)
     shared = {}
-    for text in gather_texts(json.dumps({place: answer._asdict() for place, (_, answer) in own.items()}, default=dict)):
-        shared |= {int(place): (None, _Reply(**fields)) for place, fields in json.loads(text).items()}
-    return shared | {place: (state, shared[place][1]) for place, (state, _) in own.items()}
+    for text in gather_texts(json.dumps({index: answer._asdict() for index, (_, answer) in own.items()}, default=dict)):
+        shared |= {int(index): (None, _Reply(**fields)) for index, fields in json.loads(text).items()}
+    return shared | {index: (state, shared[index][1]) for index, (state, _) in own.items()}
 
 
 def _begin_episodes(context: EpisodeContext, requests: Sequence[Request], problems: Sequence[Problem]) -> list[_Episode]:
     """Begin episodes. If the environment cannot begin an episode, the episode counts as failed and ends after its first turn."""
-    played = [place for place in range(len(problems)) if _is_played_here(place)]
-    resets = [partial(context.environment.reset, copy_problem(problems[place])) for place in played]
+    played = [index for index in range(len(problems)) if _is_played_here(index)]
+    resets = [partial(context.environment.reset, copy_problem(problems[index])) for index in played]
 
     def begin() -> dict[int, tuple[Any, _Reply]]:
         with chdir("."):
             states = context.runner.start(resets).wait()
-        return {place: _reply_to_reset(context, state) for place, state in zip(played, states, strict=True)}
+        return {index: _reply_to_reset(context, state) for index, state in zip(played, states, strict=True)}
 
     replies = _share_replies(begin)
     return [
         _Episode(
             request,
             problem,
-            replies[place][0],
+            replies[index][0],
             metrics={"overflow": 0.0},
-            failure=_read_failure(replies[place][1]),
-            is_others_turn=replies[place][1].is_others_turn,
+            failure=_read_failure(replies[index][1]),
+            is_others_turn=replies[index][1].is_others_turn,
         )
-        for place, (request, problem) in enumerate(zip(requests, problems, strict=True))
+        for index, (request, problem) in enumerate(zip(requests, problems, strict=True))
     ]
 
 
 def _reply_to_reset(context: EpisodeContext, outcome: object) -> tuple[Any, _Reply]:
-    failure = _failure(outcome)
+    failure = _find_failure(outcome)
     if failure is not None:
         return None, _Reply(failure=(failure.kind, failure.reason))
     return outcome, _Reply(is_others_turn=_is_others_turn(context, outcome))
 
 
 def _is_others_turn(context: EpisodeContext, state: object) -> bool:
-    """Whether another policy takes the turn in this state.
+    """Return True if another policy takes the turn in this state.
 
     Raises:
         InputError: `is_others_turn` returns neither True nor False.
     """
-    asks = getattr(context.environment, "is_others_turn", None)
-    answer = asks is not None and asks(state)
+    function = getattr(context.environment, "is_others_turn", None)
+    answer = function is not None and function(state)
     refuse_awaitable(answer, "is_others_turn")
     if not isinstance(answer, bool):
         raise InputError(f"environment.is_others_turn: True or False is expected; got {answer!r:.80}.")
@@ -411,11 +414,11 @@ def _read_failure(reply: _Reply) -> Failed | None:
     return None if reply.failure is None else Failed(*reply.failure)
 
 
-def _failure(outcome: object) -> Failed | None:
+def _find_failure(outcome: object) -> Failed | None:
     """Describe what went wrong in a call of the environment; None if it returned.
 
     Raises:
-        InputError: the environment raised it to tell the user what to change.
+        InputError: the environment raised this error, which tells the user what to change.
     """
     if isinstance(outcome, Overdue):
         return Failed("timed_out", f"it took longer than {outcome.seconds:g} s")
@@ -442,32 +445,32 @@ def _sample_turns(dialogue: Dialogue, turns: Mapping[int, Request]) -> Mapping[i
             f"engine.dialogue: draw must return responses to some of the turns of episodes {sorted(turns)}; got responses "
             f"to {sorted(responses)}."
         )
-    check_responses([turns[place] for place in responses], list(responses.values()))
+    check_responses([turns[index] for index in responses], list(responses.values()))
     return responses
 
 
 def _with_turn(episode: _Episode, turn: Response, *, is_own: bool) -> _Episode:
-    """Append a turn of the policy, or of the other one, to an episode."""
+    """Append a turn of the trained policy, or of the other policy, to an episode."""
     others = episode.others if is_own else (*episode.others, len(episode.pieces))
     return episode._replace(pieces=(*episode.pieces, turn), turns=episode.turns + 1, others=others)
 
 
-def _call(context: EpisodeContext, episode: _Episode) -> Callable[[], Any]:
-    """Build the call of the environment's step after the last turn of an episode."""
-    return partial(context.environment.step, episode.state, _action(context, episode))
+def _step_call(context: EpisodeContext, episode: _Episode) -> Callable[[], Any]:
+    """Return the call of the environment's `step` for the last turn of an episode."""
+    return partial(context.environment.step, episode.state, _turn_text(context, episode))
 
 
 def _reply_to_turns(
     context: EpisodeContext, episodes: Sequence[_Episode], acting: Sequence[int], batch: Batch
 ) -> dict[int, tuple[Any, _Reply]]:
-    """Wait for steps, and return the new state and the reply of each."""
+    """Wait for the steps of a batch; return the new state and the reply for each episode."""
     outcomes = zip(acting, batch.wait(), strict=True)
-    return {place: _reply_to_turn(context, episodes[place], outcome) for place, outcome in outcomes}
+    return {index: _reply_to_turn(context, episodes[index], outcome) for index, outcome in outcomes}
 
 
 def _reply_to_turn(context: EpisodeContext, episode: _Episode, outcome: object) -> tuple[Any, _Reply]:
-    """Return the environment's new state of an episode, and its reply to the last turn."""
-    failure = _failure(outcome)
+    """Return the new state of an episode, and the environment's reply to its last turn."""
+    failure = _find_failure(outcome)
     if failure is not None:
         return None, _Reply(failure=(failure.kind, failure.reason), done=True)
     check_step(context.environment, outcome)
@@ -483,7 +486,7 @@ def _reply_to_turn(context: EpisodeContext, episode: _Episode, outcome: object) 
         return step.state, reply
     if episode.turns == context.environment.max_turns:
         return step.state, reply._replace(finish="turns")
-    observation = _observation(context, episode, step.observation)
+    observation = _encode_observation(context, episode, step.observation)
     if len(observation) >= episode.room:
         return step.state, reply._replace(finish="length", metrics=_add_numbers(reply.metrics, {"overflow": 1.0}))
     others = _is_others_turn(context, step.state)
@@ -514,8 +517,8 @@ def _add_numbers(before: Mapping[str, float], more: Mapping[str, float] | None) 
     return before if more is None else {**before, **{name: before.get(name, 0.0) + float(more[name]) for name in more}}
 
 
-def _action(context: EpisodeContext, episode: _Episode) -> str:
-    """Return the text of the last turn; the first turn may begin in the prompt."""
+def _turn_text(context: EpisodeContext, episode: _Episode) -> str:
+    """Return the text of the last turn; the first turn's text includes any beginning of it in the prompt."""
     sampled = episode.pieces[-1].tokens[episode.pieces[-1].mask].tolist()
     if context.settings.tools:
         from rljax.data.tool_calls import read_turn  # noqa: PLC0415  most runs have no tools
@@ -524,31 +527,31 @@ def _action(context: EpisodeContext, episode: _Episode) -> str:
     return completion_text(context.tokenizer, sampled) if episode.turns == 1 else context.tokenizer.decode(sampled)
 
 
-def _observation(context: EpisodeContext, episode: _Episode, observation: str | Sequence[Message]) -> Sequence[int]:
+def _encode_observation(context: EpisodeContext, episode: _Episode, observation: str | Sequence[Message]) -> Sequence[int]:
     """Return the token ids of an observation."""
     if isinstance(observation, str):
         return context.tokenizer.encode(observation)
     from rljax.data.turns import encode_messages  # noqa: PLC0415  most runs have no messages between turns
 
-    return encode_messages(context.tokenizer, episode.problem, _action(context, episode), observation)
+    return encode_messages(context.tokenizer, episode.problem, _turn_text(context, episode), observation)
 
 
 def _observation_response(turn: Response, observation: Sequence[int]) -> Response:
-    """Build a response of an observation's tokens, which the policy sees but did not sample."""
-    nothing = np.zeros(len(observation), np.float32)
+    """Build a response from an observation's tokens, which the policy sees but did not sample."""
+    zeros = np.zeros(len(observation), np.float32)
     version = np.full(len(observation), turn.version[-1]) if isinstance(turn.version, np.ndarray) else turn.version
     return turn._replace(
         tokens=np.asarray(observation, np.int32),
         mask=np.zeros(len(observation), bool),
-        behaviour_logp=nothing,
-        policy_logp=nothing,
+        behaviour_logp=zeros,
+        policy_logp=zeros,
         version=version,
         kept=None if turn.kept is None else np.full((len(observation), turn.kept.shape[-1]), -1, np.int32),
     )
 
 
-def _response(episode: _Episode) -> Response:
-    """Join an episode into one response."""
+def _join_pieces(episode: _Episode) -> Response:
+    """Join the pieces of an episode into one response."""
     arrays = [piece.token_arrays for piece in episode.pieces]
     joined = {name: np.concatenate([one[name] for one in arrays]) for name in arrays[0]}
     return episode.pieces[-1]._replace(turns=episode.turns - len(episode.others), **joined)

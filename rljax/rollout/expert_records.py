@@ -1,4 +1,4 @@
-"""Responses with the experts that the sampler used for each token, for `--replay-experts`; see `rljax.models.router_replay`.
+"""Record the experts that the sampler used for each token, for `--replay-experts`; see `rljax.models.router_replay`.
 
 Axes: N responses, L prompt slots, T response slots, S = L + T, Y layers, C experts per token.
 """
@@ -26,14 +26,14 @@ class RecordingEngine(DecodingEngine):
     def decode_some(
         self, params: Params, decoding: Decoding, requests: Sequence[Request], enough: int, most: int, sampling: Sampling
     ) -> tuple[Decoding, dict[int, Response], int]:
-        """Sample tokens as `DecodingEngine.decode_some` does, and add the experts to the responses that have ended."""
+        """Sample tokens as `DecodingEngine.decode_some` does, and add the recorded experts to the responses that have ended."""
         row_of = {int(index): row for row, index in enumerate(decoding.request_of_row)}
         decoding, responses, over = super().decode_some(params, decoding, requests, enough, most, sampling)
         for index, response in responses.items():
             prompt, read = fetch(_row_records(decoding.rows.state, row_of[index]))
-            last = np.full((1, *read.shape[1:]), UNKNOWN, read.dtype)  # the last token is not read
-            known = prompt[-len(requests[index].prompt_tokens) :], read[: len(response.tokens) - 1], last
-            responses[index] = response._replace(experts=np.concatenate(known))
+            last = np.full((1, *read.shape[1:]), UNKNOWN, read.dtype)  # the model does not read the last token
+            experts = prompt[-len(requests[index].prompt_tokens) :], read[: len(response.tokens) - 1], last
+            responses[index] = response._replace(experts=np.concatenate(experts))
         return decoding, responses, over
 
 
@@ -43,7 +43,7 @@ def _row_records(state: RecordedState, row: Int[Array, ""] | int) -> tuple[Int16
 
 
 def recording_engine(engine: object) -> RecordingEngine | None:
-    """Return the built-in engine with records of the experts; None if this is another engine, or its model is."""
+    """Return a built-in engine that records experts; None for any other engine, or any model but the built-in transformer."""
     decoder = recording_decoder(engine.decoder) if type(engine) is DecodingEngine else None
     if type(engine) is not DecodingEngine or decoder is None:
         return None
@@ -52,15 +52,16 @@ def recording_engine(engine: object) -> RecordingEngine | None:
 
 
 def experts_in_slots(responses: Sequence[Response], prompt_length: int, length: int) -> Int16[np.ndarray, "N S Y C"]:
-    """Arrange the recorded experts of responses in the slots of their prompts and of their tokens.
+    """Arrange the recorded experts of each response in its prompt slots and response slots.
 
     Args:
         responses: responses with records.
-        prompt_length: L, slots per prompt; the tokens are at their right end.
-        length: T, slots per response; the tokens are at their left end.
+        prompt_length: L, slots per prompt; prompts are left-padded.
+        length: T, slots per response; responses are right-padded.
 
     Raises:
-        InputError: a response has no record, or a record does not have one row per token, or the responses differ in layers.
+        InputError: a response has no record, a record does not have one row per token, or the responses differ in the number of
+            layers or of experts per token.
 
     Example:
         >>> one, record = np.ones(2, bool), np.array([[[5, 4]], [[3, 2]], [[1, 0]]], np.int16)

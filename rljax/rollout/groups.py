@@ -32,9 +32,9 @@ class Groups(NamedTuple):
     attention: Bool[np.ndarray, "P G T"]
     """Which response slots contain a token, to which later tokens attend. `rollout.mask` marks the tokens that are trained on."""
     version: Int32[np.ndarray, "P G"]
-    """Number of RL steps that the policy had been trained for when it sampled the response, or the response's first token."""
+    """Number of RL steps that the policy had been trained for when it sampled the response's first token."""
     turns: Int32[np.ndarray, "P G"]
-    """Turns of the policy in each response; 0 for a missing response."""
+    """Number of the policy's turns in each response; 0 for a missing response."""
     failed: Int8[np.ndarray, "P G"]
     """How judging the response failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
     kept: Int32[np.ndarray, "P G T N"] | None = None
@@ -54,12 +54,12 @@ class Groups(NamedTuple):
 
     @property
     def present(self) -> Bool[np.ndarray, "P G"]:
-        """Mask of the places with a response; a group may have fewer than G responses."""
+        """Mask of the responses that exist, because a group may have fewer than G."""
         return np.asarray(self.attention.any(-1))
 
 
 def sampled_versions(groups: Groups) -> Int32[np.ndarray, "N"]:
-    """Return `version` of each response, or of each sampled token if it is known per token."""
+    """Return the version of each response, or of each token in the mask if `token_version` is known."""
     if groups.token_version is None:
         return groups.version[groups.present]
     return groups.token_version[groups.rollout.mask]
@@ -89,7 +89,7 @@ def right_and_known(rollout: Rollout[np.ndarray]) -> tuple[Bool[np.ndarray, "P G
 def part_means(groups: Groups) -> dict[str, float]:
     """Return the means of the parts of a reward, as `reward_PART`, and of the metrics of an environment, as `episode_NAME`.
 
-    Each mean is over the responses that have the value.
+    Each mean is over the responses with a finite value.
     """
     named = {f"reward_{name}": array for name, array in (groups.rollout.reward_parts or {}).items()}
     named |= {f"episode_{name}": array for name, array in (groups.metrics or {}).items()}
@@ -98,8 +98,8 @@ def part_means(groups: Groups) -> dict[str, float]:
 
 
 def concatenate(parts: Sequence[Groups]) -> Groups:
-    """Join groups in order. What an environment reported only in some parts (correctness, parts of the reward, metrics) is
-    unknown in the others."""
+    """Join groups in order. If only some of them have a value (correctness, parts of the reward, metrics), it is NaN in the
+    others."""
     if len(parts) > 1:
         reported = any(part.rollout.correct is not None for part in parts)
         names = dict.fromkeys(name for part in parts for name in part.rollout.reward_parts or {})
@@ -109,7 +109,7 @@ def concatenate(parts: Sequence[Groups]) -> Groups:
 
 
 def _align(groups: Groups, names: Sequence[str], metrics: Sequence[str], *, has_correct: bool) -> Groups:
-    """Fill in missing parts of the reward and missing metrics with NaN, and `correct` as well if `has_correct`."""
+    """Add missing reward parts and metrics as NaN, and also a missing `correct` if `has_correct` is True."""
     rollout, unknown = groups.rollout, np.full(groups.rollout.rewards.shape, np.nan, np.float32)
     rollout = rollout._replace(
         correct=unknown if has_correct and rollout.correct is None else rollout.correct,
@@ -172,10 +172,10 @@ def pad_responses(responses: Sequence[Response], length: int) -> dict[str, Shape
 def group_rows(
     rows: Shaped[np.ndarray, "N *X"], member: Bool[np.ndarray, "P G"], empty: float = 0
 ) -> Shaped[np.ndarray, "P G *X"]:
-    """Put the rows where the groups have responses, and `empty` everywhere else."""
-    places = np.full((*member.shape, *rows.shape[1:]), empty, rows.dtype)
-    places[member] = rows
-    return places
+    """Arrange one row per response by group and response; `empty` fills the entries without a response."""
+    grouped = np.full((*member.shape, *rows.shape[1:]), empty, rows.dtype)
+    grouped[member] = rows
+    return grouped
 
 
 def to_dict(groups: Groups) -> dict[str, Any]:
@@ -185,10 +185,10 @@ def to_dict(groups: Groups) -> dict[str, Any]:
 
 
 def from_dict(arrays: Mapping[str, Any]) -> Groups:
-    """Restore the groups from the dict that `to_dict` returned.
+    """Restore groups from the dict that `to_dict` returned.
 
     Raises:
-        InputError: the dict has the fields of another version of rljax.
+        InputError: the fields in the dict are those of another version of rljax.
     """
     other = (set(arrays) ^ set(Groups._fields)) - set(Groups._field_defaults)
     if other:
@@ -210,13 +210,13 @@ class Collected(NamedTuple):
     surplus: Groups | None
     """Groups of this rollout that were kept but not needed; the next rollout may use them."""
     sampled: Groups
-    """All groups sampled in this call, kept or not; averages are taken over these."""
+    """All groups sampled in this call, kept or not; metrics are averaged over these."""
     tries: int
-    """Number of calls that sampled groups."""
+    """Number of calls to `sample`."""
     filtered_ratio: float
     """Fraction of the groups sampled in this call that were dropped."""
     complete: bool
-    """Whether there are as many groups as requested."""
+    """Whether `groups` has as many groups as requested."""
 
 
 def collect(
@@ -234,16 +234,16 @@ def collect(
     that is not needed is dropped, so no group is ever older than one rollout.
 
     Args:
-        sample: samples fresh groups from a starting place, such as a position in the prompts, and also returns the place after
-            them.
-        place: the place to start from.
-        keep: returns which groups carry a training signal, `[P]`; None keeps all.
+        sample: function that samples fresh groups, starting at a position such as an index into the prompts, and returns the
+            position after them and the groups.
+        place: the position to start from.
+        keep: function that returns which groups to keep, `[P]`, because they carry a training signal; None keeps all.
         wanted: number of groups to return.
         carried: the surplus of the previous rollout.
         max_tries: largest number of calls to `sample`.
 
     Returns:
-        The place after all sampled groups, and a `Collected`, whose `complete` is False if the tries ran out first.
+        The position after all sampled groups, and a `Collected`, whose `complete` is False if the tries ran out first.
     """
     spare = 0 if carried is None else carried.count
     kept: list[Groups] = []

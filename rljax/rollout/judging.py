@@ -25,23 +25,23 @@ Result = TypeVar("Result")
 
 
 class Patience(NamedTuple):
-    """How often, and after which waits, a failing judge is called again."""
+    """Settings for calling a failing judge again."""
 
     waits: Sequence[float] = ()
     """Seconds to wait before each retry; if empty, the first failure is final."""
     tell: Callable[[str], None] = print
     """Function that shows a warning."""
     stopped: Callable[[], bool] = lambda: False
-    """Function that returns whether the run should stop, in which case the next failure is final."""
+    """Function that returns whether the run should stop; if so, the next failure is final."""
 
     def retry(self, call: Callable[[], Result]) -> Result:
-        """Call a judge until it answers, with one retry after each wait.
+        """Call a judge until it succeeds, with one retry after each wait.
 
         Args:
             call: calls the judge, from the beginning each time.
 
         Raises:
-            FailedJudgeError: every call failed; the last error is raised.
+            FailedJudgeError: a call failed, and no retry is left or allowed; the last error is raised.
             OutOfRangeError: a call returned invalid rewards; it is not repeated.
 
         Example:
@@ -83,25 +83,25 @@ class Verdicts(NamedTuple):
     rewards: Float32[np.ndarray, "N"]
     """Reward of each response; 0 if it has none."""
     valid: Bool[np.ndarray, "N"]
-    """Whether the response has a reward; False if the reward abstained or failed."""
+    """Whether the response has a reward; False if the reward function abstained or failed."""
     failed: Int8[np.ndarray, "N"]
     """How judging failed: 0 for no failure, else the position in `rewards.failure.Failures`, counted from 1."""
     reward_parts: dict[str, Float32[np.ndarray, "N"]] | None = None
-    """Each part of a reward that has several; NaN if the part abstains."""
+    """The parts of the reward by name, if there are several; NaN if a part abstains."""
     correct: Float32[np.ndarray, "N"] | None = None
     """1 if a verifier finds the response correct, 0 if not, NaN if it abstains; None if there is no verifier."""
     step_rewards: Float32[np.ndarray, "N T"] | None = None
-    """At the last token of each reasoning step, the reward of that step; for process supervision."""
+    """Reward of each reasoning step, at the last token of the step; for process supervision."""
     step_end: Bool[np.ndarray, "N T"] | None = None
     """Whether a reasoning step, or a turn of an episode, ends at the token."""
     turn_rewards: Float32[np.ndarray, "N T"] | None = None
-    """At the last token of each turn of an episode, the reward of that turn."""
+    """Reward of each turn of an episode, at the last token of the turn."""
     metrics: dict[str, Float32[np.ndarray, "N"]] | None = None
-    """Metrics of the episodes of an environment; NaN if an episode has none."""
+    """The environment's metrics of each episode, by name; NaN if an episode lacks the metric."""
 
 
 class RewardOutput(NamedTuple):
-    """Result of one call of the reward."""
+    """Result of one call of the reward function."""
 
     answers: list[Answer]
     """The answer of each part of the reward."""
@@ -123,11 +123,12 @@ class Judge(NamedTuple):
     seconds: float | None = None
     """Time limit for a call of the reward; None for no limit."""
     max_failure_share: float = protocol.MAX_FAILURE_SHARE
-    """Largest fraction of a call's completions that the reward may fail to judge; on several hosts, of each host's part."""
+    """Largest fraction of a call's completions that the reward may fail to judge; on several hosts, the
+    limit applies to each host's completions."""
     progress: Progress | None = None
     """Called with the number of completions judged and their total (on this host), by rewards that report progress."""
     patience: Patience = IMPATIENT
-    """How often, and after which waits, a failing reward is called again."""
+    """Settings for calling a failing reward function again."""
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
         """Judge one response per problem; on several hosts, each host judges its part.
@@ -149,7 +150,7 @@ class Judge(NamedTuple):
         return divide(len(problems), judge_rows)
 
     def completion(self, response: Response) -> str:
-        """Text of the answer: its beginning in the prompt, if the prompt has one, and then the tokens that the policy sampled."""
+        """Text of the answer: the beginning that the prompt contains, if any, and then the tokens that the policy sampled."""
         return completion_text(self.tokenizer, response.tokens[response.mask].tolist())
 
     def _judge(self, problems: Sequence[Problem], responses: Sequence[Response], length: int) -> Verdicts:
@@ -158,7 +159,7 @@ class Judge(NamedTuple):
     def called(
         self, problems: Sequence[Problem], responses: Sequence[Response], *, before: int = 0, total: int | None = None
     ) -> RewardOutput:
-        """Call the reward once, on this host.
+        """Call the reward function for some responses, on this host; `patience` repeats a failing call.
 
         Args:
             problems: the problem of each response.
@@ -167,7 +168,7 @@ class Judge(NamedTuple):
             total: number of responses in all calls; None if this is the only call.
 
         Raises:
-            InputError: the call itself failed, or returned something other than a finite number or None.
+            InputError: every call failed, or a call returned something other than a finite number or None.
         """
         return self.patience.retry(lambda: self._call(problems, responses, before=before, total=total))
 
@@ -193,7 +194,7 @@ class Judge(NamedTuple):
         return RewardOutput(answers, [self._assign_to_tokens(*pair) for pair in zip(responses, steps, strict=True)])
 
     def verdicts(self, outputs: Sequence[RewardOutput], length: int) -> Verdicts:
-        """Join the results of several calls, in order; their failures are counted together.
+        """Join the results of several calls, in order; the limit on failures applies to all calls together.
 
         Args:
             outputs: results of one or more calls.
@@ -219,6 +220,6 @@ class Judge(NamedTuple):
     ) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
         """Return the step rewards and the step ends at the tokens of a response."""
         rewards, end = np.zeros(len(response.tokens), np.float32), np.zeros(len(response.tokens), bool)
-        places = np.flatnonzero(response.mask)
-        rewards[places], end[places] = assign_to_tokens(steps, self.tokenizer.decode, response.tokens[places].tolist())
+        sampled = np.flatnonzero(response.mask)
+        rewards[sampled], end[sampled] = assign_to_tokens(steps, self.tokenizer.decode, response.tokens[sampled].tolist())
         return rewards, end

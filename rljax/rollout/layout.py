@@ -2,12 +2,12 @@
 
 Only the model sees these rows: algorithms see `[B, T]`.
 
-Several responses may share their prompt (`lay_out_shared`), so that the model reads most of it only once for them. The gradient
-is the same as with `lay_out`, from fewer computed tokens. Such a row begins with a prompt without its last token. Then comes, for
-each response, the last token of the prompt followed by the response. `rljax.models.packed.visible_slots` lets each of these attend
-to the shared part and to itself, and its positions are the same as in a row of its own.
+Several responses may share their prompt (`lay_out_shared`), so that the model reads most of the prompt only once for all of them.
+The gradient is the same as with `lay_out`, but fewer tokens are computed. Such a row begins with the prompt except its last token.
+Then comes, for each response, the last token of the prompt followed by the response. `rljax.models.packed.visible_slots` lets each
+response attend to the shared prompt and to itself, and its tokens have the same positions as in a row of its own.
 
-Axes: B responses, L prompt slots, T response slots; M micro-batches, R rows of S slots, K scored tokens per row, C places for
+Axes: B responses, L prompt slots, T response slots; M micro-batches, R rows of S slots, K scored tokens per row, room for C
 responses in a micro-batch.
 """
 
@@ -30,26 +30,26 @@ from rljax.rollout.groups import Groups
 MOST_IN_A_ROW = (8, 16, 32, 64)
 """Limits on the number of sequences per row; the smallest that leaves little padding is used."""
 MOST_PADDING = 0.1
-"""Fraction of padding above which more sequences per row are tried, and then shorter rows."""
+"""If a larger fraction of the slots is padding, more sequences per row are tried, and then shorter rows."""
 LENGTHS = 16
-"""Number of different row lengths."""
+"""Number of row lengths that are tried."""
 
 
 class Rounding(NamedTuple):
     """How coarsely shapes are rounded, so that few programs are compiled."""
 
     worth: int
-    """Number of computed slots at which less padding is worth another program."""
+    """Number of computed slots from which on less padding is worth compiling another program."""
     parts: int
-    """K is a multiple of this part of L + T."""
+    """K is rounded up to a multiple of (L + T) / `parts`."""
 
 
 ROUNDING = {"cpu": Rounding(16_384, 4), "accelerator": Rounding(262_144, 2)}
-"""An update of a deep model compiles in seconds on CPUs, and in a minute on accelerators, which compute faster."""
+"""A deep model's update compiles in seconds on CPUs, but in a minute on accelerators, where padding costs less time."""
 LEAST_SAVED = 0.2
 """Fraction of the work that sharing must save; otherwise prompts are not shared."""
 ATTENTION_SLOTS = 4_096
-"""Row length at which attention costs as much as the other matrix products, in a small language model; larger in large ones."""
+"""Row length at which attention costs as much as the other matrix products of a small language model. It grows with the model."""
 
 
 class Sequences(NamedTuple):
@@ -64,7 +64,7 @@ class Sequences(NamedTuple):
     attention: Bool[np.ndarray, "*M B T"]
     """Which response slots contain a token."""
     policy_logp: Float32[np.ndarray, "*M B T"] | None = None
-    """Log-probability of each response token under the policy that sampled it, in nats; for critics that read it."""
+    """Log-probability of each response token under the policy that sampled it, in nats. Some critics read it."""
     mask: Bool[np.ndarray, "*M B T"] | None = None
     """Which response tokens are trained on; None for all of them."""
     kept: Int32[np.ndarray, "*M B T N"] | None = None
@@ -135,9 +135,9 @@ class Layout(NamedTuple):
     """Sequences packed into rows, and the rows divided into micro-batches."""
 
     packed: Packed
-    """Rows of each micro-batch, `[M, R, S]`; a micro-batch has C places for responses, some of which may be empty."""
+    """Rows of each micro-batch, `[M, R, S]`; a micro-batch has room for C responses, but may contain fewer."""
     responses: Int32[Array | np.ndarray, "M C"]
-    """The response at each place of a micro-batch; -1 for an empty place."""
+    """Indices of the responses in each micro-batch, padded with -1."""
 
 
 def rounding() -> Rounding:
@@ -164,8 +164,8 @@ def fill_rows(lengths: Int[np.ndarray, "N"], slots: int, *, most: int = MOST_IN_
     space: list[tuple[int, int]] = []  # (free slots, row), sorted
     for sequence in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[sequence])
-        place = bisect_left(space, (length, -1))
-        free, row = space.pop(place) if place < len(space) else (slots, len(rows))
+        index = bisect_left(space, (length, -1))
+        free, row = space.pop(index) if index < len(space) else (slots, len(rows))
         if row == len(rows):
             rows.append([])
         rows[row].append(sequence)
@@ -191,7 +191,7 @@ def dense_rows(
     """Distribute sequences over rows so that at most a tenth of the computed slots is padding, if possible.
 
     Rows of full length with few sequences are tried first, because most batches use the program compiled for them; then more
-    sequences per row, then shorter rows. If none of these gets down to a tenth, the layout with the least padding is used. A batch
+    sequences per row, then shorter rows. If no layout reaches a tenth, the one with the least padding is used. A batch
     with fewer than `worth` computed slots always gets the first layout.
 
     A tenth can be reached if each device has enough tokens for at least ten rows. With fewer, the empty rows that complete the last
@@ -202,7 +202,7 @@ def dense_rows(
         slots: largest capacity of a row in tokens.
         count: B, largest possible number of responses.
         rows: R, rows per micro-batch.
-        worth: number of computed slots at which less padding is worth another program.
+        worth: number of computed slots from which on less padding is worth compiling another program.
     """
     tokens, parts = int(lengths.sum()), -(-count // rows)
     longest, best, least = max(lengths, default=1), DenseRows([], slots, MOST_IN_A_ROW[0]), 0
@@ -221,7 +221,7 @@ def dense_rows(
 
 
 def _count_micro_batches(parts: int, most: int) -> int:
-    """Return M: with more sequences per row there are fewer micro-batches, so that the number of places stays the same."""
+    """Return M. With more sequences per row there are fewer micro-batches, so that M * C stays about the same."""
     return -(-parts * MOST_IN_A_ROW[0] // most)
 
 
@@ -229,7 +229,7 @@ def balance(tokens: Int[np.ndarray, "N"], *, rows: int, devices: int) -> list[li
     """Distribute rows over micro-batches and their devices, so that all devices get about the same number of tokens.
 
     Rows are handed out in rounds, in order, one per device: the device with the fewest tokens so far gets the fullest row of the
-    round. So the totals of two devices never differ by more than the rows of one round do.
+    round. So the totals of two devices never differ by more than two rows of one round do.
 
     Args:
         tokens: number of tokens in each row.
@@ -237,41 +237,41 @@ def balance(tokens: Int[np.ndarray, "N"], *, rows: int, devices: int) -> list[li
         devices: number of devices.
 
     Returns:
-        The row at each of the R places of each micro-batch; -1 for an empty place.
+        For each micro-batch, the indices of its R rows; -1 stands for an empty row.
 
     Example:
         >>> balance(np.array([9, 8, 5, 9, 7]), rows=4, devices=2)
         [[0, 2, 1, 3], [4, -1, -1, -1]]
     """
-    own, held = rows // devices, np.zeros(devices, int)
-    places = np.full((-(-len(tokens) // rows), devices, own), -1)
+    own, totals = rows // devices, np.zeros(devices, int)
+    assigned = np.full((-(-len(tokens) // rows), devices, own), -1)
     for number, begin in enumerate(range(0, len(tokens), devices)):
         fullest = begin + np.argsort(-tokens[begin : begin + devices], kind="stable")
-        poorest = np.argsort(held, kind="stable")[: len(fullest)]
-        places[number // own, poorest, number % own] = fullest
-        held[poorest] += tokens[fullest]
-    return places.reshape(-1, rows).tolist()
+        emptiest = np.argsort(totals, kind="stable")[: len(fullest)]
+        assigned[number // own, emptiest, number % own] = fullest
+        totals[emptiest] += tokens[fullest]
+    return assigned.reshape(-1, rows).tolist()
 
 
 def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, devices: int = 1) -> Layout:
     """Pack sequences into rows of at most L + T slots, and the rows into micro-batches.
 
-    Few programs are compiled: most batches have rows of L + T slots, see `dense_rows`, and K is rounded up to a multiple of a
-    quarter of that, on accelerators of half of it. There are enough micro-batches even if every sequence fills a row; the last ones
-    may be empty. There are fewer only if more than eight sequences may share a row.
+    Few programs are compiled, because most batches have rows of L + T slots (see `dense_rows`), and K is rounded up to a multiple
+    of a quarter of L + T on CPUs, and of half of it on accelerators. There are enough micro-batches for one sequence per row, so
+    the last ones may be empty; there are fewer only if a row may contain more than eight sequences.
 
     Args:
         sequences: rows `[B, L]` and `[B, T]`.
-        mask: the tokens that matter, `[B, T]`; sequences without any are left out.
+        mask: the tokens that the caller trains on or evaluates, `[B, T]`; sequences without any are left out.
         rows: R, rows per micro-batch.
         devices: number of devices that share a micro-batch's rows equally; their token counts are about equal, see `balance`.
     """
     count, length = sequences.tokens.shape
     slots = sequences.prompt_tokens.shape[-1] + length
-    places = np.flatnonzero(mask.any(axis=-1))
+    used = np.flatnonzero(mask.any(axis=-1))
     lengths = sequences.prompt_attention.sum(-1) + sequences.attention.sum(-1)
-    found = dense_rows(lengths[places], slots, count=count, rows=rows, worth=rounding().worth)
-    shared = [[int(places[sequence]) for sequence in row] for row in found.shared]
+    found = dense_rows(lengths[used], slots, count=count, rows=rows, worth=rounding().worth)
+    shared = [[int(used[sequence]) for sequence in row] for row in found.shared]
     needed = max((int(sequences.attention[row].sum()) for row in shared), default=1)
     scored = scored_slots(needed, found.slots, part=-(-slots // rounding().parts))
     tokens = np.array([lengths[row].sum() for row in shared], int)
@@ -285,11 +285,11 @@ def lay_out(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, d
 
 
 def lay_out_examples(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, devices: int = 1) -> Layout:
-    """Put each sequence in a row of its own, in one micro-batch of at most `rows` rows; pack more sequences as `lay_out` does.
+    """Put each sequence in a row of its own, in one micro-batch; if there are more sequences than `rows`, use `lay_out`.
 
     Args:
         sequences: rows `[B, L]` and `[B, T]`.
-        mask: the tokens that matter, `[B, T]`.
+        mask: the tokens that the caller trains on or evaluates, `[B, T]`; read only by `lay_out`.
         rows: maximum number of rows per micro-batch.
         devices: number of devices that share a micro-batch's rows equally.
     """
@@ -305,7 +305,7 @@ def scored_slots(needed: int, slots: int, *, part: int) -> int:
 
 
 class Placement(NamedTuple):
-    """The place of a sequence in the rows of a micro-batch."""
+    """Where a sequence is written in a micro-batch."""
 
     row: int
     """Index of the row."""
@@ -316,7 +316,7 @@ class Placement(NamedTuple):
     segment: int
     """Number of the sequence in the row, see `Packed.segments`."""
     skipped: int = 0
-    """Number of prompt tokens that are left out, because an earlier sequence in the row has them."""
+    """Number of prompt tokens that are left out, because an earlier sequence in the row contains them."""
 
 
 def micro_batch(
@@ -326,7 +326,7 @@ def micro_batch(
 
     Args:
         sequences: all sequences.
-        placements: where the sequences of this micro-batch go.
+        placements: where to write the sequences of this micro-batch.
         rows: R, number of rows.
         slots: S, slots per row.
         scored: K, number of scored tokens that a row has room for.
@@ -374,10 +374,10 @@ def _placements(sequences: Sequences, shared: list[list[int]]) -> Iterator[Place
 
 
 class Chunk(NamedTuple):
-    """Responses to one prompt, next to each other in a row."""
+    """Responses to one prompt that share it, next to each other in a row."""
 
     lead: int
-    """Number of prompt tokens that they share: all but the last one."""
+    """Number of prompt tokens that the responses share: all but the last token."""
     responses: tuple[int, ...]
     """Indices of the responses."""
     length: int
@@ -385,12 +385,12 @@ class Chunk(NamedTuple):
 
 
 def layout_for(score: object, teacher: object | None) -> Callable[..., Layout]:
-    """Choose the layout of an update: `lay_out_shared` if the policy's `score` supports it and no teacher reads the rows."""
+    """Return the layout function of an update: `lay_out_shared` if `score` supports it and there is no teacher, or `lay_out`."""
     return lay_out_shared if teacher is None and reads_shared_prompts(score) else lay_out
 
 
 def full_responses(prompt: int, response: int, size: int, rows: int) -> int:
-    """Choose how many responses of full length a row has room for: 1 unless longer rows save a fifth of the work.
+    """Choose for how many responses of full length a row has room: 1 unless longer rows save a fifth of the work.
 
     A longer row has more responses per prompt, but each token then attends to more slots.
 
@@ -424,11 +424,11 @@ def row_slots(prompt: int, response: int, count: int) -> int:
 def lay_out_shared(sequences: Sequences, mask: Bool[np.ndarray, "B T"], *, rows: int, devices: int = 1) -> Layout:
     """Pack sequences as `lay_out` does, but let the responses to a prompt share it if that saves work.
 
-    The shapes of the arrays, and thus the program, depend on L, T, G and the rows, and hardly on the lengths of the responses.
+    The shapes of the arrays, and thus the program, depend on L, T, G and the number of rows, and hardly on response lengths.
 
     Args:
-        sequences: rows `[B, L]` and `[B, T]`; the responses to a prompt have equal rows of prompt tokens.
-        mask: the tokens that matter, `[B, T]`; sequences without any are left out.
+        sequences: rows `[B, L]` and `[B, T]`; responses to the same prompt have equal prompt tokens.
+        mask: the tokens that the caller trains on or evaluates, `[B, T]`; sequences without any are left out.
         rows: R, rows of L + T slots per micro-batch; they may be replaced by fewer, longer rows with no more slots in total.
         devices: number of devices that share a micro-batch's rows equally.
     """
@@ -469,7 +469,7 @@ def _saves(sequences: Sequences, is_used: Bool[np.ndarray, "B"], computed: int, 
 
 
 def saved_share(sequences: Sequences, groups: list[list[int]]) -> float:
-    """Share of the tokens that need not be computed if each group reads its prompt (except the last token) only once."""
+    """Return the fraction of tokens that need not be computed if each group reads its prompt, except the last token, only once."""
     leads, lengths = sequences.prompt_attention.sum(-1) - 1, sequences.attention.sum(-1)
     used = [response for group in groups for response in group]
     total = int((leads[used] + 1 + lengths[used]).sum())
@@ -487,8 +487,8 @@ def groups_of(sequences: Sequences) -> list[list[int]]:
 def pack_groups(sequences: Sequences, groups: list[list[int]], slots: int, most: int) -> list[list[Chunk]]:
     """Distribute groups over rows, the longest group first, each into the fullest row that has room for the entire group.
 
-    If no row has room for it, the emptiest row with room for a response, or else a new row, takes the responses that fit; the rest
-    of the group is placed the same way.
+    If no row has room for the group, the emptiest row with room for one of its responses, or else a new row, takes the responses
+    that fit. The rest of the group is distributed in the same way.
 
     Args:
         sequences: prompts and responses.
@@ -503,12 +503,16 @@ def pack_groups(sequences: Sequences, groups: list[list[int]], slots: int, most:
         lead, left = int(leads[group[0]]), sorted(group, key=lambda each: -lengths[each])
         while left:
             needed = (lead + int(lengths[left].sum()), len(left))
-            whole = [row for row, room in enumerate(free) if needed[0] <= room[0] and needed[1] <= room[1]]
-            some = [row for row, room in enumerate(free) if lead + lengths[left[-1]] <= room[0] and room[1]]
-            if not (whole or some):
+            fits_all = [row for row, room in enumerate(free) if needed[0] <= room[0] and needed[1] <= room[1]]
+            fits_one = [row for row, room in enumerate(free) if lead + lengths[left[-1]] <= room[0] and room[1]]
+            if not (fits_all or fits_one):
                 rows.append([])
                 free.append((slots, most))
-            row = min(whole, key=lambda each: free[each]) if whole else max(some, key=lambda each: free[each], default=-1)
+            row = (
+                min(fits_all, key=lambda each: free[each])
+                if fits_all
+                else max(fits_one, key=lambda each: free[each], default=-1)
+            )
             taken = _select_fitting(left, lengths, free[row][0] - lead, free[row][1])
             left = [response for response in left if response not in taken]
             chunk = Chunk(lead, taken, lead + int(lengths[list(taken)].sum()))
@@ -528,7 +532,7 @@ def _select_fitting(responses: list[int], lengths: Int[np.ndarray, "B"], slots: 
 
 
 def placements(sequences: Sequences, rows: list[list[Chunk]]) -> Iterator[Placement]:
-    """Place the responses of chunks one after the other; the first response of a chunk includes the start of the prompt."""
+    """Place the responses of chunks one after the other; only the first response of a chunk includes the shared prompt tokens."""
     for row, chunks in enumerate(rows):
         start = 0
         for number, chunk in enumerate(chunks, start=1):

@@ -1,8 +1,8 @@
-"""Judge responses while the engine samples others.
+"""Judge responses while the engine is still sampling others.
 
-The engine samples in a background thread. The reward is called in the run's own thread, as always, so it may use signals, and
-Ctrl-C reaches it. The calls get the same responses in the same order, whatever the timing, so the results are the same as if
-everything were judged after the last response.
+The engine samples in a background thread. The reward function is called in the run's own thread, as always, so it may use signals,
+and Ctrl-C reaches it. Its calls get the same responses in the same order, whatever the timing, so the results are the same as if
+all responses were judged after the last one.
 """
 
 import threading
@@ -21,7 +21,7 @@ from rljax.rollout.request import Engine, Request, Response, StreamingEngine, ch
 
 
 def split_into_calls(requests: Sequence[Request], groups: int) -> list[list[int]]:
-    """Split requests into parts of `groups` groups each; the last part may have fewer.
+    """Split requests into parts of `groups` groups each, one part per call of the reward; the last part may have fewer groups.
 
     Args:
         requests: the requests; requests of one group must be adjacent.
@@ -32,10 +32,10 @@ def split_into_calls(requests: Sequence[Request], groups: int) -> list[list[int]
     """
     order = list(dict.fromkeys(request.group for request in requests))
     part = {group: index // groups for index, group in enumerate(order)}
-    places: list[list[int]] = [[] for _ in range(max(part.values()) + 1)]
-    for place, request in enumerate(requests):
-        places[part[request.group]].append(place)
-    return places
+    indices: list[list[int]] = [[] for _ in range(max(part.values()) + 1)]
+    for index, request in enumerate(requests):
+        indices[part[request.group]].append(index)
+    return indices
 
 
 def judge_while_sampling(
@@ -49,19 +49,19 @@ def judge_while_sampling(
     groups: int,
     judging: Callable[[], AbstractContextManager],
 ) -> tuple[list[Response], Verdicts]:
-    """Sample responses, and judge them `groups` groups at a time, as soon as these and all earlier groups have ended.
+    """Sample responses and judge `groups` groups at a time, as soon as these groups and all earlier ones have ended.
 
-    An engine that does not stream samples all responses first; the calls of the reward are the same.
+    An engine that does not stream samples all responses first; the reward function is called in the same way.
 
     Args:
-        engine: samples the responses.
-        judge: judges the responses.
+        engine: the engine that samples the responses.
+        judge: the judge of the responses.
         params: parameters of the policy.
         requests: the requests; requests of one group must be adjacent.
         problems: the problem of each request.
         length: T, length of the arrays over tokens.
-        groups: number of groups per call of the reward.
-        judging: returns a context that is entered while the reward is called.
+        groups: number of groups per call of the reward function.
+        judging: function that returns a context, which is entered while the reward function is called.
 
     Raises:
         InputError: the engine or the reward breaks its contract, or the reward failed on too many responses, counted over all
@@ -71,19 +71,19 @@ def judge_while_sampling(
     outputs: list[RewardOutput] = []
     before = 0
     with sampling_in_background(engine, params, requests) as pieces:
-        for places in split_into_calls(requests, groups):
-            while not responses.keys() >= set(places):
+        for indices in split_into_calls(requests, groups):
+            while not responses.keys() >= set(indices):
                 responses |= _check_piece(next(pieces, None), responses, len(requests))
-            ready = [responses[place] for place in places]
-            check_responses([requests[place] for place in places], ready)
+            ready = [responses[index] for index in indices]
+            check_responses([requests[index] for index in indices], ready)
             with judging():
                 outputs.append(
-                    judge.called([problems[place] for place in places], ready, before=before, total=len(requests))
+                    judge.called([problems[index] for index in indices], ready, before=before, total=len(requests))
                 )
-            before += len(places)
+            before += len(indices)
         for piece in pieces:  # no more responses are needed, but errors at the end of the stream must still be reported
             _check_piece(piece, responses, len(requests))
-    return [responses[place] for place in range(len(requests))], judge.verdicts(outputs, length)
+    return [responses[index] for index in range(len(requests))], judge.verdicts(outputs, length)
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def sampling_in_background(
     """Let an engine sample in a background thread, and yield its responses as they end; the thread ends with the context.
 
     Args:
-        engine: samples the responses; if it does not stream, it samples all of them first, in this thread.
+        engine: the engine that samples the responses; if it cannot stream, it samples all of them first, in this thread.
         params: parameters of the policy.
         requests: a request for each response.
     """
@@ -103,14 +103,14 @@ def sampling_in_background(
         yield iter([dict(enumerate(responses))])
         return
     pieces: SimpleQueue[Mapping[int, Response] | BaseException | None] = SimpleQueue()
-    left, settings = threading.Event(), thread_settings()
+    stop_requested, settings = threading.Event(), thread_settings()
 
     def sample() -> None:
         try:
             check_settings(settings, "--reward-groups samples")
             for piece in engine.stream(params, requests):
                 pieces.put(piece)
-                if left.is_set():
+                if stop_requested.is_set():
                     break
         except BaseException as error:  # any kind: the run's thread waits for the outcome and raises the error
             pieces.put(error)
@@ -122,14 +122,14 @@ def sampling_in_background(
     try:
         yield _receive_pieces(pieces)
     finally:
-        left.set()
+        stop_requested.set()
         thread.join()
 
 
 def _receive_pieces(
     pieces: "SimpleQueue[Mapping[int, Response] | BaseException | None]",
 ) -> Iterator[Mapping[int, Response]]:
-    """Yield the pieces in a queue until None; raise an error that is in it."""
+    """Yield the pieces from a queue until None; raise an error that comes out of the queue."""
     while (piece := pieces.get()) is not None:
         if isinstance(piece, BaseException):
             raise piece
@@ -137,9 +137,9 @@ def _receive_pieces(
 
 
 def _check_piece(piece: object, earlier: Mapping[int, Response], count: int) -> Mapping[int, Response]:
-    """Return a piece of a stream, after checking that it answers some of `count` requests, each for the first time."""
+    """Return a piece of a stream, after checking that it answers only requests, out of `count`, that have no answer yet."""
     if piece is None:
-        missing = next(place for place in range(count) if place not in earlier)
+        missing = next(index for index in range(count) if index not in earlier)
         raise InputError(
             f"engine.stream: each of {count} requests needs a response; the stream ended without one to request {missing}."
         )
@@ -147,10 +147,10 @@ def _check_piece(piece: object, earlier: Mapping[int, Response], count: int) -> 
         raise InputError(
             f"engine.stream: each yielded value must be a dict of responses by request index; got {piece!r:.80}."
         )
-    for place in piece:
-        if place in earlier or place not in range(count):
+    for index in piece:
+        if index in earlier or index not in range(count):
             raise InputError(
-                f"engine.stream: each key must be the index of an unanswered request, from 0 to {count - 1}; got {place!r:.80}."
+                f"engine.stream: each key must be the index of an unanswered request, from 0 to {count - 1}; got {index!r:.80}."
             )
     return piece
 
@@ -161,7 +161,7 @@ def thread_settings() -> dict[str, Any]:
 
 
 def check_settings(expected: Mapping[str, Any], what: str) -> None:
-    """Refuse JAX settings that apply only in the run's thread, because work in this thread would not use them.
+    """Refuse JAX settings that were set only in the run's thread, because this thread would not use them.
 
     Args:
         expected: the settings in the run's thread.

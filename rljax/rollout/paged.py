@@ -1,8 +1,9 @@
-"""Sampling with pages: rows are planned for the length that is expected, and take pages of keys and values as they grow.
+"""Sampling with a paged key/value cache: memory is planned for the expected length of rows, which take pages as they grow.
 
 A row begins if there are free pages for its prompt and for the rows on its device to reach the expected length. A decode runs for
-as many tokens as there are certainly pages. If the pages of a device run out, its latest rows give theirs back and begin again
-later, from their prompts and seeds, so they get the same tokens. The oldest row never does, so every response ends.
+as many tokens as the free pages certainly suffice for. If the pages of a device run out, its latest rows give their pages back and
+begin again later, from their prompts and seeds, so they get the same tokens. The oldest row keeps its
+pages, so every response ends.
 
 Axes: B rows, D devices that share the rows.
 """
@@ -54,12 +55,12 @@ from rljax.rollout.slots import (
 )
 
 FEWEST_STEPS = 16
-"""If the free pages are certain to last for fewer tokens per row than this, the latest row gives its pages back."""
+"""If the free pages suffice for fewer tokens per row than this, the latest row gives its pages back."""
 FEWEST_ENDED = 8
-"""Number of ended responses from which their lengths replace the expected length that was given."""
+"""Once this many responses have ended, their lengths replace the configured expected length."""
 LIVE_GROUPS = 3
-"""Shared pages are planned for this many times the prompts that fill all rows: the rows of a prompt end one after the other, and
-the last one keeps the pages."""
+"""Shared pages are planned for this many times the prompts that fill all rows, because the rows of a prompt end one after the
+other, and the last of them keeps the shared pages."""
 
 
 class PoolSizes(NamedTuple):
@@ -68,13 +69,13 @@ class PoolSizes(NamedTuple):
     shared: int
     """Pages that several rows may share."""
     own: int
-    """Other pages."""
+    """Pages that only one row uses."""
     sharers: int
-    """Largest number of rows that share a page; 1: none do."""
+    """Largest number of rows that share a page; 1 if no pages are shared."""
 
 
 def pool_sizes(rows: int, length: int, budget: int, expected: float, together: int) -> PoolSizes:
-    """Return the number of pages for the rows of a device, enough for one row of full length in any case.
+    """Return the number of pages for the rows of a device, at least enough for one row of full length.
 
     Args:
         rows: rows on a device.
@@ -88,19 +89,19 @@ def pool_sizes(rows: int, length: int, budget: int, expected: float, together: i
         (PoolSizes(shared=192, own=672, sharers=8), PoolSizes(shared=1, own=1152, sharers=1))
     """
     sharers, blocks, growth = min(together, SHARERS), -(-length // PAGE), -(-int(expected) // PAGE) + 1
-    whole = -(-(length + budget) // PAGE)
+    full_row = -(-(length + budget) // PAGE)
     if sharers == 1 or length <= PAGE:
-        return PoolSizes(1, max(whole, rows * (blocks + growth - (blocks > 0))), 1)
+        return PoolSizes(1, max(full_row, rows * (blocks + growth - (blocks > 0))), 1)
     prompts = -(-rows * min(LIVE_GROUPS, sharers) // sharers)
-    return PoolSizes(prompts * blocks, max(whole, rows * growth), sharers)
+    return PoolSizes(prompts * blocks, max(full_row, rows * growth), sharers)
 
 
 @dataclass(frozen=True)
 class PagedSlots(FittingSlots):
-    """Computes how many rows are decoded at once if their keys and values are in pages.
+    """Computes how many rows are decoded at once if their keys and values are stored in pages.
 
     Args:
-        share: expected length of a response, as a share of the longest one; see `FittingSlots` for the rest.
+        share: expected length of a response, as a fraction of the largest. `FittingSlots` documents the other arguments.
     """
 
     share: float = 1.0
@@ -108,11 +109,11 @@ class PagedSlots(FittingSlots):
     def cache_bytes(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> Callable[[int], int]:
         """Return a function from the number of rows to the peak bytes of caches on a device.
 
-        In addition to the pools there are either waiting prompts or the smaller pools of the last rows; in a dialogue, rows that
-        read a turn are copied out of their pages, and back.
+        The caches are the pools, plus the waiting prompts or the smaller pools for the last rows. In a dialogue, they are the pools
+        plus two copies of the rows that read a turn, because these are copied out of their pages and back.
         """
         devices = row_shards(self.mesh)
-        whole = row_bytes(self.decoder, params, self.mesh, length + budget, 0)
+        full_row = row_bytes(self.decoder, params, self.mesh, length + budget, 0)
         page, prompt = (row_bytes(self.decoder, params, self.mesh, slots, 0) for slots in (PAGE, length))
 
         def pools(rows: int) -> int:
@@ -122,7 +123,7 @@ class PagedSlots(FittingSlots):
         def count(rows: int) -> int:
             rows = compiled_rows(rows, devices)
             if self.peak is turn_bytes:
-                return pools(rows) + 2 * whole * turn_rows(rows, 1, devices) // devices
+                return pools(rows) + 2 * full_row * turn_rows(rows, 1, devices) // devices
             read = math.prod(block_parts(rows, requests, prompts, length, devices)) // devices
             fewer = fewer_rows(rows, budget, devices, on_cpus=is_on_cpus(self.mesh))
             return pools(rows) + max(read * prompt, pools(fewer[0]) if fewer else 0)
@@ -131,14 +132,14 @@ class PagedSlots(FittingSlots):
 
 
 def paged_decoder(decoder: Decoder, mesh: Mesh) -> Decoder:
-    """Return a decoder whose rows have pages."""
+    """Return a decoder whose rows store keys and values in pages."""
     insert = cached_partial(_insert, row_shards(mesh))
     begin, advance, _ = required(decoder.paged, "decoder.paged")
     return Decoder(begin, advance, insert, decoder.weights, partition=decoder.partition, paged=decoder.paged)
 
 
 def with_paged_decoder(engine: DecodingEngine) -> DecodingEngine:
-    """Return an engine with the functions that decode rows with pages, for the methods that decode and begin rows."""
+    """Return an engine whose methods begin and decode rows with pages."""
     decoder, slots = paged_decoder(engine.decoder, engine.mesh), engine.slots
     return DecodingEngine(decoder, engine.mesh, engine.prompt_length, slots, engine.text)
 
@@ -169,7 +170,7 @@ def free_rows(rows: Rows, live: Bool[Array, "B"], devices: int) -> Rows:
 
 @partial(jax.jit, static_argnames="devices")
 def free_pages(rows: Rows, devices: int) -> tuple[Int[Array, "D"], Int[Array, "D"]]:
-    """Count the free pages of each device: shared ones, and others."""
+    """Count the free pages of each device: first the shared ones, then the others."""
     return jax.vmap(count_free)(by_device(rows.state.pages, devices))
 
 
@@ -177,7 +178,7 @@ def free_pages(rows: Rows, devices: int) -> tuple[Int[Array, "D"], Int[Array, "D
 def move_paged_rows(
     decoder: Decoder, rows: Rows, others: Rows, source: Int[Array, "R"], sizes: PoolSizes, mesh: Mesh
 ) -> Rows:
-    """Copy rows and their pages into fewer rows with smaller pools; `source` counts the rows of each device from 0."""
+    """Copy rows and their pages into fewer rows with smaller pools; `source` has indices of rows within their device."""
     devices = row_shards(mesh)
     move = jax.vmap(partial(move_pages, shared=sizes.shared, own=sizes.own))
     state = joined(move(by_device(others.state, devices), by_device(source, devices)))
@@ -187,10 +188,10 @@ def move_paged_rows(
 
 
 def steps_for(lengths: Int[np.ndarray, "B"], free: int, most: int) -> int:
-    """Return for how many tokens per row the free pages certainly last.
+    """Return for how many more tokens per row the free pages certainly suffice.
 
     Args:
-        lengths: tokens in each row that takes pages.
+        lengths: number of tokens in each row that takes pages.
         free: number of free pages.
         most: upper bound of the result.
 
@@ -213,13 +214,13 @@ class PagedEngine(DecodingEngine):
     """The built-in engine with keys and values in pages, which rows take as they grow.
 
     Args:
-        share: expected length of a response, as a share of the longest one; see `DecodingEngine` for the rest.
+        share: expected length of a response, as a fraction of the largest. `DecodingEngine` documents the other arguments.
     """
 
     share: float = 1.0
 
     def __post_init__(self):
-        """Reject a model that cannot read pages."""
+        """Reject a decoder that cannot use pages."""
         if self.decoder.paged is None:
             raise InputError(
                 f"paged_cache={self.share} needs a decoder with `paged`, which this policy does not have; leave it out."
@@ -268,8 +269,8 @@ class PagedSampler:
 
     Attributes:
         returned: indices of the requests whose rows gave their pages back.
-        expected: expected number of tokens per response: at first from the engine's `share`, then all tokens so far per ended
-            response.
+        expected: expected number of tokens per response: at first from the engine's `share`, later the number of tokens so far
+            divided by the number of ended responses.
     """
 
     def __init__(self, engine: PagedEngine, params: Params, requests: Sequence[Request]):
@@ -288,7 +289,7 @@ class PagedSampler:
         self.returned: list[int] = []
 
     def sizes_for(self, rows: int) -> PoolSizes:
-        """Return the sizes of the pools for a number of rows."""
+        """Return the sizes of the page pools for a number of rows."""
         return pool_sizes(rows // self.devices, self.length, self.budget, self.planned, self.together)
 
     def _empty(self, rows: int, sizes: PoolSizes) -> Rows:
@@ -301,17 +302,17 @@ class PagedSampler:
         return self.decoding.request_of_row >= 0
 
     def admit(self, waiting: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
-        """Choose free rows for the first waiting requests, as pairs (request, prompt), as long as pages are expected to last.
+        """Choose free rows for the first waiting requests, as pairs (request, prompt), while pages are expected to suffice.
 
-        Requests with the same prompt begin together, on one device. A device without live rows takes at least one.
+        Requests with the same prompt begin together, on one device. A device without live rows takes at least one request.
         """
         shared, own = (np.array(part) for part in fetch(free_pages(self.decoding.rows, self.devices)))
         live, growth = self.live.reshape(self.devices, -1), -(-int(self.expected) // PAGE)
-        written = np.where(self.live, self._counts(), 0).reshape(self.devices, -1)
+        written = np.where(self.live, self._token_counts(), 0).reshape(self.devices, -1)
         own -= np.where(live, np.maximum(0, growth - written // PAGE), 0).sum(-1)
         free = [np.flatnonzero(~rows).tolist() for rows in live]
         is_idle, begun = [not rows.any() for rows in live], {}
-        for unit in self._units(waiting):
+        for unit in self._split_units(waiting):
             device = max(range(self.devices), key=lambda device: (len(free[device]) > 0, own[device]))
             size, most = len(self.requests[unit[0][0]].prompt_tokens), min(len(unit), len(free[device]))
             counts = range(most, 0, -1) if is_idle[device] or most == min(len(unit), live.shape[1]) else ()
@@ -331,8 +332,8 @@ class PagedSampler:
                 break
         return begun
 
-    def _units(self, waiting: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-        """Divide waiting requests into those that may share the pages of a prompt."""
+    def _split_units(self, waiting: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+        """Divide waiting requests into units that may share the pages of a prompt."""
         most, unit = min(self.sizes.sharers, self.slots // self.devices), []
         for pair in waiting:
             if unit and (pair[1] != unit[0][1] or len(unit) == most):
@@ -341,7 +342,7 @@ class PagedSampler:
             unit.append(pair)
         yield unit
 
-    def _counts(self) -> Int[np.ndarray, "B"]:
+    def _token_counts(self) -> Int[np.ndarray, "B"]:
         return np.asarray(fetch(self.decoding.rows.samples.count))
 
     def begin(self, prompts: Sequence[Prompts], begun: Mapping[int, tuple[int, int]]) -> None:
@@ -359,22 +360,22 @@ class PagedSampler:
         self.decoding = self.decoding._replace(rows=free_rows(self.decoding.rows, live, self.devices))
 
     def decode(self, enough: int) -> dict[int, Response]:
-        """Sample until `enough` live rows have ended, or the pages may run out; return their responses and free their pages."""
-        steps = self._steps()
+        """Sample until `enough` live rows have ended or the pages may run out; return the ended responses and free their pages."""
+        steps = self._plan_steps()
         over = len(self.live) - int(self.live.sum())
         self.decoding, ended, _ = self.engine.decode_some(
             self.params, self.decoding, self.requests, over + enough, steps, self.sampling
         )
         self.ended = [self.ended[0] + len(ended), self.ended[1] + sum(len(each.tokens) for each in ended.values())]
-        if self.ended[0] >= FEWEST_ENDED:  # all tokens per ended response: short ones end first, and alone would mislead
-            unfinished = int(self._counts()[self.live].sum())
+        if self.ended[0] >= FEWEST_ENDED:  # short responses end first, so their own mean would be too low
+            unfinished = int(self._token_counts()[self.live].sum())
             self.expected = min(self.budget, (self.ended[1] + unfinished) / self.ended[0])
         if ended:
             self._free()
         return ended
 
-    def _steps(self) -> int:
-        """Return for how many tokens the pages of all devices last, after the latest rows have given theirs back if necessary."""
+    def _plan_steps(self) -> int:
+        """Return for how many tokens the pages suffice on all devices, after the latest rows have given pages back if necessary."""
         lengths = np.asarray(fetch(self.decoding.rows.state.pages.lengths)).reshape(self.devices, -1)
         while True:
             live = self.live.reshape(self.devices, -1)
@@ -396,7 +397,7 @@ class PagedSampler:
             self._free()
 
     def fewer_rows(self) -> tuple[int, ...]:
-        """Return the numbers of rows in which the last responses may continue, in descending order."""
+        """Return the smaller numbers of rows with which decoding may continue at the end, in descending order."""
         return fewer_rows(len(self.live), self.budget, self.devices, on_cpus=is_on_cpus(self.mesh))
 
     def shrink(self, fewer: Sequence[int]) -> bool:

@@ -1,8 +1,9 @@
-"""Dialogues with pages: a row keeps its pages between turns, and continues from them.
+"""Dialogues with a paged key/value cache: a row keeps its pages between turns, and continues from them.
 
-A turn waits until its device has pages for the context that is not read yet, and for the expected growth. Earlier episodes come
-first: if pages are missing, later ones lose theirs between two turns, the latest first, and read their context again once there is
-room. If pages run out while turns are sampled and all rows run, the latest turn begins again later, from the same seed.
+A turn waits until its device has pages for the part of its context that has not been read, and for the expected growth. Earlier
+episodes come first: if pages are missing, later episodes lose their pages between two turns, the latest first, and read their
+context again once there is room. If pages run out during sampling and no row is between two turns, the latest turn begins again
+later, from the same seed.
 
 Axes: B rows decoded together, E rows read together, T tokens to read in each of the E rows, D devices that share the rows.
 """
@@ -51,14 +52,14 @@ from rljax.rollout.slots import FittingSlots, turn_bytes
 
 
 class FreePages(NamedTuple):
-    """Pages on each device that a turn can take, and pages that a row would give back."""
+    """Number of pages that a turn can take on each device, and that each row would give back."""
 
     shared: Int[np.ndarray, "D"]
     """Free shared pages."""
     own: Int[np.ndarray, "D"]
-    """Free other pages."""
+    """Free pages of the other kind, which only one row uses."""
     of_row: Int[np.ndarray, "B"]
-    """Pages of each row that it does not share."""
+    """Pages of each row that it does not share with other rows."""
 
 
 @partial(jax.jit, static_argnames="devices")
@@ -70,7 +71,7 @@ def count_pages(state: PagedState, devices: int) -> tuple[tuple[Int[Array, "D"],
 
 @partial(jax.jit, static_argnames="devices", donate_argnames="rows")
 def pause_rows(rows: Rows, tokens: Int[Array, "B"], is_running: Bool[Array, "B"], devices: int) -> Rows:
-    """Free the pages of rows beyond their first `tokens` tokens; rows that do not run take no further pages."""
+    """Free the pages of each row after its first `tokens` tokens; rows that are not running take no further pages."""
     state: PagedState = rows.state
     pages = joined(jax.vmap(truncate_pages)(*by_device((state.pages, tokens), devices)))
     pages = pages._replace(page=jnp.where(is_running, pages.page, 0))
@@ -90,7 +91,7 @@ def read_paged_turns(
     blocks: int,
     devices: int,
 ) -> Prompts:
-    """Copy rows out of their pages, and read tokens after the first `first` tokens of each copy.
+    """Copy rows out of their pages, keep the first tokens of each copy, and read new tokens after them.
 
     Args:
         turns: the functions with which the model reads turns.
@@ -107,7 +108,7 @@ def read_paged_turns(
     local = origin[None] - each * jnp.arange(devices)[:, None]
     local = jnp.where((local >= 0) & (local < each) & (origin >= 0)[None], local, -1)
     copies = jax.vmap(partial(copy_out_of_pages, blocks=blocks))(by_device(state, devices), local)
-    copies = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), copies)  # a row is on one device, and 0 on the others
+    copies = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), copies)  # each row is nonzero on one device only
     logits, cache = turns.extend(params, tokens, first, count, copies)
     read = tuple(map_slots_of(in_blocks, layer) for layer in cache)
     return Prompts(logits, PagedPrompts(read, first + count, first // PAGE))
@@ -119,8 +120,8 @@ class PagedDialogue(TurnQueue):
     Attributes:
         expected: expected number of tokens by which a row grows from turn to turn: at first from the engine's `share`, then the
             mean so far.
-        arrival: episode -> its place in the order in which episodes were added.
-        restarted: number of turns that gave their pages back while they were sampled.
+        arrival: for each episode, its position in the order in which episodes were added.
+        restarted: number of turns that gave their pages back while being sampled.
     """
 
     def __init__(self, engine: PagedEngine, params: Params, requests: Mapping[int, Request], later: Sequence[Request] = ()):
@@ -140,7 +141,7 @@ class PagedDialogue(TurnQueue):
         self.add(requests)
 
     def add(self, requests: Mapping[int, Request]) -> None:
-        """Queue turns, see `TurnQueue.add`."""
+        """Queue turns; see `TurnQueue.add`."""
         super().add(requests)
         for episode in requests:
             self.arrival.setdefault(episode, len(self.arrival))
@@ -151,30 +152,30 @@ class PagedDialogue(TurnQueue):
         self._pause()
 
     def draw(self) -> dict[int, Response]:
-        """Begin waiting turns for which there are pages, and sample until about an eighth of the rows have ended."""
+        """Begin waiting turns for which there are pages, and sample until about an eighth of the turns, or fewer, have ended."""
         ended: dict[int, Response] = {}
         while not ended:
-            for part in self._parts(self._readings()):
+            for part in self._split_readings(self._assign_rows()):
                 self._begin(part)
             if not self.running.any():
                 return {}
-            steps, count = self._steps(), int(self.running.sum())
+            steps, count = self._plan_steps(), int(self.running.sum())
             enough = len(self.running) - count + max(1, count // 8)
             self.decoding, ended, _ = self.engine.decode_some(
                 self.params, self.decoding, self.requests, enough, steps, self.sampling
             )
-        found = self._ended(ended)
+        found = self._record_ended(ended)
         self._pause()
         self.ended = [self.ended[0] + len(ended), self.ended[1] + sum(len(each.tokens) for each in ended.values())]
         if self.ended[0] >= FEWEST_ENDED:
             self.expected = self.ended[1] / self.ended[0]
         return found
 
-    def _readings(self) -> list[Reading]:
-        """Assign rows and pages to waiting turns, and return what must be read for them.
+    def _assign_rows(self) -> list[Reading]:
+        """Assign rows and pages to waiting turns, and return what the rows must read.
 
-        If the pages of a device do not suffice for a turn, no later turn begins there before it, so that it does not wait forever.
-        A device without a running turn begins one in any case.
+        If a device has too few pages for a turn, no later turn begins there first, so that the turn does not wait forever. A device
+        without a running turn always begins one.
         """
         if not self.waiting:
             return []
@@ -199,26 +200,26 @@ class PagedDialogue(TurnQueue):
         return list(readings.values())
 
     def _take_pages(self, episode: int, row: int, reading: Reading, pages: FreePages, begun: Collection[int]) -> bool:
-        """Take the pages that a turn is expected to need, if necessary from later episodes; take none if these do not suffice.
+        """Take the pages that a turn is expected to need, if necessary from later episodes.
 
-        If no turn is running on the device, they are taken from earlier episodes, too.
+        If no turn is running on the device, pages are taken from earlier episodes, too.
 
         Args:
             episode: episode of the turn.
-            row: its row.
-            reading: what it reads, and the other rows that begin after the same context.
+            row: row of the turn.
+            reading: what the row reads, and the other rows that begin after the same context.
             pages: the free pages; updated.
             begun: rows whose turns are about to begin.
 
         Returns:
-            Whether the pages were taken.
+            Whether the pages were taken; if they do not suffice, none are taken.
         """
         device = self._device(row)
         running = {*np.flatnonzero(self.running).tolist(), *begun}
         is_idle = all(self._device(other) != device for other in running)
         between = [other for other in self._between_turns(device) if other not in {row, *begun}]
         later = [other for other in between if is_idle or self._arrival(other) > self.arrival[episode]]
-        shared, own = self._needs(row, reading, self.waiting[episode].sampling.max_tokens)
+        shared, own = self._pages_needed(row, reading, self.waiting[episode].sampling.max_tokens)
         earlier = [] if reading.first else [other for other in between if other not in later]
         spare = sum(self._growth(len(self.read[other])) for other in earlier)  # for their next turns
         most = pages.own[device] + pages.of_row[later].sum()
@@ -234,9 +235,9 @@ class PagedDialogue(TurnQueue):
         return True
 
     def _row_for(self, episode: int, begun: Collection[int], is_full: Bool[np.ndarray, "D"]) -> int | None:
-        """Choose a row for a turn: that of its episode or one without an episode; None if none is free.
+        """Choose a row for a turn: its episode's row, or else a row without an episode; None if there is none.
 
-        If no turn could begin otherwise, the row of the latest episode is free as well.
+        If no turn could begin otherwise, the row of the latest episode is chosen.
         """
         if episode in self.episodes:
             row = self.episodes.index(episode)
@@ -251,8 +252,8 @@ class PagedDialogue(TurnQueue):
     def _device(self, row: int) -> int:
         return row * self.devices // len(self.read)
 
-    def _needs(self, row: int, reading: Reading, limit: int) -> tuple[int, int]:
-        """Return the pages, shared and others, that a row takes for a context, and for its turn of at most `limit` tokens."""
+    def _pages_needed(self, row: int, reading: Reading, limit: int) -> tuple[int, int]:
+        """Return how many shared and other pages a row takes for its context and for a turn of at most `limit` tokens."""
         length = reading.first + len(reading.tokens)
         growth = self._growth(length, limit)
         if reading.first:
@@ -262,7 +263,7 @@ class PagedDialogue(TurnQueue):
         return after[0] - before[0], after[1] - before[1] + growth
 
     def _growth(self, length: int, limit: int | None = None) -> int:
-        """Return the pages that a row of this length is expected to take until its next turn, or for at most `limit` tokens."""
+        """Return how many pages a row of this length is expected to take until its next turn, or for at most `limit` tokens."""
         more = int(self.expected) if limit is None else min(int(self.expected), limit)
         return -(-min(length + more, self.room) // PAGE) + length // -PAGE
 
@@ -270,7 +271,7 @@ class PagedDialogue(TurnQueue):
         return self.arrival[required(self.episodes[row], "episode")]
 
     def _between_turns(self, device: int) -> list[int]:
-        """List the rows of a device that have pages and do not run, the latest episode first."""
+        """Return the rows of a device that have pages and are not running, the latest episode first."""
         rows = [row for row in np.flatnonzero(~self.running).tolist() if self._device(row) == device and self.read[row]]
         return sorted(rows, key=self._arrival, reverse=True)
 
@@ -285,7 +286,7 @@ class PagedDialogue(TurnQueue):
         return FreePages(np.array(shared), own - growth.reshape(self.devices, -1).sum(-1), np.array(of_row))
 
     def _clear(self, row: int, pages: FreePages) -> None:
-        """Take a row and its pages away from its episode; a turn that is running waits again, before the others."""
+        """Take a row and its pages away from its episode; if its turn is running, the turn returns to the front of the queue."""
         if self.running[row]:
             episode = required(self.episodes[row], "episode")
             self.waiting = {episode: self.requests[row], **self.waiting}
@@ -298,23 +299,23 @@ class PagedDialogue(TurnQueue):
         self.episodes[row], self.read[row] = None, ()
 
     def _pause(self) -> None:
-        """Free the pages of rows that do not run, except those with the tokens that their episode has read."""
+        """Free the pages of rows that are not running, except the pages that contain tokens which their episode has read."""
         tokens = np.where(self.running, np.iinfo(np.int32).max, [len(read) for read in self.read])
         placed = put_rows(self.engine.mesh, (tokens.astype(np.int32), self.running))
         self.decoding = self.decoding._replace(rows=pause_rows(self.decoding.rows, *placed, self.devices))
 
     def _begin(self, part: tuple[int, list[Reading]]) -> None:
         """Read one part, and begin the turns of its rows."""
-        readings, whole = part[1], -(-self.room // PAGE)
+        readings, most = part[1], -(-self.room // PAGE)
         blocks = max(-(-(reading.first + len(reading.tokens)) // PAGE) for reading in readings)
-        blocks = min(whole, 1 << (blocks - 1).bit_length())
-        state, arrays = self.decoding.rows.state, self._arrays(part)
+        blocks = min(most, 1 << (blocks - 1).bit_length())
+        state, arrays = self.decoding.rows.state, self._reading_arrays(part)
         prompts = read_paged_turns(self.turns, self.params, state, *arrays, blocks=blocks, devices=self.devices)
         self._begin_rows(prompts, readings)
         self.ended[1] += sum(len(reading.tokens) for reading in readings if reading.first)
 
-    def _steps(self) -> int:
-        """Return for how many tokens the pages of all devices last, after rows have given theirs back if necessary."""
+    def _plan_steps(self) -> int:
+        """Return for how many tokens the pages suffice on all devices, after rows have given pages back if necessary."""
         lengths = np.asarray(fetch(self.decoding.rows.state.pages.lengths))
         while True:
             (_, own), of_row = fetch(count_pages(self.decoding.rows.state, self.devices))
@@ -337,7 +338,7 @@ class PagedDialogue(TurnQueue):
         return rows[rows * self.devices // len(self.read) == device]
 
     def _least_needed(self, device: int, running: Int[np.ndarray, "R"]) -> int | None:
-        """Choose the row that gives its pages back: the latest one between two turns, else the latest of several running ones."""
+        """Choose the row that gives its pages back: the latest one between two turns, or the latest of several running ones."""
         between = self._between_turns(device)
         if between:
             return between[0]

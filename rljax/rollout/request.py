@@ -19,18 +19,18 @@ class Sampling(NamedTuple):
     max_tokens: int
     """Largest number of tokens in a response, including EOS."""
     eos_ids: tuple[int, ...]
-    """Tokens that end a response: first the tokenizer's end token, then others of the model and from `--stop-ids`."""
+    """Tokens that end a response: first the tokenizer's end token, then those of the model and of `--stop-ids`."""
     temperature: float = 1.0
-    """Sampling temperature; 0 takes the likeliest token."""
+    """Sampling temperature; 0 always takes the likeliest token."""
     top_k: int | None = None
     """Sample from the k likeliest tokens only."""
     top_p: float | None = None
-    """Sample from the smallest set of tokens with at least this probability."""
+    """Sample only from the smallest set of tokens whose total probability is at least this."""
     stop: tuple[str, ...] = ()
-    """Texts that end a response. Its last token is the first one after which the decoded text contains one of them. The stop text
+    """Texts that end a response: the response ends with the token that completes one of them in the decoded text. The stop text
     stays in the response, because the policy sampled it."""
     kept: int | None = None
-    """Record for each token the ids that top-k and top-p kept: the likeliest of them, at most this many. None records nothing."""
+    """For each token, record at most this many of the ids that top-k and top-p kept, the likeliest first. None records nothing."""
     strata: int | None = None
     """Number of responses of a group that sample from different quantiles; see `rljax.rollout.stratified`. None samples each
     response independently of the others."""
@@ -44,9 +44,9 @@ class Request(NamedTuple):
     prompt_id: int
     """Index of the prompt in the set of prompts."""
     group: int
-    """Index of its group in this call; requests of one group have the same prompt."""
+    """Index of the request's group in this call; requests of one group have the same prompt."""
     sampling: Sampling
-    """How its tokens are sampled."""
+    """How the response's tokens are sampled."""
     seed: int
     """Random seed, below 2^64. The same request gives the same response, whatever other requests are in the same call. (With the
     built-in engine this holds bit for bit, unless the model's own arithmetic depends on the number of rows.)"""
@@ -68,10 +68,10 @@ class Response(NamedTuple):
     policy_logp: Float32[np.ndarray, "N"]
     """Log-probability under softmax(logits / temperature), before top-k and top-p, in nats; 0 outside the mask."""
     finish: Finish
-    """Why it ended: EOS or a stop string ("stop"), the token budget ("length"), or the limit of turns ("turns")."""
+    """Why the response ended: EOS or a stop string ("stop"), the token budget ("length"), or the limit of turns ("turns")."""
     version: int | Int32[np.ndarray, "N"] | None = None
-    """Number of RL steps that the sampling weights had been trained for: one number, or one per token if the weights changed in
-    between. None for the weights that were passed to the engine."""
+    """Number of RL steps that the sampling weights had been trained for: one integer, or one per token if the weights changed
+    during sampling. None for the weights that were passed to the engine."""
     turns: int = 1
     """Number of turns of the policy, with observations between them; 1 for a plain reply."""
     kept: Int32[np.ndarray, "N K"] | None = None
@@ -79,7 +79,7 @@ class Response(NamedTuple):
     log-probabilities are then under the distribution over these tokens."""
     experts: Int16[np.ndarray, "S Y C"] | None = None
     """For a mixture of experts: the C experts that each of Y layers used for the M tokens of the prompt and the N tokens of the
-    response, S = M + N; -1 if unknown, as for the last token, which the sampler need not read. The learner then uses them too."""
+    response, S = M + N; -1 if unknown, as for the last token, which the sampler need not read. The learner then uses these experts."""
 
     @property
     def truncated(self) -> bool:
@@ -123,14 +123,14 @@ class StreamingEngine(Engine, Protocol):
         """Sample the same responses as `generate`, and yield them as they end.
 
         A background thread calls this method and advances and closes the iterator, while responses are judged. The thread ends
-        when the iterator does, or at its next value if the run stops.
+        when the iterator ends or, if the run stops, at the iterator's next value.
 
         Args:
             params: parameters of the policy.
             requests: a request for each response.
 
         Yields:
-            Some responses by the index of their request; each once, in any order that does not depend on timing.
+            Some responses, by the index of their request. Each response is yielded once; the order must not depend on timing.
         """
         ...
 
@@ -140,7 +140,7 @@ class ReportingEngine(Engine, Protocol):
     """An engine that waits for something outside the process, such as a server, and reports it."""
 
     def report_to(self, tell: Callable[[str], None]) -> None:
-        """Pass sentences for the user to `tell`, from any thread."""
+        """Set `tell` as the function that shows sentences to the user; the engine may call it from any thread."""
         ...
 
 
@@ -152,8 +152,8 @@ class Dialogue(Protocol):
         """Queue turns; this may be called while others are being sampled.
 
         Args:
-            requests: episode -> its next turn; on several hosts the same in every process. The prompt is the full context: the
-                episode's first prompt, its turns, and the observations between them.
+            requests: the next turn of each episode, by episode index; on several hosts the same in every process. The prompt is the
+                full context: the episode's first prompt, its turns, and the observations between them.
         """
         ...
 
@@ -161,7 +161,7 @@ class Dialogue(Protocol):
         """Sample until some turns have ended.
 
         Returns:
-            Their responses, by episode; each turn once. Empty if no turn is queued or being sampled.
+            The responses of these turns, by episode index, each once. Empty if no turn is queued or being sampled.
         """
         ...
 
@@ -175,14 +175,14 @@ class DialogueEngine(Engine, Protocol):
 
         Args:
             params: parameters of the policy.
-            requests: episode -> its first turn. The budget of a later turn is the rest of the episode's budget. Requests with other
-                prompts may be added, if they need no more room.
+            requests: the first turn of each episode, by episode index. The budget of a later turn is the rest of the episode's
+                budget. Episodes with other prompts may be added later, if they need no more room.
         """
         ...
 
 
 def cut(response: Response, most: int) -> Response:
-    """Drop the tokens of a response that exceed its limit."""
+    """Drop the tokens of a response after the first `most`."""
     if len(response.tokens) <= most:
         return response
     return response._replace(finish="length", **{name: array[:most] for name, array in response.token_arrays.items()})
@@ -193,17 +193,16 @@ def check_responses(requests: Sequence[Request], responses: Sequence[Response]) 
 
     Raises:
         InputError: the number of responses is wrong; or a response has the wrong prompt, more tokens than the budget, arrays of
-            different lengths or of the wrong type, or impossible log-probabilities. The message names what was expected and what
-            was returned.
+            different lengths or of the wrong type, or impossible log-probabilities.
     """
     if not isinstance(responses, Sequence):
         raise InputError(f"engine.generate: the result must be a list of rljax.rollout.Response; got {responses!r:.80}.")
     if len(responses) != len(requests):
         raise InputError(f"engine.generate: {len(requests)} requests need one response each; got {len(responses)}.")
-    for place, (request, response) in enumerate(zip(requests, responses, strict=True)):
+    for index, (request, response) in enumerate(zip(requests, responses, strict=True)):
         fault = _fault(request, response)
         if fault is not None:
-            raise InputError(f"engine.generate: response {place} {fault}.")
+            raise InputError(f"engine.generate: response {index} {fault}.")
 
 
 _KINDS = MappingProxyType(
@@ -214,7 +213,7 @@ _KINDS = MappingProxyType(
         "policy_logp": (np.floating, "floating-point numbers"),
     }
 )
-"""Name of a response's array -> its NumPy dtype class, and that class in words."""
+"""For each array of a response, its NumPy dtype class, and that class in words."""
 
 
 def check_engine(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Sequential revision: an answer is sampled again from its weakest step on, and the better version is kept."""
+"""Sequential revision: sample an answer again from its weakest step on, and keep the better version."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Revision(NamedTuple):
     """Settings of a sequential revision."""
 
     versions: int
-    """N, versions of each answer, including the first."""
+    """N, number of versions of each answer, including the first."""
     step_ends: tuple[str, ...]
     """Texts that end a step; they are part of the step."""
 
@@ -29,7 +29,7 @@ class Draft(NamedTuple):
     path: tuple[ScoredPrefix, ...]
     """The empty prefix, and the prefix after each step."""
     failures: tuple[int, ...] = ()
-    """For each step of the path: how many revisions that began with it were no better."""
+    """For each step of the path, the number of revisions from this step on that were no better."""
 
 
 def revise(
@@ -48,24 +48,25 @@ def revise(
 
         weakest step    j = argmin_j  V(s_j) - V(s_{j-1}),  among the steps that failed to improve the answer least often
         revision        the steps before j are kept, and the steps from j on are sampled again
-        choice          the revision replaces the answer if it is complete and the answer is not, or else if its value is higher
+        choice          the revision replaces the answer if only the revision is complete, or if its value is higher and the answer
+                        is not the only complete one
 
     A prefix without a value (NaN) counts as 0.
 
     Args:
-        worker: samples steps with its settings; its token budget covers a complete response.
+        worker: the worker that samples steps; its token budget covers a complete response.
         params: parameters of the policy.
-        value: computes the values of prefixes.
+        value: function that computes the values of prefixes.
         prompt_ids: indices into the worker's prompts.
         search: number of versions, and where a step ends.
         key: random key; the same key gives the same result for the same prompts.
         rows: number of steps sampled at once.
 
     Returns:
-        A result for each prompt. Its tokens include those of rejected versions.
+        A result for each prompt. `SearchResult.tokens` includes the tokens of rejected versions.
 
     Raises:
-        ValueError: there is no version, or no text that ends a step.
+        ValueError: `search` has no version, or no text that ends a step.
         InputError: the engine's responses do not answer the requests.
 
     Source:
@@ -101,11 +102,11 @@ def weakest_step(draft: Draft) -> int:
 
 
 def choose(draft: Draft, revised: Draft, step: int) -> Draft:
-    """Return the better version; the failures of a new one are 0, and the old one gets another failure at this step."""
+    """Return the better version: the new one without failures, or the old one with another failure at this step."""
     old, new = draft.path[-1], revised.path[-1]
     if (new.prefix.ended, new.value) > (old.prefix.ended, old.value) or len(draft.path) == 1:
         return revised._replace(failures=(0,) * (len(revised.path) - 1))
-    failures = [count + (place == step) for place, count in enumerate(draft.failures, start=1)]
+    failures = [count + (number == step) for number, count in enumerate(draft.failures, start=1)]
     return draft._replace(failures=tuple(failures))
 
 
@@ -122,13 +123,13 @@ def _complete(
 ) -> tuple[list[tuple[ScoredPrefix, ...]], list[int]]:
     """Sample and score steps until every path has ended; return the paths, and how many tokens each sampled."""
     paths, spent, budget, depth = list(begins), [0] * len(begins), worker.sampling.max_tokens, 0
-    while jobs := [(place, path[-1].prefix) for place, path in enumerate(paths) if is_open(path[-1].prefix, budget)]:
+    while jobs := [(index, path[-1].prefix) for index, path in enumerate(paths) if is_open(path[-1].prefix, budget)]:
         seeds = generate_seeds(jax.random.fold_in(key, depth), len(paths)).tolist()
-        own_seeds = [seeds[place] for place, _ in jobs]
+        own_seeds = [seeds[index] for index, _ in jobs]
         extended = extend_all(worker, params, jobs, prompt_ids, search.step_ends, own_seeds, rows)
         scored = _score(value, [prefix for prefix, _ in extended])
-        for (place, _), (_, count), prefix in zip(jobs, extended, scored, strict=True):
-            paths[place], spent[place] = (*paths[place], prefix), spent[place] + count
+        for (index, _), (_, count), prefix in zip(jobs, extended, scored, strict=True):
+            paths[index], spent[index] = (*paths[index], prefix), spent[index] + count
         depth += 1
     return paths, spent
 

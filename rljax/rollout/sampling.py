@@ -1,4 +1,4 @@
-"""Jitted parts of a decode: read prompts, put them into free rows, sample tokens until enough rows have ended.
+"""Jitted parts of decoding: read prompts, put them into free rows, and sample tokens until enough rows have ended.
 
 Axes: B rows that are decoded together, P prompts, L prompt slots, T tokens per response, V vocabulary.
 """
@@ -29,7 +29,7 @@ class Prompts(NamedTuple):
     """Prompts that the model has read."""
 
     logits: Float[Array, "P V"]
-    """Logits of a response's first token, before any temperature."""
+    """Logits of each response's first token, before the temperature is applied."""
     state: PyTree
     """The decoder's state after each prompt."""
 
@@ -65,9 +65,9 @@ class Rows(NamedTuple):
     """Rows in the middle of a decode."""
 
     state: PyTree
-    """The decoder's state, before it has read the last token."""
+    """The decoder's state, which does not include the last token yet."""
     token: Int[Array, "B"]
-    """The last token that was sampled."""
+    """The last token that was sampled in each row."""
     ended: Bool[Array, "B"]
     """Whether the row has ended and can take another prompt."""
     inputs: RowInputs
@@ -77,7 +77,7 @@ class Rows(NamedTuple):
 
 
 def shift_right(tokens: Int[Array, "B L"], attention: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
-    """Move each row's tokens to the right end, in order, wherever the padding was."""
+    """Move each row's tokens to the right end, in order, wherever the padding is."""
     order = jnp.argsort(attention, axis=-1, stable=True)
     return jnp.take_along_axis(tokens, order, axis=-1), jnp.take_along_axis(attention, order, axis=-1)
 
@@ -104,7 +104,7 @@ def _choose(logits: Float[Array, "B V"], noise: Noise) -> Int[Array, "B"]:
 def sample_token(
     logits: Float[Array, "B V"], noise: Noise, sampling: Sampling
 ) -> tuple[Int[Array, "B"], Float[Array, "B"], Float[Array, "B"]]:
-    """Sample one token per row, each with its own noise; return it, and its log-probability after and before truncation.
+    """Sample one token per row with its own noise; return the tokens, and their log-probabilities after and before truncation.
 
     Raises:
         InputError: `top_k` is below 1, or `top_p` outside (0, 1].
@@ -136,7 +136,7 @@ def sample_from_kept(
     """Sample one token per row from the tokens that top-k and top-p keep, and also return the kept tokens.
 
     Args:
-        logits: logits of the next token, before any temperature.
+        logits: logits of the next token, before the temperature is applied.
         noise: randomness of each row.
         sampling: sampling settings, with a positive temperature.
         most: N, largest number of kept tokens per row; the likeliest are kept.
@@ -155,37 +155,37 @@ def sample_from_kept(
     count = min(most, logits.shape[-1])
     values, ids = jax.lax.top_k(truncated, count)
     logp = jax.nn.log_softmax(values, axis=-1)
-    place = _choose(values, noise)[:, None]
+    chosen = _choose(values, noise)[:, None]
     kept = jnp.where(jnp.isneginf(values), -1, ids).astype(jnp.int32)
     kept = jnp.pad(kept, ((0, 0), (0, most - count)), constant_values=-1)
-    return jnp.take_along_axis(kept, place, -1)[:, 0], jnp.take_along_axis(logp, place, -1)[:, 0], kept
+    return jnp.take_along_axis(kept, chosen, -1)[:, 0], jnp.take_along_axis(logp, chosen, -1)[:, 0], kept
 
 
 @partial(jax.jit, static_argnames=("decoder",))
 def weights_program(decoder: Decoder, params: Params) -> Params:
-    """Compiled form of the decoder's `weights`; see `decode_weights`."""
+    """Run the decoder's `weights` in a compiled program; see `decode_weights`."""
     return decoder.weights(params)
 
 
 def decode_weights(decoder: Decoder, params: Params) -> Params:
     """Prepare the parameters once for all tokens of a call.
 
-    If the decoder's `weights` returns all arrays unchanged, they are not copied, as its compiled program would do.
+    If the decoder's `weights` returns all arrays unchanged, the program is not run, because it would copy them.
     """
     traced = weights_program.trace(decoder, params)
-    places = {variable: place for place, variable in enumerate(traced.jaxpr.jaxpr.invars)}
-    chosen = [None if isinstance(part, Literal) else places.get(part) for part in traced.jaxpr.jaxpr.outvars]
+    index_of = {variable: index for index, variable in enumerate(traced.jaxpr.jaxpr.invars)}
+    chosen = [None if isinstance(part, Literal) else index_of.get(part) for part in traced.jaxpr.jaxpr.outvars]
     if None in chosen:
         return weights_program(decoder, params)
     leaves = jax.tree.leaves(params)
-    return jax.tree.unflatten(jax.tree.structure(traced.out_info), [leaves[required(place, "place")] for place in chosen])
+    return jax.tree.unflatten(jax.tree.structure(traced.out_info), [leaves[required(index, "index")] for index in chosen])
 
 
 @partial(jax.jit, static_argnames=("decoder", "budget"))
 def read_prompts(
     decoder: Decoder, params: Params, prompts: Int[Array, "P L"], attention: Bool[Array, "P L"], *, budget: int
 ) -> Prompts:
-    """Read prompts, padded on either side, with room for `budget` tokens after each (0 if the decoder can grow)."""
+    """Read prompts, padded on either side, with room for `budget` tokens after each prompt (0 if the decoder can grow)."""
     return Prompts(*decoder.begin(params, *shift_right(prompts, attention), budget))
 
 
@@ -222,15 +222,15 @@ def empty_rows(
 def waiting_rows(
     decoder: Decoder, state: PyTree, *, rows: int, budget: int, kept: int | None = None, mesh: Mesh | None = None
 ) -> Rows:
-    """Return rows that all wait for a prompt, with this empty state; see `empty_rows`."""
+    """Return rows that all wait for a prompt, with `state` as their empty state; see `empty_rows`."""
     ids = None if kept is None else jnp.full((rows, budget, kept), -1, jnp.int32)
-    numbers, whole, none = jnp.zeros((rows, budget), jnp.float32), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
+    floats, integers, none = jnp.zeros((rows, budget), jnp.float32), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
     empty = Rows(
         state=state,
-        token=whole,
+        token=integers,
         ended=~none,
-        inputs=RowInputs(jnp.zeros((rows, 2), jnp.uint32), whole),
-        samples=Samples(numbers.astype(jnp.int32), numbers, numbers, whole, none, ids),
+        inputs=RowInputs(jnp.zeros((rows, 2), jnp.uint32), integers),
+        samples=Samples(floats.astype(jnp.int32), floats, floats, integers, none, ids),
     )
     return empty if mesh is None else jax.lax.with_sharding_constraint(empty, rows_shardings(decoder, empty, mesh))
 
@@ -244,13 +244,13 @@ def rows_shardings(decoder: Decoder, rows: Rows, mesh: Mesh) -> PyTree[NamedShar
         mesh: devices that share the rows.
     """
 
-    def place(path: KeyPath, leaf: Array | jax.ShapeDtypeStruct) -> NamedSharding:
+    def sharding_of(path: KeyPath, leaf: Array | jax.ShapeDtypeStruct) -> NamedSharding:
         names = path_names(path)
         if names[0] == "state" and decoder.partition is not None:
             return NamedSharding(mesh, decoder.partition(names[1:], leaf.shape))
         return row_sharding(mesh) if leaf.shape[:1] == rows.ended.shape else replicated(mesh)
 
-    return jax.tree_util.tree_map_with_path(place, rows)
+    return jax.tree_util.tree_map_with_path(sharding_of, rows)
 
 
 @partial(jax.jit, static_argnames=("decoder", "more"))
@@ -278,10 +278,8 @@ def _sample_tokens(
     else:
         token, behaviour, ids = sample_from_kept(logits, noise, sampling, sampling.kept)
         policy = behaviour
-    place = (
-        jnp.arange(active.size),
-        jnp.where(active, samples.count, samples.tokens.shape[1]),
-    )  # beyond the end: not written
+    # the position of an inactive row is beyond the end, so nothing is written there
+    position = jnp.arange(active.size), jnp.where(active, samples.count, samples.tokens.shape[1])
     count = samples.count + active.astype(jnp.int32)
     is_last = count >= rows.inputs.limit
     is_eos = (token[:, None] == jnp.array([sampling.eos_ids], jnp.int32)).any(-1)
@@ -291,12 +289,12 @@ def _sample_tokens(
         ended=jnp.where(active, is_eos | is_last, rows.ended),
         inputs=rows.inputs,
         samples=Samples(
-            tokens=samples.tokens.at[place].set(token, mode="drop"),
-            behaviour_logp=samples.behaviour_logp.at[place].set(behaviour, mode="drop"),
-            policy_logp=samples.policy_logp.at[place].set(policy, mode="drop"),
+            tokens=samples.tokens.at[position].set(token, mode="drop"),
+            behaviour_logp=samples.behaviour_logp.at[position].set(behaviour, mode="drop"),
+            policy_logp=samples.policy_logp.at[position].set(policy, mode="drop"),
             count=count,
             truncated=jnp.where(active, is_last & ~is_eos, samples.truncated),
-            kept=None if kept is None else kept.at[place].set(required(ids, "ids"), mode="drop"),
+            kept=None if kept is None else kept.at[position].set(required(ids, "ids"), mode="drop"),
         ),
     )
 
@@ -342,7 +340,7 @@ def fill_rows(
 
 @partial(jax.jit, static_argnames=("decoder",), donate_argnames="rows")
 def move_rows(decoder: Decoder, rows: Rows, others: Rows, source: Int[Array, "B"]) -> Rows:
-    """Copy rows of one decode into another with the same prompt length, budget and room; they continue as they would have.
+    """Copy rows of one decode into another with the same prompt length, budget and room; they continue as before.
 
     Args:
         decoder: how the model reads prompts and tokens.
@@ -365,7 +363,7 @@ def decode(
     *,
     sampling: Sampling,
 ) -> tuple[Rows, Int[Array, ""]]:
-    """Sample tokens until `enough` rows have ended, or until each row that has not ended got `most` tokens.
+    """Sample tokens until `enough` rows have ended, or until each row that has not ended has `most` more tokens.
 
     Returns:
         The rows, and the number of tokens sampled in each row that has not ended.

@@ -1,4 +1,4 @@
-"""Beam search over reasoning steps: the prefixes with the highest values are continued."""
+"""Beam search over reasoning steps: at each depth, only the prefixes with the highest values are continued."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Search(NamedTuple):
     """Settings of a search."""
 
     samples: int
-    """N, steps sampled per problem at each depth; a finished prefix's share is not sampled."""
+    """N, number of steps sampled per problem at each depth; the share of an ended prefix is not sampled."""
     keep: int
     """Number of prefixes that are kept at each depth, at most N."""
     step_ends: tuple[str, ...]
@@ -31,7 +31,7 @@ class ScoredPrefix(NamedTuple):
     prefix: Prefix
     """The prefix."""
     value: float
-    """Its value."""
+    """The value of the prefix."""
 
 
 class SearchResult(NamedTuple):
@@ -57,14 +57,15 @@ def beam_search(
 ) -> list[SearchResult]:
     """Search for a good response to each of the prompts.
 
-    At each depth, every kept prefix that has not ended is continued by one step, several times, for N samples per problem. The
+    At each depth, every kept prefix that has not ended is continued by one step, several times: the N samples of a problem are
+    divided among its kept prefixes. The
     continuations and ended prefixes with the highest values are kept; duplicates count once. A problem is done when all its kept
     prefixes have ended or used up the token budget of a response.
 
     Args:
-        worker: samples steps with its settings; its token budget covers a complete response.
+        worker: the worker that samples steps; its token budget covers a complete response.
         params: parameters of the policy.
-        value: computes the values of prefixes.
+        value: function that computes the values of prefixes.
         prompt_ids: indices into the worker's prompts.
         search: how many steps are sampled and kept, and where a step ends.
         key: random key; the same key gives the same result for the same prompts.
@@ -91,22 +92,22 @@ def beam_search(
     depth = 0
     while True:
         budget = worker.sampling.max_tokens
-        jobs = [job for place, beam in enumerate(beams) for job in _select_jobs(place, beam, search, budget)]
+        jobs = [job for index, beam in enumerate(beams) for job in _select_jobs(index, beam, search, budget)]
         if not jobs:
             break
         seeds = generate_seeds(jax.random.fold_in(key, depth), search.samples * len(beams)).tolist()
         fresh: list[list[Prefix]] = [[] for _ in beams]
         extended = extend_all(worker, params, jobs, prompt_ids, search.step_ends, seeds, rows)
-        for (place, _), (prefix, count) in zip(jobs, extended, strict=True):
-            spent[place] += count
-            fresh[place].append(prefix)
+        for (index, _), (prefix, count) in zip(jobs, extended, strict=True):
+            spent[index] += count
+            fresh[index].append(prefix)
         depth += 1
-        active = sorted({place for place, _ in jobs})
+        active = sorted({index for index, _ in jobs})
         depths[active] = depth
-        for place, candidates in zip(active, _evaluate(value, [fresh[place] for place in active]), strict=True):
-            ended = [kept for kept in beams[place] if not is_open(kept.prefix, worker.sampling.max_tokens)]
-            beams[place] = _select_best(ended + candidates, search.keep)
-    return [SearchResult(_select_answer(beam), int(spent[place]), int(depths[place])) for place, beam in enumerate(beams)]
+        for index, candidates in zip(active, _evaluate(value, [fresh[index] for index in active]), strict=True):
+            ended = [kept for kept in beams[index] if not is_open(kept.prefix, worker.sampling.max_tokens)]
+            beams[index] = _select_best(ended + candidates, search.keep)
+    return [SearchResult(_select_answer(beam), int(spent[index]), int(depths[index])) for index, beam in enumerate(beams)]
 
 
 def check_step_ends(step_ends: Sequence[str]) -> None:
@@ -120,11 +121,11 @@ def is_open(prefix: Prefix, budget: int) -> bool:
     return not prefix.ended and len(prefix.tokens) < budget
 
 
-def _select_jobs(place: int, beam: Sequence[ScoredPrefix], search: Search, budget: int) -> list[tuple[int, Prefix]]:
-    """Return a problem's open prefixes, once per continuation; the shares of ended prefixes are not given to the others."""
+def _select_jobs(index: int, beam: Sequence[ScoredPrefix], search: Search, budget: int) -> list[tuple[int, Prefix]]:
+    """Return a problem's open prefixes, once per continuation; the shares of ended prefixes are not passed on to the others."""
     unfinished = [kept.prefix for kept in beam if is_open(kept.prefix, budget)]
     shares = [search.samples // len(beam) + (rank < search.samples % len(beam)) for rank in range(len(beam))]
-    return [(place, prefix) for prefix, share in zip(unfinished, shares, strict=False) for _ in range(share)]
+    return [(index, prefix) for prefix, share in zip(unfinished, shares, strict=False) for _ in range(share)]
 
 
 def extend_all(
@@ -139,7 +140,7 @@ def extend_all(
     """Sample one more step of each prefix; return the longer prefixes, and how many tokens were sampled for each.
 
     Args:
-        worker: samples steps with its settings.
+        worker: the worker that samples steps.
         params: parameters of the policy.
         jobs: (index into `prompt_ids`, prefix) pairs.
         prompt_ids: indices into the worker's prompts.
@@ -162,11 +163,11 @@ def make_requests(
     step_ends: tuple[str, ...],
     seeds: Sequence[int],
 ) -> list[Request]:
-    """Make requests for one more step of each prefix; all have the budget of a full response, so that one program serves them."""
+    """Build requests for one more step of each prefix; all have the budget of a full response, so that one program suffices."""
     sampling = worker.sampling._replace(stop=tuple(dict.fromkeys([*step_ends, *worker.sampling.stop])))
     return [
-        Request((*prefix.prompt, *prefix.tokens), int(prompt_ids[place]), group, sampling, seeds[group])
-        for group, (place, prefix) in enumerate(jobs)
+        Request((*prefix.prompt, *prefix.tokens), int(prompt_ids[index]), group, sampling, seeds[group])
+        for group, (index, prefix) in enumerate(jobs)
     ]
 
 
