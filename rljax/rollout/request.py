@@ -79,7 +79,7 @@ class Response(NamedTuple):
     log-probabilities are then under the distribution over these tokens."""
     experts: Int16[np.ndarray, "S Y C"] | None = None
     """For a mixture of experts: the C experts that each of Y layers used for the M tokens of the prompt and the N tokens of the
-    response, S = M + N; -1 if unknown, as for the last token, which the sampler need not read. The learner then uses these experts."""
+    response, S = M + N; -1 if unknown, as for the last token, which the sampler need not read. The learner then uses them, too."""
 
     @property
     def truncated(self) -> bool:
