@@ -38,10 +38,10 @@ Slots = Callable[[Params, int, int, int, int], int]
 
 
 class Decoding(NamedTuple):
-    """Rows in the middle of a decode, and this host's records of them."""
+    """Rows that are being decoded, and this host's records of them."""
 
     rows: Rows
-    """The rows."""
+    """The rows on the devices."""
     request_of_row: Int[np.ndarray, "B"]
     """The request that each row answers; -1 for a free row."""
     room: int

@@ -52,7 +52,7 @@ class _Episode(NamedTuple):
     state: Any = None
     """The environment's state of the episode; None on the hosts that do not play it."""
     pieces: tuple[Response, ...] = ()
-    """Turns of the policy, and the observations between them."""
+    """Turns, and the observations between them, in order."""
     turns: int = 0
     """Number of turns so far, those of another policy included."""
     rewards: tuple[float | None, ...] = ()
@@ -60,9 +60,9 @@ class _Episode(NamedTuple):
     correct: bool | None = None
     """Whether the environment's last report calls the episode solved; None if there is no report."""
     parts: Mapping[str, float] = MappingProxyType({})
-    """Sum of each part of the reward."""
+    """Sum of each part of the reward over the turns, by name."""
     metrics: Mapping[str, float] = MappingProxyType({})
-    """Sum of each metric."""
+    """Sum of each metric over the turns, by name."""
     others: tuple[int, ...] = ()
     """Indices of the pieces that are turns of another policy."""
     failure: Failed | None = None
@@ -116,13 +116,13 @@ class EpisodeContext(NamedTuple):
     """The environment and its settings, which all episodes share."""
 
     environment: Environment
-    """Answers the policy's turns."""
+    """The environment that answers the policy's turns."""
     tokenizer: Tokenizer
-    """Decodes turns and encodes observations."""
+    """The tokenizer that decodes turns and encodes observations."""
     settings: CallSettings
     """How the environment is called."""
     runner: StepRunner
-    """Runs the calls of the environment."""
+    """The runner of the environment's calls."""
 
 
 def play(
@@ -208,47 +208,47 @@ def _play_turns(
     """
     first = {index: _next_turn(episode) for index, episode in enumerate(episodes)}
     turns, theirs = _split_by_player(episodes, first)
-    seats = [_Seat.begin(Player(engine, params), turns, first)]
-    _add_for_other(seats, other, theirs, first)
+    samplers = [_TurnSampler.begin(Player(engine, params), turns, first)]
+    _add_for_other(samplers, other, theirs, first)
     running: deque[tuple[list[int], list[int], Batch]] = deque()
-    while running or any(seat.turns for seat in seats):
-        sampling = [seat for seat in seats if seat.turns]
-        if sampling:
+    while running or any(sampler.turns for sampler in samplers):
+        active = [sampler for sampler in samplers if sampler.turns]
+        if active:
             responses = {}
-            for seat in sampling:
-                found = _sample_turns(seat.dialogue, seat.turns)
+            for sampler in active:
+                found = _sample_turns(sampler.dialogue, sampler.turns)
                 responses |= found
                 for index, response in found.items():
-                    del seat.turns[index]
-                    episodes[index] = _with_turn(episodes[index], response, is_own=seat is seats[0])
+                    del sampler.turns[index]
+                    episodes[index] = _with_turn(episodes[index], response, is_own=sampler is samplers[0])
             acting = [index for index in responses if _is_played_here(index) and episodes[index].failure is None]
             with chdir("."):
                 batch = context.runner.start([_step_call(context, episodes[index]) for index in acting])
             running.append((list(responses), acting, batch))
-        while running and (not any(seat.turns for seat in seats) or len(running) > context.settings.waits):
+        while running and (not any(sampler.turns for sampler in samplers) or len(running) > context.settings.waits):
             indices, acting, batch = running.popleft()
             with judging(), chdir("."):
                 replies = _share_replies(partial(_reply_to_turns, context, episodes, acting, batch))
             for index in indices:
                 episodes[index] = _advance(episodes[index], *replies.get(index, (None, _Reply(done=True))))
             added = {index: _next_turn(episodes[index]) for index in indices if not episodes[index].done}
-            for seat in seats:
-                seat.end([index for index in indices if episodes[index].done])
+            for sampler in samplers:
+                sampler.end([index for index in indices if episodes[index].done])
             turns, theirs = _split_by_player(episodes, added)
-            seats[0].add(turns)
-            _add_for_other(seats, other, theirs, first)
+            samplers[0].add(turns)
+            _add_for_other(samplers, other, theirs, first)
 
 
-class _Seat(NamedTuple):
-    """The turns that one policy takes in all episodes."""
+class _TurnSampler(NamedTuple):
+    """Samples the turns that one policy takes in all episodes."""
 
     dialogue: Dialogue
     """The dialogue that samples the turns."""
     turns: dict[int, Request]
-    """The turn that has not ended of each episode that has one, by episode index; updated as turns end."""
+    """The turns that have not ended, by episode index; updated as turns begin and end."""
 
     @classmethod
-    def begin(cls, player: Player, turns: dict[int, Request], first: Mapping[int, Request]) -> "_Seat":
+    def begin(cls, player: Player, turns: dict[int, Request], first: Mapping[int, Request]) -> "_TurnSampler":
         """Begin turns; `first`, the first turns of all episodes, determines the lengths of the rows."""
         later = [request for index, request in first.items() if index not in turns]
         return cls(begin_dialogue(player.engine, player.params, turns, later), dict(turns))
@@ -265,12 +265,14 @@ class _Seat(NamedTuple):
             self.dialogue.end(indices)
 
 
-def _add_for_other(seats: list[_Seat], other: Player, turns: dict[int, Request], first: Mapping[int, Request]) -> None:
-    """Add turns of the other policy; its first turns create its seat."""
-    if turns and len(seats) == 1:
-        seats.append(_Seat.begin(other, turns, first))
+def _add_for_other(
+    samplers: list[_TurnSampler], other: Player, turns: dict[int, Request], first: Mapping[int, Request]
+) -> None:
+    """Add turns of the other policy; its first turns create its sampler."""
+    if turns and len(samplers) == 1:
+        samplers.append(_TurnSampler.begin(other, turns, first))
     elif turns:
-        seats[1].add(turns)
+        samplers[1].add(turns)
 
 
 def _split_by_player(

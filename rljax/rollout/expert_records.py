@@ -55,7 +55,7 @@ def experts_in_slots(responses: Sequence[Response], prompt_length: int, length: 
     """Arrange the recorded experts of each response in its prompt slots and response slots.
 
     Args:
-        responses: responses with records.
+        responses: responses whose `experts` were recorded.
         prompt_length: L, slots per prompt; prompts are left-padded.
         length: T, slots per response; responses are right-padded.
 

@@ -39,7 +39,7 @@ class Rounding(NamedTuple):
     """How coarsely shapes are rounded, so that few programs are compiled."""
 
     worth: int
-    """Number of computed slots from which on less padding is worth compiling another program."""
+    """For batches with at least this many computed slots, reducing the padding is worth compiling another program."""
     parts: int
     """K is rounded up to a multiple of (L + T) / `parts`."""
 
@@ -110,7 +110,7 @@ def pack(sequences: Sequences) -> Packed:
         sequences: rows `[..., B, L]` and `[..., B, T]`; the axes before B are micro-batches, each packed separately.
 
     Returns:
-        Rows of L + T slots, all T response slots scored.
+        Rows of L + T slots; all T response slots are scored.
     """
     attention = np.concatenate([sequences.prompt_attention, sequences.attention], axis=-1)
     *leading, rows, length = sequences.tokens.shape
@@ -202,7 +202,7 @@ def dense_rows(
         slots: largest capacity of a row in tokens.
         count: B, largest possible number of responses.
         rows: R, rows per micro-batch.
-        worth: number of computed slots from which on less padding is worth compiling another program.
+        worth: for batches with at least this many computed slots, reducing the padding is worth compiling another program.
     """
     tokens, parts = int(lengths.sum()), -(-count // rows)
     longest, best, least = max(lengths, default=1), DenseRows([], slots, MOST_IN_A_ROW[0]), 0

@@ -2,8 +2,8 @@
 
 A row begins if there are free pages for its prompt and for the rows on its device to reach the expected length. A decode runs for
 as many tokens as the free pages certainly suffice for. If the pages of a device run out, its latest rows give their pages back and
-begin again later, from their prompts and seeds, so they get the same tokens. The oldest row keeps its
-pages, so every response ends.
+begin again later, from their prompts and seeds, so they get the same tokens. The oldest row keeps its pages, so every response
+ends.
 
 Axes: B rows, D devices that share the rows.
 """
@@ -78,11 +78,11 @@ def pool_sizes(rows: int, length: int, budget: int, expected: float, together: i
     """Return the number of pages for the rows of a device, at least enough for one row of full length.
 
     Args:
-        rows: rows on a device.
+        rows: number of rows on a device.
         length: padded length of a prompt, in tokens.
         budget: maximum number of tokens per response.
         expected: expected number of tokens per response.
-        together: number of requests with the same prompt.
+        together: number of requests per distinct prompt.
 
     Example:
         >>> pool_sizes(32, 1_024, 8_192, 0.15 * 8_192, 8), pool_sizes(32, 1_024, 8_192, 0.15 * 8_192, 1)
@@ -260,10 +260,10 @@ class PagedEngine(DecodingEngine):
 
 
 class PagedSampler:
-    """Rows in the middle of a decode, and this host's records of them.
+    """Rows that are being decoded in pages, and this host's records of them.
 
     Args:
-        engine: the engine.
+        engine: the paged engine.
         params: parameters from `decode_weights`.
         requests: requests with the same settings.
 
@@ -298,7 +298,7 @@ class PagedSampler:
 
     @property
     def live(self) -> Bool[np.ndarray, "B"]:
-        """Which rows answer a request."""
+        """Mask of the rows that answer a request."""
         return self.decoding.request_of_row >= 0
 
     def admit(self, waiting: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
@@ -346,7 +346,7 @@ class PagedSampler:
         return np.asarray(fetch(self.decoding.rows.samples.count))
 
     def begin(self, prompts: Sequence[Prompts], begun: Mapping[int, tuple[int, int]]) -> None:
-        """Begin responses in these rows."""
+        """Begin responses in rows; `begun` has the (request, prompt) pair of each row, by row."""
         rows = np.array(list(begun))
         self.order[rows] = np.arange(self.count, self.count + len(rows))
         self.count += len(rows)

@@ -62,7 +62,7 @@ class Samples(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows in the middle of a decode."""
+    """Rows that are being decoded."""
 
     state: PyTree
     """The decoder's state, which does not include the last token yet."""
@@ -315,7 +315,7 @@ def fill_rows(
 
     Args:
         decoder: how the model reads prompts and tokens.
-        rows: rows in the middle of a decode.
+        rows: the rows that are being decoded.
         prompts: the prompts of the responses, in parts that were read one after the other.
         source: index of each row's prompt, counted across all parts; rows with a negative index are left unchanged.
         inputs: seeds and length limits of the new rows.
@@ -345,8 +345,8 @@ def move_rows(decoder: Decoder, rows: Rows, others: Rows, source: Int[Array, "B"
     Args:
         decoder: how the model reads prompts and tokens.
         rows: the B rows to copy into.
-        others: the rows to copy from, in the middle of a decode; their number may differ.
-        source: index in `others` of the row that replaces each row; rows with a negative index are left unchanged.
+        others: the rows to copy from, which are being decoded; there may be more or fewer than B.
+        source: for each of the B rows, the index in `others` of its replacement; rows with a negative index are left unchanged.
     """
     state = decoder.insert(rows.state, others.state, source)
     rest = insert_rows(rows._replace(state=()), others._replace(state=()), source)

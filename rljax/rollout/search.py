@@ -26,7 +26,7 @@ class Search(NamedTuple):
 
 
 class ScoredPrefix(NamedTuple):
-    """A prefix and its value."""
+    """A prefix of a response, and its value."""
 
     prefix: Prefix
     """The prefix."""
