@@ -183,8 +183,8 @@ class TurnQueue:
             raise InputError(f"dialogue: all turns must have the same sampling settings, {self.sampling}; got {sampling}.")
         if needed > self.room or sampling.max_tokens > self.sampling.max_tokens:
             raise InputError(
-                f"dialogue: a turn may have {self.sampling.max_tokens} tokens, and {self.room} with its context; the turn of "
-                f"episode {episode} may have {sampling.max_tokens}, and {needed} with its context."
+                f"dialogue: a turn may have {self.sampling.max_tokens} tokens, and {self.room} with its context; episode "
+                f"{episode} needs {sampling.max_tokens} and {needed}."
             )
         is_running = any(self.episodes[row] == episode for row in np.flatnonzero(self.running))
         if is_running or episode in self.waiting:
