@@ -99,7 +99,7 @@ def read_turns(
 
 
 class Reading(NamedTuple):
-    """New tokens to read after the first tokens of a row, from which no token may be kept."""
+    """New tokens to read after the first tokens of a row."""
 
     origin: int
     """Index of the row to copy."""
@@ -148,7 +148,7 @@ class TurnQueue:
         self.tokens_read = 0
 
     def start(self, decoding: Decoding) -> None:
-        """Set the empty rows to begin with."""
+        """Begin with the empty rows in `decoding`."""
         rows = len(decoding.request_of_row)
         self.decoding, self.requests = decoding, [self.begun[0]] * rows
         self.episodes: list[int | None] = [None] * rows
