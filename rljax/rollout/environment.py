@@ -1,4 +1,4 @@
-"""Environments of several turns: the policy acts, the environment answers, and the policy sees the answer in its own context.
+"""Multi-turn environments: the policy acts, the environment answers, and the policy sees the answer in its context.
 
 A reward function corresponds to an environment with one turn. An observation is part of the response: later tokens attend to it,
 but it is not trained on. Token ids are never decoded and encoded again, so exactly the sampled tokens are scored.
@@ -48,7 +48,7 @@ ENVIRONMENTS: LazyTable[Callable[..., "Environment"]] = LazyTable(
         "verifiers": "rljax.agents.verifiers:VerifiersEnvironment",
     }
 )
-"""The environments that come with the library."""
+"""The environments that come with the library, by name."""
 ADAPTERS: LazyTable[Callable[..., "Environment"]] = LazyTable({"trl": "rljax.agents.trl:TrlEnvironment"})
 """Adapters that build an environment from a class in another library's form, by library."""
 

@@ -83,7 +83,7 @@ class Response(NamedTuple):
 
     @property
     def truncated(self) -> bool:
-        """True if the response was cut off before it ended."""
+        """Whether the response was cut off before it ended."""
         return self.finish != "stop"
 
     @property
@@ -168,7 +168,7 @@ class Dialogue(Protocol):
 
 @runtime_checkable
 class DialogueEngine(Engine, Protocol):
-    """An engine that keeps what it has read of an episode between turns. Multi-turn environments use this if it is available."""
+    """An engine that caches the context of each episode between turns. Multi-turn environments use this if it is available."""
 
     def dialogue(self, params: Params, requests: Mapping[int, Request]) -> Dialogue:
         """Begin episodes.
