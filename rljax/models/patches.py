@@ -1,7 +1,7 @@
 """The built-in transformer for prompts with images, whose patches are tokens with an embedding of their pixels.
 
-The bits of a patch's token id are its pixels. An image therefore passes through prompts, batches, checkpoints and engines as
-ordinary token ids, and only its embedding differs. All other ids use the usual embedding table. The embedding of a patch is ::
+Each pattern of pixels that a patch can show is one token id. An image therefore passes through prompts, batches, checkpoints and
+engines as ordinary token ids, and only its embedding differs. All other ids use the usual embedding table. A patch becomes ::
 
     e = W x + b + row[i] + column[j]
 
@@ -176,7 +176,7 @@ def patch_vectors(patches: Patches, params: Params) -> Float[Array, "N D"]:
 
 
 def with_full_table(reader: PatchModel, params: Params) -> Params:
-    """Return the parameters without `patches`, with an embedding table that includes them. An untied head has zeros for them."""
+    """Return the transformer's parameters, with rows for patches: their embeddings in the table, and zeros in an untied head."""
     vectors = patch_vectors(reader.patches, params[PATCHES])
     patch_rows = {"embedding": vectors, "head": jnp.zeros_like(vectors)}
     return {
@@ -209,7 +209,7 @@ def position_offsets(
 
         row[i] + column[j]      i = ⌊n / columns⌋ mod rows      j = n mod columns
 
-    for n consecutive patches directly before the patch.
+    where n is the number of consecutive patches directly before the patch.
 
     Args:
         reader: the decoder.
@@ -238,7 +238,7 @@ def patch_features(reader: PatchModel, params: Params, packed: Packed) -> Featur
 def score_with_patches(
     reader: PatchModel, params: Params, packed: Packed, temperature: float = 1.0, *, chunk: int | None = None
 ) -> Scores:
-    """Log-probability and entropy of a batch's tokens; see `rljax.models.language_model.score_tokens`. A patch's is -inf."""
+    """Log-probability (-inf for a patch) and entropy of a batch's tokens; see `rljax.models.language_model.score_tokens`."""
     features, tokens = patch_features(reader, params, packed), scored_tokens(packed)
     chunk = chosen_chunk(chunk, reader.model.config.vocab_size, reader.model.mesh)
     rows = jnp.asarray(reader.text_row)[tokens]

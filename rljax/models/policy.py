@@ -290,8 +290,8 @@ class ValueFunction(NamedTuple):
     save: Callable[[HostParams, Path], None]
     """(params on the host, folder) -> a model folder."""
     contents: Callable[[Params], ModelContents] | None = None
-    """(params, on devices or host) -> contents of its model folder, which is then written tensor by tensor; None: `save` writes
-    it."""
+    """(params, on devices or host) -> contents of the critic's model folder, which is then written tensor by tensor; None: `save`
+    writes the folder."""
 
 
 class Policy(NamedTuple):
@@ -315,18 +315,18 @@ class Policy(NamedTuple):
     decoder: Decoder | None = None
     """For the built-in engine; None if responses come from your own engine."""
     value_function: Callable[[int, bool], ValueFunction] | None = None
-    """(N, whether it reads log-probabilities) -> a critic of the policy's shape; None: algorithms with a
-    critic cannot be used."""
+    """(N, whether the critic reads log-probabilities) -> a critic of the policy's shape; None: algorithms with a critic
+    cannot be used."""
     contents: Callable[[Params], ModelContents] | None = None
     """(params, on devices or host) -> config.json and the tensors of a Hugging Face folder. `rljax.export` then writes them one
-    by one, together with the tokenizer, so that the full model is never in a host's memory; None: it calls `save`."""
+    by one, together with the tokenizer, so that the full model is never in a host's memory; None: `rljax.export` calls `save`."""
     shapes: Callable[[], PyTree[jax.ShapeDtypeStruct]] | None = None
     """Shapes and dtypes of the parameters, without initializing or reading them; None: they are computed from `init`."""
     features: Callable[[Params, Packed], Features] | None = None
     """(params, packed) -> hidden states `[R, K, D]` and a matrix `[V, D]`, whose products are the logits of the scored tokens;
     differentiable with respect to the parameters. None: algorithms that read full distributions (gkd, otb) cannot be used."""
     copies: Callable[[Params], Copies | None] | None = None
-    """params -> copies of the parameters in the precision of the products, made once for all micro-batches of an update: a
+    """params -> copies of the parameters in the dtype of the matrix products, made once for all micro-batches of an update: a
     pytree with None for each parameter without a copy; or None. `score` and `features` then receive a
     `rljax.models.policy.Copied` in place of each parameter with a copy, and read it with `in_precision`. None: they always
     receive the plain parameters."""

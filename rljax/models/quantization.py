@@ -40,7 +40,7 @@ class Quantized(NamedTuple):
     """int8: an integer for each weight; uint8: the NF4 codes of two adjacent weights along the blocked axis, the first one in
     the lower four bits."""
     scale: Float[Array | np.ndarray, "*S"]
-    """Factor of each block: its largest absolute weight, divided by the largest code."""
+    """Factor of each block: its largest absolute weight, divided by 127 for int8, undivided for NF4."""
 
     @property
     def axis(self) -> int:
@@ -232,7 +232,7 @@ def check_blocks(params: PyTree, mesh: Mesh) -> None:
         mesh: the devices.
 
     Raises:
-        InputError: the message names the first such matrix, and the axis of the mesh.
+        InputError: an axis of the mesh does not divide a matrix's number of blocks; the message names both.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(params, is_leaf=is_quantized):
         if not is_quantized(leaf):

@@ -52,7 +52,7 @@ def default_chunk(vocab_size: int, platform: str = "cpu") -> int:
 
 
 def chosen_chunk(chunk: int | None, vocab_size: int, mesh: Mesh | None) -> int:
-    """Return `chunk`, or if it is None the default for the devices of a mesh (None: the default device)."""
+    """Return `chunk` or, if it is None, the default for the devices of the mesh; without a mesh, for JAX's default device."""
     device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
     return default_chunk(vocab_size, device.platform) if chunk is None else chunk
 

@@ -126,7 +126,7 @@ def _split_computations(text: str) -> dict[str, list[str]]:
     return bodies
 
 
-def _called_by(line: str) -> Iterator[str]:
+def _find_called(line: str) -> Iterator[str]:
     yield from _CALLED.findall(line)
     for branches in _BRANCHES.findall(line):
         yield from re.findall(r"%([\w.\-]+)", branches)
@@ -139,7 +139,7 @@ def _count_runs(bodies: Mapping[str, list[str]]) -> dict[str, int]:
     def visit(name: str, count: int) -> None:
         times[name] = times.get(name, 0) + count
         for line in bodies[name]:
-            for called in _called_by(line):
+            for called in _find_called(line):
                 visit(called, count * _count_trips(line, bodies))
 
     visit("ENTRY", 1)
