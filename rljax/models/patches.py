@@ -1,7 +1,7 @@
 """The built-in transformer for prompts with images, whose patches are tokens with an embedding of their pixels.
 
 Each pattern of pixels that a patch can show is one token id. An image therefore passes through prompts, batches, checkpoints and
-engines as ordinary token ids, and only its embedding differs. All other ids use the usual embedding table. A patch becomes ::
+engines as ordinary token ids; only its embedding differs. All other ids use the usual embedding table. A patch is embedded as ::
 
     e = W x + b + row[i] + column[j]
 
