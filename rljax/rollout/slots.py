@@ -1,6 +1,6 @@
-"""Sizes in a decode: the rows of a batch (as many as fit into memory), the prompts read at once, and the room for tokens.
+"""Sizes used in decoding: the rows that fit into memory, the prompts that are read at once, and the room for new tokens.
 
-Each size needs its own compiled program.
+Each different size needs its own compiled program.
 """
 
 import math
@@ -22,21 +22,23 @@ from rljax.rollout.sampling import empty_rows, rows_shardings
 PROMPT_TOKENS_AT_ONCE = 8_192
 """Number of prompt tokens that a device reads at once, unless a single prompt is longer."""
 FEWEST_ROWS = 8
-"""Number of rows in the smallest batch that the last responses of a decode are moved to."""
+"""Size, in rows, of the smallest batch that the last responses of a decode are moved to."""
 LONG_BUDGET = 128
-"""Response length, in tokens, from which programs for fewer rows and for less room are worth compiling."""
+"""Smallest token budget for which it is worth compiling further programs for fewer rows and for less room."""
 
 
 def block_parts(slots: int, requests: int, prompts: int, length: int, devices: int) -> tuple[int, int]:
-    """Return how many prompts of a block are read at once, and in how many parts; a block stays in memory until all have rows.
+    """Return how many prompts are read at once, and in how many such reads a block of prompts is read.
+
+    A block stays in memory until all of its prompts have rows.
 
     Example:
         >>> block_parts(64, 64, 64, 100, 1), block_parts(64, 256, 16, 100, 1), block_parts(256, 1_024, 1_024, 1_024, 1)
         ((64, 1), (4, 1), (8, 4))
     """
-    count = min(prompts, max(1, slots * prompts // requests))
-    rows = compiled_rows(min(count, devices * max(1, PROMPT_TOKENS_AT_ONCE // max(1, length))), devices)
-    return rows, max(1, min(count, slots // 8) // rows)
+    wanted = min(prompts, max(1, slots * prompts // requests))
+    rows = compiled_rows(min(wanted, devices * max(1, PROMPT_TOKENS_AT_ONCE // max(1, length))), devices)
+    return rows, max(1, min(wanted, slots // 8) // rows)
 
 
 def padded_length(requests: Sequence[Request], usual: int) -> int:
@@ -46,7 +48,7 @@ def padded_length(requests: Sequence[Request], usual: int) -> int:
 
 
 def compiled_rows(rows: int, devices: int) -> int:
-    """Round a number of rows up to a batch size that the devices can share; there are eight sizes per doubling.
+    """Round a number of rows up to a batch size that the devices can share equally; there are eight sizes per doubling.
 
     Example:
         >>> [compiled_rows(rows, 1) for rows in (7, 64, 100, 384)], compiled_rows(6, 4)
@@ -58,7 +60,7 @@ def compiled_rows(rows: int, devices: int) -> int:
 
 
 def growth_sizes(budget: int, length: int) -> tuple[int, ...]:
-    """Return the successive sizes, in tokens of room after the prompt, of a decoder state that can grow, up to the budget.
+    """Return the sizes that a growing decoder state takes one after another, in tokens after the prompt; the last is the budget.
 
     If prompts are longer than the budget, growing saves little and copies the prompts too, so there is only one size.
 
@@ -79,12 +81,12 @@ def growth_sizes(budget: int, length: int) -> tuple[int, ...]:
 def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) -> tuple[int, ...]:
     """Return the sizes of the smaller batches in which the last responses of a decode continue, in descending order.
 
-    Each size needs its own program. CPUs, whose time is proportional to the rows, have powers of two and three quarters of them.
-    Accelerators, which compile for longer and gain less from fewer rows, have powers of four. There are no sizes if the responses
-    stay in the batch.
+    Each size needs its own program. On CPUs, where the time is proportional to the rows, the sizes are powers of two and three
+    quarters of them. On accelerators, which take longer to compile and gain less from fewer rows, they are powers of four. For a
+    small batch or budget there are no sizes: the last responses stay in the full batch.
 
     Args:
-        rows: rows of the decode.
+        rows: number of rows in the full batch.
         budget: maximum number of tokens per response.
         devices: number of devices that share the rows.
         on_cpus: whether the devices are CPUs.
@@ -103,22 +105,22 @@ def fewer_rows(rows: int, budget: int, devices: int, *, on_cpus: bool = True) ->
 
 
 Weights = Params | PyTree[jax.ShapeDtypeStruct]
-"""Parameters, or their shapes."""
+"""Parameters of a model, or only their shapes and types."""
 
 
 class Caches(NamedTuple):
-    """Sizes of the caches in a decode."""
+    """Sizes that determine how much memory the caches of a decode take."""
 
     full: int
     """Bytes per device for the rows' caches, with room for full responses."""
     read: int
-    """Bytes per device for the caches of a block of prompts, which are read before they are put into rows."""
+    """Bytes per device for the caches of one block of prompts, which are kept until the prompts get rows."""
     rows: int
     """Number of rows of the decode, on all devices together."""
     length: int
-    """Slots per prompt, in tokens."""
+    """Padded length of a prompt, in tokens."""
     budget: int
-    """Most tokens per response."""
+    """Maximum number of tokens per response."""
     devices: int
     """Number of devices that share the rows."""
     on_cpus: bool = True
@@ -126,10 +128,10 @@ class Caches(NamedTuple):
 
 
 def peak_bytes(caches: Caches) -> int:
-    """Return the peak bytes of caches on a device: the rows' caches, plus either prompts or copies.
+    """Return the peak memory of the caches on each device, in bytes: the rows' caches, plus either prompts or a copy.
 
-    Prompts are read while all rows' caches are in memory, and wait until rows end. Meanwhile a long decode copies its cache into
-    one with more room. Once no prompt waits, it copies the last rows into a cache of fewer rows.
+    While all rows' caches are in memory, prompts are read and wait for rows to become free. In the meantime, a long decode may copy
+    the rows' caches into ones with more room. Only after the last prompt has a row are rows copied into a smaller batch.
 
     Example:
         >>> short = Caches(full=1000, read=200, rows=8, length=8, budget=32, devices=1)
@@ -137,12 +139,12 @@ def peak_bytes(caches: Caches) -> int:
         (1200, 1880)
     """
     fewer = fewer_rows(caches.rows, caches.budget, caches.devices, on_cpus=caches.on_cpus)
-    move = caches.full * max(fewer, default=0) // caches.rows
-    return caches.full + max(_before_growth(caches) + caches.read, move)
+    moved = caches.full * max(fewer, default=0) // caches.rows
+    return caches.full + max(_before_growth(caches) + caches.read, moved)
 
 
 def turn_bytes(caches: Caches) -> int:
-    """Return the peak bytes of caches on a device in a dialogue, see `peak_bytes`.
+    """Return the peak memory of the caches on each device in a dialogue, in bytes.
 
     A dialogue copies its cache into one with more room, and between turns it copies the rows that read additions to their contexts.
 
@@ -156,34 +158,34 @@ def turn_bytes(caches: Caches) -> int:
 
 
 def turn_rows(rows: int, length: int, devices: int) -> int:
-    """Return how many rows of a dialogue read their turns together: an eighth of all rows, or fewer if turns are long.
+    """Return how many rows of a dialogue read new context together: an eighth of all rows, or fewer if the context is long.
 
     Args:
         rows: rows of the decode, on all devices.
         length: number of tokens that each row reads.
         devices: number of devices that share the rows.
     """
-    most = min(rows, max(FEWEST_ROWS, rows // 8), devices * max(1, PROMPT_TOKENS_AT_ONCE // length))
-    return compiled_rows(most, devices)
+    together = min(rows, max(FEWEST_ROWS, rows // 8), devices * max(1, PROMPT_TOKENS_AT_ONCE // length))
+    return compiled_rows(together, devices)
 
 
 def _before_growth(caches: Caches) -> int:
-    """Return the bytes of the largest cache that is copied into one with more room."""
+    """Return the size in bytes of the largest cache that is copied into one with more room."""
     length, budget = caches.length, caches.budget
     return caches.full * max((length + room for room in growth_sizes(budget, length)[:-1]), default=0) // (length + budget)
 
 
 @dataclass(frozen=True)
 class FittingSlots:
-    """Computes how many rows are decoded at once, for any length of prompts and responses: as many as fit into memory.
+    """Computes how many rows to decode at once: as many as fit into memory, for the prompts and the token budget of a call.
 
     Args:
-        decoder: how the model reads prompts and tokens.
+        decoder: functions that run the model on prompts, and then on one new token at a time.
         mesh: devices that share the rows.
         memory: bytes available on each device.
-        most: upper limit on the number of rows; None for the number of requests.
+        most: upper limit on the number of rows; None sets it to the number of requests.
         per_row: bytes per row in addition to its cache.
-        refuses: whether to raise an error if not even one row per device fits; otherwise one row is decoded.
+        refuses: whether to raise an error if not even one row per device fits; if False, one row is decoded then.
         peak: function that returns the peak bytes of caches on a device: `peak_bytes`, or `turn_bytes` in a dialogue.
     """
 
@@ -208,59 +210,59 @@ class FittingSlots:
         Raises:
             InputError: not even one row on each device fits; the message reports the bytes needed.
         """
-        held = self.cache_bytes(params, requests, prompts, length, budget)
+        cache_bytes = self.cache_bytes(params, requests, prompts, length, budget)
         wanted = requests if self.most is None else min(requests, self.most)
 
         def needed(rows: int) -> int:
-            return held(rows) + self._each(rows) * self.per_row
+            return cache_bytes(rows) + self._rows_per_device(rows) * self.per_row
 
         fitting = next((rows for rows in range(wanted, 0, -1) if needed(rows) <= self.memory), None)
         if fitting is not None or not self.refuses:
             return 1 if fitting is None else fitting
         raise InputError(
             f"cache_memory is {self.memory:,} bytes on each device, but the keys and values of one row, {length} tokens of prompt "
-            f"and {budget} of response, take {needed(1):,} bytes with copies; set cache_memory to at least {needed(1)}B, or "
+            f"and {budget} of response, take {needed(1):,} bytes including copies; set cache_memory to at least {needed(1)}B, or "
             "shorten the responses."
         )
 
     def cache(self, rows: int, params: Weights, requests: int, prompts: int, length: int, budget: int) -> int:
-        """Return the peak bytes of caches on each device while this many rows are decoded; see `__call__`."""
+        """Return the peak memory of the caches on each device, in bytes, for this number of rows; see `__call__` for the rest."""
         return self.cache_bytes(params, requests, prompts, length, budget)(rows)
 
-    def _each(self, rows: int) -> int:
-        """Return the number of rows on each device."""
+    def _rows_per_device(self, rows: int) -> int:
+        """Return the number of rows on each device, rounded up to a compiled size."""
         devices = row_shards(self.mesh)
         return compiled_rows(rows, devices) // devices
 
     def cache_bytes(self, params: Weights, requests: int, prompts: int, length: int, budget: int) -> Callable[[int], int]:
-        """Return a function from the number of rows to the bytes of `cache`."""
+        """Return a function that maps a number of rows to the result of `cache`."""
         devices, room = row_shards(self.mesh), budget if self.decoder.grow is None else 0
-        of_decode = {"length": length, "budget": budget, "devices": devices, "on_cpus": is_on_cpus(self.mesh)}
+        sizes = {"length": length, "budget": budget, "devices": devices, "on_cpus": is_on_cpus(self.mesh)}
         row, prompt = (row_bytes(self.decoder, params, self.mesh, length, tokens) for tokens in (budget, room))
 
-        def count(rows: int) -> int:
-            each = self._each(rows)
-            read = math.prod(block_parts(each * devices, requests, prompts, length, devices)) // devices
-            return self.peak(Caches(each * row, read * prompt, each * devices, **of_decode))
+        def peak_of(rows: int) -> int:
+            local = self._rows_per_device(rows)
+            read = math.prod(block_parts(local * devices, requests, prompts, length, devices)) // devices
+            return self.peak(Caches(local * row, read * prompt, local * devices, **sizes))
 
-        return count
+        return peak_of
 
 
 def row_bytes(decoder: Decoder, params: Weights, mesh: Mesh, length: int, budget: int) -> int:
-    """Return the bytes that one row of the decoder's state takes on a device.
+    """Return the size in bytes of one row of the decoder's state, on the device that has this row.
 
     Args:
-        decoder: how the model reads prompts and tokens.
+        decoder: functions that run the model on prompts, and then on one new token at a time.
         params: parameters from `decode_weights`, or their shapes.
         mesh: devices that share the rows.
         length: padded length of a prompt, in tokens.
         budget: maximum number of tokens per response.
     """
-    make = partial(empty_rows, decoder, rows=row_shards(mesh), length=max(length, 1), budget=budget, room=budget)
-    empty = jax.eval_shape(make, params)
-    places = rows_shardings(decoder, empty, mesh)
+    make_rows = partial(empty_rows, decoder, rows=row_shards(mesh), length=max(length, 1), budget=budget, room=budget)
+    empty = jax.eval_shape(make_rows, params)
+    shardings = rows_shardings(decoder, empty, mesh)
 
-    def part(leaf: jax.ShapeDtypeStruct, place: NamedSharding) -> int:
-        return math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    def shard_bytes(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> int:
+        return math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
-    return sum(jax.tree.leaves(jax.tree.map(part, empty.state, places.state)))
+    return sum(jax.tree.leaves(jax.tree.map(shard_bytes, empty.state, shardings.state)))

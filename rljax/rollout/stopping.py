@@ -1,7 +1,7 @@
 """Stop strings: find where the text of a response first contains one.
 
-A stop string may begin and end inside a token, so it is searched for in the decoded text and never among token ids. The response
-ends with the token that completes the string. Nothing is encoded again: the response is a prefix of the sampled tokens.
+A stop string may begin and end inside a token, so the search is in the decoded text and never in the token ids. The response ends
+with the token that completes the string. The text is not tokenized again: the response is a prefix of the sampled tokens.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Int
 
 CHECK_TOKENS = 32
-"""Number of tokens sampled in a row between two checks of its text. At most this many are sampled after the end, and discarded."""
+"""Number of tokens sampled per row between two checks for stop strings. At most this many tokens after the end are discarded."""
 
 Decode = Callable[[Sequence[int]], str]
-"""Token ids -> text. Adding ids must only append to the text, except that replacement characters of an incomplete character may
-change. So a stop string, once in the text, stays in it; if it did not, `stop_end` might not find its first occurrence."""
+"""Function from token ids to text. Adding ids must only append to the text, except that the replacement characters of an
+incomplete character may change. Otherwise a stop string might vanish again, and `stop_end` might miss its first occurrence."""
 
 
 def stop_end(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode) -> int | None:
@@ -27,8 +27,8 @@ def stop_end(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
-        >>> bytes_ = ByteTokenizer()
-        >>> stop_end(np.array(bytes_.encode("so </b> it is")), ["</b>", "is"], bytes_.decode)
+        >>> tokenizer = ByteTokenizer()
+        >>> stop_end(np.array(tokenizer.encode("so </b> it is")), ["</b>", "is"], tokenizer.decode)
         7
     """
 
@@ -46,9 +46,9 @@ def stop_end(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode
 
 
 def may_have_stopped(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode, *, new: int) -> bool:
-    """Return True if a stop string seems to end within the last `new` tokens, from their text and the text of a few tokens before.
+    """Return True if a stop string seems to end within the last `new` tokens. Only these and a few tokens before them are decoded.
 
-    A stop string that contains tokens without text may be missed; `stop_end` then finds it when the row has ended.
+    This check may miss a stop string among tokens that decode to no text; `stop_end` then finds the string when the row has ended.
     """
     if not stop:
         return False

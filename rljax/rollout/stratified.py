@@ -11,37 +11,38 @@ from jaxtyping import Array, Float, Int, UInt32
 
 
 def group_seeds(words: Sequence[int], groups: Sequence[int]) -> list[int]:
-    """Return 64-bit seeds whose high word is that of the group and whose low word counts the requests of the group.
+    """Return a 64-bit seed for each request: its group's random high word, and as the low word the request's index in the group.
 
     Args:
-        words: a random 64-bit number for each request; the one of a group's first request gives the group its high word.
+        words: a random 64-bit number for each request; a group takes the high word of its first request.
         groups: the group of each request.
 
     Example:
         >>> [(seed >> 32, seed & 0xFFFFFFFF) for seed in group_seeds([5 << 32, 6 << 32, 7 << 32], [0, 1, 0])]
         [(5, 0), (6, 0), (5, 1)]
     """
-    high, count, seeds = {}, {}, []
+    high, index, seeds = {}, {}, []
     for word, group in zip(words, groups, strict=True):
         high.setdefault(group, word >> 32 << 32)
-        count[group] = count.get(group, -1) + 1
-        seeds.append(high[group] | count[group])
+        index[group] = index.get(group, -1) + 1
+        seeds.append(high[group] | index[group])
     return seeds
 
 
 def stratified_uniforms(seeds: UInt32[Array, "B 2"], count: Int[Array, "B"], strata: int) -> Float[Array, "B"]:
-    """Return a uniform number in [0, 1) for the next token of each row; those of a group lie in different strata.
+    """Sample a uniform number in [0, 1) for the next token of each row, in a different stratum for each row of a group.
 
     ::
 
         u_i = (π(i mod G) + ε_i) / G
 
-    π is a random permutation of 0, ..., G - 1 that the rows of a group share and that is new at each token, and ε_i is uniform
-    and independent, so each row's numbers are uniform and independent over its tokens: a Latin hypercube sample.
+    π is a random permutation of 0, ..., G - 1, which the rows of a group share and which is sampled anew for each token. ε_i is
+    uniform in [0, 1) and independent. So the numbers of each row are uniform, and independent across its tokens; the rows of a
+    group form a Latin hypercube sample.
 
     Args:
-        seeds: a row's seed: the word of its group, and its index within the group; see `group_seeds`.
-        count: number of tokens that the row has.
+        seeds: each row's seed: the high word of its group, and i, its index within the group; see `group_seeds`.
+        count: number of tokens that each row already has.
         strata: G, number of strata.
 
     Source:
@@ -58,21 +59,21 @@ def stratified_uniforms(seeds: UInt32[Array, "B 2"], count: Int[Array, "B"], str
 
 
 def quantile_token(logits: Float[Array, "B V"], uniform: Float[Array, "B"]) -> Int[Array, "B"]:
-    """Return the token at a quantile of softmax(logits), in the order of token ids.
+    """Return the token at the quantile u of softmax(logits), with the tokens in the order of their ids.
 
     ::
 
         token = min { v : Σ_{w <= v} softmax(logits)_w > u }
 
     Args:
-        logits: logits, -inf for tokens that cannot be sampled.
-        uniform: u, from 0 to 1, without 1.
+        logits: logits of the tokens; -inf for tokens that cannot be sampled.
+        uniform: u, in [0, 1).
 
     Example:
         >>> quantile_token(jnp.log(jnp.array([[0.5, 0.0, 0.25, 0.25]])).repeat(3, 0), jnp.array([0.0, 0.5, 0.99])).tolist()
         [0, 2, 3]
     """
-    below = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)
-    total = below[:, -1]
-    mark = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))  # rounding must not reach the total
-    return (below <= mark[:, None]).sum(-1, dtype=jnp.int32)
+    cumulative = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)
+    total = cumulative[:, -1]
+    threshold = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))  # the total would give no token
+    return (cumulative <= threshold[:, None]).sum(-1, dtype=jnp.int32)

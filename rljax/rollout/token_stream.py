@@ -16,13 +16,13 @@ from rljax.rollout.slots import compiled_rows, growth_sizes, padded_length
 def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, every: int = 4) -> Iterator[list[int]]:
     """Sample the same response as `engine.generate`, and yield its new tokens after every few decoding steps.
 
-    It uses the compiled programs for one row, so a second response with the same sizes does not compile anything.
+    The programs are compiled for one row, and a second response with the same prompt length and settings uses them again.
 
     Args:
-        engine: samples the response.
+        engine: the engine that samples the response.
         params: parameters of the policy.
         request: prompt, sampling settings and seed. Its stop strings are ignored; end tokens end the response.
-        every: number of decoding steps per yielded list. The first list has one token more, which is sampled with the prompt.
+        every: number of decoding steps per yielded list. The first list has one more token, sampled when the prompt is read.
 
     Yields:
         Lists of token ids; the very last id may be an end token.
@@ -34,18 +34,18 @@ def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, e
     empty = empty_rows(
         engine.decoder, params, rows=rows, length=length, budget=budget, room=room, kept=sampling.kept, mesh=mesh
     )
-    placed = put_rows(mesh, left_pad([request.prompt_tokens] * rows, length, pad_id=0))
-    prompts = [read_prompts(engine.decoder, params, *placed, budget=0 if can_grow else budget)]
+    padded = put_rows(mesh, left_pad([request.prompt_tokens] * rows, length, pad_id=0))
+    prompts = [read_prompts(engine.decoder, params, *padded, budget=0 if can_grow else budget)]
     decoding = Decoding(empty, np.full(rows, -1), room)
     decoding = engine.begin_rows(decoding, prompts, [request], np.array([0]), [(0, 0)], sampling)
     shown, ended = 0, False
     while not ended:
         decoding = engine.grow(decoding, budget)
         most = every if decoding.room == budget else min(every, decoding.room - decoding.written)
-        held, count = decode(engine.decoder, params, decoding.rows, np.int32(rows), np.int32(most), sampling=sampling)
-        decoding = decoding._replace(rows=held, written=decoding.written + int(fetch(count)))
-        del held  # a second reference would keep the old cache in memory
-        over, samples = fetch((decoding.rows.ended, decoding.rows.samples))
-        ended, count = bool(over[0]), int(samples.count[0])
+        advanced, count = decode(engine.decoder, params, decoding.rows, np.int32(rows), np.int32(most), sampling=sampling)
+        decoding = decoding._replace(rows=advanced, written=decoding.written + int(fetch(count)))
+        del advanced  # a second reference would keep the old cache in memory
+        has_ended, samples = fetch((decoding.rows.ended, decoding.rows.samples))
+        ended, count = bool(has_ended[0]), int(samples.count[0])
         yield samples.tokens[0, shown:count].tolist()
         shown = count

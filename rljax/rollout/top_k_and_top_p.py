@@ -1,8 +1,8 @@
 """Top-k and top-p without sorting the vocabulary: a search over the bits of floating-point numbers.
 
-Floating-point numbers are mapped to integers in the same order. The smallest integer that is kept is then found digit by digit,
-from the highest digit down. Each pass over the logits tests all values of a digit. On accelerators, which read the logits more
-slowly than they compare them, a digit has 4 bits: 8 passes of 15 comparisons. On CPUs it has one bit: 32 passes.
+The logits are mapped to integers that have the same order. The smallest integer to keep is then found digit by digit, from the
+most significant digit down. Each pass over the logits tests all values of one digit. On accelerators, where reading the logits
+takes longer than comparing them, a digit has 4 bits: 8 passes of 15 comparisons. On CPUs a digit has one bit: 32 passes.
 
 Axes: B rows, V vocabulary.
 """
@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Int32, Num
 
 CPU_DIGIT_BITS, DIGIT_BITS = 1, 4
-"""Bits that a pass over the vocabulary finds, on CPUs and on other devices; divisors of 32."""
+"""Number of bits found per pass over the vocabulary, on CPUs and on other devices. Both must divide 32."""
 LOWEST = -(2**31)
-"""The smallest integer of 32 bits."""
+"""The smallest 32-bit integer."""
 
 
 def ordered_integers(numbers: Float[Array, "B V"]) -> Int32[Array, "B V"]:
-    """Map float32 numbers to integers in the same order; both zeros become 0.
+    """Map float32 numbers to integers that have the same order; 0.0 and -0.0 both become 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -34,12 +34,12 @@ def ordered_integers(numbers: Float[Array, "B V"]) -> Int32[Array, "B V"]:
 
 
 def _flip_negative(bits: Int32[Array, "B V"]) -> Int32[Array, "B V"]:
-    """Invert all bits but the sign of negative integers; its own inverse."""
+    """Invert all bits of negative integers except the sign bit. Applied twice, this changes nothing."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
-def _numbers(integers: Int32[Array, "B V"]) -> Float[Array, "B V"]:
-    """Map the integers of `ordered_integers` back to numbers."""
+def _to_floats(integers: Int32[Array, "B V"]) -> Float[Array, "B V"]:
+    """Invert `ordered_integers`."""
     return jax.lax.bitcast_convert_type(_flip_negative(integers), jnp.float32)
 
 
@@ -53,23 +53,23 @@ def largest_threshold(
     """Return the largest integer t for which the weights of {v : integers_v >= t} sum to at least `needed`.
 
     Args:
-        integers: the numbers to compare.
+        integers: the logits, as `ordered_integers`.
         weigh: function from the integers to their weights, which must not be negative. It is called in each pass, so that an
-            accelerator can compute the weights instead of reading them.
-        needed: smallest sufficient sum of each row.
+            accelerator can recompute the weights instead of reading them from memory.
+        needed: the sum that the weights of each row must reach.
         digit_bits: bits found in each pass, a divisor of 32.
 
     Returns:
-        The threshold of each row; the smallest integer, which keeps everything, if no sum suffices.
+        The threshold of each row. If even all weights together are too small, it is the smallest integer, which keeps everything.
     """
 
     def find_digit(step: Array, threshold: Int32[Array, "B 1"]) -> Int32[Array, "B 1"]:
-        weights, place = weigh(integers), jnp.int32(32) - digit_bits * (step + 1)
-        higher = [threshold + (jnp.int32(value) << place) for value in range(1, 2**digit_bits)]
-        kept = [jnp.where(integers >= each, weights, jnp.zeros((), weights.dtype)) for each in higher]
-        suffices = [part.sum(-1, keepdims=True) >= needed for part in kept]
-        for each, is_enough in zip(higher, suffices, strict=True):
-            threshold = jnp.where(is_enough, each, threshold)
+        weights, shift = weigh(integers), jnp.int32(32) - digit_bits * (step + 1)
+        candidates = [threshold + (jnp.int32(value) << shift) for value in range(1, 2**digit_bits)]
+        kept = [jnp.where(integers >= candidate, weights, jnp.zeros((), weights.dtype)) for candidate in candidates]
+        suffices = [kept_weights.sum(-1, keepdims=True) >= needed for kept_weights in kept]
+        for candidate, is_enough in zip(candidates, suffices, strict=True):
+            threshold = jnp.where(is_enough, candidate, threshold)
         return threshold
 
     return jax.lax.fori_loop(0, 32 // digit_bits, find_digit, jnp.full((integers.shape[0], 1), LOWEST, jnp.int32))
@@ -80,15 +80,15 @@ def _keep_above(
     weigh: Callable[[Int32[Array, "B V"]], Num[Array, "#B #V"]],
     needed: Num[Array, "#B 1"],
 ) -> Float[Array, "B V"]:
-    """Set the logits below the largest sufficient threshold to -inf."""
+    """Set to -inf the logits below the largest threshold at which the kept weights still sum to `needed`."""
     integers = ordered_integers(logits)
 
     def on_cpu(integers: Int32[Array, "B V"]) -> Int32[Array, "B 1"]:
-        weights = weigh(integers)  # CPUs read them faster than they compute them
+        weights = weigh(integers)  # on CPUs, reading the weights is faster than computing them again
         return largest_threshold(integers, lambda _: weights, needed, digit_bits=CPU_DIGIT_BITS)
 
-    elsewhere = partial(largest_threshold, weigh=weigh, needed=needed, digit_bits=DIGIT_BITS)
-    threshold = jax.lax.platform_dependent(integers, cpu=on_cpu, default=elsewhere)
+    on_accelerator = partial(largest_threshold, weigh=weigh, needed=needed, digit_bits=DIGIT_BITS)
+    threshold = jax.lax.platform_dependent(integers, cpu=on_cpu, default=on_accelerator)
     return jnp.where(integers >= threshold, logits, -jnp.inf)
 
 
@@ -100,13 +100,13 @@ def keep_top_k(logits: Float[Array, "B V"], k: int | Int[Array, "B"]) -> Float[A
 def keep_top_p(logits: Float[Array, "B V"], p: float | Float[Array, "B"]) -> Float[Array, "B V"]:
     """Keep the smallest set of likeliest tokens whose total probability reaches p; the likeliest token is always kept.
 
-    Ties with the least likely of them are kept, too. p is one number, or one per row; a p of 1 or more keeps every token.
+    Tokens that tie with the set's least likely one are kept, too. p is one number, or one per row; p >= 1 keeps every token.
     """
-    share, largest = jnp.reshape(p, (-1, 1)), logits.astype(jnp.float32).max(-1, keepdims=True)
+    fraction, largest = jnp.reshape(p, (-1, 1)), logits.astype(jnp.float32).max(-1, keepdims=True)
 
     def weigh(integers: Int32[Array, "B V"]) -> Float[Array, "B V"]:
-        # The total below calls this function too, so that a CPU computes the weights once.
-        return jnp.exp(_numbers(integers) - largest)
+        # The total below is computed with this function too, so that a CPU computes the weights only once.
+        return jnp.exp(_to_floats(integers) - largest)
 
     total = weigh(ordered_integers(logits)).sum(-1, keepdims=True)
-    return _keep_above(logits, weigh, jnp.where(share < 1, share * total, jnp.inf))
+    return _keep_above(logits, weigh, jnp.where(fraction < 1, fraction * total, jnp.inf))

@@ -1,6 +1,6 @@
-"""Transcripts: a few rollouts of a step with their turns, tokens, log-probabilities, advantages and ratios, as rows of JSON.
+"""Transcripts: a few responses of a step with their turns, tokens, log-probabilities, advantages and ratios, as JSON rows.
 
-A row has one entry per token in `tokens`, `kinds`, `logp`, `advantage` and `ratio`; `spans` divides the tokens into turns.
+The fields `tokens`, `kinds`, `logp`, `advantage` and `ratio` have one entry per token; `spans` divides the tokens into turns.
 
 Axes: P groups, G responses per group, T response slots; B = P*G rows.
 """
@@ -28,15 +28,15 @@ from rljax.rollout.layout import Sequences
 from rljax.rollout.worker import RolloutWorker
 
 LOGGED = 8
-"""Number of responses that a run writes by default each time it shows samples."""
+"""Default number of responses that a run writes each time it logs samples."""
 PER_GROUP = 2
 """Number of responses per group: the one with the highest reward, and the one with the lowest."""
 MOST_TOKENS = 4096
-"""Largest number of tokens of a response in a row; the middle of a longer response is left out."""
+"""Largest number of response tokens in a JSON row; the middle of a longer response is left out."""
 MOST_CHARACTERS = 8000
-"""Largest number of characters of a prompt in a row; the middle of a longer prompt is left out."""
+"""Largest number of prompt characters in a JSON row; the middle of a longer prompt is left out."""
 QUESTION = 200
-"""Largest number of characters of a problem in a row; lists show the problem by this text."""
+"""Largest number of characters of the problem's text in a JSON row; lists of responses show this text."""
 TRAINED, SAMPLED, OBSERVED = "t", "s", "o"
 """Kinds of tokens: sampled by the policy and trained on; sampled but not trained on; observed from the environment."""
 ROLES = (
@@ -44,7 +44,7 @@ ROLES = (
     (re.compile(r"<\|im_start\|>(\w+)|<\|start_header_id\|>(\w+)|<start_of_turn>(\w+)"), None),
     (re.compile(r"\[INST\]|<｜User｜>"), "user"),
 )
-"""Markup of chat templates -> the role of the message that it opens; None: the role is in the markup."""
+"""Pairs of a chat template's markup and the role of the message that it opens; None if the markup contains the role."""
 OWN_ROLES = ("assistant", "model")
 POLICY, ENVIRONMENT = "policy", "environment"
 
@@ -55,19 +55,19 @@ class Place(NamedTuple):
     """One response of a step."""
 
     groups: Groups
-    """The groups that it belongs to."""
+    """The groups that contain the response."""
     group: int
-    """Index of its group."""
+    """Index of the response's group in `groups`."""
     member: int
     """Index of the response in its group."""
     is_trained: bool
-    """Whether the step trained on its group."""
+    """Whether the step trained on this group."""
 
 
 def choose(trained: Groups, sampled: Groups, count: int) -> list[Place]:
-    """Choose responses of a step: the best and the worst one of each of the first groups.
+    """Choose responses of a step to log: the best and the worst response of each of the first groups.
 
-    If dynamic sampling dropped groups, a quarter of the responses come from dropped groups, or more if too few were trained on.
+    If dynamic sampling dropped groups, up to a quarter of the responses come from those, or more if the others are too few.
 
     Args:
         trained: the groups that the step trained on.
@@ -75,7 +75,7 @@ def choose(trained: Groups, sampled: Groups, count: int) -> list[Place]:
         count: largest number of responses.
     """
     kept = set(trained.prompt_ids.tolist())
-    dropped = [place for place in range(sampled.count) if sampled.prompt_ids[place] not in kept]
+    dropped = [group for group in range(sampled.count) if sampled.prompt_ids[group] not in kept]
     learned = [Place(trained, group, member, True) for group in range(trained.count) for member in extremes(trained, group)]
     others = [Place(sampled, group, member, False) for group in dropped for member in extremes(sampled, group)]
     room = max(count - len(learned), min(count // 4, len(others)))
@@ -83,7 +83,7 @@ def choose(trained: Groups, sampled: Groups, count: int) -> list[Place]:
 
 
 def extremes(groups: Groups, group: int) -> list[int]:
-    """Return the members of a group with the highest and with the lowest reward, in this order; failed ones are the lowest."""
+    """Return the indices of a group's responses with the highest and the lowest reward; one without a reward is lowest."""
     valid = required(groups.rollout.valid, "rollout.valid")[group]
     members = np.flatnonzero(groups.present[group])
     rewards = np.where(valid, groups.rollout.rewards[group], -np.inf)[members]
@@ -92,7 +92,7 @@ def extremes(groups: Groups, group: int) -> list[int]:
 
 
 def sequences_at(places: Sequence[Place]) -> Sequences:
-    """Return the chosen responses as sequences, in order."""
+    """Return the chosen responses as sequences, in the same order."""
     rollouts = [place.groups.rollout for place in places]
     logps = [required(rollout.policy_logp, "rollout.policy_logp") for rollout in rollouts]
     kept = [place.groups.kept for place in places]
@@ -116,23 +116,23 @@ def make_rows(
     *,
     step: int,
 ) -> list[Row]:
-    """Write responses of a step as rows.
+    """Convert responses of a step to JSON rows.
 
     ::
 
         ratio_t = exp(logp_after_t - old_logp_t)
 
     Args:
-        worker: sampled the responses; it has the problems, the tokenizer and the environment.
+        worker: the worker that sampled the responses, with its problems, tokenizer and environment.
         places: the N responses.
-        batch: the prepared batch of the trained groups; None if none of the responses is in them.
+        batch: the batch prepared from the trained groups; None if none of the responses is in these groups.
         logp_after: log-probability of each token under the policy after the step's updates, in nats.
         step: number of RL steps done, including this one.
 
     Returns:
-        A row per response. `logp` is the log-probability under the policy before the updates, in nats. `advantage` is in the unit
-        of the algorithm, and None at tokens that are not trained on. `ratio` is the probability after the updates divided by
-        the denominator of the algorithm's ratio. All are None at observations.
+        A row per response. `logp` is the log-probability under the policy before the updates, in nats. `advantage` has the unit
+        that the algorithm uses, and is None at tokens that are not trained on. `ratio` is the probability after the updates,
+        divided by the denominator of the algorithm's ratio. All three are None at observations.
     """
     return [_row(worker, place, batch, after, step) for place, after in zip(places, logp_after, strict=True)]
 
@@ -155,7 +155,7 @@ def _row(
     problem = worker.prompts.problems[groups.prompt_ids[group]]
     prompt = groups.prompt_tokens[group][groups.prompt_attention[group]].tolist()
     right, known = right_and_known(rollout)
-    valid, verdict = required(rollout.valid, "rollout.valid")[group, member], int(groups.failed[group, member])
+    valid, failure_code = required(rollout.valid, "rollout.valid")[group, member], int(groups.failed[group, member])
     is_failure = has_failed(groups.failed[group])[member]
     return {
         "step": step,
@@ -167,17 +167,17 @@ def _row(
         "prompt": shorten_middle(full_text(worker.judge.tokenizer, prompt)),
         "question": shorten_middle(problem.prompt, QUESTION),
         "answer": None if problem.answer is None else str(problem.answer),
-        "reward": _number(rollout.rewards[group, member]) if valid else None,
+        "reward": _round_or_none(rollout.rewards[group, member]) if valid else None,
         "correct": bool(right[group, member]) if known[group, member] and rollout.correct is not None else None,
-        "failure": Failures._fields[verdict - 1] if is_failure else None,
-        "remark": Failures._fields[verdict - 1] if verdict and not is_failure else None,
+        "failure": Failures._fields[failure_code - 1] if is_failure else None,
+        "remark": Failures._fields[failure_code - 1] if failure_code and not is_failure else None,
         "truncated": bool(required(rollout.truncated, "rollout.truncated")[group, member]),
         "turns": int(groups.turns[group, member]),
         "length": length,
         "parts": _values_by_name(rollout.reward_parts if len(rollout.reward_parts or ()) > 1 else None, group, member),
         "metrics": _values_by_name(groups.metrics, group, member),
         **({} if length <= MOST_TOKENS else {"left_out": {"at": half, "tokens": length - MOST_TOKENS}}),
-        "spans": list(_spans(worker, ids, texts, sampled, ends)),
+        "spans": list(_turn_spans(worker, ids, texts, sampled, ends)),
         "tokens": texts,
         "kinds": kinds,
         "logp": _round_known(values.logp[at], sampled, digits=4),
@@ -187,11 +187,11 @@ def _row(
 
 
 def token_versions(groups: Groups, group: int, member: int) -> dict[str, list[list[int]]]:
-    """Return how many tokens in a row have each version of the weights, as [RL steps, tokens], if it is known per token."""
+    """Return the versions of the weights by runs of tokens, as [RL steps, tokens in the run], if they are known per token."""
     if groups.token_version is None:
         return {}
     versions = groups.token_version[group, member][groups.attention[group, member]].tolist()
-    return {"token_versions": [[version, len(list(tokens))] for version, tokens in itertools.groupby(versions)]}
+    return {"token_versions": [[version, len(list(run))] for version, run in itertools.groupby(versions)]}
 
 
 class _TokenValues(NamedTuple):
@@ -204,7 +204,7 @@ class _TokenValues(NamedTuple):
 
 
 def _token_values(place: Place, batch: Batch[np.ndarray] | None, after: Float[np.ndarray, "T"]) -> _TokenValues:
-    """Return the values at the tokens of a response. If it has no reward, its log-probabilities are not in the batch."""
+    """Return the values at a response's tokens. The batch has no log-probabilities for a response without a reward."""
     groups, group, member, is_trained = place
     row = group * groups.tokens.shape[1] + member
     logp = old = required(groups.rollout.policy_logp, "rollout.policy_logp")[group, member]
@@ -213,18 +213,18 @@ def _token_values(place: Place, batch: Batch[np.ndarray] | None, after: Float[np
         trained, advantage = np.asarray(batch.mask[row], bool), np.asarray(batch.advantage[row])
     if batch is not None and is_trained and required(groups.rollout.valid, "rollout.valid")[group, member]:
         logp, old = np.asarray(batch.policy_logp[row]), np.asarray(batch.old_logp[row])
-    with np.errstate(over="ignore", invalid="ignore"):  # values of a broken run may overflow
+    with np.errstate(over="ignore", invalid="ignore"):  # the values of a diverged run may overflow
         return _TokenValues(trained, logp, advantage, np.exp(np.asarray(after, np.float64) - old))
 
 
-def _spans(
+def _turn_spans(
     worker: RolloutWorker,
     ids: Sequence[int],
     texts: Sequence[str],
     sampled: Bool[np.ndarray, "N"],
     ends: Bool[np.ndarray, "N"],
 ) -> Iterator[Row]:
-    """Divide the tokens into turns of the policy and observations."""
+    """Divide the tokens into the policy's turns and the observations between them."""
     has_tools = worker.environment is not None and bool(read_call_settings(worker.environment).tools)
     is_first = True
     for start, end in find_boundaries(sampled, ends):
@@ -242,7 +242,7 @@ def _spans(
 
 
 def _as_json(arguments: Mapping[str, Any]) -> str:
-    """Write the arguments of a call as text, because a model may write values that JSON rows cannot have, such as NaN."""
+    """Convert the arguments of a call to text, because a model may write values that JSON rows cannot contain, such as NaN."""
     try:
         return shorten_middle(json.dumps(arguments, ensure_ascii=False))
     except RecursionError:
@@ -250,11 +250,11 @@ def _as_json(arguments: Mapping[str, Any]) -> str:
 
 
 def find_boundaries(sampled: Bool[np.ndarray, "N"], ends: Bool[np.ndarray, "N"]) -> list[tuple[int, int]]:
-    """Return the start and the end of each turn and each observation.
+    """Return the first token of each turn and each observation, and the token after its last one.
 
     Args:
-        sampled: whether the policy sampled the token.
-        ends: whether the token is one that ends a turn.
+        sampled: whether the policy sampled each token.
+        ends: whether each token ends a turn.
 
     Example:
         >>> find_boundaries(np.array([1, 1, 0, 0, 1, 1], bool), np.array([0, 1, 0, 1, 1, 0], bool))
@@ -266,7 +266,7 @@ def find_boundaries(sampled: Bool[np.ndarray, "N"], ends: Bool[np.ndarray, "N"])
 
 
 def observed_role(text: str) -> str:
-    """Return the roles of the messages in an observation, according to the chat template's markup; "environment" without markup.
+    """Return the roles of the messages in an observation, read from the chat template's markup; "environment" without markup.
 
     Example:
         >>> observed_role("<|im_end|>\\n<|im_start|>user\\nhigher<|im_end|>\\n<|im_start|>assistant\\n"), observed_role("higher")
@@ -281,7 +281,7 @@ def observed_role(text: str) -> str:
 
 
 def shorten_middle(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Leave out the middle of a long text.
+    """Shorten a long text by leaving out its middle.
 
     Example:
         >>> shorten_middle("0123456789", 4)
@@ -292,17 +292,17 @@ def shorten_middle(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def _values_by_name(arrays: Mapping[str, np.ndarray] | None, group: int, member: int) -> dict[str, float]:
-    """Return the values of a response by name, leaving out those that it does not have."""
-    found = {name: _number(array[group, member]) for name, array in (arrays or {}).items()}
+    """Return the values of a response by name, without the missing ones (NaN)."""
+    found = {name: _round_or_none(array[group, member]) for name, array in (arrays or {}).items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _round_known(values: np.ndarray, known: Bool[np.ndarray, "N"], *, digits: int | None = None) -> list[float | None]:
-    """Round values to decimal digits, or to five significant ones; None where they are unknown or not finite."""
-    return [_number(value, digits) if is_known else None for value, is_known in zip(values, known, strict=True)]
+    """Round values to `digits` decimals, or to five significant digits; unknown and non-finite values become None."""
+    return [_round_or_none(value, digits) if is_known else None for value, is_known in zip(values, known, strict=True)]
 
 
-def _number(value: float | np.floating[Any], digits: int | None = None) -> float | None:
+def _round_or_none(value: float | np.floating[Any], digits: int | None = None) -> float | None:
     number = float(value)
     if not np.isfinite(number):
         return None
@@ -319,13 +319,13 @@ def rollout_rows(
     step: int,
     count: int,
 ) -> list[Row]:
-    """Choose responses of a step, score them after its updates, and write them as rows.
+    """Choose responses of a step, score them after its updates, and convert them to JSON rows.
 
     Args:
-        worker: sampled the responses.
+        worker: the worker that sampled the responses.
         collected: the groups that the step sampled, and those that it trained on.
-        batch: the prepared batch of the groups that it trained on.
-        score: scores the responses under the policy after the updates.
+        batch: the batch prepared from the groups that the step trained on.
+        score: function that scores responses under the policy after the updates.
         step: number of RL steps done, including this one.
         count: largest number of responses.
     """

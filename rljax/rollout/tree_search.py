@@ -1,4 +1,4 @@
-"""Tree search over reasoning steps with visit counts (UCT): prefixes are continued where value and uncertainty are high."""
+"""Tree search over reasoning steps with visit counts (UCT): it continues the prefixes whose value plus uncertainty is highest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ class TreeSearch(NamedTuple):
     simulations: int
     """N, simulations per problem; each samples at most one step."""
     width: int
-    """W, largest number of sampled continuations of a prefix."""
+    """W, largest number of steps sampled after the same prefix."""
     exploration: float
-    """c, weight of the uncertainty, in the value's unit."""
+    """c, weight of the uncertainty, in the unit of the values."""
     step_ends: tuple[str, ...]
-    """Texts that end a step; they are part of the step."""
+    """Texts that end a step. The step includes this text."""
 
 
 @dataclass(eq=False)
@@ -35,15 +35,15 @@ class Node:
     prefix: Prefix
     """The prefix."""
     depth: int
-    """Number of its steps."""
+    """Number of steps in the prefix."""
     value: float = 0.0
-    """Its own value."""
+    """The critic's value of the prefix."""
     children: list["Node"] = field(default_factory=list)
-    """Its continuations, without duplicates."""
+    """The prefix continued by one step, without duplicates."""
     sampled: int = 0
-    """Number of steps sampled after it, including duplicates."""
+    """Number of steps sampled after the prefix, including duplicates."""
     visits: int = 0
-    """N(s), simulations that passed through it."""
+    """N(s), number of simulations whose path contains this node."""
     total: float = 0.0
     """Sum of the values that these simulations found."""
 
@@ -66,25 +66,25 @@ def tree_search(
         expand   sample one more step after s; V = the critic's value of the new prefix. If s cannot be continued, V = its value
         back up  N += 1 and the sum of values += V on the path;  Q = sum of values / N
 
-    All problems take part in each simulation, so their steps are sampled and evaluated together. A step that was sampled before
-    counts as another visit of its prefix. A prefix without a value (NaN) counts as 0.
+    Each simulation covers all problems, so their steps are sampled and evaluated together. A step that was sampled before counts
+    as another visit to its node. A prefix without a value (NaN) gets the value 0.
 
     Args:
-        worker: samples steps with its settings; its token budget covers a complete response.
+        worker: the worker that samples the steps; its token budget is for a complete response.
         params: parameters of the policy.
-        value: computes the values of prefixes.
+        value: function that computes the values of prefixes.
         prompt_ids: indices into the worker's prompts.
         search: number of simulations, width, exploration, and where a step ends.
         key: random key; the same key gives the same result for the same prompts.
         rows: number of steps sampled at once.
 
     Returns:
-        A result for each prompt. Its response is the complete one with the most visits; if several have as many, the one of highest
-        value. Without a complete response, it is the prefix at the end of the path of most visits.
+        A result for each prompt: the complete response with the most visits; among equally visited ones, the one with the highest
+        value. If there is no complete response, it is the prefix at the end of the most visited path.
 
     Raises:
-        ValueError: `search` has no simulation, no continuation, a negative exploration, or no text that ends a step.
-        InputError: the engine's responses do not answer the requests.
+        ValueError: `search` has fewer than one simulation, a width below 1, a negative exploration, or no text that ends a step.
+        InputError: the engine's responses do not match the requests.
 
     Source:
         UCT: Kocsis and Szepesvári, Bandit Based Monte-Carlo Planning, ECML 2006. With a value function in place of playouts, and
@@ -99,38 +99,38 @@ def tree_search(
     spent = np.zeros(len(roots), int)
     for simulation in range(search.simulations):
         paths = [select_path(root, search, budget) for root in roots]
-        jobs = [(place, path[-1].prefix) for place, path in enumerate(paths) if is_open(path[-1].prefix, budget)]
+        jobs = [(index, path[-1].prefix) for index, path in enumerate(paths) if is_open(path[-1].prefix, budget)]
         seeds = generate_seeds(jax.random.fold_in(key, simulation), len(roots)).tolist()
-        own_seeds = [seeds[place] for place, _ in jobs]
-        extended = extend_all(worker, params, jobs, prompt_ids, search.step_ends, own_seeds, rows)
+        job_seeds = [seeds[index] for index, _ in jobs]
+        extended = extend_all(worker, params, jobs, prompt_ids, search.step_ends, job_seeds, rows)
         fresh: list[Node] = []
-        for (place, _), (prefix, count) in zip(jobs, extended, strict=True):
-            spent[place] += count
-            child = add_child(paths[place][-1], prefix)
-            paths[place].append(child)
+        for (index, _), (prefix, count) in zip(jobs, extended, strict=True):
+            spent[index] += count
+            child = add_child(paths[index][-1], prefix)
+            paths[index].append(child)
             if not child.visits:
                 fresh.append(child)
-        found = value([node.prefix for node in fresh]) if fresh else ()
-        for node, number in zip(fresh, np.nan_to_num(np.asarray(found, float)).tolist(), strict=True):
-            node.value = number
+        values = value([node.prefix for node in fresh]) if fresh else ()
+        for node, node_value in zip(fresh, np.nan_to_num(np.asarray(values, float)).tolist(), strict=True):
+            node.value = node_value
         for path in paths:
             back_up(path)
     return [make_result(root, int(count)) for root, count in zip(roots, spent, strict=True)]
 
 
 def select_path(root: Node, search: TreeSearch, budget: int) -> list[Node]:
-    """Return the path from the root to the prefix that is continued next, or to one that cannot be continued."""
+    """Return the path from the root to the prefix to continue next, or to a prefix that cannot be continued."""
     path = [root]
     while is_open(path[-1].prefix, budget) and path[-1].sampled >= search.width:
         node = path[-1]
-        spread = search.exploration * np.sqrt(np.log(node.visits) / [child.visits for child in node.children])
+        bonus = search.exploration * np.sqrt(np.log(node.visits) / [child.visits for child in node.children])
         means = np.array([child.total / child.visits for child in node.children])
-        path.append(node.children[int(np.argmax(means + spread))])
+        path.append(node.children[int(np.argmax(means + bonus))])
     return path
 
 
 def add_child(node: Node, prefix: Prefix) -> Node:
-    """Add a continuation to a node, and return its node: an earlier one if the same step was sampled before."""
+    """Return a node's child for this prefix; add the child unless the same step was sampled before."""
     node.sampled += 1
     same = (child for child in node.children if (child.prefix.tokens, child.prefix.end) == (prefix.tokens, prefix.end))
     child = next(same, None)
@@ -141,14 +141,14 @@ def add_child(node: Node, prefix: Prefix) -> Node:
 
 
 def back_up(path: Sequence[Node]) -> None:
-    """Count a visit on each node of a path, and add the value of the last one."""
+    """Count a visit to each node of a path, and add the last node's value to each total."""
     for node in path:
         node.visits += 1
         node.total += path[-1].value
 
 
 def make_result(root: Node, tokens: int) -> SearchResult:
-    """Choose the response of a tree."""
+    """Choose the best response in a tree; `tokens` is the number of tokens sampled for it."""
     nodes, ended, deepest = [root], [], 0
     while nodes:
         node = nodes.pop()

@@ -30,19 +30,19 @@ class RolloutWorker:
     """Samples responses to a fixed set of prompts and has them judged.
 
     Args:
-        engine: samples responses.
+        engine: the engine that samples responses.
         prompts: the prompts, with their problems.
         prompt_length: L, padded length of a prompt, in tokens.
         sampling: how tokens are sampled.
-        judge: rewards the responses.
-        environment: judges in place of the reward, for responses of several turns.
+        judge: computes the rewards of the responses.
+        environment: environment that judges responses of several turns, in place of the reward; None for one turn.
         compares_with_greedy: whether each prompt also gets a greedy response, whose reward is the baseline for the others.
-        judging: returns a context that is entered while responses are judged, for example to measure the time.
-        reward_groups: number of groups per call of the reward, which judges them while the next ones are sampled; None judges all
-            groups in one call, after the last response.
-        needs_turns: whether a rollout contains the reward of each turn of the environment.
-        further: name -> worker for a further held-out set, which is evaluated together with this worker's prompts.
-        other: takes the turns of the environment that are not the policy's; None is the policy itself.
+        judging: function that returns a context manager, active while responses are judged, for example to measure the time.
+        reward_groups: number of groups per call of the reward, which judges these groups while later ones are sampled; None judges
+            all groups in one call, after the last response.
+        needs_turns: whether a rollout contains the environment's reward for each turn.
+        further: workers for further held-out sets, by name; these sets are evaluated together with this worker's prompts.
+        other: player that takes the environment's other turns (`is_others_turn`); None lets the policy take them, too.
     """
 
     engine: Engine
@@ -60,11 +60,11 @@ class RolloutWorker:
 
     @property
     def all_problems(self) -> list[Problem]:
-        """The problems of this worker's prompts, and those of the further sets."""
+        """The problems of this worker's prompts and of the further sets."""
         return [problem for worker in (self, *self.further.values()) for problem in worker.prompts.problems]
 
     def requests(self, prompt_ids: Sequence[int], groups: Sequence[int], key: PRNGKeyArray) -> list[Request]:
-        """Make a request for a response to each of the prompts, with seeds from the key.
+        """Make one request per prompt, with seeds from the key.
 
         Raises:
             InputError: a prompt has no tokens.
@@ -79,10 +79,10 @@ class RolloutWorker:
         ]
 
     def answer(self, params: Params, prompt_ids: Sequence[int], key: PRNGKeyArray) -> list[Response]:
-        """Sample a response to each of the prompts, without judging them.
+        """Sample a response to each of the prompts, without judging the responses.
 
         Raises:
-            InputError: a prompt has no tokens, or the engine's responses do not answer the requests.
+            InputError: a prompt has no tokens, or the engine's responses do not match the requests.
         """
         requests = self.requests(prompt_ids, range(len(prompt_ids)), key)
         responses = self.engine.generate(params, requests)
@@ -90,7 +90,7 @@ class RolloutWorker:
         return responses
 
     def play(self, params: Params, prompt_ids: Sequence[int], key: PRNGKeyArray) -> list[Response]:
-        """Play an episode of the environment after each of the prompts, and return its responses.
+        """Play one episode of the environment per prompt, and return the responses.
 
         Raises:
             InputError: under the same conditions as `generate`.
@@ -108,24 +108,24 @@ class RolloutWorker:
         sizes: Int[np.ndarray, "P"] | None = None,
         version: int = 0,
     ) -> Groups:
-        """Sample `group_size` responses to each of the prompts, or fewer to some, and judge them.
+        """Sample and judge a group of responses to each of the prompts.
 
         Args:
             params: parameters of the policy that samples.
             prompt_ids: indices into `prompts`.
             group_size: G, responses per prompt.
             key: random key of this call.
-            sizes: number of responses to each prompt, from 1 to G; None for G. The unused places of a group have no tokens
-                and are not valid.
-            version: number of RL steps that these parameters have been trained for.
+            sizes: number of responses to each prompt, from 1 to G; None for G. The unused slots of a group have no tokens and are
+                not valid.
+            version: number of RL steps that the parameters have been trained for.
 
         Raises:
             InputError: a prompt has no tokens; the reward failed on too many responses, or returned something other than a
                 finite number or None; or the engine or the environment breaks its contract.
         """
         member = np.arange(group_size) < np.full(len(prompt_ids), group_size if sizes is None else sizes)[:, None]
-        places = np.arange(len(prompt_ids)).repeat(member.sum(-1)).tolist()
-        requests = self.requests([prompt_ids[place] for place in places], places, key)
+        group_ids = np.arange(len(prompt_ids)).repeat(member.sum(-1)).tolist()
+        requests = self.requests([prompt_ids[group] for group in group_ids], group_ids, key)
         problems = [self.prompts.problems[request.prompt_id] for request in requests]
         responses, verdicts = self._sample_and_judge(params, requests, problems)
         prompts = left_pad([self.prompts.tokens[prompt_id] for prompt_id in prompt_ids], self.prompt_length, 0)
@@ -147,7 +147,7 @@ class RolloutWorker:
         if self.environment is not None:
             from rljax.rollout.episodes import play  # noqa: PLC0415  most runs have no environment
 
-            played = partial(
+            play_all = partial(
                 play,
                 self.engine,
                 self.environment,
@@ -158,11 +158,11 @@ class RolloutWorker:
                 judging=self.judging,
                 other=self.other,
             )
-            # All hosts play together, so a single host cannot start again.
+            # All hosts play together, so a single host cannot retry.
             patience = self.judge.patience if jax.process_count() == 1 else IMPATIENT
             share, seconds = self.judge.max_failure_share, self.judge.seconds
             turns = self.sampling.max_tokens if self.needs_turns else None
-            return patience.retry(partial(played, max_failure_share=share, seconds=seconds, turn_rewards=turns))
+            return patience.retry(partial(play_all, max_failure_share=share, seconds=seconds, turn_rewards=turns))
         if self.reward_groups is not None:
             return judge_while_sampling(
                 self.engine,
@@ -185,12 +185,12 @@ class RolloutWorker:
         return self.environment is None and has_verifier(self.judge.reward)
 
     def first(self, count: int) -> "RolloutWorker":
-        """Return a worker with only the first prompts."""
+        """Return a worker with only the first `count` prompts."""
         prompts = replace(self.prompts, problems=self.prompts.problems[:count], tokens=self.prompts.tokens[:count])
         return replace(self, prompts=prompts)
 
     def with_sampling(self, **changes: float | int | tuple[str, ...] | tuple[int, ...] | None) -> "RolloutWorker":
-        """Return a worker with changed sampling settings (see `Sampling`) for independent responses, without masks."""
+        """Return a worker with changed `Sampling` settings, which samples responses independently and records no `kept` ids."""
         return replace(self, sampling=self.sampling._replace(kept=None, strata=None, **changes))
 
     def greedy(self) -> "RolloutWorker":
@@ -198,18 +198,18 @@ class RolloutWorker:
         return self.with_sampling(temperature=0.0, top_k=None, top_p=None)
 
     def with_reports(self, progress: Progress, patience: Patience) -> "RolloutWorker":
-        """Return a worker that reports the progress of judging and retries a failing judge. Its engine reports to the same."""
+        """Return a worker that reports the progress of judging and retries a failing judge. Its engine reports with `patience`."""
         if isinstance(self.engine, ReportingEngine):
             self.engine.report_to(patience.tell)
         further = {name: worker.with_reports(progress, patience) for name, worker in self.further.items()}
         return replace(self, judge=self.judge._replace(progress=progress, patience=patience), further=further)
 
     def text(self, tokens: Int[np.ndarray, "T"], attention: Bool[np.ndarray, "T"]) -> str:
-        """Decode one response."""
+        """Decode one response to text."""
         return self.judge.tokenizer.decode(tokens[attention].tolist())
 
     def shown(self, groups: Groups, count: int) -> list[dict]:
-        """Turn the first response of each of the first `count` groups into a readable row."""
+        """Return a readable row for the first response of each of the first `count` groups."""
         rows = []
         right, known = right_and_known(groups.rollout)
         for index in range(min(count, groups.count)):
