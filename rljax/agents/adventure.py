@@ -19,9 +19,9 @@ class AdventureState(NamedTuple):
     doors: Mapping[str, tuple[str, ...]]
     """Rooms that can be reached from each room."""
     things: Mapping[str, str]
-    """Room of the chest, and of the key or gold that nobody has taken."""
+    """Thing -> its room: the chest, the key until it is taken, and the gold from when the chest is opened until it is taken."""
     room: str = "hall"
-    """Room in which the policy is."""
+    """Room that the policy is in."""
     inventory: tuple[str, ...] = ()
     """What the policy carries."""
     turns: int = 0
@@ -29,10 +29,10 @@ class AdventureState(NamedTuple):
 
 
 class Adventure:
-    """Find a key in a house, open a chest in another room with it, and take the gold back to the hall.
+    """A text adventure: find a key in a house, open the chest in another room, and bring the gold to the hall.
 
     A turn contains one command: `go ROOM`, `take key`, `open chest`, `take gold`. The problem's answer is the seed of the house.
-    The reward is 1 if the gold is in the hall, and 0 otherwise. Whether key and gold are taken is logged as parts of the reward.
+    The reward is 1 if the gold is in the hall, and 0 otherwise. `parts` records whether the key and the gold were taken.
 
     Args:
         rooms: number of rooms, 3 to 8.
@@ -62,15 +62,15 @@ class Adventure:
         return [{"role": "user", "content": f"{rules} {describe(self.reset(problem))}"}]
 
     def reset(self, problem: Problem) -> AdventureState:
-        """Begin an episode in the hall of a house; each further room has a door to one of the rooms before it."""
+        """Begin an episode in the hall of a house; each other room has a door to one of the rooms before it in `ROOMS`."""
         generator = random.Random(f"adventure {self.rooms} {problem.answer}")
-        pairs = [(room, generator.choice(self.rooms[:place])) for place, room in enumerate(self.rooms) if place]
+        pairs = [(room, generator.choice(self.rooms[:index])) for index, room in enumerate(self.rooms) if index]
         doors = {room: tuple(sorted({a if b == room else b for a, b in pairs if room in (a, b)})) for room in self.rooms}
         key, chest = generator.sample(self.rooms[1:], 2)
         return AdventureState(doors, {"key": key, "chest": chest})
 
     def step(self, state: AdventureState, completion: str) -> Step:
-        """Follow the last command of a turn."""
+        """Carry out the last command in a turn."""
         commands = re.findall(r"\b(go|take|open)\s+(?:to\s+)?(?:the\s+)?(\w+)", completion.lower())
         reply, new = follow(state, *commands[-1]) if commands else ("Give a command.", state)
         new = new._replace(turns=state.turns + 1)
@@ -88,11 +88,11 @@ class Adventure:
 
 
 def follow(state: AdventureState, verb: str, noun: str) -> tuple[str, AdventureState]:
-    """Follow a command; return the reply, and the state, which is unchanged if the command is impossible."""
+    """Carry out a command; return the reply, and the new state, which is the old one if the command is impossible."""
     things, room = dict(state.things), state.room
     match verb, noun:
-        case "go", place if place in state.doors[room]:
-            return "", state._replace(room=place)
+        case "go", target if target in state.doors[room]:
+            return "", state._replace(room=target)
         case "take", ("key" | "gold") as thing if things.get(thing) == room:
             del things[thing]
             return f"You take the {thing}.", state._replace(things=things, inventory=(*state.inventory, thing))
@@ -105,20 +105,20 @@ def follow(state: AdventureState, verb: str, noun: str) -> tuple[str, AdventureS
 
 
 def describe(state: AdventureState) -> str:
-    """Say what the policy sees and carries.
+    """Describe what the policy sees and carries.
 
     Example:
         >>> describe(AdventureState({"hall": ("attic",), "attic": ("hall",)}, {"key": "hall", "chest": "attic"}))
         'You are in the hall. There is a key. You can go to the attic. You carry nothing.'
     """
     seen = [thing for thing, room in state.things.items() if room == state.room]
-    parts = [
+    sentences = [
         f"You are in the {state.room}.",
         *([f"There is {' and '.join(_with_article(thing) for thing in seen)}."] if seen else []),
         f"You can go to the {' or the '.join(state.doors[state.room])}.",
         f"You carry {' and '.join(_with_article(thing) for thing in state.inventory) or 'nothing'}.",
     ]
-    return " ".join(parts)
+    return " ".join(sentences)
 
 
 def _with_article(thing: str) -> str:

@@ -1,4 +1,4 @@
-"""Gymnasium environments as episodes of text: observations are written out, and actions are read from the policy's turns."""
+"""Gymnasium environments as text episodes: observations are written as text, and actions are read from the policy's turns."""
 
 import re
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from rljax.text import one_line
 MOST_ACTIONS = 1000
 """Largest number of actions that a turn may choose from."""
 MOST_NUMBERS = 64
-"""Largest number of numbers in an observation that is written out."""
+"""Largest number of values in an observation without a text picture."""
 HIGHLIGHT = re.compile(r"\x1b\[[\d;]+m(.*?)\x1b\[0m", re.DOTALL)
-"""A part of a text picture in color, such as the player's place."""
+"""Matches a colored part of a text picture, such as the player's position."""
 
 
 class GymnasiumState(NamedTuple):
     """State of an episode."""
 
     opened: OpenGame
-    """The Gymnasium environment of this episode alone."""
+    """This episode's own Gymnasium environment."""
     turns: int = 0
     """Number of turns so far."""
     total: float = 0.0
@@ -33,26 +33,27 @@ class GymnasiumState(NamedTuple):
 
 
 class GymnasiumEnvironment:
-    """A registered Gymnasium environment with few actions, or with text as its actions.
+    """A registered Gymnasium environment whose actions are either few and numbered, or text.
 
-    A turn's action is the last number or name of an action in it, or the complete turn if actions are text. A turn without an
-    action that exists is answered with the actions, and counted as `illegal_actions`; the game does not move. Observations are the
-    environment's text picture (render mode `ansi`, colored parts in brackets) if it has one, and otherwise its numbers or text.
+    The action is the last action name or number in the policy's turn, or the complete turn if actions are text. If a turn has no
+    valid action, the reply lists the actions, `illegal_actions` counts the turn, and the environment does not step. The observation
+    is the environment's text picture (render mode `ansi`, colored parts in brackets) if there is one, else its numbers or text.
 
-    The problem's answer is the seed of an episode, so all episodes of a problem begin alike, and equal actions have equal results.
-    The reward of a turn is the environment's. Every episode has an instance of its own, which is closed at its end.
+    The problem's answer is the seed of its episodes, so they all begin in the same state, and equal actions have equal results.
+    The reward of a turn is the environment's. Every episode has its own instance, which is closed when the episode ends.
 
     Args:
         name: the registered name, such as "FrozenLake-v1".
         options: arguments of the environment, such as {"is_slippery": false}.
-        actions: a name for each action, in order; by default they have only their numbers.
+        actions: a name for each action, in order; by default actions have only numbers.
         rules: the first message, before the first observation; by default it names the environment and its actions.
-        picture: whether observations are the text picture, if there is one. In brackets, different colors look alike.
-        max_turns: maximum number of turns; by default the environment's own limit of steps.
-        solved_at: sum of rewards from which an episode counts as correct; by default the environment's own threshold.
+        picture: whether to show the text picture, if there is one. All colors get the same brackets.
+        max_turns: maximum number of turns; by default the environment's own step limit.
+        solved_at: smallest sum of rewards that counts as correct; by default the environment's own threshold.
 
     Raises:
-        InputError: Gymnasium is not installed, it has no such environment, or its actions or observations cannot be text.
+        InputError: Gymnasium is not installed, it has no such environment, its actions or observations cannot be text, an
+            argument is wrong, or there is no step limit.
 
     Example:
         >>> from importlib.util import find_spec
@@ -74,8 +75,8 @@ class GymnasiumEnvironment:
     ):
         if ":" in name:
             raise InputError(
-                f"gymnasium: {name!r} names a module to import; import it in a Python file of your own that has a function which "
-                "returns GymnasiumEnvironment(NAME), and pass that as --environment file.py:function."
+                f"gymnasium: {name!r} names a module to import; import it in a Python file with a function that returns "
+                "GymnasiumEnvironment(NAME), and pass --environment file.py:function."
             )
         self.gymnasium = import_optional("gymnasium", "gymnasium")
         self.name, self.options = name, {} if options is None else dict(options)
@@ -90,7 +91,7 @@ class GymnasiumEnvironment:
         self.max_turns: Any = self.spec.max_episode_steps if max_turns is None else max_turns
         self.solved_at = self.spec.reward_threshold if solved_at is None else solved_at
         if self.max_turns is None:
-            raise InputError(f"gymnasium: {name!r} has no limit of steps; set max_turns.")
+            raise InputError(f"gymnasium: {name!r} has no step limit; set max_turns.")
 
     def first_messages(self, problem: Problem) -> list[dict[str, str]]:
         """Return the rules and the first observation, as one message."""
@@ -104,7 +105,7 @@ class GymnasiumEnvironment:
         return GymnasiumState(self._begin(problem)[0])
 
     def step(self, state: GymnasiumState, completion: str) -> Step:
-        """Act, and return what happened."""
+        """Take the turn's action in the environment, and return the result."""
         action, turns = self._read(completion), state.turns + 1
         game, is_last = state.opened.game, turns == self.max_turns
         reward, ended, reply = 0.0, False, f"There is no such action. {self._instruction()}"
@@ -128,7 +129,7 @@ class GymnasiumEnvironment:
         mode = {"render_mode": "ansi"} if self.has_picture else {}
         try:
             return self.gymnasium.make(self.name, disable_env_checker=True, **mode, **self.options)
-        except errors.Error as error:  # an unknown name or version
+        except errors.Error as error:  # for example an unknown name or version
             raise InputError(
                 f"gymnasium has no environment {self.name!r} ({one_line(error)}); correct the name."
             ) from error
@@ -145,8 +146,8 @@ class GymnasiumEnvironment:
         is_small = isinstance(self.space, spaces.Discrete) and self.space.n <= MOST_ACTIONS
         if not (is_small or isinstance(self.space, spaces.Text)):
             raise InputError(
-                f"gymnasium: the actions of {self.name!r} are {self.space}; a policy of text needs actions that are text, or "
-                f"at most {MOST_ACTIONS} numbered ones (Discrete). Wrap the environment, and register the wrapped one."
+                f"gymnasium: the actions of {self.name!r} are {self.space}; a language model needs text as actions, or "
+                f"at most {MOST_ACTIONS} numbered actions (Discrete). Wrap the environment, and register the wrapped one."
             )
         numbers = write_observation(observations.sample()).count(",") + 1
         if numbers > MOST_NUMBERS and not self.has_picture:
@@ -176,7 +177,7 @@ class GymnasiumEnvironment:
         return f"You act in {self.name}. {self._instruction()}"
 
     def _read(self, completion: str) -> Any:
-        """Return the action that a turn names; None if it names none."""
+        """Return the action that a turn names; None if it names no valid action."""
         if isinstance(self.space, self.gymnasium.spaces.Text):
             text = completion.strip()
             return text if self.space.contains(text) else None
@@ -189,14 +190,14 @@ class GymnasiumEnvironment:
         return action if self.space.contains(action) else None
 
     def _write(self, game: Any, observation: Any) -> str:
-        """Write an observation as text."""
+        """Write an observation as text: the picture, if it is shown, else the numbers or text."""
         if self.has_picture:
             return HIGHLIGHT.sub(r"[\1]", game.render()).strip("\n")
         return write_observation(observation)
 
 
 def write_observation(observation: Any) -> str:
-    """Write an observation as text: numbers with 4 digits, and tuples, arrays and dictionaries with their parts.
+    """Write an observation as text: floats with 4 significant digits, and the entries of tuples, arrays and dictionaries.
 
     Example:
         >>> write_observation((np.int64(14), {"place": np.float32([0.123456, 2])}))
@@ -206,7 +207,7 @@ def write_observation(observation: Any) -> str:
         case str():
             return observation
         case dict():
-            return ", ".join(f"{name}: {write_observation(part)}" for name, part in observation.items())
+            return ", ".join(f"{name}: {write_observation(entry)}" for name, entry in observation.items())
         case tuple() | list():
             return ", ".join(map(write_observation, observation))
         case np.ndarray() if observation.ndim:

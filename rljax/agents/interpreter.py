@@ -1,4 +1,4 @@
-"""Python as a tool: the policy's code runs in the sandbox, and its variables are kept within an episode."""
+"""Python as a tool: the policy's code runs in the sandbox, and its variables last for an episode."""
 
 from rljax.agents.tools import ToolEnvironment
 from rljax.rewards.sandbox import Limits, text_of
@@ -38,17 +38,17 @@ def output():
 
 
 class PythonInterpreter(ToolEnvironment):
-    """An environment whose only tool runs Python.
+    """An environment whose only tool runs Python code.
 
-    Each call runs the code of the episode's earlier calls again, without showing their output, and then its own. So variables are
-    kept, nothing runs between calls, and a resumed run continues exactly. The limits are for all of this code together; code that
-    exceeds them, or ends the process, is not run again.
+    Each call first runs the code of the episode's earlier calls again, with hidden output, and then the new code. So variables are
+    kept, no process runs between calls, and a resumed run continues exactly. The limits apply to all of this code together; a
+    call that exceeds them, or ends the process, is left out of later calls.
 
     Args:
         reward: see `ToolEnvironment`.
         max_turns: see `ToolEnvironment`.
-        seconds: computing time of a call.
-        megabytes: memory of a call.
+        seconds: time limit of a call.
+        megabytes: memory limit of a call.
 
     Example:
         >>> kept, text = PythonInterpreter().python("x = 6", None)
@@ -56,7 +56,7 @@ class PythonInterpreter(ToolEnvironment):
         '42'
     """
 
-    at_once = 16  # each call is a process
+    at_once = 16  # each call starts a process
 
     def __init__(self, reward: str = "exact", max_turns: int = 6, seconds: float = 5.0, megabytes: int = 512):
         self.limits = Limits(seconds=seconds, memory_bytes=megabytes * 2**20)

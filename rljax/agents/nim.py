@@ -21,24 +21,24 @@ class NimState(NamedTuple):
     is_others: bool
     """Whether the other player takes the next turn."""
     seed: str = ""
-    """Seed of the scripted player's next random move."""
+    """Seed of the scripted player's random moves, with the moves so far."""
 
 
 class Nim:
-    """Take 1 to `take` stones in turn; whoever takes the last one wins. The reward is 1 for a game won, and 0 for one lost.
+    """Two players take 1 to `take` stones in turn; whoever takes the last one wins. The reward is 1 for a win and 0 for a loss.
 
-    The problem's answer is the number of stones. A column `first` of "other" lets the other player begin. A move that is not
-    allowed loses the game.
+    The problem's answer is the number of stones at the beginning. If its column `first` is "other", the other player begins. An
+    illegal move loses the game.
 
     Args:
-        other_policy: the other player: "perfect" and "random" are scripted; "past" is a past copy of the trained policy, anything
-            else a model folder.
-        refresh_every: RL steps between two copies.
-        take: most stones in one move.
+        other_policy: the other player: "perfect" or "random" is scripted, "past" is a past copy of the trained policy, and
+            anything else is a model folder.
+        refresh_every: number of RL steps after which the past copy is replaced.
+        take: largest number of stones in one move.
         largest: largest number of stones at the beginning.
 
     Raises:
-        InputError: a number is not a positive whole number, or there is no other player.
+        InputError: a number is not a positive integer, or `other_policy` is empty.
 
     Example:
         >>> game = Nim(take=3, largest=9)
@@ -69,7 +69,7 @@ class Nim:
         """Begin a game.
 
         Raises:
-            InputError: the answer is not a number of stones, or the column `first` is neither "policy" nor "other".
+            InputError: the answer is not a number from 1 to `largest`, or the column `first` is neither "policy" nor "other".
         """
         return self._begin(problem)[0]
 
@@ -78,7 +78,7 @@ class Nim:
         return state.is_others
 
     def step(self, state: NimState, completion: str) -> Step:
-        """Make a move, the last number in the turn, and the scripted player's answer to it."""
+        """Make the move that is the last number in the turn, and then the scripted player's move, if there is such a player."""
         numbers = re.findall(r"\d+", completion)
         move = int(numbers[-1][:9]) if numbers else 0
         if not 1 <= move <= min(self.take, state.stones):
@@ -88,7 +88,7 @@ class Nim:
             return self._end(state, wins=not state.is_others)
         state, reply = state._replace(stones=left, is_others=not state.is_others and self.script is None), ""
         if self.script is not None:
-            state, reply = self._answer(state)
+            state, reply = self._scripted_move(state)
             if state.stones == 0:
                 return self._end(state, wins=False)
         position = [{"role": "user", "content": f"{reply}{state.stones} are left."}]
@@ -101,14 +101,14 @@ class Nim:
             "other",
         ):
             raise InputError(
-                f"nim: a problem's answer is a number of stones from 1 to {self.largest}, and its column first 'policy' or "
+                f"nim: a problem's answer is a number of stones from 1 to {self.largest}, and its column `first` is 'policy' or "
                 f"'other'; got {problem.answer!r:.80} and {first!r:.80}."
             )
         state = NimState(int(problem.answer), first == "other" and self.script is None, problem.prompt)
-        return self._answer(state) if first == "other" and self.script is not None else (state, "")
+        return self._scripted_move(state) if first == "other" and self.script is not None else (state, "")
 
-    def _answer(self, state: NimState) -> tuple[NimState, str]:
-        """Make the scripted player's move: the one that leaves a multiple of `take` + 1, if there is one, or a random one."""
+    def _scripted_move(self, state: NimState) -> tuple[NimState, str]:
+        """Make the scripted player's move: the perfect player leaves a multiple of `take` + 1 if it can; else it is random."""
         best = state.stones % (self.take + 1)
         generator = random.Random(f"{state.seed} {state.stones}")
         move = best if best and self.script == "perfect" else generator.randint(1, min(self.take, state.stones))

@@ -1,4 +1,4 @@
-"""What the adapters of other packages share: the seed of an episode, its random generator, and a game that is closed at its end."""
+"""Shared by the adapters of other packages: reading an episode's seed, its random generator, and closing its game."""
 
 import random
 import threading
@@ -11,7 +11,7 @@ from rljax.data.problem import Problem
 from rljax.errors import InputError
 
 RANDOM = threading.Lock()
-"""Held while Python's global random generator is that of one episode."""
+"""Lock that is held while Python's global random generator has the state of one episode's generator."""
 
 
 def read_seed(problem: Problem) -> int:
@@ -33,15 +33,15 @@ def read_seed(problem: Problem) -> int:
 
 
 class OpenGame:
-    """The game of one episode. It is closed once: by `close`, or when the episode is given up and nothing refers to it any more.
+    """The game of one episode. It is closed once: by `close`, or when an abandoned episode's object is garbage-collected.
 
     Args:
-        game: the package's own object, which is changed by each step.
-        close: closes it.
+        game: the package's own game object, which each step changes.
+        close: function that closes the game.
 
     Attributes:
-        game: the package's own object.
-        close: closes it, unless it is closed already.
+        game: the package's own game object.
+        close: function that closes the game, unless it is already closed.
 
     Example:
         >>> closed = []
@@ -58,7 +58,7 @@ class OpenGame:
 
 @contextmanager
 def own_random(generator: random.Random) -> Generator[None]:
-    """Let Python's global random generator continue one generator; others that use this function wait.
+    """Make Python's global random generator continue `generator` inside this context; other users of the context wait.
 
     Example:
         >>> generator, expected = random.Random(3), random.Random(3)

@@ -1,4 +1,4 @@
-"""Two roles: one proposes an answer, the other checks the proposal and gives the final answer. One policy may have both."""
+"""Self-correction: a proposer answers, and a checker checks the proposal and gives the final answer. One policy may be both."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from rljax.rewards import resolve
 from rljax.rollout.environment import Step
 
 REQUEST = "There may be an error in this answer. Check it, and give the final answer."
-"""What the policy is asked after its proposal."""
+"""Default message to the policy after its proposal."""
 
 
 ROLES = ("proposer", "checker")
@@ -23,31 +23,32 @@ class CorrectionState(NamedTuple):
     problem: Problem
     """The problem of the episode."""
     proposal: float | None = None
-    """Reward of the proposal; None before it."""
+    """Reward of the proposal; None until there is one."""
 
 
 class SelfCorrection:
-    """The policy proposes an answer in its first turn, and corrects it, if necessary, in its second.
+    """The policy proposes an answer in its first turn, and corrects it, if necessary, in its second turn.
 
-    The first turn's reward is r_1, that of the proposal. With r_2, the reward of the final answer, the second turn's reward is ::
+    The first turn's reward r_1 is the proposal's reward. With the final answer's reward r_2, the second turn's reward is ::
 
         r_2 + bonus * (r_2 - r_1)
 
     A positive bonus rewards corrections, and punishes right proposals that become wrong, so that the second turn does not just
-    repeat the first. `--algorithm mt_grpo` gives each turn an advantage of its own. An episode counts as right if its final answer
-    is. The metrics `corrected` and `spoiled` count the answers that became better, and those that became worse.
+    repeat the first. `--algorithm mt_grpo` gives each turn its own advantage. An episode counts as right if its final answer is
+    right. The metrics `corrected` and `spoiled` count the final answers with a higher and with a lower reward than the proposal.
 
     Args:
         reward: function that judges both answers, or its name, as for `--reward`.
-        bonus: weight of the progress between the turns, at least 0.
-        request: what is asked after the proposal.
-        role: "proposer" or "checker": the trained policy has only this role, and `other_policy` the other one; None: it has both.
+        bonus: weight of the progress r_2 - r_1, at least 0.
+        request: message to the policy after its proposal.
+        role: the only role of the trained policy, "proposer" or "checker"; `other_policy` has the other role. If None, the trained
+            policy has both.
         other_policy: model folder of the other policy, or "past", a past copy of the trained one.
-        refresh_every: RL steps between two copies.
+        refresh_every: number of RL steps after which the past copy is replaced.
 
     Raises:
-        InputError: the bonus is negative, the request is empty, the reward does not exist, or there is a role without another
-            policy or the reverse.
+        InputError: the bonus is negative, the request is empty, the reward or the role does not exist, or only one of `role` and
+            `other_policy` is set.
 
     Example:
         >>> environment, problem = SelfCorrection(bonus=1.0), Problem("2+2=", "4")
@@ -57,8 +58,8 @@ class SelfCorrection:
         (0.0, 2.0, True, {'corrected': 1.0, 'spoiled': 0.0})
 
     Source:
-        SCoRe, Kumar et al., arXiv:2409.12917, Stage II: the bonus. The paper trains in two stages, the first of which keeps the
-        first turn near that of the untrained model; here both turns are trained from the start.
+        The bonus is from Stage II of SCoRe, Kumar et al., arXiv:2409.12917. The paper's Stage I keeps the first turn close to the
+        untrained model's; here, both turns are trained from the start.
     """
 
     max_turns = 2
@@ -76,7 +77,7 @@ class SelfCorrection:
         if not bonus >= 0:
             raise InputError(f"environment_options: bonus must be at least 0; got {bonus!r:.80}.")
         if not request.strip():
-            raise InputError("environment_options: request is empty; write what the policy is asked after its proposal.")
+            raise InputError("environment_options: request is empty; set it to the message that follows the proposal.")
         if role not in (None, *ROLES) or (role is None) != (other_policy is None):
             raise InputError(
                 f"environment_options: role={role!r:.80} and other_policy={other_policy!r:.80}; set both, the role to "
@@ -90,14 +91,14 @@ class SelfCorrection:
         return CorrectionState(problem)
 
     def is_others_turn(self, state: CorrectionState) -> bool:
-        """Whether the other policy has the role of the next turn."""
+        """Return True if the other policy has the role of the next turn."""
         return self.role not in (None, ROLES[state.proposal is not None])
 
     def step(self, state: CorrectionState, completion: str) -> Step:
         """Judge the proposal and ask for a check, or judge the final answer.
 
         Raises:
-            RuntimeError: the reward failed on an answer, or gives no verdict, so the episode fails as well.
+            RuntimeError: the reward failed on an answer or gave no verdict, so the episode fails as well.
         """
         score, correct = judge_answer(self.reward, state.problem, completion)
         if score is None:

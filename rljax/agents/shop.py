@@ -15,7 +15,7 @@ QUALITIES: Mapping[str, tuple[str, ...]] = {
     "size": ("small", "large"),
     "material": ("cotton", "wool", "leather"),
 }
-"""What articles differ in, and what a customer can be asked about."""
+"""Quality -> its values. Articles differ in their qualities, and the customer can be asked about each quality."""
 
 
 class ShopState(NamedTuple):
@@ -24,7 +24,7 @@ class ShopState(NamedTuple):
     shelf: Mapping[int, Mapping[str, str]]
     """Number of each article -> its qualities."""
     wish: Mapping[str, str]
-    """What the customer wants."""
+    """Quality -> the value that the customer wants; the first one is stated at once."""
     turns: int = 0
     """Number of turns so far."""
 
@@ -32,7 +32,7 @@ class ShopState(NamedTuple):
 class Shop:
     """Serve a customer: ask about color, size and material, then recommend the only product that fits, by its number.
 
-    The customer states one wish at first, and each of the others when asked about it. `recommend NUMBER` ends the dialogue; its
+    The customer states one wish at first, and each of the others when asked about it. `recommend NUMBER` ends the dialogue. The
     reward is 1 if the product has everything that the customer wants, and 0 otherwise. The problem's answer is the random seed of
     the shelf and the wishes.
 
@@ -56,7 +56,7 @@ class Shop:
         self.articles, self.max_turns = articles, max_turns
 
     def first_messages(self, problem: Problem) -> list[dict[str, str]]:
-        """Return the rules, the shelf and the customer's first words, as one message."""
+        """Return the rules, the shelf and the customer's first sentences, as one message."""
         state = self.reset(problem)
         shelf = "; ".join(f"{number}: {', '.join(article.values())}" for number, article in state.shelf.items())
         name, value = next(iter(state.wish.items()))
@@ -67,10 +67,10 @@ class Shop:
         return [{"role": "user", "content": f"{rules} Customer: I want a bag. The {name}: {value}."}]
 
     def reset(self, problem: Problem) -> ShopState:
-        """Begin a dialogue: fill the shelf with different articles, and choose the one that the customer wants."""
+        """Begin a dialogue: fill the shelf with different articles, and choose the article that the customer wants."""
         generator = random.Random(f"shop {self.articles} {problem.answer}")
         values = generator.sample(list(product(*QUALITIES.values())), self.articles)
-        shelf = {number: dict(zip(QUALITIES, each, strict=True)) for number, each in enumerate(values, start=1)}
+        shelf = {number: dict(zip(QUALITIES, chosen, strict=True)) for number, chosen in enumerate(values, start=1)}
         wanted = shelf[generator.randint(1, self.articles)]
         names = generator.sample(list(QUALITIES), len(QUALITIES))
         return ShopState(shelf, {name: wanted[name] for name in names})

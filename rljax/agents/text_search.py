@@ -12,7 +12,7 @@ from rljax.importing import import_optional
 
 
 class TextSearch(ToolEnvironment):
-    """An environment whose only tool searches a collection of passages by their words (BM25, in the form of Lucene).
+    """An environment whose only tool searches a collection of passages by their words (BM25, Lucene's variant).
 
     Args:
         passages: file whose rows have a passage in the column `text`, and may have a title in the column `title`.
@@ -30,7 +30,7 @@ class TextSearch(ToolEnvironment):
     def __init__(self, passages: str | Path, results: int = 3, reward: str = "exact", max_turns: int = 6):
         if not isinstance(results, int) or results < 1:
             raise InputError(
-                f"environment_options: results is the number of passages of a call, at least 1; got {results!r:.80}."
+                f"environment_options: results, the number of passages per call, must be at least 1; got {results!r:.80}."
             )
         self._bm25s = import_optional("bm25s", "bm25s")
         self.passages = list(read_passages(passages))
@@ -48,8 +48,8 @@ class TextSearch(ToolEnvironment):
         Args:
             query: words to look for.
         """
-        places, scores = self._index.retrieve(self._words([query]), k=self.results, show_progress=False)
-        found = [self.passages[place] for place, score in zip(places[0], scores[0], strict=True) if score > 0]
+        indices, scores = self._index.retrieve(self._words([query]), k=self.results, show_progress=False)
+        found = [self.passages[index] for index, score in zip(indices[0], scores[0], strict=True) if score > 0]
         return "\n\n".join(found) or "No passage has any of these words."
 
     def _words(self, texts: list[str]) -> list[list[str]]:
@@ -57,18 +57,18 @@ class TextSearch(ToolEnvironment):
 
 
 def read_passages(file: str | Path) -> Iterator[str]:
-    """Read passages, each with its title before it.
+    """Read passages, each preceded by its title, if it has one.
 
     Raises:
         InputError: the file cannot be read, or a row has no text.
     """
     name, rows = open_rows(file, "train")
-    for place, row in rows:
+    for location, row in rows:
         try:
             columns: Mapping[str, Any] = check_row(row)
         except BadRowError as error:
-            raise InputError(f"{name}, {place}: {error}.") from error
+            raise InputError(f"{name}, {location}: {error}.") from error
         text, title = columns.get("text"), columns.get("title")
         if not isinstance(text, str) or not text.strip():
-            raise InputError(f"{name}, {place}: a passage needs a column `text` with its text; got {text!r:.80}.")
+            raise InputError(f"{name}, {location}: a passage needs a column `text` with its text; got {text!r:.80}.")
         yield f"{title}\n{text}" if title else text

@@ -1,4 +1,4 @@
-"""Single-player games of TextArena as episodes: the policy reads the game's messages, and each of its turns is a move."""
+"""Single-player TextArena games as episodes: the policy reads the game's messages, and each turn of the policy is a move."""
 
 import random
 from typing import Any, NamedTuple
@@ -15,27 +15,28 @@ class TextArenaState(NamedTuple):
     """State of an episode."""
 
     game: Any
-    """TextArena's game of this episode alone, with its wrappers."""
+    """This episode's own TextArena game, with its wrappers."""
     generator: random.Random
-    """Contains the state of the game's random generator between its moves."""
+    """Generator with the state that Python's global generator had after the game's last move."""
     turns: int = 0
     """Number of turns so far."""
 
 
 class TextArenaEnvironment:
-    """A game of TextArena for one player.
+    """A TextArena game for one player.
 
-    The first message is what the game tells its player, and each turn of the policy is a move, which the game parses itself. The
-    policy then sees the game's new messages, not the earlier ones again. The reward comes at the end of the game, in most games
-    between -1 and 1; an episode is correct if it is at least 1. A move that the game refuses is counted as `illegal_actions`.
+    The first message is what the game tells its player. Each turn of the policy is a move, which the game itself parses. The policy
+    then sees only the game's new messages. The reward comes at the end of the game, in most games between -1 and 1; an episode is
+    correct if its reward is at least 1. A move that the game rejects is counted as `illegal_actions`.
 
-    The problem's answer is the seed of a game. TextArena uses Python's global random generator, so each game gets a generator
-    state of its own, and one game moves at a time. All episodes of a problem then begin alike, and equal moves have equal results.
+    The problem's answer is the seed of its games. TextArena uses Python's global random generator, so each game keeps its own
+    generator state, and only one game moves at a time. So all episodes of a problem begin in the same state, and equal moves have
+    equal results.
 
     Args:
         name: name of the game, such as "GuessTheNumber-v0".
         options: arguments of the game that differ from the registered ones.
-        max_turns: maximum number of turns; most games have a limit of moves of their own.
+        max_turns: maximum number of turns; most games also have their own limit of moves.
 
     Raises:
         InputError: TextArena is not installed, it has no such game, or the game cannot be played alone.
@@ -52,17 +53,17 @@ class TextArenaEnvironment:
         self.textarena = import_optional("textarena", "textarena")
         known = self.textarena.envs.registration.ENV_REGISTRY
         if name not in known:
-            games = [each for each in known if not each.endswith(("-raw", "-train"))]
+            games = [game for game in known if not game.endswith(("-raw", "-train"))]
             raise InputError(
                 f"textarena has no game {name!r}{nearest_first(name, games, 'see textarena.envs.registration.')}"
             )
         self.name, self.options, self.max_turns = name, {} if options is None else dict(options), max_turns
         try:
             self._read(self._begin(0).game)
-        except Exception as error:  # a game of several players, or one that needs another package, a file or a key
+        except Exception as error:  # for example, the game needs several players or another package
             raise InputError(
                 f"textarena: the game {name!r} cannot begin with one player and the options {self.options} ({one_line(error)}); "
-                "choose a game for one player, or install what it needs."
+                "choose a game for one player, or install what this game needs."
             ) from error
 
     def first_messages(self, problem: Problem) -> list[dict[str, str]]:
@@ -72,11 +73,11 @@ class TextArenaEnvironment:
     def reset(self, problem: Problem) -> TextArenaState:
         """Begin an episode whose seed is the problem's answer."""
         state = self._begin(read_seed(problem))
-        self._read(state.game)  # the prompt contains it
+        self._read(state.game)  # removes the first messages, which the prompt contains
         return state
 
     def step(self, state: TextArenaState, completion: str) -> Step:
-        """Move, and return what the game says."""
+        """Make a move, and return the game's new messages."""
         game, turns = state.game, state.turns + 1
         refused_before = getattr(game.state, "error_count", 0)
         with own_random(state.generator):
@@ -102,7 +103,7 @@ class TextArenaEnvironment:
         return TextArenaState(game, generator)
 
     def _read(self, game: Any) -> str:
-        """Return the game's new messages to its player; the wrappers of TextArena would repeat the earlier ones."""
+        """Return the game's new messages to its player; TextArena's wrappers would repeat the earlier ones."""
         while isinstance(game, self.textarena.Wrapper):
             game = game.env
         _, messages = game.get_observation()

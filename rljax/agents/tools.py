@@ -1,7 +1,7 @@
-"""Environments in which the policy calls tools, and a calculator as a tool.
+"""Environments in which the policy calls tools, and one with a calculator.
 
-A turn with tool calls is answered with the results; a turn without any is the final answer, which a reward judges. If a call
-cannot be read, names a tool that does not exist, or fails, it is answered with an error message, and counted.
+A turn with tool calls is answered with their results; a turn without tool calls is the final answer, which a reward judges. If a
+call cannot be parsed, names a tool that does not exist, or fails, the policy gets an error message, and the error is counted.
 """
 
 import ast
@@ -36,7 +36,7 @@ class ToolState(NamedTuple):
     turns: int = 0
     """Turns of the policy so far."""
     kept: Mapping[str, Any] = MappingProxyType({})
-    """What each tool with a parameter `episode_state` has kept, by its name."""
+    """Tool name -> the state kept for its next call, for tools with a parameter `episode_state`."""
 
 
 class ToolEnvironment:
@@ -47,10 +47,10 @@ class ToolEnvironment:
         max_turns: maximum number of turns of an episode.
 
     Attributes:
-        tools: Python functions with types and a docstring with `Args:`, from which the JSON schemas are made. A function may be
-            `async def`. It gets its arguments by name, and the policy sees what it returns, as text or as JSON. A function with a
-            parameter `episode_state` returns a pair: what it is to get in its next call of this episode (at first None), and the
-            result.
+        tools: Python functions; their JSON schemas are built from the types of the parameters and the `Args:` of the docstring. A
+            function may be `async def`. It is called with keyword arguments, and the policy sees the result as text or JSON. A
+            function with a parameter `episode_state` returns a pair: the state to pass to its next call in this episode (None in
+            the first call), and the result.
 
     Raises:
         InputError: there is no tool, a tool has no schema, two tools have the same name, or the reward does not exist.
@@ -86,42 +86,42 @@ class ToolEnvironment:
         Raises:
             InputError: a plain function returned an awaitable.
         """
-        answering = self._answer(state, completion)
+        coroutine = self._answer_turn(state, completion)
         if self.awaits:
-            return answering
+            return coroutine
         try:
-            answering.send(None)  # it awaits nothing, so it runs to its end
+            coroutine.send(None)  # no tool is asynchronous, so this runs to the end
         except StopIteration as ended:
             return ended.value
-        answering.close()
+        coroutine.close()
         names = ", ".join(call.name for call in completion.calls)
         raise InputError(
-            f"environment.tools: a tool returned an awaitable (the tools are {names}); write it as `async def`."
+            f"environment.tools: a tool returned an awaitable (the tools called are {names}); write it as `async def`."
         )
 
-    async def _answer(self, state: ToolState, completion: Turn) -> Step:
+    async def _answer_turn(self, state: ToolState, completion: Turn) -> Step:
         state = state._replace(turns=state.turns + 1)
         if not completion.calls and not completion.malformed:
             return self.judge(state, completion.content)
         results, kept = [], dict(state.kept)
         for call in completion.calls:
-            results.append(await self._result(call, kept))
+            results.append(await self._run_call(call, kept))
         state = state._replace(kept=kept)
-        wrong = [f"Error: {fault}." for fault in completion.malformed]
+        malformed = [f"Error: {fault}." for fault in completion.malformed]
         failed = sum(text.startswith("Error: ") for text in results)
-        metrics = {"tool_calls": len(results), "tool_errors": failed, "malformed_calls": len(wrong)}
+        metrics = {"tool_calls": len(results), "tool_errors": failed, "malformed_calls": len(malformed)}
         if state.turns == self.max_turns:
             return self.judge(state, completion.content)._replace(metrics=metrics)
         messages = [
             {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": text}
             for call, text in zip(completion.calls, results, strict=True)
         ]
-        if wrong:
-            messages.append({"role": "tool" if messages else "user", "content": "\n".join(wrong)})
+        if malformed:
+            messages.append({"role": "tool" if messages else "user", "content": "\n".join(malformed)})
         return Step(state, messages, reward=0.0, done=False, metrics=metrics)
 
     def judge(self, state: ToolState, answer: str) -> Step:
-        """Judge the final answer. Override this method to use a reward of your own.
+        """Judge the final answer. Override this method to compute the reward yourself.
 
         Raises:
             RuntimeError: the reward failed, so the episode fails as well.
@@ -130,12 +130,12 @@ class ToolEnvironment:
         zeros = {"tool_calls": 0.0, "tool_errors": 0.0, "malformed_calls": 0.0}
         return Step(state, reward=reward, correct=correct, metrics=zeros)
 
-    async def _result(self, call: ToolCall, kept: dict[str, Any]) -> str:
-        """Return a tool's result, or its error, as text of at most `MAX_RESULT_CHARACTERS` characters; update what it keeps."""
+    async def _run_call(self, call: ToolCall, kept: dict[str, Any]) -> str:
+        """Run a tool, update its state in `kept`, and return its result or error as text, shortened if it is too long."""
         tool = self.by_name.get(call.name)
         if tool is None:
             return f"Error: there is no tool {call.name!r}; the tools are {', '.join(self.by_name)}."
-        fault = _fault_in_names(call.arguments, self.parameters[call.name])
+        fault = _argument_fault(call.arguments, self.parameters[call.name])
         if fault is not None:
             return f"Error: {call.name}: {fault}."
         state = {EPISODE_STATE: kept.get(call.name)} if keeps_state(tool) else {}
@@ -144,13 +144,13 @@ class ToolEnvironment:
             found = await found if inspect.isawaitable(found) else found
         except (InputError, KeyboardInterrupt):
             raise
-        except Exception as error:  # a tool is user code, and the model may give it anything
+        except Exception as error:  # a tool is user code, and the model may pass it anything
             return f"Error: {call.name}: {one_line(error)}."
         if state:
             if not isinstance(found, tuple) or len(found) != 2:
                 raise InputError(
-                    f"environment.tools: {call.name} has a parameter {EPISODE_STATE}, so it must return a pair, what to keep and "
-                    f"the result; got {found!r:.80}."
+                    f"environment.tools: {call.name} has a parameter {EPISODE_STATE}, so it must return a pair of the state to "
+                    f"keep and the result; got {found!r:.80}."
                 )
             kept[call.name], found = found
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
@@ -158,7 +158,7 @@ class ToolEnvironment:
 
 
 def judge_answer(reward: Callable, problem: Problem, answer: str) -> tuple[float | None, bool | None]:
-    """Return the reward of an answer, None without a verdict, and whether it is right, None if the reward cannot tell.
+    """Return an answer's reward (None if there is no verdict), and whether it is right (None if the reward cannot tell).
 
     Raises:
         RuntimeError: the reward failed.
@@ -170,8 +170,8 @@ def judge_answer(reward: Callable, problem: Problem, answer: str) -> tuple[float
     return (float(scores.total[0]) if scores.valid[0] else None), correct
 
 
-def _fault_in_names(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
-    """What is wrong with the names of a call's arguments; None if nothing is."""
+def _argument_fault(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
+    """Describe what is wrong with the names of a call's arguments; None if nothing is wrong."""
     known = parameters.get("properties", {})
     missing = [name for name in parameters.get("required", ()) if name not in arguments]
     extra = [name for name in arguments if name not in known]

@@ -1,4 +1,4 @@
-"""Environments written for TRL's `environment_factory`, run unchanged: public methods are tools, on one instance per episode."""
+"""Adapter that runs environments written for TRL's `environment_factory` unchanged: their public methods are the tools."""
 
 import inspect
 import random
@@ -23,11 +23,11 @@ RESERVED = ("reset", "get_reward")
 
 
 class _MethodTools(ToolEnvironment):
-    """The methods of one instance as tools.
+    """A tool environment whose tools are the public methods of one instance.
 
     Args:
         instance: the user's environment.
-        reward: function that judges the final answer; the instance's `get_reward` is added.
+        reward: function that judges the final answer; the reward of the instance's `get_reward` is added.
         max_turns: maximum number of turns of an episode.
     """
 
@@ -43,7 +43,7 @@ class _MethodTools(ToolEnvironment):
         super().__init__(reward, max_turns)
 
     def judge(self, state: ToolState, answer: str) -> Step:
-        """Judge the end of an episode; an asynchronous `get_reward` is not called here."""
+        """Judge the final answer. An asynchronous `get_reward` is not called here but by `TrlEnvironment`."""
         columns = {**state.problem.columns, "environments": self.instance}
         step = super().judge(state._replace(problem=replace(state.problem, columns=columns)), answer)
         own = None if self.get_reward is None or self.awaits_reward else self.get_reward()
@@ -54,33 +54,34 @@ class TrlState(NamedTuple):
     """State of an episode."""
 
     tools: _MethodTools
-    """The tools on this episode's instance."""
+    """The tools of this episode's instance."""
     episode: ToolState
     """The problem, and the turns so far."""
 
 
 class TrlEnvironment:
-    """An environment whose class has the form of TRL's `environment_factory`.
+    """Adapter for a class written for TRL's `environment_factory`.
 
-    `reset(**row)` begins an episode. It gets the columns of the problem's row, `prompt` and `answer` among them, and the text that
+    `reset(**row)` begins an episode. It gets the columns of the problem's row, including `prompt` and `answer`, and the text that
     it returns is appended to the prompt. All other public methods are tools, described by their types and docstrings. The episode
-    ends with a turn that calls no tool, or after `max_turns` turns, and `get_reward()` is its reward, plus that of `reward`.
+    ends with a turn that calls no tool, or after `max_turns` turns. Its reward is `get_reward()` plus the reward of `reward`.
 
-    Unlike TRL, each episode gets a new instance, and a `reset` that uses Python's global random generator samples the same for all
-    episodes of a problem. An episode that ends because a result does not fit in the token budget has the reward 0.
+    Unlike in TRL, each episode gets a new instance, and a `reset` that uses Python's global random generator gets the same random
+    numbers in all episodes of a problem. An episode that ends because a result exceeds the token budget has the reward 0.
 
-    `rljax train --environment file.py:Class` recognizes such a class; `environment_options` are the other arguments.
+    `rljax train --environment file.py:Class` recognizes such a class; `environment_options` sets the other arguments below.
 
     Args:
         factory: the class, or a function without arguments that returns an instance.
         reward: function that also judges the final answer, or its name, as for `--reward`. It may have an argument `environments`,
-            as in TRL. None: `get_reward` alone.
+            as in TRL. None uses only `get_reward`.
         max_turns: maximum number of turns of an episode.
-        seeded: whether `reset` gets a random generator of its problem; one `reset` then runs at a time. Choose False for a `reset`
-            that waits for a server.
+        seeded: whether to seed Python's global random generator by the problem during `reset`, so that only one `reset` runs at a
+            time. Choose False if `reset` waits for a server.
 
     Raises:
-        InputError: `factory` fails, its instance has no `reset`, no tools or a tool without a schema, or nothing gives a reward.
+        InputError: `factory` fails; its instance has no `reset`, no tools or a tool without a schema; or neither `get_reward` nor
+            `reward` gives a reward.
 
     Example:
         >>> from rljax.data.tool_calls import parse_turn
@@ -94,7 +95,7 @@ class TrlEnvironment:
         ...         '''Increment the counter.
         ...
         ...         Args:
-        ...             step: what is added.
+        ...             step: the number to add.
         ...         '''
         ...         self.count += step
         ...         return self.count
@@ -113,14 +114,14 @@ class TrlEnvironment:
         self.reward = abstain if reward is None else resolve(reward)
         try:
             instance = factory()
-        except Exception as error:  # it is user code
+        except Exception as error:  # the factory is user code
             raise InputError(
-                f"environment: {called_name(factory)}() failed ({one_line(error)}{place_of(error)}); in TRL's form it takes no "
+                f"environment: {called_name(factory)}() failed ({one_line(error)}{place_of(error)}); called as in TRL, it takes no "
                 "arguments."
             ) from error
         if not callable(getattr(instance, "reset", None)):
             raise InputError(
-                f"environment.reset: {called_name(factory)} has no method reset(**kwargs), as TRL's form needs."
+                f"environment.reset: {called_name(factory)} has no method reset(**kwargs), which TRL's `environment_factory` needs."
             )
         example = _MethodTools(instance, self.reward, max_turns)
         if example.get_reward is None and reward is None:
@@ -132,27 +133,27 @@ class TrlEnvironment:
         self.begun: dict[str, tuple[Problem, str]] = {}
 
     def first_messages(self, problem: Problem) -> list[dict[str, Any]]:
-        """Return the prompt, with the text that `reset` returns at its end."""
+        """Return the messages of the prompt, with the text that `reset` returns at the end."""
         _, text = self._begin(problem)
         messages = [dict(message) for message in chat_messages(problem)]
         messages[-1]["content"] += text
         shown = replace(problem, prompt="\n".join(message["content"] for message in messages))
-        self.begun[_describe(shown)] = problem, text
+        self.begun[_problem_key(shown)] = problem, text
         return messages
 
     def reset(self, problem: Problem) -> TrlState:
         """Begin an episode.
 
         Raises:
-            InputError: the user's `reset` returned another text than for the prompt of this problem.
+            InputError: the user's `reset` returned a different text than when the prompt was built.
         """
-        problem, shown = self.begun.get(_describe(problem), (problem, None))
+        problem, shown = self.begun.get(_problem_key(problem), (problem, None))
         instance, text = self._begin(problem)
         if shown not in (None, text):
             raise InputError(
-                f"environment.reset: {called_name(self.factory)} returned {text!r:.80} for a row for which it returned "
-                f"{shown!r:.80} before, which the prompt shows; let it depend on the columns of the row and on Python's "
-                "random generator alone."
+                f"environment.reset: {called_name(self.factory)} returned {text!r:.80}, but the prompt of this row "
+                f"shows {shown!r:.80}, which it returned before; let it depend only on the columns of the row and on Python's "
+                "random generator."
             )
         return TrlState(_MethodTools(instance, self.reward, self.max_turns), ToolState(problem))
 
@@ -178,7 +179,7 @@ class TrlEnvironment:
         instance = self.factory()
         prompt = problem.prompt if problem.messages is None else [dict(message) for message in problem.messages]
         row = {"prompt": prompt, "answer": problem.answer, **problem.columns}
-        with own_random(random.Random(_describe(problem))) if self.seeded else nullcontext():
+        with own_random(random.Random(_problem_key(problem))) if self.seeded else nullcontext():
             text = instance.reset(**row)
         if not (text is None or isinstance(text, str)):
             raise InputError(
@@ -187,13 +188,13 @@ class TrlEnvironment:
         return instance, "" if text is None else text
 
 
-def _describe(problem: Problem) -> str:
-    """Return a text that identifies a problem; the tools that are added to a row do not change it."""
+def _problem_key(problem: Problem) -> str:
+    """Return a text that identifies a problem. It ignores the column `tools`, which is added to the row later."""
     columns = {name: value for name, value in sorted(problem.columns.items()) if name != "tools"}
     return repr((problem.prompt, problem.answer, columns))
 
 
 def _add(one: float | None, other: float | None) -> float | None:
-    """Add two rewards, of which None is no verdict."""
+    """Add two rewards; None means no verdict and adds nothing."""
     rewards = [float(reward) for reward in (one, other) if reward is not None]
     return sum(rewards) if rewards else None

@@ -1,4 +1,4 @@
-"""Tasks of verifiers as episodes of one turn: a task's prompt is the question, and its own rewards judge the reply."""
+"""Tasks of the package verifiers as one-turn episodes: a task's prompt is the question, and its rewards judge the reply."""
 
 import inspect
 from itertools import islice
@@ -12,28 +12,28 @@ from rljax.rollout.environment import Step
 from rljax.text import one_line
 
 RUNTIME_HOOKS = ("setup", "finalize", "stage_verifier")
-"""Methods of a task that act in the runtime of an agent's program; no program runs here."""
+"""Methods of a task that need the runtime of an agent's program; the adapter runs no such program."""
 MOST_TASKS = 100_000
 """Largest number of tasks that are read by default."""
 
 
 class VerifiersEnvironment:
-    """The tasks of a taskset of verifiers 0.4, whose agent writes one reply.
+    """The tasks of a taskset from verifiers 0.4, each solved by one reply.
 
-    The problem's answer is the number of its task, from 0. The first messages are the task's system prompt and prompt. The reward
-    is the weighted sum of the task's rewards, and `parts` contains each of them with its weight; its metrics become `episode_NAME`.
+    The problem's answer is the index of its task, from 0. The first messages are the task's system prompt and prompt. The reward
+    is the weighted sum of the task's rewards; `parts` contains each weighted reward. The task's metrics become `episode_NAME`.
 
-    verifiers runs an agent as a program in a runtime that calls an endpoint. Here the policy replies itself, so tasks with tools,
-    with hooks that act in a runtime, or in an environment of their own are refused. `rljax serve` plays these, for evaluation.
+    In verifiers, an agent is a program in a runtime that calls an endpoint. Here the policy replies directly, so tasks are refused
+    if they have tools, hooks that act in a runtime, or their own environment. `rljax serve` can serve the policy to evaluate these.
 
     Args:
         name: id of the taskset, as for the program `eval` of verifiers: a module or an installed package.
         options: settings of the taskset that differ from its defaults.
-        solved_at: reward from which a reply is correct.
-        tasks: number of tasks to read, from the first; by default all. An endless taskset needs it.
+        solved_at: smallest reward of a correct reply.
+        tasks: number of tasks to read, from the first; by default all, up to `MOST_TASKS`. Required for an endless taskset.
 
     Raises:
-        InputError: verifiers is not installed, it cannot load the taskset, or its tasks need more than one reply.
+        InputError: verifiers is not installed, it cannot load the taskset, or the tasks need more than one reply.
 
     Example:
         >>> from importlib.util import find_spec
@@ -49,7 +49,7 @@ class VerifiersEnvironment:
     def __init__(self, name: str, options: dict[str, Any] | None = None, solved_at: float = 1.0, tasks: int | None = None):
         self.vf = import_optional("verifiers.v1", "verifiers>=0.4")
         self.loaders, self.graph = (
-            import_optional(f"verifiers.v1.{each}", "verifiers>=0.4") for each in ("utils.loaders", "graph")
+            import_optional(f"verifiers.v1.{module}", "verifiers>=0.4") for module in ("utils.loaders", "graph")
         )
         self.name, self.solved_at = name, solved_at
         try:
@@ -76,19 +76,19 @@ class VerifiersEnvironment:
         ]
 
     def reset(self, problem: Problem) -> Any:
-        """Return the task whose number is the problem's answer."""
+        """Return the task whose index is the problem's answer."""
         return self._task(problem)
 
     async def step(self, state: Any, completion: str) -> Step:
-        """Judge a reply by the rewards of its task.
+        """Judge a reply with its task's rewards.
 
         Raises:
             RuntimeError: no reward of the task has a value.
         """
         vf, task = self.vf, state
-        facts = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+        trace_task = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
         agent = vf.AgentInfo(config=vf.AgentConfig())
-        trace = vf.Trace(task=facts, agent=agent, state=vf.state.state_cls(type(task))())
+        trace = vf.Trace(task=trace_task, agent=agent, state=vf.state.state_cls(type(task))())
         message = vf.AssistantMessage(content=completion)
         reply = vf.Response(id="", created=0, model="policy", message=message, finish_reason="stop")
         self.graph.prepare_turn(trace, self._prompt(task.data)).commit(reply)
@@ -101,26 +101,26 @@ class VerifiersEnvironment:
         return Step(state, reward=total, correct=total >= self.solved_at, parts=parts, metrics=metrics)
 
     def _task(self, problem: Problem) -> Any:
-        place = read_seed(problem)
-        if place >= len(self.tasks):
+        index = read_seed(problem)
+        if index >= len(self.tasks):
             raise InputError(
-                f"verifiers: the taskset {self.name!r} has {len(self.tasks)} tasks, numbered from 0; got the answer {place}."
+                f"verifiers: the taskset {self.name!r} has {len(self.tasks)} tasks, numbered from 0; got the answer {index}."
             )
-        return self.tasks[place]
+        return self.tasks[index]
 
     def _prompt(self, data: Any) -> list[Any]:
-        """Return the messages of a task before the reply."""
+        """Return the messages of a task that come before the reply."""
         vf = self.vf
         system = [] if data.system_prompt is None else [vf.SystemMessage(content=data.system_prompt)]
         return [*system, *([vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt)]
 
     def _text(self, message: Any) -> str:
         if not isinstance(message.content, str):
-            raise InputError(f"verifiers: a task of {self.name!r} has a prompt with parts that are not text; leave it out.")
+            raise InputError(f"verifiers: a task of {self.name!r} has a prompt with parts that are not text; remove it.")
         return message.content
 
     def _check(self, taskset: Any, task: Any) -> None:
-        """Refuse tasks that one reply cannot solve, or that cannot be judged without a runtime."""
+        """Refuse tasks that one reply cannot solve, and tasks that cannot be judged without a runtime."""
         vf, kind = self.vf, type(task)
         own = self.loaders.environment_class(self.name).__name__
         judges = [(judge.reward_name, judge.score) for judge in task.plugged_judges()]

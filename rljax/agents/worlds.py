@@ -1,4 +1,4 @@
-"""Small worlds that need several turns. A problem's answer determines what is hidden, so each problem is a world of its own."""
+"""Small worlds that take several turns. A problem's answer determines what is hidden, so each problem is a different world."""
 
 import random
 import re
@@ -13,7 +13,7 @@ from rljax.rollout.environment import Step
 class GuessingGame:
     """Guess a number from 1 to `largest`; each wrong guess is answered with "higher" or "lower".
 
-    The number is the answer of the problem. The reward is 1 if it is found, and 0 otherwise.
+    The number is the answer of the problem. The reward is 1 if the policy guesses it, and 0 otherwise.
 
     Args:
         largest: the largest number.
@@ -43,11 +43,11 @@ class GuessingGame:
         """Begin an episode; the state is the number, and the number of turns so far.
 
         Raises:
-            InputError: the problem's answer is not a number of the game.
+            InputError: the problem's answer is not a number from 1 to `largest`.
         """
         if not (problem.answer.isdecimal() and 1 <= int(problem.answer) <= self.largest):
             raise InputError(
-                f"the guessing game hides the answer of a problem, a number from 1 to {self.largest}; got {problem.answer!r:.80}."
+                f"a problem's answer in the guessing game must be a number from 1 to {self.largest}; got {problem.answer!r:.80}."
             )
         return int(problem.answer), 0
 
@@ -70,15 +70,15 @@ class MazeState(NamedTuple):
     """State of an episode in the maze."""
 
     exits: Mapping[tuple[int, int], frozenset[str]]
-    """Directions in which each cell can be left."""
+    """Cell -> the directions in which the policy can leave it."""
     place: tuple[int, int]
-    """Cell in which the policy is."""
+    """Cell that the policy is in."""
     turns: int = 0
     """Number of turns so far."""
 
 
 class Maze:
-    """Walk from the north-west corner of a maze to its south-east corner, one step in each turn.
+    """Walk from the north-west corner of a maze to its south-east corner, one step per turn.
 
     The problem's answer is the seed of the maze. The reward is 1 at the exit, and 0 otherwise.
 
@@ -124,34 +124,34 @@ class Maze:
         return Step(state, observation, reward=0.0, done=turns == self.max_turns, correct=False, metrics=metrics)
 
     def _view(self, state: MazeState) -> str:
-        open_ways = [move for move in MOVES if move in state.exits[state.place]]
-        return f"You can go {' or '.join(open_ways)}."
+        open_moves = [move for move in MOVES if move in state.exits[state.place]]
+        return f"You can go {' or '.join(open_moves)}."
 
     def _exits(self, seed: str) -> Mapping[tuple[int, int], frozenset[str]]:
-        """Generate a maze by a random depth-first walk: exactly one path leads from each cell to each other cell."""
+        """Generate a maze by a random depth-first walk, so that exactly one path connects any two cells."""
         generator = random.Random(f"maze {self.size} {seed}")
         opposite = {"north": "south", "south": "north", "west": "east", "east": "west"}
         exits: dict[tuple[int, int], set[str]] = {(0, 0): set()}
         path = [(0, 0)]
         while path:
             row, column = path[-1]
-            ways = [(move, (row + down, column + right)) for move, (down, right) in MOVES.items()]
-            ways = [(move, cell) for move, cell in ways if self._is_inside(cell) and cell not in exits]
-            if not ways:
+            neighbors = [(move, (row + down, column + right)) for move, (down, right) in MOVES.items()]
+            neighbors = [(move, cell) for move, cell in neighbors if self._is_inside(cell) and cell not in exits]
+            if not neighbors:
                 path.pop()
                 continue
-            move, cell = generator.choice(ways)
+            move, cell = generator.choice(neighbors)
             exits[row, column].add(move)
             exits[cell] = {opposite[move]}
             path.append(cell)
         return {cell: frozenset(moves) for cell, moves in exits.items()}
 
     def _is_inside(self, cell: Sequence[int]) -> bool:
-        return all(0 <= place < self.size for place in cell)
+        return all(0 <= coordinate < self.size for coordinate in cell)
 
 
 def check_counts(least: int = 1, most: float = float("inf"), **counts: Any) -> None:
-    """Refuse anything but whole numbers from `least` to `most`."""
+    """Raise an InputError unless each count is an integer from `least` to `most`."""
     for name, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not least <= count <= most:
             limits = f"of at least {least}" if most == float("inf") else f"from {least} to {most}"

@@ -183,7 +183,7 @@ def test_observations_are_written_with_their_parts():
         ({"name": "FrozenLake-v1", "actions": ["left"]}, "has 4 actions, which need different names; got"),
         ({"name": "FrozenLake-v1", "actions": ["left"] * 4}, "has 4 actions, which need different names; got"),
         ({"name": "FrozenLake-v1", "max_turns": 0}, "must set the largest number of turns"),
-        ({"name": "CliffWalking-v1"}, "'CliffWalking-v1' has no limit of steps; set max_turns"),
+        ({"name": "CliffWalking-v1"}, "'CliffWalking-v1' has no step limit; set max_turns"),
         ({}, "cannot be built with the arguments .*name"),
     ],
 )

@@ -65,7 +65,7 @@ def test_the_order_is_that_of_bm25(tmp_path):
         ([{"text": "  "}], {}, "needs a column `text` with its text; got '  '"),
         ([], {}, "has no passages to search"),
         (["text"], {}, "a row must be an object"),
-        (PASSAGES, {"results": 0}, "results is the number of passages of a call, at least 1; got 0"),
+        (PASSAGES, {"results": 0}, "results, the number of passages per call, must be at least 1; got 0"),
     ],
 )
 def test_a_collection_that_cannot_be_searched_is_refused(tmp_path, rows, options, message):

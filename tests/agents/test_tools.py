@@ -173,7 +173,7 @@ def test_a_plain_tool_that_returns_an_awaitable_is_refused():
     environment = type("Hiding", (ToolEnvironment,), {"tools": (hide,)})()
     with pytest.raises(
         InputError,
-        match=r"^environment\.tools: a tool returned an awaitable \(the tools are hide\); write it as `async def`",
+        match=r"^environment\.tools: a tool returned an awaitable \(the tools called are hide\); write it as `async def`",
     ):
         environment.step(environment.reset(PROBLEM), parse_turn(call("hide", text="later")))
 
