@@ -149,7 +149,7 @@ class ToolEnvironment:
         if state:
             if not isinstance(found, tuple) or len(found) != 2:
                 raise InputError(
-                    f"environment.tools: {call.name} has a parameter {EPISODE_STATE}, so it must return a pair of the state to "
+                    f"environment.tools: {call.name} has a parameter {EPISODE_STATE}, so it must return a pair, the state to "
                     f"keep and the result; got {found!r:.80}."
                 )
             kept[call.name], found = found

@@ -1,4 +1,4 @@
-"""Judged answers to problems as arrays: rewards, lengths, votes, and the scores of choosers."""
+"""Judged answers as arrays: rewards, lengths, votes, and scores by which choosers select one of several answers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -19,17 +19,17 @@ class SampledAnswers(NamedTuple):
     truncated: np.ndarray
     """Whether each answer was truncated, `[P, N]`."""
     answers: list[list[str | None]]
-    """Vote of each response in maj@k; None if it contains no answer."""
+    """Answer extracted from each response, its vote in maj@k; None if the response contains no answer."""
     correct: np.ndarray | None = None
-    """1 if a verifier accepts the answer, 0 if it rejects it, NaN if it abstains; None if there is no verifier."""
+    """1 if a verifier accepts the answer, 0 if it rejects the answer, NaN if it abstains; None without a verifier."""
     scores: Mapping[str, np.ndarray] = MappingProxyType({})
-    """Name of a chooser -> its score of each answer, `[P, N]`; NaN if it returned none."""
+    """Name of a chooser -> its score for each answer, `[P, N]`; NaN if the chooser returned no score."""
     confidence: np.ndarray | None = None
-    """Confidence stated in each answer, `[P, N]`; NaN if it states none; None if no answer states one."""
+    """Confidence stated in each answer, `[P, N]`; NaN if an answer states none; None if no answer states any."""
     distinct: np.ndarray | None = None
-    """Distinct-2 of the answers to each problem, `[P]`; None for a single answer each."""
+    """Distinct-2 of the answers to each problem, `[P]` (see `distinct_share`); None if N = 1."""
     only_subtracts: bool = False
-    """Whether rewards are at most 0, as with a constitution; an answer is then right if nothing is subtracted."""
+    """Whether the reward only subtracts, as with a constitution: it is at most 0, and an answer with a reward of 0 is right."""
 
     def of_problems(self, places: Sequence[int]) -> "SampledAnswers":
         """Select the answers to some of the problems.
@@ -40,7 +40,7 @@ class SampledAnswers(NamedTuple):
         rows = list(places)
         arrays = {name: value[rows] for name, value in self._asdict().items() if isinstance(value, np.ndarray)}
         scores = {name: score[rows] for name, score in self.scores.items()}
-        return self._replace(**arrays, answers=[self.answers[place] for place in rows], scores=scores)
+        return self._replace(**arrays, answers=[self.answers[row] for row in rows], scores=scores)
 
     @property
     def judged(self) -> np.ndarray:
@@ -48,7 +48,7 @@ class SampledAnswers(NamedTuple):
         return ~np.isnan(self.rewards)
 
     def measured(self, right_above: float | None) -> str:
-        """Describe in words what the fraction of correct answers measures."""
+        """Describe in words what the fraction of right answers measures."""
         if right_above is None and self.correct is not None:
             return "accuracy"
         if right_above is None and self.only_subtracts:
@@ -59,8 +59,8 @@ class SampledAnswers(NamedTuple):
         """Masks of the right answers, and of the answers whose correctness is known, `[P, N]`.
 
         Args:
-            right_above: an answer is right if its reward is above this. None means that the verifier decides; without a verifier,
-                an answer is right if its reward is above 0, or at least 0 if rewards only subtract.
+            right_above: an answer is right if its reward exceeds this. None lets the verifier decide; without a verifier, an answer
+                is right if its reward is above 0, or at least 0 if rewards only subtract.
 
         Example:
             >>> found = np.array([[1.2, 0.2]])
@@ -79,13 +79,13 @@ class SampledAnswers(NamedTuple):
 def gather(
     rows: Iterable[dict], problems: int, samples: int, *, verified: bool, scored: Sequence[str] = ()
 ) -> SampledAnswers:
-    """Arrange the rows of the samples file in arrays.
+    """Arrange the rows of a samples file in arrays.
 
     Args:
-        rows: one for each answer to each problem, in any order.
+        rows: one row for each answer to each problem, in any order.
         problems: P, number of problems.
         samples: N, number of answers to each problem.
-        verified: whether a verifier decides what is correct.
+        verified: whether a verifier decides which answers are correct.
         scored: names of the choosers that scored the answers.
 
     Returns:
@@ -104,15 +104,15 @@ def gather(
     scores = {name: np.full((problems, samples), np.nan) for name in scored}
     texts: list[list[str]] = [[] for _ in range(problems)]
     for row in rows:
-        place = row["problem"], row["sample"]
-        rewards[place] = np.nan if row["reward"] is None else row["reward"]
-        correct[place] = np.nan if row["correct"] is None else row["correct"]
-        lengths[place], truncated[place] = row["tokens"], row["truncated"]
-        answers[place[0]][place[1]] = row["given"]
-        confidence[place] = row.get("confidence", np.nan)
-        texts[place[0]].append(row["completion"])
+        index = row["problem"], row["sample"]
+        rewards[index] = np.nan if row["reward"] is None else row["reward"]
+        correct[index] = np.nan if row["correct"] is None else row["correct"]
+        lengths[index], truncated[index] = row["tokens"], row["truncated"]
+        answers[index[0]][index[1]] = row["given"]
+        confidence[index] = row.get("confidence", np.nan)
+        texts[index[0]].append(row["completion"])
         for name, score in scores.items():
-            score[place] = np.nan if row["scores"][name] is None else row["scores"][name]
+            score[index] = np.nan if row["scores"][name] is None else row["scores"][name]
     return SampledAnswers(
         rewards,
         lengths,
@@ -121,5 +121,5 @@ def gather(
         correct if verified else None,
         scores,
         None if np.isnan(confidence).all() else confidence,
-        np.array([distinct_share(own) for own in texts]) if samples > 1 else None,
+        np.array([distinct_share(completions) for completions in texts]) if samples > 1 else None,
     )

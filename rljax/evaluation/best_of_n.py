@@ -1,4 +1,4 @@
-"""Best of N: accuracy of the response that a chooser selects from k, as a function of k."""
+"""Best of N: accuracy of the response that a chooser selects from k responses, as a function of k."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ VERIFIER, VOTES = "verifier", "votes"
 def best_at_k(
     scores: Float[np.ndarray, "P N"], right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *, k: int
 ) -> Float[np.ndarray, "P"]:
-    """Probability that the response with the highest of k scores is right: the exact mean over all k-subsets of the judged ones.
+    """Probability that the response with the highest of k scores is right: the exact mean over all sets of k judged responses.
 
     Responses that tie for the highest score are chosen with equal probability.
 
@@ -26,12 +26,13 @@ def best_at_k(
 
         best@k = Σ_s (C(b_s + m_s, k) − C(b_s, k)) / C(n, k) · share_right(s)
 
-    over the distinct scores s; m_s responses have score s, and b_s have a lower score.
+    The sum is over the distinct scores s. Of the n judged responses, m_s have the score s, and b_s have a lower score;
+    share_right(s) is the fraction of the m_s responses that is right.
 
     Args:
         scores: score of each of N responses to each of P problems, `[P, N]`; NaN (no score) ranks below every number.
         right: whether a response is right, `[P, N]`.
-        judged: which responses were judged; the others are ignored.
+        judged: mask of the judged responses, `[P, N]`; the others are ignored.
         k: number of responses to choose from.
 
     Returns:
@@ -60,7 +61,7 @@ def best_at_k(
 
 
 def _best(scores: np.ndarray, right: np.ndarray, judged: np.ndarray, k: int) -> float:
-    """Compute best@k of one problem."""
+    """Compute best@k for one problem."""
     rows = sorted(zip(scores[judged].tolist(), right[judged].tolist(), strict=True))
     if len(rows) < k:
         return math.nan
@@ -76,7 +77,7 @@ def _best(scores: np.ndarray, right: np.ndarray, judged: np.ndarray, k: int) -> 
 def accuracy_of_chosen(
     sampled: SampledAnswers, chooser: str, *, k: int, right_above: float | None = None
 ) -> Float[np.ndarray, "P"]:
-    """Probability, for each problem, that a chooser's pick from k responses is right; see `accuracy_by_chooser`."""
+    """Probability, per problem, that the response a chooser selects from k is right; see `accuracy_by_chooser`."""
     right, known = sampled.right_and_known(right_above)
     if chooser == VERIFIER:
         return pass_at_k(right, known, k=k)
@@ -93,8 +94,8 @@ def accuracy_by_chooser(
     Args:
         sampled: N responses to each of P problems, with the scores of every chooser except `verifier` and `votes`.
         choosers: `verifier` (pass@k), `votes` (maj@k), and names of `sampled.scores` (best@k).
-        at: numbers of responses k, at most N.
-        right_above: a response is right if its reward is above this; None means that the verifier decides.
+        at: the values of k, at most N.
+        right_above: a response is right if its reward exceeds this; None lets the verifier decide.
 
     Returns:
         Mapping chooser -> k -> accuracy with its 95 % interval over problems.

@@ -1,4 +1,4 @@
-"""Calibration: whether the confidence that responses state matches the share of right responses."""
+"""Calibration: whether the confidence stated in responses matches the fraction of right responses."""
 
 import math
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Calibration(NamedTuple):
     """Calibration of the stated confidences, over the judged responses that state one."""
 
     stated: float
-    """Share of the judged responses that state a confidence."""
+    """Fraction of the judged responses that state a confidence."""
     confidence: Estimate
     """Mean stated confidence."""
     accuracy: Estimate
@@ -24,17 +24,17 @@ class Calibration(NamedTuple):
     error: Estimate
     """Expected calibration error, without an interval."""
     brier: Estimate
-    """Brier score, the mean squared difference of confidence and outcome."""
+    """Brier score, the mean squared difference between confidence and outcome."""
 
     def text(self) -> str:
         """Describe the calibration in words."""
         return (
             f"{self.stated:.1%} of the answers state a confidence: mean {self.confidence.text()}, accuracy "
-            f"{self.accuracy.text()}, expected calibration error {_plain(self.error)}, Brier score {_plain(self.brier)}"
+            f"{self.accuracy.text()}, expected calibration error {_format(self.error)}, Brier score {_format(self.brier)}"
         )
 
 
-def _plain(estimate: Estimate) -> str:
+def _format(estimate: Estimate) -> str:
     ends = "" if math.isnan(estimate.low) else f" ({estimate.low:.3f} to {estimate.high:.3f})"
     return f"{estimate.value:.3f}{ends}"
 
@@ -48,17 +48,17 @@ def calibration(
 
         Brier = mean (q − c)²,    ECE = Σ_b n_b / n · |mean_b c − mean_b q|
 
-    with the confidence q, the outcome c (1 for right, else 0), and bins b of q of a width of 0.1. Every response has the same
-    weight. With few responses, chance alone makes the ECE larger than 0. The ECE has no interval: resampling problems with
-    replacement adds the same amount of noise again, so a bootstrap interval is too high, and may not contain the ECE itself.
+    q is the confidence, c is the outcome (1 for right, else 0), and the bins b of q have a width of 0.1. Every response has the
+    same weight. With few responses, chance alone makes the ECE larger than 0. The ECE has no interval: resampling problems with
+    replacement adds the same amount of noise again, so a bootstrap interval would be too high, and might not contain the ECE.
 
     Args:
-        confidence: stated confidence of each of N responses to each of P problems, `[P, N]`; NaN for none.
+        confidence: confidence stated in each of N responses to each of P problems, `[P, N]`; NaN if none is stated.
         right: mask of the right responses, `[P, N]`.
         known: mask of the responses whose correctness is known, `[P, N]`.
 
     Returns:
-        The scores; None if no such response states a confidence.
+        The calibration; None if no response of known correctness states a confidence.
 
     Example:
         >>> found = calibration(np.full((4, 2), 0.75), np.array([[True, True]] * 3 + [[False, False]]), np.ones((4, 2), bool))
@@ -80,6 +80,6 @@ def calibration(
 
 
 def _error(q: Float[np.ndarray, "R"], c: Float[np.ndarray, "R"]) -> float:
-    """Compute the ECE of responses."""
+    """Compute the expected calibration error of R responses."""
     bins = np.minimum((q * BINS).astype(int), BINS - 1)
     return float(np.abs(np.bincount(bins, weights=c - q, minlength=BINS)).sum() / len(q))

@@ -12,6 +12,7 @@ from rljax.rewards.correctness import is_right
 Row = Mapping[str, Any]
 
 SHOWN = 3
+"""Default number of changed problems to show."""
 
 
 class Comparison(NamedTuple):
@@ -26,7 +27,7 @@ class Comparison(NamedTuple):
     missed: int
     """Number of problems whose answer is right neither time."""
     shown: list[dict[str, Any]]
-    """Problems whose answer changed: `prompt`, `answer`, `before`, `reward_before`, `correct_before`, and the same for after."""
+    """Problems whose answer changed: `prompt`, `answer`, `before`, `reward_before`, `correct_before`, and the same after RL."""
 
 
 def row_is_right(row: Row) -> bool:
@@ -38,12 +39,12 @@ def compare(rows: Sequence[Row], *, shown: int = SHOWN) -> Comparison | None:
     """Compare the answers before RL with the latest ones.
 
     Args:
-        rows: `heldout.jsonl` of a run, each with `step`, `problem`, `prompt`, `completion`, `answer`, `reward` and `correct`; a
+        rows: rows of a run's `heldout.jsonl`, with `step`, `problem`, `prompt`, `completion`, `answer`, `reward` and `correct`. A
             reward is None if the answer could not be judged. If two rows have the same step and problem, the later one counts.
-        shown: number of changed problems to show. If any answer got worse, at least one of those is shown.
+        shown: largest number of changed problems to show, including at least one whose answer became wrong, if there is one.
 
     Returns:
-        The comparison of the problems that were judged both times; None if there are no answers before RL or after an RL step.
+        The comparison over the problems that were judged both times; None if there are no answers before RL or after an RL step.
 
     Example:
         >>> def row(step, problem, completion, reward):
@@ -91,10 +92,10 @@ def describe_sets(sets: Mapping[str, Sequence[Row]]) -> list[str]:
 
 
 def judged_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]] | None:
-    """Pair the answers before RL with the latest ones, for problems judged both times; None if either set is missing.
+    """Pair the answers before RL with the latest ones, for problems judged both times; None if there are none before or after.
 
     Args:
-        rows: `heldout.jsonl` of a run, as in `compare`.
+        rows: rows of a run's `heldout.jsonl`, as in `compare`.
     """
     last = max((row["step"] for row in rows), default=0)
     before, after = ({row["problem"]: row for row in rows if row["step"] == step} for step in (0, last))
@@ -106,7 +107,7 @@ def judged_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]] | None:
 
 
 def judged_by(rows: Iterable[Row]) -> Callable[[Row], bool]:
-    """Return a test for judged answers: those with a verdict of the verifier, if any answer has one, else those with a reward."""
+    """Return a function that tests if an answer is judged: it has a reward, and a verifier's verdict if any answer has one."""
     has_verifier = any(row.get("correct") is not None for row in rows)
     return lambda row: row["reward"] is not None and (not has_verifier or row.get("correct") is not None)
 
@@ -116,7 +117,7 @@ def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
 
     Args:
         share: the accuracy.
-        rows: `heldout.jsonl`; its answers before RL determine how many problems were judged.
+        rows: rows of `heldout.jsonl`; the answers before RL determine how many problems were judged.
     """
     judged = sum(row["step"] == 0 for row in filter(judged_by(rows), rows))
     if share is None or not judged:
@@ -125,13 +126,13 @@ def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
 
 
 def describe_measure(rows: Iterable[Row]) -> str:
-    """Describe what the accuracy of these answers measures: a verifier or a share of rewards; "accuracy" without answers."""
+    """Describe what the accuracy of these answers measures: "accuracy" with a verifier or without answers, else the rewards."""
     kept = list(rows)
     return "accuracy" if not kept or any(row.get("correct") is not None for row in kept) else "share of rewards above 0"
 
 
 def last_answers(rows: Sequence[Row]) -> dict[tuple[int, str], Row]:
-    """Return the latest answers in `heldout.jsonl` by problem and prompt; empty until an RL step has been evaluated."""
+    """Return the rows of the latest evaluation by problem and prompt; empty until an RL step has been evaluated."""
     last = max((row["step"] for row in rows), default=0)
     return {(row["problem"], row["prompt"]): row for row in rows if row["step"] == last and last}
 
@@ -140,12 +141,12 @@ def paired_difference(rows: Sequence[Row], others: Sequence[Row]) -> Estimate | 
     """The second run's accuracy minus the first run's on the same problems, with its 95 % score interval.
 
     Args:
-        rows: `heldout.jsonl` of one run.
-        others: `heldout.jsonl` of the other run.
+        rows: rows of the first run's `heldout.jsonl`.
+        others: rows of the second run's `heldout.jsonl`.
 
     Returns:
-        The difference over the problems that both runs answered at their last evaluation and that were judged both times; None
-        if there are none.
+        The difference over the problems that both runs answered at their last evaluation and whose answers were both judged; None
+        if there are no such problems.
 
     Example:
         >>> row = dict(step=9, problem=0, prompt="1+1=", completion="2", answer="2", reward=1.0)
@@ -176,7 +177,7 @@ def answer_rows(shown: Sequence[Row], valid: Sequence[bool], step: int) -> list[
     """Make rows of `heldout.jsonl`.
 
     Args:
-        shown: answers with `prompt`, `completion`, `answer`, `reward` and `correct`, one per problem in their order.
+        shown: answers with `prompt`, `completion`, `answer`, `reward` and `correct`, one per problem, in the order of the problems.
         valid: whether each answer was judged.
         step: number of RL steps done.
 

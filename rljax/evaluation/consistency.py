@@ -1,4 +1,4 @@
-"""Self-consistency: the answer that responses agree on, the responses to keep, and the demonstrations that they contradict."""
+"""Self-consistency: the answer that responses agree on, the responses to keep, and demonstrations that contradict the answer."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ Vote = Callable[[str], str | None]
 
 
 class KeptResponses(NamedTuple):
-    """Responses kept as demonstrations, and counts of the others."""
+    """Responses kept as demonstrations, and counts of all responses."""
 
     rows: list[dict[str, Any]]
     """Rows of a dataset: `prompt`, `answer`, `demonstration`, and the other columns of the problem."""
@@ -26,7 +26,7 @@ class KeptResponses(NamedTuple):
     responses: int
     """Number of responses."""
     accepted: int
-    """Number of responses that the verifier or the votes accept, except truncated ones and ones with a false step."""
+    """Number of responses that the verifier or the votes accept, without truncated ones and those with a false step."""
     right: int | None
     """Number of kept responses that a verifier accepts; None if no verifier judged any of them."""
     judged: int
@@ -38,7 +38,7 @@ class KeptResponses(NamedTuple):
 
 
 class CleanedDemonstrations(NamedTuple):
-    """Demonstrations after a comparison with the consensus of a model's answers."""
+    """Demonstrations that remain after a comparison with the consensus of a model's answers, and counts."""
 
     rows: list[dict[str, Any]]
     """The remaining rows, as in `KeptResponses`."""
@@ -47,20 +47,20 @@ class CleanedDemonstrations(NamedTuple):
     contradicted: int
     """Number of demonstrations with a different answer, which were dropped or replaced."""
     undecided: int
-    """Number of demonstrations of problems without a consensus; they are kept."""
+    """Number of demonstrations kept because there is no consensus on their problem."""
     unread: int
-    """Number of demonstrations without a readable answer; they are kept."""
+    """Number of demonstrations kept because no answer can be extracted from them."""
 
 
 def consensus(answers: Sequence[str | None], *, agreement: float | int) -> str | None:
-    """Return the most frequent answer, if its share of all responses is large enough and no other answer is as frequent.
+    """Return the most frequent answer, if enough of the responses have it and no other answer is as frequent.
 
     Args:
-        answers: answer of each response; None for no answer, which still counts as a response.
-        agreement: smallest share of the responses that must have this answer.
+        answers: answer of each response; a response without an answer (None) still counts as a response.
+        agreement: smallest fraction of the responses that must have this answer.
 
     Returns:
-        The answer; None if there is none.
+        The answer; None if there is no consensus.
 
     Example:
         >>> consensus(["7", "7", "8", None], agreement=0.5), consensus(["7", "8"], agreement=0.5)
@@ -77,7 +77,7 @@ def by_problem(rows: Iterable[Row], count: int) -> list[list[Row]]:
     found: list[list[Row]] = [[] for _ in range(count)]
     for row in rows:
         found[row["problem"]].append(row)
-    return [sorted(part, key=lambda row: row["sample"]) for part in found]
+    return [sorted(group, key=lambda row: row["sample"]) for group in found]
 
 
 def keep_responses(
@@ -93,13 +93,13 @@ def keep_responses(
     """Keep the responses that the verifier or the votes accept, at most `most` per problem, and no two similar ones.
 
     Args:
-        rows: judged responses, as `generate_rows` returns them.
-        problems: the problems that they answer.
+        rows: judged responses, as returned by `generate_rows`.
+        problems: the problems that the responses answer.
         keep: `verifier` keeps right responses; `votes` keeps responses with the consensus answer, which then becomes the answer
             of the row and replaces any reference.
         most: K, largest number of kept responses per problem.
         threshold: largest Jaccard similarity of two kept responses to a problem; see `rljax.data.diversity.similarity`.
-        agreement: for `votes`, smallest share of the responses that must have the answer.
+        agreement: for `votes`, smallest fraction of the responses that must have the answer.
         false_steps: responses, as (problem, sample), that are not kept because one of their steps is false.
 
     Returns:
@@ -110,14 +110,14 @@ def keep_responses(
     chosen_rows: list[Row] = []
     for problem, group in zip(problems, groups, strict=True):
         agreed = consensus([row["given"] for row in group], agreement=agreement) if keep == "votes" else None
-        fitting = [row for row in group if not row["truncated"] and _is_accepted(row, keep, agreed)]
-        sound = [row for row in fitting if (row["problem"], row["sample"]) not in false_steps]
-        false, fitting = false + len(fitting) - len(sound), sound
-        places = different([row["completion"] for row in fitting], most=most, threshold=threshold)
-        chosen = [fitting[place] for place in places]
+        candidates = [row for row in group if not row["truncated"] and _is_accepted(row, keep, agreed)]
+        sound = [row for row in candidates if (row["problem"], row["sample"]) not in false_steps]
+        false, candidates = false + len(candidates) - len(sound), sound
+        indices = different([row["completion"] for row in candidates], most=most, threshold=threshold)
+        chosen = [candidates[index] for index in indices]
         found += [row_of(problem, row["completion"], problem.answer if agreed is None else agreed) for row in chosen]
         chosen_rows += chosen
-        solved, accepted = solved + bool(chosen), accepted + len(fitting)
+        solved, accepted = solved + bool(chosen), accepted + len(candidates)
     judged = [row["correct"] for row in chosen_rows if row["correct"] is not None]
     right = sum(judged) if judged else None
     return KeptResponses(found, len(problems), solved, sum(map(len, groups)), accepted, right, len(judged), false)
@@ -153,11 +153,11 @@ def clean_demonstrations(
     """Compare demonstrations with the consensus of a model's answers to the same problems.
 
     Args:
-        demonstrated: the rows to clean; for a row without a demonstration, its answer is compared.
-        rows: the model's judged responses, as `generate_rows` returns them.
-        problems: the problems that they answer; a prompt of `demonstrated` that is not among them is undecided.
-        vote: extracts the answer from a response or a demonstration.
-        agreement: smallest share of the responses that must have the answer.
+        demonstrated: the rows to clean; if a row has no demonstration, its answer is compared.
+        rows: the model's judged responses, as returned by `generate_rows`.
+        problems: the problems that these responses answer; a row of `demonstrated` with another prompt is undecided.
+        vote: function that extracts the answer from a response or a demonstration.
+        agreement: smallest fraction of the responses that must have the answer.
         replace: whether to replace a contradicted demonstration by a response with the consensus answer, which becomes the
             row's answer; otherwise the row is dropped.
 

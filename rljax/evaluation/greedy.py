@@ -15,7 +15,7 @@ from rljax.rollout import Groups, RolloutWorker
 from rljax.rollout.groups import concatenate, part_means, right_and_known, take
 
 OF_A_SET = ("accuracy", "reward", "judged", "response_length", "truncated_share")
-"""Metrics of a further held-out set; `accuracy_on_NAME` is the accuracy on the set NAME."""
+"""Metrics that are reported for each further held-out set NAME, for example as `accuracy_on_NAME`."""
 
 
 class Evaluation(NamedTuple):
@@ -24,7 +24,7 @@ class Evaluation(NamedTuple):
     groups: Groups
     """One response per prompt."""
     further: Mapping[str, "Evaluation"] = MappingProxyType({})
-    """Name -> answers to a further set."""
+    """Name of a further held-out set -> the answers to its prompts."""
 
     @property
     def best_metric(self) -> str:
@@ -32,7 +32,7 @@ class Evaluation(NamedTuple):
         return "reward" if self.groups.rollout.correct is None else "accuracy"
 
     def metrics(self) -> dict[str, float]:
-        """Average over the responses: the accuracy where it is known, and the reward and its parts where there is one."""
+        """Return averages over the responses: accuracy over those with known correctness, reward over those with a reward."""
         rollout = self.groups.rollout
         rewards, lengths = rollout.rewards[required(rollout.valid, "rollout.valid")], self.groups.attention.sum(-1)
         right, known = right_and_known(rollout)
@@ -53,10 +53,10 @@ class Evaluation(NamedTuple):
         return {f"{metric}_on_{name}": metrics[metric] for name, metrics in found.items() for metric in OF_A_SET}
 
     def rows(self, worker: RolloutWorker, step: int, *, most: int) -> list[dict[str, Any]]:
-        """Make rows of `heldout.jsonl` from the first `most` answers to each set; those of a further set have its name as `set`.
+        """Make rows of `heldout.jsonl` from the first `most` answers per set; in a further set, `set` is the set's name.
 
         Args:
-            worker: the worker that answered.
+            worker: the worker that sampled the answers.
             step: number of RL steps done.
             most: largest number of answers per set.
         """
@@ -74,17 +74,17 @@ def accuracy_by_length(right: np.ndarray, lengths: np.ndarray) -> dict[str, floa
         >>> accuracy_by_length(np.array([True, False, True]), np.array([3, 16, 40]))
         {'accuracy_to_16_tokens': 0.5, 'accuracy_to_64_tokens': 1.0}
     """
-    bucket = 16 * 2 ** np.ceil(np.log2(np.maximum(lengths, 16) / 16)).astype(int)
-    return {f"accuracy_to_{most}_tokens": float(right[bucket == most].mean()) for most in np.unique(bucket)}
+    upper = 16 * 2 ** np.ceil(np.log2(np.maximum(lengths, 16) / 16)).astype(int)
+    return {f"accuracy_to_{most}_tokens": float(right[upper == most].mean()) for most in np.unique(upper)}
 
 
 def evaluate(worker: RolloutWorker, params: Params, *, batch: int = 256) -> Evaluation:
-    """Generate one answer to every prompt of the worker, and to those of its further sets.
+    """Generate one answer to every prompt of the worker and of its further sets.
 
     Args:
-        worker: its sampling should be greedy (temperature 0).
+        worker: the worker that samples the answers; set its temperature to 0 for greedy answers.
         params: parameters of the policy.
-        batch: largest number of prompts per call. The last call is padded with repeats that do not count.
+        batch: largest number of prompts per call. The last call is padded with repeated prompts, whose answers are dropped.
     """
     count = len(worker.prompts.tokens)
     rows = min(count, batch)

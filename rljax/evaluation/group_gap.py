@@ -25,7 +25,7 @@ class Gap(NamedTuple):
     difference: Estimate
     """Highest minus lowest accuracy, with a simultaneous 95 % interval, and the number of problems in the two groups."""
     left_out: int
-    """Number of groups of fewer than 20 problems, which are not compared."""
+    """Number of groups with fewer than 20 problems, which are not compared."""
 
     def text(self) -> str:
         """Describe the gap in words."""
@@ -40,10 +40,10 @@ class Gap(NamedTuple):
 def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
     """Compute the gap between the best and the worst group, with an interval that accounts for selecting these two.
 
-    The intervals of all m pairs of G groups cover simultaneously with a probability of at least 95 % (Bonferroni). If an
-    interval contains 0, all groups may be equal. If the shares of both groups are all 0 or 1, the interval combines the Wilson
-    intervals [l, u] at that level; otherwise it is Welch's interval from the variances v of the shares. Groups of fewer than 20
-    problems are omitted, because their extremes are mostly chance, and their variances are not known.
+    With a probability of at least 95 %, the intervals for all m pairs of G groups contain the true differences (Bonferroni). If the
+    interval contains 0, all groups may be equally accurate. If the fractions in both groups are all 0 or 1, the interval combines
+    the Wilson intervals [l, u] at that level; otherwise it is Welch's interval from the variances v of the fractions. Groups with
+    fewer than 20 problems are omitted, because their extremes are mostly chance, and their variances are too uncertain.
 
     ::
 
@@ -52,10 +52,10 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
         otherwise: d ± t(1 − 0.025 / m; ν) √(v₁/n₁ + v₂/n₂),    ν = (v₁/n₁ + v₂/n₂)² / Σᵢ (vᵢ/nᵢ)² / (nᵢ − 1)
 
     Args:
-        groups: label -> share of right answers to each problem of the group, NaN if it is not known.
+        groups: label -> fraction of right answers to each problem in the group; NaN if it is unknown.
 
     Returns:
-        The gap; None for fewer than two groups of 20 problems.
+        The gap; None if fewer than two groups have at least 20 problems.
 
     Example:
         >>> gap = group_gap({"easy": np.repeat([1.0, 0.0], [180, 20]), "hard": np.repeat([1.0, 0.0], [80, 120])})
@@ -81,7 +81,7 @@ def group_gap(groups: Mapping[str, Float[np.ndarray, "_"]]) -> Gap | None:
 
 
 def _newcombe(first: np.ndarray, second: np.ndarray, tail: float) -> tuple[float, float]:
-    """Interval for the difference of two shares of right problems."""
+    """Interval for the difference between two fractions of right problems."""
     z = -float(ndtri(tail))
     p1, p2 = float(first.mean()), float(second.mean())
     (low1, high1), (low2, high2) = (wilson_interval(int(group.sum()), len(group), z=z) for group in (first, second))
@@ -89,11 +89,11 @@ def _newcombe(first: np.ndarray, second: np.ndarray, tail: float) -> tuple[float
 
 
 def _welch(first: np.ndarray, second: np.ndarray, tail: float) -> tuple[float, float]:
-    """Interval for the difference of two means."""
-    parts = [float(group.var(ddof=1)) / len(group) for group in (first, second)]
-    error, difference = math.sqrt(sum(parts)), float(first.mean() - second.mean())
+    """Interval for the difference between two means."""
+    variances = [float(group.var(ddof=1)) / len(group) for group in (first, second)]
+    error, difference = math.sqrt(sum(variances)), float(first.mean() - second.mean())
     if error == 0:
         return difference, difference
-    freedom = sum(parts) ** 2 / sum(part**2 / (len(g) - 1) for part, g in zip(parts, (first, second), strict=True))
-    reach = -float(stdtrit(freedom, tail)) * error
-    return difference - reach, difference + reach
+    freedom = sum(variances) ** 2 / sum(v**2 / (len(g) - 1) for v, g in zip(variances, (first, second), strict=True))
+    half_width = -float(stdtrit(freedom, tail)) * error
+    return difference - half_width, difference + half_width

@@ -14,11 +14,11 @@ from rljax.evaluation.statistics import Estimate, paired_share_difference
 from rljax.text import printable, shorten
 
 MOST_KINDS = 12
-"""A column with more values than this has too many kinds to list."""
+"""Largest number of values in a column that defines kinds; more kinds would be too many to list."""
 KNOWN_COLUMNS = ("subject", "type", "level", "difficulty", "operands")
 """Columns by which problems are grouped by default, if the data has them."""
 COUNTED = ("operands",)
-"""Columns that count something: a problem has "4 operands", but it has "level 4"."""
+"""Columns whose values are counts and come first in a description: "4 operands", but "level 4"."""
 
 _LABEL = 40
 
@@ -27,13 +27,13 @@ class Kind(NamedTuple):
     """Problems of one kind, and the change in accuracy."""
 
     name: str
-    """Description of what the problems have in common."""
+    """Column and value that the problems have in common, as text."""
     before: float
     """Accuracy before RL."""
     after: float
     """Accuracy after RL."""
     change: Estimate
-    """Difference between the two, with its paired 95 % interval, and the number of problems."""
+    """Accuracy after RL minus accuracy before, with its paired 95 % interval, and the number of problems."""
 
     def text(self) -> str:
         """Describe the kind in words."""
@@ -46,7 +46,7 @@ def choose_columns(problems: Sequence[Problem], names: Sequence[str] | None) -> 
 
     Args:
         problems: the problems of the evaluation.
-        names: names of columns; None means the columns of `KNOWN_COLUMNS` that the data has.
+        names: names of columns; None selects the columns of `KNOWN_COLUMNS` that the data has.
 
     Returns:
         Names of columns that at least one problem has.
@@ -78,7 +78,7 @@ def _label(value: object) -> str:
 
 
 def by_value(label: str) -> tuple[int, float, str]:
-    """Sort key that orders numbers by value, before texts."""
+    """Sort key for labels: numbers come first, ordered by value, and then other texts."""
     try:
         number = float(label)
     except ValueError:
@@ -98,7 +98,7 @@ def kind_column(problems: Sequence[Problem]) -> str | None:
 
 
 def kind_numbers(problems: Sequence[Problem]) -> Int[np.ndarray, "N"] | None:
-    """Return a number for each problem, equal for problems of the same kind; None if no column defines kinds (`kind_column`).
+    """Return the index of each problem's kind; None if no column defines kinds (see `kind_column`).
 
     Example:
         >>> sums = [Problem("1+1+1=", "3", columns={"operands": 3}), Problem("1+1=", "2", columns={"operands": 2})]
@@ -116,11 +116,11 @@ def kinds_of(rows: Sequence[Row], problems: Sequence[Problem]) -> list[Kind]:
     """Compare the held-out answers before and after RL by kind of problem.
 
     Args:
-        rows: `heldout.jsonl` of a run.
+        rows: rows of a run's `heldout.jsonl`.
         problems: the held-out problems in order; `kind_column` divides them into kinds.
 
     Returns:
-        The kinds by value, numbers first; empty if there is no such column, or no answers before or after.
+        The kinds, sorted by value, numbers first; empty if there is no such column, or no answers before or after RL.
 
     Example:
         >>> problems = [Problem("1+1=", "2", columns={"operands": 2}), Problem("1+1+1=", "3", columns={"operands": 3})]
@@ -137,7 +137,7 @@ def kinds_of(rows: Sequence[Row], problems: Sequence[Problem]) -> list[Kind]:
     known = dict(enumerate(problem.prompt for problem in problems))
     for before, after in pairs:
         if known.get(before["problem"]) != before["prompt"]:
-            continue  # the answers belong to other problems: the data has changed since
+            continue  # the data has changed since, so these answers belong to other problems
         right.setdefault(labels[before["problem"]], []).append((row_is_right(before), row_is_right(after)))
     return [_kind(column, label, np.array(right[label], bool)) for label in sorted(right, key=by_value)]
 
@@ -149,7 +149,7 @@ def _kind(column: str, label: str, right: np.ndarray) -> Kind:
 
 
 def describe_progress(kinds: Sequence[Kind]) -> list[str]:
-    """Describe which kinds of problems improved, which got worse, and for which neither is certain.
+    """Describe which kinds of problems improved, which became worse, and which did not certainly change.
 
     Example:
         >>> sure, unsure = Estimate(0.9, 0.8, 0.95, 82), Estimate(0.1, -0.2, 0.3, 11)
@@ -159,9 +159,9 @@ def describe_progress(kinds: Sequence[Kind]) -> list[str]:
     better = [kind for kind in kinds if kind.change.low > 0]
     worse = [kind for kind in kinds if kind.change.high < 0]
     unclear = [kind for kind in kinds if kind not in better and kind not in worse]
-    parts = {
+    sections = {
         "Learned": better,
         "Worse than before": worse,
         "No certain change": unclear,
     }
-    return [f"{title}: {'; '.join(kind.text() for kind in part)}." for title, part in parts.items() if part]
+    return [f"{title}: {'; '.join(kind.text() for kind in section)}." for title, section in sections.items() if section]

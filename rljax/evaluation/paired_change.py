@@ -9,7 +9,7 @@ from rljax.evaluation.statistics import Estimate, mean_over_problems, paired_sha
 
 
 def format_points(estimate: Estimate) -> str:
-    """Format a difference of shares in percentage points, with its interval.
+    """Format a difference between two fractions in percentage points, with its interval.
 
     Example:
         >>> format_points(Estimate(-0.031, -0.05, 0.01, 256))
@@ -22,15 +22,15 @@ def format_points(estimate: Estimate) -> str:
 
 
 def paired_change(before: Float[np.ndarray, "P"], after: Float[np.ndarray, "P"]) -> Estimate:
-    """Mean change in a share that is measured for each problem, after minus before, with a 95 % interval over problems.
+    """Mean change in a per-problem fraction, after minus before, with a 95 % interval over problems.
 
     Args:
-        before: a share for each problem, NaN if it is not known.
-        after: the same shares afterwards.
+        before: a fraction for each problem, such as its accuracy; NaN if it is unknown.
+        after: the same fractions afterwards.
 
     Returns:
-        The estimate over problems that are NaN in neither array. The interval is the score interval if all shares are 0 or 1,
-        else a bootstrap interval; there is none if all differences are equal, because their variance is then not known.
+        The estimate over problems that are NaN in neither array. The interval is the score interval if all fractions are 0 or 1,
+        else a bootstrap interval, which is NaN if all differences are equal, because their variance is then unknown.
 
     Example:
         >>> paired_change(np.array([1.0, 1.0, np.nan]), np.array([0.0, 1.0, 1.0])).value

@@ -25,9 +25,9 @@ from rljax.evaluation.statistics import (
     ratio_over_problems,
 )
 
-SHORTEST_RANGE = 16  # tokens; the ranges double from here on, as in the training loop's evaluations
+SHORTEST_RANGE = 16  # tokens in the first range of lengths; further ranges double, as in evaluations during training
 SCORE = "score"
-"""Name of the measure that is the expected score of an exam."""
+"""Name of the measure for the expected score in an exam."""
 
 
 class ReportPart(NamedTuple):
@@ -49,26 +49,26 @@ class Report(NamedTuple):
     by_length: list[ReportPart]
     """Responses grouped by their number of tokens, with the `accuracy` of each group."""
     by_column: dict[str, list[ReportPart]]
-    """Name of a column -> the problems grouped by its value."""
+    """Name of a column -> the problems grouped by this column's value."""
     samples: int
     """Number of answers to each problem."""
     dropped: int = 0
     """Number of problems that were dropped because their prompts are too long."""
     chosen: Mapping[str, Mapping[int, Estimate]] = MappingProxyType({})
-    """Chooser -> number of responses k -> accuracy of the response that it selects from k."""
+    """Chooser -> number of responses k -> accuracy of the response that the chooser selects from k."""
     gaps: Mapping[str, Gap] = MappingProxyType({})
     """Name of a column -> the gap between its best and its worst group."""
     calibration: Calibration | None = None
-    """Calibration of the confidences stated in answers; None if none is stated."""
+    """Calibration of the confidences stated in answers; None if no answer states one."""
     out_of: int | None = None
-    """Number of problems in the exam whose expected score is among the measures."""
+    """Number of problems in an exam, for its expected score among the measures; None without an exam."""
     measured: str = "accuracy"
-    """What the fractions measure: accuracy, or, if correctness is not known, the fraction of rewards above a threshold."""
+    """What the fractions measure: accuracy, or, if correctness is unknown, the fraction of rewards above a threshold."""
     unjudged: int = 0
     """Number of answers whose correctness is not known."""
 
     def headline(self) -> str:
-        """Summary in one line."""
+        """Summarize the report in one line."""
         measures = self.whole.measures
         accuracy, length = measures[f"avg@{self.samples}"], measures["response_length"].value
         interval = "no interval" if math.isnan(accuracy.low) else f"{accuracy.low:z.1%} to {accuracy.high:z.1%}"
@@ -89,8 +89,8 @@ class Report(NamedTuple):
         if SCORE not in self.whole.measures:
             return ""
         score = self.whole.measures[SCORE]
-        ends = "" if math.isnan(score.low) else f" ({score.low:z.1f} to {score.high:z.1f})"
-        return f"; expected score {score.value:.1f}{ends} of {self.out_of}"
+        interval = "" if math.isnan(score.low) else f" ({score.low:z.1f} to {score.high:z.1f})"
+        return f"; expected score {score.value:.1f}{interval} of {self.out_of}"
 
     def lines(self) -> list[str]:
         """Describe the gap between the best and the worst group of each column, and the calibration."""
@@ -118,14 +118,14 @@ class Report(NamedTuple):
         }
 
     def tables(self) -> list[Table]:
-        """Make tables for rich: all problems, response lengths, and one for each column."""
+        """Make the report's rich tables: all problems, response lengths, and one table per column of the data."""
         overall = Table("measure", title="All problems")
         for heading in ("value", "95 % interval", "problems"):
             overall.add_column(heading, justify="right")
         for name, estimate in self.whole.measures.items():
             overall.add_row(name.replace("_", " "), *_cells(name, estimate), str(estimate.problems))
-        shares = [name for name in self.whole.measures if "@" in name]
-        shown = list(dict.fromkeys([shares[0], *(_last(shares, kind) for kind in ("pass@", "maj@"))]))
+        fractions = [name for name in self.whole.measures if "@" in name]
+        shown = list(dict.fromkeys([fractions[0], *(_last(fractions, kind) for kind in ("pass@", "maj@"))]))
         tables = [overall, _table("Response length", "tokens", "responses", self.by_length, ["accuracy"])]
         columns = [name for name in shown if name is not None]
         tables += [chosen_table(self.chosen)] if self.chosen else []
@@ -144,15 +144,16 @@ def make_report(
     right_above: float | None = None,
     out_of: int | None = None,
 ) -> Report:
-    """Measure an evaluation.
+    """Compute the report of an evaluation.
 
     Args:
         sampled: N answers to each of P problems.
         problems: the P problems.
-        at: numbers of answers k for pass@k and, above 1, maj@k; at most N.
+        at: values of k, at most N, for pass@k and, above 1, maj@k.
         columns: columns that the problems are grouped by; see `choose_columns`.
-        right_above: an answer is right if its reward is above this. None means that the verifier decides; without a verifier, an
-            answer is right if its reward is above 0, or at least 0 if rewards only subtract.
+        right_above: an answer is right if its reward exceeds this. None lets the verifier decide; without a verifier, an answer is
+            right if its reward is above 0, or at least 0 if rewards only subtract.
+        out_of: number of problems in an exam, to report its expected score; None without an exam.
 
     Returns:
         The report. It has no maj@k if no response contains an answer to vote for, and distinct-2 only if N > 1.
@@ -161,7 +162,7 @@ def make_report(
     right, known = sampled.right_and_known(right_above)
     everything = np.ones_like(judged)
     votes = any(answer is not None for row in sampled.answers for answer in row)
-    shares = {
+    fractions = {
         f"avg@{samples}": average_at_n(right.astype(float), known),
         **{f"pass@{k}": pass_at_k(right, known, k=k) for k in at},
         **{f"maj@{k}": majority_at_k(sampled.answers, right, known, k=k) for k in at if k > 1 and votes},
@@ -173,8 +174,8 @@ def make_report(
         **({} if sampled.distinct is None else {"distinct-2": sampled.distinct}),
     }
 
-    def part(label: str, index: np.ndarray) -> ReportPart:
-        measured = {name: over_problems(values[index]) for name, values in shares.items()}
+    def make_part(label: str, index: np.ndarray) -> ReportPart:
+        measured = {name: over_problems(values[index]) for name, values in fractions.items()}
         if out_of is not None:
             value, low, high, problems = measured[f"avg@{samples}"]
             measured[SCORE] = Estimate(out_of * value, out_of * low, out_of * high, problems)
@@ -183,13 +184,13 @@ def make_report(
 
     groups = {name: _groups(labels_of(problems, name)) for name in columns}
     gaps = {
-        name: group_gap({label: shares[f"avg@{samples}"][index] for label, index in found.items()})
+        name: group_gap({label: fractions[f"avg@{samples}"][index] for label, index in found.items()})
         for name, found in groups.items()
     }
     return Report(
-        whole=part("all", np.arange(len(judged))),
+        whole=make_part("all", np.arange(len(judged))),
         by_length=length_parts(right, known, sampled.lengths),
-        by_column={name: [part(*group) for group in found.items()] for name, found in groups.items()},
+        by_column={name: [make_part(*group) for group in found.items()] for name, found in groups.items()},
         samples=samples,
         measured=sampled.measured(right_above),
         unjudged=int((~known).sum()),
@@ -205,15 +206,15 @@ def _groups(labels: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def length_parts(right: np.ndarray, judged: np.ndarray, lengths: np.ndarray) -> list[ReportPart]:
-    """Accuracy of the judged responses in each range of lengths.
+    """Return the accuracy of the judged responses in each range of lengths.
 
     Args:
         right: mask of the right responses, `[P, N]`.
         judged: mask of the judged responses, `[P, N]`.
-        lengths: their lengths in tokens, `[P, N]`.
+        lengths: lengths of the responses in tokens, `[P, N]`.
 
     Returns:
-        A part for each range that contains a judged response: up to 16 tokens, up to 32, and so on. The interval is over
+        A part for each range that contains a judged response: up to 16 tokens, 17 to 32, and so on. The interval is over
         problems: responses to the same problem count as one observation.
 
     Example:
@@ -221,18 +222,18 @@ def length_parts(right: np.ndarray, judged: np.ndarray, lengths: np.ndarray) -> 
         >>> [(part.label, part.count, part.measures["accuracy"].value) for part in parts]
         [('1 to 16', 2, 0.5), ('33 to 64', 1, 1.0)]
     """
-    most = SHORTEST_RANGE * 2 ** np.ceil(np.log2(np.maximum(lengths, SHORTEST_RANGE) / SHORTEST_RANGE)).astype(int)
+    upper = SHORTEST_RANGE * 2 ** np.ceil(np.log2(np.maximum(lengths, SHORTEST_RANGE) / SHORTEST_RANGE)).astype(int)
     parts = []
-    for last in np.unique(most[judged]).tolist():
-        inside = judged & (most == last)
+    for last in np.unique(upper[judged]).tolist():
+        inside = judged & (upper == last)
         first = 1 if last == SHORTEST_RANGE else last // 2 + 1
         accuracy = ratio_over_problems((right & inside).sum(-1), inside.sum(-1))
         parts.append(ReportPart(f"{first} to {last}", int(inside.sum()), {"accuracy": accuracy}))
     return parts
 
 
-def _last(names: Sequence[str], beginning: str) -> str | None:
-    return next((name for name in reversed(names) if name.startswith(beginning)), None)
+def _last(names: Sequence[str], prefix: str) -> str | None:
+    return next((name for name in reversed(names) if name.startswith(prefix)), None)
 
 
 def _format_of(name: str) -> str:
@@ -242,16 +243,16 @@ def _format_of(name: str) -> str:
 
 
 def _cells(name: str, estimate: Estimate) -> tuple[str, str]:
-    """Format value and interval."""
+    """Format the value and the interval of a measure."""
     if math.isnan(estimate.value):
         return "-", "-"
-    form = _format_of(name)
-    interval = "-" if math.isnan(estimate.low) else f"{estimate.low:{form}} to {estimate.high:{form}}"
-    return f"{estimate.value:{form}}", interval
+    spec = _format_of(name)
+    interval = "-" if math.isnan(estimate.low) else f"{estimate.low:{spec}} to {estimate.high:{spec}}"
+    return f"{estimate.value:{spec}}", interval
 
 
 def _table(title: str, what: str, counted: str, parts: Iterable[ReportPart], names: Sequence[str]) -> Table:
-    """Make a table with one row per part: its count, and each measure with its interval."""
+    """Make a table with one row per part: the part's count, and each measure with its interval."""
     table = Table(title=Text(title))
     table.add_column(Text(what))
     table.add_column(counted, justify="right")

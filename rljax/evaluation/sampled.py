@@ -1,13 +1,13 @@
-"""Several judged answers to every problem, saved as they arrive; an interrupted evaluation continues where it stopped.
+"""Sample and judge several answers to every problem. Answers are saved as they arrive, so an interrupted evaluation can continue.
 
 ::
 
     NAME.jsonl             one row per answer, in the order of the calls
-    NAME.settings.json     settings that the answers depend on; other settings are rejected
+    NAME.settings.json     settings that the answers depend on; an evaluation with other settings is rejected
     NAME.summary.json      the report, once the evaluation is complete
 
-The work is divided into calls of equal shape. A call's random key is the seed folded with the call's index, and the file
-contains complete calls in order, so no answer depends on whether, or where, the evaluation was interrupted.
+The work is divided into calls of equal shape. A call's random key is computed from the seed and the call's index, and the
+file contains complete calls in order, so no answer depends on whether, or where, the evaluation was interrupted.
 """
 
 import hashlib
@@ -44,16 +44,16 @@ class Call(NamedTuple):
     index: int
     """Index of the call, from 0."""
     problems: tuple[int, ...]
-    """Indices of the problems. All calls have the same number, so the last one may wrap around to the first problem."""
+    """Indices of the problems. All calls have equally many problems, so the last call may wrap around to the first problem."""
     first: int
     """Index of the first answer sampled for each problem."""
     group: int
     """Number of answers sampled for each problem, the same in every call."""
     wanted: tuple[int, int]
-    """Number of problems, and of answers per problem, that are kept."""
+    """Number of problems to keep, and number of answers per problem to keep."""
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return problem and answer index of each row that this call adds to the file."""
+        """Return (problem index, answer index) for each row that this call adds to the file."""
         problems, group = self.wanted
         return [(problem, self.first + i) for problem in self.problems[:problems] for i in range(group)]
 
@@ -70,7 +70,7 @@ class SampleFiles(NamedTuple):
 
 
 def sample_files(out: Path) -> SampleFiles:
-    """Name the files of an evaluation.
+    """Return the paths of an evaluation's files.
 
     Args:
         out: file of the samples, with any suffix, or a folder, without a suffix; neither has to exist.
@@ -93,7 +93,7 @@ def plan(problems: int, samples: int, *, batch: int) -> list[Call]:
 
     Args:
         problems: number of problems.
-        samples: number of answers to each.
+        samples: number of answers to each problem.
         batch: largest number of answers per call.
 
     Returns:
@@ -117,7 +117,7 @@ def plan(problems: int, samples: int, *, batch: int) -> list[Call]:
 
 
 def answer_all(worker: RolloutWorker, params: Params, samples: int, **options: Any) -> SampledAnswers:
-    """Generate `samples` answers to every problem, as `generate_rows` with the same options, and arrange them in arrays."""
+    """Generate `samples` answers to every problem with `generate_rows` and its options, and arrange the answers in arrays."""
     rows = generate_rows(worker, params, samples, **options)
     scored = tuple(options.get("values", NO_VALUES))
     verified = worker.verifies or any(row["correct"] is not None for row in rows)
@@ -141,22 +141,22 @@ def generate_rows(
     """Generate `samples` answers to every problem of the worker, except for answers that are already saved.
 
     Args:
-        worker: samples and judges answers.
+        worker: the worker that samples and judges the answers.
         params: parameters of the policy.
         samples: number of answers to each problem.
         seed: seed of the sampling.
         batch: largest number of answers per call.
-        vote: extracts the answer from a response; None if there is none.
-        settings: what the answers depend on in addition to `samples`, `seed` and `batch`; those saved for `out` must be equal.
-        out: place where the answers are saved, see `sample_files`; None keeps them in memory.
+        vote: function that extracts the answer from a response; None if there is no answer.
+        settings: what the answers depend on in addition to `samples`, `seed` and `batch`; must equal the settings saved with `out`.
+        out: where the answers are saved, see `sample_files`; None keeps them only in memory.
         values: choosers that score the answers, by name.
-        watch: iterates over the calls and shows the progress.
+        watch: function that iterates over the calls and shows the progress.
 
     Returns:
         A row for each answer, sampled now or earlier, in the order of the calls.
 
     Raises:
-        InputError: `out` contains answers made with other settings or is not an evaluation's file, or the reward cannot judge.
+        InputError: `out` contains answers sampled with other settings or is not an evaluation's file, or judging failed.
     """
     calls = plan(len(worker.prompts.tokens), samples, batch=batch)
     rows: list[dict] = []
@@ -165,7 +165,7 @@ def generate_rows(
         rows = reopen(sample_files(out), {**settings, "samples": samples, "seed": seed, **shape}, calls)
     complete = complete_calls(calls, len(rows))
     for call in watch(calls[complete:]):
-        fresh = _answer(worker, params, call, seed, vote, values)
+        fresh = _answer_call(worker, params, call, seed, vote, values)
         if out is not None:
             with sample_files(out).samples.open("ab") as file:
                 file.write(_lines(fresh))
@@ -173,7 +173,7 @@ def generate_rows(
     return rows
 
 
-def _answer(
+def _answer_call(
     worker: RolloutWorker,
     params: Params,
     call: Call,
@@ -181,35 +181,35 @@ def _answer(
     vote: Callable[[str], str | None],
     values: Mapping[str, Value],
 ) -> list[dict]:
-    """Make the rows of one call."""
+    """Sample and judge the answers of one call, and return their rows."""
     key = jax.random.fold_in(jax.random.key(seed), call.index)
     groups = worker.generate(params, list(call.problems), call.group, key)
     rollout, rows = groups.rollout, []
     valid, truncated = required(rollout.valid, "rollout.valid"), required(rollout.truncated, "rollout.truncated")
     right, known = right_and_known(rollout)
     scores = {name: value(prefixes_of(worker, groups)).reshape(right.shape) for name, value in values.items()}
-    for place, (index, number) in zip(np.ndindex(call.wanted), call.pairs(), strict=True):
-        problem = worker.prompts.problems[index]
-        completion = worker.text(groups.tokens[place], groups.attention[place])
+    for at, (problem_index, sample) in zip(np.ndindex(call.wanted), call.pairs(), strict=True):
+        problem = worker.prompts.problems[problem_index]
+        completion = worker.text(groups.tokens[at], groups.attention[at])
         rows.append(
             {
-                "problem": index,
-                "sample": number,
+                "problem": problem_index,
+                "sample": sample,
                 "prompt": problem.prompt,
                 "completion": completion,
                 "answer": problem.answer,
                 "given": vote(completion),
-                "reward": float(rollout.rewards[place]) if valid[place] else None,
-                "correct": bool(right[place]) if known[place] and rollout.correct is not None else None,
-                "tokens": int(groups.attention[place].sum()),
-                "truncated": bool(truncated[place]),
+                "reward": float(rollout.rewards[at]) if valid[at] else None,
+                "correct": bool(right[at]) if known[at] and rollout.correct is not None else None,
+                "tokens": int(groups.attention[at].sum()),
+                "truncated": bool(truncated[at]),
             }
         )
         confidence = stated_confidence(completion)
         if confidence is not None:
             rows[-1]["confidence"] = confidence
         if scores:
-            found = {name: float(score[place]) for name, score in scores.items()}
+            found = {name: float(score[at]) for name, score in scores.items()}
             rows[-1]["scores"] = {name: None if np.isnan(score) else score for name, score in found.items()}
     return rows
 
@@ -226,18 +226,18 @@ def complete_calls(calls: Sequence[Call], rows: int) -> int:
 
 
 def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[dict]:
-    """Read the saved answers and truncate them to complete calls; create the files if there are none.
+    """Read the saved answers and drop those of an incomplete call; create the files if there are none.
 
     Args:
         files: the files of the evaluation.
         settings: what the answers depend on.
-        calls: all calls, done or not.
+        calls: all calls of the evaluation, complete or not.
 
     Returns:
-        The rows of the calls that are done.
+        The rows of the complete calls.
 
     Raises:
-        InputError: the file was made with other settings, or not by an evaluation, or cannot be read or written.
+        InputError: the file was written with other settings, or not by an evaluation, or cannot be read or written.
     """
     settings = json.loads(json.dumps(settings))
     try:
@@ -260,17 +260,17 @@ def reopen(files: SampleFiles, settings: dict, calls: Sequence[Call]) -> list[di
 
 def _refuse_other_settings(files: SampleFiles, settings: dict) -> None:
     try:
-        before = json.loads(files.settings.read_text(encoding="utf-8"))
+        saved = json.loads(files.settings.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{str(files.samples)!r} already exists, without readable settings in {files.settings.name} that describe how it was "
-            f"made; choose another --out."
+            f"{str(files.samples)!r} already exists, without readable settings in {files.settings.name} that tell how it was "
+            f"written; choose another --out."
         ) from error
-    before = before if isinstance(before, dict) else {}
-    names = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
+    saved = saved if isinstance(saved, dict) else {}
+    names = sorted(name for name in {*saved, *settings} if saved.get(name) != settings.get(name))
     if names:
         changed = ", ".join(
-            f"{name} was {_short(before.get(name))} and is now {_short(settings.get(name))}" for name in names
+            f"{name} was {_short(saved.get(name))} and is now {_short(settings.get(name))}" for name in names
         )
         raise InputError(
             f"{str(files.samples)!r} already exists, with answers made under other settings ({changed}); choose another "
@@ -289,12 +289,12 @@ def _read_rows(path: Path, wanted: Iterator[tuple[int, int]]) -> Iterator[dict]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            place = row["problem"], row["sample"]
+            pair = row["problem"], row["sample"]
             fits = {"reward", "correct", "tokens", "truncated", "given", "completion", "prompt", "answer"} <= set(row)
         except (ValueError, KeyError, TypeError):
-            row, place, fits = {}, None, False
+            row, pair, fits = {}, None, False
         expected = next(wanted, None)
-        if not fits or place != expected:
+        if not fits or pair != expected:
             raise InputError(
                 f"{path} line {number} is not the answer expected there in an evaluation with these settings "
                 f"({line.decode(errors='replace')[:80]!r}); remove this line and all that follow it, or choose another --out."
@@ -311,31 +311,31 @@ def _document(content: dict) -> bytes:
 
 
 def settings_of(worker: RolloutWorker, params: Params, mesh: Mesh) -> dict:
-    """Collect the settings that the answers of a worker depend on, so that only the same evaluation continues a file.
+    """Collect the settings that a worker's answers depend on, so that only an identical evaluation can continue a file.
 
     Args:
-        worker: samples the answers.
+        worker: the worker that samples the answers.
         params: parameters of the policy.
         mesh: devices that compute the answers.
 
     Returns:
-        Settings that are valid JSON: a hash of the problems and their tokens, a hash of the first entries of every parameter,
-        the devices, and the versions of rljax and JAX.
+        Settings that are valid JSON. They include a hash of the problems and their tokens, a hash of the first entries of every
+        parameter, the devices, and the versions of rljax and JAX.
     """
     problems = hashlib.sha256()
     for problem, tokens in zip(worker.prompts.problems, worker.prompts.tokens, strict=True):
         problems.update(json.dumps([problem.prompt, problem.answer, tokens, problem.columns], default=str).encode())
-    numbers = hashlib.sha256()
+    weights = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         first = np.asarray(leaf[(0,) * max(leaf.ndim - 1, 0)], np.float32).ravel()[:_FINGERPRINT]
-        numbers.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}".encode() + first.tobytes())
+        weights.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}".encode() + first.tobytes())
     return {
         "sampling": worker.sampling._asdict()
         | {"stop": list(worker.sampling.stop), "eos_ids": list(worker.sampling.eos_ids)},
         "prompt_length": worker.prompt_length,
         "verifier": worker.verifies,
         "problems_sha256": problems.hexdigest(),
-        "model_sha256": numbers.hexdigest(),
+        "model_sha256": weights.hexdigest(),
         "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
         "versions": {"rljax": rljax.__version__, "jax": jax.__version__},
     }

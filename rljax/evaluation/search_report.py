@@ -18,7 +18,7 @@ class SearchRow(NamedTuple):
     """A search of size N, and k independent responses at the same cost."""
 
     samples: int
-    """N, the size of the search: its samples per step, its samples in total, or its versions of the answer, by its method."""
+    """N, the size of the search: the number of samples per step, of samples in total, or of versions, depending on the method."""
     keep: int
     """Number of prefixes that the search keeps."""
     tokens: float
@@ -26,43 +26,43 @@ class SearchRow(NamedTuple):
     accuracy: Estimate
     """Accuracy of the search."""
     responses: int
-    """k, the number of independent responses compared: `affordable`, but at least 1 and at most the number sampled."""
+    """k, number of independent responses in the comparison: `affordable`, but at least 1 and at most the number sampled."""
     affordable: int
-    """Largest number of independent responses with at most the mean tokens of the search; it may be 0."""
+    """Largest number of independent responses that need at most as many tokens, on average, as the search; may be 0."""
     response_tokens: float
     """Mean number of tokens in k independent responses."""
     best: Estimate
-    """Accuracy of the response with the highest value among the k."""
+    """Accuracy of the response with the highest value among k responses."""
     votes: Estimate
-    """Accuracy of the most frequent answer of the k responses."""
+    """Accuracy of the most frequent answer among k responses."""
     verifier: Estimate
-    """Probability that one of the k responses is right."""
+    """Probability that at least one of k responses is right."""
     over_best: Estimate
-    """Accuracy of the search minus accuracy of the response with the highest value, paired by problem."""
+    """Accuracy of the search minus `best`, paired by problem."""
     over_votes: Estimate
-    """Accuracy of the search minus accuracy of the votes, paired by problem."""
+    """Accuracy of the search minus `votes`, paired by problem."""
 
 
 class SearchReport(NamedTuple):
     """Searches of several sizes, each compared with independent responses at the same cost."""
 
     value: str
-    """Name of the value that selects steps and responses."""
+    """Name of the value function that selects steps and responses."""
     single: Estimate
-    """Accuracy of one response."""
+    """Accuracy of a single response."""
     problems: int
     """Number of problems that have a judged response."""
     rows: tuple[SearchRow, ...]
     """One row for each size."""
     unjudged: int = 0
-    """Number of other problems."""
+    """Number of problems that have no judged response."""
     dropped: int = 0
     """Number of problems that were dropped because their prompts are too long."""
     has_steps: bool = True
-    """False if some answers have ended or used up their tokens, and none has a second step."""
+    """False if no answer has a second step, although some have ended or used up their token budget."""
 
     def table(self) -> Table:
-        """Make a table for rich of accuracy against tokens."""
+        """Make a rich table of accuracy against tokens."""
         table = Table(title=f"Search by {self.value}, and k responses at its cost")
         for name in ("N", "tokens", "search", "k", "tokens", f"best by {self.value}", "votes", "any right"):
             table.add_column(name, justify="right")
@@ -73,7 +73,7 @@ class SearchReport(NamedTuple):
         return table
 
     def lines(self) -> list[str]:
-        """Describe the differences in words, and note if the search's tokens would give another number of responses than k."""
+        """Describe the differences in words, with a note where the tokens of the search do not amount to k responses."""
         left_out = {"no response to them has a verdict": self.unjudged, "their prompts have too many tokens": self.dropped}
         notes = [f"{count} problems left out: {reason}." for reason, count in left_out.items() if count]
         if not self.has_steps:
@@ -99,7 +99,7 @@ class SearchReport(NamedTuple):
 
 
 def _limit(row: SearchRow) -> str:
-    """Note for a row if the search's tokens would give another number of responses than k."""
+    """Return a note if the tokens of the search do not amount to k responses."""
     if row.affordable > row.responses:
         only = f"only {row.responses} were sampled (the largest of --samples)"
         return f"; its tokens would give {row.affordable} responses, but {only}"
@@ -116,16 +116,16 @@ def search_row(
     samples: int,
     keep: int,
 ) -> SearchRow:
-    """Compare a search with independent responses that use at most as many tokens, but at least one response.
+    """Compare a search with as many independent responses as its tokens allow, but at least one.
 
     Args:
         sampled: N' independent responses to each of P problems, with the scores of `value`.
-        value: name of the value.
+        value: name of the value function.
         right: whether the answer of the search is right, `[P]`.
-        known: mask of the problems for which this is known, `[P]`.
+        known: mask of the problems for which `right` is known, `[P]`.
         tokens: number of tokens that the search sampled, `[P]`.
         samples: N, the size of the search.
-        keep: number of prefixes that it kept.
+        keep: number of prefixes that the search keeps.
     """
     length = float(sampled.lengths.mean())
     spent = float(tokens.mean())
@@ -150,8 +150,8 @@ def search_row(
 
 
 def search_report(sampled: SampledAnswers, value: str, rows: Sequence[SearchRow]) -> SearchReport:
-    """Combine the rows with the accuracy of a single response."""
+    """Combine the rows with the accuracy of a single response; `value` is the name of the value function."""
     right, known = sampled.right_and_known(None)
-    share: Float[np.ndarray, "P"] = np.where(known.any(-1), (right & known).sum(-1) / np.maximum(known.sum(-1), 1), np.nan)
-    judged = int(np.isfinite(share).sum())
-    return SearchReport(value, over_problems(share), judged, tuple(rows), len(share) - judged)
+    single: Float[np.ndarray, "P"] = np.where(known.any(-1), (right & known).sum(-1) / np.maximum(known.sum(-1), 1), np.nan)
+    judged = int(np.isfinite(single).sum())
+    return SearchReport(value, over_problems(single), judged, tuple(rows), len(single) - judged)

@@ -1,4 +1,4 @@
-"""Measures of several answers to each problem: pass@k, avg@n and maj@k, with intervals over problems.
+"""Measures for several answers to each problem: pass@k, avg@n and maj@k, with intervals over problems.
 
 Every measure returns one number per problem, NaN if too few answers were judged; `over_problems` averages them. The problems
 are the sample: an interval shows how much the average would change with other problems of the same kind. The answers to the
@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
     """Number of problems in the average."""
 
     def text(self) -> str:
-        """Format a share in percent, with its interval.
+        """Format a fraction in percent, with its interval.
 
         Example:
             >>> Estimate(0.5, 0.25, 0.75, 8).text(), Estimate(0.5, math.nan, math.nan, 1).text()
@@ -49,7 +49,7 @@ class Estimate(NamedTuple):
 
 
 def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tuple[float, float]:
-    """Score interval of a share (Wilson 1927); [0, 1] without trials.
+    """Score interval for a binomial proportion (Wilson 1927); [0, 1] without trials.
 
     Example:
         >>> low, high = wilson_interval(8, 10)
@@ -66,22 +66,24 @@ def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tupl
 
 
 def paired_share_difference(before: Bool[np.ndarray, "P"], after: Bool[np.ndarray, "P"]) -> Estimate:
-    """Difference of two shares of the same problems, after minus before, with its 95 % score interval.
+    """Change in the fraction p of right answers to the same problems, after minus before, with its 95 % score interval.
 
-    The interval combines the Wilson intervals [l, u] of both shares with the correlation φ of the pairs. Its width is positive
-    even if all pairs agree, and it never extends beyond -1 and 1.
+    The interval combines the Wilson intervals [l, u] of both fractions with the correlation φ of the pairs. Its width is positive
+    even if all pairs agree, and it stays within [-1, 1].
 
     ::
 
         θ = p₂ − p₁,    low = θ − √(a² − 2φab + b²),  a = p₂ − l₂,  b = u₁ − p₁
                         high = θ + √(c² − 2φcd + d²),  c = u₂ − p₂,  d = p₁ − l₁
 
-        φ = m / √((n₁₁ + n₁₀)(n₀₁ + n₀₀)(n₁₁ + n₀₁)(n₁₀ + n₀₀)),  0 if that is 0 / 0
-        m = n₁₁n₀₀ − n₁₀n₀₁; if that is positive, minus P/2, but at least 0
+        φ = m / √((n₁₁ + n₁₀)(n₀₁ + n₀₀)(n₁₁ + n₀₁)(n₁₀ + n₀₀)),  0 if this is 0 / 0
+        m = n₁₁n₀₀ − n₁₀n₀₁; if this is positive, m = max(n₁₁n₀₀ − n₁₀n₀₁ − P/2, 0)
+
+    For example, n₁₀ is the number of problems that were answered right before and wrong afterwards.
 
     Args:
-        before: whether each problem was right before, `[P]`.
-        after: whether it was right afterwards, `[P]`.
+        before: whether the answer to each problem was right before, `[P]`.
+        after: whether the answer to each problem was right afterwards, `[P]`.
 
     Returns:
         Difference, interval, and the number of problems; NaN without problems.
@@ -104,13 +106,13 @@ def paired_share_difference(before: Bool[np.ndarray, "P"], after: Bool[np.ndarra
     scale = math.sqrt(first * (problems - first) * second * (problems - second))
     correlation = excess / scale if scale else 0.0
 
-    def reach(one: float, other: float) -> float:
+    def half_width(one: float, other: float) -> float:
         return math.sqrt(max(one * one - 2 * correlation * one * other + other * other, 0.0))  # rounding may fall below 0
 
     p1, p2 = first / problems, second / problems
     (low1, high1), (low2, high2) = wilson_interval(first, problems), wilson_interval(second, problems)
     difference = p2 - p1
-    low, high = difference - reach(p2 - low2, high1 - p1), difference + reach(high2 - p2, p1 - low1)
+    low, high = difference - half_width(p2 - low2, high1 - p1), difference + half_width(high2 - p2, p1 - low1)
     return Estimate(difference, low, high, problems)
 
 
@@ -161,7 +163,7 @@ def average_at_n(values: Shaped[np.ndarray, "P N"], judged: Bool[np.ndarray, "P 
         avg@n = Σᵢ xᵢ / n
 
     Args:
-        values: right or wrong, or rewards, `[P, N]`.
+        values: 1 for right and 0 for wrong, or rewards, `[P, N]`.
         judged: mask of the judged answers; the values of the others are ignored.
 
     Returns:
@@ -192,7 +194,7 @@ def majority_at_k(
     """Probability that the most frequent of k answers is right: the exact expectation over all sets of k of the n answers.
 
     Answers that tie for the most votes win with equal probability. An answer of None casts no vote; without any vote the result
-    is wrong. If equal answers were judged differently, the winner counts as the share of its votes that are right.
+    is wrong. If equal answers were judged differently, the winner counts by the fraction of its votes that are right.
 
     ::
 
@@ -230,10 +232,10 @@ def majority_at_k(
 
 
 def over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
-    """Average of shares over problems, ignoring NaN, with a 95 % interval.
+    """Average a fraction over problems, ignoring NaN, with a 95 % interval.
 
     Args:
-        values: one share per problem, from 0 to 1, `[P]`.
+        values: one fraction per problem, from 0 to 1, `[P]`.
         seed: seed of the bootstrap, if there is one; see `ratio_over_problems`.
 
     Returns:
@@ -250,11 +252,11 @@ def over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
 def ratio_over_problems(
     totals: Shaped[np.ndarray, "P"], counts: Shaped[np.ndarray, "P"], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Estimate:
-    """Share over all answers, with a 95 % interval over problems; problems may have different numbers of answers.
+    """Fraction over all answers, with a 95 % interval over problems; problems may have different numbers of answers.
 
-    Suppose that the answers to each problem are all right or all wrong. If all problems have the same number of answers, or if
-    all have the same outcome, the number of right problems is binomial, and the interval is Wilson's. In all other cases it is
-    a bootstrap interval: problems are resampled with replacement, and the interval contains the middle 95 % of the averages.
+    If the answers to each problem are all right or all wrong, and all problems have the same number of answers or the same outcome,
+    then the number of right problems is binomial, and the interval is Wilson's. In all other cases it is a bootstrap interval:
+    problems are resampled with replacement, and the interval contains the middle 95 % of the averages.
 
     ::
 
@@ -267,8 +269,8 @@ def ratio_over_problems(
         resamples: number of resamples of the bootstrap.
 
     Returns:
-        Average, interval, and the number of problems with answers. NaN without answers; no interval for a single problem
-        that is neither all right nor all wrong.
+        Average, interval, and the number of problems with answers. The average is NaN without answers. There is no interval for a
+        single problem with both right and wrong answers.
 
     Example:
         >>> ratio_over_problems(np.array([2.0, 0.0, 3.0]), np.array([4, 2, 4])).text()
@@ -285,7 +287,7 @@ def ratio_over_problems(
 
 
 def mean_over_problems(values: Float[np.ndarray, "P"], *, seed: int = 0) -> Estimate:
-    """Average over problems of quantities that are not shares, such as rewards, ignoring NaN, with a bootstrap interval.
+    """Average values that are not fractions, such as rewards, over problems, ignoring NaN, with a bootstrap interval.
 
     Args:
         values: one number per problem, `[P]`.
@@ -313,8 +315,8 @@ def _bootstrap(totals: np.ndarray, counts: np.ndarray, seed: int, resamples: int
     rng = np.random.default_rng(seed)
     means = []
     for begin in range(0, resamples, _AT_ONCE):
-        picked = rng.integers(problems, size=(min(_AT_ONCE, resamples - begin), problems))
-        means.append(totals[picked].sum(-1) / counts[picked].sum(-1))
+        resampled = rng.integers(problems, size=(min(_AT_ONCE, resamples - begin), problems))
+        means.append(totals[resampled].sum(-1) / counts[resampled].sum(-1))
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
     return Estimate(value, float(low), float(high), problems)
 
@@ -328,8 +330,8 @@ def _check(values: np.ndarray, judged: np.ndarray, *, k: int = 1) -> None:
 
 
 def _majority(answers: Sequence[Hashable | None], right: np.ndarray, judged: np.ndarray, k: int) -> float:
-    """Compute maj@k of one problem."""
-    rows = [(answer, bool(good)) for answer, good, seen in zip(answers, right, judged, strict=True) if seen]
+    """Compute maj@k for one problem."""
+    rows = [(answer, bool(good)) for answer, good, is_judged in zip(answers, right, judged, strict=True) if is_judged]
     if len(rows) < k:
         return math.nan
     votes = Counter(answer for answer, _ in rows)
@@ -341,10 +343,10 @@ def _majority(answers: Sequence[Hashable | None], right: np.ndarray, judged: np.
 
 @lru_cache(maxsize=100_000)  # with few samples, many problems have the same groups
 def _expected_majority(groups: tuple[tuple[int, float], ...], abstentions: int, k: int) -> float:
-    """Compute maj@k from the sizes of the groups of equal answers and the share of right answers in each.
+    """Compute maj@k from the size of each group of equal answers and the fraction of right answers in each group.
 
-    For each number of votes t that may win, `ways[w, s]` counts the ways to pick w answers such that s groups have t of them and
-    no group has more; `worth[w, s]` is the sum of these s groups' shares over the same ways.
+    For each number of votes t that may win, `ways[w, s]` counts the ways to pick w answers such that s groups have t of these and
+    no group has more; `worth[w, s]` is the sum of these s groups' fractions over the same ways.
     """
     n = abstentions + sum(size for size, _ in groups)
     expected = 0.0
@@ -352,14 +354,14 @@ def _expected_majority(groups: tuple[tuple[int, float], ...], abstentions: int, 
         ways = np.zeros((k + 1, k // t + 1))
         ways[: min(abstentions, k) + 1, 0] = [math.comb(abstentions, w) for w in range(min(abstentions, k) + 1)]
         worth = np.zeros_like(ways)
-        for size, share in groups:
+        for size, fraction in groups:
             more_ways, more_worth = np.zeros_like(ways), np.zeros_like(ways)
             for picked in range(min(size, t - 1) + 1):
                 more_ways[picked:] += math.comb(size, picked) * ways[: k + 1 - picked]
                 more_worth[picked:] += math.comb(size, picked) * worth[: k + 1 - picked]
             if size >= t:
                 more_ways[t:, 1:] += math.comb(size, t) * ways[:-t, :-1]
-                more_worth[t:, 1:] += math.comb(size, t) * (worth[:-t, :-1] + share * ways[:-t, :-1])
+                more_worth[t:, 1:] += math.comb(size, t) * (worth[:-t, :-1] + fraction * ways[:-t, :-1])
             ways, worth = more_ways, more_worth
         expected += float((worth[k, 1:] / np.arange(1, worth.shape[1])).sum())
     return expected / math.comb(n, k)
