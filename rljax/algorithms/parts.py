@@ -37,6 +37,7 @@ from rljax.algorithms.terms import (
 )
 from rljax.ops.baseline import soft_centered
 from rljax.ops.batch import batch_normalized, batch_normalized_rewards
+from rljax.ops.distillation import matched_vocabulary_distance, sorted_probability_distance
 from rljax.ops.divergence import k3
 from rljax.ops.group import group_centered, group_normalized, leave_one_out, mean_normalized
 from rljax.ops.pass_at_k import pass_at_k_credit, pass_at_k_leave_one_out
@@ -244,6 +245,19 @@ PARTS: tuple[Part, ...] = (
         blend_pretrained_value,
         "Pretrained critic's values, with a weight that falls with training and with the critic's explained variance",
         **{"initial": 0.8, "decay": 2.0, "eta": 1.0},
+    ),
+    _part(
+        "teacher_divergence",
+        "sorted",
+        sorted_probability_distance,
+        "Differences of sorted probabilities, for a teacher with any vocabulary (ULD)",
+    ),
+    _part(
+        "teacher_divergence",
+        "matched",
+        matched_vocabulary_distance,
+        "JSD of the tokens that both vocabularies have, and differences of the others' sorted probabilities (GOLD)",
+        beta=0.5,
     ),
     _part(TERM, "entropy", entropy_bonus, "Entropy of the policy, added to the objective", coefficient=0.01),
     _part(

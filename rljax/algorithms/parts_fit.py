@@ -28,6 +28,11 @@ def check_fit(algorithm: Algorithm, words: Mapping[str, str]) -> None:
             _check_ratio(algorithm, slot, words[slot])
     if "keep_tokens" in words:
         _check_token_choice(algorithm, words["keep_tokens"])
+    if "teacher_divergence" in words and (algorithm.needs("teacher_logp") or not algorithm.needs("teacher_divergence")):
+        raise ValueError(
+            f"{words['teacher_divergence']} replaces the distance from a teacher's distributions that is the complete loss of gkd; "
+            "use that algorithm"
+        )
     if "outcome_reward" in words and algorithm.needs("greedy_rewards"):
         raise ValueError(
             f"the algorithm compares rewards with the reward of a greedy response, which {words['outcome_reward']} does not change"

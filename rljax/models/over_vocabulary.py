@@ -35,7 +35,7 @@ def over_vocabulary(
 
     Args:
         function: logits `[..., V]` of each model -> one number per token `[...]`.
-        features: features of each model, with the same rows, tokens and vocabulary.
+        features: features of each model, with the same rows and tokens; the vocabularies may differ if `function` allows it.
         temperature: τ, positive.
         chunk: number of tokens per device whose logits exist at once, for each model.
         mesh: devices that share the rows and the vocabulary; None: one device.
@@ -44,11 +44,11 @@ def over_vocabulary(
         `[R, K]`, float32; differentiable in all features.
 
     Raises:
-        ValueError: the mesh does not divide the rows, or the models' features differ in tokens or vocabulary.
+        ValueError: the mesh does not divide the rows, or the models' features differ in rows or tokens.
     """
-    shapes = {(*one.hidden.shape[:2], len(one.head)) for one in features}
+    shapes = {one.hidden.shape[:2] for one in features}
     if len(shapes) != 1:
-        raise ValueError(f"features must have the same rows, tokens and vocabulary, got {sorted(shapes)}")
+        raise ValueError(f"features must have the same rows and tokens, got {sorted(shapes)}")
     cuts = [split_into_chunks(one.hidden, chunk, mesh) for one in features]
     heads = [_repeat_head(one, cut.parts, mesh) for one, cut in zip(features, cuts, strict=True)]
 

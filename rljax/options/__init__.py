@@ -64,7 +64,10 @@ WANTED: Mapping[str, Callable[[Setup], bool]] = MappingProxyType(
             and not setup.config.algorithm.teacher_spans
             and (setup.config.algorithm.teacher is not None or learns_from_teacher(setup))
         ),
-        "span_teacher": lambda setup: setup.config.algorithm.teacher_spans,
+        "span_teacher": lambda setup: setup.config.algorithm.teacher_spans and setup.algorithm.teacher_divergence is None,
+        "span_distributions": lambda setup: (
+            setup.config.algorithm.teacher_spans and setup.algorithm.teacher_divergence is not None
+        ),
         "self_distillation": lambda setup: teaches_itself(setup.config.algorithm),
         "reward_history": lambda setup: bool(setup.config.sampling.remembered_rewards),
         "batch_metrics": lambda setup: setup.algorithm.correction is not None or setup.algorithm.needs("ref_logp"),

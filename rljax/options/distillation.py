@@ -1,19 +1,21 @@
 """`--teacher`: a fixed model from a folder scores the responses, and distillation algorithms learn from it."""
 
+import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from rljax.algorithms import Algorithm, Rollout
 from rljax.data.tokenizer import CharacterTokenizer, HuggingFaceTokenizer, Tokenizer, holds_tokenizer
 from rljax.data.tokenizer_note import folder_tokenizer, read_note
 from rljax.errors import InputError
-from rljax.models import Packed, Params, Policy, Scores, transformer_policy
+from rljax.models import Params, Policy, Scores, transformer_policy
 from rljax.models.huggingface import load_tensor, locate, read_config
 from rljax.models.over_vocabulary import over_vocabulary
 from rljax.models.packed import scored_tokens, to_batch
@@ -21,6 +23,7 @@ from rljax.models.token_scores import chosen_chunk, features_scores
 from rljax.models.value_model import HEAD
 from rljax.parallel import policy_shardings, put
 from rljax.records import required
+from rljax.rollout import Layout
 from rljax.training.config import TrainConfig
 from rljax.training.scored_rollout import Score, scored_rows
 from rljax.training.scoring import Compare, make_score, make_scores
@@ -59,12 +62,24 @@ def install(setup: Setup) -> Setup:
     compare = make_comparison(
         setup.policy,
         teacher.policy,
-        divergence,
+        with_matched_tokens(divergence, np.tile(np.arange(setup.policy.vocab_size), (2, 1))),
         temperature=config.sampling.temperature,
         chunk=config.model.score_chunk,
         mesh=setup.mesh,
     )
     return setup._replace(compare=compare, frozen={**setup.frozen, NAME: teacher.params})
+
+
+def with_matched_tokens(divergence: Callable[..., Array], matched: Int[np.ndarray, "2 M"]) -> Callable[..., Array]:
+    """Bind the tokens that two vocabularies share to a distance that reads them.
+
+    Args:
+        divergence: (logits, teacher logits) -> distance, which may also have the arguments `matched` and `teacher_matched`.
+        matched: the student's ids and the teacher's ids of the M shared tokens.
+    """
+    if "matched" not in inspect.signature(divergence).parameters:
+        return divergence
+    return partial(divergence, matched=matched[0], teacher_matched=matched[1])
 
 
 def teacher_kl(rollout: Rollout[np.ndarray], batch: object) -> dict[str, float]:
@@ -103,7 +118,8 @@ def make_comparison(
     )
     chunk = chosen_chunk(chunk, policy.vocab_size, mesh)
 
-    def compare(params: Params, frozen: Frozen, packed: Packed) -> tuple[Scores, dict[str, Array]]:
+    def compare(params: Params, frozen: Frozen, part: Layout) -> tuple[Scores, dict[str, Array]]:
+        packed = part.packed
         own, other = own_features(params, packed), other_features(jax.lax.stop_gradient(frozen[NAME]), packed)
         other = other._replace(head=other.head[: policy.vocab_size])
         tokens = scored_tokens(packed)
@@ -210,7 +226,7 @@ def check_tokens(
                 f"The {role} {source!r} has {vocab_size} tokens and the model {policy.vocab_size}; both need the same vocabulary."
             )
         return
-    theirs, ours = _tokens(folder_tokenizer(folder)), _tokens(tokenizer)
+    theirs, ours = vocabulary(folder_tokenizer(folder)), vocabulary(tokenizer)
     others = sorted(map(str, {item[0] for item in set(theirs.items()) ^ set(ours.items())}))
     if others or vocab_size < policy.vocab_size:
         shown = (
@@ -220,11 +236,11 @@ def check_tokens(
         )
         raise InputError(
             f"The {role} {source!r} and the model do not have the same vocabulary: {shown}; both need the same"
-            + (", except in on_policy_distillation with --teacher-spans." if role == "teacher" else ".")
+            + (", except with --teacher-spans." if role == "teacher" else ".")
         )
 
 
-def _tokens(tokenizer: Tokenizer) -> dict[Any, int]:
+def vocabulary(tokenizer: Tokenizer) -> dict[Any, int]:
     """Map tokens to ids, in a form in which two tokenizers can be compared."""
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return tokenizer.inner.get_vocab()

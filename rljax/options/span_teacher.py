@@ -9,12 +9,9 @@ so that REINFORCE follows, on average, the gradient of the reverse KL between th
 token. A span of one token for both gives `rljax.ops.distillation.teacher_log_ratio`. The end of a response is a span of its own.
 A token in no span has advantage 0. The metric `teacher_kl` counts a span once for each of the student's tokens in it.
 
-Source: the alignment of GOLD (TRL's `GOLDTrainer`), which compares full distributions with the loss of ULD, arXiv:2402.12030
-(`rljax.ops.distillation.sorted_probability_distance`). Here one sampled response estimates the divergence, as in
-`on_policy_distillation`, so it matters which token has which probability, and no distribution of the teacher is stored.
-
-Not here: GOLD's and ULD's comparison of full distributions. It needs the teacher's logits for rows in its own tokens within each
-update, and an update lays out rows of the policy's tokens alone.
+Source: the alignment of GOLD (TRL's `GOLDTrainer`), which compares full distributions; see `rljax.options.span_distributions`. Here
+one sampled response estimates the divergence, as in `on_policy_distillation`, so it matters which token has which probability, and
+no distribution of the teacher is stored.
 """
 
 from typing import NamedTuple
@@ -30,7 +27,7 @@ from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.options.distillation import NAME, find_language_model, load_language_model, teacher_kl
 from rljax.options.self_distillation import padded_size
-from rljax.rollout import Sequences
+from rljax.rollout import Groups, Sequences, sequences_of
 from rljax.training.scored_rollout import Score, ScoreInputs, scored_rows
 from rljax.training.scoring import make_score, make_scores
 from rljax.training.setup import Setup
@@ -53,7 +50,7 @@ class SpanTeacher(NamedTuple):
 
         def logp(inputs: ScoreInputs) -> Float32[np.ndarray, "N T"]:
             own = np.asarray(inputs.groups.rollout.policy_logp).reshape(inputs.sequences.tokens.shape)
-            sequences, spans = respell(setup, self.tokenizer, inputs)
+            sequences, spans = respell(setup, self.tokenizer, inputs.groups)
             theirs = np.asarray(scores(self.params, sequences).logp)
             rows = [add_span_ratios(*row) for row in zip(own, theirs, spans, strict=True)]
             return np.stack(rows)
@@ -63,12 +60,23 @@ class SpanTeacher(NamedTuple):
 
 def install(setup: Setup) -> Setup:
     """Add the teacher."""
-    config, algorithm = setup.config, setup.algorithm
-    source = config.algorithm.teacher
-    if not algorithm.needs("teacher_logp") or algorithm.teacher_divergence is not None:
+    if not setup.algorithm.needs("teacher_logp"):
         raise InputError(
-            f"teacher_spans is for on_policy_distillation, but the algorithm is {config.algorithm.name}; choose that one."
+            f"teacher_spans is for on_policy_distillation and gkd, but the algorithm is {setup.config.algorithm.name}; choose one "
+            "of them."
         )
+    teacher = load_teacher(setup)
+    return setup if teacher is None else setup._replace(teacher=teacher).with_option(Option(NAME, measure=teacher_kl))
+
+
+def load_teacher(setup: Setup) -> SpanTeacher | None:
+    """Load the teacher and its tokenizer; None in a plan, which leaves the teacher out.
+
+    Raises:
+        InputError: there is no teacher with a tokenizer of its own, or the run has an environment.
+    """
+    config = setup.config
+    source = config.algorithm.teacher
     if source is None or source == "self":
         raise InputError(
             "teacher_spans needs a teacher with a tokenizer of its own; set its folder or hub id with --teacher."
@@ -77,22 +85,21 @@ def install(setup: Setup) -> Setup:
         raise InputError(
             "teacher_spans reads the text of a response, but an environment has several turns; leave one of them out."
         )
-    if setup.tokenizer is None:  # a plan, which leaves the teacher out
-        return setup
+    if setup.tokenizer is None:
+        return None
     folder = find_language_model(source)
     theirs = folder_tokenizer(folder)
     model = load_language_model(folder, config, setup.mesh, bos=theirs.bos_token_id, eos=theirs.eos_token_id)
-    teacher = SpanTeacher(*model, theirs)
-    return setup._replace(teacher=teacher).with_option(Option(NAME, measure=teacher_kl))
+    return SpanTeacher(*model, theirs)
 
 
-def respell(setup: Setup, tokenizer: Tokenizer, inputs: ScoreInputs) -> tuple[Sequences, list[list[Span]]]:
+def respell(setup: Setup, tokenizer: Tokenizer, groups: Groups) -> tuple[Sequences, list[list[Span]]]:
     """Write prompts and responses in the teacher's tokens.
 
     Args:
         setup: the run.
         tokenizer: the teacher's tokenizer.
-        inputs: the rollout.
+        groups: the rollout.
 
     Returns:
         The rows for the teacher, and the spans of each response; a response that the teacher's tokenizer changes has none.
@@ -100,13 +107,14 @@ def respell(setup: Setup, tokenizer: Tokenizer, inputs: ScoreInputs) -> tuple[Se
     Raises:
         InputError: the teacher's tokenizer changes the texts of all responses, or cannot encode a text.
     """
-    groups, problems, ends = inputs.groups, setup.train.prompts.problems, set(setup.train.sampling.eos_ids)
+    problems, ends = setup.train.prompts.problems, set(setup.train.sampling.eos_ids)
     size, chat = groups.tokens.shape[1], setup.config.model.chat
     by_group = [[] if index < 0 else prompt_tokens(problems[index], tokenizer, chat=chat) for index in groups.prompt_ids]
     rows: list[list[int]] = []
     spans: list[list[Span]] = []
     changed = 0
-    for tokens, attention in zip(inputs.sequences.tokens, inputs.sequences.attention, strict=True):
+    sequences = sequences_of(groups)
+    for tokens, attention in zip(sequences.tokens, sequences.attention, strict=True):
         ours = tokens[attention].tolist()
         ended = bool(ours) and ours[-1] in ends
         body = ours[:-1] if ended else ours

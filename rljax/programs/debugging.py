@@ -187,7 +187,8 @@ def replay(setup: Setup, state: TrainState, kept: StoppedBatch) -> Diagnosis:
     for option in setup.options:
         if option.before_updates is not None:
             state = option.before_updates(state, kept.scored_rollout)
-    terms = [*rollout_terms(rollout, groups.present), *batch_terms(batch), *loss_terms(setup, state, sequences, batch)]
+    terms = [*rollout_terms(rollout, groups.present), *batch_terms(batch)]
+    terms += loss_terms(setup, state, sequences, batch, step=kept.step - 1)
     if setup.critic is not None:
         terms += value_terms(setup, state, sequences, batch)
     leaves, update_norm, bound = update_terms(setup, state, sequences, batch, step=kept.step - 1)
@@ -213,11 +214,14 @@ def batch_terms(batch: Batch[np.ndarray]) -> list[MeasuredTerm]:
     return [measure_term(name, TOKENS, values, batch.mask) for name, values in found.items() if values is not None]
 
 
-def loss_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[MeasuredTerm]:
-    """Measure the policy's scores, and every part of the loss at each token."""
-    compare = lambda both, packed: setup.compare(both[0], both[1], packed)  # noqa: E731
+def loss_terms(
+    setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray], *, step: int
+) -> list[MeasuredTerm]:
+    """Measure the policy's scores, and every part of the loss at each token, before the updates of a step."""
+    compare = lambda both, part: setup.compare(both[0], both[1], part)  # noqa: E731
     score = compile_for_sequences(compare, setup.mesh, scored_rows(setup))
-    scores, further = score((scored_params(setup.base, state.params), setup.frozen), sequences)
+    data = {each.name: each.data(step, 0) for each in setup.options if each.data is not None}
+    scores, further = score((scored_params(setup.base, state.params), {**setup.frozen, **data}), sequences)
     distances = further.get("teacher_divergence")
     placed: Batch[Array] = jax.tree.map(jnp.asarray, batch)
     algorithm = adjust_algorithm(setup.algorithm, setup.options, state.options)

@@ -21,14 +21,14 @@ from rljax.data.length_batches import group_sizes
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.evaluation.kinds import kind_numbers
-from rljax.models import Packed, Params, Scores
+from rljax.models import Params, Scores
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
 from rljax.models.packed import to_batch
 from rljax.models.token_scores import chosen_chunk
 from rljax.ops.divergence import k3
 from rljax.parallel import fetch, put
 from rljax.records import required
-from rljax.rollout import Collected, Groups, Sequences, collect, pad, sequences_of
+from rljax.rollout import Collected, Groups, Layout, Sequences, collect, pad, sequences_of
 from rljax.rollout.groups import right_and_known
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import compile_for_sequences, make_score, make_scores, scored_params
@@ -311,8 +311,8 @@ def make_square_sum(setup: Setup) -> Score:
     chunk = chosen_chunk(chunk, setup.policy.vocab_size, setup.mesh)
     numbers = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
 
-    def square_sums(params: Params, packed: Packed) -> Float[Array, "B T"]:
-        return to_batch(over_vocabulary(square_sum, features(params, packed), **numbers), packed)
+    def square_sums(params: Params, part: Layout) -> Float[Array, "B T"]:
+        return to_batch(over_vocabulary(square_sum, features(params, part.packed), **numbers), part.packed)
 
     sums = compile_for_sequences(square_sums, setup.mesh, scored_rows(setup))
     return lambda inputs: sums(scored_params(setup.base, inputs.policy), inputs.sequences)

@@ -14,7 +14,7 @@ from rljax.models import Packed, Params, Policy, Scores
 from rljax.models.adapters import Base, scoring_params
 from rljax.models.policy import Copies, with_copies
 from rljax.parallel import fetch, put_rows, row_shards
-from rljax.rollout import Sequences, lay_out, pack
+from rljax.rollout import Layout, Sequences, lay_out, pack
 from rljax.text import one_line
 
 Score = Callable[[Params, Packed], Scores]
@@ -25,8 +25,8 @@ Copy = Callable[[Params], Copies | None]
 
 Output = TypeVar("Output")
 
-Compare = Callable[[Params, Any, Packed], tuple[Scores, dict[str, Array]]]
-"""(parameters, frozen arrays, packed rows) -> (scores of the response tokens, further inputs of the loss)."""
+Compare = Callable[[Params, Any, Layout], tuple[Scores, dict[str, Array]]]
+"""(parameters, frozen arrays and the options' data, micro-batch) -> (scores of response tokens, further inputs of the loss)."""
 
 
 def scored_params(base: Base | None, params: Params | None, copies: Copies | None = None) -> Params:
@@ -117,9 +117,9 @@ def _logp_gradient(score: Score) -> Callable[[Params, Packed], Params]:
 def scores_alone(score: Score) -> Compare:
     """Build a `Compare` that adds no inputs to the loss."""
 
-    def compare(params: Params, frozen: Any, packed: Packed) -> tuple[Scores, dict[str, Array]]:
+    def compare(params: Params, frozen: Any, part: Layout) -> tuple[Scores, dict[str, Array]]:
         del frozen
-        return score(params, packed), {}
+        return score(params, part.packed), {}
 
     return compare
 
@@ -131,9 +131,9 @@ def compile_shared(function: Callable) -> Any:
 
 
 def compile_for_sequences(
-    function: Callable[[Params, Packed], Output], mesh: Mesh, rows: int
+    function: Callable[[Params, Layout], Output], mesh: Mesh, rows: int
 ) -> Callable[[Params, Sequences], Output]:
-    """Compile a function of packed rows, and build a function that applies it to all sequences, `rows` rows at a time.
+    """Compile a function of a micro-batch, and build a function that applies it to all sequences, `rows` rows at a time.
 
     Returns:
         `(params, sequences) -> output`: host arrays `[B, T, ...]` without gradients, 0 for sequences without a response token.
@@ -143,8 +143,8 @@ def compile_for_sequences(
     def call(params: Params, sequences: Sequences) -> Output:
         layout = lay_out(sequences, sequences.attention, rows=rows, devices=row_shards(mesh))
         used = [i for i, part in enumerate(layout.responses) if i == 0 or (part >= 0).any()]
-        parts = [jax.tree.map(lambda array, i=i: array[i], layout.packed) for i in used]
-        outputs = fetch([program(params, put_rows(mesh, part)) for part in parts])
+        parts = [jax.tree.map(lambda array, i=i: array[i], layout) for i in used]
+        outputs = fetch([program(params, part._replace(packed=put_rows(mesh, part.packed))) for part in parts])
         responses = np.concatenate([layout.responses[i] for i in used])
 
         def restore_order(*arrays: np.ndarray) -> np.ndarray:
@@ -160,4 +160,9 @@ def compile_for_sequences(
 
 def make_scores(score: Score, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Scores]:
     """Compile `(params, sequences) -> Scores [B, T]` without gradients, `rows` rows at a time; the scores are host arrays."""
-    return compile_for_sequences(score, mesh, rows)
+    return compile_for_sequences(_score_of_part(score), mesh, rows)
+
+
+@cache_results
+def _score_of_part(score: Score) -> Callable[[Params, Layout], Scores]:
+    return lambda params, part: score(params, part.packed)

@@ -111,7 +111,7 @@ def make_gradient(
 
     Args:
         algorithm: the algorithm whose loss is differentiated.
-        compare: scores the tokens.
+        compare: scores the tokens of a micro-batch.
         copy: see `Policy.copies`. Called once for several micro-batches; a single one casts parameters as it reads them.
         options: options that may set the algorithm's coefficients and change the gradient.
     """
@@ -124,7 +124,7 @@ def make_gradient(
         copies = None if copy is None or is_single else copy(state.params if base is None else base.params)
 
         def objective(params: Params, part: Layout) -> tuple[Array, LossMetrics]:
-            scores, further = compare(scored_params(base, params, copies), frozen, part.packed)
+            scores, further = compare(scored_params(base, params, copies), {**frozen, **data}, part)
             return loss(current, scores.logp, rows_of(batch, part.responses), entropy=scores.entropy, **further)
 
         gradient, metrics = accumulate(objective, state.params, layout, counts=has_responses)

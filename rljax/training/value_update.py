@@ -15,7 +15,7 @@ from rljax.algorithms import Algorithm, Batch, Rollout, ValueMetrics, explained_
 from rljax.algorithms.value_head import ValueHead
 from rljax.caching import cache_results
 from rljax.errors import InputError
-from rljax.models import Packed, Params
+from rljax.models import Params
 from rljax.ops.masked import zero_outside
 from rljax.ops.value import explained_variance
 from rljax.parallel import accumulate, mini_batches, row_shards
@@ -53,18 +53,13 @@ def value_schedule(algorithm: Algorithm, config: TrainConfig) -> ValueSchedule:
 
 
 @cache_results
-def _shared_values(critic: Critic) -> Callable[[Params, Packed], Float[Array, "B T"]]:
-    return critic.values
+def _shared_values(critic: Critic) -> Callable[[Params, Layout], Float[Array, "B T"]]:
+    return lambda params, part: critic.values(params, part.packed)
 
 
 def make_values(critic: Critic, mesh: Mesh, rows: int) -> Callable[[Params, Sequences], Float[np.ndarray, "B T"]]:
     """Compile `(params, sequences) -> values [B, T]` without gradients, `rows` rows at a time; the values are a host array."""
-    compiled = compile_for_sequences(_shared_values(critic.without_builders()), mesh, rows)
-
-    def values(params: Params, sequences: Sequences) -> Float[np.ndarray, "B T"]:
-        return np.asarray(compiled(params, sequences))
-
-    return values
+    return compile_for_sequences(_shared_values(critic.without_builders()), mesh, rows)  # pyright: ignore[reportReturnType]  host arrays
 
 
 def make_value_step(

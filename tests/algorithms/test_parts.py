@@ -14,9 +14,11 @@ from rljax.ops.gae import gae, td_errors
 from rljax.ops.length_reward import cosine_length_reward, group_length_reward
 from rljax.ops.shaping import rule_reward
 from rljax.ops.unpublished.group_baseline import weighted_centered
+from rljax.options.distillation import with_matched_tokens
 
 P, G, T, V = 4, 4, 6, 5
 DAPO, GSPO, DR_GRPO, PPO = BY_NAME["dapo"](), BY_NAME["gspo"](), BY_NAME["dr_grpo"](max_length=6), BY_NAME["ppo"]()
+GKD = BY_NAME["gkd"]()
 BASES = {
     "advantage=normalized": DR_GRPO,
     "keep_group=mixed_outcomes": DR_GRPO,
@@ -25,6 +27,8 @@ BASES = {
     "critic.advantage=offset_decayed": PPO,
     "critic.advantage=complexity_weighted": PPO,
     "keep_tokens=critical": PPO,
+    "teacher_divergence=sorted": GKD,
+    "teacher_divergence=matched": GKD,
 }
 """Base algorithms with a different part in the slot; used if DAPO itself has the part, or cannot use it."""
 NUMBERS = {
@@ -100,8 +104,16 @@ def gradient(algorithm: Algorithm, rollout, policy):
     """Gradient with respect to the logits of a policy that has moved since it sampled."""
     logits, tokens = policy
     moved = logits + 0.3 * jax.random.normal(jax.random.key(3), logits.shape)
+    teacher = jax.random.normal(jax.random.key(4), logits.shape)
     batch = prepare(algorithm, rollout)
-    return jax.grad(lambda x: loss(algorithm, logp_of(x, tokens), batch, entropy=entropy_of(x))[0])(moved)
+
+    def value(x):
+        apart = None
+        if algorithm.teacher_divergence is not None:
+            apart = with_matched_tokens(algorithm.teacher_divergence, np.array([[0, 1], [1, 0]]))(x, teacher)
+        return loss(algorithm, logp_of(x, tokens), batch, entropy=entropy_of(x), teacher_divergence=apart)[0]
+
+    return jax.grad(value)(moved)
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +149,7 @@ DEFAULTS = {
     "advantage=plan_and_answer": {"plan_weight": 1},
     "keep_group=difficulty_window": {"low": 0.2, "high": 0.8},
     "keep_tokens=critical": {"share": 0.2},
+    "teacher_divergence=matched": {"beta": 0.5},
     "normalize=batch": {"eps": 1e-8, "ddof": 0},
     "log_ratio=bounded": {"bound": 10},
     "log_ratio=clamped": {"bound": 20},
@@ -211,6 +224,8 @@ def test_a_word_names_a_part_and_its_hyperparameters():
         ("ppo", ["advantage=rank"], "learns from the critic, so it cannot use advantage=rank"),
         ("gkd", ["advantage=rank"], "learns from a teacher"),
         ("on_policy_distillation", ["advantage=rank"], "learns from a teacher, so it cannot use"),
+        ("minillm", ["teacher_divergence=sorted"], "is the complete loss of gkd; use that algorithm"),
+        ("dapo", ["teacher_divergence=matched"], "is the complete loss of gkd; use that algorithm"),
         ("gkd", ["log_ratio=sequence"], "uses no advantages, so log_ratio=sequence would have no effect"),
         ("gdpo", ["outcome_reward=rule"], "advantage does not read the summed reward"),
         (

@@ -19,8 +19,6 @@ Symbol = tuple[str, str]
 """A module and a name at its top level; the name "" is the module itself."""
 UNREACHED = {
     "categorical.c51_projection": "The critic's targets are complete returns, which `two_hot` projects.",
-    "distillation.matched_vocabulary_distance": "A teacher with another tokenizer scores spans of text, not distributions.",
-    "distillation.sorted_probability_distance": "A teacher with another tokenizer scores spans of text, not distributions.",
     "divergence.entropy": "A model computes it over parts of the vocabulary, so that the full logits are never in memory.",
     "gae.decoupled_gae": "A critic's slots `advantage` and `target` are the two halves of this equation.",
     "ratio.group_expectation_log_ratio": "GEPO's slots `denominator` and `log_ratio` are the two halves of this equation.",

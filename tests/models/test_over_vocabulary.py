@@ -10,7 +10,7 @@ import pytest
 
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
 from rljax.models.packed import Features
-from rljax.ops.distillation import generalized_jsd
+from rljax.ops.distillation import generalized_jsd, sorted_probability_distance
 from rljax.parallel import make_mesh
 
 ROWS, LENGTH, VOCAB = 4, 7, 11
@@ -79,10 +79,18 @@ def test_memory_does_not_grow_with_the_number_of_chunks():
     assert temporaries(1024) - temporaries(64) < 2 * logits < 1024 * 8192 * 4
 
 
-def test_distributions_over_other_tokens_or_vocabularies_are_refused():
-    fewer = STUDENT._replace(head=STUDENT.head[:-1])
-    with pytest.raises(ValueError, match=r"features must have the same rows, .*, got \[\(4, 7, 10\), \(4, 7, 11\)\]"):
+def test_distributions_of_other_tokens_are_refused():
+    fewer = STUDENT._replace(hidden=STUDENT.hidden[:, :-1])
+    with pytest.raises(ValueError, match=r"features must have the same rows and tokens, got \[\(4, 6\), \(4, 7\)\]"):
         over_vocabulary(DIVERGENCE, fewer, TEACHER, chunk=4)
+
+
+def test_vocabularies_of_different_sizes_can_be_compared():
+    fewer = STUDENT._replace(head=STUDENT.head[:-1])
+    found = over_vocabulary(sorted_probability_distance, fewer, TEACHER, chunk=4)
+    judged = TEACHER.cap * jnp.tanh(TEACHER.hidden @ TEACHER.head.T / TEACHER.cap)
+    expected = sorted_probability_distance(fewer.hidden @ fewer.head.T, judged)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_a_mesh_that_does_not_divide_the_rows_is_refused():

@@ -109,8 +109,9 @@ def test_the_student_comes_closer_to_a_teacher_with_another_tokenizer(config, tm
     ("changes", "message"),
     [
         ({"teacher": None}, "needs a teacher with a tokenizer of its own"),
-        ({"algorithm": "gkd"}, "is for on_policy_distillation, but the algorithm is gkd"),
-        ({"teacher_spans": False}, "except in on_policy_distillation with --teacher-spans"),
+        ({"algorithm": "gkd"}, "gkd compares distributions over the same tokens; choose"),
+        ({"algorithm": "grpo"}, "is for on_policy_distillation and gkd, but the algorithm is grpo"),
+        ({"teacher_spans": False}, "except with --teacher-spans"),
     ],
 )
 def test_other_settings_are_refused(config, changes, message):

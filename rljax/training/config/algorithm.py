@@ -28,10 +28,10 @@ class AlgorithmConfig:
     """Hyperparameters of the algorithm, e.g. `--algorithm-options clip_high=0.3 cache=8`; by default the paper's values, but the
     lengths `max_length` and `cache` follow --max-response-tokens (the paper's lengths are `max_length=20480 cache=4096`)."""
     teacher: str | None = None
-    """Model folder or hub id of the teacher, for 'on_policy_distillation', 'gkd' and 'minillm'. The teacher needs the vocabulary of
-    the trained model, scores at the sampling temperature and never changes; 'self': the trained model itself (SDFT, SDPO)."""
+    """Model folder or hub id of the teacher, for 'on_policy_distillation', 'gkd' and 'minillm'. It needs the trained model's
+    vocabulary unless --teacher-spans is set, and never changes; 'self': the trained model itself (SDFT, SDPO)."""
     teacher_spans: bool = False
-    """For 'on_policy_distillation' with a teacher that has another tokenizer: compare spans of text, not tokens (GOLD)."""
+    """The teacher has another tokenizer: compare spans of text. 'gkd' also needs --with teacher_divergence=matched (GOLD)."""
     teacher_shows: str | None = None
     """With --teacher self, what only it sees: 'demonstration' (SDFT), a 'success' of the group (SDPO), or a feedback column."""
     teacher_rate: float | None = None

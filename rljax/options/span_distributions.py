@@ -1,0 +1,192 @@
+"""`--teacher-spans` with `gkd`: full distributions of a teacher with another tokenizer (ULD, arXiv:2402.12030, and GOLD).
+
+At the first token of a span (see `rljax.options.span_teacher`) student and teacher continue the same text, each with a token of its
+own vocabulary. There the loss compares their distributions, with the part `teacher_divergence=sorted` (ULD) or `matched` (GOLD).
+The other tokens of a span continue a text that ends within a token of the other model, so their distance is 0.
+
+The teacher reads each response once per rollout. Its last hidden states are stored, and each update computes its logits from them,
+one chunk of tokens at a time.
+
+Deviations: ULD compares the k-th tokens of both texts whatever their text is. GOLD (TRL's `GOLDTrainer`) compares every span; it
+multiplies the distribution of the span's first token by the probabilities of the later ones.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from rljax.data.text_alignment import Span
+from rljax.data.tokenizer import Tokenizer
+from rljax.errors import InputError
+from rljax.models import Features, Params, Scores
+from rljax.models.axes import constrain_sharding
+from rljax.models.over_vocabulary import over_vocabulary
+from rljax.models.packed import scored_tokens, to_batch
+from rljax.models.token_scores import LOGITS, chosen_chunk, features_scores
+from rljax.options.distillation import NAME as TEACHER
+from rljax.options.distillation import vocabulary, with_matched_tokens
+from rljax.options.span_teacher import SpanTeacher, load_teacher, respell
+from rljax.parallel import put, replicated
+from rljax.records import required
+from rljax.rollout import Groups, Layout
+from rljax.training.scored_rollout import ScoredRollout, scored_rows
+from rljax.training.scoring import Compare, compile_for_sequences
+from rljax.training.setup import Setup
+from rljax.training.state import Frozen, Option, TrainState
+
+NAME = "span_distributions"
+
+
+class TeacherStates(NamedTuple):
+    """What the teacher read of the N responses of a rollout."""
+
+    hidden: Float[Array | np.ndarray, "N T D"]
+    """Its last hidden state where it predicts the first token of the span that begins at each token of the student; else 0."""
+    begins: Bool[Array | np.ndarray, "N T"]
+    """Mask of the student's tokens at which a span begins."""
+
+
+class Reader:
+    """Reads each rollout with the teacher, and keeps its states until the next rollout."""
+
+    def __init__(self, setup: Setup, teacher: SpanTeacher):
+        self._setup, self._teacher = setup, teacher
+        features = required(teacher.policy.features, "teacher.policy.features")
+
+        def hidden(params: Params, part: Layout) -> Float[Array, "B U D"]:
+            return to_batch(features(params, part.packed).hidden, part.packed)
+
+        self._hidden = compile_for_sequences(hidden, setup.mesh, scored_rows(setup))
+        self._states: TeacherStates | None = None
+
+    def read(self, groups: Groups) -> TeacherStates:
+        """Read the responses of a rollout."""
+        sequences, spans = respell(self._setup, self._teacher.tokenizer, groups)
+        length = groups.tokens.shape[-1]
+        return align_states(np.asarray(self._hidden(self._teacher.params, sequences)), spans, length)
+
+    def before_updates(self, state: TrainState, scored: ScoredRollout) -> TrainState:
+        """Read a rollout before its updates; the state is unchanged."""
+        self._states = put(self.read(scored.groups), replicated(self._setup.mesh))
+        return state
+
+    def data(self, step: int, update: int) -> TeacherStates:
+        """Return the states of the last rollout that was read."""
+        del step, update
+        return required(self._states, "states of the teacher")
+
+
+def install(setup: Setup) -> Setup:
+    """Add the teacher and the comparison.
+
+    Raises:
+        InputError: the algorithm is not `gkd` with a distance between different vocabularies, the rollout has several mini-batches,
+            or the teacher cannot be used.
+    """
+    config = setup.config
+    divergence = required(setup.algorithm.teacher_divergence, "teacher_divergence")
+    if setup.algorithm.needs("teacher_logp") or not any("teacher_divergence=" in part for part in config.algorithm.parts):
+        raise InputError(
+            f"teacher_spans: {config.algorithm.name} compares distributions over the same tokens; choose --algorithm gkd with "
+            "--with teacher_divergence=matched (GOLD) or teacher_divergence=sorted (ULD), or on_policy_distillation."
+        )
+    if config.optimization.minibatches > 1:
+        raise InputError(
+            f"teacher_spans: with full distributions, an update uses the complete rollout, but minibatches is "
+            f"{config.optimization.minibatches}; set --minibatches 1."
+        )
+    teacher = load_teacher(setup)
+    if teacher is None:
+        return setup
+    matched = match_tokens(setup.tokenizer, teacher.tokenizer)
+    compare = make_comparison(setup, teacher, with_matched_tokens(divergence, matched))
+    reader = Reader(setup, teacher)
+    setup = setup._replace(teacher=teacher, compare=compare, frozen={**setup.frozen, TEACHER: teacher.params})
+    return setup.with_option(Option(NAME, data=reader.data, before_updates=reader.before_updates))
+
+
+def align_states(hidden: Float[np.ndarray, "N U D"], spans: Sequence[Sequence[Span]], length: int) -> TeacherStates:
+    """Move the teacher's states to the tokens of the student at which spans begin.
+
+    Args:
+        hidden: the teacher's state before each of its own U response tokens.
+        spans: the spans of each response.
+        length: T, number of response slots of the student.
+
+    Example:
+        >>> hidden = np.arange(3, dtype=np.float32).reshape(1, 3, 1)
+        >>> states = align_states(hidden, [[Span((0, 2), (0, 1)), Span((2, 3), (1, 3))]], 4)
+        >>> states.hidden.ravel().tolist(), states.begins[0].tolist()
+        ([0.0, 0.0, 1.0, 0.0], [True, False, True, False])
+    """
+    count, _, width = hidden.shape
+    moved, begins = np.zeros((count, length, width), hidden.dtype), np.zeros((count, length), bool)
+    for row, found in enumerate(spans):
+        ours, theirs = [span.ours[0] for span in found], [span.theirs[0] for span in found]
+        moved[row, ours], begins[row, ours] = hidden[row, theirs], True
+    return TeacherStates(moved, begins)
+
+
+def match_tokens(tokenizer: Tokenizer, theirs: Tokenizer) -> Int[np.ndarray, "2 M"]:
+    """Find the tokens that two vocabularies share: equal texts, and the end of a response.
+
+    The space before a word is written as Ġ in some vocabularies and as ▁ in others; both count as the same text.
+
+    Returns:
+        The student's ids and the teacher's ids, each at most once.
+    """
+    own, others = plain_vocabulary(vocabulary(tokenizer)), plain_vocabulary(vocabulary(theirs))
+    ends = tokenizer.eos_token_id, theirs.eos_token_id
+    pairs = [(own[text], others[text]) for text in own.keys() & others.keys()]
+    pairs = [pair for pair in pairs if pair[0] != ends[0] and pair[1] != ends[1]]
+    return np.array(sorted([*pairs, ends]), np.int32).T
+
+
+def plain_vocabulary(tokens: Mapping[Any, int]) -> dict[str, int]:
+    """Write the space before a word in one way, and leave out texts that then belong to several tokens.
+
+    Example:
+        >>> plain_vocabulary({"▁the": 5, "Ġof": 6, "a": 7, "Ġa": 8, "▁a": 9})
+        {'Ġthe': 5, 'Ġof': 6, 'a': 7}
+    """
+    found: dict[str, list[int]] = {}
+    for text, token in tokens.items():
+        found.setdefault(str(text).replace("▁", "Ġ"), []).append(token)
+    return {text: ids[0] for text, ids in found.items() if len(ids) == 1}
+
+
+def make_comparison(setup: Setup, teacher: SpanTeacher, divergence: Callable[..., Array]) -> Compare:
+    """Build the function that scores the response tokens, and compares the distributions where spans begin.
+
+    Args:
+        setup: the run.
+        teacher: the teacher.
+        divergence: (logits, teacher logits) -> distance at each token.
+    """
+
+    def distance(*logits: Float[Array, "N C _"]) -> Float[Array, "N C"]:
+        # XLA cannot partition the gradients of sorts and gathers along a sharded vocabulary
+        return divergence(*(constrain_sharding(each, (*LOGITS[:2], "features"), setup.mesh) for each in logits))
+
+    own_features = required(setup.policy.features, "policy.features")
+    other_features = required(teacher.policy.features, "teacher.policy.features")
+    chunk = chosen_chunk(setup.config.model.score_chunk, setup.policy.vocab_size, setup.mesh)
+    scoring = {"temperature": setup.config.sampling.temperature, "chunk": chunk, "mesh": setup.mesh}
+
+    def compare(params: Params, frozen: Frozen, part: Layout) -> tuple[Scores, dict[str, Array]]:
+        packed, responses = part.packed, jnp.asarray(part.responses)
+        states: TeacherStates = jax.tree.map(lambda array: array[jnp.maximum(responses, 0)], frozen[NAME])
+        own = own_features(params, packed)
+        scores = features_scores(own, scored_tokens(packed), **scoring)
+        # of the teacher's features only the head is used, so its layers are not computed here
+        other: Features = jax.lax.stop_gradient(other_features(frozen[TEACHER], packed))
+        pair = own._replace(hidden=to_batch(own.hidden, packed)), other._replace(hidden=states.hidden)
+        distances = over_vocabulary(distance, *pair, **scoring)
+        both = Scores(*(to_batch(each, packed) for each in scores))
+        return both, {"teacher_divergence": jnp.where(states.begins & (responses >= 0)[:, None], distances, 0.0)}
+
+    return compare
