@@ -1,7 +1,7 @@
 """Built-in environments: tools in a dialogue, small worlds that take several turns, and adapters for other packages.
 
-Write your own as a class with `reset` and `step` (see `rljax.rollout.Environment`), or as a subclass of `ToolEnvironment` with a
-list of Python functions. `rljax train --environment file.py:Class` trains with it.
+Write your own as a class with `reset` and `step` (see `rljax.rollout.Environment`), or as a subclass of `ToolEnvironment` whose
+`tools` are Python functions. `rljax train --environment file.py:Class` trains with it.
 """
 
 from rljax.lazy import lazy_names

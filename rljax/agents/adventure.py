@@ -19,7 +19,7 @@ class AdventureState(NamedTuple):
     doors: Mapping[str, tuple[str, ...]]
     """Rooms that can be reached from each room."""
     things: Mapping[str, str]
-    """Thing -> its room: the chest, the key until it is taken, and the gold from when the chest is opened until it is taken."""
+    """Thing -> its room. The gold appears when the chest is opened; key and gold are removed when they are taken."""
     room: str = "hall"
     """Room that the policy is in."""
     inventory: tuple[str, ...] = ()

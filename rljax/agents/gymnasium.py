@@ -18,7 +18,7 @@ MOST_ACTIONS = 1000
 MOST_NUMBERS = 64
 """Largest number of values in an observation without a text picture."""
 HIGHLIGHT = re.compile(r"\x1b\[[\d;]+m(.*?)\x1b\[0m", re.DOTALL)
-"""Matches a colored part of a text picture, such as the player's position."""
+"""Pattern of a colored part of a text picture, such as the player's position."""
 
 
 class GymnasiumState(NamedTuple):

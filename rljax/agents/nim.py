@@ -25,7 +25,7 @@ class NimState(NamedTuple):
 
 
 class Nim:
-    """Two players take 1 to `take` stones in turn; whoever takes the last one wins. The reward is 1 for a win and 0 for a loss.
+    """Nim: two players take 1 to `take` stones in turn; whoever takes the last one wins. The reward is 1 for a win, else 0.
 
     The problem's answer is the number of stones at the beginning. If its column `first` is "other", the other player begins. An
     illegal move loses the game.
@@ -108,7 +108,7 @@ class Nim:
         return self._scripted_move(state) if first == "other" and self.script is not None else (state, "")
 
     def _scripted_move(self, state: NimState) -> tuple[NimState, str]:
-        """Make the scripted player's move: the perfect player leaves a multiple of `take` + 1 if it can; else it is random."""
+        """Make the scripted player's move: random, unless the perfect player can leave a multiple of `take` + 1."""
         best = state.stones % (self.take + 1)
         generator = random.Random(f"{state.seed} {state.stones}")
         move = best if best and self.script == "perfect" else generator.randint(1, min(self.take, state.stones))

@@ -1,4 +1,4 @@
-"""Shared by the adapters of other packages: reading an episode's seed, its random generator, and closing its game."""
+"""Helpers for adapters of other packages: an episode's seed, its random generator, and a game that is closed at the end."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""Self-correction: a proposer answers, and a checker checks the proposal and gives the final answer. One policy may be both."""
+"""Self-correction: a proposer answers; a checker checks the proposal and gives the final answer. One policy may be both."""
 
 from collections.abc import Callable
 from typing import NamedTuple

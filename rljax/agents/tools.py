@@ -1,4 +1,4 @@
-"""Environments in which the policy calls tools, and one with a calculator.
+"""The base class of environments in which the policy calls tools, and an environment with a calculator.
 
 A turn with tool calls is answered with their results; a turn without tool calls is the final answer, which a reward judges. If a
 call cannot be parsed, names a tool that does not exist, or fails, the policy gets an error message, and the error is counted.
@@ -90,7 +90,7 @@ class ToolEnvironment:
         if self.awaits:
             return coroutine
         try:
-            coroutine.send(None)  # no tool is asynchronous, so this runs to the end
+            coroutine.send(None)  # no tool is declared `async`, so this should run to the end
         except StopIteration as ended:
             return ended.value
         coroutine.close()

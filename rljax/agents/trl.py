@@ -130,7 +130,7 @@ class TrlEnvironment:
                 """environment_options, such as '{"reward": "exact"}'."""
             )
         self.tools = example.tools
-        self.begun: dict[str, tuple[Problem, str]] = {}
+        self.begun: dict[str, tuple[Problem, str]] = {}  # key of the problem as shown -> problem, and the text of `reset`
 
     def first_messages(self, problem: Problem) -> list[dict[str, Any]]:
         """Return the messages of the prompt, with the text that `reset` returns at the end."""

@@ -23,8 +23,8 @@ class VerifiersEnvironment:
     The problem's answer is the index of its task, from 0. The first messages are the task's system prompt and prompt. The reward
     is the weighted sum of the task's rewards; `parts` contains each weighted reward. The task's metrics become `episode_NAME`.
 
-    In verifiers, an agent is a program in a runtime that calls an endpoint. Here the policy replies directly, so tasks are refused
-    if they have tools, hooks that act in a runtime, or their own environment. `rljax serve` can serve the policy to evaluate these.
+    In verifiers, an agent is a program in a runtime that calls an endpoint. Here the policy replies directly, so tasks with tools,
+    with hooks that act in a runtime, or with their own environment are refused. To evaluate on these, use `rljax serve`.
 
     Args:
         name: id of the taskset, as for the program `eval` of verifiers: a module or an installed package.

@@ -126,7 +126,7 @@ def interval_of(share: float | None, rows: Sequence[Row]) -> Estimate | None:
 
 
 def describe_measure(rows: Iterable[Row]) -> str:
-    """Describe what the accuracy of these answers measures: "accuracy" with a verifier or without answers, else the rewards."""
+    """Name what the fraction of right answers measures: accuracy if a verifier judged or there are no answers, else rewards."""
     kept = list(rows)
     return "accuracy" if not kept or any(row.get("correct") is not None for row in kept) else "share of rewards above 0"
 

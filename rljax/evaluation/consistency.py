@@ -26,7 +26,7 @@ class KeptResponses(NamedTuple):
     responses: int
     """Number of responses."""
     accepted: int
-    """Number of responses that the verifier or the votes accept, without truncated ones and those with a false step."""
+    """Number of responses that the verifier or the votes accept, that are not truncated, and that have no false step."""
     right: int | None
     """Number of kept responses that a verifier accepts; None if no verifier judged any of them."""
     judged: int

@@ -32,7 +32,7 @@ class Evaluation(NamedTuple):
         return "reward" if self.groups.rollout.correct is None else "accuracy"
 
     def metrics(self) -> dict[str, float]:
-        """Return averages over the responses: accuracy over those with known correctness, reward over those with a reward."""
+        """Return averages over responses: the accuracy if correctness is known, and the reward and its parts if there is one."""
         rollout = self.groups.rollout
         rewards, lengths = rollout.rewards[required(rollout.valid, "rollout.valid")], self.groups.attention.sum(-1)
         right, known = right_and_known(rollout)

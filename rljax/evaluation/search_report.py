@@ -18,7 +18,7 @@ class SearchRow(NamedTuple):
     """A search of size N, and k independent responses at the same cost."""
 
     samples: int
-    """N, the size of the search: the number of samples per step, of samples in total, or of versions, depending on the method."""
+    """N, the size of the search: the number of samples per step, of samples in total, or of answer versions, by the method."""
     keep: int
     """Number of prefixes that the search keeps."""
     tokens: float

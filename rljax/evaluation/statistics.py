@@ -127,7 +127,7 @@ def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *
 
     Args:
         right: whether an answer is right, `[P, N]`.
-        judged: mask of the judged answers; for each problem, n counts these, and c counts the right ones among them.
+        judged: mask of the judged answers; n is their number for a problem, and c is the number of right ones among these.
         k: number of attempts.
 
     Returns:
@@ -156,7 +156,7 @@ def pass_at_k(right: Bool[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"], *
 def average_at_n(values: Shaped[np.ndarray, "P N"], judged: Bool[np.ndarray, "P N"]) -> Float[np.ndarray, "P"]:
     """Mean over all n judged answers to each problem; for values of 0 and 1 this is pass@1.
 
-    It is also the expected mean of any k of them, so avg@k from n >= k answers is the same for every k.
+    This is also the expected mean of any k of these answers, so avg@k from n >= k answers is the same for every k.
 
     ::
 

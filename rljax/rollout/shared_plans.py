@@ -12,7 +12,7 @@ from rljax.rollout.request import Engine, Request, Response, check_responses, cu
 
 @dataclass(frozen=True)
 class PlanEngine:
-    """Samples each response in two turns: a plan, shared by several responses to the prompt, and then an answer of its own.
+    """Samples each response in two turns: a plan that several responses to the prompt share, and then the response's own answer.
 
     The responses to a prompt are divided, in order, into `plans` blocks of equal size. All responses in a block begin with the
     same plan, up to and including the marker. A plan without a marker is the complete response to all requests of its block.
@@ -31,18 +31,19 @@ class PlanEngine:
         """Sample a response to each request.
 
         Raises:
-            InputError: the number of responses to a prompt is not a multiple of `plans`, or the engine's responses do not match.
+            InputError: the number of responses to a prompt is not a multiple of `plans`, or the engine's responses do not match the
+                requests.
         """
         block_starts = self._block_starts(requests)
         starts = sorted(set(block_starts))
         plans = dict(zip(starts, self._sample(params, [self._plan_request(requests[i]) for i in starts]), strict=True))
         responses = [plans[start] for start in block_starts]
         unfinished = [
-            index
-            for index, (request, plan) in enumerate(zip(requests, responses, strict=True))
+            i
+            for i, (request, plan) in enumerate(zip(requests, responses, strict=True))
             if plan.tokens[-1] == self.marker and len(plan.tokens) < request.sampling.max_tokens
         ]
-        answers = self._sample(params, [_answer_request(requests[index], responses[index]) for index in unfinished])
+        answers = self._sample(params, [_answer_request(requests[i], responses[i]) for i in unfinished])
         for i, answer in zip(unfinished, answers, strict=True):
             responses[i] = _join(responses[i], cut(answer, requests[i].sampling.max_tokens - len(responses[i].tokens)))
         return [
@@ -63,7 +64,7 @@ class PlanEngine:
         for group in groups.values():
             if len(group) % self.plans:
                 raise InputError(
-                    f"a prompt has {len(group)} responses, which cannot be divided among plans={self.plans}; set it to a divisor."
+                    f"a prompt has {len(group)} responses, which cannot be divided among plans={self.plans}; set a divisor."
                 )
             size = len(group) // self.plans
             for member, index in enumerate(group):

@@ -28,9 +28,9 @@ LONG_BUDGET = 128
 
 
 def block_parts(slots: int, requests: int, prompts: int, length: int, devices: int) -> tuple[int, int]:
-    """Return how many prompts are read at once, and in how many such reads a block of prompts is read.
+    """Return how many prompts are read at once, and how many such reads make up a block of prompts.
 
-    A block stays in memory until all of its prompts have rows.
+    All prompts of a block stay in memory until each of them has a row.
 
     Example:
         >>> block_parts(64, 64, 64, 100, 1), block_parts(64, 256, 16, 100, 1), block_parts(256, 1_024, 1_024, 1_024, 1)
@@ -128,10 +128,11 @@ class Caches(NamedTuple):
 
 
 def peak_bytes(caches: Caches) -> int:
-    """Return the peak memory of the caches on each device, in bytes: the rows' caches, plus either prompts or a copy.
+    """Return the peak memory of the caches on each device, in bytes.
 
-    While all rows' caches are in memory, prompts are read and wait for rows to become free. In the meantime, a long decode may copy
-    the rows' caches into ones with more room. Only after the last prompt has a row are rows copied into a smaller batch.
+    The caches of all rows are in memory, and in addition the larger of two amounts. While prompts wait for rows to become free, it
+    is their caches, with the smaller cache that a long decode copies when it grows. Once no prompt waits, it is the cache of the
+    smaller batch that the last rows are copied into.
 
     Example:
         >>> short = Caches(full=1000, read=200, rows=8, length=8, budget=32, devices=1)
@@ -146,7 +147,8 @@ def peak_bytes(caches: Caches) -> int:
 def turn_bytes(caches: Caches) -> int:
     """Return the peak memory of the caches on each device in a dialogue, in bytes.
 
-    A dialogue copies its cache into one with more room, and between turns it copies the rows that read additions to their contexts.
+    The caches of all rows are in memory, and in addition the larger of two copies: the cache before it grew for the last time, or
+    the rows that read additions to their contexts between turns.
 
     Example:
         >>> short = Caches(full=800, read=20, rows=8, length=8, budget=32, devices=1)
@@ -158,10 +160,10 @@ def turn_bytes(caches: Caches) -> int:
 
 
 def turn_rows(rows: int, length: int, devices: int) -> int:
-    """Return how many rows of a dialogue read new context together: an eighth of all rows, or fewer if the context is long.
+    """Return how many rows of a dialogue read new context together: an eighth, but at least 8; fewer if the context is long.
 
     Args:
-        rows: rows of the decode, on all devices.
+        rows: number of rows of the decode, on all devices together.
         length: number of tokens that each row reads.
         devices: number of devices that share the rows.
     """
@@ -185,7 +187,7 @@ class FittingSlots:
         memory: bytes available on each device.
         most: upper limit on the number of rows; None sets it to the number of requests.
         per_row: bytes per row in addition to its cache.
-        refuses: whether to raise an error if not even one row per device fits; if False, one row is decoded then.
+        refuses: whether to raise an error if not even one row per device fits; if False, one row is decoded in that case.
         peak: function that returns the peak bytes of caches on a device: `peak_bytes`, or `turn_bytes` in a dialogue.
     """
 
@@ -249,7 +251,7 @@ class FittingSlots:
 
 
 def row_bytes(decoder: Decoder, params: Weights, mesh: Mesh, length: int, budget: int) -> int:
-    """Return the size in bytes of one row of the decoder's state, on the device that has this row.
+    """Return how many bytes one row of the decoder's state takes on a device.
 
     Args:
         decoder: functions that run the model on prompts, and then on one new token at a time.

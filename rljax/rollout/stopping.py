@@ -1,6 +1,6 @@
 """Stop strings: find where the text of a response first contains one.
 
-A stop string may begin and end inside a token, so the search is in the decoded text and never in the token ids. The response ends
+A stop string may begin and end inside a token, so the decoded text is searched, and never the token ids. The response ends
 with the token that completes the string. The text is not tokenized again: the response is a prefix of the sampled tokens.
 """
 
@@ -18,12 +18,12 @@ incomplete character may change. Otherwise a stop string might vanish again, and
 
 
 def stop_end(tokens: Int[np.ndarray, "T"], stop: Collection[str], decode: Decode) -> int | None:
-    """Return the number of tokens after which the text first contains a stop string; None if it contains none.
+    """Return the number of tokens after which the text first contains a stop string; None if it never does.
 
     Args:
         tokens: token ids of a response.
         stop: the stop strings.
-        decode: turns token ids into text.
+        decode: function that turns token ids into text.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 
 def group_seeds(words: Sequence[int], groups: Sequence[int]) -> list[int]:
-    """Return a 64-bit seed for each request: its group's random high word, and as the low word the request's index in the group.
+    """Return a 64-bit seed per request: the high word is random and shared by the group; the low word is the index in the group.
 
     Args:
         words: a random 64-bit number for each request; a group takes the high word of its first request.
@@ -41,7 +41,7 @@ def stratified_uniforms(seeds: UInt32[Array, "B 2"], count: Int[Array, "B"], str
     group form a Latin hypercube sample.
 
     Args:
-        seeds: each row's seed: the high word of its group, and i, its index within the group; see `group_seeds`.
+        seeds: each row's seed as two words: the word of its group, and i, its index within the group; see `group_seeds`.
         count: number of tokens that each row already has.
         strata: G, number of strata.
 
@@ -75,5 +75,6 @@ def quantile_token(logits: Float[Array, "B V"], uniform: Float[Array, "B"]) -> I
     """
     cumulative = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)
     total = cumulative[:, -1]
-    threshold = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))  # the total would give no token
+    # If rounding made the threshold equal to the total, no token would be above it.
+    threshold = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))
     return (cumulative <= threshold[:, None]).sum(-1, dtype=jnp.int32)

@@ -41,8 +41,8 @@ def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, e
     shown, ended = 0, False
     while not ended:
         decoding = engine.grow(decoding, budget)
-        most = every if decoding.room == budget else min(every, decoding.room - decoding.written)
-        advanced, count = decode(engine.decoder, params, decoding.rows, np.int32(rows), np.int32(most), sampling=sampling)
+        steps = every if decoding.room == budget else min(every, decoding.room - decoding.written)
+        advanced, count = decode(engine.decoder, params, decoding.rows, np.int32(rows), np.int32(steps), sampling=sampling)
         decoding = decoding._replace(rows=advanced, written=decoding.written + int(fetch(count)))
         del advanced  # a second reference would keep the old cache in memory
         has_ended, samples = fetch((decoding.rows.ended, decoding.rows.samples))

@@ -67,7 +67,7 @@ class Place(NamedTuple):
 def choose(trained: Groups, sampled: Groups, count: int) -> list[Place]:
     """Choose responses of a step to log: the best and the worst response of each of the first groups.
 
-    If dynamic sampling dropped groups, up to a quarter of the responses come from those, or more if the others are too few.
+    If dynamic sampling dropped groups, up to a quarter of the responses come from these, or more if the other groups have too few.
 
     Args:
         trained: the groups that the step trained on.
@@ -83,7 +83,7 @@ def choose(trained: Groups, sampled: Groups, count: int) -> list[Place]:
 
 
 def extremes(groups: Groups, group: int) -> list[int]:
-    """Return the indices of a group's responses with the highest and the lowest reward; one without a reward is lowest."""
+    """Return the indices of a group's responses with the highest and the lowest reward; no reward counts as the lowest."""
     valid = required(groups.rollout.valid, "rollout.valid")[group]
     members = np.flatnonzero(groups.present[group])
     rewards = np.where(valid, groups.rollout.rewards[group], -np.inf)[members]

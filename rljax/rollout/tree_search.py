@@ -25,7 +25,7 @@ class TreeSearch(NamedTuple):
     exploration: float
     """c, weight of the uncertainty, in the unit of the values."""
     step_ends: tuple[str, ...]
-    """Texts that end a step. The step includes this text."""
+    """Texts that end a step; each step includes the text that ends it."""
 
 
 @dataclass(eq=False)
@@ -39,7 +39,7 @@ class Node:
     value: float = 0.0
     """The critic's value of the prefix."""
     children: list["Node"] = field(default_factory=list)
-    """The prefix continued by one step, without duplicates."""
+    """Nodes for the prefix continued by one step, without duplicates."""
     sampled: int = 0
     """Number of steps sampled after the prefix, including duplicates."""
     visits: int = 0

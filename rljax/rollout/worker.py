@@ -35,14 +35,14 @@ class RolloutWorker:
         prompt_length: L, padded length of a prompt, in tokens.
         sampling: how tokens are sampled.
         judge: computes the rewards of the responses.
-        environment: environment that judges responses of several turns, in place of the reward; None for one turn.
+        environment: answers the policy's turns, and judges the episodes in place of the reward; None for single-turn responses.
         compares_with_greedy: whether each prompt also gets a greedy response, whose reward is the baseline for the others.
         judging: function that returns a context manager, active while responses are judged, for example to measure the time.
         reward_groups: number of groups per call of the reward, which judges these groups while later ones are sampled; None judges
             all groups in one call, after the last response.
         needs_turns: whether a rollout contains the environment's reward for each turn.
         further: workers for further held-out sets, by name; these sets are evaluated together with this worker's prompts.
-        other: player that takes the environment's other turns (`is_others_turn`); None lets the policy take them, too.
+        other: player that takes the turns for which `environment.is_others_turn` is True; None lets the policy take these, too.
     """
 
     engine: Engine
