@@ -1,4 +1,4 @@
-"""Metrics of a prepared rollout that only some algorithms have: the share cut by a correction, and the KL to the reference."""
+"""Rollout metrics of some algorithms: the fraction of tokens that the correction cuts, and the KL to the reference."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,7 @@ from rljax.training.state import Option
 
 
 def install(setup: Setup) -> Setup:
-    """Add the metrics that the algorithm's batches allow."""
+    """Add the metrics that can be computed from the algorithm's batches."""
     if setup.algorithm.correction is not None:
         setup = setup.with_option(Option("correction", measure=cut_share))
     if setup.algorithm.needs("ref_logp"):
@@ -19,7 +19,7 @@ def install(setup: Setup) -> Setup:
 
 
 def cut_share(rollout: object, batch: Batch[np.ndarray]) -> dict[str, float]:
-    """Return the fraction of trained tokens that the correction capped or left out; no metric if there are no tokens."""
+    """Return the fraction of trained tokens that the correction capped or left out; empty if no token is trained."""
     del rollout
     if batch.correction_cut is None or not batch.mask.any():
         return {}
@@ -27,7 +27,7 @@ def cut_share(rollout: object, batch: Batch[np.ndarray]) -> dict[str, float]:
 
 
 def kl_to_reference(rollout: Rollout[np.ndarray], batch: object) -> dict[str, float]:
-    """Estimate the divergence from the reference before the updates: the mean of k3 over response tokens, in nats per token."""
+    """Estimate the KL from the reference policy before the updates: the mean of k3 over response tokens, in nats per token."""
     del batch
     if rollout.ref_logp is None or not rollout.mask.any():
         return {}

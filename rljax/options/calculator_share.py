@@ -1,4 +1,4 @@
-"""`--calculator-rate`: the calculator's share of the mixture is learned, and logged at each step."""
+"""`--calculator-rate`: learn the calculator's share of the mixture, and report it after each step."""
 
 from functools import partial
 
@@ -13,16 +13,16 @@ NAME = "calculator_share"
 
 
 def install(setup: Setup) -> Setup:
-    """Log the share.
+    """Report the calculator's share as a metric.
 
     Raises:
-        InputError: an adapter is trained, which would leave the share fixed.
+        InputError: an adapter is trained, so the share could not be learned.
     """
     model, rank = setup.config.model, setup.config.adapter.rank
     rate, share = required(model.calculator_rate, "calculator_rate"), required(model.calculator, "calculator")
     if rank is not None:
         raise InputError(
-            f"calculator_rate={rate} trains the calculator's fraction, and lora_rank={rank} trains only an adapter of the model's "
+            f"calculator_rate={rate} trains the calculator's share, but lora_rank={rank} trains only an adapter of the model's "
             "matrices; leave one of them out."
         )
     return setup.with_option(Option(NAME, after_updates=partial(report, share=share, rate=rate)))

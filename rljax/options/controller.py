@@ -1,8 +1,8 @@
 """`--remedy controller`: adjust the size of updates, the clip range and an entropy bonus after each step, from the run's metrics.
 
-The hyperparameters of a step are a function of the statistics so far. The idea is Eq. 61 of an unpublished design document, which
-does not specify the function; this one is ours. The factors are part of the state, so nothing is recompiled, and a resumed run
-continues exactly.
+Each step's hyperparameters are a function of the statistics so far. The idea is Eq. 61 of an unpublished design document, which
+does not specify the function; rljax defines its own. The factors are part of the training state, so changing them recompiles
+nothing, and a resumed run continues exactly.
 """
 
 import math
@@ -30,16 +30,16 @@ from rljax.training.setup import Setup
 from rljax.training.state import Option, TrainState, Updates
 
 TARGET = 1e-3
-"""Target divergence per update, in nats per nat of entropy. It is the low end of the range 1e-3 to 2e-2 that arithmetic runs show
-at their own learning rates, because a step that is too small costs less than one that is too large."""
+"""Target divergence per update, in nats per nat of entropy. Arithmetic runs at their own learning rates reach 1e-3 to 2e-2; the
+target is the low end, because a step that is too small costs less than one that is too large."""
 GAIN = 0.25
-"""Fraction of the logarithmic correction that is applied per step."""
+"""Fraction of the correction, in log space, that is applied per step."""
 LARGEST_FALL = 1.0
 """Largest decrease of the logarithm of the update scale per step."""
 LARGEST_RISE, LARGEST_RISE_BELOW_1 = 0.25, math.log(2)
-"""Largest increase of the logarithm of the update scale per step, for scales of at least 1 and below 1."""
+"""Largest increase of the logarithm of the update scale per step, for scales of at least 1, and for scales below 1."""
 BOUND = 100.0
-"""Largest update scale. Its inverse is the smallest one, with which a run begins."""
+"""Largest update scale. Its inverse is the smallest scale, at which a run begins."""
 NARROWEST = 0.5
 """Smallest scale of the clip range."""
 FLOOR = 0.1
@@ -51,7 +51,7 @@ NAME = "controller"
 
 
 class Control(NamedTuple):
-    """Factors by which the controller multiplies settings in the next step."""
+    """State of the controller: the factors and the coefficient that the next step uses."""
 
     update_scale: Float[Array, ""] | float = 1 / BOUND
     """Factor for every update, and thus for the learning rate. It starts at its minimum, because the damage from an update that is
@@ -69,7 +69,7 @@ def divergence_by_update(kl: Number, *, updates: int) -> Number:
 
     ::
 
-        6 KL / ((n - 1)(2n - 1))        before each of n equal updates, the divergence is 0, 1, 4, ... (n - 1)² times that of one
+        6 KL / ((n - 1)(2n - 1))        before each of n equal updates, the divergence is 0, 1, 4, ... (n - 1)² times one update's
 
     Args:
         kl: KL, the mean divergence before the updates, in nats per token.
@@ -88,8 +88,8 @@ def next_control(control: Control, *, divergence: Number, entropy: Number, targe
     ::
 
         d  = D / H                                divergence per nat of entropy
-        e  = ½ log(target / d)                    an update of s times the size diverges by s² times as much
-        a  = log 2 if s < 1 else ¼                largest increase
+        e  = ½ log(target / d)                    an update s times as large causes s² times the divergence
+        a  = log 2 if s < 1 else ¼                largest increase of log s
         s' = clip(s exp(clip(e / 4, -1, a)), 1/100, 100)                 scale of the updates, initially 1/100
         c' = clip(√(target / d), ½, 1)            scale of the clip range
         w' = clip(w + 0.001 clip(1 - H / (0.1 H₀), -1, 1), 0, 0.01)      weight of the entropy bonus
@@ -98,7 +98,7 @@ def next_control(control: Control, *, divergence: Number, entropy: Number, targe
         control: the control of this step.
         divergence: D, the divergence caused by one update, in nats per token.
         entropy: H, the entropy, in nats per token.
-        target: target value of d. It depends on the policy: for a table of logits, about a twentieth of a small transformer's.
+        target: target value of d. It depends on the policy: a tabular one needs about a twentieth of a small transformer's.
 
     Returns:
         The control of the next step; the same control if a metric is not finite, or if the entropy is 0.
@@ -115,11 +115,11 @@ def next_control(control: Control, *, divergence: Number, entropy: Number, targe
     ratio = jnp.sqrt(target * entropy / jnp.maximum(divergence, 1e-12))
     rise = jnp.where(jnp.asarray(control.update_scale) < 1, LARGEST_RISE_BELOW_1, LARGEST_RISE)
     change = jnp.clip(GAIN * jnp.log(jnp.maximum(ratio, 1e-6)), -LARGEST_FALL, rise)
-    lack = jnp.clip(1 - entropy / (FLOOR * first), -1.0, 1.0)
+    shortfall = jnp.clip(1 - entropy / (FLOOR * first), -1.0, 1.0)
     after = Control(
         update_scale=jnp.clip(control.update_scale * jnp.exp(change), 1 / BOUND, BOUND),
         clip_scale=jnp.clip(ratio, NARROWEST, 1.0),
-        entropy_weight=jnp.clip(control.entropy_weight + BONUS_RATE * lack, 0.0, LARGEST_BONUS),
+        entropy_weight=jnp.clip(control.entropy_weight + BONUS_RATE * shortfall, 0.0, LARGEST_BONUS),
         first_entropy=first,
     )
     is_usable = jnp.isfinite(divergence) & jnp.isfinite(entropy) & (entropy > 0)
@@ -160,25 +160,26 @@ def check_controller(config: TrainConfig, algorithm: Algorithm, *, own_optimizer
     delay = config.sampling.lag
     if delay and algorithm.correction is None:
         raise InputError(
-            f"remedy=controller reads how far the updates of a step move the policy, and with sampler_delay={delay} the age of the "
-            "samples would be a part of it; choose a --correction, or leave one of the two out."
+            f"remedy=controller measures how far the updates of a step move the policy, but with sampler_delay={delay} that would "
+            "include the age of the samples; choose a --correction, or leave one of the two out."
         )
     if own_optimizer:
         raise InputError("remedy=controller scales the built-in optimizer; leave it out, or leave your own optimizer out.")
     if any(term.name == BONUS for term in algorithm.terms):
         raise InputError(
-            f"remedy=controller has an entropy bonus, and so has {config.algorithm.name}; choose remedy=auto, or another algorithm."
+            f"remedy=controller adds an entropy bonus, but {config.algorithm.name} already has one; choose remedy=auto, or another "
+            "algorithm."
         )
 
 
 @cache_results
 def with_bonus(algorithm: Algorithm) -> Algorithm:
-    """Give the algorithm an entropy bonus of coefficient 1, for `with_control` to change."""
+    """Add an entropy bonus with coefficient 1 to the algorithm; `with_control` replaces the coefficient."""
     return algorithm._replace(terms=(*algorithm.terms, *entropy_bonus(1.0)))
 
 
 def with_control(algorithm: Algorithm, control: Control) -> Algorithm:
-    """Return the algorithm with another clip range and another entropy coefficient, which may be traced."""
+    """Return the algorithm with the control's clip range and entropy coefficient, which may be traced."""
     terms = tuple(
         term._replace(coefficient=-control.entropy_weight) if term.name == BONUS else term for term in algorithm.terms
     )
@@ -206,7 +207,7 @@ def _narrow_clip(surrogate: Any, scale: Number) -> Any:
 
 @cache_results
 def scale_updates(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Multiply the updates of an optimizer by the controller's factor, which it reads from the arrays of the options."""
+    """Multiply an optimizer's updates by the controller's `update_scale`, which is passed with the arrays of the options."""
     inner = optax.with_extra_args_support(optimizer)
 
     def update(
@@ -222,7 +223,7 @@ def scale_updates(optimizer: optax.GradientTransformation) -> optax.GradientTran
 
 
 def make_steer(algorithm: Algorithm) -> Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]:
-    """Build the function that adjusts the control after a step, and reports the control of the step as metrics.
+    """Build the function that adjusts the control after a step, and reports the step's control as metrics.
 
     Args:
         algorithm: the algorithm; if its surrogate is not clipped on both sides, there is no clip range to scale or report.
@@ -235,17 +236,17 @@ def make_steer(algorithm: Algorithm) -> Callable[[TrainState, LearnMetrics, Upda
     def steer(state: TrainState, metrics: LearnMetrics, updates: Updates) -> tuple[TrainState, dict[str, float]]:
         before: Control = state.options[NAME]
         now = jax.tree.map(float, before)
-        found = {"update_scale": now.update_scale, "entropy_weight": now.entropy_weight}
+        reported = {"update_scale": now.update_scale, "entropy_weight": now.entropy_weight}
         if is_clipped:
-            found["clip_scale"] = now.clip_scale
+            reported["clip_scale"] = now.clip_scale
         policy = metrics.policy
         if policy is not None and policy.learning_rate is not None:
-            found["learning_rate"] = policy.learning_rate * now.update_scale
+            reported["learning_rate"] = policy.learning_rate * now.update_scale
         if updates.applied < 2 or policy is None or policy.loss is None or policy.loss.entropy is None:
-            return state, found
+            return state, reported
         divergence = divergence_by_update(float(policy.loss.kl), updates=updates.applied)
         after = next_control(now, divergence=divergence, entropy=float(policy.loss.entropy))
         placed = jax.tree.map(lambda new, old: put(np.asarray(new, np.float32), old.sharding), after, before)
-        return state._replace(options=state.options | {NAME: placed}), found
+        return state._replace(options=state.options | {NAME: placed}), reported
 
     return steer

@@ -1,4 +1,4 @@
-"""`--teacher`: a fixed model from a folder scores the responses, and distillation algorithms learn from it."""
+"""`--teacher`: a fixed model from a folder scores the responses, and distillation algorithms learn from its scores."""
 
 import inspect
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class Teacher(NamedTuple):
 def install(setup: Setup) -> Setup:
     """Add the teacher if the algorithm learns from one."""
     config, divergence = setup.config, setup.algorithm.teacher_divergence
-    if setup.tokenizer is None:  # a plan, which leaves the teacher out
+    if setup.tokenizer is None:  # a plan does not load the teacher
         return setup
     teacher = make_teacher(setup.algorithm, config, setup.policy, setup.tokenizer, setup.mesh)
     if teacher is None:
@@ -71,10 +71,10 @@ def install(setup: Setup) -> Setup:
 
 
 def with_matched_tokens(divergence: Callable[..., Array], matched: Int[np.ndarray, "2 M"]) -> Callable[..., Array]:
-    """Bind the tokens that two vocabularies share to a distance that reads them.
+    """Bind the ids of the tokens that two vocabularies share to a divergence function, if it takes them.
 
     Args:
-        divergence: (logits, teacher logits) -> distance, which may also have the arguments `matched` and `teacher_matched`.
+        divergence: (logits, teacher logits) -> divergence; it may also take the arguments `matched` and `teacher_matched`.
         matched: the student's ids and the teacher's ids of the M shared tokens.
     """
     if "matched" not in inspect.signature(divergence).parameters:
@@ -101,8 +101,8 @@ def make_comparison(
 ) -> Compare:
     """Build the function that scores the response tokens and measures the divergence from the teacher's distributions.
 
-    Each model runs once. The logits of both exist for one chunk of tokens at a time. If the teacher has more logits than the
-    policy, the tokens that the policy lacks are left out of the teacher's distribution.
+    Each model's forward pass runs once, and both models' logits exist for only one chunk of tokens at a time. If the teacher has
+    more logits than the policy, the extra tokens are left out of the teacher's distribution.
 
     Args:
         policy: the model that is trained.
@@ -125,8 +125,8 @@ def make_comparison(
         tokens = scored_tokens(packed)
         scores = features_scores(own, tokens, temperature=temperature, chunk=chunk, mesh=mesh)
         distances = over_vocabulary(divergence, own, other, temperature=temperature, chunk=chunk, mesh=mesh)
-        both = Scores(*(to_batch(part, packed) for part in scores))
-        return both, {"teacher_divergence": to_batch(distances, packed)}
+        batched = Scores(*(to_batch(part, packed) for part in scores))
+        return batched, {"teacher_divergence": to_batch(distances, packed)}
 
     return compare
 
@@ -134,7 +134,7 @@ def make_comparison(
 def make_teacher(
     algorithm: Algorithm, config: TrainConfig, policy: Policy, tokenizer: Tokenizer, mesh: Mesh
 ) -> Teacher | None:
-    """Read the teacher that the settings name; None if the algorithm does not learn from one.
+    """Load the teacher named in the settings; None if the algorithm does not learn from one.
 
     Args:
         algorithm: the algorithm, which may or may not learn from a teacher.
@@ -163,7 +163,7 @@ def make_teacher(
 def read_teacher(
     source: str, config: TrainConfig, policy: Policy, tokenizer: Tokenizer, mesh: Mesh, *, role: str = "teacher"
 ) -> Teacher:
-    """Read a second model, whose tokens are the policy's.
+    """Load a second model, which must have the policy's tokens.
 
     Args:
         source: model folder or hub id.
@@ -171,7 +171,7 @@ def read_teacher(
         policy: the policy.
         tokenizer: tokenizer of the policy.
         mesh: the devices, which also hold the second model.
-        role: what the second model is, for error messages.
+        role: what error messages call the second model, such as "teacher".
 
     Raises:
         InputError: the folder cannot be read, is not a language model, or has different tokens.
@@ -185,7 +185,7 @@ def find_language_model(source: str, role: str = "teacher") -> Path:
     """Return the folder of a language model.
 
     Raises:
-        InputError: there is none, or it is another kind of model.
+        InputError: the folder does not exist, or contains a reward model or a critic.
     """
     folder = locate(source)
     if load_tensor(folder, HEAD) is not None:
@@ -194,10 +194,10 @@ def find_language_model(source: str, role: str = "teacher") -> Path:
 
 
 def load_language_model(folder: Path, config: TrainConfig, mesh: Mesh, *, bos: int | None, eos: int) -> Teacher:
-    """Load a language model onto the devices; `bos` and `eos` are tokens of its tokenizer."""
+    """Load a language model onto the devices; `bos` and `eos` are token ids of its tokenizer."""
     shape = read_config(folder, compute_dtype=config.model.dtype)
     teacher = transformer_policy(shape, folder=folder, bos=bos, eos=eos, mesh=mesh, chunk=config.model.score_chunk)
-    params = teacher.init(jax.random.key(0))  # they come from the folder, so the key does not matter
+    params = teacher.init(jax.random.key(0))  # the parameters come from the folder, so the key does not matter
     return Teacher(teacher, put(params, policy_shardings(mesh, params, params, teacher.partition)))
 
 
@@ -207,7 +207,7 @@ def check_tokens(
     """Reject a teacher whose token ids do not mean the same tokens as the student's.
 
     If the teacher's folder has a tokenizer, both must have the same tokens, and the teacher must have logits for all tokens that
-    the student can sample. If it has none, both models must have the same number of logits.
+    the student can sample. If the folder has none, both models must have the same number of logits.
 
     Args:
         source: name of the teacher in the settings.
@@ -215,7 +215,7 @@ def check_tokens(
         vocab_size: number of logits of the teacher.
         policy: the student.
         tokenizer: tokenizer of the student.
-        role: what the second model is, for error messages.
+        role: what error messages call the second model.
 
     Raises:
         InputError: the tokens differ; the message names the teacher and the difference.
@@ -227,23 +227,23 @@ def check_tokens(
             )
         return
     theirs, ours = vocabulary(folder_tokenizer(folder)), vocabulary(tokenizer)
-    others = sorted(map(str, {item[0] for item in set(theirs.items()) ^ set(ours.items())}))
-    if others or vocab_size < policy.vocab_size:
-        shown = (
-            f"{len(others)} tokens differ, such as {others[0]!r}"
-            if others
+    differing = sorted(map(str, {item[0] for item in set(theirs.items()) ^ set(ours.items())}))
+    if differing or vocab_size < policy.vocab_size:
+        difference = (
+            f"{len(differing)} tokens differ, such as {differing[0]!r}"
+            if differing
             else f"it has logits for {vocab_size} tokens, the model for {policy.vocab_size}"
         )
         raise InputError(
-            f"The {role} {source!r} and the model do not have the same vocabulary: {shown}; both need the same"
+            f"The {role} {source!r} and the model do not have the same vocabulary: {difference}; both need the same"
             + (", except with --teacher-spans." if role == "teacher" else ".")
         )
 
 
 def vocabulary(tokenizer: Tokenizer) -> dict[Any, int]:
-    """Map tokens to ids, in a form in which two tokenizers can be compared."""
+    """Return a map from tokens to ids, by which two tokenizers can be compared."""
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return tokenizer.inner.get_vocab()
     if isinstance(tokenizer, CharacterTokenizer):
-        return {character: place for place, character in enumerate(tokenizer.alphabet, 2)}
+        return {character: index for index, character in enumerate(tokenizer.alphabet, 2)}
     return {f"{type(tokenizer).__name__}, {tokenizer.vocab_size} tokens": 0}

@@ -1,4 +1,4 @@
-"""`--with term=adaptive_entropy`: the coefficient of the entropy bonus follows the entropy, which it keeps above a target.
+"""`--with term=adaptive_entropy`: adjust the entropy bonus's coefficient to keep the entropy above a target.
 
 Source: Skywork-OR1, arXiv:2505.22312, Section 3.2.5; see `rljax.ops.entropy_control`.
 """
@@ -23,12 +23,12 @@ NAME = "entropy_target"
 
 
 class EntropyCoefficients(NamedTuple):
-    """Coefficients of the entropy bonus, not negative."""
+    """The two coefficients of the entropy bonus, both nonnegative."""
 
     stored: Float[Array, ""] | float
-    """The coefficient that rises and falls."""
+    """The coefficient that is adjusted after each step."""
     active: Float[Array, ""] | float
-    """The coefficient in the loss of this step: the stored one, or 0 if the entropy was above its target."""
+    """The coefficient used in the loss: the stored one, or 0 if the last measured entropy was above its target."""
 
 
 def install(setup: Setup) -> Setup:
@@ -44,7 +44,7 @@ def install(setup: Setup) -> Setup:
 
 
 def with_coefficients(algorithm: Algorithm, coefficients: EntropyCoefficients) -> Algorithm:
-    """Return the algorithm with another coefficient of its adaptive entropy bonus, which may be traced."""
+    """Return the algorithm with the active coefficient, which may be traced, for its adaptive entropy bonus."""
     terms = tuple(
         term if term.follow is None else term._replace(coefficient=-coefficients.active) for term in algorithm.terms
     )
@@ -60,14 +60,14 @@ def make_follow(term: Term) -> Callable[[TrainState, LearnMetrics, Updates], tup
 
     def adjust(state: TrainState, metrics: LearnMetrics, updates: Updates) -> tuple[TrainState, dict[str, float]]:
         before: EntropyCoefficients = state.options[NAME]
-        found, policy = {"entropy_coefficient": float(before.active)}, metrics.policy
+        reported, policy = {"entropy_coefficient": float(before.active)}, metrics.policy
         if not updates.applied or policy is None or policy.loss is None or policy.loss.entropy is None:
-            return state, found
+            return state, reported
         entropy = float(policy.loss.entropy)
         if not np.isfinite(entropy):
-            return state, found
+            return state, reported
         after = EntropyCoefficients(*follow(float(before.stored), entropy))
         placed = jax.tree.map(lambda new, old: put(np.asarray(new, np.float32), old.sharding), after, before)
-        return state._replace(options=state.options | {NAME: placed}), found
+        return state._replace(options=state.options | {NAME: placed}), reported
 
     return adjust

@@ -55,12 +55,12 @@ def install(setup: Setup) -> Setup:
 
 
 def anchor_at(params: Params) -> Anchor:
-    """Make an anchor at these parameters that does not pull yet: the Fisher information is 0 until it is estimated."""
+    """Make an anchor at these parameters; it has no effect yet, because its Fisher information is 0 until it is estimated."""
     return Anchor(jax.tree.map(jnp.copy, params), jax.tree.map(jnp.zeros_like, params))
 
 
 def begin(setup: Setup, state: TrainState) -> TrainState:
-    """Estimate the Fisher information at the start of a new run, on responses sampled from the full policy."""
+    """Estimate the Fisher information at the start of a new run, on responses sampled without top-k or top-p."""
     prompts = encode_answerable(setup.config, anchor_problems(setup.config, most=SAMPLES), setup.tokenizer)
     worker = replace(setup.train, prompts=prompts).with_sampling(top_k=None, top_p=None)
     score = make_score(setup.policy, setup.config.sampling.temperature)
@@ -69,7 +69,7 @@ def begin(setup: Setup, state: TrainState) -> TrainState:
 
 @cache_results
 def make_pull(weight: float) -> Callable[..., tuple[Params, dict[str, Array]]]:
-    """Build the function that adds the gradient of the penalty, λ F (θ - θ*).
+    """Build the function that adds the gradient of the penalty, λ F (θ - θ*), where θ* are the anchor's parameters.
 
     Source:
         Kirkpatrick et al., arXiv:1612.00796, Eq. 3.
@@ -92,8 +92,8 @@ def anchor_problems(config: TrainConfig, *, most: int) -> list[Problem]:
     """Choose some of the problems that an anchored policy should keep solving: training problems of an earlier run, or a dataset.
 
     Args:
-        config: the settings; if they name no source, it is the earlier run whose folder contains the model.
-        most: largest number of problems; if there are more, they are chosen at random.
+        config: the settings; if they do not name a source, the source is the run whose folder contains the model.
+        most: maximum number of problems; if the source has more, they are chosen at random.
 
     Raises:
         InputError: there is no source, it cannot be read, or the run's problems were passed from Python.
@@ -122,11 +122,11 @@ def with_fisher(
     *,
     samples: int = SAMPLES,
 ) -> TrainState:
-    """Estimate the Fisher information of a state's anchor on the policy's own responses, and return the state with it.
+    """Estimate the Fisher information of a state's anchor on the policy's own responses, and store the estimate in the state.
 
     Args:
         state: the state at the beginning of the run; the anchor's arrays are donated.
-        worker: samples the responses, one per prompt; it starts again with the first prompt after the last.
+        worker: samples the responses, one per prompt; it cycles through its prompts.
         score: scores responses at the sampling temperature.
         mesh: the devices.
         samples: number of responses.
@@ -134,11 +134,11 @@ def with_fisher(
     anchor: Anchor = state.options[NAME]
     key = jax.random.fold_in(
         jax.random.wrap_key_data(state.key), jnp.uint32(2**32 - 1)
-    )  # `state.draws` never becomes that large
+    )  # a number that `state.draws` never reaches
     responses, mask = responses_of(worker, state.params, samples, key)
     add, fisher = _squares_program(score, places(anchor.fisher), samples), anchor.fisher
     for row in range(samples):
-        # One copy per device, because devices share the rows; only the first counts, because each response is squared separately.
+        # Each device needs a row, so the response is copied. Only the first copy counts: gradients are squared per response.
         rows = jax.tree.map(lambda array, row=row: array[[row] * row_shards(mesh)], responses)
         counted = mask[[row] * row_shards(mesh)]
         counted[1:] = False
@@ -149,13 +149,13 @@ def with_fisher(
 def responses_of(
     worker: RolloutWorker, params: Params, count: int, key: PRNGKeyArray
 ) -> tuple[Sequences, Bool[np.ndarray, "B T"]]:
-    """Sample `count` responses, one per prompt of the worker; after the last prompt, start again with the first.
+    """Sample `count` responses, one per prompt, cycling through the worker's prompts.
 
     Returns:
         The prompts and responses, and a mask of the response tokens that the policy sampled.
     """
     tokens = worker.prompts.tokens
-    prompt_ids = [place % len(tokens) for place in range(count)]
+    prompt_ids = [index % len(tokens) for index in range(count)]
     prompts = left_pad([tokens[prompt_id] for prompt_id in prompt_ids], max(map(len, tokens)), 0)
     rows = pad_responses(worker.answer(params, prompt_ids, key), worker.sampling.max_tokens)
     return Sequences(*prompts, rows["tokens"], rows["attention"], rows["policy_logp"]), rows["mask"]
@@ -170,7 +170,7 @@ def _squares_program(score: Callable[[Params, Packed], Scores], where: Places, s
             return jnp.where(mask, score(params, packed).logp, 0.0).sum()
 
         gradient = jax.grad(log_likelihood)(params)
-        of_one = diagonal_fisher(jax.tree.map(lambda leaf: leaf[None], gradient))
-        return jax.tree.map(lambda total, one: total + one / samples, fisher, of_one)
+        response_fisher = diagonal_fisher(jax.tree.map(lambda leaf: leaf[None], gradient))
+        return jax.tree.map(lambda total, one: total + one / samples, fisher, response_fisher)
 
     return jax.jit(add, donate_argnums=0, out_shardings=where.tree())

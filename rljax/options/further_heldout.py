@@ -1,6 +1,6 @@
-"""`--also-heldout NAME=FILE`: each held-out evaluation also answers the problems of further files, judged in the same way.
+"""`--also-heldout NAME=FILE`: each held-out evaluation also covers the problems of other files, judged in the same way.
 
-The training problems do not change; the run reports how many of a set's prompts it trains on.
+The training problems do not change; the run reports how many prompts of each set are also training prompts.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def install(setup: Setup) -> Setup:
     """Add a worker for each set to the held-out worker.
 
     Raises:
-        InputError: a file cannot be used, the judge cannot judge its answers, or a prompt is too long for the model.
+        InputError: a file cannot be used, the reward cannot judge its problems, or a prompt is too long for the model.
     """
     if setup.tokenizer is None:  # a setup that only plans a run has no problems
         return setup
@@ -37,7 +37,7 @@ def install(setup: Setup) -> Setup:
 
 
 def read_set(setup: Setup, name: str, source: str) -> tuple[EncodedPrompts, list[str]]:
-    """Return the first problems of a set with the tokens of their prompts, and what is left out."""
+    """Encode the prompts of a set's first problems, and return them with notes on what is left out."""
     config, data = setup.config, setup.config.data
     loaded = read_problems(
         source,
@@ -61,7 +61,7 @@ def check_judge(setup: Setup, problems: Sequence[Problem], source: str) -> None:
     """Reject problems that the run's reward cannot judge.
 
     Raises:
-        InputError: the reward compares with answers that the problems lack, or scores chats that it cannot read.
+        InputError: the reward compares with answers that the problems lack, or is a reward model and the prompts are chats.
     """
     if setup.heldout.environment is not None:
         return
@@ -82,8 +82,8 @@ def check_judge(setup: Setup, problems: Sequence[Problem], source: str) -> None:
 
 
 def notes_on_set(setup: Setup, prompts: EncodedPrompts) -> list[str]:
-    """Say which problems the reward does not judge, and how many prompts are trained on."""
+    """Return notes on problems that the reward does not judge, and on prompts that are also training prompts."""
     trained = {problem.prompt for problem in setup.train.prompts.problems}
     count = sum(problem.prompt in trained for problem in prompts.problems)
-    known = [f"{count} of {len(prompts.problems)} prompts are also training prompts"] if count else []
-    return [*notes_on_reward(setup.config, prompts.problems), *known]
+    overlap = [f"{count} of {len(prompts.problems)} prompts are also training prompts"] if count else []
+    return [*notes_on_reward(setup.config, prompts.problems), *overlap]

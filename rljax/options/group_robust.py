@@ -1,6 +1,6 @@
-"""`--worst-kind RATE`: the kind of problem that is solved least counts more (Group DRO).
+"""`--worst-kind RATE`: give kinds of problems with lower rewards larger weights (Group DRO).
 
-The weights of the kinds are part of the state, so a resumed run has the same ones.
+The weights of the kinds are part of the training state, so a resumed run continues with the same weights.
 """
 
 from functools import partial
@@ -26,10 +26,10 @@ NAME = "group_robust"
 
 
 def install(setup: Setup) -> Setup:
-    """Weight the advantages by kind of problem, and move the weights before the updates of each rollout.
+    """Weight the advantages by kind of problem, and adjust the weights before the updates of each rollout.
 
     Raises:
-        InputError: the data has no kinds, or the credit does not compare the responses to a prompt.
+        InputError: the training data has no kinds, or the algorithm does not compare the responses to a prompt.
     """
     config, rate = setup.config, required(setup.config.algorithm.worst_kind, "worst_kind")
     if setup.algorithm.advantage is None or setup.algorithm.critic is not None or config.sampling.remembered_rewards:
@@ -37,12 +37,12 @@ def install(setup: Setup) -> Setup:
             f"worst_kind={rate} weights advantages within groups of responses; it needs an algorithm without a critic, such as "
             "dr_grpo, and no remembered_rewards."
         )
-    if setup.tokenizer is None:  # a plan does not know the kinds
+    if setup.tokenizer is None:  # a plan loads no problems, so their kinds are unknown
         return setup
     kinds = kind_numbers(setup.train.prompts.problems)
     if kinds is None:
         raise InputError(
-            f"worst_kind={rate} compares kinds of problems, and no column of the training problems has 2 to {MOST_KINDS} kinds; "
+            f"worst_kind={rate} compares kinds of problems, but no column of the training problems has 2 to {MOST_KINDS} kinds; "
             f"add one of the columns {', '.join(KNOWN_COLUMNS)} to the data."
         )
     count = int(kinds.max()) + 1
@@ -63,7 +63,7 @@ def install(setup: Setup) -> Setup:
 def next_weights(
     weights: Float[np.ndarray, "K"], losses: Float[np.ndarray, "K"], *, rate: Number
 ) -> Float[np.ndarray, "K"]:
-    """Make one exponentiated-gradient step of the weights of the kinds.
+    """Update the weights of the kinds by one exponentiated-gradient step.
 
     ::
 
@@ -72,7 +72,7 @@ def next_weights(
     Args:
         weights: q, the weights of the K kinds, which sum to 1.
         losses: ℓ, the loss of each kind, in the reward's unit.
-        rate: η, per unit of reward.
+        rate: η, the step size, per unit of reward.
 
     Example:
         >>> next_weights(np.array([0.5, 0.5], np.float32), np.array([0.0, 1.0], np.float32), rate=np.log(3.0)).tolist()
@@ -93,18 +93,18 @@ def kind_losses(rollout: Rollout[np.ndarray], count: int) -> Float[np.ndarray, "
 
         ℓ_k = mean{ o_i : all i } - mean{ o_i : kind(i) = k }        o = `rljax.algorithms.algorithm.outcomes`
     """
-    found = np.asarray(outcomes(rollout), np.float64)
-    valid = np.ones(found.shape, bool) if rollout.valid is None else np.asarray(rollout.valid, bool)
-    of_row = np.broadcast_to(np.asarray(required(rollout.kinds, "rollout.kinds"))[:, None], found.shape)
+    outcome = np.asarray(outcomes(rollout), np.float64)
+    valid = np.ones(outcome.shape, bool) if rollout.valid is None else np.asarray(rollout.valid, bool)
+    kinds = np.broadcast_to(np.asarray(required(rollout.kinds, "rollout.kinds"))[:, None], outcome.shape)
     losses = np.zeros(count, np.float32)
-    for kind in np.unique(of_row[valid]):
-        losses[kind] = found[valid].mean() - found[valid & (of_row == kind)].mean()
+    for kind in np.unique(kinds[valid]):
+        losses[kind] = outcome[valid].mean() - outcome[valid & (kinds == kind)].mean()
     return losses
 
 
 @cache_results
 def read_kinds(algorithm: Algorithm) -> Algorithm:
-    """Return the algorithm with the same advantages, which `with_weights` can weight by kind."""
+    """Let the algorithm's advantages read the kinds, so that `with_weights` can weight them; the advantages stay the same."""
     credit = algorithm.advantage
     credit = credit if isinstance(credit, Credit) else Credit(required(credit, "advantage"), optional=("valid",))
     weighted = partial(weigh, credit.function, weights=None)
@@ -112,7 +112,7 @@ def read_kinds(algorithm: Algorithm) -> Algorithm:
 
 
 def with_weights(algorithm: Algorithm, weights: Float[Array, "K"]) -> Algorithm:
-    """Return the algorithm of `read_kinds` with these weights of the kinds."""
+    """Return an algorithm from `read_kinds` with these weights of the kinds."""
     credit = algorithm.advantage
     assert isinstance(credit, Credit)  # built by `read_kinds`
     return algorithm._replace(advantage=credit._replace(function=partial(credit.function, weights=weights)))
@@ -126,10 +126,10 @@ def weigh(function: Any, *arguments: Any, weights: Float[Array, "K"] | None, **o
         A'_i = K q_{kind(i)} A_i
 
     Args:
-        function: the credit's function.
-        arguments: its arguments, and the kind of each prompt, `[P]`.
+        function: the function that computes advantages.
+        arguments: the function's positional arguments, followed by the kind of each prompt, `[P]`.
         weights: q; None means uniform weights.
-        others: its keyword arguments.
+        others: the function's keyword arguments.
     """
     *own, kinds = arguments
     advantage = function(*own, **others)
@@ -140,6 +140,6 @@ def weigh(function: Any, *arguments: Any, weights: Float[Array, "K"] | None, **o
 
 
 def report(state: TrainState, metrics: object, updates: Updates) -> tuple[TrainState, dict[str, float]]:
-    """Report the largest weight."""
+    """Report the largest weight of any kind."""
     del metrics, updates
     return state, {"worst_kind_weight": float(np.asarray(state.options[NAME]).max())}

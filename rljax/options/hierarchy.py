@@ -1,6 +1,6 @@
-"""`--plans N --plan-end TEXT`: N plans for each prompt, several answers to each plan, and separate credit for both.
+"""`--plans N --plan-end TEXT`: sample N plans per prompt and several answers per plan, and credit both separately.
 
-`--sub-policies RANK` also gives each its own adapter; see `rljax.models.sub_policies`.
+`--sub-policies RANK` also gives plans and answers an adapter each; see `rljax.models.sub_policies`.
 """
 
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ def _check(setup: Setup) -> None:
 
 
 def _credit(algorithm: Algorithm) -> Credit:
-    """Return the function that computes advantages; one without needs if there is none."""
+    """Return the credit that computes advantages; a placeholder with empty `needs` if the algorithm has none."""
     credit = algorithm.advantage
     if credit is None:
         return Credit(lambda: None, needs=())  # pyright: ignore[reportArgumentType]  never called
@@ -85,7 +85,7 @@ def _credit(algorithm: Algorithm) -> Credit:
 
 @cache_results
 def with_plans(algorithm: Algorithm, plans: int) -> Algorithm:
-    """Return the algorithm with its own comparison of rewards applied to plans and to the answers to each plan."""
+    """Apply the algorithm's comparison of rewards to the plans of a prompt, and to the answers to each plan."""
     function = partial(plan_then_answer, plans=plans, advantage=_credit(algorithm).function)
     return algorithm._replace(advantage=Credit(function, needs=("rewards", "step_end"), optional=("valid",)))
 
@@ -93,7 +93,7 @@ def with_plans(algorithm: Algorithm, plans: int) -> Algorithm:
 def mark_plan(
     end: str, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence
 ) -> list[list[tuple[int, float]]]:
-    """Mark where the plan of each completion ends, if it does, and where the completion ends; no step has a reward of its own.
+    """Return the character index where each completion's plan ends, if it does, and where the completion ends, each with reward 0.
 
     Example:
         >>> mark_plan("#", ["1+2=", "1+2="], ["1+2=3;#3", "1+2=3;"])
@@ -101,11 +101,11 @@ def mark_plan(
     """
     del prompts, columns
     ends = [[text.index(end) + len(end)] if end in text else [] for text in completions]
-    return [[*((place, 0.0) for place in (*own, len(text)))] for own, text in zip(ends, completions, strict=True)]
+    return [[*((index, 0.0) for index in (*own, len(text)))] for own, text in zip(ends, completions, strict=True)]
 
 
 def count_sampled_tokens(rollout: Rollout, batch: object, *, plans: int) -> dict[str, float]:
-    """Count the tokens that were sampled: a plan that several responses share counts once."""
+    """Count the sampled tokens; a plan that several responses share counts once."""
     del batch
     mask = np.asarray(rollout.mask, bool)
     shared = np.asarray(in_plan(jnp.asarray(required(rollout.step_end, "rollout.step_end")))) & mask

@@ -1,4 +1,4 @@
-"""`--keep-zeros`: weights that are zero stay zero, so that a pruned model stays pruned while it learns."""
+"""`--keep-zeros`: weights that are zero stay zero, so that a pruned model stays pruned during RL."""
 
 import jax
 import jax.numpy as jnp
@@ -29,13 +29,13 @@ def install(setup: Setup) -> Setup:
 
 
 def masked_updates() -> optax.GradientTransformation:
-    """Set the update of each weight that is exactly zero to zero, in arrays of two or more axes.
+    """Set the update to zero wherever the weight is exactly zero, in arrays with two or more axes.
 
     ::
 
         Δθ_i <- 0 if θ_i = 0
 
-    The mask needs no memory, because it is read from the weights themselves. Vectors, such as biases, are updated as always.
+    The mask needs no memory, because it is read from the weights themselves. Vectors, such as biases, are updated as usual.
 
     Example:
         >>> update, weights = {"w": jnp.ones((1, 2)), "b": jnp.ones(2)}, {"w": jnp.array([[0.0, 3.0]]), "b": jnp.zeros(2)}

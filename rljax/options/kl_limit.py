@@ -11,7 +11,7 @@ from rljax.training.state import Option, TrainState, Updates
 
 
 def install(setup: Setup) -> Setup:
-    """Add the limit."""
+    """Stop the updates on a rollout at the limit, and report how many were made."""
     limit = required(setup.config.optimization.kl_limit, "kl_limit")
     return setup.with_option(
         Option("kl_limit", stop=lambda updates: is_beyond(limit, updates), after_updates=count_updates)
@@ -39,8 +39,8 @@ def is_beyond(limit: float, updates: Sequence[UpdateMetrics]) -> bool:
         >>> is_beyond(0.02, found), is_beyond(0.01, found), is_beyond(0.01, found[:1])
         (False, True, False)
     """
-    found = [float(update.loss.kl) for update in updates if update.loss is not None and not update.skipped_updates]
-    return bool(found) and float(np.mean(found)) > limit
+    kls = [float(update.loss.kl) for update in updates if update.loss is not None and not update.skipped_updates]
+    return bool(kls) and float(np.mean(kls)) > limit
 
 
 def count_updates(state: TrainState, metrics: LearnMetrics, updates: Updates) -> tuple[TrainState, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""`--kl-target`: the coefficient of the KL penalty follows the measured divergence from the reference.
+"""`--kl-target`: adjust the KL penalty's coefficient to bring the divergence from the reference to a target.
 
 Source: the adaptive controller of Ziegler et al., arXiv:1909.08593, Section 2.2; see `rljax.ops.reference`.
 """
@@ -25,7 +25,7 @@ NAME = "kl_coefficient"
 
 
 def install(setup: Setup) -> Setup:
-    """Adjust the coefficient to the divergence.
+    """Adjust the coefficient after each step.
 
     Raises:
         InputError: the algorithm has no KL penalty with a coefficient.
@@ -52,17 +52,17 @@ def constant(value: Number, params: Params) -> Float[Array, ""]:
 def make_follow(
     control: Callable[[float, float], Number],
 ) -> Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]:
-    """Build the function that adjusts the coefficient after a step, from the divergence before its updates.
+    """Build the function that adjusts the coefficient after a step, from the divergence measured before the step's updates.
 
     A step without an applied update leaves the coefficient unchanged.
     """
 
     def follow(state: TrainState, metrics: LearnMetrics, updates: Updates) -> tuple[TrainState, dict[str, float]]:
         now = state.options[NAME]
-        found, divergence = {NAME: float(now)}, (metrics.options or {}).get("kl_to_reference")
+        reported, divergence = {NAME: float(now)}, (metrics.options or {}).get("kl_to_reference")
         if divergence is None or not updates.applied:
-            return state, found
+            return state, reported
         after = put(np.asarray(control(float(now), divergence), np.float32), now.sharding)
-        return state._replace(options=state.options | {NAME: after}), found
+        return state._replace(options=state.options | {NAME: after}), reported
 
     return follow

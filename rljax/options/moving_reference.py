@@ -1,4 +1,4 @@
-"""A reference policy that moves: as a moving average of the policy, or by a copy of it every `--reference-period` steps."""
+"""A moving reference policy: a moving average of the policy, or a copy of the policy every `--reference-period` steps."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ Move = Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str,
 
 
 def install(setup: Setup) -> Setup:
-    """Move the reference at the algorithm's rate, or replace it at the period of the settings."""
+    """Move the reference at the algorithm's rate, or replace it every `reference_period` steps."""
     rate, period = setup.algorithm.reference_rate, setup.config.algorithm.reference_period
     if period is not None:
         check_period(setup.algorithm, setup.config)
@@ -30,7 +30,7 @@ def install(setup: Setup) -> Setup:
 
 
 def check_period(algorithm: Algorithm, config: TrainConfig) -> None:
-    """Reject a reference period that the algorithm or another setting cannot work with.
+    """Reject a reference period that cannot be combined with the algorithm or another setting.
 
     Raises:
         InputError: the message names the setting and the reason.

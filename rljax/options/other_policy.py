@@ -1,8 +1,9 @@
-"""Another policy takes some turns of an environment's episodes: a past copy of the trained policy, or the model of a folder.
+"""Another policy plays some turns of an environment's episodes: a past copy of the trained policy, or a model from a folder.
 
 The environment decides whose turn is next (`is_others_turn`) and names the other policy (`other_policy`). A past copy is part of
-the state, so a resumed run plays against the same parameters; it is replaced by the current ones after every `refresh_every` steps.
-Held-out episodes are played against the model of the folder or, in self-play, against the evaluated policy itself.
+the training state, so a resumed run plays against the same parameters. The current parameters replace the copy every
+`refresh_every` steps. Held-out episodes are played against the model from the folder or, in self-play, against the evaluated
+policy itself.
 """
 
 from dataclasses import replace
@@ -37,13 +38,13 @@ def install(setup: Setup) -> Setup:
     """Add the other policy.
 
     Raises:
-        InputError: it cannot play in this run; the message names the reason.
+        InputError: the other policy cannot play in this run; the message names the reason.
     """
     source, config = other_policy_of(setup), setup.config
     if source == PAST:
         check_past(config)
         return setup.with_option(past_copy(setup))
-    if setup.train is None or source is None:  # a plan of a run; the model of a folder is not part of the state
+    if setup.train is None or source is None:  # a plan needs only the state, which never contains a folder's model
         return setup
     player = read_player(source, config, setup.policy, setup.tokenizer, setup.mesh, setup.prompt_length)
     return setup._replace(train=replace(setup.train, other=player), heldout=replace(setup.heldout, other=player))
@@ -70,7 +71,7 @@ def check_past(config: TrainConfig) -> None:
 def read_player(
     source: str, config: TrainConfig, policy: Policy, tokenizer: Tokenizer, mesh: Mesh, prompt_length: int
 ) -> Player:
-    """Read the model of a folder, with its own engine.
+    """Load a model from a folder, and build an engine for it.
 
     Args:
         source: model folder or hub id.

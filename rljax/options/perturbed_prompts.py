@@ -1,7 +1,7 @@
-"""`--perturb-prompts NAME=SHARE`: RL trains on a share of the prompts in a changed form, as `rljax eval --perturb` changes them.
+"""`--perturb-prompts NAME=SHARE`: RL changes a fraction of the training prompts as `rljax eval --perturb` does.
 
-The share is chosen once, by the seed of the run, so a resumed run has the same prompts. The warm start and the held-out problems
-keep the original prompts.
+The prompts to change are chosen once, by the seed of the run, so a resumed run changes the same ones. The warm start and the
+held-out problems keep the original prompts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ def install(setup: Setup) -> Setup:
     """Change the prompts.
 
     Raises:
-        InputError: a share is not positive or the shares sum to more than 1, no prompt changes, or the tokenizer cannot read a
-            changed prompt.
+        InputError: a share is not positive or the shares sum to more than 1, no prompt changes, or the tokenizer cannot encode
+            a changed prompt.
     """
     shares = setup.config.data.perturb_prompts
     if not all(share > 0 for share in shares.values()) or sum(shares.values()) > 1:
@@ -45,7 +45,7 @@ def install(setup: Setup) -> Setup:
 
 
 def perturb_share(problems: Sequence[Problem], shares: Mapping[str, float], *, seed: int) -> list[Problem]:
-    """Change the prompts of random shares of the problems, a different part for each perturbation.
+    """Change the prompts of random, disjoint fractions of the problems, one fraction per perturbation.
 
     ::
 
@@ -53,23 +53,23 @@ def perturb_share(problems: Sequence[Problem], shares: Mapping[str, float], *, s
 
     Args:
         problems: the problems.
-        shares: name of a perturbation -> s_k, its share of the problems.
-        seed: seed of u, and of what is changed in a prompt.
+        shares: name of a perturbation -> s_k, the fraction of the problems that it changes.
+        seed: seed for u, and for what is changed in a prompt.
 
     Returns:
-        The problems in their order; a prompt in which a perturbation finds nothing to change stays unchanged.
+        The problems in the same order; a prompt in which a perturbation finds nothing to change stays unchanged.
 
     Raises:
         InputError: a name is unknown, or a perturbation changes no prompt at all.
 
     Source:
-        Training on inputs with synthetic noise and the label of the original: "Synthetic and Natural Noise Both Break
+        Training on inputs with synthetic noise and the original labels: "Synthetic and Natural Noise Both Break
         Neural Machine Translation", arXiv:1711.02173, Section 6.
     """
-    chance, begin, found = np.random.default_rng(seed).random(len(problems)), 0.0, list(problems)
+    uniform, begin, found = np.random.default_rng(seed).random(len(problems)), 0.0, list(problems)
     for name, share in shares.items():
         changed = perturb(problems, name, seed=seed)
-        for place in np.flatnonzero((chance >= begin) & (chance < begin + share)).tolist():
-            found[place] = changed[place]
+        for index in np.flatnonzero((uniform >= begin) & (uniform < begin + share)).tolist():
+            found[index] = changed[index]
         begin += share
     return found

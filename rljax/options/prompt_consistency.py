@@ -1,7 +1,7 @@
-"""`--prompt-consistency NAME=WEIGHT`: train right answers to be likely after changed forms of their prompts, too.
+"""`--prompt-consistency NAME=WEIGHT`: also make right answers likely after changed versions of their prompts.
 
-The changes are those of `rljax eval --perturb`. A rollout answers the prompts. Each policy update then adds the negative
-log-likelihood of one right answer per prompt, if there is one, given the changed prompt.
+The changes are those of `rljax eval --perturb`. A rollout answers the original prompts. Each policy update then adds to the loss
+the negative log-likelihood of one right answer per prompt, if there is one, after the changed prompt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +30,11 @@ from rljax.training.state import Frozen, Option, TrainState
 
 NAME = "prompt_consistency"
 ChangedPrompts = Sequence[Sequence[int] | None]
-"""Tokens of the changed prompt of each problem; None if nothing changes, or if it is too long."""
+"""Tokens of each problem's changed prompt; None if the prompt does not change, or if it is too long."""
 
 
 class Examples(NamedTuple):
-    """Answers after changed prompts: R rows, one for each perturbation and prompt of a rollout."""
+    """Answers after changed prompts: R rows, one per perturbation and prompt of a rollout, plus padding."""
 
     packed: Packed
     """The rows."""
@@ -43,11 +43,11 @@ class Examples(NamedTuple):
 
 
 def install(setup: Setup) -> Setup:
-    """Add the loss.
+    """Add the consistency loss.
 
     Raises:
         InputError: a weight is not positive, the run has an environment, a perturbation is unknown or changes no prompt, or the
-            tokenizer cannot read a changed prompt.
+            tokenizer cannot encode a changed prompt.
     """
     config, weights = setup.config, setup.config.optimization.prompt_consistency
     if not all(weight > 0 for weight in weights.values()):
@@ -103,11 +103,11 @@ def changed_prompts(setup: Setup, name: str) -> ChangedPrompts:
 
 
 def right_answers(rollout: Rollout[np.ndarray], begin: int) -> Int[np.ndarray, "P"]:
-    """Choose one right answer from each group, the first at or after a place, wrapping around; -1 if the group has none.
+    """Choose one right answer per group, the first at or after an index, wrapping around; -1 if the group has none.
 
     Args:
         rollout: P groups of G answers.
-        begin: the place, taken modulo G.
+        begin: the index, taken modulo G.
     """
     valid = np.ones(rollout.rewards.shape, bool) if rollout.valid is None else rollout.valid
     right, known = right_and_known(rollout._replace(valid=valid))
@@ -117,16 +117,16 @@ def right_answers(rollout: Rollout[np.ndarray], begin: int) -> Int[np.ndarray, "
 
 
 def answers_after(groups: Groups, chosen: Int[np.ndarray, "P"], changed: ChangedPrompts, padding: int) -> Sequences:
-    """Put one answer of each group after the changed prompt.
+    """Append one answer of each group to the group's changed prompt.
 
     Args:
         groups: P groups of answers.
-        chosen: which answer of each group; -1 for none.
+        chosen: index of the answer in each group; -1 for none.
         changed: the changed prompts.
         padding: id of the padding token.
 
     Returns:
-        P rows. The mask of a row is empty if no answer is chosen or its prompt does not change.
+        P rows. The mask of a row is empty if no answer is chosen or there is no changed prompt.
     """
     found = [changed[index] if index >= 0 else None for index in groups.prompt_ids]
     tokens, attention = left_pad([row or () for row in found], groups.prompt_tokens.shape[1], padding)
@@ -138,10 +138,10 @@ def answers_after(groups: Groups, chosen: Int[np.ndarray, "P"], changed: Changed
 
 
 def examples_of(parts: Sequence[Sequences], weights: Sequence[float]) -> Examples:
-    """Join parts; within each part, the weights of the trained tokens sum to the part's weight."""
-    masks = [weight * token_mean(jnp.asarray(part.learned)) for part, weight in zip(parts, weights, strict=True)]
+    """Concatenate parts; within each part, the weights of the trained tokens sum to the part's weight."""
+    token_weights = [weight * token_mean(jnp.asarray(part.learned)) for part, weight in zip(parts, weights, strict=True)]
     rows = jax.tree.map(lambda *arrays: np.concatenate(arrays), *(part._replace(mask=part.learned) for part in parts))
-    return Examples(pack(rows), np.concatenate(masks).astype(np.float32))
+    return Examples(pack(rows), np.concatenate(token_weights).astype(np.float32))
 
 
 @cache_results
@@ -158,9 +158,10 @@ def make_gradient(score: Score) -> Callable[..., tuple[Params, dict[str, Array]]
         score: scores the tokens of packed rows.
 
     Source:
-        Consistency training: "Unsupervised Data Augmentation for Consistency Training", arXiv:1904.12848, Eq. 1, whose examples
-        must have confident predictions. With sampled answers: "Bias-Augmented Consistency Training Reduces Biased Reasoning in
-        Chain-of-Thought", arXiv:2403.05518. Neither requires right answers; here wrong ones, which RL unlearns, are left out.
+        Consistency training: "Unsupervised Data Augmentation for Consistency Training", arXiv:1904.12848, Eq. 1, which uses
+        only examples with confident predictions. With sampled answers: "Bias-Augmented Consistency Training Reduces Biased
+        Reasoning in Chain-of-Thought", arXiv:2403.05518. Neither requires right answers; here wrong ones, which RL unlearns, are
+        left out.
     """
 
     def add_gradient(

@@ -1,6 +1,6 @@
 """`--remedy auto`: some alarms change a setting between two steps, and change it again while they last.
 
-The current settings are those that the run began with, changed by the remedies so far. The remedies are part of the checkpoint, so
+The current settings are the run's initial settings, changed by the remedies so far. The remedies are part of the checkpoint, so
 a resumed run has the same settings at the same steps. The first step with a changed optimizer setting is compiled again.
 """
 
@@ -36,7 +36,7 @@ class Adjustment(NamedTuple):
     factor: float
     """Next value of the setting, as a multiple of the current one."""
     bound: float
-    """Most extreme value of the setting, as a multiple of the value that the run began with."""
+    """Most extreme value of the setting, as a multiple of its initial value."""
 
 
 SLOWER = Adjustment("learning_rate", 1 / 3, 1 / 27)
@@ -54,9 +54,9 @@ ADJUSTMENTS = MappingProxyType(
         "groups_missing": Adjustment("max_tries", 2, 4),
     }
 )
-"""Name of an alarm -> the setting that it changes. Other alarms need a person, to change the reward, problems or algorithm."""
+"""Name of an alarm -> the adjustment that it causes. Other alarms need a person to change the reward, problems or algorithm."""
 OF_OPTIMIZER = ("learning_rate", "max_grad_norm")
-"""Settings that an optimizer passed to `train` does not read."""
+"""Settings of the built-in optimizer, which an optimizer passed to `train` does not read."""
 
 
 class AppliedRemedy(NamedTuple):
@@ -91,11 +91,11 @@ def choose_changes(
 ) -> tuple[AppliedRemedy, ...]:
     """Return the changes that the alarms of a step call for, at most one per setting.
 
-    After a change, a setting is constant for `QUIET` steps, so that the effect can be seen before the next change. It never goes
-    beyond the bound of its remedy.
+    After a change, a setting is constant for `QUIET` steps, so that its effect shows before the next change. It never goes
+    beyond the bound of its adjustment.
 
     Args:
-        config: settings that the run began with.
+        config: initial settings of the run.
         made: changes so far, the oldest first.
         raised: names of the alarms that fired in this step; an alarm that lasts causes another change.
         step: number of RL steps done.
@@ -151,12 +151,12 @@ def revise(setup: Setup, checkpoint: Checkpoint) -> Setup:
 
 
 def react(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:
-    """Make, show and write the changes that the alarms of a step call for; all processes call it.
+    """Make, show and write the changes that the alarms of a step call for; every process must call this.
 
     Args:
         run: the run.
         checkpoint: the checkpoint after the step.
-        watch: the alarms after the step's row of metrics; the first process's watch decides.
+        watch: the alarms, updated with the step's metrics; only the first process's alarms count.
 
     Returns:
         The checkpoint, with the changes in its journal.
@@ -176,5 +176,5 @@ def react(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:
 
 
 def write_remedies(run: Run, checkpoint: Checkpoint) -> None:
-    """Write the file of remedies with the contents at a checkpoint; the first process calls it."""
+    """Write the remedies up to a checkpoint to the run's file; only the first process calls this."""
     run.folder.write_remedies([change._asdict() for change in remedies_of(checkpoint)])

@@ -1,4 +1,4 @@
-"""`--remembered-rewards N`: new responses are also compared with the latest rewards of their prompt."""
+"""`--remembered-rewards N`: new responses are also compared with the latest N rewards of their prompt."""
 
 from functools import partial
 from typing import Any

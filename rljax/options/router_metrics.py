@@ -1,6 +1,6 @@
-"""Metrics of the routers of a mixture of experts, in every RL step: how they divide the tokens of some responses among the experts.
+"""Router metrics of a mixture of experts, in every RL step: how the routers distribute some responses' tokens over the experts.
 
-One forward pass over at most `TOKENS` slots measures them, with the parameters before the updates. It changes nothing.
+They are measured in one forward pass over at most `TOKENS` token slots, with the parameters before the updates.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from rljax.training.state import Option, TrainState, Updates
 
 NAME = "router_metrics"
 TOKENS = 4_096
-"""Largest number of slots that are measured, unless one row per device has more."""
+"""Maximum number of token slots that are measured, unless one row per device has more."""
 
 
 def install(setup: Setup) -> Setup:
@@ -47,15 +47,15 @@ def install(setup: Setup) -> Setup:
 
 
 def first_responses(groups: Groups, *, devices: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the first responses of some groups after their prompts, one per row.
+    """Return the prompt and the first response of some groups, one group per row.
 
     Args:
         groups: the rollout.
-        devices: number that must divide the number of rows.
+        devices: number of devices; the number of rows is rounded up to a multiple of it.
 
     Returns:
         Tokens, attention, and the mask of the responses' tokens, each `[B, L + T]`. Rows beyond the number of groups repeat the
-        first ones and do not count.
+        first groups, with an empty mask.
     """
     slots = groups.prompt_tokens.shape[1] + groups.tokens.shape[2]
     rows = min(groups.count, max(1, TOKENS // slots))
@@ -69,7 +69,7 @@ def first_responses(groups: Groups, *, devices: int) -> tuple[np.ndarray, np.nda
 
 
 def summarize(statistics: RouterStatistics) -> dict[str, float]:
-    """Reduce the statistics of the layers: the mean, and for the largest share the largest one.
+    """Reduce the layers' statistics: the maximum of the largest share, and the mean of the others.
 
     Example:
         >>> ones = np.array([1.0, 3.0])

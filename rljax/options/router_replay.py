@@ -1,8 +1,8 @@
-"""`--replay-experts`: the learner passes each token through the experts that the sampler used for it (R3, arXiv:2510.11370).
+"""`--replay-experts`: the learner routes each token to the experts that the sampler used for it (R3, arXiv:2510.11370).
 
-The built-in engine records the experts of each token of prompts and responses, in 2 bytes per token, layer and expert. They are
-part of the rollout, and every score of the policy and of its reference uses them, so the divergence from the reference is 0 as long
-as the parameters are equal. A critic chooses its own experts.
+The built-in engine records the experts of each token of prompts and responses, in 2 bytes per token, layer and expert. The
+records are part of the rollout, and every score of the policy and its reference uses them, so the divergence from the reference
+is 0 as long as the parameters are equal. A critic chooses its own experts.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ def install(setup: Setup) -> Setup:
         )
     if learns_from_teacher(setup) or setup.config.algorithm.teacher is not None:
         raise InputError("replay_experts cannot apply to a teacher, which has experts of its own; leave one of them out.")
-    if setup.tokenizer is None:  # a plan, whose engine is not built
+    if setup.tokenizer is None:  # a plan builds no engine
         return setup
     if setup.prompt_length > PREFILL_TOKENS:
         raise InputError(

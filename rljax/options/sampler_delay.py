@@ -55,7 +55,7 @@ def cast_of(policy: Policy, config: TrainConfig) -> Cast | None:
 
 
 def entry_of(cast: Cast | None, params: Params) -> Params:
-    """Make an entry of the queue: copies of the parameters, cast to the precision of the matrix products if there is a cast.
+    """Make an entry of the queue: copies of the parameters, cast to the precision of the matrix products if `cast` is set.
 
     Args:
         cast: a function like `Policy.copies`, or None.
@@ -75,7 +75,7 @@ def entry_of(cast: Cast | None, params: Params) -> Params:
 
 
 def first_queue(params: Params, *, delay: int, cast: Cast | None = None) -> Queue:
-    """Return the queue before the first RL step: all steps up to the N-th sample with the initial parameters.
+    """Return the queue before the first RL step: N copies of the initial parameters.
 
     Args:
         params: the trained parameters when RL begins.
@@ -86,7 +86,7 @@ def first_queue(params: Params, *, delay: int, cast: Cast | None = None) -> Queu
 
 
 def sampler_version(step: int, delay: int) -> int:
-    """Return how many RL steps had updated the parameters that a step samples with.
+    """Return the version of the parameters that a step samples with: the number of RL steps that had updated them.
 
     Example:
         >>> [sampler_version(step, 2) for step in range(5)]
@@ -96,7 +96,7 @@ def sampler_version(step: int, delay: int) -> int:
 
 
 def newest_entry(setup: Setup, params: Params, oldest: Params | None = None) -> Params:
-    """Copy the trained parameters for later sampling; the copy takes the memory of the oldest entry, if one is given."""
+    """Copy the trained parameters for later sampling; the copy takes the memory of the oldest entry, if one is passed."""
     return _entry_program(cast_of(setup.policy, setup.config), places(params))(oldest, params)
 
 

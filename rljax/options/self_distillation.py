@@ -1,15 +1,17 @@
-"""`--teacher self`: the model is its own teacher, which reads a prompt that also shows a demonstration, a success or feedback.
+"""`--teacher self`: the model is its own teacher, whose prompt also shows a demonstration, a successful response or feedback.
 
-The student samples from the plain prompt. The teacher scores the same response after the longer prompt, and the student learns from
-the log-ratio (`rljax.ops.distillation.teacher_log_ratio`), whose expectation is the gradient of the reverse KL at each token ::
+The student samples from the plain prompt. The teacher scores the same response after the longer prompt, and the log-ratio is the
+student's advantage (`rljax.ops.distillation.teacher_log_ratio`), which on average gives the gradient of the reverse KL per token ::
 
     A_it = log π_ϕ(o_it | s(x), o_i,<t) - log π(o_it | x, o_i,<t)        ϕ ← (1 - r) ϕ + r θ after each step
 
-where s(x) is the prompt with what the teacher is shown.
+where s(x) is the prompt with the text shown to the teacher, θ and ϕ are the parameters of student and teacher, and r is
+`teacher_rate`.
 
 Sources: SDFT, arXiv:2601.19897, which shows a demonstration; SDPO, arXiv:2601.20802, which shows a successful response of the
-group, and feedback. In both the teacher follows the student slowly. They compute the KL over the vocabulary, or its most likely
-tokens; here one sampled token estimates it. A response without anything to show has no gradient, but counts in the mean.
+group, and feedback. In both, the teacher slowly follows the student. Both papers compute the KL over the vocabulary, or its most
+likely tokens; here the sampled token estimates the KL. If nothing is shown for a response, the response has no gradient, but
+counts in the mean.
 """
 
 import re
@@ -41,7 +43,7 @@ from rljax.training.state import Option, TrainState, Updates
 
 NAME, SELF = "self_distillation", "self"
 DEMONSTRATION, SUCCESS = "demonstration", "success"
-"""What the teacher is shown besides the text of a column: the problem's demonstration, or another right response of the group."""
+"""Values of `teacher_shows` that are not columns: the problem's demonstration, or another right response of the group."""
 TEMPLATE = "{prompt}\n\nFor your information:\n\n{shown}\n\nNow respond to the request above."
 RATE = 0.05
 SHORTEST = 16
@@ -101,7 +103,7 @@ def check_settings(algorithm: Algorithm, config: TrainConfig) -> None:
 
 
 def text_shown(problem: Problem, shown: str) -> str:
-    """Return the text that the teacher is shown for a problem: its demonstration or the text of a column, empty without any.
+    """Return the text that the teacher is shown for a problem: its demonstration or a column's text; empty if there is none.
 
     Example:
         >>> problem = Problem("1+1=", "2", "1+1=2", {"hint": "Count."})
@@ -113,12 +115,12 @@ def text_shown(problem: Problem, shown: str) -> str:
 
 
 def teacher_problem(problem: Problem, text: str, template: str = TEMPLATE) -> Problem:
-    """Return a problem whose prompt, or whose last message, also shows a text.
+    """Return a problem whose prompt (for a chat, the last message) also shows a text.
 
     Args:
         problem: the student's problem.
         text: what the teacher is shown.
-        template: the teacher's prompt, with `{prompt}` and `{shown}` for both.
+        template: the teacher's prompt, in which `{prompt}` and `{shown}` stand for the student's prompt and the text.
 
     Example:
         >>> teacher_problem(Problem("1+1=", "2"), "It is even.", "({shown}) {prompt}").prompt
@@ -144,14 +146,14 @@ def successes(right: Bool[np.ndarray, "P G"]) -> Int[np.ndarray, "P G"]:
     """
     size = right.shape[1]
     steps = np.arange(1, size)
-    places = (np.arange(size)[:, None] + steps) % size
-    hits = right[:, places]
-    first = np.take_along_axis(np.broadcast_to(places, hits.shape), hits.argmax(-1)[..., None], -1)[..., 0]
-    return np.where(hits.any(-1), first, -1)
+    candidates = (np.arange(size)[:, None] + steps) % size
+    is_right = right[:, candidates]
+    first = np.take_along_axis(np.broadcast_to(candidates, is_right.shape), is_right.argmax(-1)[..., None], -1)[..., 0]
+    return np.where(is_right.any(-1), first, -1)
 
 
 def texts_shown(setup: Setup, groups: Groups) -> list[str]:
-    """Return what the teacher is shown for each response, row by row; an empty text if there is nothing."""
+    """Return the text that the teacher is shown for each response, group by group; empty if there is none."""
     problems, shown = setup.train.prompts.problems, setup.config.algorithm.teacher_shows or ""
     if shown != SUCCESS:
         by_group = ["" if index < 0 else text_shown(problems[index], shown) for index in groups.prompt_ids]
@@ -171,7 +173,7 @@ def texts_shown(setup: Setup, groups: Groups) -> list[str]:
 
 
 def teacher_sequences(setup: Setup, inputs: ScoreInputs) -> tuple[Sequences, Bool[np.ndarray, "N"]]:
-    """Return the responses after the teacher's prompts, and which rows have something that the teacher is shown.
+    """Return the responses after the teacher's prompts, and a mask of the rows for which the teacher is shown a text.
 
     Raises:
         InputError: the tokenizer cannot encode a prompt.
@@ -204,14 +206,14 @@ def padded_size(rows: Sequence[Sequence[int]]) -> int:
 
 
 def make_logp(setup: Setup) -> Score:
-    """Build the function that scores a rollout with the teacher; a response without anything shown keeps the student's scores."""
+    """Build the function that scores a rollout with the teacher; without a text to show, a response keeps the student's scores."""
     scores = make_policy_scores(setup)
 
     def logp(inputs: ScoreInputs) -> np.ndarray:
-        sequences, has = teacher_sequences(setup, inputs)
+        sequences, is_shown = teacher_sequences(setup, inputs)
         found = np.asarray(scores(scored_params(setup.base, inputs.state.options[NAME]), sequences).logp)
         own = np.asarray(inputs.groups.rollout.policy_logp).reshape(found.shape)
-        return np.where(has[:, None], found, own)
+        return np.where(is_shown[:, None], found, own)
 
     return logp
 

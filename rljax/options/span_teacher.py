@@ -1,17 +1,18 @@
-"""`--teacher-spans`: a teacher with another tokenizer, compared with the student on spans of text at which both end a token.
+"""`--teacher-spans`: a teacher with a different tokenizer, compared with the student on spans of text.
 
-The teacher reads the prompt and the text of the response in its own tokens. A span is the shortest piece of the text that both
-divide into complete tokens. Every token t of the student in a span s gets the span's log-ratio as advantage ::
+The teacher reads the prompt and the text of the response in its own tokens. A span is a shortest piece of text that both
+tokenizers divide into complete tokens. Each student token t in a span s gets the span's log-ratio as its advantage ::
 
     A_t = Σ_{k ∈ s_T} log π_T(k) - Σ_{k ∈ s} log π(o_k)
 
-so that REINFORCE follows, on average, the gradient of the reverse KL between the distributions of the span, as if it were a single
-token. A span of one token for both gives `rljax.ops.distillation.teacher_log_ratio`. The end of a response is a span of its own.
-A token in no span has advantage 0. The metric `teacher_kl` counts a span once for each of the student's tokens in it.
+where s_T are the teacher's tokens in the span. On average, REINFORCE then follows the gradient of the reverse KL between the
+span's distributions, as if the span were a single token. A span of one token in both tokenizers gives
+`rljax.ops.distillation.teacher_log_ratio`. The end of a response is a span of its own. A token in no span has advantage 0. The
+metric `teacher_kl` counts a span once for each of the student's tokens in it.
 
 Source: the alignment of GOLD (TRL's `GOLDTrainer`), which compares full distributions; see `rljax.options.span_distributions`. Here
-one sampled response estimates the divergence, as in `on_policy_distillation`, so it matters which token has which probability, and
-no distribution of the teacher is stored.
+the sampled response estimates the divergence, as in `on_policy_distillation`, so particular
+tokens are compared rather than sorted probabilities, and no distribution of the teacher is stored.
 """
 
 from typing import NamedTuple
@@ -35,14 +36,14 @@ from rljax.training.state import Option
 
 
 class SpanTeacher(NamedTuple):
-    """A teacher with a tokenizer of its own."""
+    """A teacher with its own tokenizer."""
 
     policy: Policy
     """The model."""
     params: Params
-    """Its parameters, on the devices."""
+    """Parameters of the model, on the devices."""
     tokenizer: Tokenizer
-    """Its tokenizer."""
+    """Tokenizer of the model."""
 
     def make_logp(self, setup: Setup) -> Score:
         """Build the function that scores a rollout: the student's log-probability plus the log-ratio of the token's span."""
@@ -94,7 +95,7 @@ def load_teacher(setup: Setup) -> SpanTeacher | None:
 
 
 def respell(setup: Setup, tokenizer: Tokenizer, groups: Groups) -> tuple[Sequences, list[list[Span]]]:
-    """Write prompts and responses in the teacher's tokens.
+    """Re-encode prompts and responses with the teacher's tokenizer.
 
     Args:
         setup: the run.
@@ -102,7 +103,7 @@ def respell(setup: Setup, tokenizer: Tokenizer, groups: Groups) -> tuple[Sequenc
         groups: the rollout.
 
     Returns:
-        The rows for the teacher, and the spans of each response; a response that the teacher's tokenizer changes has none.
+        The teacher's sequences, and the spans of each response: none if encoding and decoding with its tokenizer changes the text.
 
     Raises:
         InputError: the teacher's tokenizer changes the texts of all responses, or cannot encode a text.
@@ -138,12 +139,12 @@ def respell(setup: Setup, tokenizer: Tokenizer, groups: Groups) -> tuple[Sequenc
 def add_span_ratios(
     own: Float[np.ndarray, "T"], theirs: Float[np.ndarray, "U"], spans: list[Span]
 ) -> Float32[np.ndarray, "T"]:
-    """Add to each token's log-probability the log-ratio of its span.
+    """Add the log-ratio of each token's span to the token's log-probability.
 
     Args:
         own: log-probabilities under the student.
         theirs: log-probabilities of the teacher's tokens.
-        spans: the spans; a token in none stays unchanged.
+        spans: the spans; a token outside all spans stays unchanged.
 
     Example:
         >>> add_span_ratios(np.array([-1.0, -2.0, -1.0]), np.array([-1.0, -4.0]), [Span((0, 2), (0, 1))]).tolist()

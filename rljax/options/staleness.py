@@ -2,12 +2,12 @@
 
 Rollout k is sampled with the parameters after step k - K, so rollouts k + 1 to k + K can begin while step k learns. Which
 parameters sample which rollout does not depend on timing. The results are therefore the same as with `--sampler-delay K`, and a
-resumed run samples the same rollouts again that were waiting when the run ended.
+resumed run repeats the sampling of the rollouts that were waiting when the run ended.
 
-With `--engine-in-flight` (PipelineRL, arXiv:2509.19128), the server gets the parameters after step k as soon as they exist, also
-while it samples; this depends on timing, so such a run cannot be repeated exactly.
+With `--engine-in-flight` (PipelineRL, arXiv:2509.19128), the server gets the parameters after step k as soon as they exist, even
+in the middle of sampling. The results then depend on timing, so the run cannot be repeated exactly.
 
-The learner has its own thread. Rewards, environments and signals stay in the main thread.
+The learner has its own thread. Rewards, environments and signals are handled in the main thread.
 """
 
 import threading
@@ -53,7 +53,7 @@ def overlap_steps(setup: Setup) -> Setup:
     if reacting:
         raise InputError(
             f"staleness={setup.config.sampling.staleness}: {reacting[0]} changes settings between steps, but the rollouts of the "
-            "next steps have then been sampled already; leave one of the two out, or choose --sampler-delay."
+            "next steps are already sampled by then; leave one of the two out, or choose --sampler-delay."
         )
     is_possible, in_flight = can_overlap(setup.config, setup.mesh), bool(setup.config.sampling.engine_in_flight)
     if in_flight and not is_possible:
@@ -70,8 +70,8 @@ def can_overlap(config: TrainConfig, mesh: Mesh) -> bool:
     """Return whether sampling and learning may run at the same time.
 
     Two programs that exchange messages between devices must start in the same order on every device, which two threads do not
-    ensure. On several devices, only the learner may therefore run programs: a server must sample; there may be no reward model, and
-    no adapter, because merging it for the server is a program too.
+    ensure. On several devices, only the learner may therefore run programs. So a server must do the sampling, and there may be no
+    reward model and no adapter, because merging an adapter for the server is a program too.
     """
     has_server, merges = config.sampling.engine_url is not None, config.adapter.rank is not None
     only_learns = has_server and not merges and "model:" not in config.reward.name
@@ -83,7 +83,7 @@ Learned = tuple[TrainState, ScoredRollout, Batch[Any], LearnMetrics, PhaseSecond
 
 
 class WaitingRollout(NamedTuple):
-    """A sampled rollout that waits for the learner, and the place where the next one begins."""
+    """A sampled rollout that waits for the learner, and the position at which the next rollout begins."""
 
     step: int
     """RL steps done before the step that learns from it."""
@@ -98,11 +98,11 @@ class WaitingRollout(NamedTuple):
 
 
 class Overlap:
-    """Makes steps that sample ahead while they learn.
+    """Steps that sample later rollouts while the learner learns from the current one.
 
     Args:
         staleness: K, the maximum number of rollouts that wait.
-        in_flight: whether the server continues running responses with new parameters as soon as they exist.
+        in_flight: whether the server switches to new parameters as soon as they exist, even within a response.
     """
 
     def __init__(self, staleness: int, *, in_flight: bool = False) -> None:
@@ -113,14 +113,14 @@ class Overlap:
         self._learner: StepFunctions | None = None
 
     def step(self, run: Run, functions: StepFunctions, checkpoint: Checkpoint, choose_prompts: ChoosePrompts) -> StepResult:
-        """Make one step; see `rljax.training.reinforce.one_step`."""
+        """Run one step; see `rljax.training.reinforce.one_step`."""
         start, done = time.monotonic(), int(checkpoint.state.step)
         sample = partial(sample_rollout, functions.setup, choose_prompts)
         self._publish(functions.setup, checkpoint.state.params, done)
         with run.abandonable(partial(save_and_exit, run, checkpoint)), run.stopwatch.phase("sample"):
             rollout = self._take(done) or sample(checkpoint.state, checkpoint.history, checkpoint.carried)
         state, (sampler, *newer), after = split_queue(checkpoint, rollout)
-        del checkpoint  # the updates donate its state
+        del checkpoint  # the updates donate the checkpoint's state
         newer.append(newest_entry(functions.setup, state.params))
         template = for_sampling(state)
         run.display.activity("learning and sampling", compiles=True)
@@ -138,7 +138,7 @@ class Overlap:
                 following = following._replace(options={NAME: (newer[previous.step - done],)})
                 try:
                     self._waiting.append(sample(following, previous.history, previous.collected.surplus))
-                except Exception as error:  # from a reward or a server; the current step is finished first
+                except Exception as error:  # a reward or a server failed; finish the current step first
                     self._error = error
                     break
         state, scored_rollout, batch, metrics, seconds = learning.result()
@@ -149,16 +149,16 @@ class Overlap:
     def _learn(
         self, functions: StepFunctions, state: TrainState, sampler: Params, collected: Collected, step: int
     ) -> Learned:
-        """Learn from a rollout in the learner's thread, and publish the new parameters if this happens in flight."""
+        """Learn from a rollout in the learner's thread, and publish the new parameters if `in_flight` is set."""
         learned = learn(functions, state, sampler, collected)
         try:
             self._publish(functions.setup, learned[0].params, step)
-        except ServerLostError as error:  # this step is finished first
+        except ServerLostError as error:  # finish this step first
             self._error = error
         return learned
 
     def _publish(self, setup: Setup, params: Params, step: int) -> None:
-        """Publish the parameters after a number of steps, if this happens in flight and they are not published yet."""
+        """Publish the parameters after `step` steps, if `in_flight` is set and they are not published yet."""
         if not self.in_flight or self._published == step:
             return
         from rljax.engines.server_engine import ServerEngine  # noqa: PLC0415  few runs need it
@@ -170,7 +170,7 @@ class Overlap:
         self._published = step
 
     def _take(self, step: int) -> WaitingRollout | None:
-        """Return the rollout of a step if it was sampled ahead.
+        """Return the rollout of a step if it was sampled ahead, else None.
 
         Raises:
             Exception: sampling this rollout failed during the previous step.
@@ -178,7 +178,7 @@ class Overlap:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        if self._waiting and self._waiting[0].step != step:  # the run began again
+        if self._waiting and self._waiting[0].step != step:  # the run was restarted
             self._waiting.clear()
         return self._waiting.popleft() if self._waiting else None
 
@@ -193,7 +193,7 @@ def sample_rollout(
 
 
 def set_counters(state: TrainState, step: int, before: WaitingRollout) -> TrainState:
-    """Return the state with the counters of a step, after the sampling of `before`."""
+    """Return the state with its counters set to a step and to the values after `before` was sampled."""
     counters = {"step": step, "position": before.position, "draws": before.draws}
     return state._replace(
         **{name: put(np.asarray(value, np.int32), state.step.sharding) for name, value in counters.items()}
@@ -201,7 +201,7 @@ def set_counters(state: TrainState, step: int, before: WaitingRollout) -> TrainS
 
 
 def for_sampling(state: TrainState) -> TrainState:
-    """Return copies of what sampling reads of a state besides parameters; the updates donate the originals."""
+    """Copy what sampling reads from a state, except for parameters, because the updates donate the originals."""
     key, step = np.asarray(state.key), jnp.copy(state.step)
     return state._replace(params=None, opt_state=None, reference=None, critic=None, options={}, key=key, step=step)
 
@@ -210,7 +210,7 @@ def split_queue(checkpoint: Checkpoint, rollout: WaitingRollout) -> tuple[TrainS
     """Take the older parameters out of a checkpoint's state, because the updates would donate them while they are in use.
 
     Returns:
-        The state without these parameters and with the counters after the rollout, the parameters, and the rest of the checkpoint.
+        The state without the older parameters and with the counters after the rollout, the older parameters, and the checkpoint.
     """
     state = set_counters(checkpoint.state, rollout.step, rollout)
     others = {name: arrays for name, arrays in state.options.items() if name != NAME}
@@ -219,12 +219,12 @@ def split_queue(checkpoint: Checkpoint, rollout: WaitingRollout) -> tuple[TrainS
 
 
 def with_queue(state: TrainState, queue: Queue) -> TrainState:
-    """Return a state with the older parameters."""
+    """Return the state with the older parameters added."""
     return state._replace(options=state.options | {NAME: queue})
 
 
 def learner_of(functions: StepFunctions, state: TrainState) -> StepFunctions:
-    """Return the functions for states without the older parameters."""
+    """Build the step functions for states without the older parameters."""
     options = tuple(option for option in functions.setup.options if option.name != NAME)
     setup = functions.setup._replace(options=options)
     return StepFunctions(setup, functions.score_rollout, make_learner(setup, state))
@@ -242,7 +242,7 @@ def leave_once_learned(run: Run, after: Checkpoint, queue: Queue, learning: Futu
 
 
 def call_in_thread(work: Callable[[], Any]) -> Future:
-    """Call a function in a new thread, which must have the same JAX settings as this thread."""
+    """Call a function in a new thread, and check that its JAX settings are the same as in this thread."""
     result: Future = Future()
     settings = thread_settings()
 
@@ -250,7 +250,7 @@ def call_in_thread(work: Callable[[], Any]) -> Future:
         try:
             check_settings(settings, "--staleness learns")
             result.set_result(work())
-        except BaseException as error:  # whatever it is, the main thread raises it
+        except BaseException as error:  # the main thread raises any error
             result.set_exception(error)
 
     threading.Thread(target=call, name="rljax-learning").start()

@@ -26,11 +26,11 @@ class _PairSettings:
 
     # --- pairs
     heldout_dataset: str | None = None
-    """File or hub id of the held-out pairs; by default a part of the dataset."""
+    """File or hub id of the held-out pairs; by default split from the dataset."""
     heldout_pairs: int = 256
     """Number of held-out pairs, at most a tenth of the prompts."""
     prompt_column: str | None = None
-    """Column with the prompt; by default prompt, question, problem or text, else the common beginning of both responses."""
+    """Column with the prompt; by default prompt, question, problem or text, else the common prefix of both responses."""
     chosen_column: str = "chosen"
     """Column with the preferred response."""
     rejected_column: str = "rejected"
@@ -38,7 +38,7 @@ class _PairSettings:
     on_error: Literal["fatal", "drop"] = "fatal"
     """What to do with an unusable row: end the run, or drop the row, count it and report it."""
     chat: bool = False
-    """Write prompts through the tokenizer's chat template."""
+    """Format prompts with the tokenizer's chat template."""
     max_tokens: int = 1024
     """Pairs with a longer side (prompt, response and EOS) are dropped, counted and reported."""
 
@@ -62,7 +62,7 @@ class _PairSettings:
     name: str = "pairs"
     """Name of the run, for its folder."""
     seed: int = 0
-    """Random seed of parameters, order and held-out pairs."""
+    """Random seed for parameters, order and held-out pairs."""
     eval_every: int = 50
     """Updates between held-out evaluations; 0 evaluates only before and after."""
     checkpoint_every: int = 50
@@ -90,7 +90,7 @@ class PairConfig(NetworkConfig, AdamConfig, MeshConfig, _PairSettings):
             )
 
     def to_json(self) -> dict:
-        """Return the settings as a dict that JSON can hold."""
+        """Return the settings as a dict for JSON."""
         return asdict(self)
 
 
@@ -102,7 +102,7 @@ class RewardModelConfig(PairConfig):
     """Folder or hub id of a language or reward model to start from; without one, a small transformer with random weights."""
     process: bool = False
     """Train a process reward model, which judges every step of a solution. A row has a prompt, `completions` (a list of steps) and
-    `labels` (for each step true, false or a number from 0 to 1). What is said of pairs then applies to solutions."""
+    `labels` (for each step true, false or a number from 0 to 1). Settings of pairs then apply to solutions."""
     step_separator: str | None = None
     """Text after every step of a solution, where a process reward model judges the step; None means a newline. It also divides the
     responses that the model judges later."""
@@ -133,14 +133,14 @@ class PreferenceConfig(PairConfig):
 
     loss: str = "dpo"
     """'dpo', 'dpo_average' (length-normalized), 'rpo' (DPO plus imitation of the preferred response), 'hinge', 'apo_zero',
-    'apo_down', 'cdpo' or 'robust_dpo' (some labels are wrong), 'ipo', 'ipo_average' (IPO on averages over the tokens), 'rebel'
+    'apo_down', 'cdpo' or 'robust_dpo' (for partly wrong labels), 'ipo', 'ipo_average' (IPO on averages over the tokens), 'rebel'
     (learns the column margin), 'kto', 'bco' (a classifier of wanted and unwanted responses), 'wpo' (DPO, weighted by how likely
-    the policy is to generate the pair), 'simpo', 'alphapo' (SimPO with a reward of another shape), 'cpo', 'tpo' or 'tpo_average'
+    the policy is to generate the pair), 'simpo', 'alphapo' (SimPO with a differently shaped reward), 'cpo', 'tpo' or 'tpo_average'
     (imitate a third response, of the column --gold-column) or 'orpo'."""
     loss_options: Annotated[Options, tyro.conf.arg(name="loss-options")] = field(default_factory=dict)
-    """Hyper-parameters of the loss, by default the paper's: `beta` of all but ipo, ipo_average, rebel and orpo, `epsilon` of
-    cdpo and robust_dpo, `tau` of ipo and ipo_average, `eta` of rebel, `desirable_weight` and `undesirable_weight` of kto,
-    `cap` of wpo (1 in its authors' code), `margin` of simpo, alphapo and tpo_average, `alpha` of alphapo, `coefficient` of rpo,
+    """Hyper-parameters of the loss, by default the paper's: `beta` for all but ipo, ipo_average, rebel and orpo, `epsilon` for
+    cdpo and robust_dpo, `tau` for ipo and ipo_average, `eta` for rebel, `desirable_weight` and `undesirable_weight` for kto,
+    `cap` for wpo (1 in its authors' code), `margin` for simpo, alphapo and tpo_average, `alpha` for alphapo, `coefficient` for rpo,
     cpo, tpo, tpo_average and orpo; e.g. `--loss simpo --loss-options beta=2.5 margin=1.4`."""
     gold_column: str = "reference"
     """Column with a third response to the prompt, better than both, which only tpo and tpo_average read."""

@@ -1,4 +1,4 @@
-"""Losses that train a language model on pairs directly, each a record of functions like `Algorithm`, and their names."""
+"""Direct preference losses, which train a language model on pairs; each is a record of functions, like `Algorithm`."""
 
 import math
 from collections.abc import Callable
@@ -35,13 +35,13 @@ class PairLogps(NamedTuple):
     lengths: Float[Array, "N 2"]
     """Number of tokens in each response, including the end token."""
     ref_logp: Float[Array, "N 2"] | None
-    """The same under the reference policy, in nats; for losses with a `reference`."""
+    """Log-probability of each response under the reference policy, summed likewise, in nats; for losses with a `reference`."""
     reference_point: Float[Array, ""] | None
     """Estimate of the divergence from the reference, in nats; for losses with a `reference_point`."""
     margin: Float[Array, "N"] | None = None
     """Reward of the preferred response minus the reward of the other; for losses with a `margin`."""
     reward_shift: Float[Array, ""] | None = None
-    """What is subtracted from the implicit rewards of the batch; for losses with a `reward_shift`."""
+    """Constant that is subtracted from the batch's implicit rewards; for losses with a `reward_shift`."""
     expected_logp: Float[Array, "N 2"] | None = None
     """Log of the expected probability of a token sampled from the policy, summed over the tokens of each response, in nats; a
     constant for the gradient; for losses with an `expected_logp`."""
@@ -58,41 +58,41 @@ class PairLogps(NamedTuple):
 
 
 class DirectLoss(NamedTuple):
-    """A record with one slot for each difference between the losses; a variant is `loss._replace(slot=...)`."""
+    """A direct preference loss, as a record of functions and flags; make a variant with `loss._replace(slot=...)`."""
 
     loss: Callable[[PairLogps], Float[Array, "N"]]
     """Log-probabilities -> loss of each pair; the mean is minimized."""
     reward: Callable[[PairLogps], Float[Array, "N 2"]]
     """Log-probabilities -> implicit reward of each response, used to judge pairs."""
     reference: bool = False
-    """Whether it reads `ref_logp`, computed with the policy before training."""
+    """Whether the loss reads `ref_logp`, computed with the policy before training."""
     reference_point: bool = False
-    """Whether it reads `reference_point`, for which responses are scored under the prompts of other pairs."""
+    """Whether the loss reads `reference_point`, for which responses are scored under the prompts of other pairs."""
     margin: bool = False
-    """Whether it reads `margin`, a column of the pairs."""
+    """Whether the loss reads `margin`, a column of the pairs."""
     reward_shift: Callable[[Float[Array, "*M N 2"], Float[Array, "*M N 2"]], Float[Array, ""]] | None = None
-    """(log-probabilities of the full batch under the policy, under the reference) -> `reward_shift`; None: it is not read."""
+    """(log-probabilities of the full batch under the policy, under the reference) -> `reward_shift`; None if it is not read."""
     expected_logp: bool = False
-    """Whether it reads `expected_logp`, for which the policy's full distribution at every token is computed."""
+    """Whether the loss reads `expected_logp`, for which the policy's full distribution at every token is computed."""
     gold: bool = False
-    """Whether it reads `gold_logp`, of a third response to every prompt."""
+    """Whether the loss reads `gold_logp`, of a third response to every prompt."""
 
 
-def _two(sides: Float[Array, "N 2"]) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
-    """Split into the preferred responses and the others."""
+def _split(sides: Float[Array, "N 2"]) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
+    """Split pairs into the preferred responses and the others."""
     return sides[:, 0], sides[:, 1]
 
 
-def _preferred(logp: Float[Array, "*M N 2"]) -> Bool[Array, "*M N 2"]:
+def _mark_preferred(logp: Float[Array, "*M N 2"]) -> Bool[Array, "*M N 2"]:
     """Mark the preferred responses."""
     return jnp.broadcast_to(jnp.arange(2) == 0, logp.shape)
 
 
-def _against_reference(equation: Callable[..., Float[Array, "N"]], *, beta: float, **options: float) -> DirectLoss:
-    """A loss of the summed log-probabilities of both responses under the policy and the reference."""
+def _reference_loss(equation: Callable[..., Float[Array, "N"]], *, beta: float, **options: float) -> DirectLoss:
+    """Build a loss from an equation of both responses' summed log-probabilities under the policy and the reference."""
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return equation(*_two(pairs.logp), *_two(pairs.reference()), beta=beta, **options)
+        return equation(*_split(pairs.logp), *_split(pairs.reference()), beta=beta, **options)
 
     return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
 
@@ -103,10 +103,10 @@ def dpo(*, beta: float = 0.1) -> DirectLoss:
     Args:
         beta: β = 0.1 (its authors' and TRL's), strength of the regularization towards the reference.
 
-    Deviations: AdamW with a cosine schedule; the paper has RMSprop. Other settings of the paper: learning rate 1e-6, batches of
+    Deviations: AdamW with a cosine schedule; the paper uses RMSprop. Other settings of the paper: learning rate 1e-6, batches of
     64.
     """
-    return _against_reference(dpo_loss, beta=beta)
+    return _reference_loss(dpo_loss, beta=beta)
 
 
 def dpo_average(*, beta: float = 5.0) -> DirectLoss:
@@ -117,7 +117,7 @@ def dpo_average(*, beta: float = 5.0) -> DirectLoss:
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return dpo_loss(*_two(pairs.mean_logp()), *_two(pairs.reference() / pairs.lengths), beta=beta)
+        return dpo_loss(*_split(pairs.mean_logp()), *_split(pairs.reference() / pairs.lengths), beta=beta)
 
     return DirectLoss(loss, _average_reward(beta), reference=True)
 
@@ -133,36 +133,36 @@ def rpo(*, beta: float = 0.1, coefficient: float = 1.0) -> DirectLoss:
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
         preferred = pairs.mean_logp()[:, 0]
-        return dpo_loss(*_two(pairs.logp), *_two(pairs.reference()), beta=beta) - coefficient * preferred
+        return dpo_loss(*_split(pairs.logp), *_split(pairs.reference()), beta=beta) - coefficient * preferred
 
     return DirectLoss(loss, _log_ratio_reward(beta), reference=True)
 
 
 def hinge(*, beta: float = 0.1) -> DirectLoss:
-    """Hinge loss on the lead over the reference: the hinge-norm loss of RSO (arXiv:2309.06657), after SLiC-HF.
+    """Hinge loss on the log-ratio margin relative to the reference: the hinge-norm loss of RSO (arXiv:2309.06657), after SLiC-HF.
 
     Args:
-        beta: β = 0.1 (DPO's); a pair whose lead exceeds 1/β nats teaches nothing.
+        beta: β = 0.1 (DPO's); a pair whose margin exceeds 1/β nats has no gradient.
     """
-    return _against_reference(hinge_preference_loss, beta=beta)
+    return _reference_loss(hinge_preference_loss, beta=beta)
 
 
 def apo_zero(*, beta: float = 0.1) -> DirectLoss:
-    """APO-zero: preferred responses become likelier, the others less likely (arXiv:2408.06266).
+    """APO-zero: preferred responses become more likely, the others less likely (arXiv:2408.06266).
 
     Args:
         beta: β = 0.1 (DPO's).
     """
-    return _against_reference(apo_zero_loss, beta=beta)
+    return _reference_loss(apo_zero_loss, beta=beta)
 
 
 def apo_down(*, beta: float = 0.1) -> DirectLoss:
-    """APO-down: both responses become less likely, the other one more so (arXiv:2408.06266).
+    """APO-down: both responses become less likely, the rejected one more strongly (arXiv:2408.06266).
 
     Args:
         beta: β = 0.1 (DPO's).
     """
-    return _against_reference(apo_down_loss, beta=beta)
+    return _reference_loss(apo_down_loss, beta=beta)
 
 
 def cdpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
@@ -170,60 +170,60 @@ def cdpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
 
     Args:
         beta: β = 0.1 (DPO's).
-        epsilon: ε = 0.1, the share of wrong labels, which the note leaves to the user; 0 is DPO itself.
+        epsilon: ε = 0.1, the fraction of wrong labels, which the note leaves to the user; 0 is DPO itself.
     """
-    return _against_reference(conservative_dpo_loss, beta=beta, epsilon=epsilon)
+    return _reference_loss(conservative_dpo_loss, beta=beta, epsilon=epsilon)
 
 
 def robust_dpo(*, beta: float = 0.1, epsilon: float = 0.1) -> DirectLoss:
-    """Robust DPO, for partly wrong labels, with a loss that is unbiased under them (rDPO, arXiv:2403.00409).
+    """Robust DPO, for partly wrong labels, with a loss that stays unbiased despite them (rDPO, arXiv:2403.00409).
 
     Args:
         beta: β = 0.1 (DPO's).
-        epsilon: ε = 0.1, the share of wrong labels, below 0.5; 0 is DPO itself.
+        epsilon: ε = 0.1, the fraction of wrong labels, below 0.5; 0 is DPO itself.
     """
-    return _against_reference(robust_dpo_loss, beta=beta, epsilon=epsilon)
+    return _reference_loss(robust_dpo_loss, beta=beta, epsilon=epsilon)
 
 
 def ipo(*, tau: float = 0.1) -> DirectLoss:
-    """IPO: identity preference optimization (arXiv:2310.12036, Eq. 17), on the probability of complete responses, as printed.
+    """IPO: identity preference optimization (arXiv:2310.12036, Eq. 17), on complete responses, as in the paper.
 
     Args:
         tau: τ = 0.1 (TRL's), strength of the regularization; the target margin is 1/(2τ) nats.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return ipo_loss(*_two(pairs.logp), *_two(pairs.reference()), tau=tau)
+        return ipo_loss(*_split(pairs.logp), *_split(pairs.reference()), tau=tau)
 
     return DirectLoss(loss, _log_ratio_reward(tau), reference=True)
 
 
 def ipo_average(*, tau: float = 0.1) -> DirectLoss:
-    """IPO on log-probabilities averaged over the tokens (arXiv:2310.12036, Eq. 17), as TRL computes it on its authors' advice.
+    """IPO on log-probabilities averaged over the tokens (arXiv:2310.12036, Eq. 17), as in TRL, on IPO's authors' advice.
 
     Args:
         tau: τ = 0.1 (TRL's), strength of the regularization; the target margin is 1/(2τ) nats per token.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return ipo_loss(*_two(pairs.mean_logp()), *_two(pairs.reference() / pairs.lengths), tau=tau)
+        return ipo_loss(*_split(pairs.mean_logp()), *_split(pairs.reference() / pairs.lengths), tau=tau)
 
     return DirectLoss(loss, _average_reward(tau), reference=True)
 
 
 def rebel(*, eta: float = 1.0) -> DirectLoss:
-    """REBEL: regression of the difference in reward, the pair's `margin`, on the log-ratios (arXiv:2404.16767, Algorithm 1).
+    """REBEL: fits the difference in log-ratios to the difference in reward, the pair's `margin` (arXiv:2404.16767, Algorithm 1).
 
     Args:
         eta: η = 1 (its authors' for summaries), size of the policy's step in nats per unit of reward.
 
-    Deviations: one iteration of the algorithm, whose policy before the update is the model before training. The paper samples
-    the pairs from that policy, two random responses to a prompt, and repeats both steps. The reward used to judge pairs is the
+    Deviations: this is one iteration of the algorithm, from the model before training. The paper samples pairs (two random
+    responses to a prompt) from the current policy, and repeats sampling and training. The reward used to judge pairs is the
     log-ratio divided by η.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return rebel_loss(*_two(pairs.logp), *_two(pairs.reference()), required(pairs.margin, "margin"), eta=eta)
+        return rebel_loss(*_split(pairs.logp), *_split(pairs.reference()), required(pairs.margin, "margin"), eta=eta)
 
     def reward(pairs: PairLogps) -> Float[Array, "N 2"]:
         return implicit_reward(pairs.logp, pairs.reference(), beta=1.0) / eta
@@ -236,8 +236,8 @@ def kto(*, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight:
 
     Args:
         beta: β = 0.1 (its authors' and TRL's), how fast utility saturates.
-        desirable_weight: λ_D = 1.
-        undesirable_weight: λ_U = 1.
+        desirable_weight: λ_D = 1, weight of preferred responses.
+        undesirable_weight: λ_U = 1, weight of the other responses.
 
     Deviations: the reference point uses responses of the next pair with a different prompt, in dataset order, so that the
     reference scores them only once; the paper uses the next example of the microbatch.
@@ -247,7 +247,7 @@ def kto(*, beta: float = 0.1, desirable_weight: float = 1.0, undesirable_weight:
         examples = kto_loss(
             pairs.logp,
             pairs.reference(),
-            _preferred(pairs.logp),
+            _mark_preferred(pairs.logp),
             reference_point=required(pairs.reference_point, "reference_point"),
             beta=beta,
             desirable_weight=desirable_weight,
@@ -264,16 +264,16 @@ def bco(*, beta: float = 0.1) -> DirectLoss:
     Args:
         beta: β = 0.1 (its authors').
 
-    Deviations: the reward shift δ is the mean reward of the batch under the policy before the update; the paper takes a moving
-    average of it over the updates. TRL's loss "bco_pair" is this one with δ = 0. Other settings of the paper: learning rate 5e-7.
+    Deviations: the reward shift δ is the mean reward of the batch under the policy before the update; the paper uses a moving
+    average over the updates. TRL's loss "bco_pair" is this one with δ = 0. Other settings of the paper: learning rate 5e-7.
     """
 
     def shift(logp: Float[Array, "*M N 2"], ref_logp: Float[Array, "*M N 2"]) -> Float[Array, ""]:
-        return bco_reward_shift(logp, ref_logp, _preferred(logp), beta=beta)
+        return bco_reward_shift(logp, ref_logp, _mark_preferred(logp), beta=beta)
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
         reward_shift = required(pairs.reward_shift, "reward_shift")
-        both = bco_loss(pairs.logp, pairs.reference(), _preferred(pairs.logp), reward_shift=reward_shift, beta=beta)
+        both = bco_loss(pairs.logp, pairs.reference(), _mark_preferred(pairs.logp), reward_shift=reward_shift, beta=beta)
         return both.sum(-1)
 
     return DirectLoss(loss, _log_ratio_reward(beta), reference=True, reward_shift=shift)
@@ -284,7 +284,7 @@ def wpo(*, beta: float = 0.01, cap: float = math.inf) -> DirectLoss:
 
     Args:
         beta: β = 0.01 (its authors').
-        cap: largest weight of a pair; the paper has none, its authors' code has 1.
+        cap: largest weight of a pair; the paper has no cap, and its authors' code uses 1.
 
     Deviations: none known. Other settings of the paper: learning rate 5e-7 for Mistral, batches of 128.
     """
@@ -292,7 +292,7 @@ def wpo(*, beta: float = 0.01, cap: float = math.inf) -> DirectLoss:
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
         expected = required(pairs.expected_logp, "expected_logp") / pairs.lengths
         weights = wpo_weight(pairs.mean_logp(), expected)
-        return wpo_loss(*_two(pairs.logp), *_two(pairs.reference()), *_two(weights), beta=beta, cap=cap)
+        return wpo_loss(*_split(pairs.logp), *_split(pairs.reference()), *_split(weights), beta=beta, cap=cap)
 
     return DirectLoss(loss, _log_ratio_reward(beta), reference=True, expected_logp=True)
 
@@ -308,7 +308,7 @@ def simpo(*, beta: float = 2.0, margin: float = 1.0) -> DirectLoss:
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return simpo_loss(*_two(pairs.mean_logp()), beta=beta, margin=margin)
+        return simpo_loss(*_split(pairs.mean_logp()), beta=beta, margin=margin)
 
     return DirectLoss(loss, lambda pairs: beta * pairs.mean_logp())
 
@@ -325,27 +325,27 @@ def alphapo(*, alpha: float = 0.25, beta: float = 2.5, margin: float = 0.25) -> 
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return alphapo_loss(*_two(pairs.mean_logp()), alpha=alpha, beta=beta, margin=margin)
+        return alphapo_loss(*_split(pairs.mean_logp()), alpha=alpha, beta=beta, margin=margin)
 
     return DirectLoss(loss, lambda pairs: beta * alpha_reward(pairs.mean_logp(), alpha=alpha))
 
 
 def cpo(*, beta: float = 0.1, coefficient: float = 1.0) -> DirectLoss:
-    """CPO: contrastive preference optimization, with imitation of the preferred response (arXiv:2401.08417).
+    """CPO: contrastive preference optimization, plus imitation of the preferred response (arXiv:2401.08417).
 
     Args:
         beta: β = 0.1 (its authors'), scale of the reward.
-        coefficient: λ = 1, weight of the negative log-likelihood of the preferred response, summed over its tokens as printed.
+        coefficient: λ = 1, weight of the negative log-likelihood of the preferred response, summed over its tokens as in the paper.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return cpo_loss(*_two(pairs.logp), beta=beta, coefficient=coefficient)
+        return cpo_loss(*_split(pairs.logp), beta=beta, coefficient=coefficient)
 
     return DirectLoss(loss, lambda pairs: beta * pairs.logp)
 
 
 def tpo(*, beta: float = 0.01, coefficient: float = 1.0) -> DirectLoss:
-    """TPO: triple preference optimization, with imitation of a third, gold response (arXiv:2405.16681).
+    """TPO: triple preference optimization, plus imitation of a third, gold response (arXiv:2405.16681).
 
     Args:
         beta: β = 0.01 (its authors'), scale of the reward.
@@ -357,13 +357,13 @@ def tpo(*, beta: float = 0.01, coefficient: float = 1.0) -> DirectLoss:
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return tpo_loss(*_two(pairs.logp), required(pairs.gold_logp, "gold_logp"), beta=beta, coefficient=coefficient)
+        return tpo_loss(*_split(pairs.logp), required(pairs.gold_logp, "gold_logp"), beta=beta, coefficient=coefficient)
 
     return DirectLoss(loss, lambda pairs: beta * pairs.logp, gold=True)
 
 
 def tpo_average(*, beta: float = 2.0, margin: float = 1.6, coefficient: float = 0.05) -> DirectLoss:
-    """Length-controlled TPO: on log-probabilities averaged over the tokens, with a margin (TPO-L, arXiv:2405.16681).
+    """Length-controlled TPO: TPO on log-probabilities averaged over the tokens, with a margin (TPO-L, arXiv:2405.16681).
 
     Args:
         beta: β = 2 (its authors' for Mistral Base), scale of the reward.
@@ -375,23 +375,23 @@ def tpo_average(*, beta: float = 2.0, margin: float = 1.6, coefficient: float = 
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
         gold = required(pairs.gold_logp, "gold_logp")
-        return tpo_loss(*_two(pairs.mean_logp()), gold, beta=beta, margin=margin, coefficient=coefficient)
+        return tpo_loss(*_split(pairs.mean_logp()), gold, beta=beta, margin=margin, coefficient=coefficient)
 
     return DirectLoss(loss, lambda pairs: beta * pairs.mean_logp(), gold=True)
 
 
 def orpo(*, coefficient: float = 0.1) -> DirectLoss:
-    """ORPO: odds ratio preference optimization, with imitation of the preferred response (arXiv:2403.07691, Eqs. 6-7).
+    """ORPO: odds ratio preference optimization, plus imitation of the preferred response (arXiv:2403.07691, Eqs. 6-7).
 
     Args:
         coefficient: λ = 0.1 (its authors' for Mistral), weight of the odds ratio.
 
-    Deviations: the likelihood is of the response alone, as in the paper; its authors' code and TRL include the prompt. The
+    Deviations: the likelihood covers the response alone, as in the paper; its authors' code and TRL include the prompt. The
     reward used to judge pairs is the log of the odds. Other settings: learning rate 5e-6.
     """
 
     def loss(pairs: PairLogps) -> Float[Array, "N"]:
-        return orpo_loss(*_two(pairs.mean_logp()), coefficient=coefficient)
+        return orpo_loss(*_split(pairs.mean_logp()), coefficient=coefficient)
 
     return DirectLoss(loss, lambda pairs: log_odds(pairs.mean_logp()))
 
@@ -434,7 +434,7 @@ def check_loss(loss: DirectLoss) -> None:
     """Refuse hyper-parameters that a loss does not accept, by tracing the loss once without data.
 
     Raises:
-        ValueError: raised by the equation itself.
+        ValueError: a hyper-parameter is invalid; the loss's equation raises it.
     """
     sides = jnp.zeros((1, 2), jnp.float32)
     zero = jnp.zeros((), jnp.float32)

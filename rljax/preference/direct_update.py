@@ -1,4 +1,4 @@
-"""Pairs laid out for a language model, the jitted update of a direct loss, and the evaluation of held-out pairs."""
+"""Pairs as arrays for a language model, the jitted update with a direct loss, and the evaluation on held-out pairs."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple
@@ -32,7 +32,7 @@ class DirectPairs(NamedTuple):
     """Prompts and responses of N pairs on the host: the preferred response, the other and, for losses with a `gold`, a third."""
 
     sequences: Sequences
-    """Rows `[N, K, ...]`, of K responses to each prompt."""
+    """Sequences `[N, K, ...]`, with K responses to each prompt."""
     ref_logp: Float32[np.ndarray, "N 2"] | None = None
     """Log-probability of the responses under the reference, summed over the tokens, in nats; None if there is no reference."""
     margin: Float32[np.ndarray, "N"] | None = None
@@ -48,16 +48,16 @@ class PairRows(NamedTuple, Generic[Data]):
     """Pairs laid out in rows for the model, with an optional leading micro-batch axis; a pair's responses are adjacent."""
 
     packed: Packed
-    """Rows `[K N, ...]`, of K responses to each prompt."""
+    """Rows `[K N, ...]`, with K responses to each prompt."""
     mask: Bool[Data, "*M N K T"]
     """Mask of the scored tokens that the assistant wrote."""
     ref_logp: Float[Data, "*M N 2"] | None
-    """As in `DirectPairs`, like the next field."""
+    """As in `DirectPairs`, and so is `margin`."""
     margin: Float[Data, "*M N"] | None = None
 
 
 class DirectBatch(NamedTuple):
-    """Inputs to an update."""
+    """Inputs to an update with a direct loss."""
 
     pairs: PairRows
     """The pairs of the batch."""
@@ -66,7 +66,7 @@ class DirectBatch(NamedTuple):
 
 
 def direct_pairs(encoded: EncodedPairs, pad_id: int) -> DirectPairs:
-    """Arrange prompts and responses of pairs in arrays.
+    """Put the prompts and responses of pairs into arrays.
 
     Raises:
         InputError: a prompt has no token, so the first token of its response would have no probability.
@@ -87,11 +87,11 @@ def direct_pairs(encoded: EncodedPairs, pad_id: int) -> DirectPairs:
 
 
 def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -> DirectPairs:
-    """Arrange the prompt of each pair with both responses of another pair, the donor, that has a different prompt.
+    """Join the prompt of each pair to both responses of another pair, the donor, which has a different prompt.
 
     Args:
         encoded: pairs that provide the prompts.
-        donors: pairs that provide the responses: for pair i the first suitable one from i + 1, wrapping around.
+        donors: pairs that provide the responses: for pair i, the first one from index i + 1 with another prompt, wrapping around.
         pad_id: padding token.
 
     Raises:
@@ -101,32 +101,32 @@ def mismatched_pairs(encoded: EncodedPairs, donors: EncodedPairs, pad_id: int) -
     donor_prompts = [tokens[:length] for tokens, length in zip(donors.chosen, donors.prompt_lengths, strict=True)]
     responses = _responses(donors)
     after = _next_other(donor_prompts)
-    starts = [(place + 1) % len(donor_prompts) for place in range(len(prompts))]
-    places = [
+    starts = [(index + 1) % len(donor_prompts) for index in range(len(prompts))]
+    chosen = [
         after[start] if donor_prompts[start] == prompt else start for start, prompt in zip(starts, prompts, strict=True)
     ]
-    return _arrange(prompts, [responses[place] for place in places], [donors.learned[place] for place in places], pad_id)
+    return _arrange(prompts, [responses[index] for index in chosen], [donors.learned[index] for index in chosen], pad_id)
 
 
 def _next_other(prompts: Sequence[list[int]]) -> list[int]:
-    """Index of the next different prompt after each prompt, wrapping around.
+    """Return for each prompt the index of the next different prompt, wrapping around.
 
     Example:
         >>> _next_other([[1], [1], [2]])
         [2, 2, 0]
     """
     count = len(prompts)
-    start = next((place for place in range(count) if prompts[place] != prompts[place - 1]), None)
+    start = next((index for index in range(count) if prompts[index] != prompts[index - 1]), None)
     if start is None:
         raise InputError(
             "all pairs have the same prompt, and the reference point of this loss compares responses across prompts; give pairs "
             "with at least two prompts, or choose another loss."
         )
     after, found = [0] * count, start
-    for place in range(start - 1, start - 1 - count, -1):
-        after[place % count] = found
-        if prompts[place % count] != prompts[place % count - 1]:
-            found = place % count
+    for index in range(start - 1, start - 1 - count, -1):
+        after[index % count] = found
+        if prompts[index % count] != prompts[index % count - 1]:
+            found = index % count
     return after
 
 
@@ -154,7 +154,7 @@ def _arrange(
 
 
 def split_into_micro_batches(pairs: DirectPairs, microbatch: int) -> PairRows[np.ndarray]:
-    """Divide pairs into micro-batches, and lay each out in rows for the model."""
+    """Divide pairs into micro-batches, and arrange each in rows for the model."""
     parts = micro_batches(pairs, microbatch)
     sides = parts.sequences.tokens.shape[2]
     rows = jax.tree.map(lambda array: array.reshape(array.shape[0], sides * microbatch, -1), parts.sequences)
@@ -163,14 +163,14 @@ def split_into_micro_batches(pairs: DirectPairs, microbatch: int) -> PairRows[np
 
 
 def summed_logp(policy: Policy, params: Params, laid: PairRows[Array]) -> Float[Array, "N K"]:
-    """Log-probability of each response under a policy, summed over its tokens."""
+    """Compute the log-probability of each response under a policy, summed over the response's tokens."""
     return masked_sum(policy.score(params, laid.packed, 1.0).logp.reshape(laid.mask.shape), laid.mask)
 
 
 def summed_expected_logp(policy: Policy, mesh: Mesh, params: Params, laid: PairRows[Array]) -> Float[Array, "N K"]:
-    """Log of the expected probability of a token sampled from a policy, log Σ_v π(v)², summed over a response's tokens.
+    """Compute log Σ_v π(v)², the log of a sampled token's expected probability, summed over a response's tokens.
 
-    It is a constant for the gradient.
+    No gradient flows through the result.
     """
     features = required(policy.features, "policy.features")(jax.lax.stop_gradient(params), laid.packed)
     sums = over_vocabulary(square_sum, features, chunk=chosen_chunk(None, policy.vocab_size, mesh), mesh=mesh)
@@ -182,16 +182,18 @@ def make_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
 
     The last micro-batch is padded with copies of the first pair.
     """
-    return _in_parts(lambda params, laid: summed_logp(policy, params, laid), mesh, microbatch)
+    return _in_micro_batches(lambda params, laid: summed_logp(policy, params, laid), mesh, microbatch)
 
 
 def make_expected_logps(policy: Policy, mesh: Mesh, microbatch: int) -> Logps:
     """Compile `summed_expected_logp` like `make_logps`."""
-    return _in_parts(lambda params, laid: summed_expected_logp(policy, mesh, params, laid), mesh, microbatch)
+    return _in_micro_batches(lambda params, laid: summed_expected_logp(policy, mesh, params, laid), mesh, microbatch)
 
 
-def _in_parts(function: Callable[[Params, PairRows[Array]], Float[Array, "N K"]], mesh: Mesh, microbatch: int) -> Logps:
-    """Compile a function of pairs, `microbatch` of them at a time."""
+def _in_micro_batches(
+    function: Callable[[Params, PairRows[Array]], Float[Array, "N K"]], mesh: Mesh, microbatch: int
+) -> Logps:
+    """Compile a function of pairs, and apply it to `microbatch` pairs at a time."""
     compiled = jax.jit(function)
 
     def logps(params: Params, pairs: DirectPairs) -> Float32[np.ndarray, "N K"]:
@@ -216,13 +218,13 @@ def make_direct_step(
 
     Args:
         policy: the language model.
-        loss: its mean over the pairs is minimized.
+        loss: the loss, whose mean over the pairs is minimized.
         optimizer: turns a gradient into an update.
         places: shardings of the state.
         mesh: the devices.
 
     Returns:
-        `(state, batch) -> (state, metrics)`, rows laid out `[micro-batches, rows, ...]`; the old state is consumed.
+        `(state, batch) -> (state, metrics)`, with rows `[micro-batches, rows, ...]`; the old state is donated.
     """
 
     def step(state: PairState, batch: DirectBatch) -> tuple[PairState, PairUpdateMetrics]:
@@ -261,7 +263,7 @@ def _reward_shift(policy: Policy, params: Params, pairs: PairRows[Array], loss: 
 def split_gold(
     logp: Float[Array, "N K"], lengths: Float[Array, "N K"]
 ) -> tuple[tuple[Float[Array, "N 2"], Float[Array, "N 2"]], Float[Array, "N"] | None]:
-    """Separate the pair's log-probabilities and lengths from the third response's mean log-probability, None without a third."""
+    """Return the pair's log-probabilities and lengths, and the third response's mean log-probability, if there is a third."""
     gold = None if logp.shape[1] == 2 else logp[:, 2] / lengths[:, 2]
     return (logp[:, :2], lengths[:, :2]), gold
 

@@ -24,7 +24,7 @@ class StepMetrics(NamedTuple):
     loss: Float[Array, ""]
     """Cross-entropy of the probability that a step is right."""
     accuracy: Float[Array, ""]
-    """Fraction of steps whose probability is on the side of 1/2 where their label is."""
+    """Fraction of steps whose probability is on the same side of 1/2 as their label."""
     score: Float[Array, ""]
     """Mean probability that a step is right."""
 

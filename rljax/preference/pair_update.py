@@ -1,4 +1,4 @@
-"""Pairs of responses as arrays, the jitted update towards the preferred ones, and the evaluation on held-out pairs."""
+"""Pairs of responses as arrays, the jitted update of a reward model, and its evaluation on held-out pairs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -54,9 +54,9 @@ class EncodedPairs(NamedTuple):
     prompt_lengths: list[int]
     """Number of prompt tokens at the beginning of both sides of each pair."""
     learned: list[tuple[list[bool], list[bool]]]
-    """Which tokens of the two responses of each pair the assistant wrote; the others are what tools or users answered."""
+    """Which tokens of the two responses of each pair the assistant wrote; the other tokens are from tools or users."""
     gold: list[tuple[list[int], list[bool]]] | None = None
-    """Token ids of a third response to each prompt, better than both, and which of them the assistant wrote; None without any."""
+    """Token ids of a third response to each prompt, better than both, and which tokens the assistant wrote; or None."""
 
     def padded(self, pad_id: int) -> Pairs[np.ndarray]:
         """Pad all pairs to the longest side and return them as arrays."""
@@ -98,8 +98,8 @@ def encode_pairs(
     rows = [_encode_pair(pair, tokenizer, chat=chat) for pair in preferences]
     gold = [_encode_gold(pair, tokenizer, chat=chat) for pair in preferences]
     lengths = [max(len(row[0]), len(row[1]), row[3] + len(third[0])) for row, third in zip(rows, gold, strict=True)]
-    places = [place for place, length in enumerate(lengths) if length <= max_tokens]
-    if not places:
+    kept = [index for index, length in enumerate(lengths) if length <= max_tokens]
+    if not kept:
         shortest = min(lengths, default=None)
         raise InputError(
             "there are no pairs; give at least one training pair and one held-out pair."
@@ -107,9 +107,9 @@ def encode_pairs(
             else f"every pair has a side of more than max_tokens={max_tokens} tokens: the shortest pair needs {shortest}; raise "
             "max_tokens."
         )
-    chosen, rejected, margins, prompts, learned = map(list, zip(*(rows[place] for place in places), strict=True))
-    third = [gold[place] for place in places] if all(gold[place][0] for place in places) else None
-    return EncodedPairs(chosen, rejected, np.asarray(margins, np.float32), len(rows) - len(places), prompts, learned, third)
+    chosen, rejected, margins, prompts, learned = map(list, zip(*(rows[index] for index in kept), strict=True))
+    third = [gold[index] for index in kept] if all(gold[index][0] for index in kept) else None
+    return EncodedPairs(chosen, rejected, np.asarray(margins, np.float32), len(rows) - len(kept), prompts, learned, third)
 
 
 def problem_of(example: Preference | LabeledSolution) -> Problem:
@@ -146,10 +146,10 @@ def make_pair_step(
         model: a decoder whose head has one output per token.
         optimizer: turns a gradient into an update.
         state: an example of the state, for its shapes.
-        mesh: its devices hold the state.
+        mesh: the devices that hold the state.
 
     Returns:
-        `(state, pairs) -> (state, metrics)`, pairs laid out `[micro-batches, pairs, ...]`; the old state is consumed.
+        `(state, pairs) -> (state, metrics)`, with pairs `[micro-batches, pairs, ...]`; the old state is donated.
     """
 
     def step(state: PairState, pairs: Pairs[Array]) -> tuple[PairState, PairUpdateMetrics]:
@@ -178,7 +178,7 @@ def judge_pairs(score: Callable[[Params, Sequence], np.ndarray], params: Params,
     """Evaluate the model on pairs that it was not trained on.
 
     Args:
-        score: a function that `make_score` compiled.
+        score: a function from `make_score`.
         params: parameters of the reward model.
         pairs: the held-out pairs.
 

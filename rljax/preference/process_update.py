@@ -33,7 +33,7 @@ class SolutionRows(NamedTuple, Generic[Data]):
     attention: Bool[Data, "*M N S"]
     """Mask of the slots that contain a token."""
     labels: Float[Data, "*M N S"]
-    """Label of the step that ends at a token, from 0 to 1."""
+    """Label of the step that ends at a token, from 0 to 1; 0 at other tokens."""
     step_end: Bool[Data, "*M N S"]
     """Mask of the tokens at which a step ends."""
 
@@ -50,7 +50,7 @@ class EncodedSolutions(NamedTuple):
     dropped: int
     """Number of solutions that were dropped because they are too long."""
     divided: int
-    """Number of steps, of all solutions, that contain the separator, so that in a response they would be several steps."""
+    """Number of steps, in all solutions, that contain the separator, and would therefore count as several steps in a response."""
 
     def padded(self, pad_id: int) -> SolutionRows[np.ndarray]:
         """Pad all solutions to the longest and return them as arrays."""
@@ -96,10 +96,10 @@ def make_process_step(
         model: a decoder whose head has one output per token.
         optimizer: turns a gradient into an update.
         state: an example of the state, for its shapes.
-        mesh: its devices hold the state.
+        mesh: the devices that hold the state.
 
     Returns:
-        `(state, solutions) -> (state, metrics)`, solutions laid out `[micro-batches, rows, ...]`; the old state is consumed.
+        `(state, solutions) -> (state, metrics)`, with solutions `[micro-batches, rows, ...]`; the old state is donated.
     """
 
     def step(state: PairState, solutions: SolutionRows[Array]) -> tuple[PairState, PairUpdateMetrics]:
@@ -131,7 +131,7 @@ def judge_solutions(
     """Evaluate the model on solutions that it was not trained on.
 
     Args:
-        scores: a function that `make_step_scores` compiled.
+        scores: a function from `make_step_scores`.
         params: parameters of the process reward model.
         solutions: the held-out solutions.
 

@@ -1,7 +1,7 @@
-"""Inference with a learned reward model: the score of a sequence, the model's folder, and a reward function made from it.
+"""Inference with a learned reward model: scores of sequences, the model's folder, and reward functions built from the model.
 
 The score of a response is the output of the model's head at the last token of prompt and response, including the end token. A
-process reward model judges every step, at the last token of the separator after it.
+process reward model judges every step, at the last token of the separator that follows the step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ class RewardModel(NamedTuple):
     tokenizer: Tokenizer
     """Tokenizer of prompts and responses."""
     chat: bool
-    """Whether prompts go through the tokenizer's chat template."""
+    """Whether prompts are formatted with the tokenizer's chat template."""
     step_separator: str | None = None
     """Text at the end of every step, for a process reward model; None: the model scores complete responses."""
 
@@ -99,7 +99,7 @@ def sequence_tokens(
         tokenizer: tokenizer of both texts.
         chat: whether the prompt is written with the tokenizer's chat template.
         messages: the prompt as chat messages, if it was a chat.
-        columns: columns of the row; the chat template reads `tools` and `chat_template_kwargs`.
+        columns: columns of the prompt's dataset row; the chat template reads `tools` and `chat_template_kwargs`.
 
     Raises:
         InputError: the tokenizer cannot encode the text, or `chat` is set and the tokenizer has no template.
@@ -130,11 +130,11 @@ def make_score(
 
     Args:
         model: a decoder whose head has one output per token.
-        mesh: its devices share the rows.
+        mesh: the devices, which share the rows.
         rows: sequences scored at a time, rounded up to a multiple of the number of devices; smaller batches are padded.
 
     Returns:
-        `(params, token lists) -> scores`, in their order.
+        `(params, token lists) -> scores`, in the order of the lists.
     """
     compute = in_padded_batches(jax.jit(partial(score_sequences, model)), mesh, rows=rows)
     return lambda params, sequences: np.array(compute(params, sequences), np.float32)
@@ -147,7 +147,7 @@ def in_padded_batches(
 
     Args:
         compiled: `(params, tokens, attention) -> [B, ...]`; it is compiled once for each padded length.
-        mesh: its devices share the rows.
+        mesh: the devices, which share the rows.
         rows: sequences per call, rounded up to a multiple of the number of devices; smaller batches are padded.
     """
     rows = -(-rows // row_shards(mesh)) * row_shards(mesh)
@@ -162,7 +162,7 @@ def in_padded_batches(
                 filled = [sequences[index] for index in part] + [[]] * (rows - len(part))
                 padded = right_pad(filled, int(length), pad_id=0)
                 for index, result in zip(part, fetch(compiled(params, *put_rows(mesh, padded))), strict=False):
-                    found[index] = np.asarray(result)  # rows that only pad the batch have no index
+                    found[index] = np.asarray(result)  # `zip` drops the rows that only pad the batch
         return found
 
     return compute
@@ -173,10 +173,10 @@ def save_reward_model(folder: Path, trained: RewardModel) -> None:
 
     Args:
         folder: folder of the model; the files of an earlier model are overwritten.
-        trained: the model with its parameters. The files of its tokenizer are written too.
+        trained: the model with its parameters and its tokenizer, whose files are written too.
 
     Raises:
-        InputError: the tokenizer has no name that the file could record.
+        InputError: the tokenizer has no name to record.
     """
     tokenizer = trained.tokenizer
     check_named(tokenizer)
@@ -198,9 +198,9 @@ def load_reward_model(
     """Read a reward model: one trained by rljax, or any sequence-classification model with one output.
 
     Args:
-        name_or_folder: its folder, or a hub id.
+        name_or_folder: folder of the model, or a hub id.
         tokenizer: replaces the folder's own tokenizer.
-        chat: for a model that rljax did not train, whether prompts go through the chat template.
+        chat: for a model that rljax did not train, whether prompts are formatted with the chat template.
         dtype: precision of matrix products.
         remat: what layers recompute in the backward pass, one of `rljax.models.config.REMATS`.
 
@@ -257,16 +257,15 @@ def make_reward_function(
 ) -> Callable[..., list[float | Failed]]:
     """Make a reward function from a learned reward model.
 
-    It reads text, so the policy may have a different tokenizer. The end token is appended to every completion, even a truncated
-    one.
-    The offset of the scores is arbitrary: only algorithms that compare responses to the same prompt are unaffected by it. The
-    score of a process reward model is that of the worst step, from 0 to 1.
+    The reward model reads text, so the policy may have a different tokenizer. The end token is appended to every completion, even
+    a truncated one. The offset of the scores is arbitrary; only algorithms that compare responses to the same prompt are unaffected
+    by it. A process reward model scores a response by its worst step, from 0 to 1.
 
     Args:
         name_or_folder: folder of the reward model, or a hub id.
-        mesh: its devices hold the model and share the rows.
+        mesh: the devices, which hold the model and share the rows.
         tokenizer: replaces the folder's own tokenizer.
-        chat: for a model that rljax did not train, whether prompts go through the chat template.
+        chat: for a model that rljax did not train, whether prompts are formatted with the chat template.
         chats: prompt as text -> its messages, for prompts that are chats of several messages.
         rows: number of responses scored at a time.
         dtype: precision of matrix products.
@@ -275,7 +274,7 @@ def make_reward_function(
         `f(prompts, completions) -> scores`; `Failed` for a completion that the tokenizer cannot encode.
 
     Raises:
-        InputError: as `load_reward_model`.
+        InputError: as in `load_reward_model`.
     """
     trained = load_reward_model(name_or_folder, tokenizer=tokenizer, chat=chat, dtype=dtype)
     if trained.step_separator is not None:
@@ -310,11 +309,11 @@ def split_steps(text: str, separator: str) -> list[tuple[int, str]]:
 
     Args:
         text: a response.
-        separator: the text at the end of every step. Steps of white space are left out.
+        separator: the text at the end of every step. Steps of only white space are left out.
 
     Returns:
         For each step the number of characters of the text up to its end, and the step without its separator. The last step ends
-        with the text. A text without a step is a single empty step.
+        at the end of the text. A text without a step is a single empty step.
 
     Example:
         >>> split_steps("1+1=2;;2+1=3;", ";"), split_steps("", ";")
@@ -336,7 +335,7 @@ def solution_tokens(
     Args:
         problem: the prompt.
         steps: the steps, without their separators.
-        tokenizer: tokenizer of all texts; each step is encoded by itself.
+        tokenizer: tokenizer of all texts; each step is encoded separately.
         chat: whether the prompt is written with the tokenizer's chat template.
         separator: the text at the end of every step.
 
@@ -374,11 +373,11 @@ def step_logits(
 def make_step_scores(
     model: ValueModel, mesh: Mesh, *, rows: int = 32
 ) -> Callable[[Params, Sequence[tuple[list[int], list[int]]]], list[Float[np.ndarray, "K"]]]:
-    """Compile a function that scores solutions: `(params, (tokens, ends) of each) -> logits of its steps`.
+    """Compile a function that scores solutions: `(params, [(tokens, ends), ...]) -> logits of each solution's steps`.
 
     Args:
         model: a decoder whose head has one output per token.
-        mesh: its devices share the rows.
+        mesh: the devices, which share the rows.
         rows: solutions scored at a time.
     """
     compute = in_padded_batches(jax.jit(partial(step_logits, model)), mesh, rows=rows)
@@ -401,12 +400,12 @@ def make_step_judge(
 
     Args:
         trained: a process reward model; it reads text, so the policy may have a different tokenizer.
-        mesh: its devices hold the model and share the rows.
+        mesh: the devices, which hold the model and share the rows.
         rows: number of responses scored at a time.
 
     Returns:
-        `(problems, responses) -> steps of each response`, as `split_steps` divides it; `Failed` for one that the tokenizer cannot
-        encode.
+        `(problems, responses) -> steps of each response`, as `split_steps` divides it; `Failed` for a response that the tokenizer
+        cannot encode.
 
     Raises:
         InputError: the model was trained to score complete responses.
@@ -459,7 +458,7 @@ def make_step_reward(
 
     Args:
         folder: folder of the model.
-        mesh: its devices hold the model and share the rows.
+        mesh: the devices, which hold the model and share the rows.
         chats: prompt as text -> its messages, for prompts that are chats of several messages.
         dtype: precision of matrix products.
 
@@ -468,7 +467,7 @@ def make_step_reward(
         tokenizer cannot encode a completion.
 
     Raises:
-        InputError: as `load_reward_model` and `make_step_judge`.
+        InputError: as in `load_reward_model` and `make_step_judge`.
     """
     judge = make_step_judge(load_reward_model(folder, dtype=dtype), mesh)
 
@@ -485,5 +484,5 @@ def make_step_reward(
 
 
 def _problems(prompts: Sequence[str], chats: Mapping[str, Messages]) -> list[Problem]:
-    """Make a problem of each prompt, with its messages if it is a chat of several."""
+    """Convert each prompt to a problem, with its messages if the prompt is a chat of several messages."""
     return [Problem(prompt, "", messages=chats.get(prompt)) for prompt in prompts]

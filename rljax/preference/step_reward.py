@@ -1,4 +1,4 @@
-"""The step reward that the settings name: built in, a function of the user, or a process reward model."""
+"""The step reward named in the settings: a built-in one, a user's function, or a process reward model."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,12 +15,12 @@ def named_step_reward(name: str, problems: Sequence[Problem], *, devices: MeshCo
 
     Args:
         name: one of `STEP_REWARDS`, `file.py:function`, or `model:FOLDER` for a process reward model.
-        problems: the problems whose responses are judged; their chats are read.
+        problems: the problems whose responses are judged; a process reward model reads their chats.
         devices: the settings of the mesh that holds a process reward model.
-        dtype: precision of its matrix products.
+        dtype: precision of a process reward model's matrix products.
 
     Raises:
-        InputError: it cannot be found, or the model in the folder does not judge steps.
+        InputError: the step reward cannot be found, or the model in the folder does not judge steps.
     """
     if not name.startswith(PREFIX):
         return STEP_REWARDS[name] if name in STEP_REWARDS else resolve(name)

@@ -180,7 +180,7 @@ def test_the_clip_range_is_logged_if_the_algorithm_has_one(algorithm, clip_scale
         ({"minibatches": 1}, False, "at least two of them; set --minibatches 2 or --passes 2"),
         ({"minibatches": 2, "kl_limit": 0.1}, False, "kl_limit=0.1 both limit the divergence"),
         ({"minibatches": 2}, True, "leave your own optimizer out"),
-        ({"minibatches": 2, "algorithm": "t1"}, False, "has an entropy bonus, and so has t1"),
+        ({"minibatches": 2, "algorithm": "t1"}, False, "adds an entropy bonus, but t1 already has one"),
     ],
 )
 def test_a_controller_with_nothing_to_measure_or_change_is_refused(settings, own, message):

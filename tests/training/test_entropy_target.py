@@ -122,7 +122,7 @@ def test_a_step_without_an_update_or_with_an_unsound_entropy_keeps_the_coefficie
 def test_the_controller_has_an_entropy_bonus_of_its_own():
     algorithm = with_parts(BY_NAME["dr_grpo"](), ["term=adaptive_entropy"])
     config = TINY.replace(remedy="controller")
-    with pytest.raises(InputError, match="remedy=controller has an entropy bonus, and so has dr_grpo"):
+    with pytest.raises(InputError, match="remedy=controller adds an entropy bonus, but dr_grpo already has one"):
         plan_setup(config, algorithm, make_mesh(1, 1), BIGRAM, policy_optimizer(config), INSTALLERS)
 
 
