@@ -61,8 +61,8 @@ def _check(setup: Setup) -> None:
         )
     if plans is not None and (setup.algorithm.critic is not None or _credit(setup.algorithm).needs != ("rewards",)):
         raise InputError(
-            f"plans={plans} applies the algorithm's comparison of rewards within a group to plans and to answers, which {name} "
-            "does not have; choose another algorithm, such as dr_grpo."
+            f"plans={plans} needs an algorithm that only compares rewards within a group, which {name} does not do; choose "
+            "another algorithm, such as dr_grpo."
         )
     if plans is not None and (size % plans or size // plans < 2):
         raise InputError(

@@ -36,7 +36,7 @@ def install(setup: Setup) -> Setup:
     except ValueError as error:
         raise InputError(
             f"kl_target={target} adjusts the coefficient of a KL penalty: {error}; choose an algorithm with one, such as grpo with "
-            "--algorithm-options beta=0.04, or leave it out."
+            "--algorithm-options beta=0.04, or leave kl_target out."
         ) from error
     control = partial(adaptive_kl_coefficient, target=target, **({} if gain is None else {"gain": gain}))
     option = Option(NAME, init=partial(constant, first), adjust=with_kl_coefficient, after_updates=make_follow(control))

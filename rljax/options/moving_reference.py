@@ -39,7 +39,7 @@ def check_period(algorithm: Algorithm, config: TrainConfig) -> None:
     if not algorithm.needs("ref_logp"):
         raise InputError(
             f"reference_period={period}: the algorithm has no KL penalty to a reference; choose an algorithm with one, such as "
-            "grpo with --algorithm-options beta=0.04, or leave it out."
+            "grpo with --algorithm-options beta=0.04, or leave reference_period out."
         )
     if algorithm.reference_rate > 0:
         raise InputError(

@@ -57,12 +57,12 @@ def install(setup: Setup) -> Setup:
             "prompt_consistency needs the prompts of a dataset, but in this run an environment writes them; leave it out."
         )
     sampling, names, devices = config.sampling, list(weights), row_shards(setup.mesh)
-    spare = -len(names) * sampling.prompts % devices
-    blank = partial(empty_rows, prompt_length=setup.prompt_length, length=sampling.max_response_tokens)
-    first = examples_of([blank(len(names) * sampling.prompts + spare)], [0.0])
+    padding_rows = -len(names) * sampling.prompts % devices
+    make_empty = partial(empty_rows, prompt_length=setup.prompt_length, length=sampling.max_response_tokens)
+    initial = examples_of([make_empty(len(names) * sampling.prompts + padding_rows)], [0.0])
     option = Option(
         NAME,
-        init=lambda params: jax.tree.map(jnp.asarray, first),
+        init=lambda params: jax.tree.map(jnp.asarray, initial),
         gradient=make_gradient(make_score(setup.policy, sampling.temperature)),
     )
     if setup.tokenizer is None:  # a plan needs only the shapes of the rows
@@ -73,7 +73,7 @@ def install(setup: Setup) -> Setup:
         groups, now = scored.groups, state.options[NAME]
         chosen = right_answers(groups.rollout, int(state.step))
         parts = [answers_after(groups, chosen, changed[name], setup.tokenizer.pad_token_id) for name in names]
-        examples = examples_of([*parts, blank(spare)], [*weights.values(), 0.0])
+        examples = examples_of([*parts, make_empty(padding_rows)], [*weights.values(), 0.0])
         placed = put(examples, jax.tree.map(lambda array: array.sharding, now))
         return state._replace(options=state.options | {NAME: placed})
 
@@ -183,6 +183,6 @@ def make_gradient(score: Score) -> Callable[..., tuple[Params, dict[str, Array]]
 
 def empty_rows(count: int, prompt_length: int, length: int) -> Sequences:
     """Make rows without tokens."""
-    blank = partial(np.zeros, dtype=np.int32)
-    prompt, answer = blank((count, prompt_length)), blank((count, length))
+    zeros = partial(np.zeros, dtype=np.int32)
+    prompt, answer = zeros((count, prompt_length)), zeros((count, length))
     return Sequences(prompt, prompt.astype(bool), answer, answer.astype(bool))

@@ -22,7 +22,7 @@ def install(setup: Setup) -> Setup:
     """
     if config_with_experts(setup.policy) is None:
         raise InputError(
-            "replay_experts needs the built-in model with a mixture of experts, such as Qwen3-MoE; leave it out for this one."
+            "replay_experts needs the built-in model with a mixture of experts, such as Qwen3-MoE; leave it out for other models."
         )
     if learns_from_teacher(setup) or setup.config.algorithm.teacher is not None:
         raise InputError("replay_experts cannot apply to a teacher, which has experts of its own; leave one of them out.")
@@ -30,13 +30,13 @@ def install(setup: Setup) -> Setup:
         return setup
     if setup.prompt_length > PREFILL_TOKENS:
         raise InputError(
-            f"replay_experts records prompts of at most {PREFILL_TOKENS} tokens, and the longest one has {setup.prompt_length}; "
-            f"set --max-prompt-tokens {PREFILL_TOKENS}, or leave it out."
+            f"replay_experts records prompts of at most {PREFILL_TOKENS} tokens, but the longest one has {setup.prompt_length}; "
+            f"set --max-prompt-tokens {PREFILL_TOKENS}, or leave replay_experts out."
         )
     engine = recording_engine(setup.train.engine)
     if engine is None or setup.train.environment is not None:
         raise InputError(
             "replay_experts records what the built-in engine samples in one turn, without --paged-cache, --plans, --calculator or "
-            "an environment; leave these out, or replay_experts. An engine of your own can return Response.experts without it."
+            "an environment; leave these out, or replay_experts. A custom engine can return Response.experts without it."
         )
     return setup._replace(train=replace(setup.train, engine=engine))

@@ -88,7 +88,7 @@ def check_settings(algorithm: Algorithm, config: TrainConfig) -> None:
         )
     if not algorithm.needs("teacher_logp") or algorithm.teacher_divergence is not None:
         raise InputError(
-            f"teacher='self' is for on_policy_distillation, but the algorithm is {settings.name}; choose that one."
+            f"teacher='self' is for on_policy_distillation, but the algorithm is {settings.name}; choose on_policy_distillation."
         )
     if not settings.teacher_shows:
         raise InputError(
@@ -99,7 +99,7 @@ def check_settings(algorithm: Algorithm, config: TrainConfig) -> None:
     if template is not None and ("{prompt}" not in template or "{shown}" not in template):
         raise InputError(f"teacher_template={template!r} must contain {{prompt}} and {{shown}}.")
     if settings.teacher_rate is not None and not 0 <= settings.teacher_rate <= 1:
-        raise InputError(f"teacher_rate={settings.teacher_rate} must lie from 0 (the first model) to 1 (the latest).")
+        raise InputError(f"teacher_rate={settings.teacher_rate} must be from 0 (the initial model) to 1 (the latest).")
 
 
 def text_shown(problem: Problem, shown: str) -> str:

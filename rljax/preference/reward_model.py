@@ -232,15 +232,15 @@ def check_vocabulary(tokenizer: Tokenizer, folder: Path, model: ValueModel, note
     Raises:
         InputError: the vocabularies differ; the message names both sizes.
     """
-    size, known = tokenizer.vocab_size, model.trunk.config.vocab_size
+    size, model_size = tokenizer.vocab_size, model.trunk.config.vocab_size
     if note is not None and size != note.vocabulary:
         raise InputError(
             f"The reward model in {str(folder)!r} was trained on a vocabulary of {note.vocabulary} tokens, but the tokenizer has "
             f"{size}; leave the tokenizer out: the folder names its own ({note.tokenizer!r})."
         )
-    if size > known:
+    if size > model_size:
         raise InputError(
-            f"The reward model in {str(folder)!r} has a vocabulary of {known} tokens, but the tokenizer has {size}; give the "
+            f"The reward model in {str(folder)!r} has a vocabulary of {model_size} tokens, but the tokenizer has {size}; give the "
             "tokenizer that belongs to the model."
         )
 
@@ -288,7 +288,7 @@ def make_reward_function(
     params = put(trained.params, shardings(mesh, trained.params))
     score = make_score(trained.model, mesh, rows=rows)
 
-    def encoded(prompt: str, completion: str) -> list[int] | Failed:
+    def encode(prompt: str, completion: str) -> list[int] | Failed:
         try:
             return sequence_tokens(prompt, completion, trained.tokenizer, chat=trained.chat, messages=chats.get(prompt))
         except InputError as error:
@@ -296,7 +296,7 @@ def make_reward_function(
 
     def reward_model(prompts: Sequence[str], completions: Sequence[str]) -> list[float | Failed]:
         agree("completions, which a reward model has to judge", repr([prompts, completions]))
-        sequences = [encoded(*pair) for pair in zip(prompts, completions, strict=True)]
+        sequences = [encode(*pair) for pair in zip(prompts, completions, strict=True)]
         scores = iter(score(params, [tokens for tokens in sequences if not isinstance(tokens, Failed)]))
         return [tokens if isinstance(tokens, Failed) else float(next(scores)) for tokens in sequences]
 
@@ -353,7 +353,7 @@ def solution_tokens(
     end = tokenizer.encode(separator)
     if not end:
         raise InputError(
-            f"the step separator {separator!r} has no token, so there is none to judge a step at; choose another."
+            f"the step separator {separator!r} has no token, so there is no token at which to judge a step; choose another."
         )
     tokens, ends = prompt_tokens(problem, tokenizer, chat=chat), []
     for step in steps:
@@ -419,7 +419,7 @@ def make_step_judge(
     params = put(trained.params, shardings(mesh, trained.params))
     scores = make_step_scores(trained.model, mesh, rows=rows)
 
-    def encoded(problem: Problem, steps: Sequence[tuple[int, str]]) -> tuple[list[int], list[int]] | Failed:
+    def encode(problem: Problem, steps: Sequence[tuple[int, str]]) -> tuple[list[int], list[int]] | Failed:
         texts = [step for _, step in steps]
         try:
             return solution_tokens(problem, texts, trained.tokenizer, chat=trained.chat, separator=separator)
@@ -429,7 +429,7 @@ def make_step_judge(
     def judge(problems: Sequence[Problem], responses: Sequence[str]) -> list[Steps | Failed]:
         agree("responses, whose steps a reward model has to judge", repr([[p.prompt for p in problems], responses]))
         divided = [split_steps(response, separator) for response in responses]
-        rows = [encoded(*pair) for pair in zip(problems, divided, strict=True)]
+        rows = [encode(*pair) for pair in zip(problems, divided, strict=True)]
         logits = iter(scores(params, [row for row in rows if not isinstance(row, Failed)]))
 
         def with_scores(steps: Sequence[tuple[int, str]]) -> Steps:
