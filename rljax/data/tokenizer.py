@@ -1,4 +1,4 @@
-"""Tokenizers: from text to token ids and back, behind one small interface."""
+"""Tokenizers, which convert text to token ids and back, behind one small interface."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ from rljax.files import check_local
 from rljax.text import one_line
 
 UNKNOWN = "�"
-"""The text of an id outside the vocabulary: a model may have more logits than its tokenizer has ids."""
+"""Text for an id outside the vocabulary, which can occur because a model may have more logits than its tokenizer has ids."""
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -29,23 +29,19 @@ _TOKENIZER_FILES = (
     "tekken.json",
 )
 
-
 IDS = "ids"
-"""Value of `--tokenizer` for token ids as text."""
+"""Value of `--tokenizer` if prompts and responses are written as token ids."""
 OWN_NAME = "rljax_tokenizer"
-"""Key of tokenizer_config.json under which a folder with one of rljax's own tokenizers stores the value of `--tokenizer`."""
+"""Key of tokenizer_config.json for the value of `--tokenizer`, in a folder written with one of rljax's own tokenizers."""
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """The interface of a tokenizer.
-
-    `bos_token_id` is the token that starts every prompt, or None if the tokenizer does not add one.
-    """
+    """The interface of a tokenizer."""
 
     @property
     def pad_token_id(self) -> int:
-        """The token that pads."""
+        """The padding token."""
         ...
 
     @property
@@ -55,12 +51,12 @@ class Tokenizer(Protocol):
 
     @property
     def bos_token_id(self) -> int | None:
-        """The token that starts every prompt, if there is one."""
+        """The token that starts every prompt; None if the tokenizer does not add one."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """The number of token ids."""
+        """A number that all token ids are below."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -74,18 +70,18 @@ class Tokenizer(Protocol):
 
 @runtime_checkable
 class ChatTokenizer(Tokenizer, Protocol):
-    """A tokenizer with a method for chat templates. The method raises `InputError` if the tokenizer has no template."""
+    """A tokenizer that supports chat templates; `apply_chat_template` raises `InputError` if there is no template."""
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Turn a chat into the ids of a prompt, up to the start of the assistant's turn; `tools` is passed if a row has tools."""
+        """Turn a chat into the ids of a prompt, up to the start of the assistant's turn; a row's tools are passed as `tools`."""
         ...
 
 
 class CharacterTokenizer:
-    """One token per character of a fixed alphabet: 0 pads, 1 ends, and the characters follow in order.
+    """A tokenizer with one token per character of a fixed alphabet. Id 0 pads, 1 ends a response, and the characters follow.
 
     Args:
-        alphabet: every character that may occur, each once.
+        alphabet: all characters that may occur, each listed once.
 
     Raises:
         InputError: the alphabet is empty, or contains a character twice.
@@ -115,7 +111,7 @@ class CharacterTokenizer:
         self._ids = {character: position + 2 for position, character in enumerate(alphabet)}
 
     def encode(self, text: str) -> list[int]:
-        """Turn text into ids; a character outside the alphabet is an `InputError`."""
+        """Turn text into ids; a character outside the alphabet raises `InputError`."""
         unknown = next((character for character in text if character not in self._ids), None)
         if unknown is not None:
             raise InputError(
@@ -130,7 +126,9 @@ class CharacterTokenizer:
 
 
 class ByteTokenizer:
-    """One token per byte of UTF-8, so that any text can be encoded: 0 pads, 1 starts, 2 ends, and byte b is b + 3.
+    """A tokenizer with one token per UTF-8 byte, so that it can encode any text.
+
+    Id 0 pads, 1 starts a prompt, 2 ends a response, and byte b has id b + 3.
 
     Example:
         >>> tokenizer = ByteTokenizer()
@@ -150,17 +148,17 @@ class ByteTokenizer:
         return [byte + 3 for byte in text.encode()]
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> str:
-        """Turn ids into text; invalid UTF-8 and ids above the bytes become the replacement character."""
+        """Turn ids into text; invalid UTF-8 and ids above 258 become the replacement character."""
         not_utf8 = 0xFF
         return bytes(i - 3 if i < self.vocab_size else not_utf8 for i in ids if i >= 3).decode(errors="replace")
 
 
 class IdTokenizer:
-    """Token ids as text, "12 7 3", for models whose tokenizer is not available.
+    """A tokenizer whose texts are token ids, such as "12 7 3", for models whose own tokenizer is not available.
 
     Args:
-        vocab_size: number of token ids of the model.
-        eos: token that ends a response.
+        vocab_size: number of the model's token ids.
+        eos: the token that ends a response.
 
     Example:
         >>> tokenizer = IdTokenizer(20, eos=2)
@@ -178,13 +176,13 @@ class IdTokenizer:
         self.pad_token_id = eos
 
     def encode(self, text: str) -> list[int]:
-        """Read ids; a word that is not the id of a token is an `InputError`."""
+        """Read ids; a word that is not a token id raises `InputError`."""
         words = text.split()
         wrong = next((word for word in words if not (word.isdecimal() and int(word) < self.vocab_size)), None)
         if wrong is not None:
             raise InputError(
-                f"{wrong!r} in {_shorten(text)} is not a token id from 0 to {self.vocab_size - 1}; write ids with spaces "
-                "between them, or give a tokenizer with --tokenizer."
+                f"{wrong!r} in {_shorten(text)} is not a token id from 0 to {self.vocab_size - 1}; separate ids by "
+                "spaces, or choose a tokenizer with --tokenizer."
             )
         return [int(word) for word in words]
 
@@ -194,16 +192,16 @@ class IdTokenizer:
 
 
 class HuggingFaceTokenizer:
-    """A tokenizer of `transformers` behind the trainer's interface.
+    """A `transformers` tokenizer behind the `Tokenizer` interface.
 
     Args:
-        inner: the tokenizer of `transformers`; its files are written next to exported weights.
-        name: its folder or hub id, for messages.
+        inner: the `transformers` tokenizer; its files are written next to exported weights.
+        name: folder or hub id of the tokenizer, for messages.
         chat: how chats become text.
-        keeps_special: whether decoded text has special tokens; padding and the end of a response are never part of it.
+        keeps_special: whether decoded text includes special tokens; trailing padding and end tokens are always removed.
 
     Raises:
-        InputError: it has no end-of-sequence token, so a response could never end.
+        InputError: `inner` has no end-of-sequence token, so a response could never end.
     """
 
     def __init__(self, inner: Any, name: str, *, chat: ChatFormat = PLAIN, keeps_special: bool = False):
@@ -219,10 +217,10 @@ class HuggingFaceTokenizer:
         self.eos_token_id = inner.eos_token_id
         # Padding is masked everywhere, so the end token can replace a missing pad token.
         self.pad_token_id = inner.eos_token_id if inner.pad_token_id is None else inner.pad_token_id
-        # Many tokenizers define a bos token that their models never saw; encode a text to find out what is put before it.
+        # Many tokenizers define a bos token that their models never saw. Encode a text to find out which ids are added before it.
         self.prefix_ids = _prefix(inner)
         self.bos_token_id = inner.bos_token_id if self.prefix_ids == [inner.bos_token_id] else None
-        # Ids may have gaps, and then the largest one is beyond the count.
+        # If ids have gaps, the largest id exceeds the number of tokens.
         self.vocab_size = max(len(inner), 1 + max(inner.get_vocab().values(), default=0))
 
     def configured(self, chat: ChatFormat, *, keeps_special: bool) -> "HuggingFaceTokenizer":
@@ -231,13 +229,13 @@ class HuggingFaceTokenizer:
 
     @property
     def special_texts(self) -> set[str]:
-        """Names of the special tokens that decoded text never has."""
+        """Texts of the special tokens that decoded text never contains."""
         added = self.inner.added_tokens_decoder.values()
-        every = {*self.inner.all_special_tokens, *(token.content for token in added if token.special)}
-        return every & set(self.inner.convert_ids_to_tokens(sorted(self._ends))) if self.keeps_special else every
+        texts = {*self.inner.all_special_tokens, *(token.content for token in added if token.special)}
+        return texts & set(self.inner.convert_ids_to_tokens(sorted(self._end_ids))) if self.keeps_special else texts
 
     @property
-    def _ends(self) -> set[int]:
+    def _end_ids(self) -> set[int]:
         return {self.eos_token_id, self.pad_token_id, *([] if self.turn_end is None else [self.turn_end])}
 
     def encode(self, text: str) -> list[int]:
@@ -245,9 +243,9 @@ class HuggingFaceTokenizer:
         return self.inner.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> str:
-        """Turn ids into text, without special tokens, or without the ones that end it."""
+        """Turn ids into text without special tokens, or, with `keeps_special`, without the trailing end and padding tokens."""
         ids = [int(i) for i in ids]
-        while self.keeps_special and ids and ids[-1] in self._ends:
+        while self.keeps_special and ids and ids[-1] in self._end_ids:
             ids.pop()
         skips = not self.keeps_special
         return self.inner.decode(ids, skip_special_tokens=skips, clean_up_tokenization_spaces=False)
@@ -256,13 +254,13 @@ class HuggingFaceTokenizer:
         """Turn a chat into text; see `rljax.data.chat.render_chat`."""
         if self.inner.split_special_tokens:
             raise InputError(
-                f"the tokenizer_config.json of {self.name!r} sets split_special_tokens, so the marks of its chat template would be "
-                "read as letters; set it to false, or turn chat off."
+                f"the tokenizer_config.json of {self.name!r} sets split_special_tokens, so the special tokens of its chat template "
+                "would be encoded as ordinary text; set it to false, or turn chat off."
             )
         return render_chat(self.inner, messages, self.chat, name=self.name, opens_turn=opens_turn, **columns)
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> list[int]:
-        """Turn a chat into the ids of a prompt, up to the start of the assistant's turn, and the prefill.
+        """Turn a chat into the ids of a prompt, which ends with the start of the assistant's turn and the prefill.
 
         Args:
             messages: the messages, with every entry that the template reads: `role`, `content`, `tool_calls`, ...
@@ -302,42 +300,42 @@ class HuggingFaceTokenizer:
 
         Args:
             messages: the prompt.
-            turns: the messages after the prompt: the assistant's, and others between them.
+            turns: the messages after the prompt: the assistant's turns, and other messages between them.
             columns: `tools` and `chat_template_kwargs` of the row.
 
         Returns:
-            Pieces, in order, and whether each is trained on: it is the assistant's own, and its message has no `weight` of 0. Its
-            own pieces end with the token that ends a turn.
+            Pieces in order, each with its ids and whether it is trained on. The assistant's turns are trained on unless their
+            message has a `weight` of 0, and end with the token that ends a turn.
 
         Raises:
             InputError: the template writes an earlier turn differently once a later one follows.
         """
         end = self.inner.convert_ids_to_tokens(self.eos_token_id if self.turn_end is None else self.turn_end)
-        turns = [self._clean(turn, end, is_first=not place) for place, turn in enumerate(turns)]
-        places = [place for place, turn in enumerate(turns) if turn["role"] == "assistant"]
-        learned = [turns[place].get("weight", 1) != 0 for place in places]
-        opened = [self.render([*messages, *turns[:place]], opens_turn=True, **columns) for place in places]
-        opened[0] += self.chat.prefill
-        whole = self.render([*messages, *turns], opens_turn=False, **columns)
-        if len(turns) == 1 and not whole.startswith(opened[0]):
-            # The prompt opens a thought that the template does not write into turns that have ended.
+        turns = [self._clean(turn, end, is_first=not index) for index, turn in enumerate(turns)]
+        indices = [index for index, turn in enumerate(turns) if turn["role"] == "assistant"]
+        learned = [turns[index].get("weight", 1) != 0 for index in indices]
+        prefixes = [self.render([*messages, *turns[:index]], opens_turn=True, **columns) for index in indices]
+        prefixes[0] += self.chat.prefill
+        full = self.render([*messages, *turns], opens_turn=False, **columns)
+        if len(turns) == 1 and not full.startswith(prefixes[0]):
+            # The prompt opens a thought, which the template omits from turns that have ended.
             content = turns[0]["content"].removeprefix(self.opening).removeprefix(self.chat.prefill)
-            return [(self._encode_ended(content + end), learned[0])]
+            return [(self._encode_turn(content + end), learned[0])]
         pieces: list[tuple[list[int], bool]] = []
-        for text, following, is_learned in zip(opened, [*opened[1:], None], learned, strict=True):
-            region = whole[len(text) : None if following is None else len(following)]
-            own, ended, rest = region.rpartition(end) if following is None else region.partition(end)
-            if not whole.startswith(text) or not (ended or following is None):
+        for prefix, next_prefix, is_learned in zip(prefixes, [*prefixes[1:], None], learned, strict=True):
+            region = full[len(prefix) : None if next_prefix is None else len(next_prefix)]
+            own, found_end, rest = region.rpartition(end) if next_prefix is None else region.partition(end)
+            if not full.startswith(prefix) or not (found_end or next_prefix is None):
                 raise InputError(
                     f"the chat template of {self.name!r} writes the turns of a completion differently once they have ended, so "
                     "they cannot be trained on in the form in which they are sampled; make a separate row for each assistant turn."
                 )
-            pieces.append((self._encode_ended(own + ended if ended else rest), is_learned))
-            pieces += [] if following is None else [(self.encode(rest), False)]
+            pieces.append((self._encode_turn(own + found_end if found_end else rest), is_learned))
+            pieces += [] if next_prefix is None else [(self.encode(rest), False)]
         return pieces
 
     def _clean(self, turn: Mapping[str, Any], end: str, *, is_first: bool) -> Mapping[str, Any]:
-        """Return a turn without end tokens, which the template adds; add the prefill to the first turn if it lacks it."""
+        """Remove end tokens, which the template adds, from an assistant's turn; add a missing prefill to the first turn."""
         content = turn["content"]
         while turn["role"] == "assistant" and content.rstrip().endswith(end):
             content = content.rstrip().removesuffix(end)
@@ -346,39 +344,38 @@ class HuggingFaceTokenizer:
         return {**turn, "content": content}
 
     def unread(self, messages: Sequence[Mapping[str, Any]], **columns: Any) -> set[str]:
-        """Return the entries of messages, the roles of messages with text, and the columns, that the template writes nowhere."""
+        """Return the names of what the template ignores: entries of messages, the content of a role, and columns."""
         text = self.render(messages, opens_turn=True, **columns)
         names = {name for message in messages for name in message} - {"role", "content", "weight"}
         without = {
             name: [{key: value for key, value in message.items() if key != name} for message in messages] for name in names
         }
-        same = {name for name, chat in without.items() if self.render(chat, opens_turn=True, **columns) == text}
+        ignored = {name for name, chat in without.items() if self.render(chat, opens_turn=True, **columns) == text}
         by_role: dict[str, list[int]] = {}
-        for place, message in enumerate(messages):
-            by_role.setdefault(message["role"], []).append(place)
-        for place in sorted(
-            {place for places in by_role.values() for place in (*places[:2], places[-1])}
-        ):  # a dialogue may be long
-            message = messages[place]
-            changed = [*messages[:place], {**message, "content": message["content"] + UNKNOWN}, *messages[place + 1 :]]
+        for index, message in enumerate(messages):
+            by_role.setdefault(message["role"], []).append(index)
+        # A dialogue may be long, so at most three messages per role are tried.
+        for index in sorted({index for indices in by_role.values() for index in (*indices[:2], indices[-1])}):
+            message = messages[index]
+            changed = [*messages[:index], {**message, "content": message["content"] + UNKNOWN}, *messages[index + 1 :]]
             if message["content"].strip() and self.render(changed, opens_turn=True, **columns) == text:
-                same.add(f"content (of a message of the role {message['role']!r})")
-        return same | {
+                ignored.add(f"content (of a message of the role {message['role']!r})")
+        return ignored | {
             name for name in columns if self.render(messages, opens_turn=True, **{**columns, name: None}) == text
         }
 
-    def _encode_ended(self, text: str) -> list[int]:
-        """Return the ids of a turn, which end with an end token."""
+    def _encode_turn(self, text: str) -> list[int]:
+        """Encode a turn, and append the end token if the ids do not end with one."""
         ids = self.encode(text)
-        return ids if ids and ids[-1] in self._ends else [*ids, self.eos_token_id]
+        return ids if ids and ids[-1] in self._end_ids else [*ids, self.eos_token_id]
 
 
 def _prefix(inner: Any) -> list[int]:
-    """Return the ids that a tokenizer puts before a text, without those that it puts after it."""
+    """Return the ids that a tokenizer adds before a text; ids that it adds after the text are omitted."""
     if not inner("", add_special_tokens=True)["input_ids"]:
         return []
-    plain, whole = (inner("a", add_special_tokens=special)["input_ids"] for special in (False, True))
-    return next((whole[:place] for place in range(len(whole)) if whole[place : place + len(plain)] == plain), [])
+    plain, full = (inner("a", add_special_tokens=special)["input_ids"] for special in (False, True))
+    return next((full[:start] for start in range(len(full)) if full[start : start + len(plain)] == plain), [])
 
 
 def prefix_ids(tokenizer: Tokenizer) -> list[int]:
@@ -389,12 +386,12 @@ def prefix_ids(tokenizer: Tokenizer) -> list[int]:
 
 
 def turn_end(tokenizer: Tokenizer) -> int | None:
-    """The token with which the tokenizer's template ends a turn, if chats are used and it has one."""
+    """Return the token with which the tokenizer's chat template ends a turn; None if there is none."""
     return tokenizer.turn_end if isinstance(tokenizer, HuggingFaceTokenizer) else None
 
 
 def completion_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Return an answer's text as rewards and environments read it, including its beginning in the prompt."""
+    """Return an answer's text as rewards and environments read it, including the beginning that is part of the prompt."""
     opening = tokenizer.opening if isinstance(tokenizer, HuggingFaceTokenizer) else ""
     return opening + tokenizer.decode(ids)
 
@@ -417,7 +414,7 @@ def check_vocab_size(tokenizer: Tokenizer, size: int) -> None:
 
 
 def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
-    """Reject stop strings with a special token: stop strings are searched for in decoded text, which has no special tokens.
+    """Reject stop strings that contain a special token, because responses are searched as decoded text, which has none.
 
     Raises:
         InputError: the message names the token.
@@ -433,7 +430,7 @@ def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
 
 
 def holds_tokenizer(folder: Path) -> bool:
-    """Return True if a folder has a tokenizer file."""
+    """Return True if a folder contains a tokenizer file."""
     return any((folder / file).is_file() for file in _TOKENIZER_FILES)
 
 
@@ -441,11 +438,11 @@ def load_tokenizer(name: str) -> Tokenizer:
     """Load a tokenizer by the value of `--tokenizer`.
 
     Args:
-        name: `bytes`; `characters` for the alphabet of the arithmetic task; `characters:ALPHABET` for another one; a folder
+        name: `bytes`; `characters` for the alphabet of the arithmetic task; `characters:ALPHABET` for another alphabet; a folder
             with tokenizer files; or the id of a model on the Hugging Face hub.
 
     Returns:
-        A tokenizer; one of rljax's own for the folder of a model that was trained with it.
+        The tokenizer. For the folder of a model that was trained with one of rljax's own tokenizers, this is that tokenizer.
 
     Raises:
         InputError: the folder has no tokenizer files, the files cannot be read, or the id cannot be fetched.
@@ -497,13 +494,13 @@ def _own_name(folder: Path) -> str | None:
         name = config.get(OWN_NAME)
         ids = {*tokens["model"]["vocab"].values(), *(token["id"] for token in tokens["added_tokens"])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # another program's files: `transformers` reports what is wrong with them
+        return None  # another program wrote the files; `transformers` reports what is wrong with them
     is_own = isinstance(name, str) and (name == "bytes" or name.startswith("characters:"))
     return name if is_own and load_tokenizer(name).vocab_size == len(ids) else None
 
 
 def _from_transformers(source: str, name: str, remedy: str) -> HuggingFaceTokenizer:
-    logging.getLogger("transformers").addFilter(_is_of_use)
+    logging.getLogger("transformers").addFilter(_is_relevant)
     from transformers import AutoTokenizer  # noqa: PLC0415  (importing it takes a second, and the built-in tokenizers do not need it)
 
     try:
@@ -515,10 +512,10 @@ def _from_transformers(source: str, name: str, remedy: str) -> HuggingFaceTokeni
 
 
 def _check_end_is_stored(inner: Any, source: str, name: str) -> None:
-    """Refuse an end token that the vocabulary lacks: `transformers` gives it the next free id, which no model has learned."""
+    """Refuse an end token outside the vocabulary, because `transformers` gives it the next free id, which no model has learned."""
     file, added = Path(source) / "tokenizer.json", Path(source) / "added_tokens.json"
     if inner.eos_token_id is None or inner.eos_token_id < len(inner) - 1 or not file.is_file() or added.is_file():
-        return  # an id that was added is the largest one
+        return  # a token that `transformers` added would have the largest id
     content = json.loads(file.read_text(encoding="utf-8"))
     config = Path(source) / "tokenizer_config.json"
     declared = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
@@ -535,7 +532,7 @@ def _check_end_is_stored(inner: Any, source: str, name: str) -> None:
         )
 
 
-def _is_of_use(record: logging.LogRecord) -> bool:
+def _is_relevant(record: logging.LogRecord) -> bool:
     """Return False for the warning of transformers that PyTorch is missing, because rljax never needs it."""
     return not record.getMessage().startswith("PyTorch was not found")
 

@@ -1,4 +1,4 @@
-"""Tokenizers as files of a model's folder, which `AutoTokenizer` and other programs read."""
+"""Writing a tokenizer into a model's folder, as files that `AutoTokenizer` and other programs read."""
 
 import json
 import shutil
@@ -21,24 +21,24 @@ PATTERNS = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
     *("spiece.model", "sentencepiece*.model", "tekken.json", "chat_template*", "additional_chat_templates/*"),
 )
-"""Files of a tokenizer, and of its chat templates, in a model's folder."""
+"""Name patterns of the files of a tokenizer and of its chat templates in a model's folder."""
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
-"""Special tokens of rljax's own tokenizers in their files."""
+"""Texts of the special tokens in the files of rljax's own tokenizers."""
 
 
 def save_tokenizer_files(tokenizer: Tokenizer, folder: Path) -> list[str]:
     """Write a tokenizer so that `AutoTokenizer.from_pretrained(folder)` gives the same ids.
 
     The files of a Hugging Face tokenizer, with its chat templates, are copied unchanged. rljax's own tokenizers become a
-    tokenizer.json and a tokenizer_config.json. `AutoTokenizer` then also refuses a character outside the alphabet.
+    tokenizer.json and a tokenizer_config.json, with which `AutoTokenizer` also refuses characters outside the alphabet.
 
     Args:
         tokenizer: the tokenizer that the model was trained with.
-        folder: the model's folder; it exists.
+        folder: the model's folder; it must exist.
 
     Returns:
-        Names of the files; none for `IdTokenizer`, which has no text.
+        Names of the files; empty for `IdTokenizer`, which has no files.
 
     Raises:
         InputError: the tokenizer is of another kind, or its files no longer exist.
@@ -102,8 +102,8 @@ def _backend(tokenizer: Tokenizer) -> Any:
     from tokenizers import Tokenizer as Backend  # noqa: PLC0415
 
     if isinstance(tokenizer, CharacterTokenizer):
-        letters = {letter: place for place, letter in enumerate(tokenizer.alphabet, 2)}
-        # Without an entry for the unknown token, a character outside the alphabet is an error.
+        letters = {letter: index for index, letter in enumerate(tokenizer.alphabet, 2)}
+        # <unk> is not in the vocabulary, so a character outside the alphabet is an error.
         backend = Backend(models.WordLevel({PAD: 0, EOS: 1} | letters, unk_token="<unk>"))
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         backend.decoder = decoders.Fuse()
@@ -123,7 +123,7 @@ def _backend(tokenizer: Tokenizer) -> Any:
 
 
 def _letters_of_bytes() -> list[str]:
-    """Return the letter of each byte in a byte-level vocabulary: itself if it is printable, else one from U+0100 on."""
+    """Return the letter of each byte in a byte-level vocabulary: its own character if printable, else one from U+0100 on."""
     from tokenizers import pre_tokenizers  # noqa: PLC0415
 
     letters = set(pre_tokenizers.ByteLevel.alphabet())
@@ -132,7 +132,7 @@ def _letters_of_bytes() -> list[str]:
 
 
 def _copy_files(tokenizer: HuggingFaceTokenizer, folder: Path) -> list[str]:
-    """Copy the tokenizer's own files; a tokenizer that was built in Python has none, and writes them."""
+    """Copy the files that the tokenizer was loaded from; a tokenizer that was built in Python has none, so it saves new ones."""
     source = tokenizer.inner.name_or_path
     if not source:
         return sorted(Path(file).name for file in tokenizer.inner.save_pretrained(folder) if Path(file).is_file())

@@ -1,4 +1,4 @@
-"""The file that records, for a model that was trained on pairs, its tokenizer and how prompts are formatted."""
+"""The file that records the tokenizer and the prompt format of a model that was trained on pairs."""
 
 import json
 from pathlib import Path
@@ -13,34 +13,34 @@ PREFIX = "model:"
 """Prefix of the names of learned rewards: `--reward model:FOLDER`."""
 REWARD_NOTE, MODEL_NOTE = "rljax_reward.json", "rljax_model.json"
 NOTES = (REWARD_NOTE, MODEL_NOTE)
-"""File in a model's folder that contains a `Note`: for a reward model, for a language model."""
+"""Names of the file with the `Note`: in the folder of a reward model, and in the folder of a language model."""
 
 
 class Note(NamedTuple):
-    """How the texts that the model in a folder was trained on were encoded."""
+    """How a model's training texts were encoded."""
 
     tokenizer: str
     """Value of `--tokenizer`; "." for the tokenizer files in the folder itself."""
     vocabulary: int
-    """Number of its tokens."""
+    """Vocabulary size of the tokenizer."""
     chat: bool
-    """Whether prompts were written through its chat template."""
+    """Whether prompts were written through the tokenizer's chat template."""
     step_separator: str | None = None
     """Text at the end of every step, for a process reward model; None for any other model."""
 
 
 def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool, step_separator: str | None = None) -> None:
-    """Write the file that records the tokenizer, and the tokenizer's own files.
+    """Write a `Note` about a tokenizer, and the tokenizer's own files, to a model's folder.
 
     Args:
-        folder: folder of the model; it must exist.
-        file: name of the file with the `Note`.
+        folder: the model's folder; it must exist.
+        file: name of the file for the `Note`, one of `NOTES`.
         tokenizer: the tokenizer that the model was trained with.
-        chat: whether prompts were written through its chat template.
+        chat: whether prompts were written through the tokenizer's chat template.
         step_separator: for a process reward model, the text at the end of every step.
 
     Raises:
-        InputError: the tokenizer has no name that the file could record.
+        InputError: the tokenizer is of a kind that a `Note` cannot record.
     """
     note = Note(tokenizer_name(tokenizer), tokenizer.vocab_size, chat, step_separator)
     save_tokenizer_files(tokenizer, folder)
@@ -49,10 +49,10 @@ def save_tokenizer(folder: Path, file: str, tokenizer: Tokenizer, *, chat: bool,
 
 
 def check_named(tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer without a name that a `Note` could record.
+    """Refuse a tokenizer that a `Note` cannot record.
 
     Raises:
-        InputError: the tokenizer is of a kind that has no name.
+        InputError: `--tokenizer` has no value for this kind of tokenizer.
     """
     tokenizer_name(tokenizer)
 
@@ -76,7 +76,7 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer that a model's folder names or contains.
 
     Raises:
-        InputError: the folder does neither, or its files cannot be read.
+        InputError: the folder neither names nor contains a tokenizer, or its files cannot be read.
     """
     note = read_note(folder)
     return load_tokenizer(str(folder) if note is None or note.tokenizer == "." else note.tokenizer)

@@ -1,6 +1,6 @@
-"""Tool calls in the text of a turn, in the formats of the model families, and tools as JSON schemas.
+"""Parsing of tool calls in the formats of several model families, and JSON schemas of tools.
 
-A call that cannot be read is reported, not dropped: the model gets an error message, and the run counts it.
+A malformed call is not dropped: the model gets an error message, and the run counts the call.
 """
 
 import inspect
@@ -15,7 +15,7 @@ from rljax.errors import InputError
 from rljax.text import one_line
 
 EPISODE_STATE = "episode_state"
-"""Parameter by which a tool gets what it kept in its last call of the episode; it is no argument of the model's calls."""
+"""Parameter of a tool that receives the state kept by its previous call in the episode. The model does not pass it."""
 
 
 @dataclass(frozen=True)
@@ -25,23 +25,23 @@ class ToolCall:
     name: str
     """Name of the tool."""
     arguments: Mapping[str, Any]
-    """Its arguments by name."""
+    """Arguments by name."""
     id: str
     """Identifier of the call within its turn; nine letters and digits, which every family accepts."""
 
     def to_message(self) -> dict[str, Any]:
-        """The call as an entry of a message's `tool_calls`."""
+        """Return the call as an entry of a message's `tool_calls`."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": dict(self.arguments)}}
 
 
 class Turn(str):
-    """Text of one turn of the policy, with the tool calls in it.
+    """Text of one turn of the policy, with its parsed tool calls.
 
     Args:
         text: the text, with the special tokens of tool calls.
-        content: what is not part of a call.
+        content: the text outside the calls.
         calls: the calls that can be read, in order.
-        malformed: for each other call, what is wrong with it.
+        malformed: for each call that cannot be read, what is wrong with it.
     """
 
     content: str
@@ -49,7 +49,7 @@ class Turn(str):
     malformed: tuple[str, ...]
 
     def __new__(cls, text: str, content: str = "", calls: Sequence[ToolCall] = (), malformed: Sequence[str] = ()) -> "Turn":
-        """Make the text, with its parts as attributes."""
+        """Create the text, with the other arguments as its attributes."""
         turn = super().__new__(cls, text)
         turn.content, turn.calls, turn.malformed = content, tuple(calls), tuple(malformed)
         return turn
@@ -60,13 +60,13 @@ class Dialect:
     """How a family of models writes tool calls."""
 
     name: str
-    """Its name."""
+    """Name of the family."""
     mark: str
     """Text by which a chat template of this family is recognized."""
     pattern: re.Pattern[str]
-    """Matches a region with calls: group `calls` is parsed; group `name` contains the name if that is not part of the JSON."""
+    """Matches a region with calls. Group `calls` is JSON; group `name` is the tool's name if the JSON does not contain it."""
     opening: str
-    """Beginning of a region; a region without an end is a malformed call."""
+    """Text at the beginning of a region; a region without an end is a malformed call."""
 
 
 DIALECTS = (
@@ -102,12 +102,12 @@ DIALECTS = (
         "<|python_tag|>",
     ),
 )
-"""The dialects. A model uses the first one whose mark is in its template. Llama 3 has no mark around its calls."""
+"""All dialects. A model uses the first one whose mark is in its template; `dialect_of` finds Llama 3 without its mark."""
 HERMES = next(dialect for dialect in DIALECTS if dialect.name == "hermes")
-"""Dialect for models whose template does not describe tools; the prompt then describes it."""
+"""Dialect for models whose template does not describe tools; the prompt then describes this dialect."""
 LLAMA = next(dialect for dialect in DIALECTS if dialect.name == "llama")
 MARKUP = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
-"""Markers around several calls."""
+"""Markers around a group of calls; they are removed from the content."""
 HERMES_TEXT = """You can call these functions:
 <tools>
 {tools}
@@ -134,12 +134,12 @@ def dialect_of(tokenizer: Tokenizer) -> Dialect:
 
 
 def read_turn(tokenizer: Tokenizer, ids: Sequence[int], *, is_first: bool) -> Turn:
-    """Read the calls in a turn.
+    """Decode a turn, and parse its tool calls.
 
     Args:
         tokenizer: the policy's tokenizer.
         ids: the sampled tokens of the turn.
-        is_first: whether the prompt may contain the beginning of the turn.
+        is_first: whether this is the first turn after the prompt, which may contain the turn's beginning.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
         tokenizer = tokenizer.configured(tokenizer.chat, keeps_special=True)
@@ -148,11 +148,11 @@ def read_turn(tokenizer: Tokenizer, ids: Sequence[int], *, is_first: bool) -> Tu
 
 
 def parse_turn(text: str, dialect: Dialect = HERMES) -> Turn:
-    """Read the calls in a text.
+    """Parse the tool calls in a text.
 
     Args:
         text: one turn, with the special tokens of calls and without the end of the turn.
-        dialect: how calls are written.
+        dialect: the format of the calls.
 
     Example:
         >>> turn = parse_turn('Let me see.<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call><tool_call>{"a"</tool_call>')
@@ -161,19 +161,19 @@ def parse_turn(text: str, dialect: Dialect = HERMES) -> Turn:
     """
     calls: list[ToolCall] = []
     malformed: list[str] = []
-    for found in dialect.pattern.finditer(text):
-        for name, arguments in _entries(found["name"], found["calls"], malformed):
+    for match in dialect.pattern.finditer(text):
+        for name, arguments in _parse_calls(match["name"], match["calls"], malformed):
             calls.append(ToolCall(name, arguments, f"call{len(calls):05d}"))
     content = dialect.pattern.sub("", text)
     if dialect.opening in content:
         content, _, rest = content.partition(dialect.opening)
         malformed.append(f"the tool call {_shorten(rest)} has no end")
-    for sign in MARKUP:
-        content = content.replace(sign, "")
+    for marker in MARKUP:
+        content = content.replace(marker, "")
     return Turn(text, content.strip(), calls, malformed)
 
 
-def _entries(name: str | None, text: str, malformed: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parse_calls(name: str | None, text: str, malformed: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and arguments of each call in a region; append messages about malformed calls to `malformed`."""
     try:
         value, end = json.JSONDecoder(strict=False).raw_decode(text.strip())
@@ -202,7 +202,7 @@ def _fault(call: object) -> str | None:
 
 
 def _arguments(call: Mapping[str, Any]) -> Any:
-    """Return the arguments of a call, which some models write as JSON text."""
+    """Return the arguments of a call; parse them if the model wrote them as JSON text."""
     found = call.get("arguments", call.get("parameters", {}))
     if isinstance(found, str):
         try:
@@ -227,8 +227,8 @@ def schema_of(tool: Callable | Mapping[str, Any]) -> Mapping[str, Any]:
         ...     '''Add two numbers.
         ...
         ...     Args:
-        ...         a: the first one.
-        ...         b: the second one.
+        ...         a: the first number.
+        ...         b: the second number.
         ...     '''
         ...     return a + b
         >>> schema_of(add)["function"]["parameters"]["required"]
@@ -247,10 +247,10 @@ def schema_of(tool: Callable | Mapping[str, Any]) -> Mapping[str, Any]:
         tool = tool.__func__
     try:
         return get_json_schema(_without_state(tool))
-    except Exception as error:  # it raises exceptions of several types
+    except Exception as error:  # get_json_schema raises exceptions of several types
         raise InputError(
-            f"the tool {getattr(tool, '__name__', tool)!r:.80} has no JSON schema ({one_line(error)}); give each argument a type "
-            "and a line in the section `Args:` of its docstring, and say in its first line what it does."
+            f"the tool {getattr(tool, '__name__', tool)!r:.80} has no JSON schema ({one_line(error)}); describe the tool in the "
+            "first line of its docstring; give each argument a type, and a line in the docstring's section `Args:`."
         ) from error
 
 
@@ -260,21 +260,21 @@ def keeps_state(tool: Callable) -> bool:
 
 
 def _without_state(tool: Callable) -> Callable:
-    """The tool's signature and docstring without `episode_state`, which the model does not pass."""
+    """Return a function with the tool's signature and docstring, but without `episode_state`, which the model does not pass."""
     if not keeps_state(tool):
         return tool
 
-    def shown() -> None:
-        """Stand for the tool."""
+    def stand_in() -> None:
+        """Replace the tool."""
 
     signature = inspect.signature(tool)
-    left = [parameter for name, parameter in signature.parameters.items() if name != EPISODE_STATE]
-    shown.__name__, shown.__doc__ = tool.__name__, tool.__doc__
-    shown.__annotations__ = {
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != EPISODE_STATE]
+    stand_in.__name__, stand_in.__doc__ = tool.__name__, tool.__doc__
+    stand_in.__annotations__ = {
         name: kind for name, kind in tool.__annotations__.items() if name not in (EPISODE_STATE, "return")
     }
-    shown.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
-    return shown
+    stand_in.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return stand_in
 
 
 def name_of(tool: Callable | Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Encode the messages between the turns of an episode as tokens, following the chat template.
 
-What was sampled is never rendered again: only the text between a turn's end and the beginning of the next turn is taken from the
+Sampled text is never rendered again: only the text between a turn's end and the beginning of the next turn is taken from the
 template. A template for which this differs from rendering the full dialogue is rejected.
 """
 
@@ -18,9 +18,9 @@ from rljax.errors import InputError
 
 Message = Mapping[str, Any]
 STAND_IN = "4711"
-"""Text in place of what the policy sampled."""
+"""Placeholder for the text that the policy sampled."""
 THOUGHT = "<think>\n1\n</think>\n\n"
-"""Reasoning in place of what the policy sampled."""
+"""Placeholder for the reasoning that the policy sampled."""
 NO_CALLS: Sequence[ToolCall] = ()
 
 
@@ -28,13 +28,13 @@ def encode_messages(tokenizer: Tokenizer, problem: Problem, turn: str, messages:
     """Return the token ids of the messages after a turn of the policy, up to the beginning of its next turn.
 
     Args:
-        tokenizer: the policy's tokenizer. If it applies no chat template, the text of the messages is encoded, one per line.
+        tokenizer: the policy's tokenizer. If it applies no chat template, each message is encoded as a line of text.
         problem: the episode's problem.
-        turn: text of the policy's turn; a `Turn` has its tool calls.
-        messages: the messages.
+        turn: text of the policy's turn; a `Turn` also contains the tool calls.
+        messages: the messages after the turn.
 
     Raises:
-        InputError: the template rejects the messages, or writes the text before them differently.
+        InputError: the template rejects the messages, or writes the text before them differently once they follow.
     """
     if not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.chat.is_used):
         return tokenizer.encode("".join(f"{message['content']}\n" for message in messages))
@@ -54,22 +54,22 @@ def text_between(
         calls: the tool calls of the turn.
 
     Raises:
-        InputError: the template rejects the messages, or writes the text before them differently.
+        InputError: the template rejects the messages, or writes the text before them differently once they follow.
     """
     prompt, columns = chat_messages(problem), columns_for_chat(problem.columns)
     messages = _adapt_messages(tokenizer, messages)
     has_tool_results = any(message["role"] == "tool" for message in messages)
     opened = tokenizer.render(prompt, opens_turn=True, **columns)
     turn, ended = _placeholder_turn(tokenizer, prompt, opened, calls if has_tool_results else NO_CALLS, columns)
-    whole = tokenizer.render([*prompt, turn, *messages], opens_turn=True, **columns)
+    full = tokenizer.render([*prompt, turn, *messages], opens_turn=True, **columns)
     roles = " and ".join(dict.fromkeys(message["role"] for message in messages))
-    if not ended.startswith(opened) or not whole.startswith(opened):
+    if not ended.startswith(opened) or not full.startswith(opened):
         raise InputError(
             f"the chat template of {tokenizer.name!r} writes the prompt differently once {roles} messages follow it (for example, "
             "it lists the tools before the last user message, or only the newest turn has an empty thought), so an episode cannot "
             "be continued as it was sampled; return the observations as plain text, give them another role, or change the template."
         )
-    if not whole.startswith(ended):
+    if not full.startswith(ended):
         raise InputError(
             f"the chat template of {tokenizer.name!r} writes a turn of the assistant differently once {roles} messages follow it "
             "(for example, without its reasoning), so an episode cannot be continued as it was sampled; return the observations as "
@@ -78,7 +78,7 @@ def text_between(
     end = tokenizer.turn_end
     closing = "" if end is None else str(tokenizer.inner.convert_ids_to_tokens(end))
     tail = ended[len(opened) :].rpartition(closing)[2] if closing else ""
-    return tail + whole[len(ended) :]
+    return tail + full[len(ended) :]
 
 
 def _placeholder_turn(
@@ -111,11 +111,13 @@ def _adapt_messages(tokenizer: HuggingFaceTokenizer, messages: Sequence[Message]
 
 
 def with_tools(problems: Sequence[Problem], tools: Sequence[Any], tokenizer: Tokenizer) -> list[Problem]:
-    """Return problems whose prompts offer tools: in the column `tools`, which the chat template writes, or as instructions before
-    the first message if the template does not write it. Without a chat template, the problems stay unchanged.
+    """Return problems whose prompts offer tools.
+
+    The tools go into the column `tools` if the chat template writes it, and otherwise into instructions before the first message.
+    Without a chat template, the problems are returned unchanged.
 
     Args:
-        problems: the problems. Tools that a row already has are kept.
+        problems: the problems; tools that a problem already has are kept.
         tools: functions or JSON schemas.
         tokenizer: the policy's tokenizer.
 

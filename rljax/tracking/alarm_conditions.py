@@ -1,4 +1,4 @@
-"""Crossings: functions that detect metrics out of range. They are pure functions of the history of a run's metric rows.
+"""Crossings, which are pure functions that detect metrics out of range in the recent metric rows of a run.
 
 A crossing returns a description of what it detected, or None. Values that are absent or not finite are ignored; without enough
 values, a crossing detects nothing.
@@ -10,15 +10,15 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 FIRST, RECENT = 10, 100
-"""Number of rows that a history keeps: from the start of the run, and the most recent ones."""
+"""Numbers of rows that a history keeps: the first ones of the run, and the most recent ones."""
 BRIEF, LONG = 5, 10
-"""Number of rows whose mean is compared with a limit: for a steady metric, and for a noisy one."""
+"""Numbers of rows whose mean is compared with a limit: for a steady metric, and for a noisy metric."""
 
 Row = Mapping[str, Any]
 
 
 class History(NamedTuple):
-    """The rows of RL and of evaluations that alarms use. Its size is bounded, however long the run is."""
+    """The RL rows and evaluation rows that alarms use. Their number is bounded, however long the run is."""
 
     first: tuple[Row, ...] = ()
     """The first RL rows."""
@@ -50,13 +50,13 @@ def values(rows: Sequence[Row], name: str) -> list[float]:
 
 
 def last_mean(history: History, name: str, count: int) -> float | None:
-    """Mean of the last `count` values among the last `2 * count` rows; None if there are fewer."""
+    """Mean of the last `count` values in the last `2 * count` rows; None if these rows have fewer values."""
     found = values(history.recent[-2 * count :], name)[-count:]
     return fmean(found) if len(found) == count else None
 
 
 def start_mean(history: History, name: str) -> float | None:
-    """Mean of the values in the first RL rows; None while these are also the latest rows."""
+    """Mean of a metric over the first RL rows; None if a value is missing, or until `BRIEF` more rows exist."""
     found = values(history.first, name)
     return fmean(found) if len(found) == FIRST and history.steps >= FIRST + BRIEF else None
 
@@ -73,7 +73,7 @@ class Limit(NamedTuple):
     over: int
     """Number of values in the mean."""
     after: int
-    """Number of steps before which nothing is detected."""
+    """Number of steps that must be done before anything is detected."""
 
     def __call__(self, history: History) -> str | None:
         """Describe the crossing; None if the mean is within the limit."""
@@ -96,7 +96,7 @@ def below(name: str, limit: float, *, over: int = BRIEF, after: int = 0) -> Limi
 
 
 def fallen_to(name: str, share: float) -> Crossing:
-    """Detect when a metric is below a fraction of its mean over the first steps."""
+    """Detect when a metric is below the fraction `share` of its mean over the first steps."""
 
     def crossing(history: History) -> str | None:
         mean, start = last_mean(history, name, BRIEF), start_mean(history, name)
@@ -108,7 +108,7 @@ def fallen_to(name: str, share: float) -> Crossing:
 
 
 def risen_to(name: str, factor: float, *, by: float = 0.0) -> Crossing:
-    """Detect when a metric is above a multiple of its mean over the first steps, and has risen by more than a given amount."""
+    """Detect when a metric is above `factor` times its mean over the first steps, and has risen by more than `by`."""
 
     def crossing(history: History) -> str | None:
         mean, start = last_mean(history, name, BRIEF), start_mean(history, name)
@@ -136,7 +136,7 @@ def spiked(name: str, factor: float, *, after: int = 20) -> Crossing:
 
 
 def absent(name: str, *, over: int = BRIEF) -> Crossing:
-    """Detect when none of the last rows has a metric."""
+    """Detect when a metric is absent from all of the last rows."""
 
     def crossing(history: History) -> str | None:
         rows = history.recent[-over:]
@@ -146,7 +146,7 @@ def absent(name: str, *, over: int = BRIEF) -> Crossing:
 
 
 def spread_vanished(history: History, *, over: int = BRIEF) -> str | None:
-    """Detect when all rewards are equal in each of the last rows, up to rounding, or too close for advantages to distinguish."""
+    """Detect when, in each of the last rows, all rewards are equal up to rounding, or too close for advantages to differ."""
     found = [
         (math.sqrt(row["reward_variance"]), abs(row["reward"]))
         for row in history.recent[-over:]
@@ -161,7 +161,7 @@ def spread_vanished(history: History, *, over: int = BRIEF) -> str | None:
 
 
 def both(first: Crossing, second: Crossing) -> Crossing:
-    """Combine two crossings that must both detect something."""
+    """Make a crossing that detects something only if two crossings both do."""
 
     def crossing(history: History) -> str | None:
         seen = first(history), second(history)
@@ -171,12 +171,12 @@ def both(first: Crossing, second: Crossing) -> Crossing:
 
 
 class Either(NamedTuple):
-    """A crossing that detects what either of two crossings detects; the first one takes precedence."""
+    """A crossing that detects whatever the first of two crossings detects, or else the second."""
 
     first: Crossing
-    """The first crossing."""
+    """The crossing that takes precedence."""
     second: Crossing
-    """The second crossing."""
+    """The crossing that is used if `first` detects nothing."""
 
     def __call__(self, history: History) -> str | None:
         """Describe what one of them detected; None if neither detected anything."""
@@ -195,7 +195,7 @@ def accuracy_is_up(history: History) -> bool:
 
 
 def reward_is_up(history: History) -> bool:
-    """True if the mean reward has risen since the first steps by at least a fifth of the reward's standard deviation then."""
+    """True if the mean reward has risen since the first steps by at least a fifth of its standard deviation in those steps."""
     mean, start = last_mean(history, "reward", BRIEF), start_mean(history, "reward")
     variance = start_mean(history, "reward_variance")
     if mean is None or start is None or variance is None:
@@ -209,7 +209,7 @@ def has_improved(history: History) -> bool:
 
 
 def is_one_sided(history: History) -> bool:
-    """True if nearly all responses are right, or nearly all are wrong, so that there is hardly any variation to predict."""
+    """True if nearly all responses are right, or nearly all are wrong, so there is hardly any variation to predict."""
     mean = last_mean(history, "accuracy", LONG)
     return mean is not None and not 0.05 <= mean <= 0.95
 

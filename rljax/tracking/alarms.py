@@ -1,8 +1,8 @@
 """Alarms: what is wrong with a run, what that means, and which setting to change. They are pure functions of metric rows.
 
-An alarm is raised when its crossing detects something, and cleared when the crossing has detected nothing for `QUIET` rows. So
+An alarm is raised when its crossing detects something, and cleared when the crossing has detected nothing for `QUIET` rows, so
 each problem is reported once, until it disappears and returns. Alarms depend only on the rows: a resumed run, and a report on a
-finished run, raise the same ones.
+finished run, raise the same alarms.
 """
 
 import shlex
@@ -58,7 +58,7 @@ class Alarm(NamedTuple):
     name: str
     """Name of the alarm."""
     metrics: tuple[str, ...]
-    """Metrics that it depends on."""
+    """Metrics that the alarm depends on."""
     crossing: Crossing
     """History -> description of the problem; None if there is none."""
     meaning: str
@@ -81,7 +81,7 @@ ALARMS = (
     Alarm(
         "reward_absent", ("reward",), absent("reward"),
         "The reward abstains on every response, so nothing is learned.",
-        Remedy("--reward", "choose one that judges this data, or test yours on completions of samples.jsonl",
+        Remedy("--reward", "choose one that judges this data, or test yours on completions from samples.jsonl",
                "a reward that always returns None excludes every response"),
         needed=((),),
     ),
@@ -94,8 +94,8 @@ ALARMS = (
     Alarm(
         "no_answer_stated", ("unstated_share",), above("unstated_share", 0.5),
         "Most responses state no answer in the form that the reward reads, so they earn nothing even when they are right.",
-        Remedy("--reward", "math_or_last_number, a lenient reading; or ask for the form in the prompt (`rljax explain REWARD`)",
-               "a model that has not been trained for it writes `12 + 13 = 25` without a box"),
+        Remedy("--reward", "math_or_last_number, which is lenient; or describe the form in the prompt (`rljax explain REWARD`)",
+               "a model that has not been trained on the form writes `12 + 13 = 25` without a box"),
         needed=((),),
     ),
     Alarm(
@@ -131,13 +131,13 @@ ALARMS = (
     ),
     Alarm(
         "large_steps", ("kl",), above("kl", 0.1),
-        "One rollout's updates change the policy by more than 0.1 nats per token, so the later ones learn from samples that "
+        "One rollout's updates change the policy by more than 0.1 nats per token, so the later updates learn from samples that "
         "no longer match the policy.",
         Remedy("--minibatches", "half as many, or a third of --learning-rate", "fewer and smaller updates follow one rollout"),
     ),
     Alarm(
         "advantage_jumps", ("advantage_variance",), spiked("advantage_variance", 10.0),
-        "The scale of the advantage has changed within a few steps, because the scale of the reward or of the critic has.",
+        "The scale of the advantages has changed within a few steps, because the scale of the rewards or critic values has.",
         Remedy("--reward", "look for very large values in samples.jsonl; with a critic, lower --critic-learning-rate",
                "one huge reward outweighs all others"),
     ),
@@ -155,7 +155,7 @@ ALARMS = (
     Alarm(
         "critic_blind", ("explained_variance", "accuracy"),
         unless(is_one_sided, below("explained_variance", 0.02, over=LONG, after=20)),
-        "The critic does not predict the outcome: its advantages are noise.",
+        "The critic does not predict the outcome, so its advantages are noise.",
         Remedy("--value-pretraining-steps", "50 or more; or another --critic-learning-rate",
                "a critic that is trained before the policy changes starts with meaningful values"),
         needed=(("explained_variance",),),
@@ -239,7 +239,7 @@ ALARMS = (
     ),
     Alarm(
         "tokens_masked", ("surrogate_masked",), above("surrogate_masked", 0.25),
-        "A large share of the tokens is excluded because the sampler and the learner disagree about them.",
+        "A large fraction of the tokens is excluded because the sampler and the learner disagree about them.",
         Remedy("--sampling-mask", "512, if --top-k or --top-p is set; otherwise a larger --off-policy-delta or a lower "
                "--learning-rate", "without a mask, truncated sampling counts as a changed policy"),
         needed=((),),
@@ -256,13 +256,13 @@ ALARMS = (
 BY_NAME = MappingProxyType({alarm.name: alarm for alarm in ALARMS})
 LIMITS = MappingProxyType(
     {
-        part.name: part.limit
+        crossing.name: crossing.limit
         for alarm in ALARMS
-        for part in (alarm.crossing if isinstance(alarm.crossing, Either) else (alarm.crossing,))
-        if isinstance(part, Limit)
+        for crossing in (alarm.crossing if isinstance(alarm.crossing, Either) else (alarm.crossing,))
+        if isinstance(crossing, Limit)
     }
 )
-"""Metric -> the fixed limit beyond which it alone raises an alarm, for plots."""
+"""Metric -> the fixed limit beyond which this metric alone raises an alarm; plots draw it."""
 
 
 class Event(NamedTuple):

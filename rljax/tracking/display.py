@@ -1,7 +1,7 @@
-"""Displays of the progress of a run: their protocol, and the function that chooses one.
+"""The protocol of displays, which show the progress of a run, and the function that chooses a display.
 
 `RichDisplay` keeps a live table on a terminal. `PlainDisplay` writes lines: to a file, to a pipe, or under `--quiet`. Both are
-context managers: however the run ends, the terminal is restored.
+context managers, which restore the terminal however the run ends.
 
 Metrics are passed unscaled; `display_text.METRICS` has their labels, units and formats. Metrics without an entry are not shown.
 """
@@ -17,7 +17,7 @@ from rich.console import Console
 
 @runtime_checkable
 class Display(Protocol):
-    """Shows the progress of a training loop."""
+    """A display of the progress of a training loop."""
 
     def __enter__(self) -> "Display":
         """Take over the terminal."""
@@ -36,7 +36,7 @@ class Display(Protocol):
         """Show the current activity, such as "sampling"; `compiles` is true if JAX compiles when it runs for the first time."""
 
     def compiling(self, function: str | None) -> None:
-        """Show that a function is being compiled; None when compilation has ended."""
+        """Show that a function is being compiled; None means that compilation has ended."""
 
     def stopping(self) -> None:
         """Show that the run will stop after the current step. This is called inside a signal handler, so it must not write."""
@@ -78,8 +78,8 @@ class Display(Protocol):
         """Show answers to the same problems before and after training.
 
         Args:
-            rows: mappings with the keys `prompt` and `answer`, `before`, `reward_before` and `correct_before`, and the same for
-                `after`.
+            rows: mappings with the keys `prompt`, `answer`, `before`, `reward_before`, `correct_before`, `after`, `reward_after`
+                and `correct_after`.
         """
 
     def commands(self, title: str, commands: Sequence[str]) -> None:
@@ -101,13 +101,13 @@ class ScreenStream(io.TextIOBase):
     def __init__(self, stream: TextIO):
         self._stream = stream
         self._failure: OSError | None = None
-        self._tell: Callable[[str], None] | None = None
+        self._on_failure: Callable[[str], None] | None = None
 
     def tell(self, tell: Callable[[str], None]) -> None:
-        """Register `tell`, which is called with one line when the screen becomes unavailable, or now if it already is."""
-        self._tell = tell
+        """Call `tell` with a line of text when the screen becomes unavailable, or now if it already is."""
+        self._on_failure = tell
         if self._failure is not None:
-            self._say(self._failure)
+            self._report(self._failure)
 
     def write(self, text: str) -> int:
         """Write the text, unless the screen is unavailable."""
@@ -140,12 +140,12 @@ class ScreenStream(io.TextIOBase):
             self._failure = error
             with suppress(OSError):  # a stream without a descriptor, as in a test, has nothing to redirect
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # buffered output must not fail at exit
-            if self._tell is not None:
-                self._say(error)
+            if self._on_failure is not None:
+                self._report(error)
 
-    def _say(self, error: OSError) -> None:
-        if self._tell is not None:
-            self._tell(
+    def _report(self, error: OSError) -> None:
+        if self._on_failure is not None:
+            self._on_failure(
                 f"The screen cannot be written to ({error}). The run continues without it; log.txt contains all lines."
             )
 
@@ -169,6 +169,6 @@ def make_display(quiet: bool, stream: TextIO | ScreenStream) -> Display:
         from rljax.tracking.rich_display import RichDisplay  # noqa: PLC0415  not needed for files and pipes
 
         return RichDisplay(console)
-    from rljax.tracking.plain_display import PlainDisplay  # noqa: PLC0415  it also writes the log of a `Display`
+    from rljax.tracking.plain_display import PlainDisplay  # noqa: PLC0415  plain_display imports this module
 
     return PlainDisplay(file, quiet=quiet)

@@ -45,11 +45,14 @@ class Metric(NamedTuple):
 
 
 ON_SET = "accuracy_on_"
-"""Beginning of the name of the accuracy on a further held-out set; the set's name follows."""
+"""Prefix of the metric for the accuracy on a further held-out set; the set's name follows."""
 
 
 def accuracies_by_set(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the accuracy on each further held-out set, by the set's name, from the metrics of an evaluation or a row of them.
+    """Return the accuracy on each further held-out set, by the set's name.
+
+    Args:
+        metrics: the metrics of an evaluation, or its row of `metrics.jsonl`.
 
     Example:
         >>> accuracies_by_set({"accuracy": 0.5, "accuracy_on_aime": 0.25, "reward_on_aime": 0.25})
@@ -91,7 +94,7 @@ METRICS = (
     Metric("perplexity", "perplexity", "", ".4g", is_in_plain_lines=True),
 )
 CORRECT, POSITIVE, IN_ORDER, STEPS_RIGHT = "accuracy", "rewards above 0", "pairs in order", "steps like labels"
-"""Labels of the metric `accuracy`: with a verifier, without one (then it is the share of rewards above 0), for pairs, for steps."""
+"""Labels of the metric `accuracy`: with a verifier, without one (the fraction of rewards above 0), for pairs, for steps."""
 PHASE_NAMES = {
     "warm_start": "warm start",
     "value": "value pretraining",
@@ -105,7 +108,7 @@ SAMPLE_CHARACTERS = 200
 
 
 def with_judge_share(metrics: Mapping[str, float]) -> Mapping[str, float]:
-    """Add the share of the step's time spent on judging, if it is 5 % or more.
+    """Add `judge_share`, the fraction of the step's time spent on judging, if it is at least 5 %.
 
     Example:
         >>> with_judge_share({"seconds": 4.0, "judge_seconds": 1.0})
@@ -118,7 +121,7 @@ def with_judge_share(metrics: Mapping[str, float]) -> Mapping[str, float]:
 
 
 def label_of(metric: Metric, accuracy: str) -> str:
-    """Return the label of a metric on the display; `accuracy` is the label of the metric of that name."""
+    """Return the label of a metric on the display; `accuracy` is the label of the metric `accuracy`."""
     return accuracy if metric.key == "accuracy" else metric.label
 
 
@@ -142,8 +145,8 @@ class Progress:
 
     Args:
         name: the phase.
-        total: the step at which it ends.
-        started: time at which it began, in seconds of any clock; all other times use the same clock.
+        total: the step at which the phase ends.
+        started: time at which the phase began, in seconds of any clock; all other times use the same clock.
         step: the last finished step.
         at: time at which `step` was finished.
         first_step: the first step that this process finished; None before that.
@@ -195,7 +198,7 @@ def required_phase(progress: Progress | None) -> Progress:
     """Return the phase in progress.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no phase is in progress.
     """
     if progress is None:
         raise ValueError("update() was called before phase(); every step belongs to a phase")
@@ -206,7 +209,7 @@ def clock_time(seconds: float) -> str:
     """Format seconds as hours, minutes and seconds.
 
     Args:
-        seconds: not negative.
+        seconds: a duration of at least 0.
 
     Returns:
         `h:mm:ss`.
@@ -256,7 +259,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def describe_events(rows: Sequence[Mapping[str, Any]], *, prompts: int) -> list[str]:
-    """Summarize events that may happen occasionally during RL, one line for each kind that did happen.
+    """Summarize unusual events during RL, one line per kind of event that occurred.
 
     Args:
         rows: the RL rows of metrics.jsonl.
@@ -314,16 +317,15 @@ def check_judged(rows: Sequence[Mapping[str, Any]]) -> None:
 def next_commands(
     folder: RunFolder, problems: Sequence[Problem], *, writes_model: bool = True, needs_trust: bool = False
 ) -> list[str]:
-    """List commands that can be copied for this run: evaluate it, sample from it, export the model.
+    """List commands for the user to copy, which evaluate the run, sample from it, and export its model.
 
-    A run with custom parts needs them again, and a command cannot pass them; in that case only commands that work without them
-    are listed.
+    A command cannot pass the custom parts of a run, so commands that would need them are not listed.
 
     Args:
         folder: folder of the run.
-        problems: held-out problems; the prompt of a short one is shown.
+        problems: held-out problems; the first short prompt appears in a command.
         writes_model: whether the policy can be written as a model folder.
-        needs_trust: whether the run is judged by code that its settings name.
+        needs_trust: whether the settings name code that judges the run, so that `rljax eval` needs `--trust`.
     """
     own_parts, path = set(folder.config.get("seams", ())), shlex.quote(str(folder.path))
     short = (

@@ -1,4 +1,4 @@
-"""Meaning of every metric in `metrics.jsonl`, from the table `glossary.toml`, which `rljax explain` prints."""
+"""The glossary of all metrics in `metrics.jsonl`, which is read from `glossary.toml` and printed by `rljax explain`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ class Entry(NamedTuple):
     name: str
     """Name in `metrics.jsonl`."""
     phases: str
-    """Phases whose rows have it; "pairs" means `reward_model` and `preference`."""
+    """Phases whose rows contain the metric; "pairs" means `reward_model` and `preference`."""
     unit: str
     """Unit in `metrics.jsonl`."""
     meaning: str
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
     formula: str
     """Formula of the metric."""
     source: str
-    """Function or record that computes it, as a dotted name."""
+    """Function or record that computes the metric, as a dotted name."""
     expect: str
     """Usual values."""
     act: str
@@ -35,12 +35,12 @@ class Entry(NamedTuple):
 GROUPS: Mapping[str, tuple[Entry, ...]] = MappingProxyType(
     {group: tuple(Entry(**row) for row in rows) for group, rows in read_toml("rljax.tracking", "glossary.toml").items()}
 )
-"""The metrics by the part of a step that they describe."""
+"""Part of a step -> the metrics that describe it."""
 GLOSSARY = tuple(entry for entries in GROUPS.values() for entry in entries)
 """Every metric that `metrics.jsonl` can contain, in addition to `phase` and `step`."""
 LABELS = {metric.key: metric.label for metric in METRICS}
 LABELS["accuracy"] = f"{CORRECT}, {POSITIVE}, {IN_ORDER} or {STEPS_RIGHT}"
-"""Names on the screen."""
+"""Metric -> its label on the screen."""
 
 
 def find_entry(name: str) -> Entry:
@@ -66,7 +66,7 @@ def find_entry(name: str) -> Entry:
 
 
 def names_of(entry: Entry) -> Iterator[str]:
-    """Names of a metric: in `metrics.jsonl`, and on the screen."""
+    """Yield the names of a metric: in `metrics.jsonl`, and on the screen."""
     yield entry.name
     if entry.name in LABELS:
         yield from re.split(", | or ", LABELS[entry.name])

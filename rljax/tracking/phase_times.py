@@ -1,6 +1,6 @@
-"""Time that a run spends in each phase of an RL step, measured on the host, and notification of JAX compilation.
+"""The time that a run spends in each phase of an RL step, measured on the host, and notification of JAX compilation.
 
-The host fetches responses, scores and metrics from the devices in any case, so a phase ends when its work has ended, and
+The host fetches responses, scores and metrics from the devices in any case, so a phase's time includes the devices' work, and
 measuring adds no synchronization.
 """
 
@@ -15,7 +15,7 @@ import jax
 from rljax.tracking.rows import Row
 
 Phase = Literal["sample", "judge", "score", "update", "wait", "save"]
-"""Phases of the loop; a held-out evaluation has its own row with its own `seconds`."""
+"""Phases of an RL step. A held-out evaluation is not one of them: its own row has its `seconds`."""
 NOUNS = {
     "sample": "sampling",
     "judge": "judging",
@@ -41,15 +41,15 @@ class PhaseSeconds(NamedTuple):
     update_seconds: float | None = None
     """Preparing the batch, and updating policy and critic."""
     wait_seconds: float | None = None
-    """Waiting for a checkpoint to be written to disk."""
+    """Waiting until a checkpoint has been written to disk."""
     save_seconds: float | None = None
     """Copying the state for a checkpoint, which is then written in the background."""
 
 
 class Stopwatch:
-    """Sums the seconds of phases. A nested phase interrupts the outer one, so no time is counted twice.
+    """A stopwatch that sums the seconds of each phase. A nested phase interrupts the outer phase, so no time is counted twice.
 
-    It measures only the thread that created it, which is the training loop's; phases in other threads are ignored.
+    The stopwatch measures only the thread that created it, the training loop's; phases in other threads are ignored.
 
     Args:
         clock: returns the time in seconds.
@@ -73,7 +73,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: Phase) -> Generator[None]:
-        """Count the time inside the context as part of this phase."""
+        """Add the time inside the context to this phase."""
         if threading.get_ident() != self._thread:
             yield
             return
@@ -123,7 +123,7 @@ def time_spent(rows: Sequence[Row]) -> Mapping[str, float]:
 
 
 def time_text(spent: Mapping[str, float]) -> str:
-    """Format the share of each phase, largest first.
+    """Format each phase's percentage of the time, largest first.
 
     Example:
         >>> time_text({"sample": 6.0, "update": 4.0})
@@ -131,10 +131,10 @@ def time_text(spent: Mapping[str, float]) -> str:
     """
     total = sum(spent.values())
     ordered = sorted(spent.items(), key=lambda item: -item[1])
-    shares = [
+    percentages = [
         f"{NOUNS[name]} {seconds / total:.0%}".replace("%", " %") for name, seconds in ordered if seconds / total >= 0.005
     ]
-    return ", ".join(shares)
+    return ", ".join(percentages)
 
 
 BEGIN, END = "/jax/core/compile/jaxpr_to_mlir_module_duration", "/jax/core/compile/backend_compile_duration"

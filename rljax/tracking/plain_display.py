@@ -1,4 +1,4 @@
-"""The display of a run as plain lines, without control codes: to a pipe, under `--quiet`, or in `log.txt` of the run folder."""
+"""The display of a run as plain lines without control codes, for a pipe, for `--quiet`, and for `log.txt` in the run folder."""
 
 import io
 import threading
@@ -103,14 +103,14 @@ class PlainDisplay:
         metrics = with_judge_share(metrics)
         left = self._progress.remaining(now)
         times = self._progress.spent(now) if left is None else f"{self._progress.elapsed(now)}, {left} left"
-        numbers = [
+        shown = [
             f"{label_of(metric, self._accuracy)} {metric.with_unit(metrics[metric.key])}"
             for metric in METRICS
             if metric.key in metrics
             and (metric.is_in_plain_lines or self._is_log)
             and not (metric.is_count and not metrics[metric.key])
         ]
-        self._write(["  ".join([f"{before.title} {step}/{before.total} ({times})", *numbers])])
+        self._write(["  ".join([f"{before.title} {step}/{before.total} ({times})", *shown])])
 
     def _is_due(self, before: Progress, step: int, now: float) -> bool:
         """True if the step should get a line."""
@@ -169,7 +169,7 @@ class PlainDisplay:
         encoding = self._stream.encoding
         for line in lines:
             text = printable(line)
-            # A stream that cannot write a character gets the character's escape: a sample must not stop a run.
+            # Escape characters that the stream cannot encode, because a sample must not stop a run.
             safe = text if encoding is None else text.encode(encoding, errors="backslashreplace").decode(encoding)
             self._stream.write(f"{safe}\n")
         self._stream.flush()
@@ -221,8 +221,7 @@ class _StampedDisplay(PlainDisplay):
 
 
 class LoggedDisplay:
-    """A display that also writes to a file. As a context manager it closes only the file; the caller manages the screen's
-    display.
+    """A display that also writes to a file. Its context manager closes only the file; the caller closes the screen's display.
 
     Args:
         shown: the display on the screen.
@@ -260,7 +259,7 @@ class LoggedDisplay:
         self._shown.activity(name, compiles=compiles)
 
     def compiling(self, function: str | None) -> None:
-        """Show that a function is being compiled; its time is written with the step."""
+        """Show that a function is being compiled; the time that this takes is written with the step."""
         self._log.compiling(function)
         self._shown.compiling(function)
 

@@ -31,9 +31,9 @@ COLORS = ("#1f5fbf", "#d9480f", "#2b8a3e", "#9c36b5", "#c2255c", "#0b7285", "#5f
 OVERLAY = (*COLORS, "#e8a700", "#74b816", "#4dabf7", INK)
 """Colors of runs in one plot."""
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
-"""Line styles of runs in one plot; once all colors have been used, they repeat with the next style."""
+"""Line styles of runs in one plot; once all colors have been used, the colors repeat with the next style."""
 FEW, SHORT = 6, 24
-"""Maximum number of labels in a legend above a plot, and of characters in each; a larger legend is to the plot's right."""
+"""Maximum number of labels in a legend above a plot, and of characters in each; a larger legend is placed to the plot's right."""
 PANELS = {
     "rl": {
         "reward": COLORS[2],
@@ -68,7 +68,7 @@ TITLES = {
     "episode_malformed_calls": "malformed calls per episode",
     "judge_seconds": "waiting for the environment (s)",
 }
-"""Titles of panels that differ from the metric's label, because they describe an environment."""
+"""Metric -> title of its panel, for metrics of an environment, whose titles are not their labels."""
 STEP_LABELS = {"rl": "RL step", "value": "step of value pretraining", "warm_start": "warm-start step"}
 COLUMNS = 4
 WARM_SHARE = 0.25
@@ -97,11 +97,11 @@ class HeldOutCurve(NamedTuple):
             (p + z²/2n ± z √(p (1 - p) / n + z²/4n²)) / (1 + z²/n)        p = k/n, k of n answers are right
 
         Source:
-            Wilson 1927, J. Am. Stat. Assoc. 22(158). SciPy has it, but takes half a second to import.
+            Wilson 1927, J. Am. Stat. Assoc. 22(158). SciPy implements it, but takes half a second to import.
         """
         n = np.where((self.judged > 0) & (self.values >= 0), self.judged, np.nan)
-        share = np.round(self.values * n) / n
-        middle, half = share + Z**2 / (2 * n), Z * np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+        p = np.round(self.values * n) / n
+        middle, half = p + Z**2 / (2 * n), Z * np.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
         bounds = np.stack([middle - half, middle + half]) / (1 + Z**2 / n)
         return np.clip(bounds, 0.0, 1.0)
 
@@ -119,9 +119,9 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
     """Plot one run.
 
     The top panel shows the held-out accuracy (`eval` rows) and, for RL, the accuracy of the sampled training responses. A
-    warm start is shaded, to the left of RL step 0, and has its own step axis. Below are panels for single metrics: a faint
-    raw curve under a smoothed one. They show RL, or the warm start if RL has not begun; panels of value pretraining come
-    first. A supervised run without evaluations has no top panel.
+    warm start is shaded, to the left of RL step 0, and has its own step axis. Below are panels for single metrics, each with a
+    faint raw curve and a smoothed curve. They show RL, or the warm start if RL has not begun; panels of value pretraining
+    come first. A supervised run without evaluations has no top panel.
 
     Args:
         metrics: a `metrics.jsonl`, or its rows.
@@ -136,24 +136,24 @@ def plot_curves(metrics: Path | str | Sequence[Row], out_path: Path | str, *, ti
     by_phase = {phase: [row for row in rows if row["phase"] == phase] for phase in ("value", last)}
     named = {(phase, key): curve_of(trained, key) for phase, trained in by_phase.items() for key in PANELS[phase]}
     curves = {name: curve for name, curve in named.items() if _shows_something(name[1], curve)}
-    if (last, "turns") not in curves:  # without an environment, only the panel of times shows the judging time
+    if (last, "turns") not in curves:  # without an environment, judging time has no panel of its own
         curves.pop((last, "judge_seconds"), None)
     phases = phase_curves(by_phase[last])
     columns = max(1 + bool(phases), min(COLUMNS, len(curves)))
-    # The legend of the panel of times is in the cell to its right.
+    # The panel of times needs the cell to its right for its legend, so it cannot be in the last column.
     times_at = len(curves) + (len(curves) % columns == columns - 1)
     panels = times_at + 2 if phases else len(curves)
-    lines = -(-panels // columns)
+    panel_rows = -(-panels // columns)
     top = int(last == "rl" or not curves or any("accuracy" in row for row in rows))
-    figure = _figure(13.0, 0.6 + 3.6 * top + 2.2 * lines, title)
-    grid = figure.add_gridspec(lines + top, columns, height_ratios=[3.6] * top + [2.0] * lines)
+    figure = _figure(13.0, 0.6 + 3.6 * top + 2.2 * panel_rows, title)
+    grid = figure.add_gridspec(panel_rows + top, columns, height_ratios=[3.6] * top + [2.0] * panel_rows)
     if top:
         _draw_accuracy(figure.add_subplot(grid[0, :]), rows)
     for index, ((phase, key), curve) in enumerate(curves.items()):
         axes = figure.add_subplot(grid[top + index // columns, index % columns])
         _draw_panel(axes, key, PANELS[phase][key], curve)
-        has_one_below = index + columns < len(curves) or (phases and times_at == index + columns)
-        if phase != last or not has_one_below:
+        has_panel_below = index + columns < len(curves) or (phases and times_at == index + columns)
+        if phase != last or not has_panel_below:
             axes.set_xlabel(STEP_LABELS[phase], fontsize=9.5, color=MUTED)
     if phases:
         axes = figure.add_subplot(grid[top + times_at // columns, times_at % columns])
@@ -173,9 +173,9 @@ def plot_metrics(rows: Sequence[Row], names: Sequence[str], out_path: Path | str
     curves = {name: curve for name, curve in found.items() if _shows_something(name, curve)}
     if not curves:
         return False
-    lines = -(-len(curves) // COLUMNS)
-    figure = _figure(13.0, 0.6 + 2.1 * lines, title)
-    grid = figure.add_gridspec(lines, COLUMNS)
+    panel_rows = -(-len(curves) // COLUMNS)
+    figure = _figure(13.0, 0.6 + 2.1 * panel_rows, title)
+    grid = figure.add_gridspec(panel_rows, COLUMNS)
     for index, (name, curve) in enumerate(curves.items()):
         axes = figure.add_subplot(grid[index // COLUMNS, index % COLUMNS])
         _draw_panel(axes, name, COLORS[index % len(COLORS)], curve)
@@ -204,7 +204,7 @@ def overlay(runs: Mapping[str, Path | str | Sequence[Path]], out_path: Path | st
 
 
 def draw_overlay(axes: Axes, runs: Mapping[str, Path | str | Sequence[Path]]) -> None:
-    """Draw the plot of `overlay` on existing axes."""
+    """Draw the plot of `overlay` on existing axes; see `overlay` for `runs`."""
     lines = []
     for index, paths in enumerate(runs.values()):
         several = [paths] if isinstance(paths, Path | str) else paths
@@ -228,8 +228,8 @@ def plot_ablation(
     """Plot each arm's mean curve with its 95 % interval, and its final difference from the first arm.
 
     Args:
-        arms: arm -> `metrics.jsonl` of its runs; the complete algorithm is the first.
-        differences: arm -> its accuracy minus the first arm's accuracy, from -1 to 1.
+        arms: arm -> the `metrics.jsonl` files of its runs; the first arm is the complete algorithm.
+        differences: arm -> its final accuracy minus the first arm's, from -1 to 1.
         out_path: file of the plot, `.png`, `.pdf` or `.svg`; its folder is created.
         title: title of the plot.
 
@@ -241,16 +241,16 @@ def plot_ablation(
     draw_overlay(left, arms)
     legend = left.get_legend()
     if legend is not None:
-        legend.remove()  # the labels of the right plot have the same colors
+        legend.remove()  # the labels of the right plot, in the same colors, replace it
     colors = dict(zip(arms, OVERLAY * (1 + len(arms) // len(OVERLAY)), strict=False))
-    for place, name in enumerate(arms):
-        found = differences.get(name)
-        right.plot(0.0 if found is None else 100 * found.value, -place, "o", color=colors[name], markersize=7, zorder=3)
-        if found is not None and math.isfinite(found.low):
-            right.plot([100 * found.low, 100 * found.high], [-place, -place], color=colors[name], linewidth=2.2)
+    for index, name in enumerate(arms):
+        change = differences.get(name)
+        right.plot(0.0 if change is None else 100 * change.value, -index, "o", color=colors[name], markersize=7, zorder=3)
+        if change is not None and math.isfinite(change.low):
+            right.plot([100 * change.low, 100 * change.high], [-index, -index], color=colors[name], linewidth=2.2)
     _style(right)
     right.axvline(0, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
-    right.set_yticks([-place for place in range(len(arms))], list(arms))
+    right.set_yticks([-index for index in range(len(arms))], list(arms))
     for label, name in zip(right.get_yticklabels(), arms, strict=True):
         label.set(color=colors[name], fontsize=10, parse_math=False)
     right.set_ylim(-len(arms) + 0.4, 0.6)
@@ -266,10 +266,10 @@ def _accuracy_of(path: Path | str) -> HeldOutCurve:
 
 
 def mean_curve(curves: Sequence[HeldOutCurve]) -> tuple[np.ndarray, list[SeedMean]]:
-    """Average curves over seeds at the steps that all of them have.
+    """Average curves over seeds at the steps that all curves have in common.
 
     Raises:
-        InputError: there is no such step.
+        InputError: the curves have no step in common.
     """
     by_step = [dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) for curve in curves]
     steps = sorted(set.intersection(*map(set, by_step)))
@@ -302,7 +302,7 @@ def curve_of(rows: Sequence[Row], key: str) -> Curve:
 
 
 def phase_curves(rows: Sequence[Row]) -> dict[str, Curve]:
-    """Extract how many seconds each part of a step took, for the steps that recorded times; 0 if a part did not occur.
+    """Extract how many seconds each phase of a step took, for the steps that recorded times; 0 if a phase did not occur.
 
     Args:
         rows: RL rows.
@@ -347,10 +347,10 @@ def held_out_accuracy(rows: Sequence[Row], *, warm_scale: float | None, name: st
     """Extract the accuracy of the `eval` rows.
 
     Args:
-        rows: all rows of a run in file order: an `eval` row belongs to the training row before it.
+        rows: all rows of a run in file order, because an `eval` row belongs to the training row before it.
         name: name of a further held-out set; None means the problems that every run holds out.
-        warm_scale: width of a warm-start step on the axis, in RL steps; they are to the left of 0. None: omit the evaluations
-            of the warm start except the last one, which is RL step 0.
+        warm_scale: width of a warm-start step on the axis, in RL steps; warm-start steps are to the left of 0. None: omit the
+            evaluations of the warm start except the last one, which is at RL step 0.
 
     Returns:
         Steps in rising order; RL steps start at 0.
@@ -415,10 +415,10 @@ def _needs_side_legend(labels: list[str]) -> bool:
 
 def _legend(axes: Axes, handles: list[Line2D], labels: list[str]) -> None:
     # The legend is above the plot or to its right, where it hides nothing.
-    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2, "ncols": min(len(labels), 3)}
+    position = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2, "ncols": min(len(labels), 3)}
     if _needs_side_legend(labels):
-        place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.2, "handlelength": 3.0}
-    legend = axes.legend(handles, labels, **place, frameon=False, fontsize=9.5)
+        position = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.2, "handlelength": 3.0}
+    legend = axes.legend(handles, labels, **position, frameon=False, fontsize=9.5)
     for text in legend.get_texts():
         text.set_color(INK)
         text.set_parse_math(False)
@@ -428,7 +428,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
     trained = [row for row in rows if row["phase"] == "rl"]
     rl_steps = max((row["step"] for row in trained), default=0)
     warm_steps = max((row["step"] for row in rows if row["phase"] == "warm_start"), default=0)
-    # A warm start takes at most a quarter of the width: the plot is about RL.
+    # A warm start takes at most a quarter of the width, because the plot is about RL.
     room = WARM_SHARE / (1 - WARM_SHARE) * rl_steps
     warm_scale = min(1.0, room / warm_steps) if warm_steps and rl_steps else 1.0
     training, held_out = curve_of(trained, "accuracy"), held_out_accuracy(rows, warm_scale=warm_scale)
@@ -444,7 +444,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
         labels.append("held-out, 95 % interval" if np.isfinite(held_out.judged).any() else "held-out")
         _label_last_point(axes, held_out)
     for index, name in enumerate({name: None for row in rows if row["phase"] == "eval" for name in accuracies_by_set(row)}):
-        color = OVERLAY[2 + index % (len(OVERLAY) - 2)]  # the first two are the training and the held-out accuracy
+        color = OVERLAY[2 + index % (len(OVERLAY) - 2)]  # the first two colors are those of held-out and training accuracy
         handles += _draw_held_out(axes, held_out_accuracy(rows, warm_scale=warm_scale, name=name), color, band=False)
         labels.append(name)
     axes.set_xlim(-warm_steps * warm_scale, rl_steps if warm_steps else max(rl_steps, 1))
@@ -456,7 +456,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _draw_held_out(axes: Axes, held_out: HeldOutCurve, color: str, *, band: bool = True) -> list[Line2D]:
-    """Draw the accuracies, with their intervals as a band if they are known."""
+    """Draw the accuracies, with their intervals as a band if the intervals are known."""
     if band and np.isfinite(held_out.judged).any():
         axes.fill_between(held_out.steps, *held_out.interval(), color=color, alpha=0.15, linewidth=0)
     style = {"linewidth": 2.2, "marker": "o", "markersize": 5, "markeredgecolor": "white"}
@@ -474,7 +474,7 @@ def _label_last_point(axes: Axes, held_out: HeldOutCurve) -> None:
 
 
 def _shade_warm_start(axes: Axes, warm_steps: int, warm_scale: float, rl_steps: int) -> None:
-    """Shade the warm start. Its steps have a different unit than RL steps, so they are numbered only in a run without RL."""
+    """Shade the warm start. Its steps are not RL steps, so they are numbered only in a run without RL."""
     left = -warm_steps * warm_scale
     axes.axvspan(left, 0, color=WARM, linewidth=0, zorder=0)
     name = f"warm start\n{warm_steps:,} supervised steps"
@@ -540,7 +540,7 @@ def _draw_phases(axes: Axes, phases: Mapping[str, Curve]) -> None:
     totals = heights.sum(axis=0)
     axes.set_ylim(0, min(totals.max(), 3 * np.median(totals)) or 1.0)
     legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, reverse=True)
-    legend.set_in_layout(False)  # the next cell is free
+    legend.set_in_layout(False)  # the legend is in the next cell, which is empty
 
 
 def _draw_curve(axes: Axes, curve: Curve, color: str, title: str) -> None:
@@ -549,15 +549,14 @@ def _draw_curve(axes: Axes, curve: Curve, color: str, title: str) -> None:
     axes.plot(steps, _smooth(curve), color=color, linewidth=1.9)
     _style(axes)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
-    axes.yaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:g}")
-    )  # no common factor such as 1e-3 above the axis
+    # This formatter writes no common factor, such as 1e-3, above the axis.
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_title(title, loc="left", fontsize=10.5, color=INK)
     axes.set_xlim(min(0.0, steps[0]), max(steps[-1], 1.0))
     finite = values[np.isfinite(values)]
-    # Start at zero, unless the curve lies far above it and would look flat; a constant is a flat line anyway.
+    # Start at zero, unless the curve is far above zero and would look flat. A constant is a flat line anyway.
     if finite.size and not finite.any():
-        axes.set_ylim(0, 1)  # only zeros: an axis in thousandths would look like a measurement
+        axes.set_ylim(0, 1)  # for zeros only, because an axis in thousandths would look like a measurement
     elif finite.size and (0 <= finite.min() <= 0.6 * finite.max() or 0 < finite.min() == finite.max()):
         axes.set_ylim(bottom=0)
 

@@ -53,11 +53,11 @@ class RichDisplay:
         self._progress: Progress | None = None
         # Every metric has a list from the start, and lists only grow, so the display thread can read them while a step is added.
         self._history: dict[str, list[float]] = {}
-        self._measured: dict[str, int] = {}
+        self._last_steps: dict[str, int] = {}
         self._heldout: dict[str, list[tuple[int, float]]] = {}
         self._activity: str | None = None
         self._compiled: set[str] = set()
-        self._is_first = False
+        self._is_first_time = False
         self._compiling: tuple[str, float] | None = None
         self._judged: tuple[int, int] | None = None
         self._is_stopping = self._is_finished = False
@@ -83,19 +83,19 @@ class RichDisplay:
 
     def activity(self, name: str, *, compiles: bool = False) -> None:
         """Show the activity next to the spinner, or below the bar of the phase."""
-        self._activity, self._is_first = name, compiles and name not in self._compiled
+        self._activity, self._is_first_time = name, compiles and name not in self._compiled
         self._compiled.add(name)
         self._open()
 
     def compiling(self, function: str | None) -> None:
-        """Show the compilation instead of the activity if it takes a while, and add its time to the phase."""
+        """Show the compilation instead of the activity if compiling takes a while, and add its time to the phase."""
         now, compiling = self._clock(), self._compiling
         if compiling is not None and self._progress is not None:
             self._progress = replace(self._progress, compiled=self._progress.compiled + now - compiling[1])
         self._compiling = None if function is None else (function, now)
 
     def stopping(self) -> None:
-        """Show that the run is stopping, the next time that the live region is refreshed."""
+        """Show that the run is stopping when the live region is next refreshed."""
         self._is_stopping = True
 
     def phase(self, name: str, total_steps: int, *, done: int = 0) -> None:
@@ -109,19 +109,19 @@ class RichDisplay:
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Put the step's metrics into the table."""
         self._progress, self._judged = required_phase(self._progress).after_step(step, self._clock()), None
-        self._is_first = False
+        self._is_first_time = False
         metrics = with_judge_share(metrics)
         for metric in METRICS:
             if metric.key in metrics:
                 self._history[metric.key].append(float(metrics[metric.key]))
-                self._measured[metric.key] = step
+                self._last_steps[metric.key] = step
 
     def judging(self, done: int, total: int) -> None:
         """Show a second bar while responses are being judged."""
         self._judged = None if done >= total else (done, total)
 
     def evaluated(self, step: int, metrics: Mapping[str, float], *, detail: str = "") -> None:
-        """Put the held-out accuracy into the table; it stays there in later phases."""
+        """Put the held-out accuracies into the table, where they stay in later phases."""
         for name, value in {"": metrics["accuracy"], **accuracies_by_set(metrics)}.items():
             self._heldout.setdefault(name, []).append((step, float(value)))
 
@@ -212,6 +212,7 @@ class RichDisplay:
         self._live.stop()
 
     def _conclude(self) -> None:
+        """End the phase in progress, if any, with a line about its steps and its time."""
         if self._progress is not None and self._progress.first_step is not None:
             spent = self._progress.spent(self._clock())
             done = f"{self._progress.title}: step {self._progress.step} of {self._progress.total}, {spent}"
@@ -221,7 +222,7 @@ class RichDisplay:
     def _render(self) -> Group:
         progress, status = self._progress, self._status()
         if progress is None:
-            return Group() if status is None else Group(_mark_line(self._spinner, status))
+            return Group() if status is None else Group(_marked_row(self._spinner, status))
         table = self._render_table(progress)
         if self._is_finished:
             return Group(Text(), table)
@@ -236,14 +237,14 @@ class RichDisplay:
             return Text(f"compiling{'' if activity is None else f': {printable(activity)}'}", style="magenta")
         if activity is None:
             return None
-        first = ", for the first time: JAX traces it, then compiles" if self._is_first else ""
+        first = ", for the first time: JAX traces it, then compiles" if self._is_first_time else ""
         return Text(f"{printable(activity)}{first}", style="dim")
 
     def _render_bar(self, progress: Progress) -> Table:
         now = self._clock()
         left = progress.remaining(now)
         times = f"{progress.elapsed(now)} · {'–:––:––' if left is None else left} left"
-        bar = _row_of(5)
+        bar = _wide_row(5)
         bar.add_row(
             self._spinner,
             Text(progress.title, style="bold"),
@@ -256,9 +257,9 @@ class RichDisplay:
     def _render_status(self, status: Text | None) -> Table:
         judged = self._judged
         if judged is None or self._is_stopping:
-            return _mark_line(" ", Text() if status is None else status)
+            return _marked_row(" ", Text() if status is None else status)
         done, total = judged
-        bar = _row_of(4)
+        bar = _wide_row(4)
         bar.add_row(" ", "judging", ProgressBar(total=total, completed=done), Text(f"{done}/{total}", style="cyan"))
         return bar
 
@@ -284,8 +285,8 @@ class RichDisplay:
             if not values or (metric.is_count and not any(values)):
                 continue
             style = "bold" if math.isfinite(values[-1]) else "bold red"
-            if self._measured[metric.key] != progress.step:
-                style = "dim"  # the value is from an earlier step: this step does not have the metric
+            if self._last_steps[metric.key] != progress.step:
+                style = "dim"  # the value is from an earlier step, because this step does not have the metric
             recent = (
                 f"sum {metric.format_value(sum(values))}"
                 if metric.is_count
@@ -301,16 +302,16 @@ def _colored_verdict(reward: float, correct: bool | None) -> tuple[str, str]:
     return verdict(reward, correct), "green" if is_right(reward, correct) else "red"
 
 
-def _row_of(columns: int) -> Table:
-    """Make a line of the live region as wide as the terminal; the third column takes the remaining width."""
+def _wide_row(columns: int) -> Table:
+    """Make a row as wide as the terminal; the third column takes the remaining width."""
     row = Table.grid(padding=(0, 1), expand=True)
     for index in range(columns):
         row.add_column(no_wrap=index != 0, ratio=1 if index == 2 else None)
     return row
 
 
-def _mark_line(mark: RenderableType, text: Text) -> Table:
-    """Make a line with a mark, such as the spinner, and a text next to it."""
+def _marked_row(mark: RenderableType, text: Text) -> Table:
+    """Make a row with a mark, such as the spinner, and a text next to it."""
     row = Table.grid(padding=(0, 1))
     row.add_row(mark, text)
     return row

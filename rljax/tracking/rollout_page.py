@@ -1,7 +1,7 @@
 """The rollouts of a run as one HTML page without network access. Text that a model wrote is escaped.
 
-The page embeds each rollout as a block of JSON, which its script parses when the rollout is shown. The page's security policy
-contains the script's digest, so a browser executes no other script.
+The page embeds each rollout as a block of JSON, which the page's script parses when the rollout is shown. The security policy
+of the page contains the script's digest, so a browser executes no other script.
 """
 
 import base64
@@ -30,9 +30,9 @@ MOST_BYTES = 32_000_000
 START = 90
 """Number of characters of a problem that are shown in the list."""
 DEEPEST_LOGP = 5.0
-"""A token gets the strongest color if its log-probability is minus this, in nats, or less."""
+"""Negated log-probability, in nats, at or above which a token gets the strongest color."""
 SMALLEST_RATIO, LARGEST_RATIO = 1.01, 2.0
-"""Limits of the ratio at which a token gets the strongest color."""
+"""Lower and upper bound for the ratio at which a token gets the strongest color."""
 
 
 class Heading(NamedTuple):
@@ -41,7 +41,7 @@ class Heading(NamedTuple):
     name: str
     """Name of the run."""
     path: str
-    """Its folder."""
+    """Folder of the run."""
     algorithm: str
     """Name of the algorithm."""
     time: str
@@ -80,16 +80,16 @@ def render_page(heading: Heading, rollouts: Rollouts) -> str:
         rollouts: the logged rollouts, at least one.
     """
     bodies = [_script_json(row) for row in rollouts.rows]
-    sizes = {id(row): body for row, body in zip(rollouts.rows, bodies, strict=True)}
+    body_of = {id(row): body for row, body in zip(rollouts.rows, bodies, strict=True)}
     rows = evenly_spaced(rollouts.rows, map(len, bodies), MOST_BYTES)
     notes = [] if rollouts.note is None else [rollouts.note]
-    steps, every = (len({row["step"] for row in some}) for some in (rows, rollouts.rows))
-    if steps < every:
+    steps, logged = (len({row["step"] for row in some}) for some in (rows, rollouts.rows))
+    if steps < logged:
         notes.append(
-            f"The page has {steps} of the {every} logged steps, evenly spaced, because all would be too large for a browser."
+            f"The page has {steps} of the {logged} logged steps, evenly spaced, because all would be too large for a browser."
         )
     blocks = {"index": _script_json([_entry(row) for row in rows]), "scales": _script_json(scales(rows))}
-    blocks |= {f"r{number}": sizes[id(row)] for number, row in enumerate(rows)}
+    blocks |= {f"r{number}": body_of[id(row)] for number, row in enumerate(rows)}
     script = _resource("rollout_page.js")
     values = {
         "digest": f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
@@ -102,7 +102,7 @@ def render_page(heading: Heading, rollouts: Rollouts) -> str:
         ),
         "script": script,
     }
-    # One pass from the left: inserted text is not searched for placeholders again.
+    # The page is filled in one pass, so that inserted text is not searched for placeholders.
     parts = [piece.partition("}}") for piece in _resource("rollout_page.html").split("{{")]
     return parts[0][0] + "".join(values[name] + rest for name, _, rest in parts[1:])
 
@@ -110,7 +110,7 @@ def render_page(heading: Heading, rollouts: Rollouts) -> str:
 def scales(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the values that get the strongest color.
 
-    For advantages and ratios, this is the 90th percentile of each rollout's largest value.
+    For advantages and ratios, this is the 90th percentile over rollouts of the largest |advantage| and the largest |log ratio|.
 
     Example:
         >>> scales([{"advantage": [None, -2.0, 1.0], "ratio": [1.25, None, 0.8]}])
@@ -142,9 +142,8 @@ def _script_json(value: object) -> str:
     """Return JSON in which no text can end the script element around it: `<`, `>` and `&` are escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     escaped = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-    return escaped.encode("utf-8", errors="surrogatepass").decode(
-        "utf-8", errors="replace"
-    )  # a lone surrogate is not a character
+    # A lone surrogate is not a character, so it is replaced.
+    return escaped.encode("utf-8", errors="surrogatepass").decode("utf-8", errors="replace")
 
 
 def _resource(name: str) -> str:

@@ -12,11 +12,11 @@ from rljax.tracking.rows import Row, check_sample, check_step, is_number, read_r
 from rljax.tracking.run_folder import RunFolder
 
 VALUES = ("logp", "advantage", "ratio")
-"""Values per token."""
+"""Names of the values per token."""
 KINDS = "tso"
 """Kinds of tokens: trained on (t), sampled but not trained on (s), observed (o); see `rljax.rollout.transcripts`."""
 Outcome = Literal["right", "wrong", "unjudged", "failed", "cut_off", "tool_error"]
-"""Outcomes of a rollout, which may have several; they can be used as filters."""
+"""An outcome of a rollout, which can be used as a filter. A rollout may have several outcomes."""
 WITHOUT_TOKENS = (
     "This run has no rollouts.jsonl (it was written with logged_rollouts=0, or by an earlier version), so its samples are shown: "
     "text without turns, log-probabilities, advantages and ratios."
@@ -29,11 +29,11 @@ class Rollouts(NamedTuple):
     rows: list[Row]
     """Rows in the order of the file."""
     note: str | None
-    """A note to the reader about what the rows do not contain; None if they are complete."""
+    """A message to the user about what the rows lack; None if they are complete."""
 
 
 class Filter(NamedTuple):
-    """Conditions that a rollout has to meet; a condition that is None always holds."""
+    """Conditions that a rollout must meet; a condition that is None is always met."""
 
     step: int | None = None
     """RL step."""
@@ -42,7 +42,7 @@ class Filter(NamedTuple):
     length: tuple[int, int] | None = None
     """Smallest and largest number of tokens."""
     outcome: Outcome | None = None
-    """An outcome that it must have."""
+    """An outcome that the rollout must have."""
 
     def accepts(self, row: Mapping[str, Any]) -> bool:
         """Return whether a rollout meets all conditions."""
@@ -149,8 +149,8 @@ def _entry_fault(row: Row) -> str | None:
             if name not in row or not is_good(row[name]):
                 return f'must have {expected} as "{name}"'
     left_out = row.get("left_out", {"at": 0, "tokens": 0})
-    is_place = isinstance(left_out, dict) and all(type(left_out.get(name)) is int for name in ("at", "tokens"))
-    return None if is_place else 'must have whole numbers "at" and "tokens" in "left_out"'
+    is_valid = isinstance(left_out, dict) and all(type(left_out.get(name)) is int for name in ("at", "tokens"))
+    return None if is_valid else 'must have whole numbers "at" and "tokens" in "left_out"'
 
 
 def _are_numbers(value: object) -> bool:
@@ -174,7 +174,7 @@ def _token_fault(row: Row) -> str | None:
 
 
 def _span_fault(row: Row) -> str | None:
-    """Describe what is wrong with the turns: they have to divide the tokens in order."""
+    """Describe what is wrong with the turns, which must divide the tokens in order."""
     end = 0
     spans: Sequence[Any] = row["spans"] if isinstance(row.get("spans"), list) else (None,)
     for span in spans:
@@ -211,8 +211,8 @@ def evenly_spaced(rows: Sequence[Row], sizes: Iterable[int], most: int) -> list[
     by_step: dict[int, int] = {}
     for row, size in zip(rows, sizes, strict=True):
         by_step[row["step"]] = by_step.get(row["step"], 0) + size
-    steps, every = sorted(by_step, reverse=True), 1
-    while every < len(steps) and sum(by_step[step] for step in steps[::every]) > most:
-        every += 1
-    kept = set(steps[::every])
+    steps, stride = sorted(by_step, reverse=True), 1
+    while stride < len(steps) and sum(by_step[step] for step in steps[::stride]) > most:
+        stride += 1
+    kept = set(steps[::stride])
     return [row for row in rows if row["step"] in kept]

@@ -1,4 +1,4 @@
-"""Rows of JSON-lines files: reading, checking, and conversion to values that JSON supports."""
+"""Reading and checking the rows of JSON-lines files, and converting values to JSON."""
 
 import dataclasses
 import json
@@ -47,7 +47,7 @@ def json_safe(value: Any, name: str) -> Any:
     """Convert a value to a value that JSON supports.
 
     Args:
-        value: a number, string, None, path, NumPy scalar or dataclass, or a mapping or sequence of them.
+        value: a number, string, None, path, NumPy scalar or dataclass, or a mapping or sequence of these.
         name: path of the value, for the error message.
 
     Returns:
@@ -90,7 +90,7 @@ def read_rows(path: Path, check: Callable[[Row], str | None]) -> list[Row]:
     """
     if not path.is_file():
         return []
-    # Only "\n" ends a row: model output may contain characters (U+2028, U+0085) at which splitlines would split it.
+    # Only "\n" ends a row. Model output may contain characters (U+2028, U+0085) at which splitlines would split a row.
     *lines, _ = path.read_bytes().split(b"\n")
     return [parse_row(line, path, number, check) for number, line in enumerate(lines, 1)]
 
@@ -116,7 +116,7 @@ def parse_row(line: bytes, path: Path, number: int, check: Callable[[Row], str |
 
 def check_step(row: Row) -> str | None:
     """Describe what is wrong with a row's step; None if nothing is."""
-    # `type` and not `isinstance`: JSON's true would pass as the integer 1.
+    # `type` is used because JSON's true would pass `isinstance` as the integer 1.
     is_step = "step" in row and type(row["step"]) is int and 0 <= row["step"] < LARGEST_STEP
     return None if is_step else f'must have a whole number "step" of at least 0, and less than {LARGEST_STEP}'
 
@@ -148,8 +148,8 @@ def check_answer(row: Row) -> str | None:
         return wrong
     if not isinstance(row.get("set"), str | None):
         return 'must have a string as "set"'
-    is_place = type(row.get("problem")) is int and row["problem"] >= 0
-    return None if is_place else 'must have a whole number "problem" of at least 0'
+    is_index = type(row.get("problem")) is int and row["problem"] >= 0
+    return None if is_index else 'must have a whole number "problem" of at least 0'
 
 
 def check_start(row: Row) -> str | None:

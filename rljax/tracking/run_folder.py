@@ -1,4 +1,4 @@
-"""The folder of one training run: its files, and how a resumed run rewinds them.
+"""The folder of one training run, its files, and how a resumed run rewinds them.
 
 ::
 
@@ -13,8 +13,8 @@
       rollouts.jsonl   one row per response with its turns and tokens, for `rljax show`; see `rljax.rollout.transcripts`
       alarms.jsonl     one row per alarm that was raised or cleared: {"step", "alarm", "event", ...}; derived from metrics.jsonl
       remedies.jsonl   one row per change of a setting after an alarm: {"step", "alarm", "setting", "before", "after"}
-      heldout.jsonl    greedy answers to held-out problems before and after RL, with "problem", its index, and "set", the name of
-                       its set, if that is a further one
+      heldout.jsonl    greedy answers to held-out problems before and after RL, with the index of the problem as "problem" and,
+                       for a further set, the name of the set as "set"
       curves.png       the plot of metrics.jsonl
       tensorboard/     the same metrics as TensorBoard events
       checkpoints/     the training states
@@ -227,7 +227,7 @@ class RunFolder:
     @property
     def has_progress(self) -> bool:
         """True if the run has logged a step, or saved anything but its initial state."""
-        return bool(_content(self.metrics)) or self.has_saved
+        return bool(_read_content(self.metrics)) or self.has_saved
 
     @property
     def has_saved(self) -> bool:
@@ -236,7 +236,7 @@ class RunFolder:
         return not saves <= {("last", "0")}
 
     def discard(self, *, even_with_rows: bool = False) -> None:
-        """Remove the files of a run without progress; keep other files, and the folder if it has any.
+        """Remove the files of a run without progress; keep other files, and the folder if it contains any.
 
         Args:
             even_with_rows: also remove the files of a run that has logged steps, but saved nothing to continue from.
@@ -253,7 +253,7 @@ class RunFolder:
                 folder.rmdir()
 
     def remove_unfinished(self) -> None:
-        """Remove files that a killed process left unfinished. Only a process that has locked the folder may do so."""
+        """Remove files that a killed process left unfinished. Only a process that has locked the folder may call this."""
         for part in (*self.path.glob(".unfinished-*"), *self.checkpoints.glob("step-*/.unfinished-*")):
             if part.is_dir():
                 shutil.rmtree(part)
@@ -301,30 +301,29 @@ class RunFolder:
         return False
 
     def file_states(self) -> dict[str, FileState]:
-        """Return the states of the files of metrics, samples, held-out answers and rollouts, by file name. Their contents are on
-        disk when this returns.
+        """Write metrics, samples, held-out answers and rollouts through to the disk; return the states of their files by name.
 
         A file that does not exist yet counts as empty.
         """
         for path in filter(Path.is_file, self._growing):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        return {path.name: describe_content(_content(path)) for path in self._growing}
+        return {path.name: describe_content(_read_content(path)) for path in self._growing}
 
     def rewind(self, file_states: Mapping[str, FileState]) -> list[str]:
-        """Truncate metrics, samples, held-out answers and rollouts to the lengths that they had when a checkpoint was saved, so
-        that no step occurs twice.
+        """Truncate metrics, samples, held-out answers and rollouts to their lengths when a checkpoint was saved, so that no step
+        occurs twice.
 
         Args:
             file_states: the result of `self.file_states()` at that time.
 
         Returns:
-            Messages about files that are missing, whose earlier rows are lost.
+            Messages about missing files, whose earlier rows are lost.
 
         Raises:
             InputError: a file is shorter than it was, or its content was changed. In that case nothing is truncated.
         """
-        contents = {name: _content(self.path / name) for name in file_states}
+        contents = {name: _read_content(self.path / name) for name in file_states}
         gone = [name for name, state in file_states.items() if state.length and not (self.path / name).exists()]
         for name, state in file_states.items():
             if name in gone or describe_content(contents[name][: state.length]) == state:
@@ -418,5 +417,5 @@ def default_run_path(experiment_name: str, now: datetime) -> Path:
     return Path("runs") / f"{experiment_name}-{now:%Y%m%d-%H%M%S}"
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""

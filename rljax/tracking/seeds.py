@@ -1,4 +1,4 @@
-"""Runs that differ only in their seeds: finding them, and averaging over seeds with intervals."""
+"""Finding runs that differ only in their seeds, and averaging over seeds with intervals."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import is_of_run
 
 MIN_SEEDS = 3
-"""Minimum number of seeds for an interval: with two, the factor of the t distribution is 12.7."""
+"""Minimum number of seeds for an interval; with two seeds, the factor of the t distribution would be 12.7."""
 
 
 class SeedMean(NamedTuple):
@@ -28,7 +28,7 @@ class SeedMean(NamedTuple):
     """Number of seeds."""
 
     def percent(self) -> str:
-        """Format a share in percent; its interval is clipped to 0 and 100 %.
+        """Format a fraction in percent; the interval is clipped to 0 and 100 %.
 
         Example:
             >>> over_seeds([0.5, 0.6, 0.7]).percent(), over_seeds([0.5]).percent(), over_seeds([]).percent()
@@ -40,7 +40,7 @@ class SeedMean(NamedTuple):
         return f"{self.value:.1%}{interval}"
 
     def points(self) -> str:
-        """Format a difference of shares in percentage points.
+        """Format a difference of fractions in percentage points.
 
         Example:
             >>> over_seeds([-0.01, 0.02, 0.05]).points(), over_seeds([-0.02]).points()
@@ -67,14 +67,14 @@ def over_seeds(values: Iterable[float | None]) -> SeedMean:
     found = [float(value) for value in values if value is not None and math.isfinite(value)]
     if len(found) < MIN_SEEDS or len(set(found)) == 1:
         return SeedMean(mean(found) if found else math.nan, math.nan, math.nan, len(found))
-    from scipy.stats import t  # noqa: PLC0415  half a second
+    from scipy.stats import t  # noqa: PLC0415  importing it takes half a second
 
     half = float(t.ppf(0.975, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
     return SeedMean(mean(found), mean(found) - half, mean(found) + half, len(found))
 
 
 def open_runs(folder: Path) -> list[RunFolder]:
-    """Open the runs in the subfolders of a folder, in the order of their seeds."""
+    """Open the runs in the subfolders of a folder, ordered by seed."""
     runs = [RunFolder.open(file.parent) for file in sorted(folder.glob("*/config.json"))]
     return sorted((run for run in runs if is_of_run(run)), key=seed_of)
 
@@ -88,12 +88,12 @@ def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, 
     """Group runs whose results are to be averaged.
 
     Args:
-        paths: folders of runs, or folders that contain runs; each of the latter is a group.
+        paths: folders of runs, or folders that contain runs; each folder of the second kind is a group.
         by_settings: whether separate runs form a group if their settings differ only in their seeds.
 
     Returns:
         Label -> runs of a group, in the order of the paths. The label is the name of the folder that contains the runs, or of the
-        first of the separate runs; if there are several runs, it also has the number of seeds.
+        first of the separate runs; a label of several runs also has the number of seeds.
 
     Raises:
         InputError: a folder neither is nor contains a run, the runs in a folder differ in more than their seeds, or two groups
@@ -122,7 +122,7 @@ def group_runs(paths: Sequence[Path], *, by_settings: bool = True) -> dict[str, 
 def hash_without_seed(run: RunFolder) -> str:
     """Return a hash of the settings that the runs of a group share: all except the seed, folder, name and number of steps.
 
-    In the model's path, the seed is replaced by a placeholder: in `rljax ablate`, each run starts from the model of its seed.
+    In the model's path, a placeholder replaces the seed, because each run of `rljax ablate` starts from the model of its seed.
     """
     groups = {name: dict(group) for name, group in run.config.items() if isinstance(group, Mapping)}
     for group, names in {"run": ("seed", "folder", "name"), "optimization": ("steps",)}.items():

@@ -1,4 +1,4 @@
-"""Trackers that send the metrics of a run to a service: Weights & Biases, MLflow."""
+"""Trackers that send the metrics of a run to Weights & Biases or MLflow."""
 
 import importlib
 import logging
@@ -21,16 +21,16 @@ _log = logging.getLogger(__name__)
 
 
 def service_trackers(run: RunFolder, name: str, *, wandb: bool, mlflow: bool) -> list[Tracker]:
-    """Make the trackers of the requested services; `name` is the name of their project or experiment."""
+    """Make the trackers of the requested services; `name` names the W&B project and the MLflow experiment."""
     trackers: list[Tracker] = [WandbTracker(run, project=name)] if wandb else []
     return [*trackers, MlflowTracker(run, experiment=name)] if mlflow else trackers
 
 
 class WandbTracker:
-    """Sends metrics to Weights & Biases as `phase/metric`, over the step of their phase, and samples as a table.
+    """A tracker that sends metrics to Weights & Biases as `phase/metric`, over the step of the phase, and samples as a table.
 
-    The run's id is stored as `wandb.id` in the folder, so that a resumed run continues its page. Everything else is set by W&B's
-    own environment variables, such as WANDB_ENTITY, WANDB_RUN_GROUP and WANDB_TAGS.
+    The run's id is stored as `wandb.id` in the folder, so that a resumed run continues its page. Everything else is set through
+    W&B's environment variables, such as WANDB_ENTITY, WANDB_RUN_GROUP and WANDB_TAGS.
 
     Args:
         run: the folder; its configuration is also sent.
@@ -73,7 +73,7 @@ class WandbTracker:
 
 
 class MlflowTracker:
-    """Sends metrics to MLflow as `phase/metric`, over the step of their phase, and samples as text files.
+    """A tracker that sends metrics to MLflow as `phase/metric`, over the step of the phase, and samples as text files.
 
     MLflow's environment variable MLFLOW_TRACKING_URI names the server or folder. The run's id is stored as `mlflow.id` in the run
     folder, so that a resumed run continues its page. Metrics are sent in the background; rows that the server did not accept are
@@ -119,7 +119,7 @@ class MlflowTracker:
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Send the responses as one file of JSON lines."""
         text = sample_lines(step, rows).decode()
-        self._wait()  # MLflow reads the run's metrics here, and a store of files cannot be read while they are written
+        self._wait()  # log_text makes MLflow read the run's metrics, and a file store cannot be read during a write
         self._attempt("the samples", lambda: self._client.log_text(self._id, text, f"samples/step-{step}.jsonl"))
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class MlflowTracker:
         self._sent.clear()
 
     def _attempt(self, what: str, work: Callable[[], object]) -> bool:
-        """Send something; return whether it succeeded. A server that cannot be reached must not end the run."""
+        """Send something; return whether that succeeded. A server that cannot be reached must not end the run."""
         try:
             work()
         except self._mlflow.exceptions.MlflowException as error:
@@ -148,19 +148,19 @@ def _import_package(package: str, service: str) -> Any:
     """Import the package of a service.
 
     Raises:
-        InputError: it is not installed.
+        InputError: the package is not installed.
     """
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{service} needs the package {package}, and {package} is not installed; run `pip install {package}`, or omit it: "
+            f"{service} needs the package {package}, and {package} is not installed; run `pip install {package}`, or turn it off: "
             "metrics.jsonl and TensorBoard are written without it."
         ) from error
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return nested settings as strings, by their path.
+    """Flatten nested settings to a mapping from their dotted paths to strings.
 
     Example:
         >>> _flatten({"seed": 0, "data": {"dataset": "a.jsonl"}})

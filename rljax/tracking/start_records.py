@@ -1,8 +1,8 @@
-"""`starts.jsonl` of a run folder: one row for the first start and one for each resume, with what is needed to repeat it.
+"""`starts.jsonl` of a run folder: one row for the first start and one for each resume, with what is needed to repeat the run.
 
 A row contains digests of everything that the run reads in addition to its settings: rows, rewards, environment, chat template,
-tokenizer. The settings only say where an input is, not what it contains: a file can be edited, and another folder may have a
-file of the same name. If a run were resumed with different inputs, its results would no longer be comparable.
+tokenizer. The settings only say where an input is, but a file can be edited, and another folder may have a file of the same
+name. If a run were resumed with different inputs, its results would no longer be comparable.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ Inputs = Mapping[str, str]
 
 
 class Change(NamedTuple):
-    """A setting or input that differs from the last time the run was started or resumed."""
+    """A setting or input that has changed since the run was last started or resumed."""
 
     name: str
     """Flat name of the setting, or name of the input."""
@@ -80,15 +80,15 @@ def read_versions() -> dict[str, str]:
     except PackageNotFoundError:  # a clone on the path, not installed
         required = []
     for requirement in ["jax", "jaxlib", "numpy", "optax", "flax", "orbax-checkpoint", "transformers", *required]:
-        name = _words(requirement)[0]
+        name = _split_requirement(requirement)[0]
         try:
             found[name] = version(name)
-        except PackageNotFoundError:  # belongs to an extra that is not installed
+        except PackageNotFoundError:  # the package belongs to an extra that is not installed
             continue
     return found
 
 
-def _words(requirement: str) -> list[str]:
+def _split_requirement(requirement: str) -> list[str]:
     """Split a requirement into words; the first one is the name of the package."""
     return "".join(c if c.isalnum() or c in "-_." else " " for c in requirement).split()
 
@@ -112,7 +112,7 @@ def record_start(
         folder: the run.
         step: number of RL steps done.
         changes: settings that were changed on resume.
-        inputs: digest of everything that the run reads in addition to its settings, by name.
+        inputs: digests of everything that the run reads in addition to its settings, by name.
         input_changes: inputs whose changes were accepted on resume.
     """
     row = {
@@ -142,14 +142,14 @@ def evaluation_inputs(problems: Iterable[Problem] | None, reward: str | None) ->
     """Compute the digests of the inputs that determine a run's held-out accuracy.
 
     Args:
-        problems: the held-out problems; None if other problems are used.
-        reward: digest of the reward; None if it has none, or if something other than a reward judges.
+        problems: the held-out problems; None if the evaluation uses other problems.
+        reward: digest of the reward; None if it has no digest, or if something other than a reward judges.
     """
     return {HELDOUT_ROWS: None if problems is None else digest_of_rows(problems), REWARD: reward}
 
 
 def digest_of_parts(parts: Sequence[Callable | str], built_in: Iterable[str]) -> str | None:
-    """Compute a digest of the source code of rewards; None if all of them belong to rljax, whose version is recorded anyway.
+    """Compute a digest of the source code of rewards. rljax's own are left out, since its version is recorded; None if none remain.
 
     Args:
         parts: the rewards, or their names.
@@ -179,7 +179,7 @@ def check_inputs(folder: RunFolder, now: Mapping[str, str | None], *, accepts: b
         The changes that were accepted.
 
     Raises:
-        InputError: inputs have changed, and the user does not accept changes; the message names the inputs.
+        InputError: inputs have changed, and the user does not accept this; the message names the inputs.
     """
     changes = changes_of_inputs(folder, now)
     if changes and not accepts:
@@ -192,7 +192,7 @@ def check_inputs(folder: RunFolder, now: Mapping[str, str | None], *, accepts: b
 
 
 def recorded_inputs(folder: RunFolder) -> Inputs:
-    """Return the inputs of the run's last start; empty if an earlier version of rljax started it.
+    """Return the inputs that the run recorded last; empty if only earlier versions of rljax started it.
 
     Raises:
         InputError: a row of `starts.jsonl` cannot be read; the message names the file and the line.
@@ -255,7 +255,7 @@ def tokenizer_facts(tokenizer: Tokenizer) -> list[object]:
     inner = tokenizer.inner
     backend = getattr(inner, "backend_tokenizer", None)
     model = sorted(inner.get_vocab().items()) if backend is None else json.loads(backend.to_str())
-    if isinstance(model, dict):  # padding and truncation belong to a call, not to the tokenizer
+    if isinstance(model, dict):  # padding and truncation depend on the last call, not on the tokenizer
         model = {name: part for name, part in model.items() if name not in ("padding", "truncation")}
     return [*own, model]
 
@@ -280,7 +280,8 @@ def digest_of_options(options: str | None) -> str | None:
         return None
     code = [digest_of_name(name, ()) for name in functions_in(options)]
     files = [Path(text).expanduser() for text in texts_in(options)]
-    data = [_digest_of_file(file) for file in files if os.path.isfile(file)]  # False for any text that cannot be a path
+    # os.path.isfile, unlike Path.is_file, returns False for any text that cannot be a path.
+    data = [_digest_of_file(file) for file in files if os.path.isfile(file)]
     known = [digest for digest in (*code, *data) if digest is not None]
     return digest_of(known) if known else None
 

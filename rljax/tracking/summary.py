@@ -19,11 +19,11 @@ class EvaluationPoint(NamedTuple):
     step: int
     """Number of RL steps done."""
     accuracy: float | None
-    """Share of right answers, or without a verifier of rewards above 0; None if no answer was judged."""
+    """Fraction of right answers or, without a verifier, of rewards above 0; None if no answer was judged."""
     reward: float | None
     """Mean reward; None if no answer was judged."""
     is_best: bool = False
-    """Whether its checkpoint was the best so far."""
+    """Whether the checkpoint evaluated was the best so far."""
 
 
 class Summary(NamedTuple):
@@ -36,11 +36,11 @@ class Summary(NamedTuple):
     steps: int
     """Number of RL steps done, or of supervised steps for "sft"."""
     total: int
-    """Number of these steps in the settings."""
+    """Number of RL steps, or supervised steps for "sft", in the settings."""
     status: Status
     """Whether the run is finished, is running (a process is training in its folder), or was stopped before its last step."""
     before: EvaluationPoint | None
-    """The evaluation before RL. Like the next two, it is None if there is none yet."""
+    """The evaluation before RL; None if there is none yet, also for `after` and `best`."""
     after: EvaluationPoint | None
     """The last evaluation."""
     best: EvaluationPoint | None
@@ -105,7 +105,7 @@ def is_of_run(folder: RunFolder) -> bool:
 
 
 def rows_so_far(folder: RunFolder) -> list[Row]:
-    """Read the rows of `metrics.jsonl`; empty if the run has completed no step. A row that is still being written is skipped."""
+    """Read the rows of `metrics.jsonl`; empty if the run has completed no step. An incomplete last row is skipped."""
     if not folder.metrics.is_file():
         return []
     complete, newline, _ = folder.metrics.read_bytes().rpartition(b"\n")
@@ -159,5 +159,5 @@ def summarize(folder: RunFolder) -> Summary:
 
 
 def unmeasured_alarms(watch: Watch, events: Sequence[Event]) -> Mapping[str, tuple[str, ...]]:
-    """Return the alarms whose metrics are not measured, with these metrics; empty before the first RL step."""
+    """Return the alarms whose metrics are not measured, with the missing metrics; empty before the first RL step."""
     return not_measured(watch.history, events) if watch.history.steps else {}

@@ -1,7 +1,7 @@
 """TensorBoard event files, written synchronously.
 
-tensorboardX encodes the records. Its own writer is not used, because its thread dies when the disk is full, and the run would
-then wait for it forever.
+tensorboardX encodes the records. Its own writer is not used, because the writer's thread dies when the disk is full, and the run
+would then wait for that thread forever.
 """
 
 import socket
@@ -30,7 +30,7 @@ class EventFile:
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
-        # File names contain the time in seconds; without the number, a run that is resumed at once would append to the first file.
+        # The time in a name is in seconds, so a run that is resumed at once needs the number of earlier files for a new name.
         earlier = len(list(folder.glob("events.out.tfevents.*")))
         self._file = AppendFile(folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{earlier}")
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))

@@ -1,4 +1,4 @@
-"""Trackers, which record the metrics of a run as JSON lines and in TensorBoard; `rljax.tracking.services` has trackers of services.
+"""Trackers that record the metrics of a run as JSON lines and in TensorBoard. `rljax.tracking.services` has trackers for services.
 
 Metrics are passed unscaled. `rljax.tracking.run_folder` explains what `step` counts.
 """
@@ -20,7 +20,7 @@ SAMPLE_FIELDS = ("prompt", "completion", "answer", "reward", "correct")
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Records the metrics and samples of a training loop."""
+    """An object that records the metrics and samples of a training loop."""
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one step.
@@ -47,19 +47,19 @@ def check_trackers(trackers: Sequence[Tracker]) -> None:
     """Refuse anything but a list of trackers.
 
     Raises:
-        InputError: the argument is something else, or a tracker does not have a method; the message names the tracker.
+        InputError: the argument is not a list of trackers, or a tracker lacks a method; the message names the tracker.
     """
     if not isinstance(trackers, Sequence) or isinstance(trackers, str):
         raise InputError(f"trackers: a list of trackers is needed; got {trackers!r:.80}.")
-    for place, tracker in enumerate(trackers):
+    for index, tracker in enumerate(trackers):
         if isinstance(tracker, type):
             raise InputError(
-                f"trackers[{place}]: an object is needed; got the class {tracker.__qualname__}. Pass an instance."
+                f"trackers[{index}]: an object is needed; got the class {tracker.__qualname__}. Pass an instance."
             )
         missing = [name for name in ("log", "samples", "close") if not callable(getattr(tracker, name, None))]
         if missing:
             raise InputError(
-                f"trackers[{place}].{missing[0]}: a tracker must have the methods log(phase, step, metrics), samples(step, rows) "
+                f"trackers[{index}].{missing[0]}: a tracker must have the methods log(phase, step, metrics), samples(step, rows) "
                 f"and close(); got {tracker!r:.80}, which lacks {' and '.join(missing)}."
             )
 
@@ -85,7 +85,7 @@ def check_row(phase: str, step: int, metrics: Mapping[str, float]) -> None:
 
 
 class JsonlTracker:
-    """Writes `metrics.jsonl` and `samples.jsonl`; each row is on disk before the call returns.
+    """A tracker that writes `metrics.jsonl` and `samples.jsonl`; each row is on disk before the call returns.
 
     A metrics row is `{"phase", "step", ...metrics}` in the order of `metrics`; `seconds` is the duration of the step.
     JSON has no NaN or infinity, so a number that is not finite is written as null.
@@ -115,9 +115,9 @@ class JsonlTracker:
 
 
 class TensorBoardTracker:
-    """Writes TensorBoard events with tags `phase/metric`, and samples as text under `samples`.
+    """A tracker that writes TensorBoard events with tags `phase/metric`, and samples as text under `samples`.
 
-    A resumed run adds its own event file. Steps that it repeats appear twice, with the same values.
+    A resumed run adds its own event file. Steps that the run repeats appear twice, with the same values.
 
     Args:
         run: the folder; events go to its `tensorboard`.
@@ -143,11 +143,11 @@ class TensorBoardTracker:
 
 
 class Trackers:
-    """Combines several trackers into one.
+    """A tracker that passes everything to several trackers.
 
     Args:
         trackers: the trackers, called in this order.
-        attempt: receives the name of the data and a function that writes it, which it may call again once a full disk has room.
+        attempt: receives the name of the data and a function that writes the data; may call it again once a full disk has room.
     """
 
     def __init__(

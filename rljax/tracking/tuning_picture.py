@@ -1,4 +1,4 @@
-"""Plot of a hyperparameter search: each candidate's held-out accuracy at the end of each of its rungs."""
+"""Plot of a hyperparameter search, with each candidate's held-out accuracy at the end of each of the candidate's rungs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,17 +22,17 @@ def draw_tuning(
     longest = max(points[-1][0] for points in curves.values())
     ranked = sorted(curves, key=lambda name: curves[name][-1])
     for index, name in enumerate(ranked):
-        steps, shares = zip(*curves[name], strict=True)
+        steps, values = zip(*curves[name], strict=True)
         wins = name == winner
         color = COLORS[0] if wins else MUTED
         axes.plot(
-            steps, shares, "o-", color=color, linewidth=2.4 if wins else 1.2, markersize=5 if wins else 3.5, clip_on=False
+            steps, values, "o-", color=color, linewidth=2.4 if wins else 1.2, markersize=5 if wins else 3.5, clip_on=False
         )
-        place = (longest * 1.02, (index + 0.5) / len(ranked))
+        label_at = (longest * 1.02, (index + 0.5) / len(ranked))
         axes.annotate(
-            f"{name}: {shares[-1]:.1%} after {steps[-1]}",
-            (steps[-1], shares[-1]),
-            xytext=place,
+            f"{name}: {values[-1]:.1%} after {steps[-1]}",
+            (steps[-1], values[-1]),
+            xytext=label_at,
             textcoords=("data", "axes fraction"),
             fontsize=8,
             fontweight="bold" if wins else "normal",
