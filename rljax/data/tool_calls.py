@@ -250,7 +250,7 @@ def schema_of(tool: Callable | Mapping[str, Any]) -> Mapping[str, Any]:
     except Exception as error:  # get_json_schema raises exceptions of several types
         raise InputError(
             f"the tool {getattr(tool, '__name__', tool)!r:.80} has no JSON schema ({one_line(error)}); describe the tool in the "
-            "first line of its docstring; give each argument a type, and a line in the docstring's section `Args:`."
+            "first line of its docstring; give each argument a type and a line in the section `Args:`."
         ) from error
 
 

@@ -55,5 +55,5 @@ def test_a_key_acts_as_in_transformers(model, key):
 def test_a_chat_template_whose_marks_would_be_split_is_refused(model):
     inner = AutoTokenizer.from_pretrained(model, split_special_tokens=True)
     tokenizer = HuggingFaceTokenizer(inner, "model", chat=ChatFormat(is_used=True))
-    with pytest.raises(InputError, match="sets split_special_tokens, so the marks of its chat template"):
+    with pytest.raises(InputError, match="sets split_special_tokens, so the special tokens of its chat template"):
         tokenizer.apply_chat_template([{"role": "user", "content": "a"}])
