@@ -308,7 +308,7 @@ class HuggingFaceTokenizer:
             message has a `weight` of 0, and end with the token that ends a turn.
 
         Raises:
-            InputError: the template writes an earlier turn differently once a later one follows.
+            InputError: the template writes a turn differently once a later turn follows.
         """
         end = self.inner.convert_ids_to_tokens(self.eos_token_id if self.turn_end is None else self.turn_end)
         turns = [self._clean(turn, end, is_first=not index) for index, turn in enumerate(turns)]

@@ -45,7 +45,7 @@ def encode_messages(tokenizer: Tokenizer, problem: Problem, turn: str, messages:
 def text_between(
     tokenizer: HuggingFaceTokenizer, problem: Problem, messages: Sequence[Message], *, calls: Sequence[ToolCall] = NO_CALLS
 ) -> str:
-    """Return what the template writes between the end of the policy's turn and the beginning of its next one.
+    """Return what the template writes between the end of the policy's turn and the beginning of its next turn.
 
     Args:
         tokenizer: a tokenizer with a chat template.

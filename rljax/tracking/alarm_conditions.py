@@ -121,7 +121,7 @@ def risen_to(name: str, factor: float, *, by: float = 0.0) -> Crossing:
 
 
 def spiked(name: str, factor: float, *, after: int = 20) -> Crossing:
-    """Detect when the mean of the last three values is above a multiple of the median of the earlier ones."""
+    """Detect when the mean of the last three values is above `factor` times the median of the earlier values."""
 
     def crossing(history: History) -> str | None:
         found, now = values(history.recent, name), last_mean(history, name, 3)
@@ -179,7 +179,7 @@ class Either(NamedTuple):
     """The crossing that is used if `first` detects nothing."""
 
     def __call__(self, history: History) -> str | None:
-        """Describe what one of them detected; None if neither detected anything."""
+        """Describe what one of the crossings detected; None if neither detected anything."""
         return self.first(history) or self.second(history)
 
 
@@ -229,7 +229,7 @@ def reward_falls(history: History) -> str | None:
 
 
 def heldout_falls(history: History) -> str | None:
-    """Detect when the last two evaluations are both more than 15 percentage points below the best one."""
+    """Detect when the last two evaluations are both more than 15 percentage points below the best evaluation."""
     found = values(history.heldout, "accuracy")
     if len(found) < 3 or max(found[-2:]) >= max(found) - 0.15:
         return None

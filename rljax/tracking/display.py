@@ -33,7 +33,7 @@ class Display(Protocol):
         """Show a description of the run, once."""
 
     def activity(self, name: str, *, compiles: bool = False) -> None:
-        """Show the current activity, such as "sampling"; `compiles` is true if JAX compiles when it runs for the first time."""
+        """Show the current activity, such as "sampling"; `compiles` means that JAX compiles it the first time."""
 
     def compiling(self, function: str | None) -> None:
         """Show that a function is being compiled; None means that compilation has ended."""

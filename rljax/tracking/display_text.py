@@ -31,9 +31,9 @@ class Metric(NamedTuple):
     scale: float = 1.0
     """Factor that converts the value to the unit."""
     is_in_plain_lines: bool = False
-    """Whether it is also included in the plain lines written to a pipe."""
+    """Whether the metric is also included in the plain lines written to a pipe."""
     is_count: bool = False
-    """Whether it counts events: it is hidden while it is 0, and summed instead of averaged."""
+    """Whether the metric counts events; a count is hidden while it is 0, and summed instead of averaged."""
 
     def format_value(self, value: float) -> str:
         """Format a value in the metric's unit, without the unit's name."""

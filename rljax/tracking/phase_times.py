@@ -15,7 +15,7 @@ import jax
 from rljax.tracking.rows import Row
 
 Phase = Literal["sample", "judge", "score", "update", "wait", "save"]
-"""Phases of an RL step. A held-out evaluation is not one of them: its own row has its `seconds`."""
+"""Phases of an RL step. A held-out evaluation is not a phase; its time is the `seconds` of its own row."""
 NOUNS = {
     "sample": "sampling",
     "judge": "judging",

@@ -87,7 +87,7 @@ class HeldOutCurve(NamedTuple):
     values: np.ndarray
     """The accuracy at each step, `[N]`."""
     judged: np.ndarray
-    """Number of judged answers behind each accuracy, `[N]`; NaN if the run did not record it."""
+    """Number of judged answers behind each accuracy, `[N]`; NaN if the run did not record this number."""
 
     def interval(self) -> np.ndarray:
         """Return the 95 % Wilson interval of each accuracy, `[2, N]`; NaN if the number of answers is unknown.

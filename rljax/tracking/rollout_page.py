@@ -53,7 +53,7 @@ def write_page(folder: RunFolder, rollouts: Rollouts, out: Path | None = None) -
 
     Args:
         folder: the run.
-        rollouts: its logged rollouts.
+        rollouts: the run's logged rollouts.
         out: the file to write; None: `rollouts.html` in the run's folder.
 
     Raises:

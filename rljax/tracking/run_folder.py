@@ -268,7 +268,7 @@ class RunFolder:
             True if the previous process did not end normally: it was killed, or called `os._exit`.
 
         Raises:
-            InputError: another process has locked it.
+            InputError: another process has locked the folder.
         """
         abandoned = (self.path / ".lock").exists()
         lock = FileLock(self.path / ".lock")

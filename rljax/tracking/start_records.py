@@ -46,7 +46,7 @@ EVALUATION_INPUTS = (HELDOUT_ROWS, REWARD, ENVIRONMENT, OPTIONS, TOKENIZER, TEMP
 MODEL = "model:"
 """Prefix of the name of a reward that is a model folder."""
 ENDS = 1 << 20
-"""Number of bytes at each end of a weights file that its digest covers."""
+"""Number of bytes at each end of a file that the digest of a model covers."""
 
 Inputs = Mapping[str, str]
 """Name of an input -> its digest. Inputs without a digest, such as functions without source code, are absent."""
@@ -58,7 +58,7 @@ class Change(NamedTuple):
     name: str
     """Flat name of the setting, or name of the input."""
     before: Any
-    """Value in the run's config.json, or digest at its last start."""
+    """Value in the run's config.json, or digest at the run's last start."""
     after: Any
     """New value, or digest now."""
 
@@ -329,7 +329,7 @@ def digest_of_object(part: Any) -> str | None:
         return None
     try:
         return digest_of(inspect.getsource(own))
-    except (OSError, TypeError):  # it was typed into a console, or is written in C
+    except (OSError, TypeError):  # the code was typed into a console, or is written in C
         return None
 
 
