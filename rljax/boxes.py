@@ -17,8 +17,8 @@ class Box(NamedTuple):
 def boxes(text: str, *, commands: Sequence[str] = ("boxed",)) -> list[Box]:
     r"""Find every `\boxed{...}` whose braces balance.
 
-    The text is read only once, so a text full of unclosed boxes takes no longer than any other. The content of every box is copied,
-    which is slow for boxes nested a thousand deep; `last_box` copies only one. An escaped brace, `\{`, does not count as a brace.
+    The text is scanned only once, even if it is full of unclosed boxes. The content of every box is copied, which is slow for boxes
+    nested a thousand deep; `last_box` copies only one box. An escaped brace, `\{`, does not count as a brace.
 
     Args:
         text: LaTeX, or text with LaTeX in it.
@@ -41,7 +41,7 @@ def last_box(text: str) -> Box | None:
         text: LaTeX, or text with LaTeX in it.
 
     Returns:
-        The box; None if there is none. Only its own content is copied, however deeply boxes are nested.
+        The box, or None if there is none. Only this box's content is copied, however deeply boxes are nested.
 
     Example:
         >>> last_box(r"\boxed{1}, or \boxed{\boxed{2}}, or \boxed{3")

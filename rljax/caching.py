@@ -9,21 +9,21 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 KEPT = 8
-"""Number of results that are kept for each builder: the most recently used ones, enough for two or three runs."""
+"""Number of results kept per builder: the most recently used results, enough for two or three runs."""
 
 
 def cache_results(make: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Cache a builder's results, so that a run that is resumed or repeated in the same process compiles nothing again.
 
-    JAX knows a function by its identity, so a closure that is created again is traced and compiled again.
+    JAX identifies a function by the object, so a closure that is created again is traced and compiled again.
 
     Args:
         make: returns a function, or a record of functions, that depends only on the arguments and keeps no large arrays.
 
     Returns:
         `make` with a cache of its latest results. Calls are not cached if an argument is not hashable or contains a method of an
-        object, whose attributes may change: a user may pass such an object as a part of an algorithm. A user's functions must
-        always return the same result for the same arguments.
+        object, because the object's attributes may change (users may pass such methods as components of an algorithm). Functions
+        that users pass must always return the same result for the same arguments.
 
     Example:
         >>> @cache_results
@@ -67,7 +67,7 @@ def contains_bound_method(argument: object) -> bool:
 
 
 cached_partial = lru_cache(maxsize=8 * KEPT, typed=True)(partial)
-"""`functools.partial`, but the same object for an equal function and equal arguments, so that JAX compiles it once.
+"""`functools.partial`, except that equal functions and arguments give the same object, so that JAX compiles it once.
 
 The arguments must be hashable. All partial functions share one cache, so it is larger than a builder's.
 """

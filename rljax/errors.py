@@ -5,7 +5,7 @@ MOVED = "; if a run names it and it was moved, `rljax relocate RUN OLD NEW` reco
 
 
 class InputError(ValueError):
-    """Invalid input: a setting, a file, a reward function, or another part that the user supplies.
+    """Invalid input: a setting, a file, a reward function, or anything else that the user supplies.
 
     The message is one paragraph: the value, what was expected, and how to correct it. The command line prints it and exits with
     code 2.
@@ -16,6 +16,6 @@ class InputError(ValueError):
 
 
 class ServerLostError(InputError):
-    """A server that a run depends on did not answer for as long as the run waits; the run can be resumed once it is back."""
+    """A server that a run depends on did not answer in time; the run can be resumed once the server is back."""
 
     exit_code = 75

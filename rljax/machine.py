@@ -10,10 +10,10 @@ from rljax.errors import InputError
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Name of this kind of processor: its architecture, and a checksum of the instructions that it supports.
+    """Name of this machine's kind of processor: its architecture and a hash of the instruction sets that it supports.
 
     Args:
-        cpuinfo: file in which Linux lists the instructions; if there is none, the processor's name is hashed instead.
+        cpuinfo: file in which Linux lists the instruction sets; if it does not exist, the processor's name is hashed instead.
     """
     lines = cpuinfo.read_text(errors="replace").splitlines() if cpuinfo.is_file() else [platform.processor()]
     known = next((line for line in lines if line.lower().startswith(("flags", "features"))), lines[0] if lines else "")
@@ -31,14 +31,14 @@ def usable_processors() -> int:
 
 
 def raise_open_file_limit(*, least: int = 64, enough: int = 4096) -> None:
-    """Raise this process's limit on open files if the system allows it: a checkpoint is written to many files at once.
+    """Raise this process's limit on open files if the system allows it, because a checkpoint is written to many files at once.
 
     Args:
         least: number of files below which a run cannot work.
-        enough: number to which a lower limit is raised.
+        enough: the new limit, if the current limit is lower and the system allows this many.
 
     Raises:
-        InputError: the process may not even open `least` files.
+        InputError: the process may open fewer than `least` files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = enough if hard == resource.RLIM_INFINITY else min(hard, enough)

@@ -8,7 +8,7 @@ Value = TypeVar("Value")
 
 
 def hide_namedtuple_base(record: Record) -> Record:
-    """Remove NamedTuple from the bases that beartype sees in a generic record: of the two bases, it supports only `Generic`.
+    """Remove NamedTuple from the bases that beartype sees in a generic record, because beartype supports only `Generic`.
 
     Args:
         record: a class that was written as `class Name(NamedTuple, Generic[...])`.
@@ -22,7 +22,7 @@ def hide_namedtuple_base(record: Record) -> Record:
 
 
 def required(value: Value | None, name: str) -> Value:
-    """Return an optional value, and refuse None.
+    """Return an optional value, or raise an error if it is None.
 
     Args:
         value: value of the field.
@@ -41,7 +41,7 @@ def required(value: Value | None, name: str) -> Value:
 
 
 def is_finite_number(value: object) -> TypeGuard[int | float]:
-    """True for a number that a float can represent: neither NaN, infinite, a boolean, nor an integer that is too large.
+    """True for a finite number that a float can represent; false for booleans and for integers that are too large.
 
     Example:
         >>> [is_finite_number(value) for value in (2, 0.5, float("nan"), 10**400, True, "2")]

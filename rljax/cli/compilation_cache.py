@@ -11,14 +11,14 @@ from rljax.machine import processor
 DIRECTORY, FOLDER = "JAX_COMPILATION_CACHE_DIR", "jax_compilation_cache_dir"
 SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 MOST_BYTES = 4 * 2**30
-"""Size in bytes above which the oldest programs are removed. JAX's own size limit takes a lock at every read, and a process that
-is killed can leave it locked."""
+"""Size in bytes above which the oldest programs are removed. JAX's own size limit is not used, because it takes a lock at every
+read, and a killed process can leave the cache locked."""
 
 
 def cache_folder(environment: MutableMapping[str, str]) -> Path:
     """The folder of compiled programs: the one in JAX's own variable if that is set, else one in the user's cache folder.
 
-    Each kind of processor has its own folder, because CPU programs contain its instructions, and machines may share a home folder.
+    Each kind of processor has its own folder: CPU programs depend on its instruction set, and machines may share a home folder.
 
     Example:
         >>> cache_folder({"XDG_CACHE_HOME": "/scratch/cache"}).parent.as_posix()
@@ -40,7 +40,7 @@ def writable(folder: Path) -> bool:
 
 
 def keep_compiled_programs(environment: MutableMapping[str, str]) -> None:
-    """Let JAX keep compiled programs in the user's cache folder; JAX variables that are already set are left alone.
+    """Let JAX keep compiled programs in the user's cache folder; JAX variables that are already set do not change.
 
     JAX reads the variables when it is imported. `JAX_ENABLE_COMPILATION_CACHE=false` disables the cache.
 
@@ -58,7 +58,7 @@ def use_compilation_cache() -> Path | None:
     """Let JAX keep compiled programs in the folder that the commands use, so that the next process need not compile them again.
 
     A library does not change JAX's configuration by itself, so a Python program calls this once, before its first computation.
-    If JAX already has a folder (`JAX_COMPILATION_CACHE_DIR` or `jax_compilation_cache_dir`), that one is used.
+    If JAX already has a folder (`JAX_COMPILATION_CACHE_DIR` or `jax_compilation_cache_dir`), that folder is used.
 
     Returns:
         The folder; None if there is none, because the variable is set but empty or the user's cache folder is not writable.
@@ -78,7 +78,7 @@ def use_compilation_cache() -> Path | None:
 
 
 def remove_oldest(folder: Path, most_bytes: int) -> None:
-    """Remove the oldest files of a folder until the rest is within a size limit; another process may do the same."""
+    """Remove a folder's oldest files until the rest fit a size limit; other processes may do so at the same time."""
     room = most_bytes
     with suppress(OSError):  # another process may have removed a file
         files = [(path, path.stat()) for path in folder.iterdir() if path.is_file()]
@@ -89,7 +89,7 @@ def remove_oldest(folder: Path, most_bytes: int) -> None:
 
 
 def cache_text(environment: MutableMapping[str, str]) -> str:
-    """A line that reports where compiled programs are kept, or why they are not."""
+    """Return a line that reports where compiled programs are kept, or why they are not kept."""
     if environment.get("JAX_ENABLE_COMPILATION_CACHE", "").lower() in ("0", "false", "off", "no"):
         return "compiled programs: not kept (JAX_ENABLE_COMPILATION_CACHE)"
     if environment.get(DIRECTORY) == "":

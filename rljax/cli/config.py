@@ -17,7 +17,7 @@ from rljax.training.config import TrainConfig
 class Config(Settings):
     """Print the settings that `rljax train` would use with the same flags, and where each comes from.
 
-    The output is a file of settings: `rljax config --algorithm grpo > my.yaml`, then `rljax train --config my.yaml`.
+    The output is a valid settings file: `rljax config --algorithm grpo > my.yaml`, then `rljax train --config my.yaml`.
     """
 
     changed: bool = False
@@ -27,7 +27,7 @@ class Config(Settings):
 
 
 def origins_in_force(start: Start, config: TrainConfig, arguments: list[str]) -> dict[str, str]:
-    """Origin of each setting: the flag that sets it, or else its origin before the flags."""
+    """Return each setting's origin: the flag that sets it, or else the origin that it had before the flags."""
     flags = set(flags_in(arguments)) | {"--replicas" for flag in flags_in(arguments) if flag == "--data"}
     origins = {}
     for name in config.to_flat():
@@ -39,7 +39,7 @@ def origins_in_force(start: Start, config: TrainConfig, arguments: list[str]) ->
 
 
 def groups_of(config: TrainConfig) -> dict[str, dict[str, Any]]:
-    """Settings by group and flat name; the task's name is the first of the task's settings."""
+    """Return the settings by group and flat name; the task group begins with the task's name."""
     flat = config.to_flat()
     groups: dict[str, dict[str, Any]] = {}
     for entry in fields(config):
@@ -80,6 +80,6 @@ def as_yaml(groups: Mapping[str, Mapping[str, Any]], origins: Mapping[str, str])
 
 
 def _written(value: Any) -> str:
-    """One value in YAML, on one line."""
+    """Write one value as YAML on one line."""
     plain = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(plain, default_flow_style=True, width=10**6).removesuffix("\n").removesuffix("...").strip()

@@ -1,4 +1,4 @@
-"""Names of settings in TRL, verl, Tunix and verifiers, and ours for them, for error messages and notebooks/coming_from.md."""
+"""Names of settings in TRL, verl, Tunix and verifiers, with rljax's names, for error messages and notebooks/coming_from.md."""
 
 import json
 import re
@@ -13,7 +13,7 @@ LIBRARIES = ("TRL", "verl", "Tunix", "verifiers")
 
 
 class SettingNames(NamedTuple):
-    """Our name of a setting, and its names in other libraries; an empty name means that a library has none."""
+    """A setting's name in rljax and in other libraries; an empty name means that the library has no such setting."""
 
     ours: str
     """What to type: a flag, a command, or a call in Python."""
@@ -26,20 +26,20 @@ class SettingNames(NamedTuple):
     verifiers: str = ""
     """Field of verifiers' EvalConfig, AgentConfig, SamplingConfig or TaskConfig."""
     note: str = ""
-    """Difference in meaning."""
+    """How the meaning differs between the libraries."""
 
 
 class Tables(NamedTuple):
     """The tables of `elsewhere.toml`."""
 
     settings: tuple[SettingNames, ...]
-    """Settings of training, in the order in which a first run needs them."""
+    """Training settings, in the order in which a first run needs them."""
     short: Mapping[str, str]
     """Additional names in common use."""
     by_command: Mapping[str, Mapping[str, str]]
-    """Names under which people look for the options of the other commands."""
+    """Names under which people look for the options of commands other than `train`."""
     absent: tuple[tuple[str, str, str], ...]
-    """Pattern in the name of a setting without a counterpart, the reason, and the page in notebooks/ that explains more."""
+    """Settings without a counterpart: a pattern for their names, the reason, and the page in notebooks/ about it."""
 
 
 @cache
@@ -51,17 +51,17 @@ def tables() -> Tables:
 
 
 def foreign_names(row: SettingNames) -> Iterator[tuple[str, str]]:
-    """Library and name, for each name of a row."""
+    """Yield the library and the name for each library that has the setting."""
     for library, name in zip(LIBRARIES, (row.trl, row.verl, row.tunix, row.verifiers), strict=True):
         if name:
             yield library, name
 
 
 def find_counterpart(flag: str) -> str | None:
-    """Find what to type instead of another library's flag; None if no table has it.
+    """Find what to type instead of another library's flag; None if the flag is in no table.
 
     Args:
-        flag: without the two hyphens; hyphens, underscores and dots are equivalent, and the last part of a dotted key is enough.
+        flag: name without leading hyphens. Hyphens, underscores and dots are equivalent; a dotted key's last part is enough.
 
     Example:
         >>> find_counterpart("num_generations"), find_counterpart("actor_rollout_ref.rollout.n"), find_counterpart("stepz")
@@ -78,13 +78,13 @@ def find_counterpart(flag: str) -> str | None:
 
 
 def _is_name(wanted: str, name: str, *, shortened: bool) -> bool:
-    """True if a plain name is this name, or its last part."""
+    """True if a normalized name equals this name or, if `shortened`, the last part of its dotted key."""
     return wanted == normalize_name(name.rpartition(".")[2] if shortened else name)
 
 
 @cache
 def peer_settings() -> Mapping[str, frozenset[str]]:
-    """All settings of the other libraries by their plain names; tests/cli/make_peer_settings.py writes the file."""
+    """Normalized names of all settings, per library; tests/cli/make_peer_settings.py writes the file."""
     text = files("rljax.cli").joinpath("peer_settings.json").read_text(encoding="utf-8")
     return {library: frozenset(map(normalize_name, names)) for library, names in json.loads(text).items()}
 
@@ -110,12 +110,12 @@ def explain_missing(flag: str) -> str | None:
 
 
 def normalize_name(name: str) -> str:
-    """A name in lower case, with hyphens only."""
+    """Convert a name to lower case, with hyphens instead of underscores and dots."""
     return name.replace("_", "-").replace(".", "-").lower()
 
 
 def as_markdown() -> str:
-    """The table as Markdown, as in notebooks/coming_from.md."""
+    """Write the table of settings as Markdown for notebooks/coming_from.md."""
     lines = ["| rljax | TRL | verl | Tunix | verifiers | difference |", "| --- | --- | --- | --- | --- | --- |"]
     for row in tables().settings:
         cells = [f"`{name}`" if name else "" for name in row[:5]]

@@ -1,4 +1,4 @@
-"""Ending the process of a command."""
+"""A watchdog that ends a command's process if leftover threads keep it alive."""
 
 import os
 import sys
@@ -6,18 +6,18 @@ import threading
 import time
 
 GRACE_SECONDS = 10.0
-"""Time after the end of the command within which the user's threads may end."""
+"""Seconds that the user's threads have to finish after the command ends."""
 FAILED_SECONDS = 30.0
-"""Longest time from the failure of a command on one of several hosts to the end of its process: JAX makes the process wait for the
-other hosts, which may in turn wait for it."""
+"""Longest time that a process may keep running after its command failed on one of several hosts. JAX makes the process wait for the
+other hosts, which may in turn wait for this process."""
 
 
 def start_exit_watchdog(code: int, *, has_hosts: bool = False) -> None:
-    """Start a watchdog that ends the process with `code` if a non-daemon thread keeps it alive; otherwise it ends as usual.
+    """Start a watchdog that ends the process with `code` if a non-daemon thread keeps the process alive.
 
     Args:
         code: exit code of the command.
-        has_hosts: whether the command ran on several hosts; if it failed, the process ends even if the other hosts do not.
+        has_hosts: whether the command ran on several hosts; if it failed there, this process does not wait for the others.
     """
     threading.Thread(target=_end, args=(code, has_hosts and code != 0), daemon=True).start()
 

@@ -12,12 +12,12 @@ from rljax.errors import InputError
 from rljax.training.interrupt import NOTICES, URGENT
 
 FINAL = (0, 2, 130, 141)
-"""Exit codes after which a restart would not help: done, an input to correct, stopped on request, output closed."""
+"""Exit codes after which a restart would not help: success, invalid input, stopped on request, or output closed."""
 FLAG = "--restarts"
 
 
 def note(text: str, stream: TextIO | None = None) -> None:
-    """Print a line to stderr, or to another stream. If that fails, as on a closed pipe or a full disk, later output is dropped."""
+    """Print a line to stderr, or to another stream. If that fails (closed pipe, full disk), later output is dropped."""
     screen: TextIO = sys.stderr if stream is None else stream
     try:
         print(text, file=screen, flush=True)
@@ -38,7 +38,7 @@ class Process(Protocol):
 
 
 def start_process(words: Sequence[str]) -> Process:
-    """Start `rljax` with these words, in its own session: otherwise a terminal would also send it the signals passed on to it."""
+    """Start `rljax` with these arguments in its own session, so that a terminal does not send it a signal a second time."""
     return subprocess.Popen([sys.executable, "-m", "rljax", *words], start_new_session=True)
 
 
@@ -49,9 +49,9 @@ def run_with_restarts(
     *,
     program: str = "train",
 ) -> int:
-    """Run `rljax train` or `rljax sft` until it ends normally, or has crashed more than `restarts` times.
+    """Run `rljax train` or `rljax sft` until it succeeds, fails for good, or has crashed more than `restarts` times.
 
-    Ctrl-C, SIGTERM, the SIGHUP of a closed terminal and the notices of schedulers are passed on, and end it for good.
+    Ctrl-C, SIGTERM, the SIGHUP of a closed terminal and schedulers' notices are passed on; after any of them, nothing is restarted.
 
     Args:
         arguments: flags of the command.
@@ -84,7 +84,7 @@ def run_with_restarts(
 
 
 def without_restarts(arguments: Sequence[str]) -> list[str]:
-    """The flags without `--restarts` and its value.
+    """Return the flags without `--restarts` and its value.
 
     Example:
         >>> without_restarts(["--restarts", "3", "--steps", "5", "--restarts=2"])
