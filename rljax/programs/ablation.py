@@ -1,6 +1,6 @@
-"""An ablation: an algorithm, and the algorithm without each of its parts, on the same seeds and from the same warm start.
+"""An ablation: train an algorithm, and variants that each lack one of its parts, with the same seeds and warm starts.
 
-The warm start is made once per seed, by supervised fine-tuning, and every arm begins RL from its model in float32.
+Supervised fine-tuning makes one warm start per seed, and every arm begins RL from that model in float32.
 """
 
 import json
@@ -18,16 +18,16 @@ from rljax.tracking.seeds import SeedMean, over_seeds
 from rljax.training.config import TrainConfig
 
 NUMBERS, PICTURE, WARM_START, MODEL = "ablation.json", "ablation.png", "warm-start", "model"
-"""Files in the folder of an ablation, the folder of its warm starts, and the folder of a warm start's model."""
+"""In the folder of an ablation: its results, its plot and the folder of its warm starts; in a warm start's run: its model."""
 Train = Callable[[TrainConfig], Any]
-"""Begins or resumes the run in the folder that the settings name."""
+"""Function that begins or resumes the run in the folder that its settings name."""
 
 
 class ArmResult(NamedTuple):
-    """Results of the runs of an arm."""
+    """Results of an arm's runs."""
 
     name: str
-    """The arm."""
+    """Name of the arm."""
     runs: tuple[RunFolder, ...]
     """The runs, in the order of the seeds."""
     results: tuple[SeedResult, ...]
@@ -37,7 +37,7 @@ class ArmResult(NamedTuple):
     after: SeedMean
     """Held-out accuracy at the end."""
     difference: SeedMean | None
-    """Accuracy at the end minus that of the complete algorithm, paired by seed; None for the complete algorithm."""
+    """`after` minus the complete algorithm's `after`, paired by seed; None for the complete algorithm."""
 
 
 def parts_of(algorithm: str) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ def parts_of(algorithm: str) -> tuple[str, ...]:
 
 
 def arms_of(configs: Mapping[str, TrainConfig], folder: Path) -> list[Arm]:
-    """Return the arms, whose runs are in folders of their names."""
+    """Make an arm from each of the settings; its runs are in a subfolder with its name."""
     return [Arm(name, config, folder / name.replace(" ", "-")) for name, config in configs.items()]
 
 
@@ -75,19 +75,19 @@ def run_ablation(
     """Train all arms with all seeds; finished runs are not trained again.
 
     Args:
-        configs: arm -> its settings; the complete algorithm is the first.
+        configs: an arm's name -> its settings; the first arm is the complete algorithm.
         seeds: the seeds.
         folder: folder of the ablation.
-        train: trains with RL.
-        fine_tune: makes a warm start.
-        tell: shows what is next.
+        train: trains a run with RL.
+        fine_tune: trains the run of a warm start.
+        tell: shows which run is next.
 
     Raises:
         InputError: a run cannot be trained, or the folder has runs with other settings.
         Interrupted: a signal stopped the ablation; the runs so far are saved.
     """
     base = next(iter(configs.values()))
-    # A policy that reads images cannot be written as a model folder: each arm makes its own warm start.
+    # A policy that reads images cannot be written as a model folder, so each arm makes its own warm start.
     is_shared = bool(base.warm_start.steps) and base.model.images is None
     if is_shared:
         warm = Arm("warm start", warm_start_config(base), folder / WARM_START)
@@ -114,15 +114,16 @@ def begin_from(config: TrainConfig, model: Path) -> TrainConfig:
 
 def compare_arms(runs: Mapping[str, Sequence[RunFolder]]) -> list[ArmResult]:
     """Compare the arms with the first one, seed by seed."""
-    found: list[ArmResult] = []
+    compared: list[ArmResult] = []
     for name, own in runs.items():
         results = tuple(map(result_of, own))
-        pairs = zip(results, found[0].results, strict=True) if found else ()
+        pairs = zip(results, compared[0].results, strict=True) if compared else ()
         differences = [
             None if ours.after is None or theirs.after is None else ours.after - theirs.after for ours, theirs in pairs
         ]
-        found.append(ArmResult(name, tuple(own), results, *mean_of(results), over_seeds(differences) if found else None))
-    return found
+        difference = over_seeds(differences) if compared else None
+        compared.append(ArmResult(name, tuple(own), results, *mean_of(results), difference))
+    return compared
 
 
 def ablation_text(arms: Sequence[ArmResult]) -> str:

@@ -38,7 +38,7 @@ from rljax.training.state import TrainState
 from rljax.training.update import make_policy_update, put_layout
 
 KEPT, UNSOUND, TOO_FAR, WORSE = "kept", "not sound", "too far", "worse"
-"""Outcomes of the updates on a batch; with `UNSOUND`, an update was not finite or far too large."""
+"""Outcomes of the updates on a batch. `UNSOUND` means that an update was not finite or far too large."""
 FARTHEST = 20.0
 """Largest difference between a line's `logp` and the served model's log-probability of the same token, in nats."""
 Score = Callable[[Params, Sequences], Scores]
@@ -82,7 +82,7 @@ def relative_rewards(rewards: Float[np.ndarray, "B"], earlier: Float[np.ndarray,
 
         A_i = (r_i - (Σ_j r_j - r_i) / (B + K - 1)) / std(r)        over the B rewards of the batch and the K earlier ones
 
-    The mean excludes r_i, so that it does not depend on the response being judged.
+    The mean excludes r_i, so that this baseline does not depend on response i.
 
     Args:
         rewards: rewards of a batch.
@@ -95,11 +95,11 @@ def relative_rewards(rewards: Float[np.ndarray, "B"], earlier: Float[np.ndarray,
         >>> relative_rewards(np.array([1.0, 0.0]), np.array([1.0, 0.0])).round(3).tolist()
         [1.333, -1.333]
     """
-    everyone = np.concatenate([rewards, earlier])
-    scale = everyone.std()
+    combined = np.concatenate([rewards, earlier])
+    scale = combined.std()
     if scale == 0:
         return np.zeros_like(rewards)
-    return (rewards - (everyone.sum() - rewards) / (everyone.size - 1)) / scale
+    return (rewards - (combined.sum() - rewards) / (combined.size - 1)) / scale
 
 
 class BatchLearner(NamedTuple):
@@ -110,15 +110,15 @@ class BatchLearner(NamedTuple):
     setup: Setup
     """Setup of the run."""
     scores: Score
-    """Scores of the responses of a batch."""
+    """Computes the scores of a batch's responses."""
     prepare: Callable[..., Batch[np.ndarray]]
-    """Rollout -> inputs of the loss."""
+    """Computes the inputs of the loss from a rollout."""
     update: Callable[..., tuple[TrainState, UpdateMetrics]]
-    """One update; the old state is donated."""
+    """Makes one update; the old state is donated."""
 
 
 def make_batch_learner(config: AdaptationConfig, setup: Setup, state: TrainState) -> BatchLearner:
-    """Compile the functions for learning from a batch; `state` is an example of the placed state."""
+    """Build the functions for learning from a batch. `state` is an example of the training state on the devices."""
     score = make_score(setup.policy, setup.config.sampling.temperature)
     update = make_policy_update(setup, state)
     scores = make_scores(score, setup.mesh, setup.rows_at_once(config.batch))
@@ -133,17 +133,17 @@ class Attempt(NamedTuple):
     made: int
     """Number of accepted updates."""
     outcome: str
-    """KEPT if all updates were made, else why they stopped: UNSOUND or TOO_FAR."""
+    """KEPT if all updates were accepted, else the reason why they stopped: UNSOUND or TOO_FAR."""
     numbers: dict[str, float]
-    """Metrics."""
+    """Metrics of the batch and its updates."""
 
 
 def sequences_of(examples: Sequence[Example], setup: Setup) -> Sequences:
-    """Arrange a batch in rows. Prompts are padded to the run's usual or largest length, so that few programs are compiled."""
+    """Pad a batch. Prompts are padded to the run's usual or maximum length, so that few programs are compiled."""
     config, pad = setup.config, setup.tokenizer.pad_token_id
     longest = max(len(example.prompt) for example in examples)
-    slots = setup.prompt_length if longest <= setup.prompt_length else config.data.max_prompt_tokens
-    prompts = left_pad([example.prompt for example in examples], slots, pad)
+    width = setup.prompt_length if longest <= setup.prompt_length else config.data.max_prompt_tokens
+    prompts = left_pad([example.prompt for example in examples], width, pad)
     return Sequences(
         *prompts, *right_pad([example.tokens for example in examples], config.sampling.max_response_tokens, pad)
     )
@@ -155,8 +155,8 @@ def rollout_of(
     """Make the rollout of a batch, with the log-probabilities of the policy that sampled it."""
     sequences, base = sequences_of(examples, learner.setup), learner.setup.base
     reference = np.asarray(learner.scores(scored_params(base, state.reference), sequences).logp)
-    newest = learner.config.served == "newest"
-    behaviour = np.array(learner.scores(scored_params(base, state.params), sequences).logp if newest else reference)
+    is_newest = learner.config.served == "newest"
+    behaviour = np.array(learner.scores(scored_params(base, state.params), sequences).logp if is_newest else reference)
     for row, example in enumerate(examples):
         if example.logp is not None:
             behaviour[row, : len(example.logp)] = example.logp
@@ -180,7 +180,7 @@ def wrong_logp(learner: BatchLearner, state: TrainState, examples: Sequence[Exam
         return {}
     sequences = sequences_of(examples, learner.setup)
     reference = np.asarray(learner.scores(scored_params(learner.setup.base, state.reference), sequences).logp)
-    found = {}
+    errors = {}
     for row, example in enumerate(examples):
         if example.logp is None:
             continue
@@ -188,24 +188,24 @@ def wrong_logp(learner: BatchLearner, state: TrainState, examples: Sequence[Exam
         distance = np.abs(np.array(example.logp) - served)
         worst = int(distance.argmax())
         if not distance[worst] <= FARTHEST:
-            found[example.place] = BadRowError(
+            errors[example.place] = BadRowError(
                 f"logp is {example.logp[worst]:.4g} for token {worst + 1} of the response, and {served[worst]:.4g} under the "
                 f"served model, more than {FARTHEST:g} away",
                 "give the natural logarithm of the probability of each token of this response",
                 column="logp",
             )
-    return found
+    return errors
 
 
 def try_batch(learner: BatchLearner, state: TrainState, examples: Sequence[Example], earlier: Sequence[float]) -> Attempt:
-    """Make the updates on a batch, as long as they are finite and the policy stays near the served one.
+    """Make the updates on a batch, until one is not finite or moves the policy too far from the served model.
 
     The divergence is KL(policy ‖ served), estimated on the responses of the batch, in nats per token; each token is weighted by
-    its ratio to the sampling policy, so that the estimate is unbiased whichever policy that was.
+    the ratio of the policy to the sampling policy, so that the estimate is unbiased for any sampling policy.
 
     Args:
         learner: setup and functions for learning.
-        state: the state before; it is not changed.
+        state: the state before the updates; it is not changed.
         examples: the batch.
         earlier: rewards of earlier lines.
     """
@@ -233,7 +233,7 @@ def try_batch(learner: BatchLearner, state: TrainState, examples: Sequence[Examp
 
 
 def _divergence(learner: BatchLearner, state: TrainState, sequences: Sequences, rollout: Rollout[np.ndarray]) -> float:
-    """KL(policy ‖ served) on the tokens of a batch, each weighted by its ratio to the sampling policy, in nats per token."""
+    """Estimate KL(policy ‖ served) in nats per token, weighting each token by the ratio of policy to sampling policy."""
     now = jnp.asarray(learner.scores(scored_params(learner.setup.base, state.params), sequences).logp)
     sampled, reference = (
         jnp.asarray(rollout.behaviour_logp[:, 0]),

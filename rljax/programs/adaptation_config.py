@@ -21,11 +21,11 @@ class AdaptationConfig:
     folder: Annotated[Path | None, tyro.conf.arg(name="run")] = None
     """Folder of the adapted run, which the same command continues; by default RUN-adapted."""
     checkpoint: Literal["best", "last"] = "best"
-    """Checkpoint of the served run."""
+    """Which checkpoint of the run is served."""
     served: Literal["first", "newest"] = "first"
     """Model that samples the responses: 'first' is the checkpoint that was served at the beginning, 'newest' is the adapted model.
-    'newest' is correct only if the server loads each new checkpoint before it samples the next batch. If it may not, put a `logp`
-    in each line, which works in both cases."""
+    'newest' is correct only if the server loads each new checkpoint before it samples the next batch. Otherwise, put a
+    `logp` in each line, which is correct in both cases."""
     batch: int = 32
     """Lines per update."""
     passes: int = 1
@@ -40,12 +40,12 @@ class AdaptationConfig:
     """Largest divergence from the served model on the responses of a batch, in nats per token; an update beyond it is undone.
     'None' for no limit."""
     guard: bool = False
-    """Undo the updates on a batch if the held-out accuracy after them is significantly lower than the best so far: the 95 %
-    interval of the change is entirely below 0."""
+    """Undo the updates on a batch if the held-out accuracy is then significantly lower than the best so far: the 95 %
+    confidence interval of the change is entirely below 0."""
     heldout: int | None = None
     """Evaluate on the first N of the run's held-out problems; by default on all. 0 evaluates on none."""
     once: bool = False
-    """End when the queue has less than a batch left; otherwise wait for more lines, until Ctrl-C."""
+    """End when the queue has less than a batch left. By default, wait for more lines, until Ctrl-C."""
     poll: float = 2.0
     """Seconds between checks of the queue."""
 

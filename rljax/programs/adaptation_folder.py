@@ -2,13 +2,13 @@
 
 It has four files that other run folders do not have::
 
-    served.json      the run and the checkpoint that were served
-    feedback.jsonl one row for each consumed line of the queue: its place, and its reward or why it was rejected
-    updates.jsonl one row for each batch: the outcome of its updates, and which held-out answers were right
-    rejects.jsonl the rejected lines with the reasons: those of feedback.jsonl, and those read since the last batch
+    served.json     the run and the checkpoint that were served
+    feedback.jsonl  one row per consumed line of the queue: its position, and its reward or why it was rejected
+    updates.jsonl   one row per batch: the outcome of its updates, and which held-out answers were right
+    rejects.jsonl   rejected lines and the reasons: all in feedback.jsonl, and those read since the last batch
 
 A checkpoint records where feedback.jsonl and updates.jsonl end, as it does for metrics.jsonl. feedback.jsonl determines how much
-of the queue was read, so a process that was killed at any time continues as if nothing had happened.
+of the queue was consumed, so a run can be killed at any time and continue without losing or repeating a line.
 """
 
 import json
@@ -72,15 +72,15 @@ class AdaptationFolder(RunFolder):
         return (*super().own_files, *(self.path / name for name in (FEEDBACK, UPDATES, REJECTS)))
 
     def file_states(self) -> dict[str, FileState]:
-        """Return the states of the growing files, by file name."""
+        """Return the state of each file that rows are appended to, by file name."""
         return super().file_states() | {name: _sync_and_describe(self.path / name) for name in (FEEDBACK, UPDATES)}
 
 
 def continues(path: Path) -> bool:
-    """True if a folder contains an adaptation that can continue. Files of one that was killed before its first save are removed.
+    """Return whether a folder contains an adaptation that can continue; remove one that was killed before its first save.
 
     Raises:
-        InputError: it contains a run that is not an adaptation, or another process is using it.
+        InputError: the folder contains a run that is not an adaptation, or another process is using it.
     """
     if not (path / "config.json").is_file():
         return False
@@ -92,14 +92,14 @@ def continues(path: Path) -> bool:
     if folder.has_progress or fault_of(folder.checkpoints / LAST / "0") is None:
         return True
     folder.discard()
-    (path / SERVED).unlink()  # last, because without it the rest would be mistaken for another run
+    (path / SERVED).unlink()  # last, because without it the folder would count as a run that is not an adaptation
     if not any(path.iterdir()):
         path.rmdir()
     return False
 
 
 def adapt_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConfig:
-    """Make the settings of the adapted run: the served run's, without its algorithm's settings."""
+    """Make the settings of the adapted run: the served run's, with everything that belongs to its algorithm reset."""
     optimization, rate = served.optimization, config.learning_rate
     return replace(
         served,
@@ -134,10 +134,10 @@ def adapt_settings(served: TrainConfig, config: AdaptationConfig) -> TrainConfig
 
 
 def make_served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[Setup, tuple[RunFolder, str]]:
-    """Make the setup of the adapted run; return it with folder and checkpoint of the served run.
+    """Make the setup of the adapted run, and return it with the folder and the checkpoint of the served run.
 
     Raises:
-        InputError: the target is not a run, or was trained with parts that only a call can pass; or the existing folder is not an
+        InputError: the target is not a run, or was trained with parts passed in Python; or the existing folder is not an
             adaptation of this run.
     """
     path, which = find_run(config.target, config.checkpoint)
@@ -151,10 +151,10 @@ def make_served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[
     if existing is not None:
         check_served(existing, path, which)
     algorithm = clipped_feedback(config.clip, config.kl_coefficient)
-    judges = (
+    reward = (
         [abstain] * len(settings.reward.names) if code_of(settings) else None
-    )  # feedback judges, so the run's code is not executed
-    seams = Seams(algorithm=algorithm, reward=judges)
+    )  # rewards come from the feedback, so the run's reward code is not executed
+    seams = Seams(algorithm=algorithm, reward=reward)
     return make_setup(adapt_settings(settings, config), seams), (served, which)
 
 
@@ -178,12 +178,12 @@ def served_entry(run: Path, which: str) -> dict[str, str]:
 
 
 def settings_of(setup: Setup) -> dict[str, Any]:
-    """Make the contents of config.json. `rljax train --resume` asks for the algorithm, which nobody can pass, and does nothing."""
+    """Make the contents of config.json. Its `seams` entry makes `rljax train --resume` refuse the folder."""
     return setup.config.to_json() | {"seams": ["algorithm"]} | base_entry(setup.config, setup.base)
 
 
 def check_log(folder: RunFolder, file_states: Mapping[str, FileState]) -> None:
-    """Reject a run whose log is gone, because it would be unknown which lines were learned from.
+    """Reject a run whose feedback.jsonl is missing, because the lines that it learned from are then unknown.
 
     Raises:
         InputError: the message names the file.
@@ -197,7 +197,7 @@ def check_log(folder: RunFolder, file_states: Mapping[str, FileState]) -> None:
 
 
 def new_folder(config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, str], path: Path) -> AdaptationFolder:
-    """Create the folder of an adaptation. `SERVED` is written first, to identify the files that a killed process leaves.
+    """Create the folder of an adaptation. `SERVED` is written first, so that the files of a killed process can be identified.
 
     Raises:
         InputError: the folder contains files of a run, or cannot be created.
@@ -211,7 +211,7 @@ def new_folder(config: AdaptationConfig, setup: Setup, served: tuple[RunFolder, 
     try:
         return AdaptationFolder.create(path, settings_of(setup))
     except InputError:
-        if is_new:  # else it belongs to another process, which starts an adaptation here
+        if is_new:  # otherwise another process created the file and is starting an adaptation here
             (path / SERVED).unlink()
         raise
 
@@ -226,7 +226,7 @@ def create_file(file: Path) -> bool:
 
 
 def begin_adaptation(setup: Setup, params: Any) -> TrainState:
-    """Make the initial state of an adaptation, not yet placed: the parameters are also the reference."""
+    """Make the initial state of an adaptation, not yet on the devices. The parameters are also the reference."""
     state = create(params, setup.optimizer, setup.config.run.seed, with_reference=True)
     return state._replace(phase=jnp.int32(RL))
 
@@ -242,11 +242,11 @@ def update_row(step: int, outcome: str, heldout: Heldout | None, *, made: int = 
     row: dict[str, Any] = {"step": step, "outcome": outcome, "updates": made}
     if heldout is None:
         return row
-    return row | {"right": "".join("-" if np.isnan(one) else str(int(one)) for one in heldout.right)}
+    return row | {"right": "".join("-" if np.isnan(value) else str(int(value)) for value in heldout.right)}
 
 
 def better(best: Float[np.ndarray, "P"] | None, right: Float[np.ndarray, "N"]) -> Float[np.ndarray, "..."]:
-    """Return the evaluation with the higher accuracy: the earlier one if they tie, the later one if their problems differ.
+    """Return the evaluation with the higher accuracy: `best` if they tie, `right` if their numbers of problems differ.
 
     Example:
         >>> better(np.array([1.0, 0.0]), np.array([np.nan, 0.0])).tolist()
@@ -258,13 +258,13 @@ def better(best: Float[np.ndarray, "P"] | None, right: Float[np.ndarray, "N"]) -
 
 
 def accuracy_of(right: Float[np.ndarray, "P"]) -> float:
-    """Return the share of right answers among those whose correctness is known; below 0 if there are none."""
+    """Return the fraction of right answers among those whose correctness is known; -1 if there are none."""
     known = right[~np.isnan(right)]
     return float(known.mean()) if known.size else -1.0
 
 
 def best_of(file: Path) -> Float[np.ndarray, "P"] | None:
-    """Return the right answers in the best evaluation of a model that was kept; None if there is none.
+    """Return the best evaluation of a model that was kept (1 for a right answer, 0, or NaN); None if there is none.
 
     Raises:
         InputError: a row cannot be read; the message names the file and the line.
@@ -283,11 +283,11 @@ def _check_update(row: dict[str, Any]) -> str | None:
 
 
 def _right(text: str) -> Float[np.ndarray, "P"]:
-    return np.array([np.nan if one == "-" else float(one) for one in text])
+    return np.array([np.nan if mark == "-" else float(mark) for mark in text])
 
 
 def _sync_and_describe(file: Path) -> FileState:
-    """Return the state of a file. Its content is on disk when this returns."""
+    """Flush a file to disk, and return its state."""
     if not file.is_file():
         return describe_content(b"")
     with file.open("rb") as opened_file:

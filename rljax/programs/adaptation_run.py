@@ -65,7 +65,7 @@ from rljax.training.setup import Setup
 from rljax.training.state import TrainState
 
 BASELINE = 1024
-"""Number of earlier rewards (the most recent ones) that new ones are compared with."""
+"""Number of the most recent earlier rewards that new rewards are compared with."""
 REASONS = {
     UNSOUND: "an update was not finite or far too large, and was skipped",
     TOO_FAR: "an update went beyond --max-kl, and was undone",
@@ -83,7 +83,7 @@ class LineDisplay(PlainDisplay):
         self._say = say
 
     def stopping(self) -> None:
-        """Report that the current batch is finished first."""
+        """Report that the run stops after the current batch."""
         self._say("Stopping after this batch.")
 
     def _write(self, lines: Iterable[str]) -> None:
@@ -92,7 +92,7 @@ class LineDisplay(PlainDisplay):
 
 
 def adapt(config: AdaptationConfig, say: Say = print) -> Path:
-    """Follow a queue of feedback and adapt the served model to it, until the queue is exhausted or a signal stops it.
+    """Follow a queue of feedback and adapt the served model to it, until the queue is exhausted (with `once`) or a signal arrives.
 
     Args:
         config: the settings.
@@ -131,7 +131,7 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
             adaptation.say_resumed(owned[0])
         else:
             run.save(LAST, owned[0])
-            run.saver.wait()  # a folder with rows but no checkpoint could neither continue nor restart
+            run.saver.wait()  # a folder with rows but no checkpoint could be neither continued nor restarted
         try:
             run_phase(run, owned, adaptation.phase())
         except Interrupted:
@@ -143,7 +143,7 @@ def adapt(config: AdaptationConfig, say: Say = print) -> Path:
 
 
 def check_queue(config: AdaptationConfig) -> None:
-    """Reject a queue that can never have a line.
+    """Reject a queue that can never receive a line.
 
     Raises:
         InputError: neither the file nor its folder exists, or, with `once`, the file does not exist.
@@ -162,7 +162,7 @@ def _template(setup: Setup) -> TrainState:
 def open_checkpoint(
     setup: Setup, served: tuple[RunFolder, str], folder: RunFolder, *, exists: bool
 ) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint from which an adaptation begins or continues, and descriptions of what was lost since."""
+    """Return the checkpoint from which an adaptation begins or continues, and warnings about data lost since then."""
     like, run = _template(setup), served[0]
     check_base(folder, base_entry(setup.config, setup.base))
     if exists:
@@ -204,11 +204,11 @@ class BatchOutcome(NamedTuple):
 
 
 class Adaptation:
-    """The functions of the adaptation phase. Its state between batches is in the folder's files, where a resumed run reads it.
+    """The functions of the adaptation phase. They can be rebuilt from the folder's files, so that a run can be resumed.
 
     Args:
         learner: settings, setup, and functions for learning.
-        run: files, screen, trackers and signals of the run.
+        run: the run's files, display, trackers and stop signal.
     """
 
     def __init__(self, learner: BatchLearner, run: RunResources):
@@ -217,7 +217,7 @@ class Adaptation:
         self._best = best_of(run.folder.path / UPDATES)
         self._shown: set[str] = set()
         self._rejected = 0
-        """Number of rejected lines since the last batch, which the log does not have yet."""
+        """Number of lines rejected since the last batch, which are not in the log yet."""
         self._bad: dict[Place, BadRowError] = {}
 
     def phase(self) -> Phase:
@@ -242,12 +242,12 @@ class Adaptation:
 
     def say_outcome(self) -> None:
         """Report how many lines were used up, and what to type next."""
-        place, log = shlex.quote(str(self._run.folder.path)), self._log
+        folder, log = shlex.quote(str(self._run.folder.path)), self._log
         rejected = len(log.rejected()) + self._rejected
         lines = [f"Lines learned from: {len(log.rewards(len(log.rows)))}, rejected: {rejected}."]
-        lines.append(f"Adapted run: {place}; `rljax eval {place}` and `rljax sample {place}` open it.")
+        lines.append(f"Adapted run: {folder}; `rljax eval {folder}` and `rljax sample {folder}` open it.")
         if self._learner.setup.policy.contents is not None:
-            lines.append(f"`rljax export {place} my-model` writes its model as a folder.")
+            lines.append(f"`rljax export {folder} my-model` writes its model as a folder.")
         self._run.display.finish(lines)
 
     @staticmethod
@@ -258,8 +258,8 @@ class Adaptation:
         """Evaluate the served model, which is the best one so far."""
         found = evaluate_heldout(self._learner, checkpoint.state)
         if found is not None:
-            share = over_problems(found.right).text()
-            self._run.display.message(f"Served model: held-out accuracy {share} on {len(found.right)} problems.")
+            accuracy = over_problems(found.right).text()
+            self._run.display.message(f"Served model: held-out accuracy {accuracy} on {len(found.right)} problems.")
             self._run.record("eval", 0, found.metrics)
             self._append(UPDATES, [update_row(0, KEPT, found)])
             self._best = found.right
@@ -283,7 +283,7 @@ class Adaptation:
         return None
 
     def _next_batch(self, state: TrainState) -> NewLines:
-        """Read the next lines, replacing those whose `logp` cannot be right."""
+        """Read the next lines, up to a batch; reject lines whose `logp` cannot be right and read others in their place."""
         config, setup = self._config, self._learner.setup
         while True:
             found = gather(config.feedback, self._log, setup.config, setup.tokenizer, config.batch, self._bad)
@@ -293,7 +293,7 @@ class Adaptation:
             self._bad |= wrong
 
     def _tell(self, found: NewLines) -> None:
-        """Report new rejected lines and events in the files, each once, and write the rejected lines."""
+        """Show each rejected line and each remark about the files once, and write rejects.jsonl."""
         notes = [*found.notes, *(f"rejected: {line.fault}" for line in found.rejected)]
         new = [note for note in dict.fromkeys(notes) if note not in self._shown]
         for note in new:
@@ -308,7 +308,7 @@ class Adaptation:
         self._rejected = len(found.rejected) if len(found.examples) < self._config.batch else 0
 
     def _tell_left(self, lines: int) -> None:
-        """Report the part of the queue that is left for the next time."""
+        """Report the lines at the end of the queue that are not learned from yet."""
         if lines:
             text = f"{lines} lines are too few for a batch of {self._config.batch}; they wait for more."
             self._run.display.message(text)
@@ -317,7 +317,7 @@ class Adaptation:
             self._run.display.message(text)
 
     def _learn(self, before: Checkpoint, found: NewLines) -> StepOutcome:
-        """Learn from a batch, and evaluate the model after it; a batch whose updates are skipped is also consumed."""
+        """Learn from a batch, and evaluate the model. The batch is consumed even if its updates are skipped."""
         start, step = time.monotonic(), int(before.state.step) + 1
         attempt = try_batch(self._learner, before.state, found.examples, self._log.rewards(BASELINE))
         heldout = evaluate_heldout(self._learner, attempt.state) if attempt.made else None
@@ -354,7 +354,7 @@ class Adaptation:
         self._run.write(name, lambda: append(self._run.folder.path / name, rows))
 
     def _explain_stop(self, skipped: int, outcome: StepOutcome) -> str:
-        """Explain why too many batches in a row gave no update, judging by the last one, and what to do."""
+        """Explain, from the last batch, why too many batches in a row gave no update, and what to do."""
         if outcome.details.attempt.outcome == UNSOUND:
             return (
                 f"loss or gradient was not finite, or the update was far too large, in {skipped} batches in a row, so nothing was "
@@ -368,7 +368,7 @@ class Adaptation:
 
 
 def is_worse(best: Float[np.ndarray, "P"] | None, heldout: Heldout | None) -> bool:
-    """True if the interval of the change in accuracy on the same problems is entirely below 0."""
+    """True if the 95 % interval of the change in accuracy, paired by problem, is entirely below 0."""
     if best is None or heldout is None or len(best) != len(heldout.right):
         return False
     return paired_change(best, heldout.right).high < 0

@@ -13,14 +13,14 @@ from rljax.settings.checks import check_seed, check_types
 
 Kind = TypeVar("Kind", bound="AnswerSettings")
 ChatSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-chat")]
-"""The chat template is on (`--chat`), off (`--no-chat`), or depends on the run or model."""
+"""Whether the chat template is on (`--chat`), off (`--no-chat`), or (None) depends on the run or model."""
 MessagesSwitch = Annotated[bool | None, tyro.conf.arg(metavar="| --no-reward-messages")]
-"""Conversations reach a reward as messages (`--reward-messages`) or as text (`--no-reward-messages`), or as in the run."""
+"""Whether conversations are passed to a reward as messages, as text (`--no-reward-messages`), or (None) as in the run."""
 Quantization = Literal["int8", "nf4"] | None
-"""Type that the weights of an answering model are rounded to; None means that they are not rounded."""
+"""Type to which an answering model's weights are quantized; None means no quantization."""
 
 CacheDtype = Literal["int8"] | None
-"""Precision of an answering model's keys and values; None means as in the run."""
+"""Type to which an answering model's cached keys and values are quantized; None means as in the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,25 +44,25 @@ class AnswerSettings:
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run to use."""
     quantize: Quantization = None
-    """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4), which need a quarter or an eighth of the memory of float32."""
+    """Quantize the weights to 8 bits (int8) or 4 bits (nf4): a quarter or an eighth of the memory of float32."""
     cache_dtype: CacheDtype = None
-    """Round keys and values to 8 bits (int8); by default as in the run."""
+    """Quantize cached keys and values to 8 bits (int8); by default as in the run."""
     max_response_tokens: int | None = None
     """Maximum number of tokens of a response; by default the run's."""
     top_k: int | None = None
     """Sample only from the k most likely tokens."""
     top_p: float | None = None
-    """Sample from the smallest set of most likely tokens with this share of the probability."""
+    """Sample from the smallest set of most likely tokens whose total probability is at least this."""
     seed: int = 0
     """Random seed for sampling."""
 
     def check(self) -> None:
-        """Reject values of another type, and a seed that is out of range."""
+        """Reject values of the wrong type, and a seed that is out of range."""
         check_types(self)
         check_seed(self.seed)
 
     def refuse_rounded_critic(self, names: Iterable[str]) -> None:
-        """Reject a critic of rounded weights: it was trained with the exact ones, and its parameters include some of them."""
+        """Reject a critic if the weights are quantized: it was trained with exact weights, and contains some of them."""
         if self.quantize is not None and "critic" in names:
             raise InputError(
                 f"--quantize {self.quantize} rounds the policy, but the critic was trained with exact weights; leave --quantize "
@@ -101,7 +101,7 @@ class EvalSettings(BatchSettings):
     samples: int = 1
     """Number of answers to each problem."""
     k: Sequence[int] | None = None
-    """Numbers of answers for pass@k and maj@k, at most --samples; by default the powers of two up to --samples, and --samples."""
+    """Values of k for pass@k and maj@k, at most --samples; by default the powers of two up to --samples, and --samples."""
     choose: Sequence[str] = ()
     """Also report the accuracy of the answer that each of these choosers selects from k: verifier, votes, critic (of the run),
     model:FOLDER (a reward model)."""
@@ -114,7 +114,7 @@ class EvalSettings(BatchSettings):
     temperature: float | None = None
     """Sampling temperature; by default 1 if there are several answers to each problem."""
     stop: Sequence[str] | None = None
-    """Texts that end an answer and are included in it; by default those of the run."""
+    """Texts that end an answer and are included in it; by default the run's."""
     stop_ids: Sequence[int] = ()
     """Ids of tokens that end an answer, in addition to those of the model and of the run."""
     by: Sequence[str] | None = None
@@ -165,7 +165,7 @@ class EvalSettings(BatchSettings):
 
     @property
     def measured_k(self) -> list[int]:
-        """Numbers of answers for pass@k and maj@k, in order.
+        """Values of k for pass@k and maj@k, in increasing order.
 
         Example:
             >>> EvalSettings(samples=6).measured_k, EvalSettings(samples=6, k=(5, 1)).measured_k
@@ -193,10 +193,10 @@ class SearchSettings(BatchSettings):
     """Model that gives steps and responses a value: critic (of the run), or model:FOLDER (a reward model)."""
     method: Literal["beam", "tree", "revision"] = "beam"
     """beam: the best prefixes of each depth are continued. tree: UCT, which continues prefixes by mean value and visit counts.
-    revision: the answer is sampled again from its weakest step on, and the better version is kept."""
+    revision: the answer is resampled from its weakest step, and the better version is kept."""
     samples: Sequence[int] = (4, 16)
-    """Numbers N, with one search for each: steps sampled per problem, at a time (beam) or in total (tree), or versions of the
-    answer (revision)."""
+    """Values of N, with one search for each. N is the number of steps sampled per problem, at a time (beam) or in total (tree), or
+    the number of versions of the answer (revision)."""
     expand: int = 4
     """Number of continuations of each kept prefix; N / expand prefixes, at least 1, are kept. With --method tree, maximum number of
     continuations of a prefix."""
@@ -211,7 +211,7 @@ class SearchSettings(BatchSettings):
     problems are then the run's training problems, unless --dataset names others."""
 
     def check(self) -> None:
-        """Reject sizes that cannot be searched."""
+        """Reject values that are out of range."""
         super().check()
         if not self.samples or min(self.samples) < 1:
             raise InputError(f"--samples is {' '.join(map(str, self.samples))}; give numbers of at least 1.")
@@ -245,7 +245,7 @@ class GenerateSettings(BatchSettings):
     """With --clean: drop a row whose answer the votes contradict (default), or replace its demonstration with a response that has
     the agreed answer."""
     agreement: float | None = None
-    """With --keep votes or --clean: minimum share of the responses to a problem that must have the same answer; by default 0.5."""
+    """With --keep votes or --clean: fraction of the responses to a problem that must have the same answer; by default 0.5."""
     samples: int = 8
     """Number of responses to each problem."""
     limit: int | None = None
@@ -311,7 +311,7 @@ def refuse_options(settings: object, names: Iterable[str], applies: str) -> None
     Args:
         settings: a record of settings.
         names: names of options that must be None.
-        applies: what they require, such as "with --clean".
+        applies: when the options apply, such as "with --clean".
 
     Raises:
         InputError: the message names the option.

@@ -37,7 +37,7 @@ def average(
     Args:
         runs: folders of runs, or of their checkpoints (`RUN/checkpoints/last`), at least two; their models must have begun with
             the same weights.
-        folder: where to write; it must not exist yet, and appears when it is complete.
+        folder: folder to write, which must not exist yet; it appears only when it is complete.
         weights: one weight per run, such as the number of problems that it was trained on; None means 1 each.
         which: the "best" or "last" checkpoint of each run.
 
@@ -46,7 +46,7 @@ def average(
 
     Raises:
         InputError: there are fewer than two runs, a weight is missing or not above 0, a run cannot be opened or has a custom
-            policy, the runs began with different weights or have different tokens, or the folder exists.
+            policy, the runs began with different weights or with different tokenizers, or the folder exists.
 
     Source:
         McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", arXiv:1602.05629, Algorithm 1.
@@ -68,12 +68,12 @@ def average(
 
 @partial(jax.jit, donate_argnums=0)
 def move_towards(mean: PyTree[Array], params: PyTree[Array], share: Number) -> Params:
-    """Move a mean towards more parameters by a share of the distance; equal parameters leave it bitwise unchanged.
+    """Move a mean towards further parameters by a fraction of the distance; equal parameters leave it bitwise unchanged.
 
     Args:
         mean: mean of the earlier parameters; it is donated.
         params: the next parameters, of the same shapes.
-        share: their weight divided by the total weight so far.
+        share: the weight of `params` divided by the total weight so far, which includes it.
 
     Example:
         >>> import jax.numpy as jnp
@@ -106,13 +106,13 @@ def check_weights(runs: Sequence[str], weights: Sequence[float] | None) -> list[
 
 
 def start_of(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that determine the initial weights of a run, and its tokens."""
+    """Return the settings that determine the initial weights and the tokenizer of a run."""
     model, task = config.model, config.generated_task
     if model.path is not None:
         return {"model": str(locate(model.path).resolve()), "tokenizer": model.tokenizer}
     tokenizer = ("bytes" if task is None else task.tokenizer) if model.tokenizer is None else model.tokenizer
-    random = {"model": None, "tokenizer": tokenizer, "seed": config.run.seed}
-    return random | {name: getattr(model, name) for name in SIZES}
+    settings = {"model": None, "tokenizer": tokenizer, "seed": config.run.seed}
+    return settings | {name: getattr(model, name) for name in SIZES}
 
 
 def check_same_start(configs: dict[str, TrainConfig]) -> None:

@@ -1,7 +1,7 @@
 """The settings that a run starts from, before any flag: an experiment, a settings file, or the defaults for the user's own data.
 
 A file (YAML, JSON, the config.json of a run, or a Python experiment) means the same as flags of the same names. The line of each
-setting is kept for messages.
+setting is kept for error messages.
 """
 
 import ast
@@ -32,7 +32,7 @@ MOST_CHARACTERS = 65_536
 NOT_IN_GROUPS = ("task", "experiment")
 """Keys of a file that are flags of `rljax train` but not settings of a group."""
 OF_A_RUN: Mapping[str, Any] = MappingProxyType({"seams": tuple[str, ...], "base_fingerprint": str})
-"""Entries of a run's config.json besides its settings, with their types."""
+"""Entries of a run's config.json that are not settings, with their types."""
 
 
 class Setting(NamedTuple):
@@ -72,7 +72,7 @@ def read_settings(path: Path) -> Contents:
     """Read a YAML or JSON settings file.
 
     A key is the name of a flag (`learning_rate`, or `learning-rate`), or the name of a group with a mapping of that group's
-    fields, as in the config.json of a run. The folder of a run is left out, because a new run needs its own.
+    fields, as in the config.json of a run. A run's folder is not read from its config.json, because a new run needs its own.
 
     Args:
         path: a `.yaml`, `.yml` or `.json` file.
@@ -116,8 +116,8 @@ def _root(path: Path) -> yaml.Node | None:
         if len(text) > MOST_CHARACTERS:
             raise InputError(f"the configuration file {str(path)!r} has {len(text):,} characters; settings need far less.")
         if path.suffix == ".json":
-            json.loads(text)  # has better error messages for JSON than a YAML parser, and rejects YAML
-            text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not; no string of JSON has one
+            json.loads(text)  # rejects YAML, and its error messages for JSON are better than those of a YAML parser
+            text = text.replace("\t", " ")  # JSON allows tabs for indentation, YAML does not; JSON strings have no raw tabs
         return _Loader(text).get_single_node()
     except InputError:
         raise
@@ -178,7 +178,7 @@ def _value(path: Path, name: str, node: yaml.Node) -> Any:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}:{_line(node)}: the value of {name} cannot be read ({one_line(error)}).") from error
     kinds = known_settings() | dict.fromkeys(NOT_IN_GROUPS, str | None) | dict(OF_A_RUN)
-    if name not in kinds:  # the name of a group, without its settings
+    if name not in kinds:  # a group without a mapping of settings
         raise InputError(f"{path}:{_line(node)}: {name} is a group of settings; write them below it as `name: value`.")
     try:
         return fit_value(value, kinds[name])
@@ -243,14 +243,14 @@ SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType({"problems": ("dataset
 
 
 def check_complete(name: str, from_flags: Collection[str]) -> str | None:
-    """Refuse to train an experiment whose problems or reward are not in its CONFIG: the run would be a different one.
+    """Refuse to train an experiment whose problems or reward are not in its CONFIG, because the run would not be the experiment.
 
     Args:
         name: name or file of the experiment.
         from_flags: names of the settings that flags set.
 
     Returns:
-        A note if the experiment trains with other settings than CONFIG, for example in several arms; None if it does not.
+        A note if the experiment itself trains with other settings than CONFIG, for example in several arms; else None.
 
     Raises:
         InputError: the experiment itself passes a part to `train`, and no flag replaces it.
@@ -303,9 +303,9 @@ SMOKE = {
     "heldout_problems": 16,
     "eval_every": 0,
 }
-"""Upper bounds for a smoke test, which is as small as the run's parts allow and passes through every phase."""
+"""Upper bounds of settings in a smoke test, which passes through every phase and is as small as the run's parts allow."""
 SAMPLING_SLOT = "keep_group="
-"""Prefix of a part for the slot of dynamic sampling."""
+"""Prefix of a `--with` part that replaces dynamic sampling."""
 
 
 class StartFlags(NamedTuple):
@@ -346,7 +346,7 @@ class Start(NamedTuple):
         return self.origins.get(name, DEFAULT)
 
     def changed(self, settings: Mapping[str, Setting]) -> "Start":
-        """Change settings.
+        """Return a copy with changed settings.
 
         Raises:
             InputError: the values cannot work; the message names the origin of the first setting that causes this.
@@ -424,16 +424,16 @@ def with_shared_options(config: TrainConfig, algorithm: str | None) -> TrainConf
 
 
 def _cut_warm_start(begun: Start, base: Experiment, steps: int | None) -> Start:
-    """Shorten the experiment's warm start in proportion, if a flag asks for less than a tenth of its RL steps."""
-    planned, whole = base.config.optimization.steps, base.config.warm_start.steps
+    """Shorten the experiment's warm start in proportion, if --steps is less than a tenth of its RL steps."""
+    planned, full = base.config.optimization.steps, base.config.warm_start.steps
     is_own = begun.origin("warm_start_steps") == base.origins.get("warm_start_steps")
-    if steps is None or steps * 10 >= planned or not whole or not is_own:
+    if steps is None or steps * 10 >= planned or not full or not is_own:
         return begun
-    cut = max(1, -(-whole * steps // planned))
-    after = begun.changed({"warm_start_steps": Setting(cut, f"{whole} cut in proportion to --steps")})
+    cut = max(1, -(-full * steps // planned))
+    after = begun.changed({"warm_start_steps": Setting(cut, f"{full} cut in proportion to --steps")})
     note = (
-        f"{steps} of {planned} RL steps are a trial, so the warm start has {cut} of {whole} steps; "
-        f"--warm-start-steps {whole} makes all of them."
+        f"{steps} of {planned} RL steps are a trial, so the warm start has {cut} of {full} steps; "
+        f"--warm-start-steps {full} makes all of them."
     )
     return after._replace(notes=(*begun.notes, note))
 
@@ -464,7 +464,7 @@ def _smoke(begun: Start, algorithm: str | None) -> Start:
 CODE = ("reward", "step_reward", "environment", "algorithm")
 """Settings that can name code: file.py:function or module:function."""
 READ_AS_TEXT = (".json", ".yaml", ".yml")
-"""Suffixes of the files that are settings; a Python file is code, which the caller names."""
+"""Suffixes of settings files. A Python file is code, which the caller chooses to execute by naming it."""
 
 
 def load_config(source: str | Path, *, trust: bool = False) -> TrainConfig:
@@ -491,12 +491,12 @@ def load_config(source: str | Path, *, trust: bool = False) -> TrainConfig:
 
 
 def check_code(path: Path, *, trust: bool, replaced: Collection[str] = ()) -> None:
-    """Refuse to execute code that only the config.json of a run names. Other files are the caller's own.
+    """Refuse to execute untrusted code that only a run's config.json names. Other settings files are the caller's own.
 
     Args:
         path: a file of settings.
         trust: whether the caller trusts the code.
-        replaced: settings that the caller sets in place of the file's.
+        replaced: names of settings that the caller sets, so that the file's values are not used.
 
     Raises:
         InputError: the file cannot be read, or names code that is not trusted.

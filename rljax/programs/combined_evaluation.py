@@ -30,13 +30,13 @@ class Robustness(NamedTuple):
     perturbation: str
     """How the prompts were changed."""
     before: Report
-    """Report with the original prompts, of the problems whose changed prompts fit."""
+    """Report on the original prompts, for the problems whose changed prompts are within the token limit."""
     after: Report
-    """Report with the changed prompts."""
+    """Report on the changed prompts of the same problems."""
     change: Estimate
     """Accuracy with changed prompts minus accuracy with the original prompts, paired by problem."""
     same: Estimate
-    """Share of equal answers to a prompt before and after the change, over the problems whose prompt changed and has an answer."""
+    """Fraction of equal answers before and after, over the problems with a changed prompt and at least one answer."""
     prompts: int
     """Number of prompts that changed."""
     example: tuple[str, str]
@@ -74,7 +74,7 @@ class Ensemble(NamedTuple):
     alone: tuple[Estimate, ...]
     """Accuracy of each run, on the problems of the vote."""
     vote: Estimate
-    """Accuracy of the most frequent answer of all runs, on the problems whose answers were all judged; answers that tie for the
+    """Accuracy of the most frequent answer among all runs, on the problems whose answers were all judged; answers that tie for the
     most votes win with equal probability."""
     gains: tuple[Estimate, ...]
     """Accuracy of the vote minus accuracy of each run, paired by problem."""
@@ -96,7 +96,7 @@ class Ensemble(NamedTuple):
         return {"runs": rows, "vote": plain_estimate(self.vote)}
 
 
-def _shares(answers: JudgedAnswers, right_above: float | None) -> Float[np.ndarray, "P"]:
+def _accuracies(answers: JudgedAnswers, right_above: float | None) -> Float[np.ndarray, "P"]:
     """Compute the fraction of correct answers to each problem."""
     right, known = answers.sampled.right_and_known(right_above)
     return average_at_n(right.astype(float), known)
@@ -136,19 +136,19 @@ def robustness(
             f"--perturb {perturbation} makes prompts that this model cannot read ({str(error).rstrip('.')}); choose another of "
             f"{', '.join(PERTURBATIONS)}."
         ) from error
-    places = {id(problem): place for place, problem in enumerate(changed)}
-    same = _of_problems(before, [places[id(problem)] for problem in after.problems])
+    indices = {id(problem): index for index, problem in enumerate(changed)}
+    same = _select_problems(before, [indices[id(problem)] for problem in after.problems])
     pairs = [
         (old.prompt, new.prompt) for old, new in zip(before.problems, changed, strict=True) if old.prompt != new.prompt
     ]
     right_above = settings.right_above
-    is_changed = [new.prompt != before.problems[places[id(new)]].prompt for new in after.problems]
+    is_changed = [new.prompt != before.problems[indices[id(new)]].prompt for new in after.problems]
     equal = equal_answers(same.sampled.answers, after.sampled.answers)
     return Robustness(
         perturbation,
         report_of(same, right_above=right_above),
         report_of(after, right_above=right_above),
-        paired_change(_shares(same, right_above), _shares(after, right_above)),
+        paired_change(_accuracies(same, right_above), _accuracies(after, right_above)),
         over_problems(np.where(is_changed, equal, np.nan)),
         len(pairs),
         pairs[0],
@@ -156,31 +156,31 @@ def robustness(
 
 
 def equal_answers(one: Sequence[Sequence[str | None]], other: Sequence[Sequence[str | None]]) -> Float[np.ndarray, "P"]:
-    """Compute the share of equal answers among all pairs of one answer from each of two lists, for P problems.
+    """Compare two lists of answers to each of P problems: the fraction of pairs, one answer from each list, that are equal.
 
     Args:
         one: the answers to each problem; None for a response without an answer, which equals no other.
         other: answers to the same problems.
 
     Returns:
-        The share for each problem; NaN if no response has an answer.
+        The fraction for each problem; NaN if no response has an answer.
 
     Example:
         >>> equal_answers([["7", "8"], [None], [None]], [["7"], ["5"], [None]]).tolist()
         [0.5, 0.0, nan]
     """
-    shares = []
+    fractions = []
     for mine, theirs in zip(one, other, strict=True):
         pairs = [(left, right) for left in mine for right in theirs]
         has_answer = any(answer is not None for pair in pairs for answer in pair)
-        shares.append(np.mean([left is not None and left == right for left, right in pairs]) if has_answer else np.nan)
-    return np.array(shares, float)
+        fractions.append(np.mean([left is not None and left == right for left, right in pairs]) if has_answer else np.nan)
+    return np.array(fractions, float)
 
 
-def _of_problems(answers: JudgedAnswers, places: Sequence[int]) -> JudgedAnswers:
+def _select_problems(answers: JudgedAnswers, indices: Sequence[int]) -> JudgedAnswers:
     """Select the answers to some of the problems."""
-    problems = [answers.problems[place] for place in places]
-    return answers._replace(sampled=answers.sampled.of_problems(places), problems=problems)
+    problems = [answers.problems[index] for index in indices]
+    return answers._replace(sampled=answers.sampled.of_problems(indices), problems=problems)
 
 
 def ensemble(
@@ -191,7 +191,7 @@ def ensemble(
     watch: Watch = iter,
     **changes: Any,
 ) -> Ensemble:
-    """Let several runs answer the same problems, and measure the most frequent of all their answers.
+    """Let several runs answer the same problems, and measure the accuracy of the most frequent answer.
 
     Args:
         targets: at least two folders of runs, Hugging Face folders, or hub ids.

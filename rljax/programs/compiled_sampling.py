@@ -1,7 +1,7 @@
-"""Communication between devices while a run samples and scores, as counted by the compiler for devices that need not exist.
+"""Communication between devices while a run samples and scores, as counted by the compiler, without the devices.
 
-Every prompt and every response has its full length, as in the rest of a plan; `rljax.programs.compiled_updates` explains what the
-counts of the CPU compiler mean.
+Every prompt and every response is assumed to have its maximum length, as in the rest of a plan.
+`rljax.programs.compiled_updates` explains what the counts of the CPU compiler mean.
 """
 
 import math
@@ -38,8 +38,8 @@ def bytes_sent_sampling(config: TrainConfig, shape: TransformerConfig, mesh: Mes
     """Bytes that a device sends while the built-in engine samples all responses of a step.
 
     The engine gathers the weights once, reads prompts, puts them into rows, and samples one token per row in each round. The
-    weights are those of the full model, even if an adapter is trained. The copies of a long decode, into a larger cache and into
-    fewer rows, are not counted.
+    weights are those of the full model, even if an adapter is trained. Copies during a long decode, into a larger cache or
+    into fewer rows, are not counted.
 
     Args:
         config: the settings.
@@ -78,7 +78,7 @@ class SamplingPrograms(NamedTuple):
 def compile_sampling(
     config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, slots: int
 ) -> tuple[SamplingPrograms, list[Block]]:
-    """Compile the programs that sample the responses of a step, and return them with the blocks of prompts; see above."""
+    """Compile the programs that sample the responses of a step, and return them with the blocks of prompts."""
     policy, options = plan_policy(config, shape, mesh), for_measuring(mesh)
     params, mesh = parameter_shapes(policy, mesh), mesh_for_sampling(mesh)
     decoder = required(policy.decoder, "policy.decoder")
@@ -127,7 +127,7 @@ def bytes_sent_scoring(config: TrainConfig, shape: TransformerConfig, mesh: Mesh
 
 
 def sampling_of(config: TrainConfig) -> Sampling:
-    """Sampling settings; the end token does not matter, because every response has its full length."""
+    """Make the sampling settings; the end token does not matter, because every response has its full length."""
     sampling = config.sampling
     return Sampling(
         sampling.max_response_tokens,
@@ -140,12 +140,12 @@ def sampling_of(config: TrainConfig) -> Sampling:
 
 
 def output_shapes(program: jax.stages.Compiled, shapes: Any) -> Shapes:
-    """Shapes and shardings of what a program returns."""
+    """Shapes and shardings of a program's outputs."""
     return with_places(shapes, program.output_shardings)
 
 
 def count_fills(blocks: Sequence[Block], slots: int) -> int:
-    """Number of times that prompts are put into rows, if all rows end at the same time.
+    """Number of times that prompts are put into free rows, if all responses end at the same time.
 
     Example:
         >>> count_fills([Block([0, 1], 2, 1, [(0, 0)] * 6), Block([2], 2, 1, [(0, 0)] * 4)], 8)

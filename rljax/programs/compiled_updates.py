@@ -1,9 +1,9 @@
-"""Memory and communication of the updates of a run, as counted by the compiler for devices that need not exist.
+"""Memory and communication of the updates of a run, as counted by the compiler, without the devices.
 
-Temporaries and messages between devices grow linearly with the number of layers, so two shallow models are compiled and the full
-model is extrapolated. The devices' own compiler counts where it is installed (`rljax.programs.topology`). Otherwise the CPU
-compiler does, which fuses less than an accelerator's compiler, multiplies and sends bfloat16 as float32, and all-reduces gradients
-instead of reduce-scattering them: its counts are too large rather than too small.
+Temporaries and messages between devices grow linearly with the number of layers, so the counts of the full model are extrapolated
+from two shallow ones. They come from the devices' own compiler if it is installed (`rljax.programs.topology`), otherwise from the
+CPU compiler. The CPU compiler fuses less than an accelerator's compiler, multiplies and sends bfloat16 as float32, and all-reduces
+gradients instead of reduce-scattering them, so its counts are too large rather than too small.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class MeasuredUpdates(NamedTuple):
 def data_shapes(
     config: TrainConfig, algorithm: Algorithm, mesh: Mesh, prompt_length: int, *, minibatches: int
 ) -> tuple[Layout, Batch]:
-    """Shapes of one of a step's `minibatches` updates, in which every prompt and every response has its full length."""
+    """Shapes of an update's inputs, if a step has `minibatches` updates and all prompts and responses have full length."""
     sampling = replace(config.sampling, prompts=config.sampling.prompts // minibatches)
     everything = jax.eval_shape(partial(blank_rollout, sampling, rewards=2))
     unread = [name for name in Rollout._field_defaults if not algorithm.needs(name)]
@@ -72,7 +72,7 @@ def data_shapes(
 
 
 def option_data_shapes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> dict[str, Any]:
-    """Shapes of the inputs of the options in an update: examples of the auxiliary loss, each of full length."""
+    """Shapes of the inputs that options add to an update: full-length examples for the auxiliary loss."""
     if not config.optimization.auxiliary:
         return {}
     check_rows(mesh, warm_start_batch=config.warm_start.batch)
@@ -82,9 +82,9 @@ def option_data_shapes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> d
 
 
 def further_rows(config: TrainConfig) -> tuple[int, ...]:
-    """Numbers of rows that options add to each update, in one batch each: examples, and answers after changed prompts.
+    """Sizes of the batches that options add to each update: one of examples, and one of responses to changed prompts.
 
-    A few more rows fill the batch up to a multiple of the devices.
+    The rows that pad a batch to a multiple of the number of devices are not counted.
     """
     examples = config.warm_start.batch if config.optimization.auxiliary else 0
     changed = len(config.optimization.prompt_consistency) * config.sampling.prompts
@@ -102,10 +102,10 @@ def layout_of(config: TrainConfig, mesh: Mesh, prompt_length: int, count: int) -
 
 
 def mask_bytes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> int:
-    """Bytes per device of the mask that cuDNN's attention reads instead of segments, in 16 bits, and of its gradient.
+    """Bytes per device of the 16-bit mask that cuDNN's attention reads instead of segments, and of the mask's gradient.
 
-    The mask covers a micro-batch, or a batch of `further_rows` if it is larger. 0 for other attention, and for programs that are
-    compiled for GPUs, whose temporaries contain it: CPUs lack this kernel.
+    The mask covers a micro-batch, or a batch of `further_rows` if that is larger. It must be added only for programs compiled for
+    CPUs, which lack this kernel: the temporaries of GPU programs include it. The result is 0 there and for other attention.
     """
     if config.model.attention != "cudnn" or not is_on_cpus(mesh):
         return 0
@@ -175,19 +175,19 @@ def sent_bytes(program: jax.stages.Compiled) -> int:
 
 def measure_updates(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int) -> MeasuredUpdates:
     """Compile the updates of a model with this shape, and read their memory and communication."""
-    algorithm, laid = plan_algorithm(config)
+    algorithm, planned = plan_algorithm(config)
     program = policy_update(config, shape, mesh, prompt_length)
-    passes = laid.optimization.passes
-    of_policy = temporaries(program), passes * laid.optimization.minibatches * sent_bytes(program)
+    passes = planned.optimization.passes
+    policy_counts = temporaries(program), passes * planned.optimization.minibatches * sent_bytes(program)
     if algorithm.critic is None:
-        return MeasuredUpdates(*of_policy)
-    program, schedule = critic_program(config, shape, mesh, prompt_length), value_schedule(algorithm, laid)
+        return MeasuredUpdates(*policy_counts)
+    program, schedule = critic_program(config, shape, mesh, prompt_length), value_schedule(algorithm, planned)
     updates = passes * schedule.minibatches * schedule.passes
-    return MeasuredUpdates(*of_policy, temporaries(program), updates * sent_bytes(program))
+    return MeasuredUpdates(*policy_counts, temporaries(program), updates * sent_bytes(program))
 
 
 def for_memory(mesh: Mesh) -> dict[str, str]:
-    """Options that stop the compiler from keeping arrays in memory together that are not needed at the same time.
+    """Compiler options that prevent arrays from being in memory at the same time unless they are needed at the same time.
 
     The CPU compiler removes the barriers before a layer is recomputed, and may then recompute all layers at once: its reported
     temporaries would be those of a program without `remat`. With several devices it also gathers the parameters of all layers
@@ -204,11 +204,11 @@ def for_memory(mesh: Mesh) -> dict[str, str]:
 
 
 CHEAP_CODE = MappingProxyType({"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True})
-"""Options for code that is never run. Memory is assigned before code generation, and does not depend on them."""
+"""Compiler options for code that is never run. Memory is assigned before code generation, and does not depend on them."""
 
 
 def for_measuring(mesh: Mesh) -> dict[str, Any]:
-    """Options for a program that is only measured, never run; accelerators' compilers keep their own."""
+    """Compiler options for a program that is only measured, never run; none for accelerators."""
     return {**CHEAP_CODE, **for_memory(mesh)} if is_on_cpus(mesh) else {}
 
 

@@ -1,4 +1,4 @@
-"""A conversation with a trained policy: replies to messages, piece by piece."""
+"""A conversation with a trained policy, whose replies are streamed."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ def check_context(opened: OpenPolicy, count: int) -> None:
     """Reject a conversation that leaves the model's context no room for a reply.
 
     Raises:
-        InputError: `count` tokens are more than the model has positions.
+        InputError: the model has fewer than `count` positions.
     """
     path = opened.config.model.path
     if path is not None:
@@ -64,7 +64,7 @@ def stream_reply(
     *,
     seed: int,
 ) -> Iterator[str]:
-    """Reply to a conversation, and yield the text while it is sampled. A note on stderr says if the limit of tokens ends it.
+    """Reply to a conversation, and yield its text while it is sampled. If the token limit ends it, a note on stderr reports that.
 
     Args:
         opened: the policy.

@@ -1,4 +1,4 @@
-"""Replay of a batch that stopped a run: every term from the reward to the update, and where it is not finite."""
+"""Replay of a batch that stopped a run, to find the first term, from the reward to the update, that is not finite."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -62,7 +62,7 @@ class MeasuredTerm(NamedTuple):
     largest: float
     """Largest absolute value of the finite ones; 0 if there is none."""
     place: tuple[int, ...]
-    """Row and token of the first value that is not finite, else of the largest one; for parameters the index."""
+    """Index of the first value that is not finite, else of the largest one: row and token, or the index of a parameter."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the term as JSON values."""
@@ -70,7 +70,7 @@ class MeasuredTerm(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """Findings of a replay."""
+    """Results of a replay."""
 
     kept: StoppedBatch
     """The batch that stopped the run."""
@@ -100,8 +100,8 @@ def measure_term(
     Args:
         name: name of the term.
         kind: what the values belong to.
-        values: the values.
-        used: mask of the values that count; None means all.
+        values: values of the term.
+        used: mask of the values to measure; None means all.
 
     Example:
         >>> term = measure_term("ratio", TOKENS, np.array([[1.0, np.inf], [2.0, -3.0]]))
@@ -122,10 +122,10 @@ def diagnose(target: str | Path, seams: Seams = BUILT_IN, *, trust: bool = False
 
     All its updates were skipped, so the policy and its optimizer are those of the checkpoint. The other inputs of the batch are
     in its file: the reference's and the teacher's scores, the critic's values, earlier rewards and the progress of the run. Only
-    the critic may have learned from this batch: `value now` and `value_loss` refer to the critic after it.
+    the critic may have learned from this batch, so `value now` and `value_loss` are computed with the critic after its updates.
 
     Args:
-        target: folder of the run, or the batch in it.
+        target: folder of the run, or the file of the batch in it.
         seams: the parts that were passed to `train`; rewards, engines and environments are not needed.
         trust: whether an algorithm or a step reward that the run's config.json names as code may be executed.
 
@@ -160,11 +160,11 @@ def diagnose(target: str | Path, seams: Seams = BUILT_IN, *, trust: bool = False
 NO_JUDGE: Mapping[str, Any] = MappingProxyType(
     {"weights": None, "combine": "sum", "environment": None, "environment_options": None}
 )
-"""Reward settings without effect, for a batch whose rewards are known already."""
+"""Reward settings that have no effect, for a batch that already has its rewards."""
 
 
 def without_judge(config: TrainConfig, seams: Seams, *, rewards: int) -> tuple[TrainConfig, Seams]:
-    """Replace a user's reward or environment by rewards that abstain, because the batch already has its rewards.
+    """Replace a user's reward or environment with rewards that abstain, because the batch already has its rewards.
 
     Args:
         config: the settings.
@@ -196,7 +196,7 @@ def replay(setup: Setup, state: TrainState, kept: StoppedBatch) -> Diagnosis:
 
 
 def rollout_terms(rollout: Rollout[np.ndarray], present: Bool[np.ndarray, "P G"]) -> list[MeasuredTerm]:
-    """Measure the rewards and log-probabilities of a rollout, wherever there is a response."""
+    """Measure the rewards and log-probabilities of a rollout, except at missing responses."""
     mask = rollout.mask.reshape(-1, rollout.mask.shape[-1])
     judged = present if rollout.valid is None else present & rollout.valid
     found = [measure_term("reward", RESPONSES, rollout.rewards.reshape(-1), judged.reshape(-1))]
@@ -315,12 +315,12 @@ def _leaves(what: str, tree: Any) -> list[MeasuredTerm]:
 def decode_row(setup: Setup, groups: Groups, row: int, token: int | None) -> dict[str, str]:
     """Return prompt and response of a row, and one of its tokens, as text."""
     size = groups.rollout.rewards.shape[1]
-    group, place = divmod(row, size)
+    group, index = divmod(row, size)
     decode = setup.tokenizer.decode
     found = {
         "prompt": decode(groups.prompt_tokens[group][groups.prompt_attention[group]].tolist()),
-        "response": decode(groups.tokens[group, place][groups.attention[group, place]].tolist()),
+        "response": decode(groups.tokens[group, index][groups.attention[group, index]].tolist()),
         "group": str(group),
-        "place": str(place),
+        "place": str(index),
     }
-    return found if token is None else found | {"token": decode([int(groups.tokens[group, place, token])])}
+    return found if token is None else found | {"token": decode([int(groups.tokens[group, index, token])])}

@@ -33,7 +33,7 @@ Watch = Callable[[Sequence[Call]], Iterable[Call]]
 
 
 class OwnParts(NamedTuple):
-    """Parts of an evaluation that only Python can pass; None means the run's."""
+    """Custom parts of an evaluation that can be passed only in Python; None means the run's."""
 
     problems: Sequence[Problem] | None = None
     """Problems to answer."""
@@ -63,11 +63,11 @@ class JudgedAnswers(NamedTuple):
     judged_by: str
     """Name of the reward or environment that judged them."""
     at: Sequence[int]
-    """Numbers of answers k for pass@k, maj@k and best@k."""
+    """Values of k for pass@k, maj@k and best@k."""
     columns: Sequence[str]
     """Columns that the problems are grouped by."""
     choosers: Sequence[str]
-    """Choosers of one answer from k."""
+    """Names of the choosers, which select one answer from k."""
 
 
 def evaluate(
@@ -96,7 +96,7 @@ def evaluate(
         **changes: fields of `settings` by name: `rljax.evaluate(run, samples=4, temperature=0.6)`.
 
     Returns:
-        The report: `report.headline()` is one line, `report.tables()` are tables for rich, `report.to_json()` is everything.
+        The report: `report.headline()` is one line, `report.tables()` are `rich` tables, `report.to_json()` is everything.
 
     Raises:
         InputError: the target cannot be opened, or an argument cannot be used.
@@ -246,7 +246,7 @@ def sample_answers(
         opened: the policy.
         worker: samples and judges answers.
         samples: number of answers to each problem.
-        source: origin of policy and problems, and the name of the reward.
+        source: where the policy and the problems come from, and the name of the reward.
         scores: choosers that score an answer.
         **options: the other options of `answer_all`.
     """
@@ -257,7 +257,7 @@ def sample_answers(
 
 
 def report_of(answers: JudgedAnswers, *, right_above: float | None = None) -> Report:
-    """Measure answers.
+    """Compute the report on judged answers.
 
     Args:
         answers: the answers.

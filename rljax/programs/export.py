@@ -69,7 +69,7 @@ def export(
 
     Args:
         target: folder of a run, of one of its checkpoints (`RUN/checkpoints/last`), or of a model.
-        folder: where to write; it must not exist yet, and appears when it is complete.
+        folder: folder to write, which must not exist yet; it appears only when it is complete.
         which: "best" or "last" checkpoint of a run.
         policy: the policy that was passed to `train`, if any.
         dtype: dtype of the weights: float32, bfloat16, float16 or float64; None means the checkpoint's, or float32.
@@ -78,8 +78,8 @@ def export(
             merged into the exported model.
         quantize: "int8" or "int4" stores the matrices of the layers as integers, which `transformers` (with the package
             compressed-tensors), vLLM and rljax open.
-        prune: "0.5" sets this share of the weights in each matrix of the layers to zero, the smallest ones; "N:M" keeps N of M
-            adjacent inputs.
+        prune: "0.5" sets this fraction of the weights in each matrix of the layers, the smallest ones, to zero; "N:M" keeps N of
+            M adjacent inputs.
         push: repository on the Hugging Face hub, OWNER/NAME, to which the folder is also uploaded.
         private: whether a repository that does not exist yet is created as private.
         client: uploads the folder, instead of `huggingface_hub.HfApi()`.
@@ -88,7 +88,7 @@ def export(
         The folder.
 
     Raises:
-        InputError: the folder exists, the target is no run with checkpoints and no model folder, the policy is missing or
+        InputError: the folder exists, the target is neither a run with checkpoints nor a model folder, the policy is missing or
             cannot be saved, a value is unknown, there is no adapter or its base has changed, or the hub cannot be reached.
     """
     folder, limit = Path(folder), byte_count(max_shard_size)
@@ -117,7 +117,7 @@ def export(
 def model_of(
     target: str | Path, which: Which, policy: Policy | None
 ) -> tuple[TrainConfig, RunFolder | None, str, Policy, Mesh, Companions]:
-    """Return settings, folder, checkpoint, policy and mesh of what is exported, and the files that accompany the weights."""
+    """Return settings, folder, checkpoint, policy and mesh of the model to export, and the files that accompany its weights."""
     run, place = find_run(target, which)
     if run is None and not (Path(target) / "config.json").is_file():
         raise InputError(
@@ -140,7 +140,7 @@ def model_of(
 
 
 def pruned_policy(policy: Policy, pattern: Pattern) -> Policy:
-    """Return the policy with contents of its model folder that are pruned.
+    """Return the policy, changed so that its weights are pruned when it is written as a model folder.
 
     Raises:
         InputError: the policy writes its own folder.
@@ -159,7 +159,7 @@ def check_new(folder: Path) -> None:
 
 
 def check_push(repository: str, client: Client | None = None) -> Client:
-    """Check whether an upload can work, before any model is read.
+    """Check whether an upload can succeed. This is called before any model is read.
 
     Args:
         repository: OWNER/NAME.
@@ -213,13 +213,13 @@ def push_folder(client: Client, folder: Path, repository: str, *, private: bool)
 
 
 def check_alone(config: TrainConfig, dtype: str | None, quantize: str | None = None, prune: str | None = None) -> None:
-    """Refuse to write an adapter alone if there is none, if its base is in no folder, or if its weights would be changed.
+    """Refuse to write an adapter alone if there is none, if its base is in no folder, or if options would change its weights.
 
     Args:
         config: settings of the run.
         dtype: chosen dtype of the weights, if any.
-        quantize: chosen type of integers, if any.
-        prune: chosen share of zeros, if any.
+        quantize: chosen integer type, if any.
+        prune: chosen pruning pattern, if any.
 
     Raises:
         InputError: the message says what to do.
@@ -237,7 +237,7 @@ def check_alone(config: TrainConfig, dtype: str | None, quantize: str | None = N
 
 
 def write_adapter(folder: Path, config: TrainConfig, adapter: Adapter, companions: Companions) -> None:
-    """Write only an adapter and the tokenizer; all processes call it, and the first one writes.
+    """Write only an adapter and the tokenizer; all processes call this together, and the first one writes.
 
     Args:
         folder: folder of the adapter.

@@ -1,7 +1,7 @@
-"""Log of the consumed part of a feedback queue, as rows of a file in the run folder, and the next batch after it.
+"""Log of the lines consumed from a feedback queue, stored in the run folder, and the next batch of lines.
 
-A row of `feedback.jsonl` is a line of the queue: its place, and its reward or why it was rejected. The rows alone determine what
-was read, the earlier rewards and the ids of the lines.
+A row of `feedback.jsonl` records a line of the queue: its position, and its reward or why it was rejected. The rows alone determine
+which lines were consumed, the earlier rewards, and the ids in use.
 """
 
 import json
@@ -22,7 +22,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import check_images
 
 Row = Mapping[str, Any]
-_PLACE = {"queue": str, "file": str, "line": int, "end": int, "digest": str}
+_PLACE_FIELDS = {"queue": str, "file": str, "line": int, "end": int, "digest": str}
 
 
 class Example(NamedTuple):
@@ -31,7 +31,7 @@ class Example(NamedTuple):
     place: Place
     """Where the line ended."""
     id: str | None
-    """Id of the line."""
+    """Id of the line; None if it has none."""
     prompt: list[int]
     """Token ids of the prompt."""
     tokens: list[int]
@@ -80,7 +80,7 @@ class Log(NamedTuple):
         return {row["id"]: _place(row) for row in self.rows if "id" in row}
 
     def rewards(self, newest: int) -> list[float]:
-        """Return the newest rewards, oldest first."""
+        """Return up to `newest` of the latest rewards, oldest first."""
         return [row["reward"] for row in self.rows if "reward" in row][-newest:]
 
     def rejected(self) -> list[Row]:
@@ -89,10 +89,10 @@ class Log(NamedTuple):
 
 
 class NewLines(NamedTuple):
-    """New lines of a queue, up to a full batch of usable ones."""
+    """New lines of a queue, up to a full batch of usable lines."""
 
     lines: list[Example | BadLine]
-    """The lines in order; the last one of a full batch is usable."""
+    """The lines in order; a full batch ends with a usable line."""
     notes: list[str]
     """Remarks about the files for the user."""
 
@@ -121,9 +121,9 @@ def read_log(file: Path) -> Log:
 
 
 def _check_row(row: dict[str, Any]) -> str | None:
-    if all(type(row.get(name)) is kind for name, kind in _PLACE.items()) and ("reward" in row) != ("reason" in row):
+    if all(type(row.get(name)) is kind for name, kind in _PLACE_FIELDS.items()) and ("reward" in row) != ("reason" in row):
         return None
-    return f"must have {', '.join(_PLACE)}, and a reward or a reason"
+    return f"must have {', '.join(_PLACE_FIELDS)}, and a reward or a reason"
 
 
 def as_lines(rows: Iterable[Row]) -> bytes:
@@ -147,7 +147,7 @@ def gather(
         config: settings of the run.
         tokenizer: tokenizer of the run.
         count: size of a batch.
-        bad: other lines known to be unusable.
+        bad: further unusable lines, as place -> error.
     """
     bad = {} if bad is None else bad
     lines: list[Example | BadLine] = []
@@ -174,10 +174,10 @@ def gather(
 
 
 def example_of(line: Line, *, named: Mapping[str, Place], config: TrainConfig, tokenizer: Tokenizer) -> Example:
-    """Encode a line.
+    """Encode a line as an example.
 
-    The end token is appended to a response given as text, unless the line is marked as truncated, or it ends with a stop string
-    of the run, or it already has the maximum number of tokens.
+    The end token is appended to a response in text form, unless the line is marked as truncated, or the response ends with one of
+    the run's stop strings or already has the maximum number of tokens.
 
     Raises:
         BadRowError: the line cannot be used, its id repeats an earlier one, or its tokens do not fit.
@@ -192,7 +192,7 @@ def example_of(line: Line, *, named: Mapping[str, Place], config: TrainConfig, t
             "give each line a unique id",
             column="id",
         )
-    prompt, tokens = _prompt(found, config, tokenizer), _response(found, config, tokenizer)
+    prompt, tokens = _encode_prompt(found, config, tokenizer), _encode_response(found, config, tokenizer)
     if found.logp is not None and len(found.logp) != len(tokens):
         raise BadRowError(
             f"logp has {len(found.logp)} numbers, but the response has {len(tokens)} tokens with its end token",
@@ -202,7 +202,7 @@ def example_of(line: Line, *, named: Mapping[str, Place], config: TrainConfig, t
     return Example(line.place, found.id, prompt, tokens, found.reward, found.logp)
 
 
-def _prompt(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
+def _encode_prompt(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
     if found.messages is not None and not config.model.chat:
         raise BadRowError("the prompt is a chat, but the run does not use chats", "write it as text", column="prompt")
     problem = Problem(found.prompt, "", columns=found.columns, messages=found.messages)
@@ -219,7 +219,7 @@ def _prompt(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[
     return tokens
 
 
-def _response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
+def _encode_response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> list[int]:
     most, size = config.sampling.max_response_tokens, tokenizer.vocab_size
     if isinstance(found.response, tuple):
         tokens = list(found.response)
@@ -247,7 +247,7 @@ def _response(found: Feedback, config: TrainConfig, tokenizer: Tokenizer) -> lis
 
 
 def line_numbers(examples: Sequence[Example]) -> str:
-    """Describe files and line numbers of a batch in words.
+    """Describe the files and line numbers of a batch in words.
 
     Example:
         >>> place = Place("q.jsonl", "q.jsonl", 3, 90, "0")

@@ -25,14 +25,14 @@ DEFAULTS = PairSettings()
 
 
 class LabelCounts(NamedTuple):
-    """Counts of what was sampled and written."""
+    """Counts of the sampled responses and the written pairs."""
 
     pairs: int
     """Number of pairs."""
     right: float
-    """Share of right responses, among those whose correctness is known."""
+    """Fraction of right responses, among those whose correctness is known."""
     demonstrated: int
-    """Number of prompts without a right response whose demonstration is used instead."""
+    """Number of prompts whose demonstration is chosen, because no response is right."""
     without: int
     """Number of prompts without a pair: all responses are right, or none is right and there is no right demonstration."""
     unjudged: int = 0
@@ -50,12 +50,12 @@ def label_responses(target: str | Path, out: str | Path, settings: PairSettings 
     Args:
         target: folder of a run or of its checkpoint, model folder or hub id.
         out: JSONL file to write; it must not exist yet, but its folder must.
-        settings: which problems, and how many responses.
+        settings: settings of the problems and the sampling.
         **changes: fields of `settings` by name.
 
     Raises:
-        InputError: a part cannot be opened or nothing is judged, a number is out of range, the file exists or its folder does
-            not, or there is no pair.
+        InputError: the policy, the problems or the reward cannot be opened, a number is out of range, the file exists, its folder
+            does not exist, or there is no pair.
     """
     settings, out = with_changes(settings, changes), Path(out)
     check_new_file(out)
@@ -84,16 +84,16 @@ def _label(opened: OpenPolicy, worker: RolloutWorker, settings: PairSettings) ->
     demonstrated = without = 0
     for place, problem in enumerate(problems[index] for index in chosen):
         texts = [worker.text(*row) for row in zip(groups.tokens[place], groups.attention[place], strict=True)]
-        good = [text for text, picks in zip(texts, right[place] & known[place], strict=True) if picks]
-        bad = [text for text, picks in zip(texts, ~right[place] & known[place], strict=True) if picks]
-        worked = problem.demonstration
-        if bad and not good and worked and is_right(worker, problem, worked):
-            good, demonstrated = [worked], demonstrated + 1
+        good = [text for text, selected in zip(texts, right[place] & known[place], strict=True) if selected]
+        bad = [text for text, selected in zip(texts, ~right[place] & known[place], strict=True) if selected]
+        demonstration = problem.demonstration
+        if bad and not good and demonstration and is_right(worker, problem, demonstration):
+            good, demonstrated = [demonstration], demonstrated + 1
         pairs = pairs_of(good, bad)
         without += not pairs
         rows += [row_of(problem, *pair) for pair in pairs]
-    share = float((right & known).sum() / known.sum()) if known.any() else np.nan
-    return rows, LabelCounts(len(rows), share, demonstrated, without, int((~known).sum()), worker.prompts.dropped)
+    fraction = float((right & known).sum() / known.sum()) if known.any() else np.nan
+    return rows, LabelCounts(len(rows), fraction, demonstrated, without, int((~known).sum()), worker.prompts.dropped)
 
 
 def is_right(worker: RolloutWorker, problem: Problem, response: str) -> bool:
@@ -112,7 +112,7 @@ def pairs_of(right: Sequence[str], wrong: Sequence[str]) -> list[tuple[str, str]
         []
     """
     chosen, rejected = (list(dict.fromkeys(filter(None, texts))) for texts in (right, wrong))
-    return [(chosen[place % len(chosen)], text) for place, text in enumerate(rejected)] if chosen else []
+    return [(chosen[index % len(chosen)], text) for index, text in enumerate(rejected)] if chosen else []
 
 
 def row_of(problem: Problem, chosen: str, rejected: str) -> dict[str, Any]:

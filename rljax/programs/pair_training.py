@@ -1,4 +1,4 @@
-"""Common parts of all training on preference pairs: data, order, schedule, the loop with its evaluations, and the folder."""
+"""Code shared by all training on preference pairs: data, order, schedule, the loop with its evaluations, and the folder."""
 
 import hashlib
 import math
@@ -74,7 +74,7 @@ Split = tuple[Sequence[Preference], Sequence[Preference]]
 
 
 class PairData(NamedTuple):
-    """Pairs within the token limit, as tokens."""
+    """Encoded pairs that are within the token limit."""
 
     train: EncodedPairs
     """Pairs to train on."""
@@ -122,7 +122,7 @@ class PairTraining(NamedTuple):
 
 
 class PairOutcome(NamedTuple):
-    """The outcome of training on pairs."""
+    """Result of training on pairs."""
 
     folder: Path
     """Folder of the model."""
@@ -163,7 +163,7 @@ def make_split(
 
     Args:
         config: the settings.
-        read: (dataset, split) -> the usable rows, each with a prompt, and the others.
+        read: (dataset, split) -> the usable rows, each with a prompt, and the faults of the others.
     """
     if config.dataset is None:
         raise InputError("name the pairs to train on: a file, a folder or a hub id; or --resume FOLDER.")
@@ -185,7 +185,7 @@ def make_split(
 def encode_split(
     config: PairConfig, tokenizer: Tokenizer, *, chat: bool, pairs: Split, warnings: Sequence[str]
 ) -> PairData:
-    """Encode pairs as tokens, and describe what their chats lose and how many pairs are too long.
+    """Encode pairs as tokens, and warn about omitted content of chats and about pairs that are too long.
 
     Raises:
         InputError: no pair is within the token limit, or the tokenizer cannot encode a text.
@@ -212,7 +212,7 @@ def check_sizes(config: PairConfig, mesh: Mesh) -> None:
 
 
 def make_tokenizer(config: PairConfig, folder: Path | None) -> Tokenizer:
-    """Load the tokenizer from the settings, else from the model's folder; bytes without a model."""
+    """Load the tokenizer named in the settings, else the one in the model's folder, else the byte tokenizer."""
     if config.tokenizer is not None:
         return load_tokenizer(config.tokenizer)
     return load_tokenizer("bytes") if folder is None else folder_tokenizer(folder)
@@ -225,11 +225,11 @@ def model_config(config: PairConfig) -> ModelConfig:
 
 
 def microbatch_of(config: PairConfig, devices: int, length: int) -> int:
-    """Number of pairs whose activations are in memory at once: a divisor of the batch that the devices can share."""
+    """Number of pairs whose activations are in memory at once: a divisor of the batch that can be divided among the devices."""
     if config.microbatch_pairs is not None:
         return config.microbatch_pairs
-    shared = [n for n in range(devices, config.batch + 1, devices) if config.batch % n == 0]
-    return max((n for n in shared if 2 * n * length <= MICROBATCH_TOKENS), default=min(shared))
+    divisors = [n for n in range(devices, config.batch + 1, devices) if config.batch % n == 0]
+    return max((n for n in divisors if 2 * n * length <= MICROBATCH_TOKENS), default=min(divisors))
 
 
 def steps_of(config: PairConfig, count: int) -> int:
@@ -251,7 +251,7 @@ def make_optimizer(config: PairConfig, steps: int) -> tuple[optax.GradientTransf
 
 
 def first_state(config: PairConfig, params: Params, steps: int) -> TrainState:
-    """Make the initial training state, not yet placed."""
+    """Make the initial training state, not yet on the devices."""
     return create(params, make_optimizer(config, steps)[0], config.seed, with_reference=False)
 
 
@@ -296,7 +296,7 @@ def make_update(
 def with_guard(
     step: Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]],
 ) -> Callable[[PairState, PyTree], tuple[PairState, PairUpdateMetrics]]:
-    """Compile an update that keeps the old state if it is not finite or far too large, and counts that as `skipped_updates`."""
+    """Compile a guarded update: if it is not finite or far too large, keep the old state and count it in `skipped_updates`."""
 
     @partial(jax.jit, donate_argnums=0)
     def guarded_step(state: PairState, part: PyTree) -> tuple[PairState, PairUpdateMetrics]:
@@ -431,7 +431,7 @@ def finish(training: PairTraining, run: RunResources, params: Params) -> PairOut
     folder = run.folder.path
     run.saver.wait()
     rows = [row for row in read_metrics(run.folder.metrics) if row["phase"] == "eval"]
-    before, after = (_metrics_of(rows[place]) for place in (0, -1))
+    before, after = (_metrics_of(rows[index]) for index in (0, -1))
     run.disk.attempt_together("the model", lambda: training.save(params, folder))
     remove_checkpoints(run.folder)
     run.display.finish(training.outcome(before, after, folder))
@@ -452,7 +452,7 @@ def skipped_pairs_text(count: int, folder: Path) -> str:
 
 
 def sizes_line(config: PairConfig, data: PairData, *, steps: int, microbatch: int, devices: int) -> str:
-    """Describe the amount of data and of training."""
+    """Describe the numbers of pairs, updates and devices in one line."""
     return (
         f"{len(data.train.margin):,} training pairs, {len(data.heldout.margin):,} held out; {steps} updates of "
         f"{config.batch} pairs, {microbatch} at a time on {devices} device{'s' * (devices > 1)}"
@@ -481,7 +481,7 @@ class PairFolder(RunFolder):
 
 
 def remove_checkpoints(folder: RunFolder) -> None:
-    """Remove the checkpoints of finished training all at once, so that a killed process leaves none half removed."""
+    """Remove the checkpoints of finished training all at once, so that a killed process leaves no partial ones."""
     part = folder.path / f".unfinished-{secrets.token_hex(4)}"
     folder.checkpoints.rename(part)
     shutil.rmtree(part)
@@ -567,12 +567,12 @@ def check_fingerprints(folder: PairFolder, fingerprints: Mapping[str, str]) -> N
 
 
 def has_untrained_tokens(pairs: EncodedPairs) -> bool:
-    """Return whether some token of a response is not trained on."""
+    """Return whether any token of a response is excluded from training."""
     return not all(all(side) for both in pairs.learned for side in both)
 
 
 def fingerprint_of(data: PairData) -> str:
-    """Compute a hash of the pairs as tokens, in their order, and of what is not trained on in them."""
+    """Compute a hash of the encoded pairs, in order, including which tokens are excluded from training."""
     parts = [
         [part.chosen, part.rejected, part.margin.tolist(), part.prompt_lengths]
         + [part.learned] * has_untrained_tokens(part)
