@@ -35,7 +35,7 @@ def raise_open_file_limit(*, least: int = 64, enough: int = 4096) -> None:
 
     Args:
         least: number of files below which a run cannot work.
-        enough: the new limit, if the current limit is lower and the system allows this many.
+        enough: a lower limit is raised to this number, or to the most that the system allows if that is fewer.
 
     Raises:
         InputError: the process may open fewer than `least` files.

@@ -17,7 +17,7 @@ def start_exit_watchdog(code: int, *, has_hosts: bool = False) -> None:
 
     Args:
         code: exit code of the command.
-        has_hosts: whether the command ran on several hosts; if it failed there, this process does not wait for the others.
+        has_hosts: whether the command ran on several hosts; if it failed, the process ends after at most `FAILED_SECONDS`.
     """
     threading.Thread(target=_end, args=(code, has_hosts and code != 0), daemon=True).start()
 

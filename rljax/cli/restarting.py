@@ -49,7 +49,7 @@ def run_with_restarts(
     *,
     program: str = "train",
 ) -> int:
-    """Run `rljax train` or `rljax sft` until it succeeds, fails for good, or has crashed more than `restarts` times.
+    """Run `rljax train` or `rljax sft` until a restart would not help (see `FINAL`), or it has crashed more than `restarts` times.
 
     Ctrl-C, SIGTERM, the SIGHUP of a closed terminal and schedulers' notices are passed on; after any of them, nothing is restarted.
 
