@@ -1,8 +1,8 @@
 """Layer 6: the parts of an OpenAI-compatible server on the built-in engine, with continuous batching.
 
-`protocol` validates requests, `rows` decodes rows of different lengths and settings on the device, `batching` gives free rows to
-waiting requests, `replies` formats responses, `app` has the routes, and `metrics` their counters. `rljax.programs.serving` opens a
-model and starts listening.
+`protocol` validates requests, `rows` decodes batch rows with different lengths and settings on the device, `batching` assigns free
+rows to waiting requests, `replies` formats responses, `app` defines the routes, and `metrics` has the server's counters.
+`rljax.programs.serving` opens a model and starts listening.
 """
 
 from rljax.lazy import lazy_names

@@ -1,4 +1,4 @@
-"""The log of a server: one JSON line per answer, and one per piece of feedback on an answer, which `rljax adapt` reads."""
+"""A server's log, which `rljax adapt` reads: one file with a JSON line per answer, and one with a JSON line per feedback."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from rljax.serving.replies import Choice
 ANSWERS, FEEDBACK = "answers.jsonl", "feedback.jsonl"
 """File names of the log."""
 MOST_ANSWERS = 10_000
-"""Feedback is accepted on this many of the latest answers."""
+"""Feedback is accepted only on this many of the latest answers."""
 
 
 class AnswerLog:
@@ -48,7 +48,8 @@ class AnswerLog:
 
         Args:
             name: identifier of the request.
-            prompt: `prompt` as `rljax adapt` reads it, with `tools` if there are any; or `prompt_ids`.
+            prompt: the prompt's log entries: `prompt` as `rljax adapt` reads it, with `tools` if the request has any; or
+                `prompt_ids`.
             choice: the answer.
             seconds: time from the request to the end of the answer.
             filtered: name of the filter that withholds the answer; None if no filter does.
@@ -63,7 +64,7 @@ class AnswerLog:
             "logp": [float(value) for value in choice.logp],
             "finished": choice.finish != "length",
         }
-        measured = {
+        details = {
             "text": choice.text,
             "finish": choice.finish,
             "tokens": len(choice.tokens),
@@ -76,14 +77,14 @@ class AnswerLog:
             self.recent[answer["id"]] = answer
             while len(self.recent) > MOST_ANSWERS:
                 self.recent.popitem(last=False)
-            self._append(ANSWERS, {key: answer[key] for key in ("id", *prompt)} | measured)
+            self._append(ANSWERS, {key: answer[key] for key in ("id", *prompt)} | details)
 
     def record_prompt(self, prompt: Mapping[str, Any], filtered: str) -> None:
         """Append a prompt that was refused.
 
         Args:
             prompt: as in `record`.
-            filtered: name of the filter that withholds it.
+            filtered: name of the filter that withholds the prompt.
 
         Raises:
             OSError: the file cannot be written to.
@@ -130,7 +131,7 @@ class AnswerLog:
         return name
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        """Append a line; the caller holds the lock."""
+        """Append a line. The caller must hold the lock."""
         line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
         with (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(line)

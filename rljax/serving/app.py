@@ -45,20 +45,20 @@ OPEN_PATHS = ("/health",)
 
 
 class ServerParts(NamedTuple):
-    """What the routes need."""
+    """The objects and settings that the routes use."""
 
     batcher: Batcher
     """Decodes the responses."""
     tokenizer: Tokenizer
     """Tokenizer of the model."""
     limits: Limits
-    """Limits of the requests that are accepted."""
+    """Limits that every request must respect."""
     fingerprint: str
     """Digest of the model's shape and of its tokenizer."""
     load_weights: Callable[[str], Params]
-    """Folder of a model or run -> weights that are ready for decoding. It raises InputError if they do not fit."""
+    """Model folder or run directory -> weights ready for decoding. Raises InputError if the weights do not fit the model."""
     api_key: str | None
-    """API key that requests must contain; None: no key is needed."""
+    """API key that requests must send; None: no key is needed."""
     allows_weights: bool
     """Whether `POST /weights` is allowed."""
     body_bytes: int
@@ -73,9 +73,9 @@ class PendingRequest(NamedTuple):
     """A request whose responses are being sampled."""
 
     kind: Kind
-    """Its kind."""
+    """Chat or text completion."""
     name: str
-    """Its identifier."""
+    """The identifier in its reply."""
     prompts: Sequence[Prompt]
     """Its prompts."""
     fields: SamplingFields
@@ -168,7 +168,7 @@ class _Server:
         return parse_json(bytes(body))
 
     async def health(self, _: Request) -> Response:
-        """Report whether the server can answer."""
+        """Report whether the server can answer requests, and how busy it is."""
         load, fault = self.served.batcher.load, self.served.batcher.fault
         return JSONResponse({"status": fault or "ok", **load._asdict()}, 503 if fault else 200)
 
@@ -178,16 +178,16 @@ class _Server:
 
     async def models(self, _: Request) -> Response:
         """List the model."""
-        return JSONResponse({"object": "list", "data": [self._entry()]})
+        return JSONResponse({"object": "list", "data": [self._model_entry()]})
 
     async def model(self, request: Request) -> Response:
         """Describe the model."""
         name = request.path_params["name"]
         if name != self.served.limits.model:
             raise ApiError(404, f"The model {name[:80]!r} does not exist.", param="model", code="model_not_found")
-        return JSONResponse(self._entry())
+        return JSONResponse(self._model_entry())
 
-    def _entry(self) -> dict[str, Any]:
+    def _model_entry(self) -> dict[str, Any]:
         limits = self.served.limits
         entry = {"id": limits.model, "object": "model", "created": self.created, "owned_by": "rljax"}
         entry |= {"max_model_len": limits.context, "max_tokens": limits.most_tokens, "max_responses": limits.most_rows}
@@ -196,17 +196,17 @@ class _Server:
     async def complete(self, request: Request) -> Response:
         """Continue prompts."""
         parsed = parse_completion(await self._body(request), self.served.limits)
-        prompts = [self._prompt(prompt) for prompt in parsed.prompts]
+        prompts = [self._encode_prompt(prompt) for prompt in parsed.prompts]
         return await self._sample(request, "text_completion", prompts, parsed.fields, has_tools=False)
 
     async def chat(self, request: Request) -> Response:
         """Reply to a conversation."""
         parsed = parse_chat(await self._body(request), self.served.limits)
-        prompts = [self._conversation(parsed)]
+        prompts = [self._encode_conversation(parsed)]
         return await self._sample(request, "chat.completion", prompts, parsed.fields, has_tools=bool(parsed.tools))
 
-    def _prompt(self, prompt: str | tuple[int, ...]) -> Prompt:
-        """Encode a prompt; ids are used unchanged."""
+    def _encode_prompt(self, prompt: str | tuple[int, ...]) -> Prompt:
+        """Encode a prompt; token ids are used unchanged."""
         if not isinstance(prompt, str):
             return Prompt(prompt, {"prompt_ids": list(prompt)})
         try:
@@ -215,7 +215,7 @@ class _Server:
         except InputError as error:
             raise ApiError(400, str(error), param="prompt") from error
 
-    def _conversation(self, parsed: ChatRequest) -> Prompt:
+    def _encode_conversation(self, parsed: ChatRequest) -> Prompt:
         tokenizer = self.served.tokenizer
         if not isinstance(tokenizer, HuggingFaceTokenizer) or not tokenizer.inner.chat_template:
             message = "The tokenizer has no chat template, so the model cannot chat; use /v1/completions to continue text."
@@ -238,23 +238,23 @@ class _Server:
             if self.served.log is not None:
                 await self._log(partial(self.served.log.record_prompt, refusal.prompt.written, refusal.by))
             raise
-        waiting = self._submit(kind, prompts, fields, has_tools=has_tools)
+        pending = self._submit(kind, prompts, fields, has_tools=has_tools)
         if fields.streams:
-            stream = self._stream(waiting)
+            stream = self._stream(pending)
             return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
-        collecting = asyncio.ensure_future(self._collect(waiting))
+        collecting = asyncio.ensure_future(self._collect(pending))
         try:
             while not (await asyncio.wait([collecting], timeout=DISCONNECT_CHECK_SECONDS))[0]:
                 if await request.is_disconnected():
                     raise ClientDisconnect
-            found = collecting.result()
+            ended = collecting.result()
         finally:
             collecting.cancel()
-            self.served.batcher.cancel(waiting.jobs)
+            self.served.batcher.cancel(pending.jobs)
         flags = {"has_logprobs": fields.has_logprobs, "has_token_ids": fields.has_token_ids}
-        choices = [choice.to_json(**flags) for choice in found]
-        body = envelope(kind, waiting.name, self.served.limits.model, choices, streams=False)
-        return JSONResponse(body | {"usage": usage_of(waiting.choices)})
+        choices = [choice.to_json(**flags) for choice in ended]
+        body = envelope(kind, pending.name, self.served.limits.model, choices, streams=False)
+        return JSONResponse(body | {"usage": usage_of(pending.choices)})
 
     def _submit(self, kind: Kind, prompts: Sequence[Prompt], fields: SamplingFields, *, has_tools: bool) -> PendingRequest:
         """Queue the responses of a request."""
@@ -263,81 +263,81 @@ class _Server:
             check_no_special_token(served.tokenizer, fields.stop)
         except InputError as error:
             raise ApiError(400, str(error), param="stop") from error
-        waiting = PendingRequest(kind, new_id(kind), prompts, fields, [], [], asyncio.Queue(), time.monotonic())
+        pending = PendingRequest(kind, new_id(kind), prompts, fields, [], [], asyncio.Queue(), time.monotonic())
 
         def deliver_to(choice: Choice) -> Callable[[Piece | DecodingFailure], None]:
             def deliver(piece: Piece | DecodingFailure) -> None:
                 if not loop.is_closed():
-                    loop.call_soon_threadsafe(waiting.pieces.put_nowait, (choice, piece))
+                    loop.call_soon_threadsafe(pending.pieces.put_nowait, (choice, piece))
 
             return deliver
 
         for prompt in (prompt.tokens for prompt in prompts):
             most = response_tokens(fields, prompt, served.limits)
             for sample in range(fields.samples):
-                chosen = secrets.randbits(64) if fields.seed is None else (fields.seed + sample) % (1 << 64)
-                choice = Choice(served.tokenizer, kind, len(waiting.choices), prompt, fields.stop, has_tools=has_tools)
+                seed = secrets.randbits(64) if fields.seed is None else (fields.seed + sample) % (1 << 64)
+                choice = Choice(served.tokenizer, kind, len(pending.choices), prompt, fields.stop, has_tools=has_tools)
                 sampling = RowChoice(
                     max_tokens=most,
                     temperature=fields.temperature,
                     top_k=fields.top_k,
                     top_p=fields.top_p,
-                    seed=chosen if fields.seeds is None else fields.seeds[sample],
+                    seed=seed if fields.seeds is None else fields.seeds[sample],
                     stop=fields.stop,
                     stop_ids=fields.stop_ids,
                     top=fields.top,
                 )
-                waiting.choices.append(choice)
-                waiting.jobs.append(Job(prompt, sampling, deliver_to(choice)))
-        served.batcher.submit(waiting.jobs)
+                pending.choices.append(choice)
+                pending.jobs.append(Job(prompt, sampling, deliver_to(choice)))
+        served.batcher.submit(pending.jobs)
         self.metrics.prompt_tokens.inc(sum(len(prompt.tokens) for prompt in prompts))
-        return waiting
+        return pending
 
-    async def _pieces(self, waiting: PendingRequest) -> AsyncIterator[Choice]:
+    async def _pieces(self, pending: PendingRequest) -> AsyncIterator[Choice]:
         """Add pieces to their choices as they arrive, until all have ended."""
-        left, is_first = len(waiting.choices), True
+        left, is_first = len(pending.choices), True
         while left:
-            choice, piece = await waiting.pieces.get()
+            choice, piece = await pending.pieces.get()
             if isinstance(piece, DecodingFailure):
                 raise ApiError(500, f"The response cannot be completed: {piece.reason}.", code="decoding_failed")
             if is_first:
-                self.metrics.first_token.observe(time.monotonic() - waiting.arrived)
+                self.metrics.first_token.observe(time.monotonic() - pending.arrived)
                 is_first = False
             choice.add(piece)
             self.metrics.completion_tokens.inc(len(piece.tokens))
             left -= piece.finish is not None
             yield choice
-        self.metrics.duration.observe(time.monotonic() - waiting.arrived)
+        self.metrics.duration.observe(time.monotonic() - pending.arrived)
 
-    async def _answers(self, waiting: PendingRequest) -> AsyncIterator[Choice]:
-        """Yield choices as their pieces arrive or, if an extension has to see all of them first, once all have ended."""
+    async def _answers(self, pending: PendingRequest) -> AsyncIterator[Choice]:
+        """Yield choices as their pieces arrive, or, if an extension must see all choices first, once all of them have ended."""
         waits = any(extension.waits for extension in self.served.extensions)
-        async for choice in self._pieces(waiting):
+        async for choice in self._pieces(pending):
             if choice.finish is not None and not waits:
-                await self._settle(waiting, [choice])
+                await self._settle(pending, [choice])
             if not waits:
                 yield choice
-        for choice in await self._settle(waiting, waiting.choices) if waits else ():
+        for choice in await self._settle(pending, pending.choices) if waits else ():
             yield choice
 
-    async def _settle(self, waiting: PendingRequest, choices: Sequence[Choice]) -> list[Choice]:
-        """Pass complete answers to the extensions, then log and return the answers that they keep."""
+    async def _settle(self, pending: PendingRequest, choices: Sequence[Choice]) -> list[Choice]:
+        """Pass complete answers to the extensions; log and return the answers that they keep, withheld ones without content."""
         answers = []
         for choice in choices:
-            place, sample = divmod(choice.index, waiting.fields.samples)
-            answers.append(SampledAnswer(waiting.prompts[place], waiting.jobs[choice.index].choice, choice, sample))
+            prompt, sample = divmod(choice.index, pending.fields.samples)
+            answers.append(SampledAnswer(pending.prompts[prompt], pending.jobs[choice.index].choice, choice, sample))
         for extension in self.served.extensions:
             answers = await asyncio.to_thread(extension.settle, answers)
         for answer in answers:
-            await self._record(waiting, answer)
+            await self._record(pending, answer)
         return [answer.choice if answer.filtered is None else answer.choice.without_content() for answer in answers]
 
-    async def _record(self, waiting: PendingRequest, answer: SampledAnswer) -> None:
-        """Write a complete answer to the log, if there is one."""
+    async def _record(self, pending: PendingRequest, answer: SampledAnswer) -> None:
+        """Write a complete answer to the log, if the server has a log."""
         if self.served.log is None:
             return
-        record, seconds = self.served.log.record, time.monotonic() - waiting.arrived
-        written = partial(record, waiting.name, answer.prompt.written, answer.choice)
+        record, seconds = self.served.log.record, time.monotonic() - pending.arrived
+        written = partial(record, pending.name, answer.prompt.written, answer.choice)
         await self._log(partial(written, seconds=seconds, filtered=answer.filtered))
 
     async def _log(self, write: Callable[[], None]) -> None:
@@ -358,32 +358,32 @@ class _Server:
         except OSError as error:
             raise ApiError(503, f"The feedback cannot be written ({type(error).__name__}).", code="log_failed") from error
 
-    async def _collect(self, waiting: PendingRequest) -> list[Choice]:
-        found = {choice.index: choice async for choice in self._answers(waiting)}
-        return [found[index] for index in sorted(found)]
+    async def _collect(self, pending: PendingRequest) -> list[Choice]:
+        choices = {choice.index: choice async for choice in self._answers(pending)}
+        return [choices[index] for index in sorted(choices)]
 
-    async def _stream(self, waiting: PendingRequest) -> AsyncIterator[str]:
+    async def _stream(self, pending: PendingRequest) -> AsyncIterator[str]:
         """Send pieces as server-sent events."""
-        name, model, fields = waiting.name, self.served.limits.model, waiting.fields
+        name, model, fields = pending.name, self.served.limits.model, pending.fields
         flags = {"has_logprobs": fields.has_logprobs, "has_token_ids": fields.has_token_ids}
         try:
-            async for choice in self._answers(waiting):
+            async for choice in self._answers(pending):
                 entry = choice.chunk(**flags)
                 if entry is not None:
-                    yield _event(envelope(waiting.kind, name, model, [entry], streams=True))
+                    yield _event(envelope(pending.kind, name, model, [entry], streams=True))
             if fields.usage_at_end:
-                end = envelope(waiting.kind, name, model, [], streams=True)
-                yield _event(end | {"usage": usage_of(waiting.choices)})
+                end = envelope(pending.kind, name, model, [], streams=True)
+                yield _event(end | {"usage": usage_of(pending.choices)})
             yield "data: [DONE]\n\n"
-        except ApiError as error:  # the status has been sent already
+        except ApiError as error:  # the HTTP status has already been sent, so the stream reports the error
             yield _event(error.to_json())
         finally:
-            if any(choice.finish is None for choice in waiting.choices):
+            if any(choice.finish is None for choice in pending.choices):
                 self.metrics.cancelled.inc()
-            self.served.batcher.cancel(waiting.jobs)
+            self.served.batcher.cancel(pending.jobs)
 
     async def replace_weights(self, request: Request) -> Response:
-        """Load weights from a folder, and use them as soon as the running responses have ended, or at once if `in_flight`."""
+        """Load weights from a folder, and switch to them once the running responses have ended, or at once if `in_flight`."""
         if not self.served.allows_weights:
             message = "Weights can be replaced only if the server has an API key or listens only on its own machine."
             raise ApiError(403, message, code="weights_not_allowed")
@@ -402,7 +402,7 @@ class _Server:
         batcher = self.served.batcher
         async with self.weights_lock:
             if version <= batcher.version:
-                message = f"version {version} is not above the current one, {batcher.version}."
+                message = f"version {version} must be above the current version, {batcher.version}."
                 raise ApiError(409, message, param="version", code="version_not_newer")
             try:
                 params = await asyncio.to_thread(self.served.load_weights, folder)

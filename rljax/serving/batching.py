@@ -51,11 +51,11 @@ class Piece(NamedTuple):
     finish: Literal["stop", "length"] | None
     """Why the response has ended; None if it has not."""
     version: int
-    """Version of the weights."""
+    """Version of the weights that sampled them."""
 
 
 class DecodingFailure(NamedTuple):
-    """Tells a job that its response will not be completed, because the decoding thread has failed."""
+    """Sent to a job instead of a piece: the decoding thread has failed, so the response will not be completed."""
 
     reason: str
     """What happened, in one line."""
@@ -90,9 +90,9 @@ class Load(NamedTuple):
     """How busy a server is."""
 
     running: int
-    """Responses that have a row."""
+    """Number of responses that have a row."""
     waiting: int
-    """Responses that wait for a row."""
+    """Number of responses that wait for a row."""
     version: int
     """Version of the weights."""
 
@@ -105,16 +105,16 @@ class NewWeights(NamedTuple):
     version: int
     """Their version."""
     done: "Future[None]"
-    """Completed when they are in use."""
+    """Completed once the new weights are in use."""
     in_flight: bool
     """Whether they may take effect while responses are running."""
 
 
 class Batcher:
-    """Gives rows to jobs in the order of their arrival.
+    """Assigns the decoder's rows to jobs, in order of arrival.
 
     Args:
-        decoder: holds the rows; after `start`, only this object's thread may use it.
+        decoder: decodes the rows; after `start`, only this object's thread may use it.
         text: decodes token ids to text, to find stop strings.
         queue: maximum number of jobs that wait for a row.
         version: version of the decoder's weights.
@@ -134,7 +134,7 @@ class Batcher:
         self.thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Queue jobs, all of them or none.
+        """Queue either all jobs or none of them.
 
         Raises:
             QueueFull: too many jobs are waiting.
@@ -161,8 +161,8 @@ class Batcher:
         Args:
             params: the weights, as `decode_weights` returns them.
             version: their version.
-            in_flight: switch after the current call of the decoding program, so that running responses continue with them.
-                Keys and values of earlier tokens remain those of the older weights.
+            in_flight: switch after the current call of the decoding program, so that running responses continue with the new
+                weights. The cached keys and values of their earlier tokens still come from the old weights.
         """
         done: Future[None] = Future()
         with self.condition:
@@ -215,7 +215,7 @@ class Batcher:
             change.done.set_exception(ServerClosed(reason))
 
     def _wait(self) -> bool:
-        """Wait for work, and install new weights if no response is running or they may change in flight.
+        """Wait for work, and install new weights if no response is running or the weights may change in flight.
 
         Returns:
             Whether there is more work.
@@ -231,12 +231,12 @@ class Batcher:
         return True
 
     def _take(self) -> list[tuple[int, Job]]:
-        """Assign free rows to waiting jobs whose prompts can be read together."""
+        """Assign free rows to waiting jobs whose prompts can be read in one call."""
         with self.condition:
             taken: list[tuple[int, Job]] = []
             prompts: dict[tuple[int, ...], None] = {}
             while self.waiting and not self.changes:
-                row = self.decoder.choose_row([*map(_longest, self.jobs)], _longest(self.waiting[0]))
+                row = self.decoder.choose_row([*map(_max_tokens, self.jobs)], _max_tokens(self.waiting[0]))
                 if row is None:
                     break
                 prompts[self.waiting[0].prompt] = None
@@ -250,19 +250,19 @@ class Batcher:
     def _begin(self) -> None:
         """Start waiting jobs in free rows."""
         while taken := self._take():
-            places = {prompt: place for place, prompt in enumerate(dict.fromkeys(job.prompt for _, job in taken))}
+            prompts = {prompt: index for index, prompt in enumerate(dict.fromkeys(job.prompt for _, job in taken))}
             sampled = self.decoder.begin(
-                list(places),
-                {row: places[job.prompt] for row, job in taken},
-                {row: _settings(job.choice) for row, job in taken},
+                list(prompts),
+                {row: prompts[job.prompt] for row, job in taken},
+                {row: _sampling_settings(job.choice) for row, job in taken},
                 np.array([job is None for job in self.jobs]),
                 wants_top=any(job.choice.top for _, job in taken),
             )
             for row, job in taken:
-                self._deliver(row, job, _row_part(sampled, np.s_[:1, row], job.choice.top))
+                self._deliver(row, job, _row_tokens(sampled, np.s_[:1, row], job.choice.top))
 
     def _proceed(self) -> None:
-        """Decode some tokens in every row, and deliver them."""
+        """Decode up to `STEPS` tokens in every row, and deliver them."""
         with self.condition:
             for row, job in enumerate(self.jobs):
                 if job is not None and job.is_cancelled:
@@ -274,7 +274,7 @@ class Batcher:
         stopped = np.array([job is None for job in jobs.values()])
         sampled, count = self.decoder.proceed(stopped, wants_top=any(job.choice.top for job in running.values()))
         for row, job in running.items():
-            self._deliver(row, job, _row_part(sampled, np.s_[: count[row], row], job.choice.top))
+            self._deliver(row, job, _row_tokens(sampled, np.s_[: count[row], row], job.choice.top))
 
     def _deliver(
         self, row: int, job: Job, new: tuple[list[int], list[float], list[float], list[list[tuple[int, float]]]]
@@ -282,7 +282,7 @@ class Batcher:
         """Deliver new tokens up to the end of the response, and free the row if it has ended."""
         before = len(job.tokens)
         job.tokens += new[0]
-        end = self._end(job, before)
+        end = self._find_end(job, before)
         finish = None if end is None else ("length" if end == -1 else "stop")
         if end is not None and end > 0:
             del job.tokens[end:]
@@ -293,10 +293,10 @@ class Batcher:
         tokens, logp, behaviour, top = new
         job.deliver(Piece(tokens[:kept], logp[:kept], behaviour[:kept], top[:kept], finish, self.version))
 
-    def _end(self, job: Job, before: int) -> int | None:
-        """Return the length of a response that has stopped, -1 if it has reached its limit, and None if it continues."""
+    def _find_end(self, job: Job, before: int) -> int | None:
+        """Return a response's length if it has stopped, -1 if it has reached its token limit, and None if it continues."""
         tokens, ends = job.tokens, {*self.decoder.eos_ids, *job.choice.stop_ids}
-        found = next((place + 1 for place in range(before, len(tokens)) if tokens[place] in ends), None)
+        found = next((index + 1 for index in range(before, len(tokens)) if tokens[index] in ends), None)
         if job.choice.stop:
             array = np.asarray(tokens[:found], np.int32)
             is_over = found is not None or len(tokens) >= job.choice.max_tokens
@@ -308,22 +308,22 @@ class Batcher:
         return -1 if len(tokens) >= job.choice.max_tokens else None
 
 
-def _longest(job: Job | None) -> int:
-    """Return the number of tokens of a job's prompt and its longest possible response; 0 for no job."""
+def _max_tokens(job: Job | None) -> int:
+    """Return the total number of tokens in a job's prompt and its longest possible response; 0 for no job."""
     return 0 if job is None else len(job.prompt) + job.choice.max_tokens
 
 
-def _settings(choice: RowChoice) -> tuple[float, int | None, float | None, int, int]:
+def _sampling_settings(choice: RowChoice) -> tuple[float, int | None, float | None, int, int]:
     """Return the sampling settings that the decoding program reads."""
     return choice.temperature, choice.top_k, choice.top_p, choice.seed, choice.max_tokens
 
 
-def _row_part(
-    sampled: SampledTokens, place: tuple[slice, int], top: int
+def _row_tokens(
+    sampled: SampledTokens, index: tuple[slice, int], top: int
 ) -> tuple[list[int], list[float], list[float], list[list[tuple[int, float]]]]:
-    """Return one row's new tokens with their log-probabilities; `place` is an index into `[steps, row]`."""
-    tokens, logp, behaviour = (np.asarray(part)[place].tolist() for part in sampled[:3])
+    """Return one row's new tokens with their log-probabilities; `index` selects from arrays `[steps, rows]`."""
+    tokens, logp, behaviour = (np.asarray(part)[index].tolist() for part in sampled[:3])
     if not top:
         return tokens, logp, behaviour, [[] for _ in tokens]
-    ids, values = (np.asarray(part)[place][:, :top].tolist() for part in sampled[3:])
+    ids, values = (np.asarray(part)[index][:, :top].tolist() for part in sampled[3:])
     return tokens, logp, behaviour, [list(zip(*pair, strict=True)) for pair in zip(ids, values, strict=True)]

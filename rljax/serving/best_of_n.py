@@ -30,21 +30,21 @@ def confidences(answers: Sequence[SampledAnswer]) -> Float[np.ndarray, "N"]:
 
 
 def by_confidence(answers: Sequence[SampledAnswer]) -> Ranking:
-    """Rank answers by their mean log-probability, as `best_of` does in OpenAI's completions."""
+    """Rank answers by their mean log-probability, like `best_of` in OpenAI's completions API."""
     return Ranking(confidences(answers), "mean_logprob")
 
 
 def by_votes(vote: Callable[[str], str | None]) -> Rank:
-    """Rank answers by the share of all answers that state the same result.
+    """Return a function that ranks answers by the fraction of all answers that state the same result.
 
     Args:
-        vote: text -> its result, as from `rljax.rewards.majority_vote.vote_for`; an answer without a result gets the share 0.
+        vote: text -> its result, such as `rljax.rewards.majority_vote.vote_for`; an answer without a result gets the fraction 0.
     """
 
     def rank(answers: Sequence[SampledAnswer]) -> Ranking:
         votes = [vote(answer.choice.text) for answer in answers]
         counts = Counter(votes)
-        return Ranking(np.array([0.0 if one is None else counts[one] / len(votes) for one in votes]), "agreement")
+        return Ranking(np.array([0.0 if cast is None else counts[cast] / len(votes) for cast in votes]), "agreement")
 
     return rank
 
@@ -57,7 +57,7 @@ def best_index(scores: Float[np.ndarray, "N"], confidence: Float[np.ndarray, "N"
         2
     """
     lowest = np.where(np.isnan(scores), -np.inf, scores)
-    return max(range(len(scores)), key=lambda place: (lowest[place], confidence[place]))
+    return max(range(len(scores)), key=lambda index: (lowest[index], confidence[index]))
 
 
 class Chooser(Extension):
@@ -80,7 +80,7 @@ class Chooser(Extension):
         """Set the number of samples per prompt, unless the temperature is 0.
 
         Raises:
-            ApiError: the request asks for several answers, sets the seed of each, or has too many prompts.
+            ApiError: the request asks for several answers, sets a seed for each answer, or has too many prompts.
         """
         if fields.samples > 1 or fields.seeds is not None:
             message = f"This server sends one of {self.samples} sampled answers per prompt; omit n and seeds."
@@ -93,9 +93,9 @@ class Chooser(Extension):
     def settle(self, answers: list[SampledAnswer]) -> list[SampledAnswer]:
         """Keep one answer per prompt."""
         groups = (list(group) for _, group in groupby(answers, key=lambda answer: id(answer.prompt)))
-        return [self._choose(place, group) for place, group in enumerate(groups)]
+        return [self._choose(index, group) for index, group in enumerate(groups)]
 
-    def _choose(self, place: int, group: list[SampledAnswer]) -> SampledAnswer:
+    def _choose(self, index: int, group: list[SampledAnswer]) -> SampledAnswer:
         """Choose among one prompt's samples that pass the filters, and report the chosen answer's score in the reply."""
         group = [answer for answer in group if answer.filtered is None] or group[:1]
         if len(group) > 1:
@@ -105,5 +105,5 @@ class Chooser(Extension):
             group[best].choice.notes |= {ranking.name: None if np.isnan(score) else float(score), "samples": len(group)}
             group = [group[best]]
         (chosen,) = group
-        chosen.choice.index = place
+        chosen.choice.index = index
         return chosen

@@ -1,4 +1,4 @@
-"""`rljax serve --drift T`: raise an alarm if answers differ from those to held-out problems in length or log-probability."""
+"""`rljax serve --drift T`: raise an alarm if served answers differ from held-out answers in length or log-probability."""
 
 import math
 import threading
@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from rljax.serving.extensions import Extension, SampledAnswer
 
 WINDOW = 100
-"""Number of served answers that are compared at a time with the answers to held-out problems."""
+"""Number of served answers per comparison with the answers to held-out problems."""
 ALPHA = 0.001
 """Probability of a false alarm per window."""
 MIN_HELDOUT = 50
@@ -26,7 +26,7 @@ class HeldoutAnswers(NamedTuple):
     """A model's answers to held-out problems, and how they were sampled."""
 
     values: Float[np.ndarray, "P 2"]
-    """`MEASURES` of each answer."""
+    """The `MEASURES` of each answer."""
     temperature: float
     """Sampling temperature."""
     stop: tuple[str, ...]
@@ -50,7 +50,7 @@ def welch_test(new: Float[np.ndarray, "N"], reference: Float[np.ndarray, "P"]) -
         reference: at least two values.
 
     Returns:
-        t, and the two-sided p value; if neither sample has any spread, t is 0 or infinite.
+        t, and the two-sided p value; if both variances are 0, t is 0 or infinite.
 
     Example:
         >>> t, p = welch_test(np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0]))
@@ -70,15 +70,15 @@ def welch_test(new: Float[np.ndarray, "N"], reference: Float[np.ndarray, "P"]) -
 
 
 class DriftMonitor(Extension):
-    """Compares every `WINDOW` answers with the model's answers to held-out problems; keeps an alarm raised while they differ.
+    """Compares each window of `WINDOW` answers with the held-out answers; keeps an alarm raised while the two differ.
 
     A window differs if the p value of one of the two measures is below `ALPHA` / 2 (Bonferroni). It contains only answers that
-    were sampled like those to held-out problems: at the same temperature, from the full vocabulary, with the same stop strings,
-    and with a token limit no smaller than the longest of them. If a prompt has several samples, only the first counts, because
-    they are not independent.
+    were sampled like the held-out answers: at the same temperature, from the full vocabulary, with the same stop strings, and
+    with a token limit of at least the longest held-out answer's length. If a prompt has several samples, only the first counts,
+    because they are not independent.
 
     Args:
-        heldout: answers to held-out problems.
+        heldout: the model's answers to held-out problems.
         say: prints a warning.
     """
 
@@ -112,7 +112,7 @@ class DriftMonitor(Extension):
         return answers
 
     def is_comparable(self, answer: SampledAnswer) -> bool:
-        """True if an answer was sampled like those to held-out problems."""
+        """Return True if an answer was sampled like the held-out answers."""
         own, sampling = self.heldout, answer.sampling
         is_same = (sampling.temperature, sampling.stop) == (own.temperature, own.stop)
         is_full = sampling.top_k is None and sampling.top_p is None and not sampling.stop_ids
@@ -132,7 +132,7 @@ class DriftMonitor(Extension):
 
 
 def warning(new: Sequence[float] | np.ndarray, heldout: Sequence[float] | np.ndarray, tests: Sequence[float]) -> str:
-    """Describe a difference in one line.
+    """Describe in one line how the last window differs from the held-out answers.
 
     Example:
         >>> warning([12, -0.5], [20, -0.2], [-6, -4])

@@ -43,7 +43,7 @@ class SampledAnswer(NamedTuple):
 
 
 class FilteredPrompt(ApiError):
-    """Refuses a request because a filter withholds one of its prompts.
+    """The error that refuses a request because a filter withholds one of its prompts.
 
     Args:
         prompt: the prompt.
@@ -73,10 +73,10 @@ class Extension:
     """Whether `settle` must see all answers of a request before any of them is sent."""
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Add metrics."""
+        """Add the extension's metrics to the server's registry."""
 
     def admit(self, prompts: Sequence[Prompt], fields: SamplingFields) -> SamplingFields:
-        """Return the sampling settings of a request.
+        """Check a request before it is sampled, and return its sampling settings, changed or not.
 
         Raises:
             ApiError: the request is refused.
@@ -88,6 +88,6 @@ class Extension:
         """Return the answers to send.
 
         Args:
-            answers: all answers of a request, in order, if any extension waits for them; otherwise one that has just ended.
+            answers: all answers of a request, in order, if any extension has `waits`; otherwise the one answer that just ended.
         """
         return answers

@@ -39,20 +39,20 @@ def verdicts(scores: Float[np.ndarray, "N"], least: float) -> list[str]:
 def withheld_by(
     filters: Sequence[Filter], problems: Sequence[Problem], texts: Sequence[str], count: CountVerdict
 ) -> list[str | None]:
-    """Return, for each of N texts, the name of the first filter that it does not pass; None if it passes all of them.
+    """Return, for each of N texts, the name of the first filter that the text does not pass; None if it passes all filters.
 
     Args:
-        filters: all of them judge every text.
+        filters: the filters; every filter scores every text.
         problems: the problem that each text answers.
         texts: the texts.
-        count: called with the name of the filter and its verdict, for each filter and text.
+        count: called for each filter and text, with the filter's name and its verdict.
     """
     found: list[str | None] = [None] * len(texts)
     for one in filters:
-        for place, verdict in enumerate(verdicts(one.score(problems, texts), one.least)):
+        for index, verdict in enumerate(verdicts(one.score(problems, texts), one.least)):
             count(one.name, verdict)
-            if verdict != "passed" and found[place] is None:
-                found[place] = one.name
+            if verdict != "passed" and found[index] is None:
+                found[index] = one.name
     return found
 
 
@@ -60,7 +60,7 @@ class Filters(Extension):
     """Refuses requests whose prompts do not pass, and withholds answers that do not pass.
 
     Args:
-        prompts: filters of prompts; they judge the text that the model reads, including the chat template.
+        prompts: filters of prompts; they score the text that the model reads, including the chat template.
         answers: filters of answers.
         tokenizer: tokenizer of the model.
     """
@@ -70,7 +70,7 @@ class Filters(Extension):
         self.waits = bool(answers)
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Add a counter of verdicts."""
+        """Add a counter of verdicts to the server's registry."""
         labels = ["what", "filter", "verdict"]
         self.counter = Counter(
             "filtered_texts", "Prompts and answers by verdict.", labels, registry=registry, namespace="rljax"

@@ -21,7 +21,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         own = {"registry": self.registry, "namespace": "rljax"}
         self.requests = Counter("requests", "Requests by path and status.", ["path", "status"], **own)
-        self.prompt_tokens = Counter("prompt_tokens", "Tokens of prompts.", **own)
+        self.prompt_tokens = Counter("prompt_tokens", "Prompt tokens.", **own)
         self.completion_tokens = Counter("completion_tokens", "Sampled tokens.", **own)
         self.cancelled = Counter("cancelled_requests", "Requests whose client disconnected before the end.", **own)
         self.unlogged = Counter("unlogged_answers", "Answers that could not be written to the log.", **own)

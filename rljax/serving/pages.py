@@ -1,8 +1,8 @@
-"""Rows of a server with keys and values in pages, which a row takes as it grows; see `rljax.models.paged_cache`.
+"""Server rows with paged keys and values: a row takes more pages as it grows; see `rljax.models.paged_cache`.
 
-A response begins once there are pages for its prompt and its longest possible response, so no response has to wait in the middle.
+A response starts only when enough pages are free for its prompt and its longest possible response, so it never waits midway.
 
-Axes: B rows, E prompts read together, T tokens of a padded prompt.
+Axes: B rows, E prompts read in one call, T tokens of a padded prompt.
 """
 
 import math
@@ -24,17 +24,17 @@ from rljax.serving.rows import RowFunctions, pages_of
 
 
 def paged_rows(decoder: Decoder, mesh: Mesh, rows: int, slots: int, share: float) -> RowFunctions:
-    """Return the functions for rows with pages.
+    """Return the functions for rows with paged keys and values.
 
     Args:
         decoder: how the model reads prompts and tokens.
         mesh: devices that share the rows.
         rows: number of rows.
         slots: maximum number of tokens of a prompt and its response together.
-        share: memory for keys and values, as a share of `rows` times `slots` tokens; at least one row of full length fits.
+        share: memory for keys and values, as a fraction of `rows` times `slots` tokens; at least one row of full length fits.
 
     Raises:
-        InputError: the decoder cannot read pages, or the share is not in (0, 1].
+        InputError: the decoder cannot read pages, or `share` is not in (0, 1].
     """
     if decoder.paged is None:
         raise InputError(
@@ -79,7 +79,7 @@ def _advance(
     token: Int[Array, "B"],
     lengths: Int[Array, "B"],
 ) -> tuple[Float[Array, "B V"], PagedState]:
-    del lengths  # the state has them
+    del lengths  # the state contains the lengths
     return paged.advance(params, token, state)
 
 

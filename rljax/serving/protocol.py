@@ -1,4 +1,4 @@
-"""Validation of requests in OpenAI's format. Each fault raises an `ApiError` with the field, the expected value and the value."""
+"""Validation of requests in OpenAI's format. A wrong field raises an `ApiError` with the expected and the received value."""
 
 import json
 import math
@@ -69,9 +69,9 @@ class ApiError(Exception):
     Args:
         status: HTTP status.
         message: what was expected and what was passed.
-        param: the field.
+        param: name of the wrong field.
         code: a short code for programs.
-        retry_after: seconds after which to try again.
+        retry_after: seconds that the client should wait before it tries again.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class Limits(NamedTuple):
     most_tokens: int
     """Maximum number of tokens of a response."""
     vocabulary: int
-    """Number of token ids."""
+    """Number of token ids in the vocabulary."""
     most_rows: int
     """Maximum number of responses per request."""
 
 
 class SamplingFields(NamedTuple):
-    """The fields that both kinds of requests share."""
+    """The sampling fields, which completion and chat requests share."""
 
     samples: int
     """Responses per prompt."""
@@ -165,7 +165,7 @@ def parse_json(body: bytes) -> Mapping[str, Any]:
     """Parse the body of a request.
 
     Raises:
-        ApiError: it is not a JSON object.
+        ApiError: the body is not a JSON object.
     """
 
     def refuse(constant: str) -> None:
@@ -177,7 +177,7 @@ def parse_json(body: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"The body must be JSON in UTF-8: {type(error).__name__}.", code="invalid_json") from error
     if not isinstance(value, dict):
-        raise ApiError(400, f"The body must be a JSON object, not {_kind(value)}.", code="invalid_json")
+        raise ApiError(400, f"The body must be a JSON object, not {_type_name(value)}.", code="invalid_json")
     return value
 
 
@@ -219,7 +219,7 @@ def parse_chat(body: Mapping[str, Any], limits: Limits) -> ChatRequest:
         raise ApiError(400, f"messages must be a list of at least one message; got {_shorten(messages)}.", param="messages")
     _check_rows(fields.samples, limits)
     fields = fields._replace(max_tokens=fields.max_tokens if most is None else most)
-    return ChatRequest(tuple(_message(message, place) for place, message in enumerate(messages)), tools, fields)
+    return ChatRequest(tuple(_message(message, index) for index, message in enumerate(messages)), tools, fields)
 
 
 def response_tokens(fields: SamplingFields, prompt: Sequence[int], limits: Limits) -> int:
@@ -289,7 +289,7 @@ def _fields(body: Mapping[str, Any], limits: Limits, *, has_logprobs: bool, top:
 
 
 def _seeds(body: Mapping[str, Any], samples: int) -> tuple[int, ...] | None:
-    """Return the seed of each sample; None if the request does not set them."""
+    """Return the seed of each sample; None if the request does not set `seeds`."""
     seeds = body.get("seeds")
     if seeds is None:
         return None
@@ -350,8 +350,8 @@ def _tools(value: Any) -> tuple[dict[str, Any], ...]:
     return tuple(tools)
 
 
-def _message(value: object, place: int) -> dict[str, Any]:
-    param = f"messages[{place}]"
+def _message(value: object, index: int) -> dict[str, Any]:
+    param = f"messages[{index}]"
     if not isinstance(value, dict) or value.get("role") not in ROLES:
         raise ApiError(
             400, f"{param} must be an object whose role is one of {', '.join(ROLES)}; got {_shorten(value)}.", param=param
@@ -378,16 +378,20 @@ def _message(value: object, place: int) -> dict[str, Any]:
     if value.get("refusal") is not None:
         raise ApiError(400, f"{param}: a refusal is not supported; send it as the content.", param=param)
     message |= {name: value[name] for name in ("name", "tool_call_id") if value.get(name) is not None}
-    return message if not calls else message | {"tool_calls": [_call(call, param) for call in _list(calls, param)]}
+    return (
+        message
+        if not calls
+        else message | {"tool_calls": [_tool_call(call, param) for call in _tool_call_list(calls, param)]}
+    )
 
 
-def _list(value: object, param: str) -> list[Any]:
+def _tool_call_list(value: object, param: str) -> list[Any]:
     if not isinstance(value, list):
         raise ApiError(400, f"{param}: tool_calls must be a list; got {_shorten(value)}.", param=param)
     return value
 
 
-def _call(value: object, param: str) -> dict[str, Any]:
+def _tool_call(value: object, param: str) -> dict[str, Any]:
     """Return a tool call with its arguments as an object, which chat templates expect."""
     function = value.get("function") if isinstance(value, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
@@ -419,7 +423,7 @@ def _number(body: Mapping[str, Any], name: str, low: float, high: float) -> floa
 
 
 def _probability(body: Mapping[str, Any], name: str) -> float | None:
-    """Return a probability above 0; None if it is absent, or 1, which has no effect."""
+    """Return a probability above 0; None if the field is absent, or is 1, which has no effect."""
     value = _number(body, name, 0.0, 1.0)
     if value == 0:
         raise ApiError(400, f"{name} must be above 0 and at most 1; got 0.", param=name)
@@ -442,7 +446,7 @@ def _flag(body: Mapping[str, Any], name: str) -> bool:
     return bool(value)
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     kinds = {list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
     return kinds.get(type(value), "null")
 

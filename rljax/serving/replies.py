@@ -1,4 +1,4 @@
-"""Responses in OpenAI's format: text, complete or in pieces, log-probabilities, tool calls and token counts."""
+"""Responses in OpenAI's format, complete or streamed: text, log-probabilities, tool calls and token counts."""
 
 import json
 import secrets
@@ -36,7 +36,7 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
         >>> cut_at_stop("one two", ["two", "e t"])
         'on'
     """
-    return text[: min((place for place in map(text.find, stop) if place >= 0), default=len(text))]
+    return text[: min((index for index in map(text.find, stop) if index >= 0), default=len(text))]
 
 
 class Choice:
@@ -44,11 +44,11 @@ class Choice:
 
     Args:
         tokenizer: tokenizer of the model.
-        kind: whether it is a chat turn or a text completion.
-        index: its index in the request.
+        kind: whether the response is a chat turn or a text completion.
+        index: the response's index in the request.
         prompt: token ids of the prompt.
-        stop: strings that end it; they are not part of the returned text.
-        has_tools: whether the text may contain tool calls, which are parsed once it has ended.
+        stop: strings that end the response; they are not part of the returned text.
+        has_tools: whether the text may contain tool calls, which are parsed once the response has ended.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Choice:
         self.version = -1
         self.versions: list[int] = []
         self.notes: dict[str, Any] = {}
-        self.shown = ""
-        self.reported = 0
+        self.sent_text = ""
+        self.sent_tokens = 0
         self.bytes_of: dict[int, bytes] = {}
 
     def add(self, piece: Piece) -> None:
@@ -80,7 +80,7 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """The text so far, up to a stop string."""
+        """The text so far, up to the first stop string."""
         is_chat = self.kind == "chat.completion"
         text = completion_text(self.tokenizer, self.tokens) if is_chat else self.tokenizer.decode(self.tokens)
         return cut_at_stop(text, self.stop)
@@ -100,7 +100,7 @@ class Choice:
             text = text[: len(text) - possible_stop_length(text, self.stop)]
             if text.endswith(UNFINISHED):
                 return ""
-        new, self.shown = text[len(self.shown) :], text
+        new, self.sent_text = text[len(self.sent_text) :], text
         return new
 
     def message(self) -> dict[str, Any]:
@@ -112,12 +112,12 @@ class Choice:
             return {"role": "assistant", "content": self.text}
         calls = [
             {
-                "index": place,
+                "index": index,
                 "id": f"call_{secrets.token_hex(8)}",
                 "type": "function",
                 "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
             }
-            for place, call in enumerate(turn.calls)
+            for index, call in enumerate(turn.calls)
         ]
         return {"role": "assistant", "content": turn.content or None, "tool_calls": calls}
 
@@ -127,7 +127,7 @@ class Choice:
         return self._entry(body, 0, has_logprobs=has_logprobs, has_token_ids=has_token_ids)
 
     def chunk(self, *, has_logprobs: bool, has_token_ids: bool) -> dict[str, Any] | None:
-        """Return the new part as an entry of `choices` in a stream; None if there is nothing to send."""
+        """Return what has not been sent yet, as an entry of `choices` in a stream; None if there is nothing to send."""
         if self.has_tools:
             if self.finish is None:
                 return None
@@ -136,10 +136,10 @@ class Choice:
             text = self.new_text()
             if not (text or self.finish or has_token_ids):
                 return None
-            delta = {"content": text} if self.reported else {"role": "assistant", "content": text}
+            delta = {"content": text} if self.sent_tokens else {"role": "assistant", "content": text}
             body = {"delta": delta} if self.kind == "chat.completion" else {"text": text}
-        entry = self._entry(body, self.reported, has_logprobs=has_logprobs, has_token_ids=has_token_ids)
-        self.reported = len(self.tokens)
+        entry = self._entry(body, self.sent_tokens, has_logprobs=has_logprobs, has_token_ids=has_token_ids)
+        self.sent_tokens = len(self.tokens)
         return entry
 
     def _entry(self, body: dict[str, Any], first: int, *, has_logprobs: bool, has_token_ids: bool) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class Choice:
         tops = [[(self._bytes(token), value) for token, value in row] for row in self.top[first:]]
         contents, values = [self._bytes(token) for token in self.tokens[first:]], self.logp[first:]
         if self.kind == "text_completion":
-            # a less likely token with the same text must not replace the first one
+            # reversed, so that the most likely of several tokens with the same text remains
             top = [{token_name(content): value for content, value in reversed(row)} for row in tops] if any(tops) else None
             names = [*map(token_name, contents)]
             return {"tokens": names, "token_logprobs": values, "top_logprobs": top, "text_offset": self._offsets()[first:]}
@@ -172,7 +172,7 @@ class Choice:
         return {"content": entries, "refusal": None}
 
     def _offsets(self) -> list[int]:
-        """Return the number of characters of the text before each token."""
+        """Return the number of characters in the text before each token."""
         decoder, special, count, offsets = getincrementaldecoder("utf-8")("replace"), special_texts(self.tokenizer), 0, []
         for token in self.tokens:
             offsets.append(count)
@@ -190,7 +190,7 @@ def _token_entry(content: bytes, value: float) -> dict[str, Any]:
 
 
 def new_id(kind: Kind) -> str:
-    """Make the identifier of a response."""
+    """Generate an identifier for a response."""
     return ("chatcmpl-" if kind == "chat.completion" else "cmpl-") + secrets.token_hex(12)
 
 

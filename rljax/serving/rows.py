@@ -1,8 +1,8 @@
-"""Rows that are decoded together, each with its own length and its own sampling settings.
+"""Rows of the decoding batch; a row generates one response at a time, with its own length and sampling settings.
 
 The settings are arrays with one entry per row, and the shapes come from a small fixed set, so that no request triggers compilation.
 
-Axes: B rows, E prompts read together, T tokens of a padded prompt, S decoding steps of a call, V vocabulary, K most likely tokens.
+Axes: B rows, E prompts read in one call, T tokens of a padded prompt, S decoding steps per call, V vocabulary, K top tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +26,12 @@ from rljax.rollout.slots import PROMPT_TOKENS_AT_ONCE, compiled_rows
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
 STEPS = 8
-"""Maximum number of tokens per row in one call of the decoding program. Between calls, rows begin and end, and pieces are
+"""Maximum number of tokens per row in one call of the decoding program. Between calls, responses start and end, and pieces are
 delivered."""
 TOP = 20
 """Maximum number of most likely tokens that are reported with each token, as in OpenAI's API."""
 PROMPTS_TOGETHER = 8
-"""Maximum number of prompts that are read together."""
+"""Maximum number of prompts that are read in one call."""
 SMALLEST_PROMPT = 32
 """Padded length of the shortest prompts, in tokens."""
 
@@ -57,14 +57,14 @@ class RowFunctions(NamedTuple):
     empty: Callable[[], PyTree]
     """() -> the state of free rows."""
     read: Callable[[Params, PyTree, Array, Array, Array], tuple[Array, PyTree]]
-    """(params, state, prompts [E, T] with their tokens at the left end, number of their tokens [E], index of each row's prompt or
-    a negative number [B]) -> (logits [E, V], state in which the rows begin with their prompts)."""
+    """(params, state, left-aligned prompts [E, T], prompt lengths [E], index of each row's new prompt, negative for rows without
+    one [B]) -> (logits [E, V], state in which these rows contain their prompts)."""
     advance: Callable[[Params, PyTree, Array, Array], tuple[Array, PyTree]]
-    """(params, state, token [B], number of tokens before it [B]) -> (logits [B, V], state)."""
+    """(params, state, token [B], number of tokens before that token [B]) -> (logits [B, V], state)."""
     release: Callable[[PyTree, Array], PyTree]
-    """(state, rows that have ended [B]) -> state in which their memory is free."""
+    """(state, rows that have ended [B]) -> state in which the memory of these rows is free."""
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] | None
-    """The same as `Decoder.partition`, for this state."""
+    """Sharding of this state's arrays, in the form of `Decoder.partition`."""
     pages: int | None = None
     """Number of pages on each device; None: each row has room for the full context."""
 
@@ -94,7 +94,7 @@ def _advance_contiguous(
 
 
 def _keep_all(state: PyTree, ended: Array) -> PyTree:
-    """Return the state unchanged: the memory of a row belongs to it."""
+    """Return the state unchanged, because each row keeps its memory."""
     del ended
     return state
 
@@ -103,15 +103,15 @@ class ServedRows(NamedTuple):
     """Rows on the device."""
 
     state: PyTree
-    """State of the `RowFunctions`."""
+    """Keys and values, in the form that the `RowFunctions` use."""
     lengths: Int[Array, "B"]
-    """Number of tokens read in each row."""
+    """Number of tokens that the model has read in each row."""
     token: Int[Array, "B"]
     """The last sampled token, which has not been read yet."""
     count: Int[Array, "B"]
     """Number of tokens sampled so far."""
     ended: Bool[Array, "B"]
-    """Whether the row is free."""
+    """Whether the response has ended, so that the row is free."""
     settings: RowSettings
     """How the tokens are sampled."""
 
@@ -140,7 +140,7 @@ def sample_rows(
         logits: logits of the next token, before any temperature.
         keys: random key of each row.
         settings: settings of each row.
-        wants_top: whether the most likely tokens are computed.
+        wants_top: whether the most likely tokens are reported too.
     """
     logits, size = logits.astype(jnp.float32), logits.shape[-1]
     temperature, top_k, top_p = (jnp.asarray(part) for part in settings[:3])
@@ -165,7 +165,7 @@ def _sample_next(
     wants_top: Bool[Array | np.ndarray, ""],
     eos_ids: tuple[int, ...],
 ) -> tuple[ServedRows, SampledTokens]:
-    """Sample a token in each active row, and end the rows that are complete."""
+    """Sample a token in each active row, and end the rows whose responses are complete."""
     keys = jax.random.wrap_key_data(jnp.asarray(rows.settings.seeds), impl="threefry2x32")
     sampled = sample_rows(logits, jax.vmap(jax.random.fold_in)(keys, rows.count), rows.settings, wants_top)
     count = rows.count + active.astype(jnp.int32)
@@ -236,7 +236,7 @@ def continue_rows(
         functions: how the model reads tokens.
         params: from `decode_weights`.
         rows: the rows.
-        stopped: rows that end now, because of a stop string or because nobody waits for them.
+        stopped: rows that end now, because of a stop string or because their request was cancelled.
         wants_top: whether the most likely tokens are computed.
         eos_ids: tokens that end a response.
 
@@ -271,7 +271,7 @@ def continue_rows(
 def _advance(
     functions: RowFunctions, params: Params, rows: ServedRows, wants_top: Array | np.ndarray, *, eos_ids: tuple[int, ...]
 ) -> tuple[ServedRows, SampledTokens]:
-    """Read the last token of each row and sample the next one. Free rows read at their last position, which is overwritten."""
+    """Read each row's last token and sample the next. Free rows also read a token, which their next response overwrites."""
     active = ~rows.ended
     logits, state = functions.advance(params, rows.state, rows.token, rows.lengths)
     rows = rows._replace(state=state, lengths=rows.lengths + active.astype(jnp.int32))
@@ -279,14 +279,14 @@ def _advance(
 
 
 def count_rows(rows: int, mesh: Mesh) -> int:
-    """Round a number of rows up to one that the devices can share."""
+    """Round a number of rows up to one that can be sharded evenly over the devices."""
     return compiled_rows(rows, row_shards(mesh))
 
 
 def pages_of(tokens: int) -> int:
-    """Return the number of pages that a response may take, given the tokens of its prompt and its longest response; 0 for none.
+    """Return how many pages a response may take whose prompt and longest continuation have this many tokens; 0 for no tokens.
 
-    A row that has ended may take pages until the end of the call of the decoding program.
+    `STEPS` is added because a row that has ended may still take pages until the call of the decoding program ends.
 
     Example:
         >>> pages_of(0), pages_of(50), pages_of(60)
@@ -296,7 +296,7 @@ def pages_of(tokens: int) -> int:
 
 
 def prompt_lengths(slots: int) -> tuple[int, ...]:
-    """Return the lengths that prompts are padded to: the smallest times powers of four, and the number of slots.
+    """Return the lengths that prompts are padded to: `SMALLEST_PROMPT` times powers of four, below `slots`, and `slots`.
 
     Example:
         >>> prompt_lengths(2048), prompt_lengths(100), prompt_lengths(16)
@@ -310,7 +310,7 @@ def prompt_lengths(slots: int) -> tuple[int, ...]:
 
 
 def prompts_together(length: int, devices: int) -> tuple[int, ...]:
-    """Return the numbers of prompts of this padded length for which a program is compiled: one, or several.
+    """Return how many prompts of this padded length the compiled programs read per call; there are one or two such programs.
 
     Example:
         >>> prompts_together(128, 1), prompts_together(8192, 1)
@@ -321,14 +321,14 @@ def prompts_together(length: int, devices: int) -> tuple[int, ...]:
 
 
 class RowDecoder:
-    """The rows of a server on the devices, and the programs that work on them. One thread owns it.
+    """The rows of a server on the devices, and the programs that work on them. Only one thread may use it.
 
     Args:
-        functions: how the model reads tokens, for `count_rows` rows.
+        functions: how the model reads tokens; they must be built for `rows` rows.
         params: from `decode_weights`.
         mesh: devices that share the rows.
         vocabulary: V, number of token ids.
-        rows: number of rows.
+        rows: number of rows, from `count_rows`.
         slots: maximum number of tokens of a prompt and its response together.
         eos_ids: tokens that end a response.
     """
@@ -362,22 +362,22 @@ class RowDecoder:
                 settings=jax.tree.map(jnp.asarray, self.settings_of({})),
             )
 
-        def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        def sharding_of(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
             names = path_names(path)
             if names[0] == "state" and self.functions.partition is not None:
                 return NamedSharding(self.mesh, self.functions.partition(names[1:], leaf.shape))
             return row_sharding(self.mesh) if leaf.shape[:1] == (self.count,) else replicated(self.mesh)
 
-        return jax.jit(make, out_shardings=jax.tree_util.tree_map_with_path(place, jax.eval_shape(make)))()
+        return jax.jit(make, out_shardings=jax.tree_util.tree_map_with_path(sharding_of, jax.eval_shape(make)))()
 
     def settings_of(self, chosen: Mapping[int, tuple[float, int | None, float | None, int, int]]) -> RowSettings:
-        """Return settings as arrays.
+        """Convert the settings of some rows to arrays over all rows.
 
         Args:
             chosen: row -> its temperature, top_k, top_p, seed and limit; other rows get placeholder settings.
         """
-        usual = (0.0, None, None, 0, 1)
-        rows = [chosen.get(row, usual) for row in range(self.count)]
+        placeholder = (0.0, None, None, 0, 1)
+        rows = [chosen.get(row, placeholder) for row in range(self.count)]
         return RowSettings(
             temperature=np.array([row[0] for row in rows], np.float32),
             top_k=np.array([min(row[1] or self.vocabulary, self.vocabulary) for row in rows], np.int32),
@@ -389,7 +389,9 @@ class RowDecoder:
     def warm(self) -> int:
         """Compile every program, and return how many there are. All rows must be free."""
         programs, stopped = 1, np.ones(self.count, bool)
-        for _ in range(2):  # the compiler may return another, equivalent sharding of the rows
+        for _ in range(
+            2
+        ):  # the first call may return rows with a different but equivalent sharding, which needs compilation
             self.proceed(stopped, wants_top=False)
         for length in prompt_lengths(self.slots):
             for together in prompts_together(length, row_shards(self.mesh)):
@@ -407,44 +409,44 @@ class RowDecoder:
         *,
         wants_top: bool,
     ) -> SampledTokens:
-        """Read prompts into free rows and return the first token of each `[1, B]`, on the host.
+        """Read prompts into free rows and return the first token of each row, `[1, B]`, on the host.
 
         Args:
             prompts: at most as many prompts as `prompts_together` allows for the longest of them.
             rows: free row -> index of its prompt.
             chosen: free row -> its settings.
-            stopped: rows without a response, `[B]`; those above may be among them.
+            stopped: rows without a response, `[B]`; it may include the rows that begin now.
             wants_top: whether the most likely tokens are computed.
         """
         length, together = self.shape_for(prompts)
         tokens, count = np.zeros((together, length), np.int32), np.ones(together, np.int32)
-        for place, prompt in enumerate(prompts):
-            tokens[place, : len(prompt)], count[place] = prompt, len(prompt)
+        for index, prompt in enumerate(prompts):
+            tokens[index, : len(prompt)], count[index] = prompt, len(prompt)
         return self._read(tokens, count, rows, chosen, stopped, wants_top=wants_top)
 
     def shape_for(self, prompts: list[tuple[int, ...]]) -> tuple[int, int]:
-        """Return the padded length of prompts, and how many prompts the program that reads them takes."""
+        """Return the padded length of prompts, and how many prompts per call the program for them reads."""
         longest = max(map(len, prompts))
         length = next(length for length in prompt_lengths(self.slots) if longest <= length)
         sizes = prompts_together(length, row_shards(self.mesh))
         return length, next((size for size in sizes if len(prompts) <= size), sizes[-1])
 
     def choose_row(self, tokens: Sequence[int], needed: int) -> int | None:
-        """Return a free row with enough memory; None if there is none at present.
+        """Return a free row with enough memory for a new response; None if there is no such row at present.
 
         Args:
             tokens: for each row, the number of tokens of its prompt and its longest possible response; 0 if it is free.
-            needed: the same for a new response.
+            needed: the number of tokens of the new response and its prompt.
         """
         free = [row for row, count in enumerate(tokens) if not count]
         if self.functions.pages is None or not free:
             return free[0] if free else None
-        each = self.count // row_shards(self.mesh)
+        rows_per_device = self.count // row_shards(self.mesh)
         used: dict[int, int] = {}
         for row, count in enumerate(tokens):
-            used[row // each] = used.get(row // each, 0) + pages_of(count)
-        row = min(free, key=lambda row: used[row // each])
-        return row if used[row // each] + pages_of(needed) <= self.functions.pages else None
+            used[row // rows_per_device] = used.get(row // rows_per_device, 0) + pages_of(count)
+        row = min(free, key=lambda row: used[row // rows_per_device])
+        return row if used[row // rows_per_device] + pages_of(needed) <= self.functions.pages else None
 
     def _read(
         self,
@@ -466,7 +468,7 @@ class RowDecoder:
         return jax.tree.map(lambda leaf: leaf[None], fetch(sampled))
 
     def proceed(self, stopped: np.ndarray, *, wants_top: bool) -> tuple[SampledTokens, np.ndarray]:
-        """Sample up to `STEPS` tokens per row; return them `[S, B]` and how many each row has, on the host."""
+        """Sample up to `STEPS` tokens per row; return the tokens `[S, B]` and how many each row has, on the host."""
         placed = put_rows(self.mesh, stopped)
         self.rows, sampled, count = continue_rows(
             self.functions, self.params, self.rows, placed, np.bool_(wants_top), eos_ids=self.eos_ids
