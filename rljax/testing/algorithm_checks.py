@@ -1,4 +1,4 @@
-"""Check an algorithm, i.e. an `rljax.algorithms.Algorithm`."""
+"""Checks of an algorithm, i.e. of an `rljax.algorithms.Algorithm`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,11 +29,11 @@ def rollout_of(example: Example) -> Rollout[np.ndarray]:
 
 
 def prepare_example(algorithm: Algorithm, example: Example) -> Batch[Array]:
-    """Prepare the batch of an example, as if a quarter of the training were completed."""
+    """Prepare the batch of an example, at a training progress of 0.25."""
     return jax.jit(partial(prepare, algorithm, progress=0.25))(rollout_of(example))
 
 
-def _rows(x: np.ndarray | None) -> Array | None:
+def _flatten(x: np.ndarray | None) -> Array | None:
     return None if x is None else jnp.asarray(x.reshape(-1, x.shape[-1]))
 
 
@@ -51,22 +51,22 @@ def _loss_and_gradient(algorithm: Algorithm, batch: Batch[Array], *outputs: Arra
 def evaluate_record(algorithm: Algorithm, example: Example) -> tuple[float, np.ndarray]:
     """Compute an algorithm's loss on an example in float64, and its gradient with respect to `logp`."""
     with jax.enable_x64(True):
-        outputs = (_rows(x) for x in (example.logp, example.entropy, example.teacher_divergence))
+        outputs = (_flatten(x) for x in (example.logp, example.entropy, example.teacher_divergence))
         value, gradient = _loss_and_gradient(algorithm, prepare_example(algorithm, example), *outputs)
         return float(value), np.asarray(gradient).reshape(example.mask.shape)
 
 
 def check_algorithm(algorithm: Algorithm, *, like: str | None = None, mesh: Mesh | None = None, **options: Any) -> None:
-    """Assert that no irrelevant change affects an algorithm's loss, and, with `like`, that the loss equals a paper's.
+    """Assert that no irrelevant change affects an algorithm's loss, and, if `like` is set, that the loss equals that algorithm's.
 
-    The irrelevant changes: order of prompts and responses, padding, numbers outside the mask, gaps between tokens, responses
-    without reward, micro-batches, single precision, and the device mesh.
+    The irrelevant changes are the order of prompts and responses, padding, numbers outside the mask, gaps between tokens,
+    responses without reward, micro-batches, single precision, and the device mesh.
 
     Args:
         algorithm: the algorithm to check.
-        like: the algorithm that it must equal, one of `rljax.testing.LIKE`; None: it is not compared.
+        like: name of the algorithm whose loss it must equal, one of `rljax.testing.LIKE`; None: the loss is not compared.
         mesh: devices that share the rows; None: the mesh is not tested.
-        options: fields of `Convention` that differ from that algorithm's.
+        options: values of `Convention` fields, which replace those of `like`.
 
     Raises:
         AssertionError: a change affects the loss, or the loss differs; the message names the change, or the fields that differ.
@@ -84,7 +84,7 @@ def check_algorithm(algorithm: Algorithm, *, like: str | None = None, mesh: Mesh
         raise AssertionError(f"The loss depends on: {broken.name}. {broken.text}")
     with jax.enable_x64(True):
         batch = prepare_example(algorithm, example)
-        outputs = tuple(_rows(x) for x in (example.logp, example.entropy, example.teacher_divergence))
+        outputs = tuple(_flatten(x) for x in (example.logp, example.entropy, example.teacher_divergence))
         expected = _loss_and_gradient(algorithm, batch, *outputs)
         parts = [
             _loss_and_gradient(algorithm, *jax.tree.map(lambda x, rows=rows: x[rows], (batch, *outputs)))
@@ -113,6 +113,6 @@ def as_function(algorithm: Algorithm) -> Callable[..., Array]:
 
 def _check_same(what: str, found: tuple[Any, Any], expected: tuple[Array, Array], rtol: float = 1e-8) -> None:
     for name, ours, theirs in zip(("loss", "gradient"), found, expected, strict=True):
-        away, scale = float(np.abs(np.asarray(ours) - np.asarray(theirs)).max()), float(np.abs(np.asarray(theirs)).max())
-        if not away <= rtol * max(scale, 1.0):
-            raise AssertionError(f"The loss depends on: {what}. The {name} moved by up to {away:.6g}.")
+        error, scale = float(np.abs(np.asarray(ours) - np.asarray(theirs)).max()), float(np.abs(np.asarray(theirs)).max())
+        if not error <= rtol * max(scale, 1.0):
+            raise AssertionError(f"The loss depends on: {what}. The {name} moved by up to {error:.6g}.")

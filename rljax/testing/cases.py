@@ -1,4 +1,4 @@
-"""Small rollouts, each for one slot (part) of an algorithm; ordered so that the first case that differs names the slot."""
+"""Small rollouts, each of which tests one slot (part) of an algorithm; their order makes the first failing case name the slot."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ import numpy as np
 from rljax.testing.example import Example
 
 TOKENS = 3
-"""T, the largest number of tokens of a response in a small case."""
+"""T, the maximum number of tokens per response in a small case."""
 GARBAGE = -9.0
 """Log-probability outside the mask. It is finite, so that implementations that multiply by the mask count as correct."""
 
@@ -16,26 +16,26 @@ class Case(NamedTuple):
     """An example, and the slot of an algorithm that it tests."""
 
     slot: str
-    """The slot that the result depends on."""
+    """The slot that the case tests."""
     example: Example
     """The rollout."""
 
 
 class GAECase(NamedTuple):
-    """The arguments of a call of GAE, and the part of the recursion that it tests."""
+    """Arguments for a GAE function, and the part of the recursion that they test."""
 
     slot: str
-    """The part of the recursion that the result depends on."""
+    """The part of the recursion that the case tests."""
     rewards: np.ndarray
-    """`[R, T]`."""
+    """Reward at each token, `[R, T]`."""
     values: np.ndarray
-    """`[R, T]`."""
+    """The critic's value at each token, `[R, T]`."""
     mask: np.ndarray
-    """`[R, T]`, bool."""
+    """Response tokens, `[R, T]`, bool."""
     gamma: float
     """Discount."""
     lambda_: float
-    """Decay."""
+    """GAE's decay λ."""
     bootstrap: np.ndarray
     """Value after the last token of each row, `[R]`."""
 
@@ -54,9 +54,9 @@ def example_of(
     Args:
         rewards: reward of each response, `[P, G]`.
         lengths: number of tokens of each response, `[P, G]`.
-        max_log_ratio: largest absolute log-ratio.
-        far: whether log-ratios are far outside the bounds of every clip instead, on both sides.
-        ref: largest distance of the log-probabilities from the reference's.
+        max_log_ratio: largest absolute log-ratio, unless `far`.
+        far: whether log-ratios are far outside the bounds of every clip, on both sides.
+        ref: largest distance between the log-probabilities of the policy and of the reference.
         seed: random seed.
     """
     rng = np.random.default_rng(seed)
@@ -81,7 +81,7 @@ def example_of(
 
 
 def loss_cases() -> list[Case]:
-    """Cases for a policy loss, of at most 2 prompts x 2 responses x 3 tokens."""
+    """Return cases for a policy loss, of at most 2 prompts x 2 responses x 3 tokens."""
     one, two = [[1.0, 0.0]], [[1.0, 0.0], [0.25, 1.0]]
     equal, ragged = [[1, 1], [1, 1]], [[3, 1], [2, 3]]
     cases = [Case("advantage", example_of(one, [[1, 1]]))]
@@ -103,8 +103,8 @@ def loss_cases() -> list[Case]:
         -0.5,
     ):  # on both sides of 0.8, 1.2 and 1.28, and of their logarithms
         small = example_of(one, [[1, 1]])
-        at = np.where(small.mask, small.old_logp + step, GARBAGE)
-        cases.append(Case("clip", Example(small.mask, at, small.old_logp, at, small.rewards)))
+        new = np.where(small.mask, small.old_logp + step, GARBAGE)
+        cases.append(Case("clip", Example(small.mask, new, small.old_logp, new, small.rewards)))
     cases += [Case("clip", example_of(one, [[1, 1]], far=True, seed=seed)) for seed in range(4)]
     cases += [Case("clip", example_of(two, ragged, far=True, seed=seed)) for seed in range(4)]
     cases += [Case("KL", example_of(one, [[1, 1]], ref=1.0, seed=seed)) for seed in range(3)]
@@ -120,23 +120,23 @@ def loss_cases() -> list[Case]:
     ]
     cases.append(Case("groups", example_of([[0.0, 0.0]], [[2, 1]], max_log_ratio=0.1, ref=1.0)))
     cases += [Case("overlong", example_of([[1.0, 0.0]], [lengths])) for lengths in ([1, 2], [2, 3], [3, 1], [3, 3])]
-    for lengths in ([1, 2], [1, 3], [2, 3]):  # which response is the better one depends on the size of the overlong penalty
-        for lead in (0.1, 0.3, 0.45, 0.55, 0.7, 0.95, 1.05):
-            cases.append(Case("overlong", example_of([[0.0, lead]], [lengths])))
+    for lengths in ([1, 2], [1, 3], [2, 3]):  # the size of the overlong penalty decides which response is better
+        for margin in (0.1, 0.3, 0.45, 0.55, 0.7, 0.95, 1.05):
+            cases.append(Case("overlong", example_of([[0.0, margin]], [lengths])))
     return cases
 
 
 def triple_cases() -> list[Case]:
-    """Cases with 3 responses to one prompt, in which means, medians and ranks differ, and groups with mixed rewards have ties."""
+    """Return cases with 3 responses to one prompt: means, medians and ranks differ, and groups with mixed rewards have ties."""
     cases = [("advantage", [1.0, 0.0, 0.25]), ("advantage", [1.0, 0.0, 0.0]), ("advantage", [0.0, 0.5, 1.0])]
     cases += [("groups", [1.0, 1.0, 0.0]), ("groups", [0.0, 1.0, 0.0])]
     return [Case(slot, example_of([rewards], [[1, 1, 1]])) for slot, rewards in cases]
 
 
 def gap_cases() -> list[Case]:
-    """Cases in which slots before, between and after the tokens are outside the mask, such as an agent's observations."""
+    """Return cases with slots outside the mask before, between and after the tokens, such as an agent's observations."""
     cases = []
-    for rows, lead, max_log_ratio in (
+    for rows, margin, max_log_ratio in (
         ([[0, 1, 1], [1, 0, 1]], 1.0, 0.0),
         ([[0, 0, 1], [1, 0, 0]], 1.0, 0.15),
         ([[1, 0, 1], [0, 1, 0]], 1.0, 0.15),
@@ -144,24 +144,24 @@ def gap_cases() -> list[Case]:
             [[1, 0, 1], [1, 1, 0]],
             0.3,
             0.0,
-        ),  # if the overlong penalty depended on the last column, not on the length, the first response would become the worse one
+        ),  # the first response would become the worse one if the overlong penalty depended on the last column, not on the length
     ):
-        small, mask = example_of([[lead, 0.0]], [[3, 3]], max_log_ratio=max_log_ratio, ref=1.0), np.array([rows], bool)
+        small, mask = example_of([[margin, 0.0]], [[3, 3]], max_log_ratio=max_log_ratio, ref=1.0), np.array([rows], bool)
         new, old, ref = (
-            np.where(mask, x, GARBAGE + at) for at, x in enumerate((small.logp, small.old_logp, small.ref_logp))
+            np.where(mask, x, GARBAGE + index) for index, x in enumerate((small.logp, small.old_logp, small.ref_logp))
         )
         cases.append(Case("gaps between tokens", Example(mask, new, old, ref, small.rewards)))
     return cases
 
 
 def larger_case() -> Case:
-    """Four responses to each of two prompts, whose means and medians, for example, differ."""
+    """Return a case with four responses to each of two prompts, in which, for example, group means and medians differ."""
     rewards = [[1.0, 0.0, 0.0, 0.5], [0.0, 1.0, -2.0, 1.0]]
     return Case("advantage", example_of(rewards, [[3, 1, 2, 3], [2, 2, 3, 1]], max_log_ratio=0.15, ref=0.5))
 
 
 def gae_cases(*, gaps: bool = False) -> list[GAECase]:
-    """Cases for GAE, of at most 2 rows x 3 slots. Tokens begin in slot 0 and have no gaps; with `gaps`, every case has gaps."""
+    """Return cases for GAE, of at most 2 rows x 3 slots. Without `gaps`, tokens begin in slot 0 and have no gaps."""
     rng = np.random.default_rng(0)
     full, none = np.ones((1, 3), bool), np.zeros(1)
     two, ragged = np.ones((2, 3), bool), np.array([[True, True, False], [True, True, True]])
@@ -175,12 +175,12 @@ def gae_cases(*, gaps: bool = False) -> list[GAECase]:
 
     if gaps:
         masks = ([[0, 1, 1]], [[1, 0, 1]], [[0, 0, 1], [1, 0, 1]], [[1, 1, 0], [0, 1, 1]])
-        apart = [np.array(rows, bool) for rows in masks]
-        plain = [case("gaps between tokens", mask, 0.9, lambda_) for mask in apart for lambda_ in (0.0, 0.5)]
-        return plain + [case("gaps between tokens", mask, 0.9, 0.8, bootstrap=True) for mask in apart]
-    only = GAECase("reward", np.array([[0.0, 0.0, 1.0]]), np.zeros((1, 3)), full, 1.0, 1.0, none)
+        with_gaps = [np.array(rows, bool) for rows in masks]
+        plain = [case("gaps between tokens", mask, 0.9, lambda_) for mask in with_gaps for lambda_ in (0.0, 0.5)]
+        return plain + [case("gaps between tokens", mask, 0.9, 0.8, bootstrap=True) for mask in with_gaps]
+    reward_only = GAECase("reward", np.array([[0.0, 0.0, 1.0]]), np.zeros((1, 3)), full, 1.0, 1.0, none)
     return [
-        only,
+        reward_only,
         *(case("TD error", mask, 1.0, 0.0) for mask in (full, two)),
         *(case("discount", mask, 0.5, 0.0) for mask in (full, two)),
         *(case("decay", mask, 1.0, lambda_) for mask in (full, two) for lambda_ in (0.5, 1.0)),
@@ -191,7 +191,7 @@ def gae_cases(*, gaps: bool = False) -> list[GAECase]:
 
 
 def full_example(seed: int = 3) -> Example:
-    """An example with every field: 3 prompts x 4 responses x at most 6 tokens; in one group, every response is right."""
+    """Return 3 prompts x 4 responses x at most 6 tokens, with all fields but `valid` and `truncated`; one group is all correct."""
     rng = np.random.default_rng(seed)
     mask = np.arange(6) < np.array([[6, 2, 4, 1], [3, 5, 6, 2], [4, 1, 3, 6]])[..., None]
 

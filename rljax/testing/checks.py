@@ -36,13 +36,14 @@ Result = tuple[float, np.ndarray]
 INPUTS = ("logp", "old_logp", "ref_logp", "rewards", "mask")
 """Arrays that a loss may have as parameters: rewards `[P, G]`, the others `[P, G, T]`."""
 RELATIVE, ABSOLUTE = 1e-5, 1e-7
+"""Tolerances of comparisons."""
 
 
 class Report(NamedTuple):
     """The result of comparing a function with an algorithm."""
 
     equals: Convention | None
-    """The convention that the function equals in every case; None if it equals no known one."""
+    """The convention that the function equals in every case; None if it equals no known convention."""
     slot: str | None
     """The slot in which the function differs from the algorithm; None if it does not differ."""
     text: str
@@ -52,7 +53,7 @@ class Report(NamedTuple):
 def evaluator(function: Callable[..., Any], *, arrays: Arrays, options: dict[str, Any]) -> Evaluate:
     """Turn a loss into a function from a rollout to the loss and its gradient with respect to `logp`.
 
-    JAX (which also compiles the loss) and PyTorch differentiate automatically; for NumPy, central differences approximate it.
+    JAX (which also compiles the loss) and PyTorch compute the gradient; for NumPy, central differences approximate it.
     """
     compiled = None
 
@@ -79,7 +80,7 @@ def evaluator(function: Callable[..., Any], *, arrays: Arrays, options: dict[str
 def _select_arguments(
     function: Callable[..., Any], offered: dict[str, Any], *, known: tuple[str, ...], constants: bool = False
 ) -> dict[str, Any]:
-    """Select the arrays that a function has as parameters, and the constants: those without a default, or all of them."""
+    """Select a function's arguments: its arrays, and its constants, which are skipped if they have a default unless `constants`."""
     taken: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name in offered and (constants or isinstance(offered[name], np.ndarray) or parameter.default is parameter.empty):
@@ -96,10 +97,10 @@ def _select_arguments(
 
 
 def _number_of(value: Any) -> Any:
-    """Return the number that a loss returns, alone or first in a tuple.
+    """Return the number that a loss returns, either alone or as the first entry of a tuple.
 
     Raises:
-        InputError: it returns something else.
+        InputError: the loss returns something else.
     """
     value = value[0] if isinstance(value, tuple) else value
     is_number = hasattr(value, "__float__")
@@ -124,12 +125,12 @@ def _numpy_gradient(function: Callable[..., Any], inputs: dict[str, Any], step: 
 
 
 def _copies(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Copy the arrays, because a function of NumPy may change its arguments."""
+    """Copy the arrays, because a NumPy function may change its arguments."""
     return {name: x.copy() if isinstance(x, np.ndarray) else x for name, x in inputs.items()}
 
 
 def _compile(function: Callable[..., Any], constants: dict[str, Any]) -> Callable[..., Any]:
-    import jax  # noqa: PLC0415  functions of NumPy do not need it
+    import jax  # noqa: PLC0415  NumPy functions do not need JAX
 
     def scalar(logp: Any, others: dict[str, Any]) -> Any:
         return _number_of(function(logp=logp, **others, **constants))
@@ -157,7 +158,7 @@ def _torch_gradient(function: Callable[..., Any], inputs: dict[str, Any]) -> Res
 
 
 def expected_loss(example: Example, convention: Convention) -> Result:
-    """Compute the loss and the gradient of a convention, for a rollout that may have gaps."""
+    """Compute the loss of a convention and its gradient, for a rollout that may have gaps."""
     value, gradient = loss_and_gradient(example.compact(), convention)
     return value, example.spread(gradient)
 
@@ -172,16 +173,16 @@ def _same_gradient(found: Result, expected: Result, rtol: float) -> bool:
 
 
 def _close(found: Result, expected: Result, convention: Convention, rtol: float) -> bool:
-    """Return True if loss and gradient agree with a convention; if its surrogate's value is meaningless, only the gradient."""
+    """Return True if loss and gradient agree; the loss is ignored if the value of the convention's surrogate is meaningless."""
     has_value = convention.surrogate == "clipped"
     return (not has_value or _near(found[0], expected[0], rtol)) and _same_gradient(found, expected, rtol)
 
 
 def convention_of(like: str, options: dict[str, Any]) -> Convention:
-    """The convention of an algorithm, with some of its fields replaced.
+    """Return the convention of an algorithm, with some of its fields replaced.
 
     Raises:
-        InputError: the algorithm, a field or its value is not known.
+        InputError: the algorithm, a field or a field's value is unknown.
     """
     if like not in LIKE:
         raise InputError(f"like is {like!r}; choose one of {', '.join(LIKE)}.")
@@ -203,18 +204,18 @@ def conform(
     """Compare a loss with an algorithm, and find the convention that it equals.
 
     Args:
-        function: a loss of some of `logp`, `old_logp`, `ref_logp`, `rewards`, `mask`; returns a number to be minimized, or a tuple
+        function: takes `logp` and any of `old_logp`, `ref_logp`, `rewards` and `mask`; returns a number to be minimized, or a tuple
             that begins with it. Parameters without a default may also be fields of `Convention`, such as `low`.
-        like: one of `LIKE`.
+        like: name of the algorithm, one of `LIKE`.
         arrays: the library whose arrays the function takes.
-        rtol: largest relative difference that counts as equal; 1e-4 for a function that computes in float32.
-        options: fields of `Convention` that differ from the algorithm's.
+        rtol: largest relative difference that counts as equal; use 1e-4 for a function that computes in float32.
+        options: values of `Convention` fields, which replace those of `like`.
 
     Returns:
         The report.
 
     Raises:
-        InputError: an argument is unknown, the function does not return a number, or it fails for every rollout.
+        InputError: an argument is unknown, or the function does not return a number or fails for every rollout.
     """
     base = convention_of(like, options)
     evaluate = evaluator(function, arrays=arrays, options=asdict(base))
@@ -223,7 +224,7 @@ def conform(
     if not found:
         raise _describe_failure(function, errors[0], _LOSS_SHAPES) from errors[0]
     raised = _first_error(errors, [case.example for case in cases])
-    right = [_close(result, _expected(base, at), base, rtol) for at, result in found.items()]
+    right = [_close(result, _expected(base, case_index), base, rtol) for case_index, result in found.items()]
     if all(right):
         broken = raised or _find_broken(evaluate, base, rtol)
         if broken is None:
@@ -255,18 +256,18 @@ def _results(call: Callable[[Any], Any], cases: Sequence[Any]) -> tuple[dict[int
         InputError: the function has an unknown parameter.
     """
     found, errors = {}, {}
-    for at, case in enumerate(cases):
+    for case_index, case in enumerate(cases):
         try:
-            found[at] = call(case)
+            found[case_index] = call(case)
         except InputError:
             raise
         except Exception as error:
-            errors[at] = error
+            errors[case_index] = error
     return found, errors
 
 
 def _first_error(errors: dict[int, Exception], cases: Sequence[Example] | Sequence[GAECase]) -> BrokenInvariant | None:
-    """Describe the first exception, and the case for which it was raised; None if there is none."""
+    """Describe the first exception and the case for which it was raised; None if there is no exception."""
     first = next(iter(errors), None)
     if first is None:
         return None
@@ -279,7 +280,7 @@ _GAE_SHAPES = "arrays [rows, tokens], and bootstrap [rows]"
 
 def _describe_failure(function: Callable[..., Any], error: Exception, shapes: str) -> InputError:
     """Describe an error that a function raises for every rollout, with the line of the function's file at which it occurs."""
-    code = getattr(inspect.unwrap(function), "__code__", None)  # a callable object has none
+    code = getattr(inspect.unwrap(function), "__code__", None)  # a callable object has no __code__
     lines = [
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if code and frame.filename == code.co_filename
     ]
@@ -297,7 +298,7 @@ def _in_a_line(error: Exception) -> str:
 
 
 def _shape(case: Example | GAECase) -> str:
-    """Describe the shape of a case and its rewards."""
+    """Describe the shape and the rewards of a case."""
     if isinstance(case, GAECase):
         return f"  mask {case.mask.tolist()}, rewards {case.rewards.tolist()}"
     gaps = not np.array_equal(case.mask, case.compact().mask)
@@ -306,13 +307,15 @@ def _shape(case: Example | GAECase) -> str:
 
 
 def _find_broken(evaluate: Evaluate, convention: Convention, rtol: float) -> BrokenInvariant | None:
-    """Find the first small rollout with gaps in which a loss departs from its convention, or the first invariant that it breaks."""
+    """Find the first small rollout with gaps for which a loss differs from its convention, or else the first broken invariant."""
     cases = gap_cases()
     found, errors = _results(evaluate, [case.example for case in cases])
-    for at, result in found.items():
-        expected = expected_loss(cases[at].example, convention)
+    for case_index, result in found.items():
+        expected = expected_loss(cases[case_index].example, convention)
         if not _close(result, expected, convention, rtol):
-            return BrokenInvariant(cases[at].slot, "The smallest example:\n" + counterexample(cases[at], result, expected))
+            return BrokenInvariant(
+                cases[case_index].slot, "The smallest example:\n" + counterexample(cases[case_index], result, expected)
+            )
     if errors:
         return _first_error(errors, [case.example for case in cases])
     try:
@@ -329,50 +332,52 @@ def _every_case() -> tuple[Case, ...]:
 
 
 @lru_cache(maxsize=256)
-def _compact(at: int) -> Example:
-    return _every_case()[at].example.compact()
+def _compact(case_index: int) -> Example:
+    return _every_case()[case_index].example.compact()
 
 
 @lru_cache(maxsize=2**15)
-def _expected(convention: Convention, at: int) -> Result:
+def _expected(convention: Convention, case_index: int) -> Result:
     """Compute the loss and the gradient of a convention in the case with this index."""
-    value, gradient = loss_and_gradient(_compact(at), convention)
-    return value, _every_case()[at].example.spread(gradient)
+    value, gradient = loss_and_gradient(_compact(case_index), convention)
+    return value, _every_case()[case_index].example.spread(gradient)
 
 
 @lru_cache(maxsize=32)
-def _gradients(base: Convention, at: int) -> np.ndarray:
+def _gradients(base: Convention, case_index: int) -> np.ndarray:
     """Compute the gradients of all neighbors of a convention in one case, `[N, ...]`."""
-    return np.stack([_expected(convention, at)[1] for convention in neighbors(base)])
+    return np.stack([_expected(convention, case_index)[1] for convention in neighbors(base)])
 
 
 def _find_convention(found: dict[int, Result], base: Convention, first: int, rtol: float) -> Convention | None:
-    """Find the nearest convention that fits every case; `first` is a case that the base does not fit."""
+    """Find the convention nearest to the base that fits every case; `first` is the index of a case that the base does not fit."""
     gradients = _gradients(base, first)
     away = np.abs(found[first][1] - gradients)
     fits = (away <= 2 * rtol * np.abs(gradients).max((1, 2, 3), keepdims=True) + ABSOLUTE).all((1, 2, 3))
     for index in np.flatnonzero(fits):
         convention = neighbors(base)[index]
-        if all(_close(result, _expected(convention, at), convention, rtol) for at, result in found.items()):
+        if all(_close(result, _expected(convention, case_index), convention, rtol) for case_index, result in found.items()):
             return convention
     return None
 
 
 def _name_unexplained(found: dict[int, Result], base: Convention, slot: str, rtol: float) -> tuple[str, str]:
-    """Name the slot of a difference that no convention explains, and continue the report's sentence about it."""
-    pairs = [(ours, _expected(base, at)) for at, ours in found.items()]
+    """Return the slot of a difference that no convention explains, and text that continues the report's sentence about it."""
+    pairs = [(ours, _expected(base, case_index)) for case_index, ours in found.items()]
     wrong = [pair for pair in pairs if not _same_gradient(*pair, rtol)]
     if not wrong:
         return "value", ". Its gradient is right in every case; its value alone differs."
-    tells = any(abs(right[0]) > ABSOLUTE for _, right in wrong)  # at ratio 1, advantages of every size have the value 0
-    if base.surrogate == "clipped" and tells and all(_near(ours[0], right[0], rtol) for ours, right in pairs):
+    has_values = any(
+        abs(right[0]) > ABSOLUTE for _, right in wrong
+    )  # at ratio 1, advantages of every size have the value 0
+    if base.surrogate == "clipped" and has_values and all(_near(ours[0], right[0], rtol) for ours, right in pairs):
         return "gradient", ". Its value is right in every case: a stop_gradient is missing, or one is too many."
     return slot, _hint(found, base, rtol)
 
 
 def _hint(found: dict[int, Result], base: Convention, rtol: float) -> str:
-    """Continue the report's sentence with a likely cause of a difference that no convention explains."""
-    pairs = [(ours, _expected(base, at)) for at, ours in found.items()]
+    """Return text that continues the report's sentence with a likely cause of a difference that no convention explains."""
+    pairs = [(ours, _expected(base, case_index)) for case_index, ours in found.items()]
     if all(_close((-ours[0], -ours[1]), right, base, rtol) for ours, right in pairs):
         return ". It is the negative of the loss in every case: return a number to be minimized, not an objective."
     if not any(ours[1].any() for ours, _ in pairs):
@@ -380,21 +385,21 @@ def _hint(found: dict[int, Result], base: Convention, rtol: float) -> str:
     for wider in (1e-4, 1e-3, 1e-2):
         if wider > rtol and all(_close(*pair, base, wider) for pair in pairs):
             return f". It agrees in every case within rtol={wider:g}, which is enough if it computes in a lower precision."
-    for at, (value, gradient) in found.items():
+    for case_index, (value, gradient) in found.items():
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
-            rewards = _every_case()[at].example.rewards.tolist()
+            rewards = _every_case()[case_index].example.rewards.tolist()
             return f". It is also not finite for some rollouts, such as one with rewards {rewards}."
     return "."
 
 
 def describe_convention(like: str, convention: Convention) -> str:
-    """Write an algorithm's name, and the fields in which a convention differs from its paper's."""
+    """Return an algorithm's name and the fields in which a convention differs from the convention of its paper."""
     changed = difference(convention, LIKE[like])
     return like + (f" with {', '.join(f'{name}={value}' for name, value in changed.items())}" if changed else "")
 
 
 def counterexample(case: Case, found: Result, expected: Result) -> str:
-    """Write the few numbers that show a difference, token by token."""
+    """Return a text with the few numbers that show a difference, token by token."""
     example = case.example
     lines = [_shape(example), f"  loss: expected {expected[0]:.6g}, found {found[0]:.6g}"]
     wrong = np.abs(np.asarray(found[1]) - expected[1]) > ABSOLUTE + RELATIVE * np.abs(expected[1])
@@ -407,10 +412,10 @@ def counterexample(case: Case, found: Result, expected: Result) -> str:
 
 
 def check_loss(function: Callable[..., Any], *, like: str, arrays: Arrays = "jax", **options: Any) -> None:
-    """Assert that a loss equals an algorithm's, in value and gradient; see `conform` for the arguments.
+    """Assert that a loss equals an algorithm's loss, in value and gradient; see `conform` for the arguments.
 
     Raises:
-        AssertionError: it differs; the message names the slot and shows one small counterexample.
+        AssertionError: the loss differs; the message names the slot and shows one small counterexample.
         InputError: an argument is unknown.
 
     Example:
@@ -422,7 +427,7 @@ def check_loss(function: Callable[..., Any], *, like: str, arrays: Arrays = "jax
         ...     return -(surrogate * mask).sum(-1).mean() / 3
         >>> check_loss(loss, like="dr_grpo", arrays="numpy")
     """
-    report = conform(function, like=like, arrays=arrays, **options)  # rtol is one of the options
+    report = conform(function, like=like, arrays=arrays, **options)  # the options may contain rtol
     if report.slot is not None:
         raise AssertionError(report.text)
 
@@ -447,7 +452,7 @@ class GAEConvention(NamedTuple):
     not, as in the paper."""
 
     def apply(self, advantage: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Convert plain advantages to this convention."""
+        """Normalize plain GAE advantages in the way of this convention."""
         if self.ddof is None:
             return advantage
         tokens = advantage[mask]
@@ -465,13 +470,13 @@ def conform_gae(
     """Compare a function with GAE (arXiv:1506.02438), plain or normalized over the tokens; see `check_gae`.
 
     Returns:
-        The convention that it equals, or None; and a sentence, with the smallest counterexample if it is not plain GAE.
+        The convention that the function equals, or None; and a sentence, with the smallest counterexample unless it is plain GAE.
 
     Raises:
         InputError: the function has an unknown parameter, or fails for every case.
     """
     takes_bootstrap = "bootstrap" in inspect.signature(function).parameters
-    cases, apart = (
+    cases, cases_with_gaps = (
         [case for case in gae_cases(gaps=gaps) if takes_bootstrap or not case.bootstrap.any()] for gaps in (False, True)
     )
 
@@ -486,9 +491,9 @@ def conform_gae(
     for convention in (GAEConvention(), GAEConvention(0), GAEConvention(1)):
         first = _first_gae_difference(cases, found, convention, rtol)
         if first is None and raised is None:
-            gaps, errors = _results(call, apart)
-            raised = _first_error(errors, apart)
-            text = _first_gae_difference(apart, gaps, convention, rtol)
+            gaps, errors = _results(call, cases_with_gaps)
+            raised = _first_error(errors, cases_with_gaps)
+            text = _first_gae_difference(cases_with_gaps, gaps, convention, rtol)
             if text is not None:
                 return None, f"{text}\n  Without gaps it equals {convention.in_words()}."
             if raised is None and convention == GAEConvention():
@@ -509,12 +514,12 @@ def conform_gae(
 def _first_gae_difference(
     cases: Sequence[GAECase], found: dict[int, Any], convention: GAEConvention, rtol: float
 ) -> str | None:
-    wrong = (_gae_difference(cases[at], result, convention, rtol) for at, result in found.items())
+    wrong = (_gae_difference(cases[case_index], result, convention, rtol) for case_index, result in found.items())
     return next((text for text in wrong if text is not None), None)
 
 
 def check_gae(function: Callable[..., Any], *, arrays: Arrays = "jax") -> None:
-    """Assert that a function is GAE.
+    """Assert that a function computes GAE.
 
     Args:
         function: takes `rewards`, `values` and `mask` `[R, T]`, `gamma`, `lambda_` or `lam`, and optionally `bootstrap` `[R]`. It
@@ -522,7 +527,7 @@ def check_gae(function: Callable[..., Any], *, arrays: Arrays = "jax") -> None:
         arrays: the library whose arrays the function takes.
 
     Raises:
-        AssertionError: it is not GAE; the message names the part of the recursion and shows one small counterexample.
+        AssertionError: the results differ; the message names the part of the recursion and shows one small counterexample.
         InputError: the function has an unknown parameter.
     """
     convention, text = conform_gae(function, arrays=arrays)
@@ -539,7 +544,7 @@ def _gae_inputs(function: Callable[..., Any], case: GAECase) -> dict[str, Any]:
 def _gae_difference(case: GAECase, found: Any, convention: GAEConvention, rtol: float) -> str | None:
     advantage = expected_gae(case)
     ours, returns = found if isinstance(found, tuple) else (found, None)
-    # the eps of a normalization occurs in several places: under the root, next to it, and in some libraries in the mean
+    # implementations add a normalization's eps in different places: under the root, next to it, or even in the mean
     tolerance = (rtol, rtol / 100) if convention.ddof is None else (1e-4, 1e-4)
     text = _describe_difference(case, "advantage", ours, convention.apply(advantage, case.mask), *tolerance)
     if text is not None or returns is None:

@@ -1,4 +1,4 @@
-"""The conventions in which implementations of GRPO and related algorithms differ, and their loss as loops in NumPy float64."""
+"""The conventions in which implementations of GRPO and related algorithms differ, and a loss for each, as NumPy float64 loops."""
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -13,7 +13,7 @@ from rljax.testing.example import Example
 
 @dataclass(frozen=True)
 class Convention:
-    """One way to compute a policy loss from the rewards of groups; implementations differ in each of its fields."""
+    """One way to compute a policy loss from group rewards; each field is a choice in which implementations differ."""
 
     center: Literal["mean", "leave_one_out"] = "mean"
     """The baseline, which is subtracted from a reward: the mean of the group, or the mean of the group's other responses."""
@@ -26,13 +26,13 @@ class Convention:
     kept: Literal["all", "mixed"] = "all"
     """The groups that are trained on: all, or those whose rewards differ."""
     mean: Literal["batch", "prompt", "sequence", "sequence_sum", "constant"] = "sequence"
-    """How tokens are averaged: over all tokens; over those of a prompt, then over prompts; over those of a response, then over
-    responses; as a sum over a response, then over responses; or as that sum divided by `max_length`, then over responses."""
+    """How tokens are averaged: over all tokens; over each prompt's tokens, then over prompts; over each response's tokens, then
+    over responses; summed over each response, then averaged over responses; or likewise with the sum divided by `max_length`."""
     ratio: Literal["token", "sequence", "response"] = "token"
     """The probability ratio: each token's own; the geometric mean of the ratios in a response, as in GSPO; or their product."""
     surrogate: Literal["clipped", "cispo", "reinforce"] = "clipped"
     """The objective of a token: the clipped ratio times the advantage; log-probability times advantage, weighted by the clipped
-    ratio without its gradient; or log-probability times advantage. Of the last two, only the gradients are compared."""
+    ratio without its gradient; or log-probability times advantage. For the last two, only the gradients are compared."""
     clip: Literal["ratio", "log_ratio", "none"] = "ratio"
     """What is clipped: the ratio to [1 - low, 1 + high], or the log-ratio to [-low, high]."""
     low: float = 0.2
@@ -44,12 +44,12 @@ class Convention:
     kl: Literal["none", "k1", "k2", "k3", "k3+"] = "none"
     """Estimator of the divergence from the reference policy; `k3+` has the value of k3 and the gradient of k2."""
     beta: float = 0.04
-    """Weight of that divergence."""
+    """Weight of the KL estimate."""
     kl_cap: float | None = None
-    """Largest size of a token's KL estimate, which is clamped to [-kl_cap, kl_cap], as verl and OpenRLHF do at 10; None: it is
-    not clamped. A clamped token gets no gradient from the KL, except with `k3+`."""
+    """Largest absolute KL estimate of a token: it is clamped to [-kl_cap, kl_cap], in verl and OpenRLHF with kl_cap 10; None: it
+    is not clamped. A clamped token gets no gradient from the KL, except with `k3+`."""
     kl_place: Literal["loss", "reward"] = "loss"
-    """Whether the divergence is a term of the loss, or is subtracted from a response's reward, summed over its tokens."""
+    """Whether the KL estimate is a term of the loss, or its sum over a response's tokens is subtracted from the reward."""
     cache: int = 0
     """Number of tokens before `max_length` over which the overlong punishment grows to -1; 0: there is no punishment."""
     max_length: int = 3
@@ -93,7 +93,7 @@ LIKE = {
     "lite_ppo": Convention(deviation="batch", mean="batch"),
     "rloo": Convention(center="leave_one_out", ddof=None, surrogate="reinforce", clip="none", mean="sequence_sum"),
 }
-"""Name of an algorithm -> the convention of its paper. If the paper leaves a field open, its value is this library's."""
+"""Name of an algorithm -> the convention of its paper. If the paper leaves a field open, the value is this library's choice."""
 SLOTS = {
     "advantage": ("center", "ddof", "eps", "deviation"),
     "groups": ("kept",),
@@ -129,25 +129,25 @@ MOST_CHANGES = 3
 
 
 def _canonical(convention: Convention) -> Convention:
-    """Set every field that has no effect in this convention to its default, so that equal conventions compare equal."""
-    idle: dict[str, object] = {}
+    """Set every field that has no effect in this convention to its default, so that equivalent conventions compare equal."""
+    unused: dict[str, object] = {}
     default = Convention()
     if convention.ddof is None:
-        idle |= {"eps": default.eps, "deviation": default.deviation}
+        unused |= {"eps": default.eps, "deviation": default.deviation}
     if convention.surrogate == "reinforce":
-        idle |= {"clip": "none", "ratio": default.ratio}
+        unused |= {"clip": "none", "ratio": default.ratio}
     if convention.surrogate != "clipped":
-        idle["dual_clip"] = None
+        unused["dual_clip"] = None
     if convention.clip == "none" or convention.surrogate == "reinforce":
-        idle |= {"low": default.low, "high": default.high}
+        unused |= {"low": default.low, "high": default.high}
     if convention.kl == "none":
-        idle |= {"beta": default.beta, "kl_place": default.kl_place, "kl_cap": default.kl_cap}
-    return replace(convention, **idle)  # pyright: ignore[reportArgumentType]
+        unused |= {"beta": default.beta, "kl_place": default.kl_place, "kl_cap": default.kl_cap}
+    return replace(convention, **unused)  # pyright: ignore[reportArgumentType]
 
 
 @lru_cache(maxsize=16)
 def neighbors(base: Convention, changes: int = MOST_CHANGES) -> tuple[Convention, ...]:
-    """Conventions that differ from a base in at most `changes` fields, the nearest ones first."""
+    """Return the conventions that differ from a base in at most `changes` fields, the nearest first."""
     found = {_canonical(base): base}
     for count in range(1, changes + 1):
         for names in combinations(ALTERNATIVES, count):
@@ -159,13 +159,13 @@ def neighbors(base: Convention, changes: int = MOST_CHANGES) -> tuple[Convention
 
 
 def difference(one: Convention, base: Convention) -> dict[str, object]:
-    """The fields in which a convention differs from a base, with the convention's values."""
+    """Return the fields in which a convention differs from a base, with the convention's values."""
     names = [field.name for field in fields(one)]
     return {name: getattr(one, name) for name in names if getattr(one, name) != getattr(base, name)}
 
 
 def _kl(convention: Convention, log_ratio: float) -> tuple[float, float]:
-    """An estimate of KL(π, reference) from log π - log reference, and its derivative with respect to log π."""
+    """Return an estimate of KL(π, reference) from log π - log reference, and its derivative with respect to log π."""
     kind, cap = convention.kl, convention.kl_cap
     if kind == "k1":
         value, slope = log_ratio, 1.0
@@ -211,7 +211,7 @@ def _reward(example: Example, convention: Convention, p: int, i: int) -> float:
 
 
 def _weights(example: Example, convention: Convention) -> np.ndarray:
-    """Weight of each response's tokens."""
+    """Return the weight of each token in a response, for every response."""
     rows = example.rows if convention.kept == "all" else example.mixed
     lengths, weights = example.lengths, np.zeros((example.prompts, example.group))
     total, prompts = sum(int(lengths[row]) for row in rows), {p for p, _ in rows}
@@ -230,7 +230,7 @@ def _weights(example: Example, convention: Convention) -> np.ndarray:
 
 
 def _bounds(convention: Convention) -> tuple[float, float]:
-    """Bounds of the log-ratio."""
+    """Return the bounds that the log-ratio is clipped to."""
     if convention.clip == "none":
         return -np.inf, np.inf
     if convention.clip == "log_ratio":
@@ -239,7 +239,7 @@ def _bounds(convention: Convention) -> tuple[float, float]:
 
 
 def _surrogate(convention: Convention, log_ratio: float, advantage: float) -> tuple[float, float]:
-    """The surrogate (0 if its value is meaningless), and its derivative with respect to the log-probability."""
+    """Return the surrogate (0 if its value is meaningless), and its derivative with respect to the log-probability."""
     if convention.surrogate == "reinforce":
         return 0.0, advantage
     low, high = _bounds(convention)
@@ -253,7 +253,7 @@ def _surrogate(convention: Convention, log_ratio: float, advantage: float) -> tu
 
 
 def loss_and_gradient(example: Example, convention: Convention) -> tuple[float, np.ndarray]:
-    """The loss, to be minimized, and its gradient with respect to `logp`; the rollout must be compact (`Example.compact`)."""
+    """Return the loss, to be minimized, and its gradient with respect to `logp`. The rollout must be `Example.compact`."""
     advantage, weights = _advantages(example, convention), _weights(example, convention)
     total, gradient = 0.0, np.zeros(example.mask.shape)
     for p, i in example.rows:

@@ -1,22 +1,22 @@
 # pyright: basic
-"""Objectives that compare the responses of a group against a reference, or with a teacher, as loops over responses and tokens.
+"""Oracles of objectives that use a reference policy or a teacher, as loops over responses and tokens.
 
-They have the form of those in `rljax.testing.oracles`, which lists them.
+They have the same arguments as the objectives in `rljax.testing.oracles`, whose `OBJECTIVES` contains them.
 """
 
 from math import exp, log
 
 
 def _log_ratio(d, p, i):
-    """Log-ratio of a response under the policy before the update to the reference, summed over its tokens."""
+    """A response's log-ratio of the policy before the update to the reference, summed over its tokens."""
     return sum(d.old_logp[p, i, t] - d.ref_logp[p, i, t] for t in range(d.lengths[p, i]))
 
 
-def _moved(d, x, p, i):
+def _logp_change(d, x, p, i):
     return sum(x[p, i, t] - d.old_logp[p, i, t] for t in range(d.lengths[p, i]))
 
 
-def _reference_share(d, p, i):
+def _reference_weight(d, p, i):
     return exp(-_log_ratio(d, p, i)) / sum(exp(-_log_ratio(d, p, j)) for j in range(d.group))
 
 
@@ -26,9 +26,11 @@ def _online_dpo(d, x, sg, beta=0.7, alpha=0.0):
         for w in range(d.group):
             for other in range(d.group):
                 if d.rewards[p, w] > d.rewards[p, other]:
-                    lead = _log_ratio(d, p, w) - _log_ratio(d, p, other)
-                    total += beta / (1 + exp(beta * lead)) * (_moved(d, x, p, w) - _moved(d, x, p, other)) / pairs
-        total -= alpha * sum((_reference_share(d, p, i) - 1 / d.group) * _moved(d, x, p, i) for i in range(d.group))
+                    margin = _log_ratio(d, p, w) - _log_ratio(d, p, other)
+                    total += (
+                        beta / (1 + exp(beta * margin)) * (_logp_change(d, x, p, w) - _logp_change(d, x, p, other)) / pairs
+                    )
+        total -= alpha * sum((_reference_weight(d, p, i) - 1 / d.group) * _logp_change(d, x, p, i) for i in range(d.group))
     return total / d.prompts
 
 
@@ -40,12 +42,12 @@ def _nash_md(d, x, sg):
     total = 0.0
     for p, i in d.rows:
         others = [j for j in range(d.group) if j != i]
-        shares = [exp(-0.4 * _log_ratio(d, p, j)) for j in others]
+        weights = [exp(-0.4 * _log_ratio(d, p, j)) for j in others]
         wins = [1.0 if d.rewards[p, i] > d.rewards[p, j] else 0.5 * (d.rewards[p, i] == d.rewards[p, j]) for j in others]
-        win_rate = sum(share * win for share, win in zip(shares, wins, strict=True)) / sum(shares)
+        win_rate = sum(weight * win for weight, win in zip(weights, wins, strict=True)) / sum(weights)
         for t in range(d.lengths[p, i]):
-            away = sum(d.old_logp[p, i, k] - d.ref_logp[p, i, k] for k in range(t, d.lengths[p, i]))
-            total += (win_rate - 0.5 - 0.2 * away) * (x[p, i, t] - d.old_logp[p, i, t])
+            later_log_ratio = sum(d.old_logp[p, i, k] - d.ref_logp[p, i, k] for k in range(t, d.lengths[p, i]))
+            total += (win_rate - 0.5 - 0.2 * later_log_ratio) * (x[p, i, t] - d.old_logp[p, i, t])
     return total / len(d.rows)
 
 
@@ -53,9 +55,9 @@ def _a_star_po(d, x, sg):
     """The paper's squared error, divided by -2 β₂, minus its value at the policy before the update."""
     total = 0.0
     for p, i in d.rows:
-        value = 0.6 * log(sum(_reference_share(d, p, j) * exp(d.rewards[p, j] / 0.6) for j in range(d.group)))
+        value = 0.6 * log(sum(_reference_weight(d, p, j) * exp(d.rewards[p, j] / 0.6) for j in range(d.group)))
         before = 0.3 * _log_ratio(d, p, i) - (d.rewards[p, i] - value)
-        now = before + 0.3 * _moved(d, x, p, i)
+        now = before + 0.3 * _logp_change(d, x, p, i)
         total += (before**2 - now**2) / (2 * 0.3)
     return total / len(d.rows)
 

@@ -1,9 +1,9 @@
 # pyright: basic
-"""Every algorithm's objective as loops over prompts, responses and tokens, written from its paper without code of this library.
+"""Every algorithm's objective as loops over prompts, responses and tokens, written from its paper without this library's code.
 
-An objective takes a rollout and log-probabilities `x[p, i, t]` in float64, and a copy `sg` of them under stop-gradient. It is
-maximized; for the losses of critics, see `rljax.testing.value_oracles`. A response is a row without gaps that begins in column 0
-(`Example.compact` of `rljax.testing.example`), and has at least one token.
+An objective takes a rollout `d`, log-probabilities `x[p, i, t]` in float64, and a copy `sg` of `x` under stop-gradient. It is
+to be maximized; for the losses of critics, see `rljax.testing.value_oracles`. Every response must have at least one token, begin
+in column 0 and have no gaps (see `Example.compact` of `rljax.testing.example`).
 
 The hyperparameters are in `OPTIONS`; they are chosen so that every part of an algorithm has an effect on responses of six tokens.
 """
@@ -61,10 +61,10 @@ def _by_group(d, transform, rewards=None):
     return [transform(list(group)) for group in (d.rewards if rewards is None else rewards)]
 
 
-def _over_batch(d, advantage, eps=1e-8):
-    every = [advantage(*token) for token in _tokens(d)]
-    mean = sum(every) / len(every)
-    std = sqrt(sum((a - mean) ** 2 for a in every) / len(every))
+def _normalize_over_batch(d, advantage, eps=1e-8):
+    all_values = [advantage(*token) for token in _tokens(d)]
+    mean = sum(all_values) / len(all_values)
+    std = sqrt(sum((a - mean) ** 2 for a in all_values) / len(all_values))
     return lambda p, i, t: (advantage(p, i, t) - mean) / (std + eps)
 
 
@@ -107,7 +107,7 @@ def _cispo(d, x, sg):
 
 
 def _covariance(d, a):
-    """Each token's contribution to the covariance of log-probability and advantage, over the rollout, before its updates."""
+    """Each token's contribution to the rollout's covariance of log-probability and advantage, before the update."""
     mean_logp = _token_mean(d, lambda p, i, t: d.old_logp[p, i, t])
     mean_advantage = _token_mean(d, lambda p, i, t: a[p][i])
     return {(p, i, t): (d.old_logp[p, i, t] - mean_logp) * (a[p][i] - mean_advantage) for p, i, t in _tokens(d)}
@@ -192,8 +192,8 @@ def _forking_tokens(d, x, sg):
 def _gdpo(d, x, sg):
     each = [_by_group(d, _zscores), _by_group(d, _zscores, d.form)]
     total = [[each[0][p][i] + each[1][p][i] for i in range(d.group)] for p in range(d.prompts)]
-    every = [total[p][i] for p, i in d.rows]
-    mean, std = sum(every) / len(every), _deviation(every)
+    all_values = [total[p][i] for p, i in d.rows]
+    mean, std = sum(all_values) / len(all_values), _deviation(all_values)
     return _sequence_mean(
         d, lambda p, i, t: _pessimistic(_rho(d, x, p, i, t), (total[p][i] - mean) / (std + 1e-6), 0.2, 0.2)
     )
@@ -327,7 +327,7 @@ def _luspo(d, x, sg):
 
 
 def _reinforce_responses(d, x, a):
-    """REINFORCE, with each response as one action."""
+    """REINFORCE that treats each response as one action."""
     return sum(a[p][i] * (x[p, i, t] - d.old_logp[p, i, t]) for p, i, t in _tokens(d)) / len(d.rows)
 
 
@@ -341,7 +341,7 @@ def _on_policy_distillation(d, x, sg):
 
 
 def _open_reasoner_zero(d, x, sg):
-    a = _over_batch(d, lambda p, i, t: _gae(d, p, i, t, lambda_=1.0))
+    a = _normalize_over_batch(d, lambda p, i, t: _gae(d, p, i, t, lambda_=1.0))
     return _token_mean(d, lambda p, i, t: _pessimistic(_rho(d, x, p, i, t), a(p, i, t), 0.2, 0.2))
 
 
@@ -403,7 +403,7 @@ def _ppo(d, x, sg):
 
 
 def _reinforce_pp(d, x, sg):
-    a = _over_batch(
+    a = _normalize_over_batch(
         d, lambda p, i, t: d.rewards[p, i] - 0.1 * sum(_k1(d, d.old_logp, p, i, k) for k in range(t, d.lengths[p, i]))
     )
     return _token_mean(d, lambda p, i, t: _pessimistic(_rho(d, x, p, i, t), a(p, i, t), 0.2, 0.2))
@@ -411,7 +411,7 @@ def _reinforce_pp(d, x, sg):
 
 def _reinforce_pp_baseline(d, x, sg):
     centered_rewards = _by_group(d, _centered)
-    a = _over_batch(d, lambda p, i, t: centered_rewards[p][i])
+    a = _normalize_over_batch(d, lambda p, i, t: centered_rewards[p][i])
     return _token_mean(
         d, lambda p, i, t: _pessimistic(_rho(d, x, p, i, t), a(p, i, t), 0.2, 0.2) - 0.1 * _k1(d, x, p, i, t) ** 2 / 2
     )
@@ -480,11 +480,11 @@ def _vapo(d, x, sg):
 
 
 def _vapo_grpo(d, x, sg):
-    share, group = 0.8 * exp(-2 * 0.25), _by_group(d, _zscores)
+    weight, group = 0.8 * exp(-2 * 0.25), _by_group(d, _zscores)
 
     def surrogate(p, i, t):
         critic = _gae(d, p, i, t, lambda_=_vapo_lambda(d, p, i, alpha=0.5))
-        return _pessimistic(_rho(d, x, p, i, t), share * critic + (1 - share) * group[p][i], 0.2, 0.28)
+        return _pessimistic(_rho(d, x, p, i, t), weight * critic + (1 - weight) * group[p][i], 0.2, 0.28)
 
     return _token_mean(d, surrogate) - 0.1 * _positive_nll(d, x)
 
@@ -537,7 +537,7 @@ OPTIONS = {
     "vapo_grpo": {"alpha": 0.5, "initial": 0.8, "decay": 2.0},
     "xpo": {"beta": 0.7, "alpha": 0.3},
 }
-"""Name of an algorithm -> the hyperparameters of its objective here that differ from the algorithm's defaults."""
+"""Name of an algorithm -> the hyperparameters of its oracle that differ from the algorithm's defaults."""
 OBJECTIVES = {
     "a_star_po": _a_star_po,
     "cispo": _cispo,

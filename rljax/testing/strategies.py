@@ -1,4 +1,4 @@
-"""Hypothesis strategies for valid rollouts: ragged masks, gaps, ties, far ratios, and garbage outside the mask."""
+"""Hypothesis strategies for valid rollouts: ragged masks, gaps, ties, extreme ratios, and garbage outside the mask."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ except ModuleNotFoundError as missing:
     raise InputError("rljax.testing.strategies needs Hypothesis: pip install 'rljax-lm[testing]'.") from missing
 
 REWARDS = (0.0, 1.0, 0.5, -1.0)
-"""Rewards that are generated, few enough that ties are common."""
+"""The rewards that are sampled; they are so few that ties are common."""
 
 
 @st.composite
@@ -29,7 +29,7 @@ def examples(
     garbage: float = -7.0,
     marks: bool = False,
 ) -> Example:
-    """Sample rollouts of one shape; they shrink to full masks, rewards of 0 and ratios of 1.
+    """Sample rollouts of one shape; Hypothesis shrinks them to full masks, rewards of 0 and ratios of 1.
 
     Args:
         draw: passed by Hypothesis.

@@ -1,5 +1,5 @@
 # pyright: basic
-"""The loss of each critic as loops over tokens, with the hyperparameters in `rljax.testing.oracles.OPTIONS`.
+"""Oracles of the critics' losses, as loops over tokens, with the hyperparameters in `rljax.testing.oracles.OPTIONS`.
 
 A loss takes a rollout and values `v[p, i, t]` in float64, and a copy `sg` of them under stop-gradient. It is minimized.
 """
