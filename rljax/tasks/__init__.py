@@ -1,4 +1,4 @@
-"""Layer 3: generated tasks. A task is one file, which defines its settings and behavior, and one line in `TASKS`."""
+"""Layer 3: generated tasks. Each task consists of one file, which defines its settings and behavior, and one line in `TASKS`."""
 
 from rljax.errors import InputError
 from rljax.lazy import LazyTable, lazy_names
@@ -21,13 +21,13 @@ TASKS: LazyTable[type[TaskConfig]] = LazyTable(
         "reasoning_gym": "rljax.tasks.puzzles:ReasoningGymConfig",
     }
 )
-"""Name of a generated task, as in `--task NAME`, -> the class of its settings. The part of a name after a colon is a setting."""
+"""Name of a generated task, as in `--task NAME`, without the variant after a colon -> the class of its settings."""
 
 __getattr__, __dir__ = lazy_names(__name__)
 
 
 def full_name(family: str) -> str:
-    """Return the name of a task as users type it.
+    """Return the name of a task as users type it, with a placeholder for its variant.
 
     Example:
         >>> full_name("sums"), full_name("reasoning_gym")
@@ -43,13 +43,13 @@ def task_name(task: TaskConfig) -> str:
         >>> task_name(TASKS["iteration"]()), task_name(task_named("reasoning_gym:gcd"))
         ('iteration', 'reasoning_gym:gcd')
     """
-    names = {place: name for name, place in TASKS.sources.items()}
-    places = [f"{record.__module__}:{record.__name__}" for record in type(task).__mro__]
-    return next(names[place] for place in places if place in names) + task.variant
+    names = {source: name for name, source in TASKS.sources.items()}
+    sources = [f"{base.__module__}:{base.__name__}" for base in type(task).__mro__]
+    return next(names[source] for source in sources if source in names) + task.variant
 
 
 def task_named(name: str) -> TaskConfig:
-    """Return the default settings of a task by its name.
+    """Return the default settings of the task with a name.
 
     Raises:
         InputError: there is no such task.
@@ -62,7 +62,7 @@ def task_named(name: str) -> TaskConfig:
     if family == "reasoning_gym":
         if not generator:
             raise InputError(f"task is {name!r}; name one of its generators, as in reasoning_gym:countdown.")
-        from rljax.tasks.puzzles import ReasoningGymConfig  # noqa: PLC0415  not needed by other tasks
+        from rljax.tasks.puzzles import ReasoningGymConfig  # noqa: PLC0415  other tasks do not need it
 
         return ReasoningGymConfig(generator)
     if colon or family not in TASKS:

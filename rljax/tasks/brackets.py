@@ -1,8 +1,8 @@
-"""The task `brackets`: output in a formal language, where a single wrong character makes the output worthless.
+"""The task `brackets`: output in a formal language, in which a single wrong character makes the output worthless.
 
-A problem is a formula in prefix notation, `*+342=`, and its answer the same formula with a pair of brackets around every
-operation, `((3+4)*2)`. The reward is 1 only for a text that parses and is the same formula. Some demonstrations lack a bracket,
-as scraped data often do, so a policy that imitates them often writes malformed output.
+A problem is a formula in prefix notation, such as `*+342=`, and its answer is the same formula with a pair of brackets around
+every operation, `((3+4)*2)`. The reward is 1 only for a text that parses and is the same formula. Some demonstrations lack a
+bracket, as scraped data often do, so a policy that imitates them often writes malformed output.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from rljax.settings.checks import check_at_least, check_share
 from rljax.tasks.task import TaskConfig
 
 DEEPEST = 20
-"""Maximum depth of nesting that is parsed, because responses may be nested arbitrarily deeply."""
+"""Maximum nesting depth that is parsed; a limit is needed because responses may be nested arbitrarily deeply."""
 
 
 def prefix_of(text: str) -> str | None:
@@ -30,21 +30,21 @@ def prefix_of(text: str) -> str | None:
         >>> prefix_of("((3+4)*2"), prefix_of("(3+4)*2"), prefix_of("3+4")
         (None, None, None)
     """
-    found = _read(text, 0, 0)
-    return found[0] if found is not None and found[1] == len(text) else None
+    parsed = _parse(text, 0, 0)
+    return parsed[0] if parsed is not None and parsed[1] == len(text) else None
 
 
-def _read(text: str, at: int, depth: int) -> tuple[str, int] | None:
-    """Parse the formula that begins at an index; return it in prefix notation, and the index after it."""
-    first = text[at : at + 1]
+def _parse(text: str, start: int, depth: int) -> tuple[str, int] | None:
+    """Parse the formula that begins at an index; return it in prefix notation, and the index after it; None if malformed."""
+    first = text[start : start + 1]
     if first.isdecimal() and first.isascii():
-        return first, at + 1
+        return first, start + 1
     if first != "(" or depth == DEEPEST:
         return None
-    left = _read(text, at + 1, depth + 1)
+    left = _parse(text, start + 1, depth + 1)
     if left is None or text[left[1] : left[1] + 1] not in ("+", "-", "*"):
         return None
-    right = _read(text, left[1] + 1, depth + 1)
+    right = _parse(text, left[1] + 1, depth + 1)
     if right is None or text[right[1] : right[1] + 1] != ")":
         return None
     return f"{text[left[1]]}{left[0]}{right[0]}", right[1] + 1
@@ -52,7 +52,7 @@ def _read(text: str, at: int, depth: int) -> tuple[str, int] | None:
 
 @verifier
 def same_formula(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float]:
-    """Give 1 for a completion that parses and is the formula of the prompt, else 0.
+    """Return 1 for a completion that parses and is the prompt's formula, else 0.
 
     Args:
         prompts: the prompts, such as `*+342=`.
@@ -75,14 +75,14 @@ def same_formula(prompts: Sequence[str], completions: Sequence[str], **columns: 
 
 @dataclass(frozen=True)
 class BracketsConfig(TaskConfig):
-    """The task `brackets`: rewrite formulas in prefix notation with nested brackets; a malformed text has reward 0."""
+    """The task `brackets`: rewrite prefix formulas with nested brackets; a malformed text has reward 0."""
 
     reward: ClassVar[str] = "rljax.tasks.brackets:same_formula"
 
     operations: tuple[int, int] = (2, 3)
     """Minimum and maximum number of operations in a formula, 1 to 5."""
     malformed_share: float = 0.5
-    """Fraction of the demonstrations that lack a bracket."""
+    """Fraction of demonstrations that lack a bracket."""
     train_problems: int = 4000
     """Number of training problems to generate."""
 
@@ -103,13 +103,13 @@ class BracketsConfig(TaskConfig):
         prefix, written = _random_formula(random, operations)
         demonstration = written
         if random.random() < self.malformed_share:
-            lost = random.choice([place for place, character in enumerate(written) if character in "()"])
-            demonstration = written[:lost] + written[lost + 1 :]
+            missing = random.choice([index for index, character in enumerate(written) if character in "()"])
+            demonstration = written[:missing] + written[missing + 1 :]
         return Problem(f"{prefix}=", written, demonstration, {"operands": operations + 1})
 
 
 def _random_formula(random: Random, operations: int) -> tuple[str, str]:
-    """Generate a random formula, in prefix notation and with brackets."""
+    """Return a random formula, both in prefix notation and with brackets."""
     if not operations:
         digit = random.choice("123456789")
         return digit, digit

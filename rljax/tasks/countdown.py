@@ -1,10 +1,10 @@
-"""The task `countdown`: a sparse search. Reach a target with some digits, each used once, and `+`, `-` and `*`.
+"""The task `countdown`: a search with sparse rewards. Reach a target with some digits, each used once, and `+`, `-` and `*`.
 
 A problem is `13;723=`. Its demonstration is a short written search, which lists tried expressions with their values and then
 the solution: `2+3+7=12;2*3+7=13;#2*3+7`. Products bind tighter than sums; there are no parentheses. Every target can be
-reached. The column `solutions` counts the expressions that reach it, `expressions` counts all expressions, and `reachable`
-counts the targets from 1 to 99 that these digits can reach. Three digits make up to 54 expressions and can reach 9 targets on
-average, and one expression in twelve is right: a guess is seldom right, and an expression that is only partly right has no reward.
+reached. The column `solutions` counts the expressions that reach the target, `expressions` counts all expressions, and
+`reachable` counts the targets from 1 to 99 that these digits can reach. Three digits make up to 54 expressions, which reach 9
+targets on average, and one expression in twelve is right. So a guess is seldom right, and there is no partial credit.
 """
 
 import itertools
@@ -68,7 +68,7 @@ def expressions(digits: str) -> Mapping[str, int]:
 
 @verifier
 def solved(prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float]:
-    """Give 1 for a final expression that uses every digit of the prompt once and has the target's value, else 0.
+    """Return 1 for a final expression that uses every digit of the prompt once and equals the target, else 0.
 
     Args:
         prompts: the prompts, such as `13;723=`.
@@ -95,7 +95,7 @@ def _solves(prompt: str, completion: str) -> bool:
 
 @dataclass(frozen=True)
 class CountdownConfig(TaskConfig):
-    """The task `countdown`: reach a target with some digits, each used once; sparse rewards, and a written search to imitate."""
+    """The task `countdown`: reach a target with some digits, each used once; rewards are sparse."""
 
     reward: ClassVar[str] = "rljax.tasks.countdown:solved"
 

@@ -1,8 +1,9 @@
-"""The task `digits`: two digits, drawn as noisy images; the answer is their sum.
+"""The task `digits`: add two digits that are shown as noisy images.
 
-A prompt is two images of 8 x 4 pixels, one after the other, four Braille characters each (see `rljax.data.images`); in each
-image some pixels are flipped at random. A response writes the digits and adds them: `3+5=#8`. With `--images 8 4` the model
-reads the pixels; otherwise each Braille character is an ordinary token, and the model does not know which pixels are adjacent.
+A prompt is two images of 8 x 4 pixels, one after the other. Each image is written as four Braille characters (see
+`rljax.data.images`), and some of its pixels are flipped at random. A response states the digits and adds them: `3+5=#8`. With
+`--images 8 4` the model reads the pixels; otherwise each Braille character is an ordinary token, which does not show the model
+which pixels are adjacent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ HEIGHT, WIDTH = 8, 4
 """Height and width of an image in pixels."""
 PATCHES = 4
 """Number of patches in an image."""
-_DRAWN = """
+_FONT_PIXELS = """
 .##.  ..#.  .##.  ###.  ...#  ####  ..##  ####  .##.  .##.
 #..#  .##.  #..#  ...#  ..##  #...  .#..  ...#  #..#  #..#
 #..#  #.#.  ...#  ...#  .#.#  #...  #...  ...#  #..#  #..#
@@ -35,7 +36,7 @@ _DRAWN = """
 """
 FONT: Mapping[int, Pixels] = MappingProxyType(
     {
-        digit: tuple(tuple(mark == "#" for mark in line.split()[digit]) for line in _DRAWN.split("\n")[1:-1])
+        digit: tuple(tuple(mark == "#" for mark in line.split()[digit]) for line in _FONT_PIXELS.split("\n")[1:-1])
         for digit in range(10)
     }
 )
@@ -44,7 +45,7 @@ FONT: Mapping[int, Pixels] = MappingProxyType(
 
 @dataclass(frozen=True)
 class DigitsConfig(TaskConfig):
-    """The task `digits`: the sum of two digits that are drawn as noisy images."""
+    """The task `digits`: the sum of two digits that are shown as noisy images."""
 
     tokenizer: ClassVar[str] = f"characters:0123456789+=#{PATTERNS}"
 
@@ -74,7 +75,7 @@ class DigitsConfig(TaskConfig):
         return [[pixel ^ (random.random() < self.pixel_noise) for pixel in row] for row in pixels]
 
     def optimum(self, problems: Sequence[Problem]) -> float:
-        """Accuracy of the most likely sum, given the font and the noise."""
+        """Return the accuracy of always answering with the most likely sum, given the font and the noise."""
         return sum(self._likeliest_sum(problem.prompt) == problem.answer for problem in problems) / len(problems)
 
     def _likeliest_sum(self, prompt: str) -> str:
@@ -85,7 +86,7 @@ class DigitsConfig(TaskConfig):
         return str(sums.index(max(sums)))
 
     def _likelihoods(self, text: str) -> list[float]:
-        """Probability of an image given each digit: p^flips (1 - p)^(pixels - flips), where p is the noise."""
+        """Return the probability of an image given each digit: p^flips (1 - p)^(pixels - flips), where p is the noise."""
         seen = pixels_of(text, height=HEIGHT, width=WIDTH)
         flips = [
             sum(a != b for line, row in zip(FONT[digit], seen, strict=True) for a, b in zip(line, row, strict=True))

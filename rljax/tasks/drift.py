@@ -1,9 +1,9 @@
 """The task `drift`: the kind of problem changes while the policy learns, first sums and then differences.
 
-A problem is `427+5=` or `427-5=`, and its answer `#2`, the last digit, without steps. Demonstrations and held-out problems
-contain both kinds in equal parts. The first `stage_prompts` training prompts are sums, and all later ones are differences. The
-position in this order is part of a checkpoint, so a resumed run switches at the same point. How well the policy remembers the
-first kind is the held-out accuracy by the column `type`.
+A problem is `427+5=` or `427-5=`, and its answer is the last digit, `#2`, without steps. Demonstrations and held-out problems
+contain equally many of both kinds. The first `stage_prompts` training prompts are sums, and all later ones are differences. The
+position in this order is part of a checkpoint, so a resumed run switches at the same point. The held-out accuracy by the column
+`type` shows how well the policy remembers the first kind.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,10 @@ class DriftConfig(TaskConfig):
 
     def stages(self, problems: Sequence[Problem]) -> Stages:
         """Return the sums, then the differences."""
-        places = ([place for place, one in enumerate(problems) if one.columns.get("type") == kind] for kind in KINDS)
-        return Stages(tuple(places), self.stage_prompts)
+        stages = (
+            [index for index, problem in enumerate(problems) if problem.columns.get("type") == kind] for kind in KINDS
+        )
+        return Stages(tuple(stages), self.stage_prompts)
 
 
 def _generate(random: Random) -> Problem:

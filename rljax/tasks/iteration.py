@@ -17,7 +17,7 @@ class IterationConfig(TaskConfig):
     iterations: tuple[int, int] = (6, 56)
     """Minimum and maximum number of steps in a problem."""
     lapse_share: float = 0.0
-    """Fraction of the steps 11, 21, ... at which a demonstration lapses, and fraction of the lapses that it does not correct."""
+    """Fraction of the steps 11, 21, ... with an error in demonstrations, and fraction of these errors left uncorrected."""
     train_problems: int = 2600
     """Number of training problems to generate."""
 
@@ -27,7 +27,7 @@ class IterationConfig(TaskConfig):
         check_share(self, ["lapse_share"])
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Generate problems of both splits; demonstrations of the training problems may have lapses."""
+        """Generate the problems of both splits; demonstrations of training problems may contain errors (lapses)."""
         from rljax.data.iteration import iteration, lapses  # noqa: PLC0415  --help need not wait for NumPy
 
         train = iteration("train", self.train_problems, seed=seed, steps=self.iterations)

@@ -1,10 +1,10 @@
-"""The task `lengths`: responses have many lengths, and their correctness does not depend on length.
+"""The task `lengths`: responses of many lengths, whose correctness does not depend on length.
 
-A problem is `+38512=` or `*38512=`. A response is any number of `;` and then `#` and a digit. After `+` the right digit is the
-last of the prompt. After `*` it is a hash of the prompt, which no policy can know, so most answers stay wrong however long
-training lasts. Demonstrations are right, and their number of `;` is uniform. A reward of 1 or 0 gives no incentive to write
-more or fewer of them, but an algorithm whose loss weights the tokens of a response by its length does, and lets wrong answers
-grow longer.
+A problem is `+38512=` or `*38512=`. A response is any number of `;`, then `#` and a digit. After `+` the right digit is the
+prompt's last digit. After `*` it is a hash of the prompt, which no policy can know, so most answers stay wrong however long
+training lasts. Demonstrations are right, and their number of `;` is uniformly distributed. A reward of 1 or 0 gives no incentive
+to write more or fewer `;`. But an algorithm whose loss weights tokens by the length of their response does give one, and lets
+wrong answers grow longer.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class LengthsConfig(TaskConfig):
     filler: int = 12
     """Maximum number of characters that a demonstration writes before its answer."""
     unknown_share: float = 0.5
-    """Fraction of the problems whose answer no policy can know."""
+    """Fraction of problems whose answer no policy can know."""
     train_problems: int = 4000
     """Number of training problems to generate."""
 
@@ -50,7 +50,7 @@ class LengthsConfig(TaskConfig):
         return Problem(prompt, answer, f"{filler}#{answer}", {"type": UNKNOWN if is_unknown else KNOWN})
 
     def optimum(self, problems: Sequence[Problem]) -> float:
-        """Best accuracy: all known answers, and the unknown ones that have the most frequent digit."""
+        """Return the best accuracy: all known answers are right, and the unknown ones that equal their most frequent digit."""
         unknown = [problem.answer for problem in problems if problem.columns["type"] == UNKNOWN]
         commonest = max((unknown.count(digit) for digit in set(unknown)), default=0)
         return (len(problems) - len(unknown) + commonest) / len(problems)

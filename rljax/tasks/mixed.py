@@ -1,9 +1,9 @@
 """The task `mixed`: problems of different difficulty in the same rollout.
 
-There are three kinds: copy a number, `(427)=`; give the last digit of a sum, `427+5=`; and multiply, `7*42=`; each is answered
+There are three kinds: copy a number, `(427)=`; give the last digit of a sum, `427+5=`; and multiply, `7*42=`. Each is answered
 without steps, as in `#2`. A small model soon learns to copy, later learns last digits, and rarely learns to multiply. So at any
-time, in many groups either every response is right or every response is wrong, and the task shows how well an algorithm uses the
-other groups. The column `type` names the kind.
+time many groups contain only right or only wrong responses, and the task shows how well an algorithm uses the other groups. The
+column `type` names the kind.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ KINDS = ("copy", "sum", "product")
 
 @dataclass(frozen=True)
 class MixedConfig(TaskConfig):
-    """The task `mixed`: copies, last digits of sums and products without steps, of different difficulty."""
+    """The task `mixed`: copies, last digits of sums, and products without steps, of different difficulty."""
 
     kinds: tuple[str, ...] = KINDS
     """Kinds of problems, equally likely: copy, sum, product."""

@@ -1,9 +1,9 @@
-"""The task `outliers`: easy, but some responses are mislabeled, with rewards a hundred times as large as for a right answer.
+"""The task `outliers`: easy sums, but some responses are mislabeled, with rewards a hundred times a right answer's reward.
 
-A problem is `47+38=` and its answer `#5`, the last digit of the sum. In training, some responses have an outlier added to their
-reward, positive or negative with equal probability, so that the mean reward over all responses is still the fraction of right
-answers. The mislabeling is fixed: a response has the same outlier in every epoch, so a policy that sees a problem often can
-learn its outliers. Held-out answers are judged without outliers.
+A problem is `47+38=`, and its answer is the last digit of the sum, `#5`. In training, an outlier is added to the reward of some
+responses. It is positive or negative with equal probability, so the mean reward over all responses is still the fraction of right
+answers. The mislabeling is fixed: a response gets the same outlier in every epoch, so a policy that sees a problem often can
+learn its outliers. Held-out answers are scored without outliers.
 """
 
 from collections import Counter
@@ -27,11 +27,11 @@ def noisy_reward(
     outlier_size: Sequence[float],
     **columns: Sequence,
 ) -> list[float]:
-    """Give 1 for the right answer, else 0; add an outlier of either sign to a fraction of the completions.
+    """Return 1 for the right answer, else 0, plus an outlier of either sign for a fraction of the completions.
 
     The outlier is a hash of the prompt, the completion, and how often this pair occurred before in this call. Equal responses
-    in a group therefore get different outliers, but the first of them has the same outlier in every call, and so does the
-    second: this is fixed mislabeling, not noise that is sampled again each time.
+    in a group therefore get different outliers, but the first of them gets the same outlier in every call, and so does the
+    second. So this is fixed mislabeling, not noise that is sampled again in each call.
 
     Args:
         prompts: the prompts.
@@ -52,23 +52,23 @@ def noisy_reward(
     """
     rewards = [reward or 0.0 for reward in exact(prompts, completions, answer, **columns)]
     seen = Counter[tuple[str, str]]()
-    for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+    for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         hashed = hash_to_unit_interval(f"outlier {seen[prompt, completion]} {prompt} {completion}")
         seen[prompt, completion] += 1
-        if hashed < outlier_share[place]:
-            rewards[place] += outlier_size[place] * (1 if hashed < outlier_share[place] / 2 else -1)
+        if hashed < outlier_share[index]:
+            rewards[index] += outlier_size[index] * (1 if hashed < outlier_share[index] / 2 else -1)
     return rewards
 
 
 @dataclass(frozen=True)
 class OutliersConfig(TaskConfig):
-    """The task `outliers`: the last digit of a sum of two numbers; in training some rewards are outliers of either sign, the
+    """The task `outliers`: the last digit of a sum of two numbers; in training, some rewards are outliers of either sign, the
     same in every epoch."""
 
     reward: ClassVar[str] = "rljax.tasks.rewards:OUTLIERS"
 
     outlier_share: float = 0.02
-    """Fraction of the training responses whose reward gets an outlier. A response keeps its outlier in every epoch."""
+    """Fraction of training responses whose reward gets an outlier, which is the same in every epoch."""
     outlier_size: float = 100.0
     """Size of an outlier; a right answer is worth 1."""
     train_problems: int = 4000
@@ -84,7 +84,9 @@ class OutliersConfig(TaskConfig):
         """Generate distinct problems; the held-out problems have no outliers."""
         train, held = sample_parts(_generate, train=self.train_problems, heldout=heldout, seed=seed)
         noise = {"outlier_share": self.outlier_share, "outlier_size": self.outlier_size}
-        return [_with(problem, noise) for problem in train], [_with(problem, dict.fromkeys(noise, 0.0)) for problem in held]
+        return [_set_columns(problem, noise) for problem in train], [
+            _set_columns(problem, dict.fromkeys(noise, 0.0)) for problem in held
+        ]
 
 
 def _generate(random: Random) -> Problem:
@@ -93,5 +95,5 @@ def _generate(random: Random) -> Problem:
     return Problem(f"{left}+{right}=", str(answer), f"#{answer}")
 
 
-def _with(problem: Problem, columns: dict[str, float]) -> Problem:
+def _set_columns(problem: Problem, columns: dict[str, float]) -> Problem:
     return replace(problem, columns=columns)

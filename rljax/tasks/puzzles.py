@@ -21,10 +21,10 @@ class ReasoningGymConfig(TaskConfig):
     tokenizer: ClassVar[str] = "bytes"
 
     generator: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress] = "countdown"
-    """Name of the generator: the second half of the task's name."""
+    """Name of the generator: the part of the task's name after the colon."""
     options: Annotated[Words, tyro.conf.arg(name="task-options")] = field(default_factory=dict)
     """Settings of the generator, e.g. `--task reasoning_gym:countdown --task-options min_numbers=3 max_numbers=3`; by default
-    the generator's own. Separate the items of a list by commas."""
+    the generator's own defaults. Separate the items of a list by commas."""
     train_problems: int = 1000
     """Number of training problems to generate."""
 
@@ -34,7 +34,7 @@ class ReasoningGymConfig(TaskConfig):
 
     @property
     def variant(self) -> str:
-        """The generator, after a colon."""
+        """The name of the generator, after a colon."""
         return f":{self.generator}"
 
     def problems(self, heldout: int, *, seed: int) -> Parts:

@@ -1,6 +1,6 @@
-"""Rewards of tasks that train on something other than the truth, each combined with the verifier that decides correctness.
+"""Rewards of tasks that train on something other than correctness, each combined with the verifier that decides correctness.
 
-The verifier has weight 0: it does not change the reward, and it alone decides the accuracy of training samples.
+The verifier has weight 0, so it does not change the reward; the accuracy of training samples is computed from it alone.
 """
 
 from rljax.rewards.exact import exact

@@ -24,11 +24,11 @@ class SumsConfig(TaskConfig):
     nesting: int = 0
     """Maximum depth of nested parentheses."""
     unfinished_share: float = 0.0
-    """Fraction of the longer problems whose demonstration stops before it states the answer."""
+    """Fraction of longer problems whose demonstration stops before it states the answer."""
     unfinished_operands: int = 4
     """Problems with at least this many operands count as longer."""
     unanswered_operands: int | None = None
-    """With at least this many operands, no demonstration states the answer; by default `unfinished_share` decides."""
+    """With at least this many operands, no demonstration states the answer; by default there is no such limit."""
     train_problems: int = 8192
     """Number of training problems to generate."""
 
@@ -45,7 +45,7 @@ class SumsConfig(TaskConfig):
             )
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Generate problems of both splits; demonstrations of the longer training problems may be unfinished."""
+        """Generate the problems of both splits; demonstrations of longer training problems may be unfinished."""
         from rljax.data.arithmetic import arithmetic, unfinished  # noqa: PLC0415  --help need not wait for NumPy
 
         difficulty = {

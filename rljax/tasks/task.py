@@ -1,4 +1,4 @@
-"""Generated tasks: everything that a run needs from a task."""
+"""The base class of generated tasks: everything that a run needs from a task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class TaskConfig:
     tokenizer: ClassVar[str] = "characters"
     """Tokenizer of a model with random weights, in the form of `--tokenizer`."""
     step_reward: ClassVar[str | None] = None
-    """Reward of each reasoning step, for algorithms that learn from steps; None: there is none by default."""
+    """Reward of each reasoning step, for algorithms that learn from steps; None: there is no default step reward."""
 
     @property
     def variant(self) -> str:
@@ -42,7 +42,7 @@ class TaskConfig:
         raise NotImplementedError(f"{type(self).__name__} does not generate problems")
 
     def optimum(self, problems: Sequence[Problem]) -> float | None:
-        """Return the highest mean accuracy that a policy can reach on these problems; None if it is not known.
+        """Return the highest mean accuracy that a policy can reach on these problems; None if it is unknown.
 
         The default is 1, which is right if the prompt determines the answer.
         """

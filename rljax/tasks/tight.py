@@ -1,9 +1,9 @@
-"""The task `tight`: there is a long and a short way to the answer, and the token limit truncates the long one.
+"""The task `tight`: there is a long and a short way to write the solution, and the token limit truncates the long one.
 
 A problem is `7593=`, a sum of single digits. The long way writes every step, `7+5=12;12+9=21;21+3=24;#24`, and the short way
-only the running sums, `12;21;24;#24`. In 32 tokens the long way reaches its answer for up to four digits, the short way for up
-to seven. Only demonstrations with few digits show the short way; a warm start omits those that the limit would truncate. RL has
-to discover how to be brief with more digits.
+only the running sums, `12;21;24;#24`. Within 32 tokens the long way reaches the answer for up to four digits, the short way for
+up to seven. Only demonstrations with few digits show the short way, and a warm start omits demonstrations that the limit would
+truncate. So RL has to discover that the short way also works with more digits.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from rljax.tasks.task import TaskConfig
 
 
 def long_way(digits: Sequence[int]) -> str:
-    """Write every step with both of its summands.
+    """Write every step with both summands.
 
     Example:
         >>> long_way([7, 5, 9])
@@ -43,14 +43,14 @@ def short_way(digits: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class TightConfig(TaskConfig):
-    """The task `tight`: a long and a short way to the answer; the token limit of a response truncates the long one."""
+    """The task `tight`: a long and a short way to the answer; the response's token limit truncates the long one."""
 
     terms: tuple[int, int] = (3, 6)
     """Minimum and maximum number of digits in a problem, 2 to 7."""
     short_terms: int = 4
-    """Largest number of digits for which some demonstrations use the short way."""
+    """Maximum number of digits for which demonstrations may use the short way."""
     short_share: float = 0.3
-    """Fraction of the demonstrations up to `short_terms` digits that use the short way."""
+    """Fraction of demonstrations with up to `short_terms` digits that use the short way."""
     train_problems: int = 4000
     """Number of training problems to generate."""
 
