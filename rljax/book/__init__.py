@@ -1,4 +1,4 @@
-"""Layer 3: the book, which is an index of the equations with their sources, claims, errata and rules for choosing."""
+"""Layer 3: the book, i.e. the index of equations with their sources, the papers' claims, errata, and rules for choosing."""
 
 from rljax.lazy import lazy_names
 

@@ -1,7 +1,7 @@
-"""Choose an algorithm for a task: facts of the task -> algorithm, parts and flags, by the rules of `choosing.toml`.
+"""Choose an algorithm for a task: the rules in `choosing.toml` map facts about the task to an algorithm, parts and flags.
 
-A rule is data: a case, conditions on facts, what it chooses, and why. Its claims are experiments that bear on the reason; their
-results are looked up, not written into the rule.
+A rule is data: a case, conditions on facts, what it chooses, and why. Its claims name experiments that support or contradict the
+reason; their results are looked up, not written into the rule.
 """
 
 import math
@@ -20,40 +20,39 @@ Says = Literal["supports", "contradicts", "is open"]
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of a task that determine the algorithm."""
+    """Facts about a task that determine the algorithm."""
 
     reward: Literal["verifier", "learned", "steps", "turns", "several", "pairs"] = "verifier"
-    """What judges responses: a 'verifier' of final answers; a 'learned' reward model; a reward for the 'steps' of a response; an
-    environment that rewards 'turns'; 'several' rewards of different scales; or no reward, but 'pairs' of a preferred and a rejected
-    response."""
+    """What rewards responses: a 'verifier' of final answers; a 'learned' reward model; a reward for a response's 'steps'; an
+    environment that rewards 'turns'; 'several' rewards of different scales; or, instead of a reward, 'pairs' of a preferred and a
+    rejected response."""
     length: int = 1024
     """Maximum length of a response, in tokens."""
     budget: int = 100_000
-    """Number of responses that the complete run may sample."""
+    """Maximum number of responses that the run samples."""
     group: int = 8
     """Responses per prompt in each step."""
     updates: int = 1
     """Optimizer updates per rollout."""
     staleness: int = 0
-    """How many steps older the sampler's weights are than the learner's; the command then has `--staleness`."""
+    """By how many steps the sampler's weights are older than the learner's; if above 0, the command has `--staleness`."""
     critic: bool = False
-    """Whether a critic is affordable: memory and time for a second model of the policy's size."""
+    """Whether memory and time suffice for a critic, a second model of the policy's size."""
     pass_k: int = 1
     """The k of pass@k, if pass@k is the metric to improve."""
     teacher: str | None = None
-    """Folder or hub id of a better model with the same tokens."""
+    """Folder or hub id of a better model with the same tokenizer."""
     outliers: bool = False
-    """Whether the reward has outliers, or an unreliable scale."""
+    """Whether the reward has outliers or an unreliable scale."""
     experts: bool = False
     """Whether the model is a mixture of experts."""
     wish: Literal["none", "near_start", "entropy", "brevity", "less_noise"] = "none"
-    """What matters in addition to the reward, or was missing in an earlier run: 'near_start', a policy close to the initial one;
-    'entropy', if it fell too fast; 'brevity', if wrong answers grew longer; or 'less_noise' in the gradient, at the cost of
-    memory."""
+    """What matters besides the reward: 'near_start', to stay close to the initial policy; 'entropy', if it fell too fast in an
+    earlier run; 'brevity', if wrong answers grew longer; or 'less_noise', for a less noisy gradient at the cost of memory."""
     model: str = "Qwen/Qwen3-0.6B"
-    """Folder or hub id of the model, for the command."""
+    """Folder or hub id of the model in the command."""
     dataset: str = "my_data.jsonl"
-    """Problems or preference pairs, for the command."""
+    """File of problems or preference pairs in the command."""
 
 
 MINIMUM = {"length": 1, "budget": 1, "group": 1, "updates": 1, "staleness": 0, "pass_k": 1}
@@ -103,10 +102,10 @@ class Condition(NamedTuple):
     test: Literal["is", "is not", "at least", "at most"]
     """How the fact is compared."""
     value: Any
-    """The value to compare with; `is not None` means that the fact has a value."""
+    """The value to compare with. "is not" with None means that the fact is set."""
 
     def holds(self, facts: Facts) -> bool:
-        """True if the facts satisfy the condition.
+        """Return True if the facts satisfy the condition.
 
         Example:
             >>> Condition("length", "at least", 2000).holds(Facts(length=1024))
@@ -127,7 +126,7 @@ class Condition(NamedTuple):
         return f"{name} {self.fact.upper()}" if self.test == "is not" else f"{name} {self.value}"
 
     def text(self) -> str:
-        """Return the condition in terms of flags.
+        """Return the condition as a flag with words.
 
         Example:
             >>> Condition("length", "at least", 2000).text(), Condition("reward", "is", "pairs").text()
@@ -144,7 +143,7 @@ class Rule(NamedTuple):
     """The recommendation for one case."""
 
     case: str
-    """The case in words, for a table."""
+    """The case in words, as shown in the table."""
     where: tuple[Condition, ...]
     """Conditions, all of which must hold."""
     choice: str
@@ -152,26 +151,26 @@ class Rule(NamedTuple):
     because: str
     """Reason, in a phrase."""
     flags: Mapping[str, str]
-    """Flag -> its value, into which `{length}` and other entries of `flag_values` are substituted."""
+    """Flag -> its value, in which `{length}` and other entries of `flag_values` are replaced."""
     claims: Mapping[str, Bearing]
-    """Claim, or trainer experiment -> whether it speaks for or against the reason if it holds."""
+    """Name of a claim or trainer experiment -> whether it supports or contradicts the reason if the claim holds."""
     source: str
     """Paper or document that gives the advice."""
     algorithms: tuple[str, ...] = ()
-    """For a part: algorithms that it fits; empty: all."""
+    """For a part: names of the algorithms that the part fits; empty: all algorithms."""
 
     def applies(self, facts: Facts) -> bool:
-        """True if every condition holds."""
+        """Return True if every condition holds."""
         return all(condition.holds(facts) for condition in self.where)
 
 
 class ClaimEvidence(NamedTuple):
-    """The verdict on a claim, and what it means for the reason of a rule."""
+    """The verdict on a claim, and what the verdict means for the reason of a rule."""
 
     claim: str
     """Name of the claim, or of the trainer experiment."""
     verdict: str
-    """Verdict of its experiment; for a trainer experiment, the verdicts on the choice in its table, each with its count."""
+    """Verdict of the claim's experiment; for a trainer experiment, the verdicts on the rule's choice in its table, with counts."""
     says: Says
     """What the verdict means for the reason."""
     text: str
@@ -182,25 +181,25 @@ class Recommendation(NamedTuple):
     """The recommended algorithm, parts and flags."""
 
     facts: Facts
-    """Facts of this task."""
+    """The facts about this task."""
     chosen: Rule
-    """Rule that chooses the algorithm."""
+    """The rule that chooses the algorithm."""
     parts: tuple[Rule, ...]
-    """Rules that add flags."""
+    """The rules that add flags."""
     also: tuple[Rule, ...]
-    """Rules for other algorithms that apply too, the most specific first."""
+    """The rules for other algorithms that also apply, the most specific first."""
     words: tuple[str, ...]
-    """The command."""
+    """The words of the command."""
     idle: Mapping[str, str]
-    """Name of a fact that is not the default but changes nothing here -> the reason."""
+    """Name of a fact that is not the default but has no effect here -> the reason."""
 
 
 MOST_PROMPTS, FEWEST_STEPS = 64, 100
-"""Maximum number of prompts per step, and minimum number of steps: a small budget reduces the prompts before the steps."""
+"""Maximum number of prompts per step, and minimum number of steps; a small budget reduces the prompts before the steps."""
 
 
 def flag_values(facts: Facts) -> dict[str, Any]:
-    """Return the numbers and names that can be substituted into flags.
+    """Return the values that can be substituted into flags.
 
     Example:
         >>> values = flag_values(Facts(budget=8000, group=8, length=1000))
@@ -218,16 +217,16 @@ def flag_values(facts: Facts) -> dict[str, Any]:
 
 
 def _power_of_two(most: int) -> int:
-    """Return the largest power of two up to `most`: many numbers of mini-batches divide it."""
+    """Return the largest power of two up to `most`; a power of two can be divided into many numbers of minibatches."""
     return 2 ** (most.bit_length() - 1)
 
 
 def recommend(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> Recommendation:
-    """Choose by rules: the first matching rule for an algorithm, and all matching parts that fit it.
+    """Choose by rules: the first matching rule for an algorithm, and all matching parts that fit that algorithm.
 
     Args:
-        facts: facts of the task.
-        algorithms: rules for algorithms, the most specific first; the last has no condition.
+        facts: facts about the task.
+        algorithms: rules for algorithms, the most specific first; the last must have no condition.
         parts: rules that add flags.
 
     Raises:
@@ -251,7 +250,7 @@ def _advice(found: Recommendation) -> tuple[str, tuple[str, ...]]:
 
 
 def _why_idle(name: str, found: Recommendation, rules: Sequence[Rule]) -> str:
-    """Explain why a fact changes nothing: for each rule that reads it, what prevents that rule from applying."""
+    """Explain why a fact has no effect: for each rule that reads it, what prevents that rule from applying."""
     why = []
     for rule in (rule for rule in rules if any(condition.fact == name for condition in rule.where)):
         unmet = [condition.text() for condition in rule.where if not condition.holds(found.facts)]
@@ -265,7 +264,7 @@ def _why_idle(name: str, found: Recommendation, rules: Sequence[Rule]) -> str:
 
 
 def _apply_rules(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]) -> Recommendation:
-    """Return the recommendation, without the facts that change nothing."""
+    """Return the recommendation, with an empty `idle`."""
     matching = [rule for rule in algorithms if rule.applies(facts)]
     chosen = matching[0]
     fitting = tuple(
@@ -277,9 +276,9 @@ def _apply_rules(facts: Facts, algorithms: Sequence[Rule], parts: Sequence[Rule]
 
 
 def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, ...]:
-    """Build the words of the command. If several rules set one of the `JOINED` flags, their values are joined.
+    """Build the words of the command. If several rules set one of the `JOINED` flags, its values are joined.
 
-    For a mixture of experts, the default model, which is dense, is replaced by one that has experts.
+    For a mixture of experts, the default model, which is dense, is replaced by the model `EXPERTS`.
     """
     if facts.experts and facts.model == Facts().model:
         facts = replace(facts, model=EXPERTS)
@@ -301,7 +300,7 @@ def command_of(facts: Facts, chosen: Rule, parts: Iterable[Rule]) -> tuple[str, 
 
 
 EXPERTS = "Qwen/Qwen3-30B-A3B"
-"""The model that is used for a mixture of experts if no model is named."""
+"""The model in the command for a mixture of experts, unless another model is named."""
 JOINED = ("--algorithm-options", "--with", "--without")
 """Flags that take several values."""
 
@@ -311,7 +310,7 @@ def _words(flags: Mapping[str, str], numbers: Mapping[str, Any]) -> list[str]:
 
 
 def weigh_verdict(bearing: Bearing, verdict: str) -> Says:
-    """Apply the verdict on a claim to a reason that depends on the claim.
+    """Return what the verdict on a claim means for a reason that depends on the claim.
 
     Example:
         >>> weigh_verdict("for", "holds here"), weigh_verdict("against", "holds here"), weigh_verdict("for", "not decided")
@@ -350,6 +349,6 @@ def read_rule(row: Mapping[str, Any]) -> Rule:
 
 _RULES = read_toml("rljax.book", "choosing.toml")
 ALGORITHMS = tuple(map(read_rule, _RULES["algorithm"]))
-"""Case -> algorithm, the most specific first."""
+"""The rules that choose an algorithm, the most specific first."""
 PARTS = tuple(map(read_rule, _RULES["part"]))
-"""Case -> flags in addition to the algorithm's."""
+"""The rules that add flags to those of the algorithm."""

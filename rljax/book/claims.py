@@ -1,7 +1,7 @@
-"""Committed results of the experiments on claims of papers: verdicts, statistics and budgets, read from JSON.
+"""Committed results of the experiments on the papers' claims: verdicts, statistics and budgets, read from JSON.
 
-Nothing here trains a model. The experiments, and the rule that decides them, are in experiments/claims and experiments/lab;
-`rljax claims --rerun` runs them and writes these results.
+Nothing here trains a model. The experiments are in experiments/claims, the rule for their verdicts is in experiments/lab, and
+`rljax claims --rerun` runs the experiments and writes these results.
 """
 
 import ast
@@ -17,14 +17,14 @@ from rljax.text import did_you_mean
 
 Verdict = Literal["holds here", "contradicted", "not seen at this scale", "not decided"]
 VERDICTS: tuple[Verdict, ...] = ("holds here", "contradicted", "not seen at this scale", "not decided")
-"""All verdicts, in the order of a table."""
+"""All verdicts, in the order of tables."""
 
 
 class Interval(NamedTuple):
     """A mean over seeds, with its 95 % interval."""
 
     value: float
-    """The mean; NaN without seeds."""
+    """The mean; NaN if there are no seeds."""
     low: float
     """Lower end; NaN with fewer than 5 seeds."""
     high: float
@@ -49,27 +49,27 @@ class ClaimResult(NamedTuple):
     """A claim and the committed result of its experiment."""
 
     name: str
-    """Name of the claim, and of its files."""
+    """Name of the claim and of its files."""
     page: str
     """Question, setting, deviations from the paper, and command: the docstring of the experiment."""
     paper: str
     """Source of the claim, such as `DAPO, arXiv:2503.14476`."""
     place: str
-    """Section, equation or table."""
+    """Section, equation or table of the paper that makes the claim."""
     text: str
     """The claim, in our words."""
     verdict: Verdict
     """Verdict of the experiment."""
     statistic: Interval
-    """The statistic that decides, over seeds; the larger it is, the more it supports the claim."""
+    """The statistic that decides the verdict, over seeds; a larger one supports the claim more."""
     unit: str
     """Description of the statistic, with its unit."""
     kind: Literal["above", "equal"]
-    """`above`: the claim is that the statistic is above the margin. `equal`: that it is within the margin of 0."""
+    """`above`: the claim is that the statistic is above the margin; `equal`: that it differs from 0 by at most the margin."""
     margin: float
-    """Smallest value of the statistic that would matter."""
+    """Smallest absolute value of the statistic that would matter in practice."""
     budget: str
-    """What is the same for all arms, and whether their learning rates were tuned; empty if no arm is trained."""
+    """What all arms of the experiment have in common, and whether their learning rates were tuned; empty if no arm is trained."""
     condition: str
     """Description of the premise that the experiment needs; empty if it needs none."""
     condition_statistic: Interval | None
@@ -79,17 +79,17 @@ class ClaimResult(NamedTuple):
     first_look: str
     """The undecided result of an earlier experiment with other seeds; empty if there was none."""
     pilot: str
-    """What was chosen after seeing results; empty if nothing was."""
+    """What was chosen after seeing results; empty if nothing was chosen then."""
     means: dict[str, dict[str, float]]
     """Arm -> name of a metric -> its mean over the seeds."""
     date: str
-    """Day of the last run, `YYYY-MM-DD`."""
+    """Date of the last run, `YYYY-MM-DD`."""
     minutes: float
     """Duration of the experiment on two cores, in minutes."""
 
     @property
     def has_one_rate(self) -> bool:
-        """True if all arms were trained at one learning rate, which may suit one of them better than the others."""
+        """True if all arms were trained at the same learning rate, which may suit some arms better than others."""
         return "one fixed learning rate" in self.budget
 
     @property
@@ -102,7 +102,7 @@ def claims_folder() -> Path:
     """Return the folder of the claim experiments, in a wheel or a checkout.
 
     Raises:
-        InputError: this installation has no such folder.
+        InputError: this installation does not contain the experiments.
     """
     return experiments_folder() / "claims"
 

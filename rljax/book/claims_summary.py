@@ -1,4 +1,4 @@
-"""A summary of the claims in ten lines, shown at the beginning of `rljax claims` and of the page of claims."""
+"""A ten-line summary of the claims, shown at the beginning of `rljax claims` and of the page of claims."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -22,7 +22,7 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "rank_outliers": "ranks lose less to outliers than z-scores",
             "hierarchical_kinds": "a baseline per kind of problem beats one per prompt",
         },
-        "A critic or none": {
+        "With or without a critic": {
             "rloo_ppo": "RLOO finishes ahead of PPO",
             "value_pretraining": "a pretrained critic beats one with biased values",
             "lambda_of_length": "a length-adaptive lambda finishes ahead of 0.95",
@@ -42,7 +42,7 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "kl_in_reward": "k1 in the reward finishes ahead of k3 in the loss",
             "k3_gradient": "the gradient of k3 in the loss is biased",
         },
-        "A sampler with old weights or different rounding": {
+        "A sampler with stale weights or different numerics": {
             "truncated_weights": "truncated importance weights finish ahead of none",
             "masked_weights": "masking extreme weights finishes ahead of capping them",
             "staleness_gepo": "a delay costs GEPO less than GRPO",
@@ -60,9 +60,9 @@ SUMMARY: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
-"""Topic -> claim -> the claim in a few words, whether or not it holds; the verdicts are in the results."""
+"""Topic -> name of a claim -> the claim in a few words, whether or not it holds; the verdicts are in the results."""
 LABELS = ("updates", "prompts", "baseline", "critic", "length", "entropy", "reference", "sampler", "pass@k", "recipes")
-"""One word per topic, for a terminal."""
+"""One word per topic, shown in a terminal."""
 SIGNS = MappingProxyType({"holds here": "+", "contradicted": "-", "not seen at this scale": "~", "not decided": "?"})
 """A sign for each verdict."""
 

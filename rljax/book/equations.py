@@ -1,4 +1,4 @@
-"""Index of all equations, read from their docstrings, so that it always agrees with the code."""
+"""The index of all equations, read from their docstrings so that it always agrees with the code."""
 
 import importlib
 import inspect
@@ -37,7 +37,7 @@ ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "In no paper": ("unpublished",),
     }
 )
-"""Role in an algorithm -> the modules of its equations, in the order of the index."""
+"""Role in an algorithm -> the modules with equations for that role, in the order of the index."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Equation:
     name: str
     """`module.function` of an op (`unpublished.module.function`), or the name of an algorithm on the command line."""
     summary: str
-    """First line of its docstring."""
+    """First line of the docstring."""
     equation: str
     """The formula, without indentation."""
     source: str
@@ -57,7 +57,7 @@ class Equation:
     function: str
     """Name of the function in its module."""
     test: str
-    """Path of its test file relative to the root of the repository."""
+    """Path of the test file, relative to the root of the repository."""
 
 
 def role_of(entry: Equation) -> str:
@@ -169,7 +169,7 @@ def _formula_of(name: str, docstring: str) -> str:
 
 
 def public_ops() -> Iterator[Callable]:
-    """Find every public function defined in a module of `rljax.ops`, in file order; published ones first."""
+    """Find every public function defined in a module of `rljax.ops`, in file order; published equations first."""
     names = [found.name for found in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}.") if not found.ispkg]
     for name in sorted(names, key=lambda name: name.count(".")):
         if name.rpartition(".")[2] in WITHOUT_EQUATIONS:

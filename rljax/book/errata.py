@@ -1,10 +1,10 @@
-"""Errors and ambiguities of published papers, and differences between papers, their authors' code and libraries.
+"""Errors and ambiguities in published papers, and differences between papers, their authors' code and libraries.
 
-Each entry has a place in a text, the claim made there, and the correction, and computes a small example. `rljax errata` prints the
-entries. Library versions: verl b178a3c (2026-01-29), TRL f2cd577 (2026-07-24), NeMo RL's documentation of 2026. Each entry was
-checked twice against the text that it names. If a paper leaves a choice open, the entry says so and does not call it an error.
+Each entry gives the location in a text, the claim made there, and the correction; most entries compute a small example. `rljax
+errata` prints the entries. Library versions: verl b178a3c (2026-01-29), TRL f2cd577 (2026-07-24), NeMo RL's documentation of 2026.
+Each entry was checked twice against the text that it names. If a paper leaves a choice open, the entry does not call it an error.
 
-Each check takes the formula that it tests as an argument, by default the formula of the text. The tests also pass the correct
+Each check takes the formula that it tests as an argument, by default the formula in the text. The tests also pass the correct
 formula, for which nothing differs.
 """
 
@@ -35,17 +35,17 @@ class Evidence:
     """Result of a counterexample."""
 
     numbers: str
-    """The computed numbers, as a sentence."""
+    """The computed numbers, in a sentence."""
     holds: bool
     """True if the numbers refute the claim, or show the difference."""
 
 
 @dataclass(frozen=True)
 class Erratum:
-    """A claim of a text that is wrong, leaves a choice open, or differs from another text."""
+    """A claim in a text that is wrong, leaves a choice open, or differs from another text."""
 
     number: str
-    """Number, such as `9b`; entries that differ only in the letter are parts of the same error."""
+    """Number of the entry, such as `9b`; entries that differ only in the letter are parts of the same error."""
     document: str
     """Title of the text, with its arXiv id or version."""
     where: str
@@ -59,8 +59,8 @@ class Erratum:
     check: Callable[[], Evidence] | None = None
     """Function that computes the counterexample; None if there is nothing to compute."""
     kind: Kind = "computed"
-    """`computed`: refuted by numbers. `documentary`: by comparing texts. `ambiguity`: a choice is left open. `difference`:
-    two texts that one would expect to agree compute different numbers."""
+    """`computed`: numbers refute the claim. `documentary`: a comparison of texts refutes it. `ambiguity`: the text leaves a choice
+    open. `difference`: two texts that one would expect to agree compute different numbers."""
 
 
 def run_all() -> list[tuple[Erratum, Evidence | None]]:
@@ -72,14 +72,14 @@ HALVES, QUARTERS = (0.5, 0.5), (0.25, 0.75)
 
 
 def differ(one: float, other: float) -> bool:
-    """Return whether two numbers differ by more than rounding."""
+    """Return True if two numbers differ by more than rounding errors."""
     return abs(one - other) > 1e-5
 
 
 def expected_gradient(
     estimator: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Return the expected gradient with respect to the logits if an estimator is a loss on tokens sampled from the policy."""
+    """Return a function that computes the logits' expected gradient if an estimator is the loss on tokens sampled on-policy."""
 
     def gradient(logits: jax.Array, reference: jax.Array) -> jax.Array:
         p = jax.lax.stop_gradient(jax.nn.softmax(logits))
@@ -128,7 +128,7 @@ def negative_lambda(lambda_: Callable[[int], float] = unclamped_lambda) -> Evide
 
 
 def token_means(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evidence:
-    """Compute the weight of a group of short responses next to a group of long ones."""
+    """Compute the weight of a group of short responses in a batch with a group of long ones."""
     mask = jnp.arange(9)[None, None] < jnp.array([[1, 1], [9, 9]])[..., None]
     ours = float(weights(mask)[0].sum())
     paper = float(token_mean_per_group(mask)[0].sum())
@@ -138,7 +138,7 @@ def token_means(weights: Callable[[jax.Array], jax.Array] = token_mean) -> Evide
 
 
 def underflow(length: int = 2000) -> Evidence:
-    """Evaluate GEPO's full-response weight in float32, on-policy, with a probability of 1/2 for each token."""
+    """Evaluate GEPO's full-response weight in float32, on-policy, if each token has a probability of 1/2."""
     logp = jnp.full((1, 2, length), jnp.log(0.5))
     probability = float(jnp.exp(logp.sum(-1))[0, 0])
     log_weight = float(group_expectation_log_ratio_unnormalized(logp, logp, jnp.ones(logp.shape, bool))[0, 0, 0])
@@ -169,7 +169,7 @@ def recommended_by_dr_grpo(weights: Callable[[jax.Array], jax.Array] = token_mea
 
 
 def cause_of_length_bias(weights: Callable[[jax.Array], jax.Array] = sequence_mean) -> Evidence:
-    """Compute weight times advantage per token of two equally wrong responses; no advantage is divided by a deviation."""
+    """Compute weight times advantage per token for two equally wrong responses; no advantage is divided by a deviation."""
     mask, advantage = jnp.arange(8)[None] < jnp.array([[2], [8]]), group_centered(jnp.array([0.0, 0.0, 1.0]))[:2, None]
     short, long = (float(push) for push in (weights(mask) * advantage)[:, 0])
     numbers = f"no division by the deviation, wrong responses of 2 and 8 tokens: {short:.4f} and {long:.4f} on each token"
@@ -182,7 +182,7 @@ def verl_token_sum_norm(mask: jax.Array) -> jax.Array:
 
 
 def sum_over_sequences(weights: Callable[[jax.Array], jax.Array] = verl_token_sum_norm) -> Evidence:
-    """Compare the loss of a batch with the loss of the same batch twice; the surrogate is 1 at all tokens."""
+    """Compare the loss of a batch with the loss of the same batch repeated; the surrogate is 1 at all tokens."""
     mask = jnp.ones((2, 4), bool)
     once, twice = (float(weights(each).sum()) for each in (mask, jnp.concatenate([mask, mask])))
     return Evidence(f"two responses of 4 tokens: loss {once:g}; the same two twice: {twice:g}", differ(once, twice))
@@ -194,7 +194,7 @@ def verl_gpg_scale(rewards: jax.Array) -> float:
 
 
 def factor_of_gpg(scale: Callable[[jax.Array], float] = verl_gpg_scale) -> Evidence:
-    """Compute the factor for two groups that both have a signal."""
+    """Compute GPG's factor for two groups that both have a signal, i.e. rewards that differ."""
     rewards = jnp.array([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]])
     ours, paper = scale(rewards), float(gpg_scale(rewards))
     return Evidence(
@@ -215,12 +215,12 @@ def clamped_penalty(penalty: Callable[[jax.Array, jax.Array], jax.Array] = verl_
 
 
 def verl_alone(rewards: jax.Array) -> jax.Array:
-    """Compute verl's advantage in a group of one, which assumes mean 0 and deviation 1."""
+    """Compute verl's advantage in a group of one, for which verl assumes mean 0 and deviation 1."""
     return rewards / (1 + 1e-6)
 
 
 def group_of_one(advantage: Callable[[jax.Array], jax.Array] = verl_alone) -> Evidence:
-    """Evaluate the advantage of a right response that is alone in its group."""
+    """Evaluate the advantage of a right response that is the only one in its group."""
     ours, centered = float(advantage(jnp.array([1.0]))[0]), 1.0 - 1.0
     return Evidence(
         f"one response of reward 1: advantage {ours:.6f}; minus the mean of its group {centered:g}", differ(ours, centered)
@@ -272,7 +272,7 @@ def divisor_of_minillm(divisor: Callable[[int, int], int] = printed_divisor) -> 
 
 
 def sign_of_cross_entropy(sign: float = 1.0) -> Evidence:
-    """Evaluate a loss for a step that is labeled right, at a score that agrees and at one that does not."""
+    """Evaluate a loss for a step that is labeled right, at a score that agrees with the label and at one that does not."""
     agrees, differs = (sign * float(jnp.log(score)) for score in (0.9, 0.1))
     return Evidence(f"label 1: loss {agrees:.3f} at a score of 0.9, {differs:.3f} at 0.1", holds=differs < agrees)
 

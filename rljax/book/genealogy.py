@@ -1,11 +1,11 @@
-"""Family tree of the algorithms: every record next to the earlier record from which it differs least.
+"""Family tree of the algorithms: each algorithm's parent is the earlier algorithm from which its record differs least.
 
-The parent of an algorithm is computed, not declared: of all algorithms with an older paper, it is the one with the same function in
-the most slots; an advantage that reads other parts of a rollout counts twice. Ties go to an algorithm of the same paper, then to
-the oldest. An algorithm that learns from a teacher is never the parent of one that learns from rewards. A paper may name another
-ancestor. Numbers do not count, and neither do loss terms, because a coefficient of 0 removes them; they are listed among the
-changes. Papers are ordered by the first arXiv id in the algorithm's docstring. The hybrids of the design document, which has no
-date, come last.
+The parent is computed, not declared: it is the older algorithm that has the same function in the most slots. An advantage that
+reads other fields of a rollout counts as two differences. Ties go to an algorithm of the same paper, then to the oldest. An
+algorithm that learns from a teacher becomes the parent of one that learns from rewards (or the reverse) only if there is no
+other candidate. A paper may name another ancestor. Numbers do not count as differences, and neither do loss terms, because a
+coefficient of 0 removes them; but both are listed among the changes. Algorithms are ordered by the first arXiv id in their
+docstring. The hybrids of the design document, which has no date, come last.
 """
 
 import re
@@ -49,9 +49,9 @@ class GenealogyEntry(NamedTuple):
     paper: str
     """arXiv id of its paper, or "no paper"."""
     parent: str | None
-    """Name of the parent; None for the oldest."""
+    """Name of the parent; None for the oldest algorithm."""
     changes: tuple[Change, ...]
-    """Slots that differ from the parent's, in the order of the record; empty for the oldest."""
+    """Slots that differ from the parent's, in the order of the record; empty for the oldest algorithm."""
 
 
 def paper_of(name: str) -> str:
@@ -90,17 +90,17 @@ def _without_lone_critic(record: Mapping[str, SlotContent], other: Mapping[str, 
     """Treat the critic as a single slot if the other record has no critic to compare it with."""
     if any(slot.startswith("critic.") for slot in other):
         return dict(record)
-    rest = {slot: held for slot, held in record.items() if not slot.startswith("critic.")}
+    rest = {slot: content for slot, content in record.items() if not slot.startswith("critic.")}
     return rest if len(rest) == len(record) else rest | {"critic": record["critic.advantage"]}
 
 
 def learns_from_teacher(algorithm: Algorithm) -> bool:
-    """True if the algorithm learns from another model's distribution instead of rewards."""
+    """Return True if an algorithm learns from another model's distribution instead of rewards."""
     return algorithm.needs("teacher_logp") or algorithm.needs("teacher_divergence")
 
 
 def advantage_inputs(algorithm: Algorithm) -> tuple[str, ...] | None:
-    """Return the names of the values that the slot `advantage` reads; None if the slot is empty."""
+    """Return the names of the rollout fields that the slot `advantage` reads; None if the slot is empty."""
     return None if algorithm.advantage is None else algorithm.credits[-1].needs
 
 
@@ -111,21 +111,21 @@ def genealogy() -> tuple[GenealogyEntry, ...]:
         >>> {entry.name: entry.parent for entry in genealogy()}["forking_tokens"]
         'dapo'
     """
-    held = {name: slot_contents(BY_NAME[name]()) for name in BY_NAME}
-    taught = {name: learns_from_teacher(BY_NAME[name]()) for name in BY_NAME}
+    contents = {name: slot_contents(BY_NAME[name]()) for name in BY_NAME}
+    has_teacher = {name: learns_from_teacher(BY_NAME[name]()) for name in BY_NAME}
     reads = {name: advantage_inputs(BY_NAME[name]()) for name in BY_NAME}
     papers = {name: paper_of(name) for name in BY_NAME}
     order = sorted(
         BY_NAME, key=lambda name: (papers[name], name)
-    )  # ids begin with year and month; letters come after digits
+    )  # ids begin with year and month; "no paper" sorts last because letters come after digits
     found = [GenealogyEntry(order[0], papers[order[0]], None, ())]
-    for place, name in enumerate(order[1:], 1):
-        candidates = {other: changes(held[other], held[name]) for other in order[:place]}
-        # `min` takes the first of equal candidates, which is the oldest.
+    for index, name in enumerate(order[1:], 1):
+        candidates = {other: changes(contents[other], contents[name]) for other in order[:index]}
+        # `min` returns the first of equal candidates, which is the oldest.
         parent = min(
             candidates,
             key=lambda other: (
-                taught[other] != taught[name],
+                has_teacher[other] != has_teacher[name],
                 _count_other_functions(candidates[other])
                 + (None not in (pair := {reads[other], reads[name]}) and len(pair) > 1),
                 papers[other] != papers[name],
@@ -136,7 +136,7 @@ def genealogy() -> tuple[GenealogyEntry, ...]:
 
 
 def _count_other_functions(found: tuple[Change, ...]) -> int:
-    """Count the slots with a different function; loss terms are ignored, because their coefficients are numbers."""
+    """Count the slots with a different function; loss terms are ignored, because a coefficient of 0 removes them."""
     return sum(change.before.function != change.after.function and "terms." not in change.slot for change in found)
 
 

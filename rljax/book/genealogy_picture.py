@@ -1,4 +1,4 @@
-"""The genealogy as a picture: a box per algorithm, with its paper and the slots in which it differs from its parent."""
+"""The genealogy as a picture: one box per algorithm, with its paper and the slots in which it differs from its parent."""
 
 import textwrap
 from pathlib import Path
@@ -16,7 +16,7 @@ INK, MUTED, LINE, BOX = "#1b1f24", "#57606a", "#8b949e", "#f6f8fa"
 CHARACTERS = 50
 """Maximum number of characters per line in a box."""
 BOX_WIDTH, COLUMN, LINE_HEIGHT, PAD, GAP = 3.3, 3.75, 0.165, 0.09, 0.14
-"""In inches: width of a box, distance between columns, height of a line, margin in a box, distance between boxes."""
+"""Width of a box, distance between columns, height of a line, margin in a box and distance between boxes, in inches."""
 HEAD_LINES = 1.25
 CAPTION = """Each algorithm is next to the older one that
 has the same function in the most slots,
@@ -37,12 +37,12 @@ class Box(NamedTuple):
     height: float
 
     def middle(self) -> float:
-        """Return the height at which lines meet the box."""
+        """Return the y coordinate at which connecting lines reach the box."""
         return self.y + self.height / 2
 
 
 def draw_genealogy(path: Path | str) -> None:
-    """Draw the genealogy of all algorithms, the oldest on the left; the file's metadata contains it as text.
+    """Draw the genealogy of all algorithms, with the oldest on the left; the file's metadata contains the genealogy as text.
 
     Args:
         path: file of the picture, `.png` or `.svg`; its folder is created.
@@ -71,8 +71,8 @@ def draw_genealogy(path: Path | str) -> None:
         top, left = box.y + PAD, box.x + PAD
         axes.text(left, top, box.entry.name, va="top", fontsize=10, weight="bold", color=INK)
         axes.text(left + BOX_WIDTH - 2 * PAD, top, box.entry.paper, va="top", ha="right", fontsize=8, color=MUTED)
-        for place, line in enumerate(box.lines):
-            y = top + (HEAD_LINES + place) * LINE_HEIGHT
+        for index, line in enumerate(box.lines):
+            y = top + (HEAD_LINES + index) * LINE_HEIGHT
             axes.text(left, y, line, va="top", fontsize=7.5, family="monospace", color=INK)
     axes.text(0, 0, CAPTION, va="top", fontsize=10, color=MUTED, linespacing=1.5)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,10 +80,10 @@ def draw_genealogy(path: Path | str) -> None:
 
 
 def place_boxes(entries: tuple[GenealogyEntry, ...]) -> list[Box]:
-    """Place a box for each entry: children are stacked in the column to the right of their parent, which is centered next to them.
+    """Place a box for each entry: children are stacked in the column to the right of their parent, and the parent is centered.
 
     Args:
-        entries: parents come before their children; the first has no parent.
+        entries: the algorithms; parents must come before their children, and the first entry must have no parent.
 
     Returns:
         The boxes, from the leaves to the root.
@@ -94,7 +94,7 @@ def place_boxes(entries: tuple[GenealogyEntry, ...]) -> list[Box]:
     boxes: list[Box] = []
 
     def place(entry: GenealogyEntry, depth: int, top: float) -> tuple[Box, float]:
-        """Place an entry and its descendants below `top`; return its box and the top of the next one."""
+        """Place an entry and its descendants below `top`; return the entry's box and the `top` for the next entry."""
         lines = tuple(_wrap_changes(entry))
         height = (HEAD_LINES + len(lines)) * LINE_HEIGHT + 2 * PAD
         bottom, middles = top, []

@@ -1,6 +1,6 @@
-"""BibTeX of the documents that the book cites, from `references.bib`.
+"""BibTeX entries of the documents that the book cites, from `references.bib`.
 
-For an entry without an arXiv id, the field `cited` contains the words with which the book refers to it.
+If an entry has no arXiv id, its field `cited` contains the words with which the book cites the document.
 """
 
 import re
@@ -16,9 +16,9 @@ class Reference(NamedTuple):
     """An entry of the bibliography."""
 
     key: str
-    """Its BibTeX key."""
+    """The BibTeX key."""
     fields: dict[str, str]
-    """Its fields, without the braces around them."""
+    """Name of a field -> its value, without the braces around it."""
     text: str
     """The entry exactly as in the file."""
 
@@ -39,8 +39,8 @@ def find_citations(text: str) -> tuple[Reference, ...]:
         ['shao2024deepseekmath', 'schulman2020kl']
     """
     words = " ".join(text.split())
-    return tuple(entry for entry in references() if _names(entry) in words)
+    return tuple(entry for entry in references() if _citation(entry) in words)
 
 
-def _names(entry: Reference) -> str:
+def _citation(entry: Reference) -> str:
     return entry.fields["eprint"] if "eprint" in entry.fields else entry.fields["cited"]

@@ -1,4 +1,4 @@
-"""The table of algorithms and slots, and descriptions of slot contents, read from the records with the papers' defaults."""
+"""The table of algorithms and their slots, and descriptions of slot contents, read from the records with the papers' defaults."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,9 @@ class SlotContent(NamedTuple):
     """Content of a slot."""
 
     function: str
-    """Names of its ops without their modules, joined by " + "; if it calls no op, the name of its own function; "" for a number."""
+    """Names of the ops that the slot calls, without modules, joined by " + "; without ops, the slot's function; "" for a number."""
     numbers: str
-    """Its numbers, such as `low=0.2 high=0.28`; "" if it has none."""
+    """The slot's numbers, such as `low=0.2 high=0.28`; "" if it has no numbers."""
 
     def text(self) -> str:
         """Return the function, then its numbers."""
@@ -33,7 +33,7 @@ def describe_slot(value: object) -> SlotContent:
         value: a value of `rljax.book.uses.slots`.
 
     Returns:
-        Names and numbers.
+        The content's functions and numbers.
 
     Raises:
         TypeError: the value cannot be a slot's content.
@@ -68,7 +68,7 @@ def _own_name(function: Callable[..., Any]) -> str:
 
 
 def slot_contents(algorithm: Algorithm) -> dict[str, SlotContent]:
-    """Return the content of each slot of an algorithm, except slots that the number 0 turns off.
+    """Return the content of each filled slot of an algorithm, except slots that the number 0 turns off.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -94,27 +94,30 @@ coefficient is 0 by default are not in the tables; `rljax algorithms NAME` lists
 
 def table() -> str:
     """Return the page with the tables of algorithms and critics, one row each and one column per slot, as Markdown."""
-    held = {
-        name: {slot: what for slot, what in slot_contents(BY_NAME[name]()).items() if slot not in SIZES} for name in BY_NAME
+    rows = {
+        name: {slot: content for slot, content in slot_contents(BY_NAME[name]()).items() if slot not in SIZES}
+        for name in BY_NAME
     }
     critics = {
-        name: {slot.removeprefix("critic."): what for slot, what in row.items() if slot.startswith("critic.")}
-        for name, row in held.items()
+        name: {slot.removeprefix("critic."): content for slot, content in row.items() if slot.startswith("critic.")}
+        for name, row in rows.items()
     }
     with_critic = {name: row for name, row in critics.items() if row}
-    return PAGE.format(algorithms=_matrix(held, Algorithm._fields), critics=_matrix(with_critic, Critic._fields)).rstrip()
+    return PAGE.format(
+        algorithms=_format_table(rows, Algorithm._fields), critics=_format_table(with_critic, Critic._fields)
+    ).rstrip()
 
 
-def _matrix(held: Mapping[str, Mapping[str, SlotContent]], fields: Sequence[str]) -> str:
+def _format_table(contents: Mapping[str, Mapping[str, SlotContent]], fields: Sequence[str]) -> str:
     """Format a table: one row per algorithm, and one column for each field that some algorithm fills."""
-    columns = [field for field in fields if any(_cell(row, field) for row in held.values())]
+    columns = [field for field in fields if any(_cell(row, field) for row in contents.values())]
     rows = [("algorithm", *columns), ("---",) * (len(columns) + 1)]
-    rows += [(f"`{name}`", *(_cell(held[name], field) for field in columns)) for name in sorted(held)]
+    rows += [(f"`{name}`", *(_cell(contents[name], field) for field in columns)) for name in sorted(contents)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _cell(row: Mapping[str, SlotContent], field: str) -> str:
-    """Return the text of a cell. If the slot contains a record, this is the names of the record's own slots."""
+    """Return the text of a cell. If the slot contains a record, the text lists the record's own slots."""
     if field in row:
         return row[field].function or row[field].numbers
     inner = [slot.removeprefix(f"{field}.") for slot in row if slot.startswith(f"{field}.")]

@@ -1,11 +1,11 @@
 """Search the index of equations for words, papers, symbols and ideas, ranked by a score that can be computed by hand.
 
-A word scores the weight of the heaviest field that contains it: full name 12, name 10, ideas 7, summary 5, source 4, module 4,
-formula 3. A field contains a word if it has the word itself or another form of it (`clip`, `clipped`, `clips`); another form
-scores half. An entry's score is the sum over the words of the query, plus 14 if one phrase of its ideas has them all.
-Entries with more of the words come first, then higher scores, then the order of the index. Entries with fewer words than the best
-one are omitted; if the best one has three or more, one word fewer is allowed. Words such as "what", "the" and "of" do not count;
-Greek letters and their names are the same word (`λ`, `lambda`).
+Each field of an entry has a weight: full name 12, name 10, ideas 7, summary 5, source 4, module 4, formula 3. A word of the query
+scores the weight of a field that contains the word, or half of it if the field contains only another form (`clip`, `clipped`,
+`clips`); the field with the highest score counts. An entry's score is the sum over the query's words, plus 14 if one phrase of
+its ideas has all of them. Entries that contain more of the words come first, then higher scores, then the order of the index.
+Entries that contain fewer words than the best entry are omitted; if the best contains three or more, one fewer is allowed. Words
+such as "what", "the" and "of" do not count. Greek letters and their names are the same word (`λ`, `lambda`).
 """
 
 import re
@@ -44,13 +44,13 @@ class Match(NamedTuple):
     entry: Equation
     """The entry of the index."""
     found: int
-    """Number of the query's words that it contains."""
+    """Number of the query's words that the entry contains."""
     score: float
     """Its score."""
 
 
 def words(text: str) -> list[str]:
-    """Split a text into lower-case words: arXiv ids and other numbers stay complete, Greek letters and names become letters.
+    """Split a text into lower-case words. ArXiv ids and other numbers stay complete; names of Greek letters become the letters.
 
     Example:
         >>> words("What bounds the ratio ρ_it? (γλ)^l, clip-higher, arXiv:2503.14476")
@@ -62,7 +62,7 @@ def words(text: str) -> list[str]:
 
 
 def stem(word: str) -> str:
-    """Remove the ending of a word and one letter of a doubled last consonant: `clipped`, `clips` and `clip` become `clip`.
+    """Remove the ending of a word, and one letter if its last consonant is doubled: `clipped` and `clips` become `clip`.
 
     Example:
         >>> stem("clipping"), stem("normalised"), stem("normalization"), stem("gae")
@@ -112,25 +112,25 @@ def _phrase_score(query: Sequence[str], entry: Equation) -> float:
 
 
 def content_words(query: str) -> list[str]:
-    """Return the words of a query that are no stop words, each once; all words if there are only stop words.
+    """Return the words of a query that are not stop words, each once; if there are only stop words, return all words.
 
     Example:
         >>> content_words("What bounds the ratio?")
         ['bounds', 'ratio']
     """
-    every = list(dict.fromkeys(words(query)))
-    return [word for word in every if word not in STOP_WORDS] or every
+    all_words = list(dict.fromkeys(words(query)))
+    return [word for word in all_words if word not in STOP_WORDS] or all_words
 
 
 def search(query: str) -> tuple[Match, ...]:
-    """Find the entries for a query, the best first.
+    """Find the entries that match a query, the best first.
 
     Args:
         query: words, a paper's arXiv id, a symbol, or a question. A full name (`gae.gae`, `dapo`) or a function's bare name finds
             only the entries with that name.
 
     Returns:
-        Entries with about as many words of the query as the best one; none if no entry has any of them.
+        The matches: entries with about as many of the query's words as the best entry; empty if no entry has any of the words.
 
     Example:
         >>> [match.entry.name for match in search("clip higher")][:2]

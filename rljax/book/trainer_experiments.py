@@ -1,4 +1,4 @@
-"""Trainer experiments whose comparisons get a verdict by the rule of experiments/lab/claims.py.
+"""Trainer experiments: experiments with training runs, whose comparisons get a verdict by the rule in experiments/lab/claims.py.
 
 They take minutes to hours, and their results are tables.
 """
@@ -15,17 +15,17 @@ class TrainerExperiment(NamedTuple):
     """A file in experiments/ whose comparisons get a verdict from `verdict_of` of experiments/lab/claims.py."""
 
     name: str
-    """Name of the file."""
+    """Name of the file, without its suffix."""
     text: str
-    """Its docstring: question, setting, command, deviations."""
+    """The file's docstring: question, setting, command, deviations."""
     command: str
-    """The command that runs it, and how long that takes."""
+    """The command that runs the experiment, and how long it takes."""
     table: str
-    """Its committed results, as Markdown."""
+    """The committed results, as Markdown."""
 
     @property
     def question(self) -> str:
-        """First line of its docstring."""
+        """First line of the docstring."""
         return self.text.split("\n")[0]
 
 

@@ -1,4 +1,4 @@
-"""The ops that a record of functions calls, found in the record itself: in its partial functions, closures and bytecode."""
+"""The ops that a record of functions calls, found by inspecting the record's partial functions, closures and bytecode."""
 
 import dis
 import inspect
@@ -20,7 +20,7 @@ from rljax.ops.unpublished.schedule import warmup_cosine
 SWITCHED_OFF = (0.0, math.inf)
 """Defaults that disable a part of an algorithm: a coefficient of 0, an infinite bound."""
 BY_NUMBER: Mapping[str, Callable[..., Any]] = MappingProxyType({"reference_rate": ema_update})
-"""Slots that contain a number, and the op that the trainer calls with it unless it is 0."""
+"""Slot that contains a number -> the op that the trainer calls with the number, unless it is 0."""
 BY_FLAG: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "--kl-target": adaptive_kl_coefficient,
@@ -28,7 +28,7 @@ BY_FLAG: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "--schedule quarter_cosine": warmup_cosine,
     }
 )
-"""Trainer flags that add an op to an algorithm; the first two apply to algorithms with a penalty towards a reference."""
+"""Trainer flag -> the op that it adds to an algorithm; the first two flags need a penalty towards a reference."""
 OWN_PACKAGE = "rljax."
 
 
@@ -38,9 +38,9 @@ class Use(NamedTuple):
     slot: str
     """Name of the slot: `surrogate`, `critic.target`, `terms.reference_kl`."""
     ops: tuple[str, ...]
-    """Names of the ops, in the order in which the slot refers to them; empty if it calls none."""
+    """Names of the ops, in the order in which the slot refers to them; empty if the slot calls no op."""
     option: str | None = None
-    """The option that fills the slot when it is set; its default of 0 or infinity leaves the slot empty. None: always filled."""
+    """The option that must be set to fill the slot in this way; its default is 0 or infinity. None: filled by default."""
 
 
 @cache
@@ -50,13 +50,13 @@ def names_of_ops() -> Mapping[Callable[..., Any], str]:
 
 
 def ops_in(value: object) -> tuple[str, ...]:
-    """Name the ops that a slot's value calls, directly or through functions of algorithms, but not through other ops.
+    """Return the names of the ops that a slot's value calls, directly or through functions of algorithms, but not of other ops.
 
     Args:
-        value: a function, a partial function, or a tuple of them; anything else calls nothing.
+        value: a function, a partial function, or a tuple of either; any other value calls no op.
 
     Returns:
-        Names in the order of first reference, each once.
+        The names in order of first reference, each once.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -86,9 +86,9 @@ def _walk(value: object, seen: set[int]) -> Iterator[str]:
 
 
 def _references(function: Callable[..., Any]) -> Iterator[object]:
-    """Yield the functions and partial functions that a function's body refers to, in its closure and among its globals.
+    """Yield the values in a function's closure, and the functions and partial functions among the globals that its body loads.
 
-    A function that JAX compiles is replaced by the Python function inside it.
+    A function compiled with `jax.jit` is replaced by the Python function that it wraps.
     """
     assert isinstance(function, FunctionType)
     yield from (cell.cell_contents for cell in function.__closure__ or ())
@@ -101,20 +101,20 @@ def _references(function: Callable[..., Any]) -> Iterator[object]:
 
 @cache
 def _global_names(code: CodeType) -> list[str]:
-    """Return the names of the globals that bytecode loads, including the bytecode of nested functions."""
+    """Return the names of the globals that bytecode and the bytecode of its nested functions load."""
     own = [found.argval for found in dis.get_instructions(code) if found.opname == "LOAD_GLOBAL"]
     inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _global_names(constant)]
     return [*own, *inner]
 
 
 def slots(record: Algorithm | Critic | Correction) -> dict[str, object]:
-    """Flatten a record to its filled slots: `critic` and `correction` to their own slots, `terms` to one slot per term.
+    """Return a record's filled slots; `critic` and `correction` are flattened to their own slots, `terms` to one slot per term.
 
     Args:
         record: an algorithm, a critic or a correction.
 
     Returns:
-        Name of the slot -> its value, in the record's order; slots that are None are omitted.
+        Name of a slot -> its value, in the record's order; slots that are None are omitted.
 
     Example:
         >>> from rljax.algorithms import BY_NAME
@@ -161,9 +161,9 @@ def _ops_by_slot(record: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
 
 
 def calls_of_records() -> dict[str, tuple[str, ...]]:
-    """Map algorithms, including their options, and flags to the ops that they call.
+    """Map each algorithm (including its options) and each flag to the ops that it calls.
 
-    Every correction is listed as `--correction NAME`, every part as `--with SLOT=PART`.
+    The keys of corrections are `--correction NAME`, and those of parts are `--with SLOT=PART`.
     """
     found = {name: tuple(dict.fromkeys(op for use in uses(name) for op in use.ops)) for name in sorted(BY_NAME)}
     for name, factory in CORRECTIONS.items():
@@ -182,7 +182,7 @@ def calls_of_ops() -> dict[str, tuple[str, ...]]:
 
 
 def callers(calls: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Invert a map of calls: every op -> the keys that call it, in their order.
+    """Invert a map of calls: map every op to the keys of the entries that call it, in order.
 
     Example:
         >>> callers({"dapo": ("surrogate.clipped",)})["surrogate.clipped"]

@@ -1,7 +1,7 @@
-"""Layer 5: engines outside the process. A server samples responses with the weights of each step.
+"""Layer 5: engines in another process. A server samples the responses with each step's weights.
 
-`server_engine` publishes weights and collects responses, `dialects` writes requests for `rljax serve`, vLLM and SGLang, `http`
-sends them, and `connect` makes the engine from the settings.
+`server_engine` publishes weights and collects responses, `dialects` formats requests for `rljax serve`, vLLM and SGLang, `http`
+sends requests, and `connect` builds the engine from the settings.
 """
 
 from rljax.lazy import lazy_names

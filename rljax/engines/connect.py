@@ -1,4 +1,4 @@
-"""Connect to a server that samples responses, as the settings say."""
+"""Connect to the server that samples responses, according to the settings."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from rljax.settings.shared_groups import EngineConfig
 KEY = "RLJAX_ENGINE_KEY"
 """Environment variable with the API key of the server."""
 RETRY_SECONDS = 120.0
-"""Seconds for which requests to a server that does not answer are repeated, unless the settings give another time."""
+"""Default number of seconds for which requests to a server that does not answer are retried."""
 
 
 def connect_to_server(
@@ -20,8 +20,8 @@ def connect_to_server(
 
     Args:
         url: address of the server.
-        settings: the other settings of the server.
-        save: writes a model folder.
+        settings: the other settings of the engine.
+        save: writes the policy's weights as a model folder.
         sampling: how responses are sampled.
         prompt_length: number of tokens of the longest prompt.
         vocabulary: number of token ids of the model.

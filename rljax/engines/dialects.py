@@ -1,4 +1,4 @@
-"""How to request responses from a server: the paths and JSON of `rljax serve`, vLLM and SGLang, as records of functions."""
+"""Dialects: how to request responses from `rljax serve`, vLLM and SGLang, with the paths and JSON of each kind of server."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -16,7 +16,7 @@ class Status(NamedTuple):
     """What a server reports about itself."""
 
     model: str
-    """Name under which the server serves its model."""
+    """Name of the served model."""
     context: int | None
     """Maximum number of tokens of a prompt and its response; None if not reported."""
     most_tokens: int | None
@@ -31,7 +31,7 @@ class Reply(NamedTuple):
     """One response as a server returns it."""
 
     tokens: list[int]
-    """Sampled token ids, including the one that ended the response."""
+    """Sampled token ids, including the end token."""
     behaviour_logp: list[float]
     """Log-probability of each token under the exact sampling distribution."""
     policy_logp: list[float]
@@ -45,12 +45,12 @@ class Reply(NamedTuple):
 
 
 class Dialect(NamedTuple):
-    """How to talk to one kind of server."""
+    """How to communicate with one kind of server."""
 
     name: Server
     """Name of the kind of server."""
     path: str
-    """Path of the requests that sample."""
+    """Path of sampling requests."""
     samples_groups: bool
     """Whether one request can ask for all responses to a prompt, each with its own seed."""
     counts_versions: bool
@@ -62,12 +62,12 @@ class Dialect(NamedTuple):
     replies: Callable[[Any], list[Reply]]
     """JSON of the answer -> responses, in the order of the requests."""
     publish: Callable[[Http, str, int], None]
-    """(client, folder, version): makes the server use the weights in a folder for all later requests."""
+    """(client, folder, version): makes the server use the weights in the folder for all later requests."""
     limits: Callable[[Sampling], str | None]
     """Sampling settings -> why the server cannot sample with them; None if it can."""
     publish_in_flight: Callable[[Http, str, int], None] | None = None
-    """The same as `publish`, but running responses continue with these weights; None if the server does not report the version of
-    each token."""
+    """Like `publish`, but running responses continue with the new weights; None if the server does not report each token's
+    version."""
 
 
 def dialect_of(name: str) -> Dialect:
@@ -92,7 +92,7 @@ def _openai_status(http: Http) -> Status:
 
 
 def _completion_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
-    """Return what a request to `/v1/completions` needs both for `rljax serve` and for vLLM."""
+    """Return the fields of a `/v1/completions` request that `rljax serve` and vLLM share."""
     sampling = requests[0].sampling
     body: dict[str, Any] = {
         "model": model,
@@ -140,7 +140,7 @@ def _rljax_limits(sampling: Sampling) -> str | None:
 
 
 def _vllm_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
-    # the log-probability of the sampled token is reported with logprobs=0; the end token is kept in token_ids
+    # with logprobs=0, vLLM reports only the sampled token's log-probability; token_ids includes the end token
     return _completion_body(model, requests) | {"seed": requests[0].seed % (1 << SEED_BITS), "logprobs": 0}
 
 
@@ -157,13 +157,13 @@ def _vllm_publish(http: Http, folder: str, version: int) -> None:
 
 
 def _single_logp_limits(sampling: Sampling) -> str | None:
-    """Refuse truncation: with one log-probability per token, there is none for the distribution before truncation."""
+    """Limits of servers that report one log-probability per token, and so none for the distribution before top-k and top-p."""
     if sampling.top_k is not None or sampling.top_p is not None or sampling.kept is not None:
         return "it reports one log-probability per token, so top_k, top_p and sampling_mask must be left out"
     if sampling.strata is not None:
         return "it samples each response independently; leave stratified out"
     if sampling.stop:
-        return "there a stop string need not end where a token ends; use stop_ids"
+        return "its stop strings may end within a token; use stop_ids"
     return None
 
 
@@ -174,7 +174,7 @@ def _sglang_status(http: Http) -> Status:
 
 
 def _sglang_body(model: str, requests: Sequence[Request]) -> dict[str, Any]:
-    del model  # requests to SGLang's own path do not name the model
+    del model  # requests to SGLang's own path do not contain the model's name
     sampling = requests[0].sampling
     settings = {
         "max_new_tokens": sampling.max_tokens,
@@ -206,7 +206,7 @@ def _field(value: Any, name: str) -> Any:
     """Return a field of an answer.
 
     Raises:
-        InputError: the answer does not have it.
+        InputError: the answer does not have the field.
     """
     if not isinstance(value, Mapping) or value.get(name) is None:
         raise InputError(f"the server's answer has no {name!r}: {str(value)[:200]}")

@@ -1,4 +1,4 @@
-"""HTTP requests with JSON that survive a server's restart: temporary failures are retried for a limited time."""
+"""HTTP requests with JSON that survive a server's restart, because temporary failures are retried for a limited time."""
 
 import random
 import threading
@@ -18,11 +18,11 @@ MOST_SECONDS = 5.0
 
 
 class Http:
-    """A client of one server, for several threads.
+    """A client of one server; several threads may use it.
 
     Args:
         url: address of the server, such as `http://127.0.0.1:8000`.
-        key: API key, or None.
+        key: API key; None if the server needs no key.
         patience: seconds for which a failing request is retried.
         connections: maximum number of connections at once.
     """
@@ -30,10 +30,10 @@ class Http:
     def __init__(self, url: str, *, key: str | None, patience: float, connections: int) -> None:
         self.url, self.patience = url.rstrip("/"), patience
         self.tell: Callable[[str], None] = lambda text: None
-        """Called with one sentence when the server first fails to answer, and when it answers again."""
+        """Called with one sentence when the server stops answering, and with another when it answers again."""
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        timeout = httpx.Timeout(None, connect=10.0)  # a response takes as long as the model needs
+        timeout = httpx.Timeout(None, connect=10.0)  # no read timeout, because sampling may take long
         self._client = httpx.Client(base_url=self.url, headers=headers, limits=limits, timeout=timeout, trust_env=False)
         weakref.finalize(self, self._client.close)
         self._lock, self._is_lost = threading.Lock(), False
@@ -41,7 +41,7 @@ class Http:
         """How often the server stopped answering; each time it may have restarted and lost its weights."""
 
     def get(self, path: str) -> Any:
-        """Return the JSON at a path; see `post`."""
+        """Return the JSON at a path; the errors are those of `post`."""
         return self._call("GET", path, None)
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
@@ -65,7 +65,7 @@ class Http:
                     self._report(is_lost=False)
                     return self._read(answer, path)
                 fault = _reason(answer)
-                if answer.status_code == 429:  # a full queue is not a failure: it empties as responses finish
+                if answer.status_code == 429:  # a full queue is not a failure, because it empties as responses finish
                     deadline = time.monotonic() + self.patience
             if time.monotonic() >= deadline:
                 raise ServerLostError(
@@ -87,14 +87,14 @@ class Http:
             ) from error
 
     def _report(self, *, is_lost: bool, fault: str = "") -> None:
-        """Report once that the server is lost, and once that it answers again."""
+        """Report a change: that the server stopped answering, or that it answers again."""
         with self._lock:
             if self._is_lost == is_lost:
                 return
             self._is_lost = is_lost
             self.losses += is_lost
-        waiting = f"The server {self.url} does not answer ({fault}); trying again for {self.patience:g} seconds."
-        self.tell(waiting if is_lost else f"The server {self.url} answers again.")
+        lost = f"The server {self.url} does not answer ({fault}); trying again for {self.patience:g} seconds."
+        self.tell(lost if is_lost else f"The server {self.url} answers again.")
 
 
 def _reason(answer: httpx.Response) -> str:

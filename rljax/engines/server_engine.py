@@ -1,7 +1,7 @@
-"""An engine that samples on a server in another process, with the weights of each step.
+"""An engine that samples on a server in another process, with each step's weights.
 
 The weights are passed as a model folder on a disk that both processes can read. They are published only if they have changed, so
-a step that samples several times publishes once.
+a step that samples several times publishes them once.
 """
 
 import math
@@ -30,23 +30,23 @@ CONNECTIONS = 16
 RESPONSES = 16
 """Maximum number of responses per request."""
 PUBLISHED_AGAIN = 5
-"""How often one call may publish the weights again to a server that has lost them; after that, the run ends."""
+"""How often one sampling call may republish the weights to a server that has lost them; after that, the run ends."""
 
 SaveModel = Callable[[Path, Params], None]
-"""Writes the policy with these parameters as a model folder; all processes call it."""
+"""Writes the policy with these parameters as a model folder; all processes must call it."""
 
 
 class Published(NamedTuple):
-    """The weights that the server has."""
+    """The weights that were last published to the server."""
 
     leaves: tuple["weakref.ref[jax.Array]", ...]
-    """The arrays of the weights, as weak references, so that nothing is kept in memory."""
+    """Weak references to the arrays of the weights, so that this record does not keep the arrays in memory."""
     folder: Path
     """Folder to which the weights were written."""
     version: int
     """Version of the weights on the server."""
     losses: int
-    """How often the server had been lost before it received the weights."""
+    """`Http.losses` when the weights were published."""
 
 
 class ServerEngine:
@@ -55,18 +55,18 @@ class ServerEngine:
     Args:
         url: address of the server.
         server: kind of the server: rljax, vllm or sglang.
-        save: writes a model folder.
-        folder: where the weights are written; None for a temporary folder on this machine.
-        needed: number of tokens of the longest prompt and response together.
+        save: writes the policy's weights as a model folder.
+        folder: the folder to which weights are written; None: a temporary folder on this machine.
+        needed: maximum number of tokens of a prompt and its response together.
         sampling: how training responses are sampled.
         vocabulary: number of token ids of the model.
-        key: API key of the server.
-        patience: seconds for which a server that does not answer is tried again.
-        in_flight: the caller publishes weights with `publish_in_flight`, and running responses continue with them. Each token of
-            a response then has the version of its weights, in RL steps.
+        key: API key of the server; None if it needs no key.
+        patience: seconds for which requests to a server that does not answer are retried.
+        in_flight: the caller must publish weights with `publish_in_flight`, and running responses continue with them. Responses
+            then contain, for each token, the RL step of its weights.
 
     Raises:
-        InputError: the server does not answer, or cannot sample what is needed.
+        InputError: the server does not answer, or cannot sample what the run needs.
     """
 
     def __init__(
@@ -113,39 +113,41 @@ class ServerEngine:
             )
 
     def report_to(self, tell: Callable[[str], None]) -> None:
-        """Pass one sentence to `tell` when the server is lost, and one when it is back."""
+        """Call `tell` with one sentence when the server stops answering, and with another when it answers again."""
         self.http.tell = tell
 
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Sample a response to each request; the weights are published first if they are new.
 
         Raises:
-            InputError: the server is lost, refuses a request, or returns something that cannot be a response.
+            InputError: the server does not answer, refuses a request, or returns something that cannot be a response.
         """
         self._publish(params)
         responses: list[Response] = []
         on_first(lambda: responses.extend(response for _, response in sorted(self._sample(requests))))
-        return responses if jax.process_count() == 1 else _share(requests, responses)
+        return responses if jax.process_count() == 1 else _broadcast_responses(requests, responses)
 
     def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
-        """Yield the same responses as `generate`, in the order of the requests, as they arrive."""
+        """Yield the responses that `generate` would return, in the order of the requests, as they arrive."""
         if jax.process_count() > 1:
             yield dict(enumerate(self.generate(params, requests)))
             return
         self._publish(params)
-        for place, response in self._sample(requests):
-            yield {place: response}
+        for index, response in self._sample(requests):
+            yield {index: response}
 
     def _sample(self, requests: Sequence[Request]) -> Iterator[tuple[int, Response]]:
-        """Yield each response with the index of its request; responses from other weights are sampled again."""
+        """Yield each response with the index of its request; responses that were not sampled with these weights are resampled."""
         waiting = list(range(len(requests)))
         for _ in range(PUBLISHED_AGAIN):
             again: list[int] = []
-            for places, replies in self._send(requests, waiting):
+            for indices, replies in self._send(requests, waiting):
                 if self._is_current(replies):
-                    yield from zip(places, map(self._response, (requests[place] for place in places), replies), strict=True)
+                    yield from zip(
+                        indices, map(self._to_response, (requests[index] for index in indices), replies), strict=True
+                    )
                 else:
-                    again += places
+                    again += indices
             if not again:
                 return
             self._publish_again()
@@ -153,18 +155,18 @@ class ServerEngine:
         raise InputError(f"the server {self.http.url} lost its weights {PUBLISHED_AGAIN} times in one step.")
 
     def _send(self, requests: Sequence[Request], waiting: Sequence[int]) -> Iterator[tuple[list[int], list[Reply]]]:
-        """Send some requests, those with the same prompt together, and yield the replies in order."""
+        """Send the waiting requests, combining requests with the same prompt, and yield request indices and replies in order."""
         most = min(RESPONSES, self._status.most_rows or RESPONSES) if self.dialect.samples_groups else 1
         calls: list[list[int]] = []
-        together: dict[tuple[tuple[int, ...], Sampling], list[int]] = {}
-        for place in waiting:
-            together.setdefault((requests[place].prompt_tokens, requests[place].sampling), []).append(place)
-        for places in together.values():
-            calls += [places[start : start + most] for start in range(0, len(places), most)]
+        groups: dict[tuple[tuple[int, ...], Sampling], list[int]] = {}
+        for index in waiting:
+            groups.setdefault((requests[index].prompt_tokens, requests[index].sampling), []).append(index)
+        for indices in groups.values():
+            calls += [indices[start : start + most] for start in range(0, len(indices), most)]
         pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="rljax-engine")
         try:
             yield from zip(
-                calls, pool.map(lambda places: self._ask([requests[place] for place in places]), calls), strict=True
+                calls, pool.map(lambda indices: self._ask([requests[index] for index in indices]), calls), strict=True
             )
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -176,10 +178,10 @@ class ServerEngine:
         return replies
 
     def _is_current(self, replies: Sequence[Reply]) -> bool:
-        """Return whether responses were sampled with the published weights.
+        """Return True if all responses were sampled with weights that this engine published and that the server still has.
 
         Raises:
-            InputError: the server has newer weights, which somebody else must have published.
+            InputError: the server has newer weights, which another process must have published.
         """
         published = self._published
         if published is None:
@@ -198,7 +200,7 @@ class ServerEngine:
             )
         return found <= self._steps.keys() if changing else found == {last}
 
-    def _response(self, request: Request, reply: Reply) -> Response:
+    def _to_response(self, request: Request, reply: Reply) -> Response:
         """Check a reply, and convert it to a response."""
         if not all(type(token) is int for token in reply.tokens):
             raise InputError(
@@ -235,7 +237,7 @@ class ServerEngine:
         )
 
     def _publish(self, params: Params) -> None:
-        """Publish the parameters, unless the server has them."""
+        """Publish the parameters, unless the server already has them or `publish_in_flight` is used."""
         leaves, before = jax.tree.leaves(params), self._published
         if self._steps or (
             before is not None and all(old() is new for old, new in zip(before.leaves, leaves, strict=True))
@@ -244,18 +246,18 @@ class ServerEngine:
         self._send_weights(params, self.dialect.publish)
 
     def publish_in_flight(self, params: Params, step: int) -> None:
-        """Publish parameters with which running responses continue; from now on, `generate` uses the last ones published here.
+        """Publish parameters with which running responses continue; from now on, `generate` uses the parameters published here.
 
         Args:
             params: parameters of the policy.
-            step: number of RL steps that they have been trained for.
+            step: number of RL steps that the parameters have been trained for.
         """
         send = required(self.dialect.publish_in_flight, "dialect.publish_in_flight")
         with self._publishing:
             self._send_weights(params, send, step)
 
     def _send_weights(self, params: Params, send: Callable[[Http, str, int], None], step: int | None = None) -> None:
-        """Write a model folder with the next version, and let the server load it."""
+        """Write a model folder with the next version, and make the server load it."""
         leaves, before = jax.tree.leaves(params), self._published
         known = self._status.version if before is None else before.version
         version = (0 if known is None else known) + 1
@@ -265,14 +267,14 @@ class ServerEngine:
         self._save(folder, params)
         losses = self.http.losses
         if step is not None:
-            self._steps[version] = step  # responses may have tokens of it before the server's answer arrives
+            self._steps[version] = step  # responses may contain tokens of this version before the server's answer arrives
         on_first(lambda: send(self.http, str(folder), version))
         self._published = Published(tuple(map(weakref.ref, leaves)), folder, version, losses)
         if before is not None and is_first():
             shutil.rmtree(before.folder, ignore_errors=True)
 
     def _publish_again(self) -> None:
-        """Publish the last parameters to a server that has lost them."""
+        """Publish the last published parameters again, to a server that has lost them."""
         with self._publishing:
             published = required(self._published, "published weights")
             losses = self.http.losses
@@ -280,7 +282,7 @@ class ServerEngine:
             self._published = published._replace(losses=losses)
 
     def _weights_folder(self) -> Path:
-        """Return the folder to which weights are written; a temporary one is removed together with the engine."""
+        """Return the folder to which weights are written; a temporary folder is removed together with the engine."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="rljax-weights-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -288,25 +290,25 @@ class ServerEngine:
         return self._folder
 
 
-def _share(requests: Sequence[Request], responses: Sequence[Response]) -> list[Response]:
+def _broadcast_responses(requests: Sequence[Request], responses: Sequence[Response]) -> list[Response]:
     """Copy the first process's responses to all processes."""
     count, length = len(requests), max(request.sampling.max_tokens for request in requests)
     lengths, ended = np.zeros(count, np.int32), np.zeros(count, bool)
     tokens, logp = np.zeros((count, length), np.int32), np.zeros((2, count, length), np.float32)
-    for place, response in enumerate(responses):
+    for index, response in enumerate(responses):
         size = len(response.tokens)
-        lengths[place], ended[place], tokens[place, :size] = size, response.finish == "stop", response.tokens
-        logp[:, place, :size] = response.behaviour_logp, response.policy_logp
+        lengths[index], ended[index], tokens[index, :size] = size, response.finish == "stop", response.tokens
+        logp[:, index, :size] = response.behaviour_logp, response.policy_logp
     lengths, ended, tokens, logp = of_first((lengths, ended, tokens, logp))
     return [
         Response(
             request.prompt_id,
             request.group,
-            tokens[place, :size],
+            tokens[index, :size],
             np.ones(size, bool),
-            logp[0, place, :size],
-            logp[1, place, :size],
-            "stop" if ended[place] else "length",
+            logp[0, index, :size],
+            logp[1, index, :size],
+            "stop" if ended[index] else "length",
         )
-        for place, (request, size) in enumerate(zip(requests, lengths.tolist(), strict=True))
+        for index, (request, size) in enumerate(zip(requests, lengths.tolist(), strict=True))
     ]

@@ -362,7 +362,7 @@ def test_responses_are_copied_to_all_processes(server, opened, folder, monkeypat
     requests = requests_of(sampling_of(opened))
     found = engine_at(server[0], opened, folder).generate(opened.params, requests)
     monkeypatch.setattr(server_engine, "of_first", lambda tree: jax.tree.map(np.asarray, tree))
-    for ours, theirs in zip(server_engine._share(requests, found), found, strict=True):
+    for ours, theirs in zip(server_engine._broadcast_responses(requests, found), found, strict=True):
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
