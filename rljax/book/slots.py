@@ -72,7 +72,7 @@ def slot_contents(algorithm: Algorithm) -> dict[str, SlotContent]:
 
     Example:
         >>> from rljax.algorithms import BY_NAME
-        >>> {slot: held.text() for slot, held in slot_contents(BY_NAME["rloo"]()).items()}
+        >>> {slot: content.text() for slot, content in slot_contents(BY_NAME["rloo"]()).items()}
         {'advantage': 'leave_one_out', 'log_ratio': 'token_log_ratio', 'surrogate': 'reinforce', 'weights': 'sequence_sum'}
     """
     return {slot: describe_slot(value) for slot, value in slots(algorithm).items() if value != 0}

@@ -34,7 +34,7 @@ class TaskConfig:
         return ""
 
     def problems(self, heldout: int, *, seed: int) -> Parts:
-        """Generate training problems and `heldout` held-out ones; no prompt is in both.
+        """Generate training problems and `heldout` held-out problems; no prompt is in both.
 
         Raises:
             InputError: the settings cannot produce that many problems.
