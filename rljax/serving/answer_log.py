@@ -1,4 +1,4 @@
-"""A server's log, which `rljax adapt` reads: one file with a JSON line per answer, and one with a JSON line per feedback."""
+"""A server's log, which `rljax adapt` reads: a file with a JSON line per answer, and one with a line per piece of feedback."""
 
 import json
 import math

@@ -75,7 +75,7 @@ class PendingRequest(NamedTuple):
     kind: Kind
     """Chat or text completion."""
     name: str
-    """The identifier in its reply."""
+    """The identifier in the reply."""
     prompts: Sequence[Prompt]
     """Its prompts."""
     fields: SamplingFields

@@ -51,7 +51,7 @@ class Piece(NamedTuple):
     finish: Literal["stop", "length"] | None
     """Why the response has ended; None if it has not."""
     version: int
-    """Version of the weights that sampled them."""
+    """Version of the weights that sampled the tokens."""
 
 
 class DecodingFailure(NamedTuple):

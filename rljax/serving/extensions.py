@@ -76,7 +76,7 @@ class Extension:
         """Add the extension's metrics to the server's registry."""
 
     def admit(self, prompts: Sequence[Prompt], fields: SamplingFields) -> SamplingFields:
-        """Check a request before it is sampled, and return its sampling settings, changed or not.
+        """Check a request before sampling, and return its sampling settings, which may be changed.
 
         Raises:
             ApiError: the request is refused.

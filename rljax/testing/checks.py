@@ -51,7 +51,7 @@ class Report(NamedTuple):
 
 
 def evaluator(function: Callable[..., Any], *, arrays: Arrays, options: dict[str, Any]) -> Evaluate:
-    """Turn a loss into a function from a rollout to the loss and its gradient with respect to `logp`.
+    """Wrap a loss as a function that maps a rollout to the loss and its gradient with respect to `logp`.
 
     JAX (which also compiles the loss) and PyTorch compute the gradient; for NumPy, central differences approximate it.
     """
@@ -80,7 +80,7 @@ def evaluator(function: Callable[..., Any], *, arrays: Arrays, options: dict[str
 def _select_arguments(
     function: Callable[..., Any], offered: dict[str, Any], *, known: tuple[str, ...], constants: bool = False
 ) -> dict[str, Any]:
-    """Select a function's arguments: its arrays, and its constants, which are skipped if they have a default unless `constants`."""
+    """Select a function's arguments: its arrays, and its constants without defaults (if `constants`, also those with defaults)."""
     taken: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name in offered and (constants or isinstance(offered[name], np.ndarray) or parameter.default is parameter.empty):
