@@ -8,8 +8,9 @@ is 1 or 0. Entropies are compared at the same pass rate, because training ends a
 differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam at a learning rate of 0.05. No dynamic sampling and no overlong penalty, so the bound is the only
-difference; 8 updates on the full rollout instead of 16 on its mini-batches.
+optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, at which the arm "upper
+clip 0.2" has the highest mean pass rate during training on 8 other seeds. No dynamic sampling and no overlong penalty,
+so the bound is the only difference; 8 updates on the full rollout instead of 16 on its mini-batches.
 
 Command: rljax claims --rerun clip_higher_entropy
 """
@@ -17,7 +18,8 @@ Command: rljax claims --rerun clip_higher_entropy
 from functools import partial
 
 from lab.claims import Claim, difference, difference_at_equal_success
-from lab.tabular import Setting, measure
+from lab.tabular import Setting
+from lab.tuned import measure_at_rate_of
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
 from rljax.ops.surrogate import clipped
@@ -45,15 +47,18 @@ CLAIM = Claim(
     place="Section 3.1, Figure 2",
     text="raising the upper clip from 0.2 to 0.28 keeps the entropy from collapsing",
     arms=ARMS,
-    measure=measure,
+    measure=partial(measure_at_rate_of, ARMS["upper clip 0.2"]),
     statistic=difference_at_equal_success("entropy_curve", "upper clip 0.28", "upper clip 0.2"),
     unit="entropy per token with 0.28, minus that with 0.2 at the same pass rate, nats",
     margin=0.01,
+    first_seed=16,
+    pilot="At one learning rate of 0.05 for all arms, other seeds gave 0.00453 (-0.0133 to 0.0223).",
     figures={
         "pass rate at the end, 0.28 minus 0.2": difference("success", "upper clip 0.28", "upper clip 0.2"),
         "entropy at the end, 0.28 minus 0.2, nats": difference("entropy", "upper clip 0.28", "upper clip 0.2"),
         "entropy at the same pass rate, 0.4 minus 0.2, nats": difference_at_equal_success(
             "entropy_curve", "upper clip 0.4", "upper clip 0.2"
         ),
+        "learning rate": lambda arms: arms["upper clip 0.2"]["learning_rate"],
     },
 )

@@ -9,16 +9,21 @@ is 1 or 0. Entropies are compared at the same pass rate, because training ends a
 differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam at a learning rate of 0.05. The shares of tokens are ten and a hundred times the paper's (2e-3 for
-KL-Cov, 2e-4 for Clip-Cov), because a rollout has only 384 tokens; Clip-Cov's covariances are bounded by 0.2 and 5. The
-pass rate of the comparison, 80 % of the way, was fixed before the run and is reached early; at the end, where the arms'
-pass rates differ by a thousandth, the entropy under KL-Cov is higher; this is shown but does not decide the claim.
+optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, at which the arm "grpo"
+has the highest mean pass rate during training on 8 other seeds. The shares of tokens are ten and a hundred times the
+paper's (2e-3 for KL-Cov, 2e-4 for Clip- Cov), because a rollout has only 384 tokens; Clip-Cov's covariances are bounded
+by 0.2 and 5. The pass rate of the comparison, 80 % of the way, was fixed before the run and is reached early; at the
+end, where the arms' pass rates differ by a thousandth, the entropy under KL-Cov is higher; this is shown but does not
+decide the claim.
 
 Command: rljax claims --rerun kl_cov_entropy
 """
 
+from functools import partial
+
 from lab.claims import Claim, difference, difference_at_equal_success
-from lab.tabular import Setting, measure
+from lab.tabular import Setting
+from lab.tuned import measure_at_rate_of
 from lab.worlds import codes, leaning
 from rljax.algorithms import clip_cov, grpo, kl_cov
 from rljax.ops.weights import token_mean
@@ -44,14 +49,17 @@ CLAIM = Claim(
     place="Section 4",
     text="KL-Cov keeps the entropy above that of GRPO",
     arms=ARMS,
-    measure=measure,
+    measure=partial(measure_at_rate_of, ARMS["grpo"]),
     statistic=difference_at_equal_success("entropy_curve", "kl_cov", "grpo"),
     unit="entropy per token with KL-Cov, minus that of GRPO at the same pass rate, nats",
     margin=0.01,
+    first_seed=16,
+    pilot="At one learning rate of 0.05 for all arms, other seeds gave 0.000954 (-0.0119 to 0.0139).",
     figures={
         "the same with Clip-Cov, nats": difference_at_equal_success("entropy_curve", "clip_cov", "grpo"),
         "entropy at the end, KL-Cov minus GRPO, nats": difference("entropy", "kl_cov", "grpo"),
         "pass rate at the end, KL-Cov minus GRPO": difference("success", "kl_cov", "grpo"),
         "pass rate at the end, Clip-Cov minus GRPO": difference("success", "clip_cov", "grpo"),
+        "learning rate": lambda arms: arms["grpo"]["learning_rate"],
     },
 )

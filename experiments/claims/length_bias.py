@@ -6,17 +6,22 @@ responses grow under GRPO but not without its two biases.
 Setting: 8 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
 Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
 response says nothing about its answer. After 64 tokens of thought the answer is forced, so no response is truncated.
-Contexts differ in difficulty; the mean length is about 13.
+The verifier errs on one response in 20. Contexts differ in difficulty; the mean length is about 13.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam at a learning rate of 0.05. Lengths are compared at the same pass rate of both arms, 80 % of the way
-to its final value, because at the end hardly any response is wrong.
+optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, at which the arm "grpo"
+has the highest mean pass rate during training on 8 other seeds. Lengths are compared at the same pass rate of both
+arms, 80 % of the way to its final value, because at the end hardly any response is wrong.
 
 Command: rljax claims --rerun length_bias
 """
 
-from lab.claims import Claim, Interval, difference, difference_at_equal_success
-from lab.tabular import Setting, measure
+from functools import partial
+
+from lab.claims import ERRORS_AFTER_PILOT, Claim, difference, difference_at_equal_success
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import measure_at_rate_of
 from lab.worlds import stopping, undecided
 from rljax.algorithms import dr_grpo, grpo
 
@@ -25,7 +30,13 @@ WORLD = stopping(contexts=8, horizon=64, shared=True)
 
 def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
-    return Setting(WORLD, undecided(8), algorithm, **({"prompts": 8, "group": 8, "steps": 200, "points": 50} | settings))
+    return Setting(
+        WORLD,
+        undecided(8),
+        algorithm,
+        judge=fallible(0.05),
+        **({"prompts": 8, "group": 8, "steps": 200, "points": 50} | settings),
+    )
 
 
 ARMS = {"grpo": make_arm(grpo(beta=0.0)), "dr_grpo": make_arm(dr_grpo(max_length=64))}
@@ -41,16 +52,20 @@ CLAIM = Claim(
     place="Sections 3.1 and 3.2, Figure 5",
     text="wrong responses grow longer under GRPO than under Dr.GRPO",
     arms=ARMS,
-    measure=measure,
+    measure=partial(measure_at_rate_of, ARMS["grpo"]),
     statistic=difference_at_equal_success("wrong_length_curve", "grpo", "dr_grpo"),
     unit="mean length of a wrong response under GRPO, minus that under Dr.GRPO at the same pass rate, tokens",
     margin=1.0,
     seeds=64,
-    first_look=Interval(3.27, 0.707, 5.84, 16),
+    first_seed=80,
+    pilot=ERRORS_AFTER_PILOT
+    + " At one learning rate of 0.05 for all arms and without errors of the verifier, other seeds gave 5.74 (3.61 "
+    "to 7.87).",
     figures={
         "the same at the end, where hardly any response is wrong, tokens": difference("wrong_length", "grpo", "dr_grpo"),
         "growth of a wrong response under GRPO, mean over the training, tokens": lambda arms: growth(arms, "grpo"),
         "growth of a wrong response under Dr.GRPO, mean over the training, tokens": lambda arms: growth(arms, "dr_grpo"),
         "pass rate at the end, GRPO minus Dr.GRPO": difference("success", "grpo", "dr_grpo"),
+        "learning rate": lambda arms: arms["grpo"]["learning_rate"],
     },
 )

@@ -6,18 +6,24 @@ and 0, to keep responses short without a loss of quality.
 Setting: 8 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
 Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
 response says nothing about its answer. After 64 tokens of thought the answer is forced, so no response is truncated.
-Contexts differ in difficulty; the mean length is about 13.
+The verifier errs on one response in 20. Contexts differ in difficulty; the mean length is about 13.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam at a learning rate of 0.05. The exponent is the document's strongest, -0.5; the reference length is 13
-tokens, the mean of the initial policy. The document uses the median of the batch, which changes the scale of the loss
-from batch to batch; a third arm also uses that median, through the trainer's option weights=length_reweighted.
+optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, at which the arm "token
+mean" has the highest mean pass rate during training on 8 other seeds. The exponent is the document's strongest, -0.5;
+the reference length is 13 tokens, the mean of the initial policy. The document uses the median of the batch, which
+changes the scale of the loss from batch to batch; a third arm also uses that median, through the trainer's option
+weights=length_reweighted.
 
 Command: rljax claims --rerun length_reweighted
 """
 
-from lab.claims import Claim, difference
-from lab.tabular import Setting, measure
+from functools import partial
+
+from lab.claims import ERRORS_AFTER_PILOT, Claim, difference
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import measure_at_rate_of
 from lab.worlds import stopping, undecided
 from rljax.algorithms import grpo
 from rljax.algorithms.parts import with_parts
@@ -29,7 +35,9 @@ WORLD = stopping(contexts=8, horizon=64, shared=True)
 
 def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
-    return Setting(WORLD, undecided(8), algorithm, **({"prompts": 8, "group": 8, "steps": 200} | settings))
+    return Setting(
+        WORLD, undecided(8), algorithm, judge=fallible(0.05), **({"prompts": 8, "group": 8, "steps": 200} | settings)
+    )
 
 
 def tilted(mask):
@@ -48,15 +56,20 @@ CLAIM = Claim(
     place="Eq. 30",
     text="tilting the weights against long responses makes responses shorter",
     arms=ARMS,
-    measure=measure,
+    measure=partial(measure_at_rate_of, ARMS["token mean"]),
     statistic=difference("length", "token mean", "length-reweighted"),
     unit="mean length at the end with a token mean, minus that with the tilted weights, tokens",
     margin=0.5,
+    first_seed=16,
+    pilot=ERRORS_AFTER_PILOT
+    + " At one learning rate of 0.05 for all arms and without errors of the verifier, other seeds gave -1.04 "
+    "(-2.52 to 0.441).",
     figures={
         "pass rate at the end, tilted minus token mean": difference("success", "length-reweighted", "token mean"),
         "mean length at the end, token mean minus tilted by the median, tokens": difference(
             "length", "token mean", "by the median"
         ),
         "pass rate at the end, tilted by the median minus token mean": difference("success", "by the median", "token mean"),
+        "learning rate": lambda arms: arms["token mean"]["learning_rate"],
     },
 )

@@ -13,9 +13,10 @@ group's mean, as in the document.
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The document
 gives no target length, and no value of alpha or beta: the target is 8 tokens, the longest right response being 7, and
 both factors are 1; lambda and gamma are the document's 0.05 and 2, in a further arm 0.1 and 5. The arms use the
-trainer's part outcome_reward=length_shaped. The optimizer is Adam at a learning rate of 0.05, for all arms. Only right
-responses are measured, because a wrong answer ends a response early. A response needs at least 2 tokens for a simple
-problem and 7 for a difficult one; only tokens beyond that can be saved.
+trainer's part outcome_reward=length_shaped. The optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01,
+0.03, 0.1, 0.3, 1 and 3, at which the arm "plain" has the highest mean pass rate during training on 8 other seeds. Only
+right responses are measured, because a wrong answer ends a response early. A response needs at least 2 tokens for a
+simple problem and 7 for a difficult one; only tokens beyond that can be saved.
 
 Command: rljax claims --rerun length_shaped
 """
@@ -26,6 +27,7 @@ import numpy as np
 
 from lab.claims import Claim, difference
 from lab.tabular import Setting, train_seeds
+from lab.tuned import WIDE_RATES, tune
 from lab.worlds import World, exact, wanderer
 from rljax.algorithms import grpo
 from rljax.algorithms.parts import with_parts
@@ -67,7 +69,8 @@ ARMS = {
 
 def measure(setting, seeds):
     """Pass rate and length of right responses at the end, for simple and for difficult problems; the curve of the pass rate."""
-    curves, tables = train_seeds(setting, seeds)
+    rate = tune([ARMS["plain"]], rates=WIDE_RATES).learning_rate
+    curves, tables = train_seeds(setting._replace(learning_rate=rate), seeds)
     alone = [WORLD._replace(start=WORLD.start[at : at + 1]) for at in range(len(NEEDED))]
     length_of = jax.jit(jax.vmap(lambda table: jnp.stack([exact(world, table).right_length for world in alone])))
     length, success = np.asarray(length_of(tables)), np.asarray(curves.success)
@@ -79,6 +82,7 @@ def measure(setting, seeds):
         "difficult_area": success[:, :, ~SIMPLE].mean((1, 2)),
         "first_success": success[:, 0].mean(-1),
         "curve": success.mean(-1),
+        "learning_rate": np.full(len(seeds), rate),
     }
 
 
@@ -96,7 +100,13 @@ CLAIM = Claim(
     statistic=lambda arms: shorter(arms, "shaped", "simple") - shorter(arms, "shaped", "difficult"),
     unit="log of how much shorter right responses to simple problems become, minus the same of difficult ones",
     margin=0.02,
-    pilot="A first run measured the lengths of all responses; the difference was -0.053 (-0.128 to 0.023).",
+    budget="200 updates and 12800 sampled responses in every arm; one learning rate, the best for the plain arm in a search on "
+    "other seeds",
+    first_seed=16,
+    pilot=(
+        "A first run measured the lengths of all responses; the difference was -0.053 (-0.128 to 0.023). "
+        "At one learning rate of 0.05 for all arms, other seeds gave 0.00461 (-0.0356 to 0.0448)."
+    ),
     figures={
         f"{kind} problems, {words}, {name} minus plain": difference(f"{kind}_{number}", name, "plain")
         for name in list(ARMS)[1:]
@@ -112,6 +122,7 @@ CLAIM = Claim(
         )
         for kind, fewest in {"simple": 2, "difficult": 7}.items()
     }
+    | {"learning rate": lambda arms: arms["plain"]["learning_rate"]}
     | {
         "difficult problems, mean pass rate during training, shaped minus plain": difference(
             "difficult_area", "shaped", "plain"

@@ -4,17 +4,23 @@ MaxRL maximizes the log of the pass rate, which gives hard prompts a higher weig
 GRPO and RLOO at the same pass@1.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
+the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
+and differs from seed to seed.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; every step
-has the length 0.2, because Adam would hide how prompts are weighted against each other. pass@16 is exact, from the pass
-rate of each context.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; all steps of
+an arm have the same length, because Adam would hide how prompts are weighted against each other. Each arm uses the
+length, out of 0.1, 0.2, 0.4, 0.8, 1.6, 3.2 and 6.4, with the highest mean pass rate during training on 8 other seeds.
+pass@16 is exact, from the pass rate of each context.
 
 Command: rljax claims --rerun max_rl_pass_at_16
 """
 
-from lab.claims import Claim, Interval, difference, difference_at_equal_success
-from lab.tabular import Setting, measure, unit_steps
+from functools import partial
+
+from lab.claims import ERRORS_AFTER_PILOT, Claim, difference, difference_at_equal_success
+from lab.judges import fallible
+from lab.tabular import Setting, unit_steps
+from lab.tuned import measure_tuned
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, max_rl, rloo
 
@@ -25,10 +31,10 @@ def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
     return Setting(
         WORLD,
-        leaning(WORLD),
+        leaning(WORLD, lean=1.5),
         algorithm,
-        **{"prompts": 8, "group": 16, "steps": 300, "points": 50, "learning_rate": 0.2, "optimizer": unit_steps()}
-        | settings,
+        judge=fallible(0.05),
+        **{"prompts": 8, "group": 16, "steps": 300, "points": 50, "optimizer": unit_steps()} | settings,
     )
 
 
@@ -43,15 +49,20 @@ CLAIM = Claim(
     place="Abstract",
     text="at the same pass@1, MaxRL has a better pass@16 than RLOO",
     arms=ARMS,
-    measure=measure,
+    measure=partial(measure_tuned, rates=(0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)),
     statistic=difference_at_equal_success("pass_at_16_curve", "max_rl", "rloo"),
     unit="pass@16 of MaxRL, minus that of RLOO at the same pass@1",
     margin=0.01,
     seeds=64,
-    first_look=Interval(0.0185, 0.00319, 0.0339, 16),
+    first_seed=80,
+    pilot=ERRORS_AFTER_PILOT
+    + " With steps of length 0.2 in all arms and without errors of the verifier, other seeds gave 0.0487 (0.0352 "
+    "to 0.0623).",
     figures={
         "the same against GRPO": difference_at_equal_success("pass_at_16_curve", "max_rl", "grpo"),
         "pass@16 at the end, MaxRL minus RLOO": difference("pass_at_16", "max_rl", "rloo"),
+        "length of a step, MaxRL": lambda arms: arms["max_rl"]["learning_rate"],
+        "length of a step, RLOO": lambda arms: arms["rloo"]["learning_rate"],
         "pass@1 at the end, MaxRL minus RLOO": difference("success", "max_rl", "rloo"),
     },
 )

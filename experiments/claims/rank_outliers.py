@@ -7,15 +7,19 @@ Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a resp
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam at a learning rate of 0.05. One reward in fifty is an error of 100, up or down.
+optimizer is Adam; each arm uses the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, with the highest mean
+pass rate during training on 8 other seeds. One reward in fifty is an error of 100, up or down.
 
 Command: rljax claims --rerun rank_outliers
 """
 
+from functools import partial
+
 import jax
 
 from lab.claims import Claim, difference
-from lab.tabular import Setting, measure
+from lab.tabular import Setting
+from lab.tuned import WIDE_RATES, measure_tuned
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo
 from rljax.ops.group import group_centered
@@ -55,10 +59,12 @@ CLAIM = Claim(
     place="Section 5.3.3, Eq. 40",
     text="rank-based advantages lose less to reward outliers than z-scores",
     arms=ARMS,
-    measure=measure,
+    measure=partial(measure_tuned, rates=WIDE_RATES),
     statistic=lambda arms: outlier_cost(arms, "z-score", "area") - outlier_cost(arms, "rank", "area"),
     unit="mean pass rate during training that outliers cost z-scores, minus what they cost ranks",
     margin=0.005,
+    first_seed=16,
+    pilot="At one learning rate of 0.05 for all arms, other seeds gave 0.0249 (0.0115 to 0.0383).",
     figures={
         "the same at the end": lambda arms: (
             outlier_cost(arms, "z-score", "success") - outlier_cost(arms, "rank", "success")
@@ -66,5 +72,7 @@ CLAIM = Claim(
         "what outliers cost ranks": lambda arms: outlier_cost(arms, "rank", "area"),
         "with outliers, ranks minus z-scores": difference("area", "rank", "z-score"),
         "with outliers, ranks minus centered rewards": difference("area", "rank", "centred"),
+        "learning rate, rank": lambda arms: arms["rank"]["learning_rate"],
+        "learning rate, z-score": lambda arms: arms["z-score"]["learning_rate"],
     },
 )

@@ -4,16 +4,22 @@ SAPO replaces the clip with a gate that falls off smoothly, faster for negative 
 at the same training budget than GSPO and GRPO.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
-the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed.
+the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
+and differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
-optimizer is Adam at a learning rate of 0.05.
+optimizer is Adam; each arm uses the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, with the best final
+pass rate on 8 other seeds.
 
 Command: rljax claims --rerun sapo
 """
 
-from lab.claims import Claim, difference
-from lab.tabular import Setting, measure
+from functools import partial
+
+from lab.claims import ERRORS_AFTER_PILOT, Claim, difference
+from lab.judges import fallible
+from lab.tabular import Setting
+from lab.tuned import WIDE_RATES, measure_tuned
 from lab.worlds import codes, leaning
 from rljax.algorithms import grpo, sapo
 
@@ -22,7 +28,13 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 def make_arm(algorithm, **settings):
     """Build the settings of an arm."""
-    return Setting(WORLD, leaning(WORLD), algorithm, **{"prompts": 8, "group": 8, "steps": 200, "passes": 8} | settings)
+    return Setting(
+        WORLD,
+        leaning(WORLD, lean=1.5),
+        algorithm,
+        judge=fallible(0.05),
+        **{"prompts": 8, "group": 8, "steps": 200, "passes": 8} | settings,
+    )
 
 
 ARMS = {
@@ -35,9 +47,17 @@ CLAIM = Claim(
     place="Abstract",
     text="with several updates per rollout, SAPO's gate finishes ahead of GRPO's clip",
     arms=ARMS,
-    measure=measure,
+    measure=partial(measure_tuned, number="success", rates=WIDE_RATES),
     statistic=difference("success", "sapo", "grpo"),
     unit="pass rate at the end of SAPO, minus that of GRPO",
     margin=0.01,
-    figures={"mean pass rate during training, the same arms": difference("area", "sapo", "grpo")},
+    first_seed=16,
+    pilot=ERRORS_AFTER_PILOT
+    + " At one learning rate of 0.05 for all arms and without errors of the verifier, other seeds gave 0.115 "
+    "(0.0495 to 0.18).",
+    figures={
+        "mean pass rate during training, the same arms": difference("area", "sapo", "grpo"),
+        "learning rate, sapo": lambda arms: arms["sapo"]["learning_rate"],
+        "learning rate, grpo": lambda arms: arms["grpo"]["learning_rate"],
+    },
 )

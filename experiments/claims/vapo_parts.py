@@ -12,17 +12,21 @@ at 0.5, and is pretrained on 50 rollouts. 4 updates on the mini-batches of a rol
 without groups, 64 prompts with one response each.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
-state includes whether all tokens so far were right. alpha is 1.25, so lambda is 0.8 to 0.975. The optimizer is Adam at
-a learning rate of 0.1 for all arms, untuned, because the paper keeps the settings of the full method; the critic's is
-0.05. By the end, every arm but one has permanently solved or lost every context, so final pass rates cannot tell the
+state includes whether all tokens so far were right. alpha is 1.25, so lambda is 0.8 to 0.975. The optimizer is Adam.
+All arms use one learning rate, because the paper keeps the settings of the full method: the one, out of 0.03, 0.1, 0.3
+and 1, at which the full method has the highest mean pass rate during training on 8 other seeds. The critic's is 0.05.
+By the end, every arm but one has permanently solved or lost every context, so final pass rates cannot tell the
 arms apart; they are shown next to the statistic. Most parts differ by so little that they tie.
 
 Command: rljax claims --rerun vapo_parts
 """
 
-from lab.claims import RATES_AFTER_PILOT, Claim, Interval, agreement, difference
+from functools import partial
+
+from lab.claims import RATES_AFTER_PILOT, Claim, agreement, difference
 from lab.judges import fallible
-from lab.tabular import Setting, measure
+from lab.tabular import Setting
+from lab.tuned import RATES, measure_at_rate_of
 from lab.worlds import chains, leaning
 from rljax.algorithms import ABLATIONS, vapo, without
 
@@ -54,7 +58,6 @@ def make_arm(algorithm):
         group=group,
         minibatches=4,
         steps=60,
-        learning_rate=0.1,
         judge=fallible(0.05),
         value_steps=algorithm.critic.pretraining_steps,
         first_value=0.5,
@@ -68,13 +71,16 @@ CLAIM = Claim(
     place="Table 1",
     text="the higher one of VAPO's seven parts is in the table, the less VAPO learns without it",
     arms=ARMS,
-    measure=measure,
+    measure=partial(measure_at_rate_of, ARMS["full"], rates=RATES),
     statistic=agreement("area", ORDER, tie=0.005),
     unit="rank correlation of the table's order with the mean pass rates during training, from -1 to 1",
     margin=0.3,
     seeds=64,
-    first_look=Interval(0.182, 0.0459, 0.317, 16),
-    pilot=RATES_AFTER_PILOT + " After the first results, the ties were set, and the mean pass rate replaced the final one.",
+    first_seed=80,
+    budget="240 updates and 3840 sampled responses in every arm; one learning rate, tuned for the full method",
+    pilot=RATES_AFTER_PILOT + " After the first results, the ties were set, and the mean pass rate replaced the final one. "
+    "At a learning rate of 0.1, other seeds gave 0.162 (0.0967 to 0.228).",
     figures={"the same for the pass rate at the end": agreement("success", ORDER, tie=0.005)}
-    | {f"mean pass rate, full minus without {part}": difference("area", "full", f"without {part}") for part in TABLE},
+    | {f"mean pass rate, full minus without {part}": difference("area", "full", f"without {part}") for part in TABLE}
+    | {"learning rate": lambda arms: arms["full"]["learning_rate"]},
 )

@@ -36,6 +36,12 @@ RATES_AFTER_PILOT = (
 )
 """Text for the `pilot` of several claims."""
 
+ERRORS_AFTER_PILOT = (
+    "The verifier's errors were added after a pilot run without them, in which the largest learning rate was the best in most "
+    "arms, and these ended alike."
+)
+"""Text for the `pilot` of several claims."""
+
 
 @dataclass(frozen=True)
 class Claim:

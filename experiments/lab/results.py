@@ -23,6 +23,7 @@ from lab.claims import Arms, Claim, Interval, Numbers, Page, find_page, over_see
 from lab.keys import arm_key
 from lab.pictures import draw
 from lab.tabular import Setting
+from lab.tuned import measure_at_rate_of
 from rljax.algorithms import Algorithm
 from rljax.book.claims import Verdict
 from rljax.book.slots import slot_contents
@@ -220,8 +221,12 @@ def budget_of(claim: Claim) -> str:
     updates = {one.steps * one.minibatches * one.passes for one in settings}
     sampled = {one.steps * one.prompts * one.group * one.tries for one in settings}
     function = claim.measure.func if isinstance(claim.measure, partial) else claim.measure
-    tunes = {"tune", "measure_tuned", "TUNING_SEEDS"} & {function.__name__, *function.__globals__}
-    rates = "each arm's learning rate is the best of a search on other seeds" if tunes else "one fixed learning rate"
+    if function is measure_at_rate_of:
+        rates = "one learning rate, the best for the baseline in a search on other seeds"
+    elif {"tune", "measure_tuned", "TUNING_SEEDS"} & {function.__name__, *function.__globals__}:
+        rates = "each arm's learning rate is the best of a search on other seeds"
+    else:
+        rates = "one fixed learning rate"
     return f"{_equal('updates', updates)}; {_equal('sampled responses', sampled)}; {rates}"
 
 

@@ -12,6 +12,8 @@ from lab.worlds import Key
 
 RATES = (0.03, 0.1, 0.3, 1.0)
 """Learning rates of the search."""
+WIDE_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Learning rates of a wider search, for arms whose best rate may be outside `RATES`."""
 TUNING_SEEDS = range(1000, 1008)
 """Seeds of the search; no claim is decided on them."""
 
@@ -95,3 +97,29 @@ def measure_tuned(
     place = [one._replace(learning_rate=best.learning_rate) for one in candidates].index(best)
     chosen = {"learning_rate": best.learning_rate, "candidate": place}
     return measure(best, seeds) | {name: np.full(len(seeds), float(value)) for name, value in chosen.items()}
+
+
+def measure_at_rate_of(
+    baseline: Setting,
+    settings: Setting,
+    seeds: Sequence[int],
+    *,
+    number: str = "area",
+    rates: Sequence[float] = WIDE_RATES,
+) -> dict[str, np.ndarray]:
+    """Train an arm with several seeds at the learning rate that is best for the baseline.
+
+    For outcomes that the rate itself changes, such as entropy and length: at rates of their own, the arms would differ in two ways.
+
+    Args:
+        baseline: the arm whose rate is searched.
+        settings: the arm.
+        seeds: seeds that decide a claim.
+        number: metric that the search maximizes, as in `tune`.
+        rates: learning rates of the search.
+
+    Returns:
+        The metrics of `lab.tabular.measure`, and `learning_rate`.
+    """
+    rate = tune([baseline], number=number, rates=rates).learning_rate
+    return measure(settings._replace(learning_rate=rate), seeds) | {"learning_rate": np.full(len(seeds), rate)}
