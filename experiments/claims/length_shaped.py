@@ -104,8 +104,9 @@ CLAIM = Claim(
     "other seeds",
     first_seed=16,
     pilot=(
-        "A first run measured the lengths of all responses; the difference was -0.053 (-0.128 to 0.023). "
-        "At one learning rate of 0.05 for all arms, other seeds gave 0.00461 (-0.0356 to 0.0448)."
+        "A first run measured the lengths of all responses; the difference was -0.053 (-0.128 to 0.023). At one learning "
+        "rate of 0.05 for all arms, the seeds 0 to 15 gave 0.00461 (-0.0356 to 0.0448). The claim is decided by the seeds "
+        "16 to 31."
     ),
     figures={
         f"{kind} problems, {words}, {name} minus plain": difference(f"{kind}_{number}", name, "plain")

@@ -56,8 +56,8 @@ CLAIM = Claim(
     seeds=64,
     first_seed=80,
     pilot=ERRORS_AFTER_PILOT
-    + " With steps of length 0.2 in all arms and without errors of the verifier, other seeds gave 0.0487 (0.0352 "
-    "to 0.0623).",
+    + " With steps of length 0.2 in all arms and without errors of the verifier, the last 64 of the seeds 0 to 79 gave "
+    "0.0487 (0.0352 to 0.0623). The claim is decided by the seeds 80 to 143.",
     figures={
         "the same against GRPO": difference_at_equal_success("pass_at_16_curve", "max_rl", "grpo"),
         "pass@16 at the end, MaxRL minus RLOO": difference("pass_at_16", "max_rl", "rloo"),
