@@ -70,8 +70,8 @@ CLAIM = Claim(
     statistic=difference("success", "0.03", "no limit"),
     unit="pass rate at the end with the limit 0.03, minus that without one",
     margin=0.01,
-    pilot="Steps have the length 1 because the limit 0.3 never acted, and 0.03 seldom, in a first run with the length 0.3. At the best of "
-    "the lengths 0.1 to 30, which is 0.1, and with a verifier that errs, neither limit ever acted.",
+    pilot="Steps have the length 1 because the limit 0.3 never acted, and 0.03 seldom, in a first run with the length 0.3. "
+    "At the best of the lengths 0.1 to 30, which is 0.1, and with a verifier that errs, neither limit ever acted.",
     figures={
         "mean pass rate during training, the same arms": difference("area", "0.03", "no limit"),
         "pass rate at the end, 0.003 minus no limit": difference("success", "0.003", "no limit"),

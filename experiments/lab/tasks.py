@@ -180,11 +180,11 @@ def scores_in_results(
     return None
 
 
-def _way_of(measure: Any) -> tuple[str, str, dict[str, Any]]:
-    """Describe a measure by its name, its defaults and the arguments that a partial binds."""
+def _way_of(measure: Any) -> tuple[str, str, dict[str, Any], tuple[int, ...]]:
+    """Describe a measure by its name, its defaults and the arguments that a partial binds; settings are told apart by identity."""
     function = getattr(measure, "func", measure)
     defaults = {name: each.default for name, each in inspect.signature(measure).parameters.items()}
-    return function.__module__, function.__qualname__, defaults
+    return function.__module__, function.__qualname__, defaults, tuple(map(id, getattr(measure, "args", ())))
 
 
 def share_of_errors(judge: Judge | None) -> float:

@@ -136,4 +136,4 @@ def test_an_additional_arm_of_a_claim_is_measured_like_its_own_arms(experiment):
     row = next(row for row in json.loads(experiment.OUT.read_text(encoding="utf-8")) if row["from"] == "sapo: sapo")
     page = find_page(row["claim"])
     changed = with_algorithm(page.claim.arms[row["arm"]], experiment.ALGORITHMS["sapo"])
-    np.testing.assert_allclose(page.claim.measure(changed, [0, 1])["area"], row["scores"][:2], rtol=2e-3)
+    np.testing.assert_allclose(page.claim.measure(changed, page.claim.seed_range[:2])["area"], row["scores"][:2], rtol=2e-3)

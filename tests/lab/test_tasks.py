@@ -20,7 +20,7 @@ from lab.tasks import (
     with_algorithm,
 )
 from lab.worlds import codes, leaning
-from rljax.algorithms import dapo, grpo, rloo
+from rljax.algorithms import cispo, dapo, grpo, rloo
 from rljax.errors import InputError
 
 WORLD = codes(contexts=3, length=2, tokens=4)
@@ -167,20 +167,19 @@ def test_claims_whose_arms_differ_only_in_the_algorithm_share_a_task(claims):
         ("rloo_ppo", "ppo"),
     ]
     assert found.tasks[0].claims == ["cispo", "clip_pairs", "sapo"]
-    assert found.tasks[0].seeds == [*range(16)]
+    assert found.tasks[0].seeds == [*range(16, 32)]
 
 
 def test_scores_are_taken_from_a_claim_only_if_an_arm_is_the_unchanged_algorithm(claims):
     pages, results = claims
     first, second, _, last = sources([*pages.values()], results).tasks
-    origin, scores = scores_in_results(first, grpo(beta=0.0), pages, results)
-    assert origin == "sapo: grpo"
-    assert scores == [results["sapo"].runs["grpo"][str(seed)]["area"] for seed in range(16)]
-    assert scores_in_results(first, grpo(beta=0.1), pages, results) is None
-    assert (
-        scores_in_results(first._replace(setting=first.setting._replace(learning_rate=0.1)), grpo(beta=0.0), pages, results)
-        is None
-    )
+    origin, scores = scores_in_results(first, cispo(), pages, results)
+    assert origin == "cispo: cispo"
+    assert scores == [results["cispo"].runs["cispo"][str(seed)]["area"] for seed in range(16, 32)]
+    assert scores_in_results(first, cispo(clip_high=0.3), pages, results) is None
+    changed = first._replace(setting=first.setting._replace(learning_rate=0.1))
+    assert scores_in_results(changed, cispo(), pages, results) is None
+    assert scores_in_results(first, grpo(beta=0.0), pages, results) is None  # `sapo` searches rates by the final pass rate
     assert scores_in_results(second, dapo(), pages, results) is None  # the claim's arm uses dynamic sampling
     assert scores_in_results(last, rloo(), pages, results) is None  # the claim's arm has two candidate settings
 
