@@ -189,8 +189,8 @@ def test_the_last_row_of_the_chosen_algorithm_decides_a_trainer_experiment(beari
 
 
 def test_a_claim_against_the_advice_is_marked(capsys):
-    text = " ".join(printed(capsys, "recommend").split())
-    assert "supports batch_deviation: a claim against this advice, contradicted: " in text
+    text = " ".join(printed(capsys, "recommend", "--staleness", "1").split())
+    assert "supports masked_weights: a claim against this advice, contradicted: " in text
     assert "a claim against this advice" not in text[text.index("dynamic_sampling: ") : text.index("batch_deviation: ")]
 
 
