@@ -133,7 +133,7 @@ def test_the_committed_scores_match_the_present_claims_and_the_page_matches_the_
 
 def test_an_additional_arm_of_a_claim_is_measured_like_its_own_arms(experiment):
     """An existing arm of the claim is measured again, as if it were missing."""
-    row = next(row for row in json.loads(experiment.OUT.read_text(encoding="utf-8")) if row["from"] == "sapo: sapo")
+    row = next(row for row in json.loads(experiment.OUT.read_text(encoding="utf-8")) if row["from"] == "cispo: cispo")
     page = find_page(row["claim"])
-    changed = with_algorithm(page.claim.arms[row["arm"]], experiment.ALGORITHMS["sapo"])
+    changed = with_algorithm(page.claim.arms[row["arm"]], experiment.ALGORITHMS["cispo"])
     np.testing.assert_allclose(page.claim.measure(changed, page.claim.seed_range[:2])["area"], row["scores"][:2], rtol=2e-3)
