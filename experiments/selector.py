@@ -19,8 +19,8 @@ Command:
     python experiments/selector.py
 
 selector.json and selector.md were written on 2026-11-28, in 15 minutes on 2 busy cores of an AMD EPYC (Python 3.11.7, JAX 0.10.2).
-The command can be stopped and repeated: scores that selector.json already has for the current claims and algorithms are not measured
-again.
+The command can be stopped and repeated: scores that selector.json already has for the current claims and algorithms are not
+measured again.
 
 Limits: tasks of one world have much in common, so intervals over tasks are too narrow, and there are only seven worlds. In most
 claims a rollout has one update and a fresh sampler, where GRPO, CISPO, SAPO and GSPO do nearly the same. If a claim has one

@@ -114,7 +114,7 @@ def broken_invariant(
         if not abs(other - value) <= rtol * max(1.0, abs(value)):
             return BrokenInvariant(variant.name, f"The loss was {value:.6g} and is {other:.6g}.")
         if not error <= rtol * max(1e-6, float(np.abs(gradient).max())):
-            return BrokenInvariant(variant.name, f"The gradient moved by up to {away:.6g}.")
+            return BrokenInvariant(variant.name, f"The gradient moved by up to {error:.6g}.")
     return None
 
 

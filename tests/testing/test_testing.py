@@ -24,8 +24,9 @@ from rljax.ops.surrogate import dual_clipped
 from rljax.parallel import make_mesh
 from rljax.testing import check_algorithm, check_gae, check_loss, conform, conform_gae
 from rljax.testing.algorithm_checks import as_function, rollout_of
-from rljax.testing.cases import gae_cases, gap_cases, loss_cases, triple_cases
+from rljax.testing.cases import full_example, gae_cases, gap_cases, loss_cases, triple_cases
 from rljax.testing.example import Example
+from rljax.testing.invariants import broken_invariant
 from rljax.testing.loss_conventions import LIKE, loss_and_gradient, neighbors
 from rljax.testing.strategies import examples
 
@@ -409,6 +410,15 @@ def test_a_dependence_on_the_order_is_named():
 def test_our_records_conform(like):
     algorithm = BY_NAME[like](**({"max_length": 3} if like == "dr_grpo" else {}))
     check_algorithm(algorithm, like=like, mesh=make_mesh(2, 1, devices=jax.devices()[:2]))
+
+
+def test_a_gradient_that_depends_on_the_order_is_reported_with_its_size():
+    def evaluate(example):
+        return 0.0, np.where(example.mask, np.arange(3.0)[:, None, None], 0.0)
+
+    found = broken_invariant(evaluate, full_example())
+    assert found is not None
+    assert (found.name, found.text) == ("order of the prompts", "The gradient moved by up to 2.")
 
 
 def test_a_record_that_breaks_an_invariant_is_named():
