@@ -1,6 +1,6 @@
-"""Memory and work of a run on each device, from shapes alone: no weight is read, and nothing is computed.
+"""Estimate a run's memory and work per device from array shapes alone, without reading weights or computing anything.
 
-The programs are compiled ahead of time for devices that need not exist; see `rljax.programs.compiled_updates`.
+The programs are compiled ahead of time for devices that need not be present; see `rljax.programs.compiled_updates`.
 """
 
 from collections.abc import Mapping
@@ -50,24 +50,24 @@ class Plan(NamedTuple):
     critic: int
     """The critic and the moments of its optimizer."""
     sampler: int
-    """Weights that the engine reads, and a merged copy of an adapter's model, while responses are sampled."""
+    """Weights that the engine reads while it samples, including a merged copy of the model if the run trains an adapter."""
     cache: int
-    """Keys and values of the rows decoded at once, of prompts that wait for rows, and of the copies made when a long decode
-    resizes its cache; with pages, of rows that have the expected length."""
+    """Keys and values of the rows decoded at once, of prompts waiting to be decoded, and of the copies made when a long decode
+    resizes its cache. With a paged cache, rows are assumed to have the expected length."""
     temporaries: int
     """Temporaries of a policy update: activations, gradients, logits."""
     critic_temporaries: int
     """Temporaries of a critic update."""
     phases: Mapping[str, Work]
-    """Work of each phase of an RL step in which every response has full length: sample, score, update, critic."""
+    """Work of each phase (sample, score, update, critic) of an RL step in which every response has full length."""
     options: int = 0
-    """Arrays of optional parts: a Fisher anchor, older parameters for a delayed sampler."""
+    """Arrays of optional components: a Fisher anchor, older parameters for a delayed sampler."""
     rows: int = 0
-    """Number of rows decoded at once, on all devices together."""
+    """Number of rows (sequences) decoded at once, on all devices together."""
     mask: int = 0
-    """The mask of cuDNN's attention and its gradient, in a policy or critic update."""
+    """The mask that cuDNN's attention needs, and the mask's gradient, in a policy or critic update."""
     host: int = 0
-    """Modules and compiled programs of the process; only on CPUs, where the arrays share its memory."""
+    """Python modules and compiled programs of the process; 0 unless the devices are CPUs, where arrays share its memory."""
 
     @property
     def state(self) -> int:
@@ -82,7 +82,7 @@ class Plan(NamedTuple):
 
 
 PROCESS_BYTES, LAYER_BYTES = 650_000_000, 19_000_000
-"""Resident bytes of a process with its modules and programs, and of the programs for each layer of the model."""
+"""Resident bytes of a process with its modules and programs, and additional bytes of programs per layer of the model."""
 
 
 def make_plan(
@@ -94,14 +94,14 @@ def make_plan(
     room: int | None = None,
     on_cpu: bool = False,
 ) -> Plan:
-    """Determine what a run needs.
+    """Compute the memory and the work that a run needs per device.
 
     Args:
         config: settings of the run.
         shape: shape of its model.
         mesh: the devices, which may be simulated.
         prompt_length: number of tokens in the longest prompt.
-        room: bytes per device that the run may use, which determine the rows of the cache; None if unknown.
+        room: bytes per device that the run may use, which limit the number of rows decoded at once; None if unknown.
         on_cpu: whether the devices are CPUs, which share the memory of the process.
 
     Raises:
@@ -121,32 +121,32 @@ def make_plan(
     sizes = {
         name: bytes_on_a_device(getattr(state, name)) for name in ("params", "opt_state", "reference", "critic", "options")
     }
-    held = sum(sizes.values()) + (0 if base is None else bytes_on_a_device(base.params))
+    state_bytes = sum(sizes.values()) + (0 if base is None else bytes_on_a_device(base.params))
     host = (PROCESS_BYTES + LAYER_BYTES * shape.layers) // mesh.size if on_cpu else 0
-    left = None if room is None else room - held - host
+    free_bytes = None if room is None else room - state_bytes - host
     platform, has_turns = "cpu" if on_cpu else "accelerator", config.reward.environment is not None
-    sampled = sampling_memory(config, policy, mesh, prompt_length, left=left, platform=platform, has_turns=has_turns)
+    sampled = sampling_memory(config, policy, mesh, prompt_length, left=free_bytes, platform=platform, has_turns=has_turns)
     # A layer with a window needs no more memory than others, so layers of both kinds are measured the same way.
-    alike = replace(shape, window=None, full_layers=()) if shape.full_layers else shape
-    found = extrapolate(
-        lambda layers: measure(config, replace(alike, layers=layers), mesh, prompt_length, sampled.rows), shape.layers
+    uniform = replace(shape, window=None, full_layers=()) if shape.full_layers else shape
+    measured = extrapolate(
+        lambda layers: measure(config, replace(uniform, layers=layers), mesh, prompt_length, sampled.rows), shape.layers
     )
-    if shape.remat == "sqrt":  # its memory is not linear in the number of layers; that of `full` is, and is no smaller
-        full = replace(alike, remat="full")
+    if shape.remat == "sqrt":  # its memory is not linear in the layers; the memory of `full` is linear, and no smaller
+        full = replace(uniform, remat="full")
         bound = extrapolate(
             lambda layers: measure_updates(config, replace(full, layers=layers), mesh, prompt_length), shape.layers
         )
-        found = found._replace(temporaries=bound.temporaries, critic_temporaries=bound.critic_temporaries)
+        measured = measured._replace(temporaries=bound.temporaries, critic_temporaries=bound.critic_temporaries)
     cache = cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
     contiguous = most_cache_bytes(config, shape, mesh, prompt_length, sampled.rows)
     trained = sizes["params"] + sizes["opt_state"]
-    read = StepMemory(weights, trained, sizes["critic"], cache, sampled.rows, sampling_weights)
-    phases = step_work(config, shape, algorithm, mesh, prompt_length, read)
-    messages = {
-        "sample": found.sample_sent,
-        "score": found.score_sent,
-        "update": found.sent,
-        "critic": found.critic_sent,
+    step_memory = StepMemory(weights, trained, sizes["critic"], cache, sampled.rows, sampling_weights)
+    phases = step_work(config, shape, algorithm, mesh, prompt_length, step_memory)
+    sent_bytes = {
+        "sample": measured.sample_sent,
+        "score": measured.score_sent,
+        "update": measured.sent,
+        "critic": measured.critic_sent,
     }
     return Plan(
         parameters=sizes["params"] + (0 if base is None else bytes_on_a_device(base.params)),
@@ -155,9 +155,9 @@ def make_plan(
         critic=sizes["critic"],
         sampler=sampled.weights,
         cache=sampled.cache if has_turns or config.sampling.paged_cache is not None else contiguous,
-        temporaries=found.temporaries,
-        critic_temporaries=found.critic_temporaries,
-        phases={name: work._replace(sent=float(messages[name])) for name, work in phases.items()},
+        temporaries=measured.temporaries,
+        critic_temporaries=measured.critic_temporaries,
+        phases={name: work._replace(sent=float(sent_bytes[name])) for name, work in phases.items()},
         options=sizes["options"],
         rows=sampled.rows,
         mask=mask_bytes(config, mesh, prompt_length),
@@ -166,7 +166,7 @@ def make_plan(
 
 
 def measure(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> MeasuredUpdates:
-    """Compile the programs of a step for a model of this shape, with `rows` decoded at once, and read what they need."""
+    """Compile a step's programs for a model of this shape, with `rows` decoded at once, and measure what they need."""
     return measure_updates(config, shape, mesh, prompt_length)._replace(
         sample_sent=bytes_sent_sampling(config, shape, mesh, prompt_length, rows),
         score_sent=bytes_sent_scoring(config, shape, mesh, prompt_length),
@@ -182,7 +182,7 @@ def plan_of(
     on_cpu: bool = False,
     devices: list[Any] | None = None,
 ) -> Plan:
-    """Determine what a run needs on `count` devices with `room` bytes each; only config.json of its model is read.
+    """Compute what a run needs on `count` devices with `room` bytes each; of its model, only config.json is read.
 
     Args:
         config: settings of the run.
@@ -190,11 +190,11 @@ def plan_of(
         prompt_length: number of tokens in the longest prompt.
         room: bytes per device that the run may use; None if unknown.
         on_cpu: whether the devices are CPUs, which share the memory of the process.
-        devices: devices that the programs are compiled for, which may be absent (`rljax.programs.topology`); None means this
-            process's own.
+        devices: devices to compile the programs for, which may be absent (see `rljax.programs.topology`); None means this
+            process's devices.
 
     Raises:
-        InputError: there are fewer devices, the model cannot be found, or the settings cannot work on this mesh.
+        InputError: fewer than `count` devices are available, the model cannot be found, or the settings cannot work on this mesh.
     """
     model, devices = config.model, jax.devices() if devices is None else devices
     if len(devices) < count:
@@ -208,7 +208,7 @@ def plan_of(
     else:
         shape = read_config(locate(model.path, ["config.json"]), compute_dtype=model.dtype, remat=model.remat)
         shape = replace(shape, cache_dtype=model.cache_dtype, shard_sampler=model.shard_sampler)
-    if is_on_cpus(mesh):  # which have no fused kernel
+    if is_on_cpus(mesh):  # CPUs have no fused attention kernel
         shape = replace(shape, attention="dense" if model.attention == "dense" else "blockwise")
     else:
         shape = replace(shape, attention=model.attention)

@@ -100,7 +100,7 @@ class PreferenceSetup(NamedTuple):
     steps: int
     """Number of optimizer updates."""
     fingerprints: dict[str, str]
-    """Name of an input of the training -> its hash."""
+    """Hash of each training input, by the input's name."""
 
 
 class PreferenceResult(NamedTuple):
@@ -140,7 +140,7 @@ def make_loss(config: PreferenceConfig) -> DirectLoss:
 
 
 def make_language_model(config: PreferenceConfig, mesh: Mesh) -> tuple[Policy, Tokenizer]:
-    """Make the policy of a folder or hub id, or of a small transformer, with its tokenizer.
+    """Load the policy and tokenizer of a folder or hub id, or make those of a small transformer.
 
     Raises:
         InputError: the folder is a reward model, the tokenizer does not fit the model, or there is too little memory.
@@ -157,11 +157,11 @@ def make_language_model(config: PreferenceConfig, mesh: Mesh) -> tuple[Policy, T
 
 
 def make_preference_setup(config: PreferenceConfig, preferences: Split | None = None) -> tuple[PreferenceSetup, TrainState]:
-    """Build everything that training uses, and its initial state on the mesh. The reference is the model of that state.
+    """Build everything that training uses, and the initial training state on the mesh, whose model is also the reference.
 
     Args:
         config: the settings.
-        preferences: pairs to train on and held-out ones, instead of `config.dataset`.
+        preferences: training pairs and held-out pairs, instead of `config.dataset`.
 
     Raises:
         InputError: settings or data are invalid; the message explains what to change.
@@ -185,17 +185,19 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
         fingerprints["the weights of the first model"] = content_hash(state.params)
     logps = make_logps(policy, mesh, microbatch)
 
-    def referenced(pairs: DirectPairs) -> DirectPairs:
+    def with_reference(pairs: DirectPairs) -> DirectPairs:
         return pairs._replace(ref_logp=logps(state.params, pairs)) if loss.reference else pairs
 
-    def part(encoded: EncodedPairs, pairs: DirectPairs) -> ReferencedPairs:
+    def prepare(encoded: EncodedPairs, pairs: DirectPairs) -> ReferencedPairs:
         if loss.margin:
             pairs = pairs._replace(margin=encoded.margin)
         if not loss.reference_point:
-            return ReferencedPairs(referenced(pairs), None)
-        return ReferencedPairs(referenced(pairs), referenced(mismatched_pairs(encoded, data.train, tokenizer.pad_token_id)))
+            return ReferencedPairs(with_reference(pairs), None)
+        return ReferencedPairs(
+            with_reference(pairs), with_reference(mismatched_pairs(encoded, data.train, tokenizer.pad_token_id))
+        )
 
-    parts = part(data.train, train_pairs), part(data.heldout, heldout_pairs)
+    prepared = prepare(data.train, train_pairs), prepare(data.heldout, heldout_pairs)
     if loss.margin and not data.train.margin.any():
         raise InputError(
             f"{config.loss} learns how much better a response is, and no pair has a margin; give the pairs a column margin, the "
@@ -211,8 +213,8 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
         policy=policy,
         tokenizer=tokenizer,
         data=data,
-        train=parts[0],
-        heldout=parts[1],
+        train=prepared[0],
+        heldout=prepared[1],
         logps=logps,
         expected_logps=make_expected_logps(policy, mesh, microbatch) if loss.expected_logp else None,
         microbatch=microbatch,
@@ -223,7 +225,7 @@ def make_preference_setup(config: PreferenceConfig, preferences: Split | None = 
 
 
 def check_gold(name: str, loss: DirectLoss, pairs: Sequence[Preference]) -> None:
-    """Refuse pairs without a third response for a loss that reads it, and with one for a loss that does not.
+    """Require a third (gold) response in every pair if the loss reads one, and in no pair otherwise.
 
     Raises:
         InputError: the message names the loss.
@@ -237,23 +239,23 @@ def check_gold(name: str, loss: DirectLoss, pairs: Sequence[Preference]) -> None
 
 
 def _row_length(pairs: DirectPairs) -> int:
-    """Number of slots in a row for the model."""
+    """Number of token slots in a row: prompt and response."""
     return pairs.sequences.prompt_tokens.shape[-1] + pairs.sequences.tokens.shape[-1]
 
 
 def update_of(setup: PreferenceSetup, state: TrainState) -> Update:
-    """Build the update on the next batch of pairs; `state` is an example."""
+    """Build the update on the next batch of pairs; `state` is an example of the training state."""
     optimizer, pair = make_optimizer(setup.config, setup.steps)[0], pair_state(state)
-    places = policy_shardings(setup.mesh, pair, pair.params, setup.policy.partition)
-    step = make_direct_step(setup.policy, setup.loss, optimizer, places, setup.mesh)
+    state_shardings = policy_shardings(setup.mesh, pair, pair.params, setup.policy.partition)
+    step = make_direct_step(setup.policy, setup.loss, optimizer, state_shardings, setup.mesh)
     pairs, mismatched = setup.train
 
-    def pad_rows(rows: list[int]) -> DirectBatch:
-        other = None if mismatched is None else split_into_micro_batches(mismatched.take(rows), setup.microbatch)
-        return DirectBatch(split_into_micro_batches(pairs.take(rows), setup.microbatch), other)
+    def make_batch(rows: list[int]) -> DirectBatch:
+        mismatched_batch = None if mismatched is None else split_into_micro_batches(mismatched.take(rows), setup.microbatch)
+        return DirectBatch(split_into_micro_batches(pairs.take(rows), setup.microbatch), mismatched_batch)
 
     count = len(setup.data.train.margin)
-    return make_update(setup.config, setup.mesh, step, pad_rows, pairs=count, steps=setup.steps)
+    return make_update(setup.config, setup.mesh, step, make_batch, pairs=count, steps=setup.steps)
 
 
 def train_preference(
@@ -263,11 +265,11 @@ def train_preference(
 
     Args:
         config: all settings. Omit it on resume.
-        preferences: pairs to train on and held-out ones, instead of `config.dataset`.
+        preferences: training pairs and held-out pairs, instead of `config.dataset`.
         resume: folder of an interrupted run to continue; its optimizer state, data order and reference are restored.
 
     Returns:
-        The folder, means over the held-out pairs before and after, and the parameters.
+        The folder, the means over the held-out pairs before and after training, and the parameters.
 
     Raises:
         InputError: the settings or the data are invalid; nothing was overwritten.
@@ -305,7 +307,9 @@ def header(setup: PreferenceSetup, params: Params) -> list[str]:
         f"{count_parameters(params):,} parameters",
         sizes_line(config, setup.data, **sizes, devices=setup.mesh.size),
     ]
-    first = "The reference is the model before training, to which every implicit reward is 0: no pair is in order yet."
+    first = (
+        "The reference is the model before training, so every implicit reward is 0 at first and no pair is in order yet."
+    )
     return [*lines, first] if setup.loss.reference else lines
 
 

@@ -38,16 +38,16 @@ from rljax.training.parts.seams import read_saved_settings, refuse_missing
 from rljax.training.value_update import make_values
 
 CRITIC = "critic"
-"""Name of the value from the run's critic; `model:FOLDER` is the value from a reward model."""
+"""Name that selects the run's critic; `model:FOLDER` selects a reward model."""
 ROWS = 32
-"""Number of prefixes that are read at once."""
+"""Number of prefixes that are evaluated at once."""
 
 
 def value_named(name: str, opened: OpenPolicy, target: str | Path, *, which: str = "best") -> Value:
     """Look up a value function: `critic` is the critic of the run, `model:FOLDER` a reward model.
 
     Args:
-        name: one of the two.
+        name: `critic` or `model:FOLDER`.
         opened: the policy of the run.
         target: folder of the run, or of its checkpoint.
         which: checkpoint of the run.
@@ -63,9 +63,9 @@ def value_named(name: str, opened: OpenPolicy, target: str | Path, *, which: str
 
 
 def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best") -> Value:
-    """Make a function that returns the critic's value of the state after a prefix, in units of the reward.
+    """Make a function that returns the critic's value after a prefix, in units of the reward.
 
-    For a complete response it is the value before the end token, the last state that the critic has seen in training.
+    For a complete response, this is the value before the end token: the last state that the critic saw in training.
 
     Args:
         opened: the policy of the run.
@@ -73,9 +73,9 @@ def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best")
         which: checkpoint of the run.
 
     Raises:
-        InputError: the target is not a run, or its algorithm has no critic or was passed to `train`.
+        InputError: the target is not a run, or the run's algorithm has no critic or was passed to `train` as an argument.
     """
-    path, place = find_run(target, which)
+    path, checkpoint = find_run(target, which)
     if path is None:
         raise InputError(f"{str(target)!r} is not the folder of a run, so it has no critic; give {PREFIX}FOLDER instead.")
     run = RunFolder.open(path)
@@ -83,7 +83,7 @@ def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best")
     refuse_missing([name for name in needed if name == "algorithm"])
     check_trusted(run.path, [name for name in (config.algorithm.name,) if is_custom(name)], trust=opened.trust)
     critic = _critic_of(config, opened)
-    params = _critic_params(critic, opened.policy, opened.params, opened.mesh, run.checkpoints / place)
+    params = _critic_params(critic, opened.policy, opened.params, opened.mesh, run.checkpoints / checkpoint)
     compiled = make_values(critic, opened.mesh, -(-ROWS // row_shards(opened.mesh)) * row_shards(opened.mesh))
     end = opened.worker.sampling.eos_ids[0]
 
@@ -92,9 +92,9 @@ def critic_value(opened: OpenPolicy, target: str | Path, *, which: str = "best")
         ends = np.array([len(prefix.tokens) for prefix in prefixes], int)
         lengths = np.array([padded_length(length + 1) for length in ends.tolist()], int)
         for length in np.unique(lengths):
-            places = np.flatnonzero(lengths == length)
-            values = compiled(params, _rows_with_end([prefixes[row] for row in places.tolist()], int(length), end))
-            found[places] = values[np.arange(len(places)), ends[places]]
+            indices = np.flatnonzero(lengths == length)
+            values = compiled(params, _rows_with_end([prefixes[row] for row in indices.tolist()], int(length), end))
+            found[indices] = values[np.arange(len(indices)), ends[indices]]
         return found
 
     return value
@@ -125,7 +125,7 @@ def _critic_params(critic: Critic, policy: Policy, policy_params: Params, mesh: 
 
 
 def _rows_with_end(prefixes: Sequence[Prefix], length: int, end: int) -> Sequences:
-    """Make rows of prefixes, each followed by the end token, because the critic returns the value before every token."""
+    """Pack prefixes into rows, each with the end token appended, because the critic returns the value before each token."""
     prompts = left_pad([prefix.prompt for prefix in prefixes], padded_length(max(len(p.prompt) for p in prefixes)), 0)
     tokens, attention = right_pad([[*prefix.tokens, end] for prefix in prefixes], length, 0)
     logp = np.zeros(tokens.shape, np.float32)
@@ -135,34 +135,34 @@ def _rows_with_end(prefixes: Sequence[Prefix], length: int, end: int) -> Sequenc
 
 
 def reward_model_value(folder: str, mesh: Mesh, *, chat: bool) -> Value:
-    """Make a function that returns a reward model's score of a prefix: its output at the last token, or the end token if ended.
+    """Make a function that scores prefixes with a reward model.
 
-    The value of a process reward model is the score of the prefix's worst step. A prefix that its tokenizer cannot encode has no
-    value.
+    The value is the model's output at the last token, or at the end token if the prefix is finished. For a process reward model,
+    it is the score of the prefix's worst step. If the model's tokenizer cannot encode a prefix, the value is NaN.
 
     Args:
         folder: folder of the reward model, or a hub id.
         mesh: the devices.
-        chat: for a model that rljax did not train, whether prompts go through the chat template.
+        chat: whether prompts are formatted with the chat template, if rljax did not train the model.
 
     Raises:
-        InputError: for the reasons that `load_reward_model` gives.
+        InputError: as in `load_reward_model`.
     """
     trained = load_reward_model(folder, chat=chat)
     if trained.step_separator is not None:
         judge = make_step_judge(trained, mesh, rows=ROWS)
 
-        def lowest(prefixes: Sequence[Prefix]) -> Float[np.ndarray, "N"]:
+        def score_worst_steps(prefixes: Sequence[Prefix]) -> Float[np.ndarray, "N"]:
             judged = judge([prefix.problem for prefix in prefixes], [prefix.text for prefix in prefixes])
             return np.array(
                 [math.nan if isinstance(steps, Failed) else lowest_score(steps) for steps in judged], np.float32
             )
 
-        return lowest
+        return score_worst_steps
     params = put(trained.params, shardings(mesh, trained.params))
     score = make_score(trained.model, mesh, rows=ROWS)
 
-    def tokens_of(problem: Problem, text: str, *, ended: bool) -> list[int] | None:
+    def encode(problem: Problem, text: str, *, ended: bool) -> list[int] | None:
         try:
             tokens = sequence_tokens(
                 problem.prompt,
@@ -172,15 +172,15 @@ def reward_model_value(folder: str, mesh: Mesh, *, chat: bool) -> Value:
                 messages=problem.messages,
                 columns=problem.columns,
             )
-        except InputError:  # text outside its alphabet: documented as a prefix without a value
+        except InputError:  # the tokenizer cannot encode the text, so the value is NaN
             return None
         return tokens if ended else tokens[:-1]
 
     def value(prefixes: Sequence[Prefix]) -> Float[np.ndarray, "N"]:
-        rows = [tokens_of(prefix.problem, prefix.text, ended=prefix.ended) for prefix in prefixes]
+        rows = [encode(prefix.problem, prefix.text, ended=prefix.ended) for prefix in prefixes]
         found = np.full(len(rows), np.nan, np.float32)
-        places = [place for place, row in enumerate(rows) if row is not None]
-        found[places] = score(params, [row for row in rows if row is not None])
+        indices = [index for index, row in enumerate(rows) if row is not None]
+        found[indices] = score(params, [row for row in rows if row is not None])
         return found
 
     return value

@@ -1,4 +1,4 @@
-"""Training of a process reward model: the cross-entropy of the labels of steps (`rljax reward-model --process`)."""
+"""Training of a process reward model with the cross-entropy of step labels (`rljax reward-model --process`)."""
 
 import hashlib
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ from rljax.training.state import TrainState
 
 
 def make_process_training(config: RewardModelConfig) -> tuple[PairTraining, TrainState]:
-    """Build everything that the training of a process reward model uses, and its initial state on the mesh.
+    """Build everything that the training of a process reward model uses, and the initial training state on the mesh.
 
     Raises:
         InputError: settings or data are invalid; the message explains what to change.
@@ -57,7 +57,7 @@ def make_process_training(config: RewardModelConfig) -> tuple[PairTraining, Trai
     options = {"max_tokens": config.max_tokens, "chat": start.chat, "separator": config.separator}
     train, heldout = (encode_solutions(part, start.tokenizer, **options) for part in rows)
     steps, longest = steps_of(config, len(train.tokens)), max(map(len, train.tokens))
-    microbatch = microbatch_of(config, row_shards(mesh), -(-longest // 2))  # of two sides with half the tokens each
+    microbatch = microbatch_of(config, row_shards(mesh), -(-longest // 2))  # a solution counts as a pair of halves
     state = first_state(config, start.params, steps)
     scores = make_step_scores(start.model, mesh)
 
@@ -65,10 +65,10 @@ def make_process_training(config: RewardModelConfig) -> tuple[PairTraining, Trai
         step = make_process_step(start.model, make_optimizer(config, steps)[0], pair_state(state), mesh)
         rows = train.padded(start.tokenizer.pad_token_id)
 
-        def pad_rows(picked: list[int]) -> SolutionRows:
+        def make_batch(picked: list[int]) -> SolutionRows:
             return micro_batches(SolutionRows(*(array[picked] for array in rows)), microbatch)
 
-        return make_update(config, mesh, step, pad_rows, pairs=len(train.tokens), steps=steps)
+        return make_update(config, mesh, step, make_batch, pairs=len(train.tokens), steps=steps)
 
     training = PairTraining(
         phase="reward_model",
@@ -99,20 +99,20 @@ def _notes(
     rows: Sequence[Sequence[LabeledSolution]],
     parts: Sequence[EncodedSolutions],
 ) -> list[str]:
-    """Describe what chats lose, how many solutions are too long, and how many steps are several."""
+    """List warnings about omitted parts of chats, overlong solutions, and steps that contain the separator."""
     problems = [problem_of(solution) for part in rows for solution in part]
     dropped, divided = sum(part.dropped for part in parts), sum(part.divided for part in parts)
     notes = [f"{dropped} solutions have more than {config.max_tokens} tokens."] if dropped else []
     if divided:
         notes.append(
-            f"{divided} steps contain the separator {config.separator!r}, so that a response like theirs would be judged at "
-            "more places than the data; choose another --step-separator."
+            f"{divided} steps contain the separator {config.separator!r}, so the model would judge such a "
+            "response at more positions than there are labels; choose another --step-separator."
         )
     return [*list_prompt_omissions(problems, start.tokenizer, chat=start.chat), *notes]
 
 
 def _fingerprint(parts: Sequence[EncodedSolutions]) -> str:
-    """Compute a hash of the solutions as tokens, in their order, and of their labels."""
+    """Hash the solutions' tokens and labels, in order."""
     contents = [[part.tokens, part.ends, part.labels] for part in parts]
     return hashlib.sha256(repr(contents).encode()).hexdigest()
 
@@ -130,7 +130,7 @@ def _describe_outcome(
 
 
 def _commands(folder: str) -> list[str]:
-    """Return commands that use the model, as credit of steps and as a verifier."""
+    """Return commands that use the model as a step reward, as a reward, and as the value in a search."""
     return [
         f"rljax train --algorithm grpo_process --step-reward model:{folder} ...",
         f"rljax train --reward model:{folder} ...",

@@ -67,15 +67,15 @@ class RewardModelResult(NamedTuple):
     folder: Path
     """Folder of the reward model."""
     accuracy_before: float
-    """Share of the held-out pairs whose preferred response has the higher score, before training."""
+    """Fraction of the held-out pairs whose preferred response has the higher score, before training."""
     accuracy_after: float
-    """The same share after training."""
+    """The same fraction after training."""
     params: Params
     """Parameters of the reward model."""
 
 
 def make_reward_model(config: RewardModelConfig) -> RewardModel:
-    """Load a reward model, put a new head on a language model, or initialize a small transformer."""
+    """Load a reward model, add a new head to a language model, or initialize a small transformer."""
     folder = None if config.model is None else locate(config.model)
     tokenizer = make_tokenizer(config, folder)
     if folder is not None and load_tensor(folder, HEAD) is not None:
@@ -93,11 +93,11 @@ def make_reward_model(config: RewardModelConfig) -> RewardModel:
 
 
 def make_reward_setup(config: RewardModelConfig, preferences: Split | None = None) -> tuple[RewardSetup, TrainState]:
-    """Build everything that training uses, and its initial state on the mesh.
+    """Build everything that training uses, and the initial training state on the mesh.
 
     Args:
         config: the settings.
-        preferences: pairs to train on and held-out ones, instead of `config.dataset`.
+        preferences: training pairs and held-out pairs, instead of `config.dataset`.
 
     Raises:
         InputError: settings or data are invalid; the message explains what to change.
@@ -123,29 +123,29 @@ def make_reward_setup(config: RewardModelConfig, preferences: Split | None = Non
 
 
 def update_of(setup: RewardSetup, state: TrainState) -> Update:
-    """Build the update on the next batch of pairs; `state` is an example."""
+    """Build the update on the next batch of pairs; `state` is an example of the training state."""
     optimizer = make_optimizer(setup.config, setup.steps)[0]
     step = make_pair_step(setup.model, optimizer, pair_state(state), setup.mesh)
     pairs = setup.data.train.padded(setup.tokenizer.pad_token_id)
 
-    def pad_rows(rows: list[int]) -> Pairs:
+    def make_batch(rows: list[int]) -> Pairs:
         return micro_batches(Pairs(*(array[rows] for array in pairs)), setup.microbatch)
 
-    return make_update(setup.config, setup.mesh, step, pad_rows, pairs=len(pairs.margin), steps=setup.steps)
+    return make_update(setup.config, setup.mesh, step, make_batch, pairs=len(pairs.margin), steps=setup.steps)
 
 
 def train_reward_model(
     config: RewardModelConfig | None = None, *, preferences: Split | None = None, resume: str | Path | None = None
 ) -> RewardModelResult:
-    """Train a reward model on preference pairs or labeled steps, and write it as a folder that rewards and critics start from.
+    """Train a reward model on preference pairs or labeled steps, and save it for use as a reward or as a run's initial critic.
 
     Args:
         config: all settings. Omit it on resume.
-        preferences: pairs to train on and held-out ones, instead of `config.dataset`.
+        preferences: training pairs and held-out pairs, instead of `config.dataset`.
         resume: folder of an interrupted run to continue; its optimizer state and data order are restored.
 
     Returns:
-        The folder, the accuracy on held-out pairs (or steps, with `process`) before and after, and the parameters.
+        The folder, the accuracy on held-out pairs (or steps, with `process`) before and after training, and the parameters.
 
     Raises:
         InputError: the settings or the data are invalid; nothing was overwritten.
@@ -156,8 +156,8 @@ def train_reward_model(
         if not config.process:
             return _make_training(config, preferences)
         if preferences is not None:
-            raise InputError("preferences are pairs, which process=True cannot train on; leave out one of them.")
-        from rljax.programs.process_model_training import make_process_training  # noqa: PLC0415  most models judge no steps
+            raise InputError("preferences has pairs, but process=True trains on labeled steps; leave one of the two out.")
+        from rljax.programs.process_model_training import make_process_training  # noqa: PLC0415  only process reward models need it
 
         return make_process_training(config)
 

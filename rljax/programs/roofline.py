@@ -24,11 +24,11 @@ class Device(NamedTuple):
     """Peak figures of one device."""
 
     flops: float
-    """Operations of dense bfloat16 products per second."""
+    """Floating-point operations per second in dense bfloat16 matrix products."""
     bandwidth: float
-    """Bytes read from or written to its memory per second."""
+    """Bytes per second that it reads from or writes to its memory."""
     link: float
-    """Bytes sent to its neighbors per second: half of the figure for both directions."""
+    """Bytes per second that it sends to its neighbors: half of the bidirectional bandwidth."""
     memory: int
     """Memory size in bytes."""
 
@@ -44,12 +44,12 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
         "v6e": Device(918e12, 1.638e12, 400e9, 32 * 10**9),
     }
 )
-"""Manufacturers' figures: NVIDIA's data sheets for the SXM boards, without sparsity, and the pages v5e, v5p and v6e under
+"""Manufacturers' figures, without sparsity, from NVIDIA's data sheets for SXM boards and the pages v5e, v5p and v6e under
 docs.cloud.google.com/tpu/docs."""
 
 
 SCALE_BYTES = 4
-"""Bytes of the factor of each head of each token, if keys and values are integers."""
+"""Bytes of the scale factor per head and token, if keys and values are quantized."""
 
 
 def device_of(name: str) -> Device:
@@ -68,19 +68,19 @@ class Work(NamedTuple):
     """Operations, memory traffic and communication of one phase of a step."""
 
     flops: float
-    """Floating-point operations of all devices together; a product counts as two."""
+    """Floating-point operations of all devices together; a multiply-add counts as two."""
     moved: float = 0.0
     """Minimum bytes of weights, optimizer state and cache that each device reads or writes, without activations."""
     sent: float = 0.0
     """Bytes that each device sends to other devices."""
 
     def seconds(self, device: Device, count: int, *, speed: float = 1.0) -> float:
-        """Return the minimum time: the longest of computing, moving and sending, as if each ran at its peak and all overlapped.
+        """Return the longest of the compute, memory and communication times, each at its peak rate, as if they overlapped fully.
 
         Args:
             device: peak figures.
             count: number of devices.
-            speed: share of the peak that products of this precision can reach; 1 for bfloat16.
+            speed: fraction of the peak that matrix products in this precision can reach; 1 for bfloat16.
 
         Example:
             >>> Work(2e15, 1e12, 1e9).seconds(Device(1e15, 1e12, 1e11, 10**9), 1)
@@ -90,12 +90,12 @@ class Work(NamedTuple):
 
 
 def speed_of(dtype: str) -> float:
-    """Fraction of the bfloat16 peak: float32 products use TF32 or several bfloat16 products, at half the speed or less."""
+    """Return the fraction of the bfloat16 peak; float32 products use TF32 or several bfloat16 products, at half speed or less."""
     return 0.5 if jnp.dtype(dtype).itemsize == 4 else 1.0
 
 
 def matrix_sizes(shape: TransformerConfig) -> int:
-    """Number of weights in the matrices of one layer by which a token is multiplied."""
+    """Count the matrix weights of one layer that each token is multiplied by."""
     attention = 2 * shape.width * shape.head_dim * (shape.heads + shape.kv_heads)
     if shape.routing is None:
         return attention + 3 * shape.width * shape.hidden
@@ -107,21 +107,21 @@ def forward_flops(shape: TransformerConfig, tokens: float, slots: float, *, scor
 
     Args:
         shape: shape of the transformer.
-        tokens: number of all tokens, including prompts.
+        tokens: total number of tokens, including prompts.
         slots: number of slots that each token attends to; in a layer with a window, at most the window.
         scored: number of tokens whose logits are computed.
     """
-    seen = sum(slots if window is None else min(slots, window) for window in shape.windows)
-    layers = shape.layers * matrix_sizes(shape) + 2 * shape.heads * shape.head_dim * seen
+    attended = sum(slots if window is None else min(slots, window) for window in shape.windows)
+    layers = shape.layers * matrix_sizes(shape) + 2 * shape.heads * shape.head_dim * attended
     return 2.0 * (tokens * layers + scored * shape.width * shape.vocab_size)
 
 
 def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, scored: float) -> float:
-    """Count the operations of both passes. `remat` computes layers, or only their attention, again; logits are always recomputed.
+    """Count the operations of both passes. `remat` recomputes layers, or only their attention; logits are always recomputed.
 
     Args:
         shape: shape of the transformer.
-        tokens: number of all tokens, including prompts.
+        tokens: total number of tokens, including prompts.
         slots: number of slots that each token attends to; in a layer with a window, at most the window.
         scored: number of tokens whose logits are computed.
     """
@@ -133,12 +133,12 @@ def update_flops(shape: TransformerConfig, tokens: float, slots: float, *, score
 
 
 class StepMemory(NamedTuple):
-    """Bytes on each device that a step reads or writes."""
+    """Bytes per device that a step reads or writes, and the number of rows."""
 
     weights: int
     """The policy's weights in the precision of the products."""
     trained: int
-    """The trained parameters and the moments, which the policy's optimizer changes."""
+    """The trained parameters and their optimizer moments."""
     critic: int
     """The critic and the moments of its optimizer."""
     cache: int
@@ -154,7 +154,7 @@ def step_work(
 ) -> dict[str, Work]:
     """Compute the work of each phase of an RL step in which every prompt and every response has its full length.
 
-    Communication between devices is counted by the compiler instead.
+    Communication between devices is not included, because it is measured in the compiled programs.
 
     Args:
         config: the settings.
@@ -162,48 +162,48 @@ def step_work(
         algorithm: the algorithm.
         mesh: the devices.
         prompt_length: number of tokens in a prompt.
-        memory: bytes on each device, and rows.
+        memory: bytes per device, and the number of rows.
     """
     sampling, generated = config.sampling, config.sampling.max_response_tokens
     count, slots = sampling.prompts * sampling.group_size, prompt_length + generated
     rounds = math.ceil(count / memory.rows)
-    read = forward_flops(shape, sampling.prompts * prompt_length, prompt_length, scored=sampling.prompts)
-    written = forward_flops(shape, count * generated, prompt_length + generated / 2, scored=count * generated)
-    seen = memory.cache * (prompt_length + generated / 2) / slots
-    work = {"sample": Work(read + written, rounds * generated * (memory.sampling_weights + seen))}
+    prompt_flops = forward_flops(shape, sampling.prompts * prompt_length, prompt_length, scored=sampling.prompts)
+    response_flops = forward_flops(shape, count * generated, prompt_length + generated / 2, scored=count * generated)
+    cache_reads = memory.cache * (prompt_length + generated / 2) / slots
+    work = {"sample": Work(prompt_flops + response_flops, rounds * generated * (memory.sampling_weights + cache_reads))}
     forward = forward_flops(shape, count * slots, slots, scored=count * generated)
     passes = score_passes(algorithm)
     values = 0.0 if algorithm.critic is None else forward_flops(shape, count * slots, slots, scored=0)
     if passes or values:
         work["score"] = Work(passes * forward + values, (passes + (values > 0)) * memory.weights)
     updates, repeats = config.optimization.minibatches, config.optimization.passes
-    read = {"full": 3, "sqrt": 4}.get(shape.remat, 2)
+    weight_reads = {"full": 3, "sqrt": 4}.get(shape.remat, 2)
 
-    def parts(minibatches: int) -> int:
+    def micro_steps(minibatches: int) -> int:
         responses = count // minibatches
         return minibatches * math.ceil(responses / rows_at_once(config, mesh, prompt_length, responses))
 
     further = further_rows(config)
-    rows, reads = count + updates * sum(further), parts(updates) + updates * len(further)
+    rows, microbatches = count + updates * sum(further), micro_steps(updates) + updates * len(further)
     flops = update_flops(shape, rows * slots, slots, scored=rows * generated)
-    moved = reads * read * memory.weights + 2 * updates * memory.trained
+    moved = microbatches * weight_reads * memory.weights + 2 * updates * memory.trained
     work["update"] = Work(repeats * flops, repeats * moved)
     if algorithm.critic is not None:
         schedule = value_schedule(algorithm, config)
         repeats *= schedule.passes
         flops = update_flops(shape, count * slots, slots, scored=0)
-        moved = parts(schedule.minibatches) * read * memory.weights + 2 * schedule.minibatches * memory.critic
+        moved = micro_steps(schedule.minibatches) * weight_reads * memory.weights + 2 * schedule.minibatches * memory.critic
         work["critic"] = Work(repeats * flops, repeats * moved)
     return work
 
 
 def score_passes(algorithm: Algorithm) -> int:
-    """Number of times that the policy or its reference scores a rollout before the updates."""
+    """Count how often the policy or its reference scores a rollout before the updates."""
     return sum(algorithm.needs(name) for name in ("ref_logp", "behaviour_entropy", "square_sum"))
 
 
 def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> int:
-    """Count the bytes of keys and values on each device.
+    """Count the bytes of keys and values per device.
 
     Args:
         config: the settings.
@@ -221,7 +221,7 @@ def cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, promp
 
 
 def most_cache_bytes(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, prompt_length: int, rows: int) -> int:
-    """Peak bytes of caches on a device, including prompts and copies; see `cache_bytes` and `peak_bytes`."""
+    """Compute the caches' peak bytes per device, including prompts and copies; see `cache_bytes` and `peak_bytes`."""
     sampling, devices = config.sampling, row_shards(mesh_for_sampling(mesh))
     count, budget = sampling.prompts * sampling.group_size, sampling.max_response_tokens
     full = cache_bytes(config, shape, mesh, prompt_length, rows)

@@ -35,16 +35,16 @@ DEFAULTS = SearchSettings()
 
 
 def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Watch = iter, **changes: Any) -> SearchReport:
-    """Answer problems by a search over steps and by independent responses with equally many tokens, and compare the accuracies.
+    """Answer problems by step-level search and by independent sampling with the same number of tokens; compare the accuracies.
 
     Args:
         target: folder of a run, Hugging Face folder, or hub id.
-        settings: which problems, and how the search is done.
+        settings: which problems to answer, and how to search.
         watch: iterates over the engine calls of the independent responses, for example to show progress.
         **changes: fields of `settings` by name.
 
     Raises:
-        InputError: the target cannot be opened, it has no critic or an environment, or an argument cannot be used.
+        InputError: the target cannot be opened, has an environment, or lacks the critic to use; or an argument cannot be used.
     """
     settings = with_changes(settings, changes)
     problems = None
@@ -81,7 +81,7 @@ def search(target: str | Path, settings: SearchSettings = DEFAULTS, *, watch: Wa
 
 
 def ends_of_steps(config: TrainConfig) -> tuple[str, ...]:
-    """Return the texts that end a step: those of the step reward of the run or of its task, else the end of a line.
+    """Return the texts that end a step, from the step reward of the run or its task; by default, line ends.
 
     Example:
         >>> ends_of_steps(TrainConfig()), ends_of_steps(TrainConfig.flat(dataset="sums.jsonl", reward="exact"))
@@ -97,11 +97,11 @@ class JudgedSearch(NamedTuple):
     """The answers of one search, judged."""
 
     row: SearchRow
-    """Their comparison with independent responses."""
+    """Comparison of the answers with independent responses."""
     found: list[SearchResult]
     """The answer to each problem."""
     right: Bool[np.ndarray, "P"]
-    """Whether it is right."""
+    """Whether each answer is right."""
 
 
 def _search_once(
@@ -114,9 +114,9 @@ def _search_once(
     key = jax.random.fold_in(jax.random.key(settings.seed), samples)
     found: list[SearchResult] = []
     for begin in range(0, count, width):
-        part = list(range(begin, min(begin + width, count)))
-        part_key = jax.random.fold_in(key, begin)
-        found += run(worker, opened.params, value, part, key=part_key, rows=settings.batch)
+        indices = list(range(begin, min(begin + width, count)))
+        batch_key = jax.random.fold_in(key, begin)
+        found += run(worker, opened.params, value, indices, key=batch_key, rows=settings.batch)
     right, known = judge_found(worker, found)
     tokens = np.array([result.tokens for result in found])
     row = search_row(sampled, settings.value, right=right, known=known, tokens=tokens, samples=samples, keep=keep)
@@ -136,7 +136,7 @@ def _search_function(
 
 
 def write_demonstrations(out: Path, worker: RolloutWorker, searches: Sequence[JudgedSearch]) -> None:
-    """Write the complete, right and non-empty answers of all searches as rows for `rljax train --dataset`, equal ones once.
+    """Write the distinct answers of all searches that are complete, right and not empty as rows for `rljax train --dataset`.
 
     Raises:
         InputError: no answer is complete and right.
@@ -158,19 +158,19 @@ def write_demonstrations(out: Path, worker: RolloutWorker, searches: Sequence[Ju
 def judge_found(
     worker: RolloutWorker, found: Sequence[SearchResult]
 ) -> tuple[Bool[np.ndarray, "P"], Bool[np.ndarray, "P"]]:
-    """Judge the answers of a search; return masks of the right answers, and of those whose correctness is known.
+    """Judge a search's answers; return a mask of right answers and a mask of answers whose correctness is known.
 
     Raises:
         InputError: the reward failed.
     """
     prefixes = [result.best.prefix for result in found]
     responses = []
-    for place, prefix in enumerate(prefixes):
+    for index, prefix in enumerate(prefixes):
         tokens = np.array([*prefix.tokens, *([] if prefix.end is None else [prefix.end])], np.int32)
         logp = np.zeros(len(tokens), np.float32)
         is_sampled = np.ones(len(tokens), bool)
         finish = "stop" if prefix.ended else "length"
-        responses.append(Response(place, place, tokens, is_sampled, logp, logp, finish))
+        responses.append(Response(index, index, tokens, is_sampled, logp, logp, finish))
     verdicts = worker.judge([prefix.problem for prefix in prefixes], responses, worker.sampling.max_tokens)
     if verdicts.correct is None:
         return verdicts.valid & (verdicts.rewards > 0), verdicts.valid

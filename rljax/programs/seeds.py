@@ -1,6 +1,6 @@
-"""Several seeds of the same settings: one run per seed, and their joint results.
+"""Train the same settings with several seeds, one run per seed, and summarize the results.
 
-The folders of the runs are the only record: a finished run is not trained again, and any other run is begun or resumed.
+Only the run folders record the progress: a finished run is skipped, and any other run is started or resumed.
 """
 
 import json
@@ -33,9 +33,9 @@ class Arm(NamedTuple):
     name: str
     """Description of how the settings differ."""
     config: TrainConfig
-    """The settings; seed and folder of a run are replaced."""
+    """The settings; each run replaces the seed and the folder."""
     folder: Path
-    """Folder of the runs, which are in `seed-N`."""
+    """Folder that contains the runs as `seed-N`."""
 
     def of_seed(self, seed: int) -> TrainConfig:
         """Return the settings of the run with this seed."""
@@ -43,14 +43,14 @@ class Arm(NamedTuple):
 
 
 class SeedResult(NamedTuple):
-    """Final evaluation of a finished run; None if it has none."""
+    """Results of a run; None where it has no evaluation."""
 
     seed: int
     """The seed."""
     before: float | None
-    """Held-out accuracy before RL, or before supervised fine-tuning; or perplexity, if nothing was judged."""
+    """Held-out accuracy, or perplexity if nothing was judged, before RL or supervised fine-tuning."""
     after: float | None
-    """The same at the end."""
+    """The same metric at the end."""
 
 
 class SeedFiles(NamedTuple):
@@ -65,13 +65,13 @@ class SeedFiles(NamedTuple):
 def run_arm(
     arm: Arm, seeds: Sequence[int], train: Callable[[TrainConfig], Any], *, tell: Callable[[str], None]
 ) -> list[RunFolder]:
-    """Train each seed whose run is not finished.
+    """Train the seeds whose runs are not finished.
 
     Args:
         arm: the settings.
         seeds: the seeds.
-        train: begins or resumes the run in the folder that the settings name.
-        tell: shows which seed is next.
+        train: starts or resumes the run in the folder that the settings name.
+        tell: receives a line that says which seed is next.
 
     Returns:
         The folders of the runs, in the order of the seeds.
@@ -79,9 +79,9 @@ def run_arm(
     Raises:
         InputError: a run cannot be trained, or an earlier run in its folder has different settings or has read different inputs.
     """
-    for place, seed in enumerate(seeds, 1):
+    for position, seed in enumerate(seeds, 1):
         config, is_done = arm.of_seed(seed), is_finished(arm.of_seed(seed))
-        of_all = f" ({place} of {len(seeds)})" if len(seeds) > 1 else ""
+        of_all = f" ({position} of {len(seeds)})" if len(seeds) > 1 else ""
         tell(f"{arm.name}, seed {seed}{of_all}{': finished already' if is_done else ''}")
         if is_done:
             check_inputs_of(config)
@@ -91,7 +91,7 @@ def run_arm(
 
 
 def is_finished(config: TrainConfig) -> bool:
-    """Return whether the run in the folder of these settings is finished, and has made as many steps as they ask for.
+    """Return whether the run in these settings' folder is finished and has made all the steps that they ask for.
 
     Raises:
         InputError: the run has different settings.
@@ -107,7 +107,7 @@ def is_finished(config: TrainConfig) -> bool:
 
 
 def check_inputs_of(config: TrainConfig) -> None:
-    """Refuse to compare a finished run, in the folder of these settings, with runs that read other rows or another reward.
+    """Refuse a finished run whose inputs (rows, reward) have changed, because it cannot be compared with new runs.
 
     Raises:
         InputError: an input of the run has changed since.
@@ -137,7 +137,7 @@ def is_judged(runs: Sequence[RunFolder]) -> bool:
 
 
 def mean_of(results: Sequence[SeedResult]) -> tuple[SeedMean, SeedMean]:
-    """Average the results before and after over seeds."""
+    """Average the results over seeds, before and after training."""
     return over_seeds(result.before for result in results), over_seeds(result.after for result in results)
 
 
@@ -155,7 +155,7 @@ def seeds_text(runs: Sequence[RunFolder]) -> str:
 
 
 def format_mean(mean: SeedMean, *, share: bool) -> str:
-    """Format a mean as a share, or as a number.
+    """Format a mean as a percentage if `share`, otherwise as a plain number.
 
     Example:
         >>> format_mean(over_seeds([0.5]), share=True), format_mean(over_seeds([2.5]), share=False)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from rljax.serving.app import ServerParts
 
 KEEP_ALIVE_SECONDS = 75
-"""How long a connection without a request stays open: longer than clients keep theirs."""
+"""Seconds that an idle connection stays open, which is longer than clients keep idle connections."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 CONFIDENCE = "confidence"
-"""Name of the score of an answer that is its mean log-probability."""
+"""Name of the score that is an answer's mean log-probability."""
 
 
 class ExtensionSettings(NamedTuple):
@@ -38,15 +38,15 @@ class ExtensionSettings(NamedTuple):
     best_of: int | None = None
     """Samples per prompt; the one with the highest score is sent."""
     choose_by: str = CONFIDENCE
-    """The score: `confidence`, `model:FOLDER`, or a reward that needs no reference answer."""
+    """The score for `best_of`: `confidence`, `model:FOLDER`, or a reward that needs no reference answer."""
     majority: int | None = None
-    """Samples per prompt; one with the most frequent result is sent."""
+    """Samples per prompt; a sample with the most frequent result is sent."""
     filter_prompts: tuple[str, ...] = ()
-    """Filters of prompts: `NAME,least=NUMBER`, with a name as in `choose_by`."""
+    """Prompt filters, each `NAME,least=NUMBER`, with a NAME as in `choose_by`."""
     filter_answers: tuple[str, ...] = ()
-    """Filters of answers."""
+    """Answer filters, in the same format."""
     drift: float | None = None
-    """Temperature at which answers are compared with those to held-out problems."""
+    """Temperature of the answers to held-out problems that served answers are compared with; None compares nothing."""
 
 
 NO_EXTENSIONS = ExtensionSettings()
@@ -82,22 +82,21 @@ class ServeSettings(NamedTuple):
     version: int = 0
     """Version of the first weights."""
     quantize: Quantization = None
-    """Type that the weights are rounded to, including weights that replace them later."""
+    """Type that the weights are quantized to, including weights loaded later."""
     cache_dtype: CacheDtype = None
-    """Precision of keys and values."""
+    """Data type of the cached keys and values."""
     paged_cache: float | None = None
-    """Keys and values in pages: memory for them, as a share of `rows` times `context` tokens."""
+    """Memory of a paged cache, as a fraction of `rows` times `context` tokens; None means a contiguous cache."""
     log: Path | None = None
-    """Folder of the log of answers and feedback."""
+    """Folder for the log of answers and feedback."""
     extensions: ExtensionSettings = NO_EXTENSIONS
     """Options that choose or judge answers."""
     grace_seconds: float = 30.0
-    """How long running responses may take after SIGTERM."""
+    """Seconds that running responses may take after SIGTERM."""
 
 
 def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
-    """Open the policy of a folder; a model with a chat template is opened for chats, and a run with its held-out problems if the
-    server compares its answers with those to them."""
+    """Open a folder's policy, for chats if the model has a chat template; load a run's held-out problems if `drift` needs them."""
     needs_problems = settings.extensions.drift is not None and find_run(target, settings.which)[0] is not None
     opened = load(
         target,
@@ -113,14 +112,14 @@ def open_policy(settings: ServeSettings, target: str) -> OpenPolicy:
 
 
 def fingerprint(opened: OpenPolicy) -> str:
-    """Compute a digest of the shapes of a model's parameters and of its tokenizer; other weights of the model have the same one."""
+    """Compute a digest of a model's parameter shapes and tokenizer, which does not depend on the values of the weights."""
     leaves = jax.tree_util.tree_leaves_with_path(opened.params)
     shapes = [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves]
     return digest_of([shapes, text_inputs(opened.tokenizer, chat=True)])
 
 
 def decoder_of(opened: OpenPolicy, settings: ServeSettings) -> RowDecoder:
-    """Make the rows of a server.
+    """Make the decoder of the server's rows.
 
     Raises:
         InputError: the model cannot be decoded row by row, or a limit is out of range.
@@ -144,7 +143,7 @@ def decoder_of(opened: OpenPolicy, settings: ServeSettings) -> RowDecoder:
     if settings.paged_cache is None:
         functions = contiguous_rows(engine.decoder.turns, rows, settings.context)
     else:
-        from rljax.serving.pages import paged_rows  # noqa: PLC0415  most servers have no pages
+        from rljax.serving.pages import paged_rows  # noqa: PLC0415  most servers use no paged cache
 
         functions = paged_rows(engine.decoder, opened.mesh, rows, settings.context, settings.paged_cache)
     return RowDecoder(
@@ -162,7 +161,7 @@ def load_weights(settings: ServeSettings, expected: str, folder: str) -> Params:
     """Load weights of the same model and tokenizer.
 
     Raises:
-        InputError: the folder cannot be opened, or it has another model or tokenizer.
+        InputError: the folder cannot be opened, or contains another model or tokenizer.
     """
     if not Path(folder).is_dir():
         raise InputError(f"the folder {folder[:200]!r} does not exist on the server's machine.")
@@ -209,7 +208,7 @@ def make_served(settings: ServeSettings, opened: OpenPolicy, report: Callable[[s
     Args:
         settings: settings of the server.
         opened: the policy.
-        report: receives lines for a person.
+        report: receives lines of text for the user.
 
     Raises:
         InputError: the model cannot be served.
@@ -247,7 +246,7 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> int:
 
     Args:
         settings: settings of the server.
-        report: receives lines for a person.
+        report: receives lines of text for the user.
 
     Returns:
         0 if all responses were completed, 1 otherwise.
@@ -275,8 +274,8 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> int:
         def stop(*_: object) -> None:
             server.should_exit = True
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)  # before uvicorn's own handlers, which raise the signal again at the end
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signal_number, stop)  # before uvicorn's own handlers, which raise the signal again at the end
         served.batcher.start()
         host, port = listener.getsockname()[:2]
         report(f"serving {served.limits.model!r} (fingerprint {served.fingerprint}) on http://{host}:{port}")

@@ -1,4 +1,4 @@
-"""Options of `rljax serve` that choose or judge answers, built from the names that a person types."""
+"""Options of `rljax serve` that choose or judge answers, built from their command-line values."""
 
 import math
 import threading
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 
 def score_named(name: str, *, chat: bool) -> Score:
-    """Look up a score of texts.
+    """Look up a function that scores answers.
 
     Args:
-        name: `model:FOLDER` for a reward model, or a reward as `--reward` takes it.
-        chat: for a reward model that rljax did not train, whether prompts go through its chat template.
+        name: `model:FOLDER` for a reward model, or a reward, as for `--reward`.
+        chat: whether prompts are formatted with the chat template, for a reward model that rljax did not train.
 
     Raises:
         InputError: there is no such model or reward, or the reward cannot judge without a reference answer.
     """
     if name.startswith(PREFIX):
-        mesh = make_mesh(1, 1)  # one device: a second program on several could wait for the decoding thread forever
+        mesh = make_mesh(1, 1)  # one device, because a second program on several could deadlock with decoding
         value = reward_model_value(name.removeprefix(PREFIX), mesh, chat=chat)
         return lambda problems, texts: value(
             [Prefix(problem, (), (), text, (), ended=True) for problem, text in zip(problems, texts, strict=True)]
@@ -78,14 +78,14 @@ def by_score(score: Score, tokenizer: Tokenizer) -> Rank:
 
 
 def read_filter(text: str, *, chat: bool) -> Filter:
-    """Read `NAME,least=NUMBER`; the least score of a constitution is 0 by default, so that no rule may be broken.
+    """Parse `NAME,least=NUMBER`; the minimum score of a constitution is 0 by default, so that no rule may be broken.
 
     Args:
         text: the filter as the user types it.
         chat: as in `score_named`.
 
     Raises:
-        InputError: as in `score_named`, or the least score is missing or is not a number.
+        InputError: as in `score_named`, or the minimum score is missing or is not a number.
     """
     name, separator, written = text.rpartition(",least=")
     try:
@@ -99,11 +99,11 @@ def read_filter(text: str, *, chat: bool) -> Filter:
 
 
 def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, *, most_tokens: int) -> "HeldoutAnswers":
-    """Answer the held-out problems of a run once each, by the code that answers requests.
+    """Answer each held-out problem of a run once, with the code that serves requests.
 
     Args:
         opened: the policy of the run.
-        decoder: rows of the server, all of them free.
+        decoder: decoder of the server, with all its rows free.
         temperature: sampling temperature.
         most_tokens: maximum number of tokens of an answer.
 
@@ -111,7 +111,7 @@ def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, 
         InputError: the policy is not from a run, has too few held-out problems, or answers in several turns; a prompt does not fit;
             or the temperature is out of range.
     """
-    from rljax.serving.drift import MIN_HELDOUT, HeldoutAnswers  # noqa: PLC0415  SciPy's statistics take a second
+    from rljax.serving.drift import MIN_HELDOUT, HeldoutAnswers  # noqa: PLC0415  importing SciPy's statistics takes a second
 
     prompts, stop = [tuple(tokens) for tokens in opened.worker.prompts.tokens], opened.worker.sampling.stop
     if opened.model_folder is not None:
@@ -130,10 +130,10 @@ def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, 
     pieces: list[list[Piece | DecodingFailure]] = [[] for _ in prompts]
     batcher = Batcher(decoder, opened.tokenizer.decode, queue=len(prompts), version=0)
     jobs = []
-    for place, prompt in enumerate(prompts):
+    for index, prompt in enumerate(prompts):
         most = min(most_tokens, decoder.slots - len(prompt))
-        sampling = RowChoice(most, temperature, top_k=None, top_p=None, seed=place, stop=tuple(stop))
-        jobs.append(Job(prompt, sampling, pieces[place].append))
+        sampling = RowChoice(most, temperature, top_k=None, top_p=None, seed=index, stop=tuple(stop))
+        jobs.append(Job(prompt, sampling, pieces[index].append))
     batcher.submit(jobs)
     batcher.start()
     batcher.close(threading.TIMEOUT_MAX)
@@ -151,12 +151,12 @@ def make_extensions(
     limits: Limits,
     report: Callable[[str], None],
 ) -> tuple[Extension, ...]:
-    """Build the options, in the order in which they see answers: the chooser selects among answers that pass the filters.
+    """Build the extensions in the order in which they process answers; the chooser selects among answers that pass the filters.
 
     Args:
         settings: the options.
         opened: the policy.
-        decoder: rows of the server, all of them free.
+        decoder: decoder of the server, with all its rows free.
         limits: limits on the requests that the server accepts.
         report: receives lines for a person.
 
@@ -184,7 +184,7 @@ def make_extensions(
 
 
 def make_chooser(settings: ExtensionSettings, opened: OpenPolicy, *, queue: int) -> tuple[Extension, ...]:
-    """Build the chooser among several samples; nothing for one sample. `queue` is the maximum number of waiting responses."""
+    """Build the chooser among several samples, or () for one sample. `queue` is the maximum number of waiting responses."""
     samples = settings.majority if settings.best_of is None else settings.best_of
     if settings.best_of is not None and settings.majority is not None:
         raise InputError("--best-of and --majority each choose the answer; give one of them.")

@@ -1,4 +1,4 @@
-"""Changes to the settings of a run that does not fit, and the remat that recomputes least among those that fit."""
+"""Changes to the settings of a run that does not fit in memory, and the cheapest remat mode that fits."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import Change, adapter_changes, sharding_changes
 
 REMATS_BY_WORK = ("none", "dots", "dots_no_batch", "full", "sqrt")
-"""What layers can recompute, from the least work to the most; `sqrt` groups layers, as a loop over them does already."""
+"""Remat modes, from the least recomputation to the most; `sqrt` groups layers, which a scan over the layers does already."""
 
 
 def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
@@ -34,15 +34,15 @@ def changes_to_try(config: TrainConfig, count: int) -> list[Change]:
 
 
 def cheaper_remat(config: TrainConfig, measure: Callable[[TrainConfig], int], room: int) -> tuple[str, int] | None:
-    """Find the remat that recomputes least among those with which a run fits, if that is less than its own recomputes.
+    """Find the remat mode that recomputes least and fits in memory, if it recomputes less than the run's own mode.
 
     Args:
         config: the settings of a run that fits.
-        measure: settings -> bytes on each device.
-        room: bytes available on each device.
+        measure: function from settings to bytes per device.
+        room: bytes available per device.
 
     Returns:
-        The remat and the bytes that the run then needs on each device; None if no cheaper one fits.
+        The remat mode and the bytes per device that the run then needs; None if no cheaper mode fits.
 
     Example:
         >>> sizes = {"none": 90, "dots": 70, "full": 20}
@@ -52,7 +52,7 @@ def cheaper_remat(config: TrainConfig, measure: Callable[[TrainConfig], int], ro
     for remat in REMATS_BY_WORK[: REMATS_BY_WORK.index(config.model.remat)]:
         try:
             needed = measure(config.replace(remat=remat))
-        except InputError:  # such as a program that is too large to compile
+        except InputError:  # for example, the program is too large to compile
             continue
         if needed <= room:
             return remat, needed

@@ -43,12 +43,12 @@ def read_batch(path: Path) -> StoppedBatch:
         raise InputError(f"{str(path)!r} cannot be read as the batch of a stopped run ({error}).") from error
 
 
-def _batch_from(tree: Mapping[str, Any], numbers: Mapping[str, Any]) -> StoppedBatch:
+def _batch_from(tree: Mapping[str, Any], notes: Mapping[str, Any]) -> StoppedBatch:
     """Build the batch from the arrays and the metadata of its file."""
     groups = from_dict(tree[GROUPS])
     past = Past(RewardHistory(**tree[PAST]), groups.prompt_ids) if PAST in tree else None
-    scored_rollout = ScoredRollout(groups, float(numbers["progress"]), past)
-    return StoppedBatch(scored_rollout, int(numbers["step"]), int(numbers["checkpoint"]), numbers["weights"])
+    scored_rollout = ScoredRollout(groups, float(notes["progress"]), past)
+    return StoppedBatch(scored_rollout, int(notes["step"]), int(notes["checkpoint"]), notes["weights"])
 
 
 def nest(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -61,9 +61,9 @@ def nest(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """
     tree: dict[str, Any] = {}
     for path, array in arrays.items():
-        *folders, name = (json.loads(f'"{part}"') for part in path.split("/"))
-        place = tree
-        for part in folders:
-            place = place.setdefault(part, {})
-        place[name] = array
+        *parents, name = (json.loads(f'"{part}"') for part in path.split("/"))
+        node = tree
+        for part in parents:
+            node = node.setdefault(part, {})
+        node[name] = array
     return tree

@@ -1,6 +1,6 @@
-"""Supervised fine-tuning (SFT): the warm start of a run as a separate program, without RL, measured on held-out demonstrations.
+"""Supervised fine-tuning (SFT): a run's warm start as a separate program without RL, evaluated on held-out demonstrations.
 
-The run folder is the same as `rljax.train` makes, so every command opens it, and `rljax train --resume` continues such a run with
+The run folder has the format of `rljax.train`, so every command opens it, and `rljax train --resume` continues such a run with
 RL if it has a reward.
 """
 
@@ -45,7 +45,7 @@ from rljax.training.setup import Setup
 from rljax.training.state import RL, VALUE_PRETRAINING, WARM_START
 
 MEASURES = ("heldout_loss", "perplexity")
-"""Metrics of the held-out demonstrations."""
+"""Names of the metrics on the held-out demonstrations."""
 
 
 class FineTuned(NamedTuple):
@@ -78,10 +78,10 @@ def sft(
         loss = -mean over the assistant's tokens of log π(token | everything before it)        perplexity = exp(held-out loss)
 
     Args:
-        config: all settings; those of the group `warm_start` are the steps, the batch and the learning rate. `steps`, the number of
-            RL steps, becomes 0. Omit it on resume.
-        reward: judges greedy answers to held-out prompts, as in `rljax.train`; with `config.reward.name` "none" and without this
-            argument, nothing is sampled.
+        config: all settings; the group `warm_start` sets the steps, the batch and the learning rate. `steps`, the number of RL
+            steps, is set to 0. Omit the settings on resume.
+        reward: judges greedy answers to held-out prompts, as in `rljax.train`. If it is None and `config.reward.name` is "none",
+            nothing is sampled.
         dataset: rows (dicts, or a `datasets.Dataset`), or the name of a file, folder or hub id; instead of `config.data.dataset`.
         epochs: passes over the training rows, instead of `config.warm_start.steps`.
         resume: folder of an interrupted run to continue, or "auto"; see `rljax.train`.
@@ -112,7 +112,7 @@ def sft(
 
 
 def supervised_config(config: TrainConfig, epochs: int | None, rows: Iterable[Mapping[str, object]] | None) -> TrainConfig:
-    """Return the settings without RL and with the supervised steps that the epochs need; one epoch if neither number is set.
+    """Return the settings with 0 RL steps and the supervised steps that the epochs need; one epoch if neither number is set.
 
     Raises:
         InputError: the number of epochs is below 1, or the data cannot be used.
@@ -139,7 +139,7 @@ def is_unjudged(config: TrainConfig) -> bool:
 
 
 def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
-    """Run the remaining phases: the supervised steps, and RL with no step, whose checkpoint other commands continue from.
+    """Run the remaining phases: the supervised steps, then RL with 0 steps, which saves the checkpoint that other commands read.
 
     Args:
         run: the run.
@@ -175,7 +175,7 @@ def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
 
 
 def evaluate_end(run: Run, checkpoint: Checkpoint) -> Checkpoint:
-    """Evaluate after the last step if there is a reward, and save the result as the best checkpoint, which commands open."""
+    """Evaluate after the last step if there is a reward, and save the best checkpoint, which commands open by default."""
     if has_judge(run):
         run.display.message("The answers after the last step, at step 0 of RL:")
         return evaluate_and_keep_best(run, checkpoint, 0)
@@ -192,7 +192,7 @@ def supervised_phase(run: Run) -> Phase:
     for note in heldout_notes(run.setup):
         run.display.warning(note)
 
-    def measured(params: Params, done: int) -> dict[str, float]:
+    def measure_heldout(params: Params, done: int) -> dict[str, float]:
         run.display.activity("scoring held-out demonstrations", compiles=True)
         found = measure(run.setup.full_params(params))
         run.display.message(f"step {done}: held-out perplexity {found['perplexity']:.4g}")
@@ -201,18 +201,18 @@ def supervised_phase(run: Run) -> Phase:
     def make_step(checkpoint: Checkpoint) -> Step:
         step = phase.make_step(checkpoint)
         if not phase.done(checkpoint.state):
-            run.record(phase.name, 0, measured(checkpoint.state.params, 0))
+            run.record(phase.name, 0, measure_heldout(checkpoint.state.params, 0))
             evaluate_accuracy(run, checkpoint)
 
-        def measured_step(checkpoint: Checkpoint) -> StepOutcome:
+        def step_and_measure(checkpoint: Checkpoint) -> StepOutcome:
             outcome = required(step(checkpoint), "outcome")
             done = phase.done(outcome.checkpoint.state)
             if done % settings.eval_every and done < settings.steps:
                 return outcome
-            found = measured(outcome.checkpoint.state.params, done)
+            found = measure_heldout(outcome.checkpoint.state.params, done)
             return outcome._replace(metrics=outcome.metrics | found)
 
-        return measured_step
+        return step_and_measure
 
     def evaluate_at(outcome: StepOutcome) -> tuple[Checkpoint, bool]:
         done = phase.done(outcome.checkpoint.state)
@@ -244,8 +244,8 @@ def make_measure(setup: Setup) -> Callable[[Params], dict[str, float]]:
     """Build the function that measures parameters on the held-out demonstrations.
 
     Returns:
-        Parameters -> `heldout_loss`, the mean negative log-likelihood of the assistant's tokens, in nats per token, and
-        `perplexity`, its exponential.
+        A function from parameters to `heldout_loss`, the mean negative log-likelihood of the assistant's tokens, in nats per
+        token, and `perplexity`, the exponential of that loss.
 
     Raises:
         InputError: no held-out row has a demonstration, or none is within the token limit.
@@ -268,8 +268,9 @@ def make_measure(setup: Setup) -> Callable[[Params], dict[str, float]]:
 
 
 def heldout_demonstrations(setup: Setup) -> Demonstrations:
-    """Return the held-out demonstrations or, for plain text, the first `heldout_problems` blocks of the held-out part; the others
-    count as dropped.
+    """Return the held-out demonstrations.
+
+    For plain text, these are the first `heldout_problems` blocks of the held-out text; the others count as dropped.
 
     Raises:
         InputError: no held-out row has a demonstration, or none is within the token limit.
@@ -298,7 +299,7 @@ def check_trained_tokens(setup: Setup) -> None:
 
 
 def heldout_notes(setup: Setup) -> list[str]:
-    """Say which held-out demonstrations or blocks the perplexity leaves out."""
+    """Describe which held-out demonstrations or blocks the perplexity excludes."""
     problems, dropped = setup.heldout.prompts.problems, heldout_demonstrations(setup).dropped
     if is_text(setup.config.data.dataset):
         most = setup.config.data.heldout_problems
@@ -321,7 +322,7 @@ def with_blocks(setup: Setup) -> Setup:
 
 
 def with_dialogues(setup: Setup) -> Setup:
-    """Return the setup with all turns of the assistant as demonstrations, where RL samples only the last one."""
+    """Return the setup with every turn of the assistant as a demonstration, although RL samples only the last turn."""
     problems, budget = setup.train.prompts.problems, setup.config.sampling.max_response_tokens
     if not any(count_assistant_turns(whole_dialogue(problem)) > 1 for problem in problems):
         return setup
@@ -352,8 +353,8 @@ def read_end_metrics(metrics: Path) -> tuple[dict[str, float], dict[str, float]]
     names = (*MEASURES, "accuracy")
     series = {name: [row[name] for row in rows if name in row] for name in names}
     before, after = (
-        {name: math.nan if values[place] is None else values[place] for name, values in series.items() if values}
-        for place in (0, -1)
+        {name: math.nan if values[index] is None else values[index] for name, values in series.items() if values}
+        for index in (0, -1)
     )
     return before, after
 
@@ -374,19 +375,19 @@ def show_end(run: Run, models: Sequence[Path]) -> None:
 
 
 def lowest_perplexity(metrics: Path) -> tuple[int, float]:
-    """Return the step with the lowest held-out perplexity, the first one of equals, and this perplexity."""
+    """Return the first step with the lowest held-out perplexity, and that perplexity."""
     found = [(row["step"], row["perplexity"]) for row in read_metrics(metrics) if row.get("perplexity") is not None]
     return min(found, key=lambda pair: pair[1], default=(0, math.nan))
 
 
 def outcome(before: Mapping[str, float], after: Mapping[str, float], lowest: tuple[int, float], steps: int) -> list[str]:
-    """Describe the held-out metrics before and after in words.
+    """Describe in words the held-out metrics before and after training.
 
     Args:
         before: metrics before the first update.
         after: metrics after the last update.
-        lowest: step with the lowest perplexity, and this perplexity.
-        steps: number of steps.
+        lowest: step with the lowest perplexity, and that perplexity.
+        steps: number of supervised steps.
 
     Example:
         >>> outcome({"perplexity": 9.0, "heldout_loss": 2.2}, {"perplexity": 4.0, "heldout_loss": 1.4}, (9, 3.5), 12)
@@ -414,7 +415,7 @@ def next_commands(config: TrainConfig, run: Path, prompt: str, *, judged: bool, 
         config: settings of the run.
         run: folder of the run.
         prompt: a held-out prompt.
-        judged: whether the run has a reward.
+        judged: whether a reward or an environment judges the run's answers.
         model: folder of the model, if one was written.
     """
     path, trust = shlex.quote(str(run)), " --trust" * bool(code_of(config))

@@ -1,6 +1,6 @@
-"""Devices that are absent, but whose compilers are installed: slices of TPUs (`libtpu`), H100s (JAX's CUDA plugin).
+"""Absent devices whose compilers are installed: TPU slices (`libtpu`) and H100s (JAX's CUDA plugin).
 
-Programs compile for these devices, so their memory and messages can be read, but nothing can run.
+Programs compile for these devices, so their memory and communication can be measured, but nothing can run.
 """
 
 import os
@@ -33,7 +33,7 @@ LIBTPU = {
     "TPU_WORKER_ID": "0",
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
-"""Environment variables with which `libtpu` loads on a machine without a TPU; the kind named here does not matter."""
+"""Environment variables that let `libtpu` load on a machine without a TPU; the accelerator type does not matter."""
 
 
 class Topology(NamedTuple):
@@ -41,13 +41,13 @@ class Topology(NamedTuple):
 
     devices: list[Any]
     kind: str
-    """Their kind, a key of `rljax.programs.roofline.DEVICES`."""
+    """Kind of the devices, a key of `rljax.programs.roofline.DEVICES`."""
     compiler: str
     """The package that compiles for them, with its version."""
 
 
 def topology_of(name: str) -> Topology:
-    """Describe absent devices.
+    """Return absent devices to compile for.
 
     Args:
         name: a slice of TPUs, such as "v5e:2x2" or "v5p:2x2x2", several equal slices, such as "2xv5e:2x2", or a number of GPUs on

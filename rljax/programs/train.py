@@ -1,4 +1,4 @@
-"""`rljax.train`: the training core with the built-in options, and its phases: warm start, value pretraining, RL.
+"""`rljax.train`: training with the built-in options, in three phases: warm start, value pretraining and RL.
 
 Each phase passes a checkpoint to the next.
 """
@@ -31,7 +31,7 @@ from rljax.training.run import Run
 from rljax.training.state import RL, VALUE_PRETRAINING, WARM_START
 
 UNJUDGED = "none"
-"""The reward of supervised fine-tuning without a reward."""
+"""Reward name of supervised fine-tuning that judges no answers."""
 
 
 def train(
@@ -52,7 +52,7 @@ def train(
 ) -> Result:
     """Train a language model with reinforcement learning.
 
-    If there are several hosts (after `jax.distributed.initialize()`), every process makes the same call. All hosts must be able
+    If there are several hosts (after `jax.distributed.initialize()`), every process must make the same call. All hosts must be able
     to reach the run folder, and the returned parameters are sharded over the devices of all hosts. Compiled programs are cached
     for the next process only if JAX is configured to do so: `rljax.use_compilation_cache()` does that, as the commands do.
 
@@ -110,7 +110,8 @@ def run_phases(run: Run, owned: list[Checkpoint]) -> Result:
 
     Args:
         run: the run.
-        owned: the checkpoint to continue from. It is removed from the list, so that only the running phase owns the arrays.
+        owned: a list with the checkpoint to continue from; the checkpoint is removed, so that only the running phase owns its
+            arrays.
     """
     phases = [
         (WARM_START, lambda: cached_warm_start(run, owned[0])),

@@ -85,9 +85,9 @@ class OpenPolicy(NamedTuple):
     untrusted: tuple[str, ...] = ()
     """Rewards of the run that are untrusted code; if any, answers cannot be judged."""
     skipped: str | None = None
-    """The run's environment, if it is untrusted code: a prompt then gets one turn."""
+    """The run's environment, if it is untrusted code and therefore left out; each prompt then gets one turn."""
     trust: bool = False
-    """Whether other code that the run's config.json names may be executed."""
+    """Whether code that the run's config.json names may be executed."""
     model_folder: Path | None = None
     """Folder of the model; None for a run."""
 
@@ -100,7 +100,7 @@ class OpenPolicy(NamedTuple):
         _refuse_to_judge(self.missing, self.untrusted, [])
 
     def say_unused(self, *, temperature: float, top_k: int | None, top_p: float | None) -> None:
-        """Print to stderr the generation settings of the model's folder that sampling with these settings does not follow."""
+        """Print to stderr which generation settings of the model's folder are ignored when sampling with these settings."""
         if self.model_folder is not None and is_first():
             sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
             for note in unused_generation_settings(self.model_folder, **sampling):
@@ -157,9 +157,9 @@ class OpenPolicy(NamedTuple):
             count: number of continuations of each prompt.
             temperature: sampling temperature; 0 always takes the most likely token.
             top_k: sample only from the k most likely tokens.
-            top_p: sample from the smallest set of most likely tokens with this share of the probability.
-            stop: texts that end a continuation and are included in it; by default those of the run.
-            stop_ids: ids of tokens that end a continuation, in addition to those of the model and of the run.
+            top_p: sample from the smallest set of most likely tokens with at least this total probability.
+            stop: texts that end a continuation and are included in it; by default, the run's stop strings.
+            stop_ids: ids of tokens that end a continuation, in addition to the end tokens of the model and of the run.
             seed: random seed of the sampling.
 
         Returns:
@@ -199,9 +199,9 @@ class OpenPolicy(NamedTuple):
             count: number of continuations of each prompt.
             temperature: sampling temperature; 0 always takes the most likely token.
             top_k: sample only from the k most likely tokens.
-            top_p: sample from the smallest set of most likely tokens with this share of the probability.
-            stop: texts that end a continuation and are included in it; by default those of the run.
-            stop_ids: ids of tokens that end a continuation, in addition to those of the model and of the run.
+            top_p: sample from the smallest set of most likely tokens with at least this total probability.
+            stop: texts that end a continuation and are included in it; by default, the run's stop strings.
+            stop_ids: ids of tokens that end a continuation, in addition to the end tokens of the model and of the run.
             seed: random seed of the sampling.
 
         Returns:
@@ -226,28 +226,28 @@ class OpenPolicy(NamedTuple):
 
 
 def _sample_continuations(worker: RolloutWorker, params: Params, count: int, seed: int) -> list[list[Response]]:
-    """Sample `count` responses to each of the worker's prompts; an environment, if there is one, answers their turns."""
+    """Sample `count` responses to each of the worker's prompts; an environment, if there is one, responds to each turn."""
     if count < 1:
         raise InputError(f"count is {count}; it must be at least 1.")
     check_seed(seed)
-    places = np.arange(len(worker.prompts.tokens)).repeat(count).tolist()
+    indices = np.arange(len(worker.prompts.tokens)).repeat(count).tolist()
     if count > 1 and worker.sampling.temperature == 0 and worker.environment is None:
         raise InputError(
             f"the {count} continuations of a prompt would all be the same at temperature 0; leave count (--count) out, or set a "
             "temperature (--temperature) above 0."
         )
     key = jax.random.key(seed)
-    responses = worker.answer(params, places, key) if worker.environment is None else worker.play(params, places, key)
+    responses = worker.answer(params, indices, key) if worker.environment is None else worker.play(params, indices, key)
     return [responses[begin : begin + count] for begin in range(0, len(responses), count)]
 
 
 def is_run(target: str | Path) -> bool:
-    """True if `target` is the folder of a run rather than a model."""
+    """Return whether `target` is the folder of a run rather than of a model."""
     return (Path(target) / "checkpoints").is_dir()
 
 
 def find_run(target: str | Path, which: str) -> tuple[Path | None, str]:
-    """Return run and checkpoint that a folder denotes: `RUN`, `RUN/checkpoints/last` or `RUN/checkpoints/step-N`; else None."""
+    """Return the run and checkpoint of `RUN`, `RUN/checkpoints/last` or `RUN/checkpoints/step-N`; the run is None otherwise."""
     check_local(target, "the run or model")
     path = Path(target)
     if is_run(path):
@@ -259,7 +259,7 @@ def find_run(target: str | Path, which: str) -> tuple[Path | None, str]:
 
 
 def fit_devices(devices: DevicesConfig) -> DevicesConfig:
-    """Reduce the mesh of a run to one that these devices can form and that also divides the run's rows; it has no context axis."""
+    """Reduce a run's mesh to a mesh without a context axis that these devices can form and that divides the run's rows."""
     fsdp = math.gcd(devices.fsdp * (devices.context or 1), jax.device_count())
     tensor = math.gcd(devices.tensor, jax.device_count() // fsdp)
     replicas = None if devices.replicas is None else math.gcd(devices.replicas, jax.device_count() // (fsdp * tensor))
@@ -295,23 +295,23 @@ def load(
         tokenizer: tokenizer of a model folder; a run has its own.
         dataset: file or hub id of the problems to work on; a run's held-out problems by default.
         problems: problems to work on, instead of `dataset`.
-        limit: largest number of these problems; the first ones are used.
+        limit: maximum number of these problems; the first ones are used.
         max_response_tokens: token budget of a response, instead of the run's.
-        chat: whether prompts are formatted with the tokenizer's chat template. By default as in the run; for a model, if its
-            tokenizer has a template and the problems are conversations.
+        chat: whether prompts are formatted with the tokenizer's chat template. By default, a run keeps its
+            setting, and a model uses a template if its tokenizer has one and the problems are conversations.
         reward: judges the answers, instead of the run's reward; several are summed with the run's weights.
-        reward_messages: whether a reward of your own gets conversations as lists of messages, or as text. By default as in the
-            run; for a model, as lists of messages.
+        reward_messages: whether your own reward receives conversations as lists of messages instead of text. By default, a run
+            keeps its setting, and a model uses lists.
         policy: the policy that was passed to `train`, if any.
         engine: samples the answers, instead of the built-in engine.
-        environment: the environment that was passed to `train`, if any; or the name of one, instead of the run's.
-        environment_options: arguments of the class that this name stands for, as a JSON object.
+        environment: the environment that was passed to `train`, if any; or the name of an environment, instead of the run's.
+        environment_options: arguments of the named environment's class, as a JSON object.
         trust: whether a reward or an environment that the run's config.json names as `file.py:NAME` or `module:NAME` may be
             executed.
         accept_changes: whether to open a run even if its held-out rows, reward, chat template or tokenizer have changed since
             its last start.
-        quantize: "int8" or "nf4" rounds the matrices of the layers to 8 or 4 bits, after an adapter is merged in.
-        cache_dtype: "int8" rounds keys and values to 8 bits; None leaves them as in the run.
+        quantize: "int8" or "nf4" quantizes the matrices of the layers to 8 or 4 bits, after an adapter is merged in.
+        cache_dtype: "int8" quantizes keys and values to 8 bits; None keeps the run's setting.
 
     Returns:
         The policy. Its answers can be sampled, but not judged, if a reward or an environment was passed to `train` and neither is
@@ -320,7 +320,7 @@ def load(
     Raises:
         InputError: the target, its checkpoint or an argument cannot be used, or an argument is missing.
     """
-    path, place = find_run(target, which)
+    path, checkpoint = find_run(target, which)
     run = None if path is None else RunFolder.open(path)
     config, needed = (
         (with_stored_adapter(TrainConfig.flat(model=str(target))), ()) if run is None else read_saved_settings(run.config)
@@ -333,7 +333,7 @@ def load(
         problems = load_problems(dataset, prompt_column=config.data.prompt_column, answer_column=config.data.answer_column)
     untrusted = () if run is None or trust or environment is not None else _untrusted_code(config, reward)
     skipped = config.reward.environment if {*code_of_environment(config)}.intersection(untrusted) else None
-    if untrusted or own is not None:  # what is passed replaces what the settings name
+    if untrusted or own is not None:  # arguments replace what the settings name
         config = config.replace(environment=None, environment_options=None)
     seams = Seams(policy, engine, environment_of(config, own), None if isinstance(reward, str) else reward)
     check_parts(seams)
@@ -342,9 +342,9 @@ def load(
     if missing or untrusted:
         seams = seams._replace(reward=partial(_refuse_to_judge, missing, untrusted))
     split = make_problems(config) if problems is None else Problems(problems[:limit], problems[:limit])
-    opened = _open(config, seams, split, run, place, chat, quantize)
+    opened = _open(config, seams, split, run, checkpoint, chat, quantize)
     if run is not None:
-        rows = problems is None and skipped is None  # an environment may write the prompts
+        rows = problems is None and skipped is None  # a skipped environment may write the prompts
         is_own = {"rows": rows, "judge": has_own_judge, "environment": named is None, "text": tokenizer is None}
         check_inputs(run, _digest_inputs(opened, **is_own), accepts=accept_changes)
     worker = opened.worker if limit is None else opened.worker.first(limit)
@@ -398,15 +398,15 @@ def _override(
 
 
 def _untrusted_code(config: TrainConfig, reward: object) -> tuple[str, ...]:
-    """Return the code that the run's settings name. If a reward is passed, it replaces theirs, and only the environment remains."""
+    """Return the code that the run's settings name. If a reward is passed, return only the environment's code."""
     return code_of(config) if reward is None else code_of_environment(config)
 
 
 def _missing_judges(needed: Collection[str], passed: Seams, problems: Sequence[Problem] | None) -> tuple[str, ...]:
-    """Return the judging parts that were passed to `train` and are not passed here.
+    """Return the judging arguments that were passed to `train`, but not here.
 
     Raises:
-        InputError: other parts, except those that only training uses, were passed to `train` and are not passed here.
+        InputError: another argument that is needed to open the policy was passed to `train`, but not here.
     """
     others = () if problems is not None else ("problems", "dataset")
     absent = {"policy", "engine", *JUDGING, *others}.intersection(needed).difference(passed.names())
@@ -415,7 +415,7 @@ def _missing_judges(needed: Collection[str], passed: Seams, problems: Sequence[P
 
 
 def _refuse_to_judge(missing: Sequence[str], untrusted: Sequence[str], completions: Sequence[str]) -> list[float]:
-    """Raise if a part that judges was not passed again or is untrusted code; stands in for the reward."""
+    """Replace the reward: raise if a judging argument was not passed again or is untrusted code."""
     del completions
     refuse_missing(missing)
     if untrusted:
@@ -427,7 +427,7 @@ def _refuse_to_judge(missing: Sequence[str], untrusted: Sequence[str], completio
 
 
 def _digest_inputs(opened: OpenPolicy, *, rows: bool, judge: bool, environment: bool, text: bool) -> dict[str, str | None]:
-    """Compute digests of the inputs that are the run's own: held-out rows, reward, environment, and tokenizer with template."""
+    """Compute digests of the inputs that come from the run: held-out rows, reward, environment, and tokenizer with template."""
     config, problems = opened.config, opened.worker.prompts.problems if rows else None
     inputs = evaluation_inputs(problems, digest_of_reward(config, None) if judge else None)
     if config.reward.environment and environment:
@@ -459,7 +459,9 @@ def _open(
     left = check_loaded(
         config, policy, mesh, device_bytes(mesh), prompt_length=prompt_length, environment=seams.environment
     )
-    left = left if jax.process_count() == 1 else None  # without agreement, all hosts must still decode the same rows
+    left = (
+        left if jax.process_count() == 1 else None
+    )  # free memory may differ between hosts, which must decode the same rows
     worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems, free_bytes=left).greedy()
     other = other_policy_in(seams.environment)
     if other not in (None, "past"):
@@ -468,14 +470,14 @@ def _open(
         worker = replace(worker, other=read_player(other, config, exact, tokenizer, mesh, longest))
     if quantize is None or (run is None and config.adapter.rank is None):
         params = parameters_of(config, policy, mesh, run, which)
-    else:  # a checkpoint and a merged adapter are exact
+    else:  # checkpoints and merged adapters are not quantized
         params = quantize_params(parameters_of(config, exact, mesh, run, which), kind=quantize, dtype=config.model.dtype)
         params = put(params, policy_shardings(mesh, params, params, policy.partition))
     return OpenPolicy(config, policy, params, tokenizer, worker, mesh)
 
 
 def quantized_policy(policy: Policy, kind: str, dtype: str, mesh: Mesh) -> Policy:
-    """Return a policy that begins with quantized matrices.
+    """Return a policy whose initial matrices are quantized.
 
     Args:
         policy: the policy with exact matrices.
@@ -488,7 +490,7 @@ def quantized_policy(policy: Policy, kind: str, dtype: str, mesh: Mesh) -> Polic
     """
     if policy.quantized is None or policy.shapes is None:
         raise InputError(
-            f"quantize={kind!r} rounds the built-in transformer, and this is a policy of your own; leave it out."
+            f"quantize={kind!r} quantizes only the built-in transformer, but this is your own policy; leave it out."
         )
     shapes = jax.eval_shape(partial(quantize_params, kind=kind, dtype=dtype), policy.shapes())
     check_blocks(shapes, mesh)
@@ -535,7 +537,7 @@ def open_adapter(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder
         which: "best" or "last" checkpoint.
 
     Raises:
-        InputError: the base cannot be loaded or differs, or the checkpoint cannot be read.
+        InputError: the base cannot be loaded or is not the run's, or the checkpoint cannot be read.
     """
     base = required(make_base(config, policy, mesh, is_own=False), "lora_rank")
     check_base(run, base_entry(config, base))

@@ -1,7 +1,7 @@
-"""Successive halving: all candidates train for a few steps, the best of them continue, and only the last ones train to the end.
+"""Successive halving: all candidates train for a few steps, the best continue, and only the last survivors train to the end.
 
-A rung continues the runs of the previous one, as `--resume` does, so no step is repeated. The trials are written to a file after
-each run, and tuning that was stopped continues where it stopped.
+Each rung continues the runs of the previous rung, as `--resume` does, so no step is repeated. The trials are written to a file
+after each run, and interrupted tuning continues where it stopped.
 """
 
 import json
@@ -28,7 +28,7 @@ FILE = "tuning.json"
 LOCK = ".tuning.lock"
 """Name of the lock file that keeps other processes out of the folder."""
 ATTEMPTS = 2
-"""Number of times that a trial is begun or continued before it counts as failed, because an error may be temporary."""
+"""Number of attempts before a trial counts as failed; an error may be temporary."""
 
 
 class Rung(NamedTuple):
@@ -62,7 +62,7 @@ class Trial(NamedTuple):
 
 
 Train = Callable[[TrainConfig], tuple[float, float]]
-"""Begins or resumes the run in the folder that the settings name; returns held-out accuracy before RL and at its end."""
+"""A function that starts or resumes the run in the settings' folder, and returns held-out accuracy before RL and at its end."""
 
 
 def rungs_of(candidates: int, steps: int, cut: int) -> tuple[Rung, ...]:
@@ -75,7 +75,7 @@ def rungs_of(candidates: int, steps: int, cut: int) -> tuple[Rung, ...]:
     Args:
         candidates: n, at least 2.
         steps: RL steps of a candidate that survives to the end.
-        cut: one out of this many candidates continues.
+        cut: one in `cut` candidates continues to the next rung.
 
     Raises:
         InputError: there is one candidate, `cut` is below 2, or the first rung has no step.
@@ -122,7 +122,7 @@ def check_candidates(configs: Mapping[str, TrainConfig]) -> None:
 
 
 def score_candidates(trials: Sequence[Trial], rung: int) -> dict[str, float]:
-    """Return the mean held-out accuracy of each candidate of a rung over its seeds; minus infinity if a seed failed."""
+    """Return each candidate's mean held-out accuracy over its seeds in a rung; minus infinity if a seed failed."""
     found: dict[str, list[float]] = {}
     for trial in (trial for trial in trials if trial.rung == rung):
         found.setdefault(trial.candidate, []).append(-math.inf if trial.accuracy is None else trial.accuracy)
@@ -151,14 +151,14 @@ def tune(
     on_trial: Callable[[Trial], None],
     drop_failed: bool = False,
 ) -> list[Trial]:
-    """Run the trials that the folder does not have yet.
+    """Run the trials whose results are not in the folder yet.
 
     Args:
         configs: description of a candidate -> its settings.
         seeds: random seeds; every candidate trains with each of them.
         rungs: rungs from `rungs_of`.
         folder: folder of results and runs.
-        train: begins or resumes a run.
+        train: starts or resumes a run.
         on_trial: called with each completed trial.
         drop_failed: whether to drop a candidate whose run fails. Otherwise the tuning run stops, and retries it next time.
 
@@ -176,8 +176,8 @@ def tune(
     except Timeout as error:
         raise InputError(f"another process is tuning in {folder}; wait until it ends, or choose another --out.") from error
     try:
-        for part in folder.glob(".unfinished-*"):  # what a killed process was writing
-            part.unlink()
+        for file in folder.glob(".unfinished-*"):  # partial files of a killed process
+            file.unlink()
         return _tune(configs, seeds, rungs, folder, train, on_trial, drop_failed=drop_failed)
     finally:
         (folder / LOCK).unlink(missing_ok=True)
@@ -197,17 +197,17 @@ def _tune(
     plan = plan_of(configs, seeds, rungs)
     trials = read_trials(folder, plan)
     for name, seed in dict.fromkeys((trial.candidate, trial.seed) for trial in trials if not trial.error):
-        place = folder_of(folder, configs, name, seed)
-        if (place / CONFIG).is_file():
-            check_inputs_of(configs[name].replace(seed=seed, run=str(place)))
+        run_folder = folder_of(folder, configs, name, seed)
+        if (run_folder / CONFIG).is_file():
+            check_inputs_of(configs[name].replace(seed=seed, run=str(run_folder)))
     left = list(configs)
     for number, rung in enumerate(rungs):
         for name in left:
             for seed in seeds:
                 if any(trial[:3] == (number, name, seed) for trial in trials):
                     continue
-                place = folder_of(folder, configs, name, seed)
-                trial = _trial(number, name, configs[name].replace(seed=seed, run=str(place), steps=rung.steps), train)
+                run_folder = folder_of(folder, configs, name, seed)
+                trial = _trial(number, name, configs[name].replace(seed=seed, run=str(run_folder), steps=rung.steps), train)
                 trials.append(trial)
                 write_trials(folder, plan, trials)
                 on_trial(trial)
@@ -248,7 +248,7 @@ def _trial(rung: int, name: str, config: TrainConfig, train: Train) -> Trial:
 
 
 def plan_of(configs: Mapping[str, TrainConfig], seeds: Sequence[int], rungs: Sequence[Rung]) -> dict[str, Any]:
-    """Identify the plan that results belong to: candidates, seeds, rungs, and a hash of all settings that affect results."""
+    """Describe the plan that results belong to: candidates, seeds, rungs, and a hash of all settings that affect results."""
     unused = {*FREE, "run", "seed", "name"}
     settings = [
         {name: value for name, value in resolved_settings(config).items() if name not in unused}
@@ -266,7 +266,7 @@ def read_trials(folder: Path, plan: Mapping[str, Any]) -> list[Trial]:
     """Read the trials of a folder; empty if it has no results.
 
     Raises:
-        InputError: they belong to another plan.
+        InputError: the results belong to another plan.
     """
     file = folder / FILE
     if not file.is_file():

@@ -1,8 +1,8 @@
 """Value pretraining: the policy is fixed, and the critic learns to predict the outcomes of its responses.
 
 Each step samples a new rollout with one response per prompt, measures the critic on it, and only then updates the critic. The
-explained variance and the loss, which are shown and can end the phase, thus come from responses that the critic has not learned
-from. Targets are Monte Carlo returns (VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1).
+explained variance and the loss, which are shown and can end the phase, are thus computed on responses that the critic has not
+learned from. Targets are Monte Carlo returns (VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118, Section 4.1).
 """
 
 import time
@@ -35,7 +35,7 @@ from rljax.training.value_update import make_critic_updates, measure_credit, val
 
 
 def pretraining_steps(algorithm: Algorithm, config: TrainConfig) -> int:
-    """Return the maximum number of steps: the configured one, else the algorithm's; 0 without a critic."""
+    """Return the maximum number of steps: the configured number, else the algorithm's; 0 without a critic."""
     if algorithm.critic is None:
         return 0
     steps = config.critic.pretraining_steps
@@ -65,7 +65,7 @@ def good_enough(credit: CreditMetrics, config: CriticConfig) -> bool:
 
 
 def pretraining_config(config: TrainConfig) -> TrainConfig:
-    """Return the phase's settings: one response per prompt, because a critic learns more from many prompts than many responses."""
+    """Return the phase's settings: one response per prompt, because many prompts teach a critic more than many responses."""
     config = one_response_per_prompt(config)
     return replace(config, data=replace(config.data, difficulty_window=None, difficulty_window_end=None))
 
@@ -93,7 +93,7 @@ def value_pretraining(run: Run) -> Phase:
 
 
 def enter_value_pretraining(setup: Setup, checkpoint: Checkpoint) -> Checkpoint:
-    """Turn the checkpoint at the end of the warm start into one with the state of the later phases."""
+    """Replace the state at the end of the warm start with the state of the later phases."""
     if int(checkpoint.state.phase) != WARM_START:
         return checkpoint
     return checkpoint._replace(state=state_after_warm_start(setup, checkpoint.state))

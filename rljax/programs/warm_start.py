@@ -1,8 +1,8 @@
 """The warm start: supervised training on demonstrations. Its result may be cached between runs, next to the compiled programs.
 
-The result depends on the settings that a warm start reads, the sources, the packages and the machine. The name of the cached file
+The result depends on the settings that a warm start reads, rljax's code, the packages and the machine. The name of the cached file
 is a hash of all of these, so the file contains bit for bit what the run would compute. A result is cached only if nothing else can
-matter: the model starts from random weights, the problems are generated, and no part was passed by the caller.
+matter: the model starts from random weights, the problems are generated, and the caller passed no components.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ def warm_start_phase(run: Run) -> Phase:
 
 
 def make_step(run: Run, checkpoint: Checkpoint) -> Step:
-    """Build the step."""
+    """Build the step that trains on one batch of demonstrations."""
     config, setup = run.config, run.setup
     settings, demonstrations = config.warm_start, required(setup.demonstrations, "setup.demonstrations")
     if demonstrations.dropped:
@@ -76,9 +76,9 @@ def make_step(run: Run, checkpoint: Checkpoint) -> Step:
         run.display.activity("learning from demonstrations", compiles=True)
         start, done = time.monotonic(), int(checkpoint.state.warm_step)
         rows = order.indices(done * settings.batch, settings.batch)
-        part = jax.tree.map(lambda array: array[rows], sequences)
-        layout = lay_out_examples(part, part.learned, **sizes)
-        state, measured = update(checkpoint.state, *put_layout(setup.mesh, layout, part.learned))
+        batch = jax.tree.map(lambda array: array[rows], sequences)
+        layout = lay_out_examples(batch, batch.learned, **sizes)
+        state, measured = update(checkpoint.state, *put_layout(setup.mesh, layout, batch.learned))
         metrics = present(measured)
         metrics["learning_rate"] = required(learning_rate_of(state.opt_state), "opt_state.learning_rate")
         metrics["seconds"] = time.monotonic() - start
@@ -159,7 +159,7 @@ def local_programs() -> Path | None:
 
 
 def place_of(run: Run, checkpoint: Checkpoint) -> Path | None:
-    """Return the cache file of this run's warm start; None if it is not cached."""
+    """Return the cache file of this run's warm start; None if it must not be cached."""
     config, folder = run.config, local_programs()
     is_generated = (
         config.model.path is None and config.generated_task is not None and not run.folder.config.get("seams", ())
@@ -189,7 +189,7 @@ def read_cache(place: Path, like: Params) -> CachedWarmStart:
     """Read a warm start whose parameters have the shapes of `like`.
 
     Raises:
-        ValueError: the file is not such a warm start.
+        ValueError: the file contains no such warm start.
         OSError: it cannot be read.
     """
     leaves, structure = jax.tree.flatten(like)
@@ -217,7 +217,7 @@ def rows_of_warm_start(metrics: Path, steps: int) -> list[Row]:
 
 
 def cached_warm_start(run: Run, checkpoint: Checkpoint) -> Phase:
-    """Return the warm start of a run, which takes the result of an earlier one from the cache, or caches its own."""
+    """Return the warm start of a run, which takes an earlier run's result from the cache, or caches its own."""
     phase, place = warm_start_phase(run), place_of(run, checkpoint)
     if place is None:
         return phase
@@ -225,7 +225,7 @@ def cached_warm_start(run: Run, checkpoint: Checkpoint) -> Phase:
 
 
 def take_cached(run: Run, place: Path, checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint after the cached warm start, or the same checkpoint without one. A damaged file is removed."""
+    """Return the checkpoint after the cached warm start, or `checkpoint` unchanged if there is none. A damaged file is removed."""
     if not place.is_file():
         return checkpoint
     try:
@@ -249,12 +249,12 @@ def keep(run: Run, place: Path, checkpoint: Checkpoint) -> None:
 
 
 def after_cached(run: Run, checkpoint: Checkpoint, earlier: CachedWarmStart) -> Checkpoint:
-    """Return the checkpoint after an earlier run's warm start, whose rows are logged unchanged."""
+    """Return the checkpoint after an earlier run's warm start, and log that warm start's metrics unchanged."""
     for row in earlier.rows:
-        numbers = {
+        metrics = {
             name: math.nan if value is None else value for name, value in row.items() if name not in ("phase", "step")
         }
-        run.record("warm_start", row["step"], numbers)
+        run.record("warm_start", row["step"], metrics)
     run.display.message(
         f"warm start: {len(earlier.rows)} steps, taken from an earlier run with the same settings, seed, sources, packages and "
         "machine. --no-keep-warm-start makes them again."

@@ -232,7 +232,7 @@ def test_settings_for_pairs_are_refused():
         replace(config, process=False, step_separator=";")
     with pytest.raises(InputError, match="is empty"):
         replace(config, step_separator="")
-    with pytest.raises(InputError, match="which process=True cannot train on"):
+    with pytest.raises(InputError, match="process=True trains on labeled steps"):
         train_reward_model(config, preferences=([], []))
 
 

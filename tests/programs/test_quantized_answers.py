@@ -87,5 +87,5 @@ def test_a_server_answers_with_rounded_weights_and_rounds_new_ones(folder, tmp_p
 
 def test_a_custom_policy_is_refused(finished):  # noqa: F811
     own = open_model(finished.run).policy._replace(quantized=None)
-    with pytest.raises(InputError, match=r"quantize='int8' rounds the built-in transformer"):
+    with pytest.raises(InputError, match=r"quantize='int8' quantizes only the built-in transformer"):
         open_model(finished.run, quantize="int8", policy=own)
