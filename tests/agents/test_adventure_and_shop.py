@@ -1,4 +1,4 @@
-"""The adventure and the shop: every world can be solved, and only a solution is rewarded."""
+"""The Adventure and Shop environments: every world is solvable, and only a solution earns a reward."""
 
 from itertools import product
 
@@ -12,7 +12,7 @@ from rljax.rollout.environment import check_step, make_environment
 
 
 def shortest_solution(house, problem):
-    """Breadth-first search over all commands."""
+    """Return the shortest winning sequence of commands, found by breadth-first search."""
     commands = [*(f"go {room}" for room in house.rooms), "take key", "open chest", "take gold"]
     paths, seen = [((), house.reset(problem))], set()
     while paths:
@@ -21,15 +21,15 @@ def shortest_solution(house, problem):
             step = house.step(state, command)
             if step.correct:
                 return (*path, command)
-            place = (step.state.room, step.state.inventory, tuple(sorted(step.state.things.items())))
-            if place not in seen:
-                seen.add(place)
+            position = (step.state.room, step.state.inventory, tuple(sorted(step.state.things.items())))
+            if position not in seen:
+                seen.add(position)
                 paths.append(((*path, command), step.state))
     raise AssertionError("there is no solution")
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_house_has_a_solution_within_the_turns(seed):
+def test_adventure_is_solvable_within_max_turns(seed):
     house = make_environment("adventure", '{"rooms": 5}')
     problem, parts, state = Problem("", str(seed)), {"key": 0.0, "gold": 0.0}, None
     solution = shortest_solution(house, problem)
@@ -46,7 +46,7 @@ def test_every_house_has_a_solution_within_the_turns(seed):
     assert step.metrics == {"refused_commands": 0.0}
 
 
-def test_an_impossible_command_is_refused_and_counted():
+def test_adventure_refuses_and_counts_impossible_commands():
     house, problem = Adventure(rooms=4, max_turns=3), Problem("", "0")
     assert "You have 3 turns. You are in the hall." in house.first_messages(problem)[0]["content"]
     state = house.reset(problem)
@@ -65,7 +65,7 @@ def test_an_impossible_command_is_refused_and_counted():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_customer_answers_and_only_the_right_article_is_rewarded(seed):
+def test_shop_rewards_only_the_wanted_article(seed):
     shop, problem = make_environment("shop", '{"articles": 9}'), Problem("", str(seed))
     state, answers = shop.reset(problem), {}
     for name in QUALITIES:
@@ -83,7 +83,7 @@ def test_the_customer_answers_and_only_the_right_article_is_rewarded(seed):
     assert any(f"I want a bag. The {name}: {value}." in first for name, value in answers.items())
 
 
-def test_a_dialogue_without_a_recommendation_ends_unsolved():
+def test_shop_without_recommendation_ends_unsolved():
     shop = Shop(max_turns=2)
     step = shop.step(shop.reset(Problem("", "5")), "Good morning!")
     assert (step.observation[0]["content"], step.metrics) == ("I do not understand.", {"questions": 0.0})
@@ -92,7 +92,7 @@ def test_a_dialogue_without_a_recommendation_ends_unsolved():
     assert shop.step(shop.reset(Problem("", "5")), "recommend 99").correct is False
 
 
-def test_worlds_of_different_seeds_differ():
+def test_seeds_give_different_worlds():
     houses = [Adventure().reset(Problem("", str(seed))) for seed in range(20)]
     shops = [Shop().reset(Problem("", str(seed))) for seed in range(20)]
     for worlds in (houses, shops):
@@ -109,6 +109,6 @@ def test_worlds_of_different_seeds_differ():
         (lambda: Shop(articles=1), "articles must be a whole number from 2 to 18; got 1"),
     ],
 )
-def test_sizes_out_of_range_are_refused(build, message):
+def test_out_of_range_sizes_raise(build, message):
     with pytest.raises(InputError, match=message):
         build()

@@ -1,4 +1,4 @@
-"""An environment in a file: trained with, resumed, evaluated and sampled from, by commands alone."""
+"""An environment in a Python file, used by the train_command, eval and sample commands and on resume."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from rljax import Step
 
 
 class Letters:
-    """Two turns; the reward of each is the share of one letter in it."""
+    """A game of two turns; a turn's reward is the fraction of its characters that equal `letter`."""
 
     max_turns = 2
 
@@ -64,20 +64,20 @@ def folder(tmp_path_factory):
     return folder
 
 
-def train(folder, run, *more):
+def train_command(folder, run, *more):
     game = f"{folder}/game.py:Letters"
     return ("train", "--dataset", f"{folder}/rows.jsonl", "--environment", game, "--run", f"{folder}/{run}", *SMALL, *more)
 
 
 def metrics_of(folder, run):
-    """Metrics of the RL steps, without times."""
+    """Return the metrics of the RL steps, without timings."""
     rows = [row for row in read_metrics(folder / run / "metrics.jsonl") if row["phase"] == "rl"]
     return [
         {name: value for name, value in row.items() if "second" not in name and name != "share_judging"} for row in rows
     ]
 
 
-def test_a_function_in_the_options_of_an_environment_is_code_as_well(folder, capsys):
+def test_function_in_environment_options_needs_trust(folder, capsys):
     judge = folder / "judge.py"
     judge.write_text("def judge(completions, **columns):\n    return [float('a' in text) for text in completions]\n")
     options = ("--environment-options", json.dumps({"reward": f"{judge}:judge", "request": "again"}))
@@ -95,21 +95,21 @@ def test_a_function_in_the_options_of_an_environment_is_code_as_well(folder, cap
     assert (folder / "executed").exists()
     (folder / "executed").unlink()
     printed(capsys, "eval", run, "--environment", "self_correction", "--environment-options", '{"request": "again"}')
-    assert not (folder / "executed").exists(), "the options of the command replace the run's"
+    assert not (folder / "executed").exists(), "the command's options replace the run's"
 
 
-def test_a_file_trains_resumes_evaluates_and_samples(folder, capsys):
-    printed(capsys, *train(folder, "whole", "--steps", "4"))
-    rows = metrics_of(folder, "whole")
+def test_environment_file_trains_resumes_evaluates_and_samples(folder, capsys):
+    printed(capsys, *train_command(folder, "full", "--steps", "4"))
+    rows = metrics_of(folder, "full")
     assert rows[0]["turns"] > 1
     assert {"reward_letters", "episode_letters", "episode_overflow"} <= set(rows[0])
     np.testing.assert_allclose(rows[0]["reward_letters"], rows[0]["reward"], rtol=1e-6)
-    printed(capsys, *train(folder, "half", "--steps", "2"))
+    printed(capsys, *train_command(folder, "half", "--steps", "2"))
     resume = ("train", "--resume", f"{folder}/half", "--steps", "4")
     refused(capsys, r"executes .*game\.py:Letters, which is code that its config.json names; read it, then add", *resume)
     printed(capsys, *resume, "--trust")
     assert metrics_of(folder, "half") == rows, "bit for bit"
-    run = f"{folder}/whole"
+    run = f"{folder}/full"
     refused(capsys, r"is judged by .*game\.py:Letters", "eval", run)
     assert "accuracy" in printed(capsys, "eval", run, "--trust")
     assert "accuracy" in printed(capsys, "eval", run, "--environment", f"{folder}/game.py:Letters")
@@ -123,19 +123,19 @@ def test_a_file_trains_resumes_evaluates_and_samples(folder, capsys):
     (folder / "game.py").write_text(GAME)
 
 
-OPENED = GAME.replace(
+GAME_WITH_FIRST_MESSAGES = GAME.replace(
     "    def reset(",
     """    def first_messages(self, problem):
         return [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Say a: {problem.prompt}"}]
 
     def reset(""",
 )
-"""The game with first messages of its own."""
+"""The game with its own `first_messages`."""
 
 
-def test_the_first_messages_of_an_environment_reach_every_command_through_the_chat_template(folder, tmp_path, capsys):
+def test_first_messages_reach_every_command(folder, tmp_path, capsys):
     model = save_chat_model(tmp_path / "model")
-    (tmp_path / "opened.py").write_text(OPENED)
+    (tmp_path / "opened.py").write_text(GAME_WITH_FIRST_MESSAGES)
     game, run = f"{tmp_path}/opened.py:Letters", f"{tmp_path}/run"
     small = ("--prompts", "2", "--group-size", "2", "--heldout-problems", "2", "--max-response-tokens", "24")
     small = (*small, "--eval-every", "0", "--algorithm", "grpo", "--sample-every", "1", "--quiet", "--replicas", "1")
@@ -165,6 +165,6 @@ def test_the_first_messages_of_an_environment_reach_every_command_through_the_ch
         (["--environment", "gessing"], "there is no environment 'gessing'.* guessing"),
     ],
 )
-def test_settings_that_cannot_work_give_one_paragraph_and_write_nothing(folder, capsys, flags, message):
-    refused(capsys, message, *train(folder, "refused", *flags))
+def test_impossible_settings_raise_and_write_nothing(folder, capsys, flags, message):
+    refused(capsys, message, *train_command(folder, "refused", *flags))
     assert not (folder / "refused").exists()

@@ -1,4 +1,4 @@
-"""The guide "Agents": its environment of twenty lines and a model folder, from demonstrations to RL, also after kill -9."""
+"""The guide "Agents": its 20-line environment, from supervised demonstrations to RL, with a resume after kill -9."""
 
 import json
 import re
@@ -31,7 +31,7 @@ SPECIALS = ["<pad>", "<end>", "<s>", "<u>", "<a>", "<t>", "<tool_call>", "</tool
 
 
 PIECES = ['{"name": "multiply", "arguments": {"a": ', ', "b": ', "}}"]
-"""What the model need not write byte by byte, as with the tokenizer of a real model."""
+"""Tokens for the fixed parts of a tool call, which a real tokenizer does not split into bytes either."""
 
 
 def save_model(folder):
@@ -51,8 +51,8 @@ def save_model(folder):
     fast.save_pretrained(folder)
 
 
-def demonstration(a, b):
-    """A dialogue in which the tool is called."""
+def make_demonstration(a, b):
+    """Return a dialogue that calls the tool."""
     call = {"type": "function", "function": {"name": "multiply", "arguments": {"a": a, "b": b}}}
     return [
         {"role": "user", "content": f"{a}*{b}="},
@@ -66,12 +66,12 @@ def write_rows(file, rows):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-WORDS = ("--max-response-tokens", "24", "--replicas", "1", "--heldout-problems", "2", "--chat", "--quiet")
+OPTIONS = ("--max-response-tokens", "24", "--replicas", "1", "--heldout-problems", "2", "--chat", "--quiet")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The guide's environment, a model that has seen demonstrations of calls, and products."""
+    """A folder with the guide's environment, a model trained on demonstrations of tool calls, and products."""
     folder = tmp_path_factory.mktemp("guide")
     (code,) = re.findall(r"```python\n(from rljax\.agents import ToolEnvironment.*?)```", GUIDE.read_text(), re.DOTALL)
     assert len(code.split("\nassert")[0].strip().splitlines()) <= 20
@@ -79,35 +79,35 @@ def folder(tmp_path_factory):
     save_model(folder / "model")
     pairs = [(a, b) for a in range(2, 7) for b in range(2, 7)]
     schema = {"type": "function", "function": {"name": "multiply", "description": "", "parameters": {}}}
-    write_rows(folder / "chats.jsonl", [{"messages": demonstration(a, b), "tools": [schema]} for a, b in pairs])
+    write_rows(folder / "chats.jsonl", [{"messages": make_demonstration(a, b), "tools": [schema]} for a, b in pairs])
     write_rows(folder / "products.jsonl", [{"prompt": f"{a}*{b}=", "answer": str(a * b)} for a, b in pairs])
-    begin = ["sft", "--model", f"{folder}/model", "--dataset", f"{folder}/chats.jsonl", "--run", f"{folder}/sft", *WORDS]
+    begin = ["sft", "--model", f"{folder}/model", "--dataset", f"{folder}/chats.jsonl", "--run", f"{folder}/sft", *OPTIONS]
     assert main([*begin, "--steps", "80", "--batch", "24", "--learning-rate", "5e-3", "--eval-every", "80"]) == 0
     return folder
 
 
-def train_words(folder, run):
+def train_command(folder, run):
     return (
         *("train", "--model", f"{folder}/sft/last", "--dataset", f"{folder}/products.jsonl", "--run", f"{folder}/{run}"),
         *("--environment", f"{folder}/tools.py:Multiplier", "--algorithm", "grpo", "--prompts", "4", "--group-size", "4"),
         *("--learning-rate", "1e-4", "--steps", "6", "--eval-every", "6", "--checkpoint-every", "1", "--sample-every", "1"),
-        *WORDS,
+        *OPTIONS,
     )
 
 
-def rows_of(run):
-    """The metrics of a run without times."""
+def read_rows(run):
+    """Return a run's metrics, without timings."""
     rows = read_metrics(run / "metrics.jsonl")
     return [{name: value for name, value in row.items() if not is_time(name)} for row in rows]
 
 
-def test_one_command_trains_a_tool_user_and_continues_after_kill_9_bit_for_bit(folder, capsys):
-    whole, killed = folder / "whole", folder / "killed"
-    printed(capsys, *train_words(folder, "whole"))
-    rows = rows_of(whole)
+def test_tool_training_resumes_exactly_after_kill_9(folder, capsys):
+    uninterrupted, killed = folder / "uninterrupted", folder / "killed"
+    printed(capsys, *train_command(folder, "uninterrupted"))
+    rows = read_rows(uninterrupted)
     assert [row["accuracy"] for row in rows if row["phase"] == "eval"] == [1.0, 1.0], "held-out products"
     assert rows[-1]["episode_tool_calls"] == 1.0
-    begin = [sys.executable, "-m", "rljax", *train_words(folder, "killed")]
+    begin = [sys.executable, "-m", "rljax", *train_command(folder, "killed")]
     process = subprocess.Popen(begin, stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 300
     while fault_of(killed / "checkpoints" / "last" / "1") is not None:
@@ -116,10 +116,12 @@ def test_one_command_trains_a_tool_user_and_continues_after_kill_9_bit_for_bit(f
         time.sleep(0.02)
     process.kill()
     process.wait()
-    assert len(rows_of(killed)) < len(rows)
+    assert len(read_rows(killed)) < len(rows)
     printed(capsys, "train", "--resume", str(killed), "--trust")
-    assert rows_of(killed) == rows
-    assert (killed / "last" / "model.safetensors").read_bytes() == (whole / "last" / "model.safetensors").read_bytes()
+    assert read_rows(killed) == rows
+    assert (killed / "last" / "model.safetensors").read_bytes() == (
+        uninterrupted / "last" / "model.safetensors"
+    ).read_bytes()
     assert printed(capsys, "eval", str(killed), "--trust").startswith("accuracy 100.0%")
     shown = printed(capsys, "show", str(killed), "--outcome", "right")
     assert re.search(r'policy, turn 1\n.*\ncalls multiply \{"a": \d, "b": \d\}\n\nenvironment\n<t>\d', shown)

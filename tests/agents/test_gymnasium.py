@@ -1,4 +1,4 @@
-"""Gymnasium environments with the real package: episodes are reproducible, and observations and actions are text."""
+"""Gymnasium environments, tested with the real package: episodes are reproducible, and observations and actions are text."""
 
 import importlib.util
 import json
@@ -17,14 +17,14 @@ from rljax.tracking.rows import read_metrics
 needs_gymnasium = pytest.mark.skipif(
     importlib.util.find_spec("gymnasium") is None, reason="the package gymnasium is not installed"
 )
-WAYS = ["left", "down", "right", "up"]
+DIRECTIONS = ["left", "down", "right", "up"]
 PATH = ("down", "down", "right", "right", "down", "right")
-"""From the start of FrozenLake's 4 x 4 map to its goal."""
+"""The moves from the start of FrozenLake's 4 x 4 map to its goal."""
 PROBLEM = Problem("", "5")
 
 
-def lake(**arguments):
-    return GymnasiumEnvironment("FrozenLake-v1", {"is_slippery": False}, WAYS, **arguments)
+def make_lake(**arguments):
+    return GymnasiumEnvironment("FrozenLake-v1", {"is_slippery": False}, DIRECTIONS, **arguments)
 
 
 def walk(environment, moves, problem=PROBLEM):
@@ -39,9 +39,9 @@ def walk(environment, moves, problem=PROBLEM):
 
 
 @needs_gymnasium
-def test_a_walk_to_the_goal_is_rewarded_and_correct():
-    environment = lake()
-    steps = walk(environment, [f"I go {way}." for way in PATH])
+def test_reaching_the_goal_is_rewarded_and_correct():
+    environment = make_lake()
+    steps = walk(environment, [f"I go {direction}." for direction in PATH])
     assert [step.reward for step in steps] == [0, 0, 0, 0, 0, 1]
     assert [step.done for step in steps] == [False] * 5 + [True]
     assert [step.correct for step in steps] == [False] * 5 + [True]
@@ -51,10 +51,10 @@ def test_a_walk_to_the_goal_is_rewarded_and_correct():
 
 
 @needs_gymnasium
-def test_the_first_message_has_the_rules_and_the_first_observation():
-    (message,) = lake(rules="Walk to G.").first_messages(PROBLEM)
+def test_first_message_has_rules_and_observation():
+    (message,) = make_lake(rules="Walk to G.").first_messages(PROBLEM)
     assert message == {"role": "user", "content": "Walk to G.\n\n[S]FFF\nFHFH\nFFFH\nHFFG"}
-    rules = lake().first_messages(PROBLEM)[0]["content"]
+    rules = make_lake().first_messages(PROBLEM)[0]["content"]
     assert rules.startswith("You act in FrozenLake-v1. Answer with one action: left, down, right, up.\n\n")
 
 
@@ -73,8 +73,8 @@ def test_the_first_message_has_the_rules_and_the_first_observation():
         ("", None),
     ],
 )
-def test_the_last_action_of_a_turn_counts_and_an_illegal_one_moves_nothing(turn, row):
-    environment = lake()
+def test_turn_executes_its_last_legal_action(turn, row):
+    environment = make_lake()
     (step,) = walk(environment, [turn])
     assert step.metrics == {"illegal_actions": float(row is None)}
     assert (step.reward, step.done) == (0.0, False)
@@ -87,15 +87,15 @@ def test_the_last_action_of_a_turn_counts_and_an_illegal_one_moves_nothing(turn,
 
 
 @needs_gymnasium
-def test_equal_seeds_and_actions_give_equal_episodes_that_share_nothing():
+def test_episodes_are_reproducible_and_independent():
     slippery = GymnasiumEnvironment("FrozenLake-v1", {"is_slippery": True})
     one, other = slippery.reset(PROBLEM), slippery.reset(PROBLEM)
     texts = ([], [])
-    for turn in range(8):  # alternating
+    for turn in range(8):  # the episodes alternate
         states = [slippery.step(state, str(turn % 3)) for state in (one, other)]
         one, other = (step.state for step in states)
-        for kept, step in zip(texts, states, strict=True):
-            kept.append(step.observation[0]["content"])
+        for observations, step in zip(texts, states, strict=True):
+            observations.append(step.observation[0]["content"])
         if states[0].done:
             break
     assert texts[0] == texts[1]
@@ -104,17 +104,17 @@ def test_equal_seeds_and_actions_give_equal_episodes_that_share_nothing():
 
 
 @needs_gymnasium
-def test_the_limit_of_steps_is_the_environments_or_ones_own():
-    assert lake().max_turns == 100
-    steps = walk(lake(max_turns=2), ["left", "left", "left"])
+def test_turn_limit_is_gymnasiums_or_max_turns():
+    assert make_lake().max_turns == 100
+    steps = walk(make_lake(max_turns=2), ["left", "left", "left"])
     assert [step.done for step in steps] == [False, True]
-    cut = walk(GymnasiumEnvironment("FrozenLake-v1", {"max_episode_steps": 2}, WAYS), ["left", "left", "left"])
+    cut = walk(GymnasiumEnvironment("FrozenLake-v1", {"max_episode_steps": 2}, DIRECTIONS), ["left", "left", "left"])
     assert [step.done for step in cut] == [False, True]
 
 
 @needs_gymnasium
-def test_an_episode_is_closed_once_at_its_end_or_when_it_is_given_up():
-    closed, environment = [], lake()
+def test_episode_closes_once_at_its_end_or_deletion():
+    closed, environment = [], make_lake()
     make = environment._make
 
     def make_and_watch():
@@ -131,7 +131,7 @@ def test_an_episode_is_closed_once_at_its_end_or_when_it_is_given_up():
     assert closed == [1, 1]
 
 
-def test_an_open_game_is_closed_once():
+def test_open_game_closes_once():
     closed = []
     opened = OpenGame(None, lambda: closed.append(1))
     opened.close()
@@ -141,7 +141,7 @@ def test_an_open_game_is_closed_once():
 
 
 @needs_gymnasium
-def test_numbers_and_text_actions():
+def test_text_actions_and_numeric_observations():
     import gymnasium
 
     class Echo(gymnasium.Env):
@@ -164,11 +164,11 @@ def test_numbers_and_text_actions():
     assert (steps[-1].reward, steps[-1].done, steps[-1].correct) == (1.0, True, None)
     cards = GymnasiumEnvironment("Blackjack-v1", max_turns=5).first_messages(PROBLEM)[0]["content"].split("\n\n")[1]
     assert len([int(number) for number in cards.split(", ")]) == 3
-    place = GymnasiumEnvironment("FrozenLake-v1", picture=False).first_messages(PROBLEM)[0]["content"]
-    assert place.endswith("\n\n0")
+    numeric = GymnasiumEnvironment("FrozenLake-v1", picture=False).first_messages(PROBLEM)[0]["content"]
+    assert numeric.endswith("\n\n0")
 
 
-def test_observations_are_written_with_their_parts():
+def test_write_observation_names_dict_entries():
     assert write_observation({"at": np.array([[1.0, -2.123456]]), "free": np.bool_(True)}) == "at: 1, -2.123, free: 1"
 
 
@@ -187,27 +187,27 @@ def test_observations_are_written_with_their_parts():
         ({}, "cannot be built with the arguments .*name"),
     ],
 )
-def test_an_environment_that_cannot_be_text_is_refused(arguments, message):
+def test_unsupported_environment_raises(arguments, message):
     with pytest.raises(InputError, match=message):
         make_environment("gymnasium", json.dumps(arguments))
 
 
 @needs_gymnasium
 @pytest.mark.parametrize("answer", ["", "-1", "1.5", "seven", "1" * 10, "²"])
-def test_an_answer_that_is_no_seed_is_refused(answer):
+def test_answer_must_be_a_seed(answer):
     with pytest.raises(InputError, match="is the seed of its game, a whole number of at most 9 digits; got"):
-        lake().reset(Problem("", answer))
+        make_lake().reset(Problem("", answer))
 
 
 @needs_gymnasium
-def test_a_command_trains_on_it(tmp_path, capsys):
+def test_train_command_runs_gymnasium(tmp_path, capsys):
     rows = [json.dumps({"prompt": f"Game {seed}", "answer": str(seed)}) for seed in range(20)]
     (tmp_path / "seeds.jsonl").write_text("\n".join(rows) + "\n")
     small = (
         "--width 16 --layers 1 --heads 2 --prompts 2 --group-size 2 --max-prompt-tokens 128 --heldout-problems 2 --steps 1"
     )
     small += " --max-response-tokens 64 --eval-every 0 --warm-start-steps 0 --tokenizer bytes --algorithm grpo --quiet"
-    options = json.dumps({"name": "FrozenLake-v1", "actions": WAYS, "max_turns": 2})
+    options = json.dumps({"name": "FrozenLake-v1", "actions": DIRECTIONS, "max_turns": 2})
     game, run = ("--environment", "gymnasium", "--environment-options", options), str(tmp_path / "run")
     printed(capsys, "train", "--dataset", f"{tmp_path}/seeds.jsonl", *game, "--run", run, *small.split())
     row = next(row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "rl")

@@ -1,4 +1,4 @@
-"""Python as a tool: what the model sees of its code, and what is kept between the calls of an episode."""
+"""The Python tool: the output that the model sees, and the variables kept between an episode's calls."""
 
 import json
 
@@ -12,7 +12,7 @@ from rljax.rollout.environment import check_step, make_environment
 
 
 def run_cells(environment, *cells):
-    """What the model sees after each call of an episode, and the metrics of the last one."""
+    """Return what the model sees after each call of an episode, and the last call's metrics."""
     state, seen = environment.reset(Problem("What is 2 * 3?", "6")), []
     for code in cells:
         call = json.dumps({"name": "python", "arguments": {"code": code}})
@@ -23,7 +23,7 @@ def run_cells(environment, *cells):
     return seen, step.metrics
 
 
-def test_variables_are_kept_within_an_episode_and_not_beyond_it():
+def test_variables_persist_only_within_an_episode():
     environment = make_environment("python", '{"reward": "exact"}')
     seen, _ = run_cells(environment, "x = 6\nprint('hi')", "def double(n):\n    return 2 * n", "print(x)\ndouble(x)")
     assert seen == ["hi", "(no output)", "6\n12"]
@@ -41,13 +41,13 @@ def test_variables_are_kept_within_an_episode_and_not_beyond_it():
         ("import socket\nsocket.socket()", "Error: [Errno "),
     ],
 )
-def test_the_model_sees_output_the_last_value_and_errors(code, text):
+def test_model_sees_output_last_value_and_errors(code, text):
     (seen,), metrics = run_cells(PythonInterpreter(), code)
     assert text in seen
     assert metrics == {"tool_calls": 1, "tool_errors": 0, "malformed_calls": 0}
 
 
-def test_code_that_cannot_end_is_an_error_and_is_not_run_again():
+def test_endless_code_is_an_error_and_not_rerun():
     environment = PythonInterpreter(seconds=1.0)
     seen, metrics = run_cells(environment, "x = 1", "while True: pass", "import os\nos._exit(0)", "x + 1")
     assert seen[0] == "(no output)"
@@ -57,12 +57,12 @@ def test_code_that_cannot_end_is_an_error_and_is_not_run_again():
     assert metrics["tool_errors"] == 0
 
 
-def test_running_earlier_code_again_gives_the_same_random_numbers():
+def test_rerun_code_gives_the_same_random_numbers():
     one, same = run_cells(PythonInterpreter(), "import random\nx = random.random()\nx", "x")[0]
     assert one == same
 
 
-def test_the_model_is_offered_the_code_alone():
+def test_tool_schema_has_only_code():
     (tool,) = PythonInterpreter().tools
     schema = schema_of(tool)["function"]
     assert (schema["name"], [*schema["parameters"]["properties"]]) == ("python", ["code"])
@@ -81,11 +81,11 @@ def test_the_model_is_offered_the_code_alone():
         (f"# {'x' * 2**23}\ndef say(): return 'late'", "died", "the program is too long"),
     ],
 )
-def test_a_program_without_a_text_says_why(code, ended, reason):
+def test_text_of_reports_why_there_is_no_text(code, ended, reason):
     output = text_of(code, "say", Limits(seconds=0.5))
     assert (output.text, output.ended) == ("", ended)
     assert reason in output.reason
 
 
-def test_a_long_text_is_cut():
+def test_text_of_truncates_long_text():
     assert text_of("def say(): return 'é' * 9000", "say", characters=10).text == "é" * 10

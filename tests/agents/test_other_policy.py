@@ -1,4 +1,4 @@
-"""Episodes with two policies: whose tokens are trained on, whose parameters play, refreshing, resuming, and the roles."""
+"""Episodes with two policies: token masks, turn rewards, refreshing and resuming the past copy, roles and Nim."""
 
 import json
 
@@ -24,7 +24,7 @@ ALPHABET = "characters:0123456789ab"
 TOKENIZER = load_tokenizer(ALPHABET)
 EOS = TOKENIZER.eos_token_id
 PROBLEMS = [Problem(f"{n}", "ab"[n % 2]) for n in range(10, 26)]
-OWN = SMALL.replace(
+CONFIG = SMALL.replace(
     algorithm="mt_grpo",
     algorithm_options={"beta": 0.0},
     tokenizer=ALPHABET,
@@ -43,7 +43,7 @@ A, B = (jnp.int32(token) for token in TOKENIZER.encode("ab"))
 
 
 class Alternating:
-    """Two players write in turn; answer "a": the policy begins, "b": the other one. The reward of turn i is 10^i."""
+    """Two players alternate; the policy begins if the answer is "a", the other if it is "b". Turn i is rewarded with 10^i."""
 
     max_turns, other_policy, refresh_every = 3, "past", 2
 
@@ -59,18 +59,18 @@ class Alternating:
 
 
 class Scripted:
-    """An engine that writes the parameters, which are a token."""
+    """An engine whose parameters are a token id: each response is that token and EOS."""
 
     def generate(self, params, requests):
         tokens, logp = np.array([int(params), EOS], np.int32), np.full(2, -0.5, np.float32)
-        made = [(request.prompt_id, request.group, tokens, np.ones(2, bool), logp, logp, "stop") for request in requests]
-        return [Response(*each) for each in made]
+        fields = [(request.prompt_id, request.group, tokens, np.ones(2, bool), logp, logp, "stop") for request in requests]
+        return [Response(*values) for values in fields]
 
 
-def episodes(environment, *, other=None):
-    """Play one episode of each beginner."""
+def play_episodes(environment, *, other=None):
+    """Play two play_episodes: the policy begins the first, and the other policy begins the second."""
     parts = {"policy": gru_policy(TOKENIZER.vocab_size), "environment": environment, "problems": (PROBLEMS, PROBLEMS[:2])}
-    setup, _ = first_state(OWN, **parts)
+    setup, _ = first_state(CONFIG, **parts)
     requests = setup.train.requests([0, 1], [0, 1], jax.random.key(0))
     problems = setup.train.prompts.problems[:2]
     options = {"max_failure_share": 0.5, "turn_rewards": 12, "other": other}
@@ -81,55 +81,56 @@ def text_of(response):
     return "".join("." if token == EOS else TOKENIZER.decode([token]) for token in response.tokens.tolist())
 
 
-def test_the_other_policys_tokens_are_read_and_not_trained_on():
-    (own, others), verdicts = episodes(Alternating(), other=Player(Scripted(), B))
-    assert [text_of(own), text_of(others)] == ["a.0b.0a.", "b.0a.0b."]
-    np.testing.assert_array_equal(own.mask, [1, 1, 0, 0, 0, 0, 1, 1])
-    np.testing.assert_array_equal(others.mask, [0, 0, 0, 1, 1, 0, 0, 0])
-    for response in (own, others):
+def test_other_policys_tokens_are_masked():
+    (policy_first, other_first), verdicts = play_episodes(Alternating(), other=Player(Scripted(), B))
+    assert [text_of(policy_first), text_of(other_first)] == ["a.0b.0a.", "b.0a.0b."]
+    np.testing.assert_array_equal(policy_first.mask, [1, 1, 0, 0, 0, 0, 1, 1])
+    np.testing.assert_array_equal(other_first.mask, [0, 0, 0, 1, 1, 0, 0, 0])
+    for response in (policy_first, other_first):
         np.testing.assert_array_equal(response.behaviour_logp, np.where(response.mask, np.float32(-0.5), 0))
-    assert [own.turns, others.turns] == [2, 1]
+    assert [policy_first.turns, other_first.turns] == [2, 1]
     np.testing.assert_array_equal(verdicts.rewards, [111, 111])
 
 
-def test_rewards_of_the_other_policys_turns_belong_to_the_turn_before_them_or_to_the_first():
-    _, verdicts = episodes(Alternating(), other=Player(Scripted(), B))
+def test_other_policys_rewards_go_to_the_nearest_own_turn():
+    """They go to the policy's preceding turn; before its first turn, to that first turn."""
+    _, verdicts = play_episodes(Alternating(), other=Player(Scripted(), B))
     expected = np.zeros((2, 12), np.float32)
     expected[0, [1, 7]], expected[1, 4] = [1 + 10, 100], 1 + 10 + 100
     np.testing.assert_array_equal(verdicts.turn_rewards, expected)
     np.testing.assert_array_equal(verdicts.step_end, expected > 0)
 
 
-def test_without_another_policy_the_policy_plays_both_sides():
-    (own, others), _ = episodes(Alternating())
-    assert [text_of(own), text_of(others)] == ["a.0a.0a.", "a.0a.0a."]
-    np.testing.assert_array_equal(others.mask, [0, 0, 0, 1, 1, 0, 0, 0])
+def test_policy_plays_both_sides_by_default():
+    (policy_first, other_first), _ = play_episodes(Alternating())
+    assert [text_of(policy_first), text_of(other_first)] == ["a.0a.0a.", "a.0a.0a."]
+    np.testing.assert_array_equal(other_first.mask, [0, 0, 0, 1, 1, 0, 0, 0])
 
 
-def test_an_episode_without_a_turn_of_the_policy_has_no_verdict():
+def test_episode_without_policy_turn_is_invalid():
     class Ending(Alternating):
         def step(self, state, completion):
             return Step((1, False), reward=1.0)
 
-    (own, others), verdicts = episodes(Ending(), other=Player(Scripted(), B))
-    assert own.mask.all()
-    assert not others.mask.any()
+    (policy_first, other_first), verdicts = play_episodes(Ending(), other=Player(Scripted(), B))
+    assert policy_first.mask.all()
+    assert not other_first.mask.any()
     assert verdicts.valid.tolist() == [True, False]
     assert not verdicts.failed.any()
     assert verdicts.metrics["no_turn"][1] == 1.0
 
 
-def test_an_answer_that_is_neither_true_nor_false_is_refused():
+def test_is_others_turn_must_return_a_bool():
     class Vague(Alternating):
         def is_others_turn(self, state):
             return None
 
     with pytest.raises(InputError, match="is_others_turn: True or False is expected; got None"):
-        episodes(Vague())
+        play_episodes(Vague())
 
 
 def train(run, **changes):
-    config = OWN.replace(run=str(run), **changes)
+    config = CONFIG.replace(run=str(run), **changes)
     return rljax.train(config, environment=Alternating(), problems=(PROBLEMS, PROBLEMS[:2]))
 
 
@@ -137,44 +138,46 @@ def leaves_of(tree):
     return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
 
 
-def assert_equal(one, other):
+def assert_trees_equal(one, other):
     for a, b in zip(leaves_of(one), leaves_of(other), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_the_past_copy_is_replaced_every_two_steps_and_resumes_exactly(tmp_path):
+def test_past_copy_refreshes_and_resumes_exactly(tmp_path):
     parts = {"environment": Alternating(), "problems": (PROBLEMS, PROBLEMS[:2])}
-    _, first = first_state(OWN, **parts)
+    _, first = first_state(CONFIG, **parts)
     states = {}
     for steps in (1, 2, 3):
         train(tmp_path / f"{steps}", steps=steps)
-        states[steps] = checkpoint_of(OWN.replace(steps=steps), tmp_path / f"{steps}", **parts).state
-    assert_equal(states[1].options[NAME], first.params)
-    assert_equal(states[2].options[NAME], states[2].params)
-    assert_equal(states[3].options[NAME], states[2].params)
+        states[steps] = checkpoint_of(CONFIG.replace(steps=steps), tmp_path / f"{steps}", **parts).state
+    assert_trees_equal(states[1].options[NAME], first.params)
+    assert_trees_equal(states[2].options[NAME], states[2].params)
+    assert_trees_equal(states[3].options[NAME], states[2].params)
     changed = [np.array_equal(a, b) for a, b in zip(leaves_of(states[3].params), leaves_of(states[2].params), strict=True)]
     assert not all(changed)
-    rljax.train(OWN.replace(run=str(tmp_path / "3")), resume="auto", **parts)
+    rljax.train(CONFIG.replace(run=str(tmp_path / "3")), resume="auto", **parts)
     train(tmp_path / "whole")
-    ends = [checkpoint_of(OWN, tmp_path / run, **parts).state for run in ("3", "whole")]
-    assert_equal(*ends)
+    ends = [checkpoint_of(CONFIG, tmp_path / run, **parts).state for run in ("3", "whole")]
+    assert_trees_equal(*ends)
 
 
-def test_the_other_policy_of_a_folder_plays(tmp_path):
+def test_other_policy_loads_from_a_folder(tmp_path):
     train(tmp_path / "first", steps=1, models="last")
 
     class Against(Alternating):
         other_policy = str(tmp_path / "first" / "last")
 
     parts = {"environment": Against(), "problems": (PROBLEMS, PROBLEMS[:2])}
-    setup, state = first_state(OWN, **parts)
-    saved = checkpoint_of(OWN.replace(steps=1), tmp_path / "first", environment=Alternating(), problems=parts["problems"])
+    setup, state = first_state(CONFIG, **parts)
+    saved = checkpoint_of(
+        CONFIG.replace(steps=1), tmp_path / "first", environment=Alternating(), problems=parts["problems"]
+    )
     for worker in (setup.train, setup.heldout):
-        assert_equal(worker.other.params, saved.state.params)
+        assert_trees_equal(worker.other.params, saved.state.params)
     groups = setup.train.generate(state.params, [0, 1], 2, jax.random.key(0))
     assert (groups.rollout.mask <= groups.attention).all()
     assert groups.attention.sum() > groups.rollout.mask.sum() > 0
-    rljax.train(OWN.replace(run=str(tmp_path / "second"), steps=1), **parts)
+    rljax.train(CONFIG.replace(run=str(tmp_path / "second"), steps=1), **parts)
 
 
 @pytest.mark.parametrize(
@@ -187,29 +190,29 @@ def test_the_other_policy_of_a_folder_plays(tmp_path):
         ),
     ],
 )
-def test_settings_that_exclude_a_past_copy_are_refused(changes, message):
+def test_past_copy_rejects_incompatible_settings(changes, message):
     from rljax.options.other_policy import check_past
 
     with pytest.raises(InputError, match=message):
-        check_past(OWN.replace(**changes))
+        check_past(CONFIG.replace(**changes))
 
 
 @pytest.mark.parametrize("period", [0, True, "2"])
-def test_a_wrong_period_is_refused(period):
+def test_refresh_every_must_be_positive(period):
     environment = Alternating()
     environment.refresh_every = period
     with pytest.raises(InputError, match="refresh_every: a positive whole number of RL steps is expected"):
-        first_state(OWN, environment=environment, problems=(PROBLEMS, PROBLEMS[:2]))
+        first_state(CONFIG, environment=environment, problems=(PROBLEMS, PROBLEMS[:2]))
 
 
-def test_another_policy_that_is_no_text_is_refused():
+def test_other_policy_must_be_text_or_none():
     environment = Alternating()
     environment.other_policy = 3
     with pytest.raises(InputError, match="other_policy: 'past', a model folder or None is expected; got 3"):
         other_policy_in(environment)
 
 
-def test_the_roles_of_a_proposer_and_a_checker():
+def test_roles_take_opposite_turns():
     for role, expected in (("proposer", [False, True]), ("checker", [True, False])):
         options = json.dumps({"role": role, "other_policy": "past", "refresh_every": 7})
         environment = make_environment("self_correction", options)
@@ -224,7 +227,7 @@ def test_the_roles_of_a_proposer_and_a_checker():
 @pytest.mark.parametrize(
     "options", [{"role": "judge", "other_policy": "past"}, {"role": "checker"}, {"other_policy": "past"}]
 )
-def test_a_role_needs_another_policy(options):
+def test_role_needs_other_policy(options):
     with pytest.raises(InputError, match="set both, the role to 'proposer' or 'checker' and"):
         SelfCorrection(**options)
 
@@ -245,7 +248,7 @@ def test_nim_against_a_perfect_player():
 
 
 @pytest.mark.parametrize("turn", ["", "0", "4", "no", "99999999999"])
-def test_a_move_that_is_not_allowed_loses(turn):
+def test_illegal_nim_move_loses(turn):
     for other, reward in (("perfect", 0.0), ("past", 0.0)):
         game = Nim(other)
         step = game.step(game.reset(Problem("", "3")), turn)
@@ -264,10 +267,10 @@ def test_nim_with_two_models_alternates():
         step = game.step(state, move)
         state = step.state
     assert turns == [True, False, True]
-    assert (step.done, step.reward) == (True, 0.0), "the other one took the last stone"
+    assert (step.done, step.reward) == (True, 0.0), "the other player took the last stone"
 
 
-def test_a_scripted_player_may_begin():
+def test_scripted_nim_player_may_begin():
     game, problem = Nim("random"), Problem("x", "9", columns={"first": "other"})
     state = game.reset(problem)
     assert 6 <= state.stones <= 8
@@ -277,6 +280,6 @@ def test_a_scripted_player_may_begin():
 
 
 @pytest.mark.parametrize("problem", [Problem("", "22"), Problem("", "0"), Problem("", "5", columns={"first": "me"})])
-def test_a_problem_that_is_no_game_is_refused(problem):
+def test_nim_rejects_invalid_problems(problem):
     with pytest.raises(InputError, match="a problem's answer is a number of stones from 1 to 21"):
         Nim().reset(problem)

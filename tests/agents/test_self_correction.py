@@ -12,7 +12,7 @@ PROBLEM = Problem("7+5=", "12")
 
 
 def play(environment, *turns):
-    """The steps of an episode."""
+    """Play an episode and return its steps."""
     state, steps = environment.reset(PROBLEM), []
     for turn in turns:
         steps.append(environment.step(state, turn))
@@ -31,7 +31,7 @@ def play(environment, *turns):
         ("eleven", "#12", (0.0, 1.5), 1.0, 0.0),
     ],
 )
-def test_progress_between_the_turns_is_rewarded(proposal, final, rewards, corrected, spoiled):
+def test_bonus_rewards_progress_between_turns(proposal, final, rewards, corrected, spoiled):
     first, second = play(make_environment("self_correction", '{"bonus": 0.5}'), proposal, final)
     assert (first.reward, second.reward) == rewards
     assert (first.done, second.done) == (False, True)
@@ -40,13 +40,13 @@ def test_progress_between_the_turns_is_rewarded(proposal, final, rewards, correc
     assert second.correct == (final == "#12"), "only the final answer decides whether an episode is right"
 
 
-def test_without_a_bonus_both_answers_have_their_own_reward():
+def test_without_bonus_each_answer_has_its_own_reward():
     first, second = play(SelfCorrection(reward="math", request="Sure?"), "It is \\boxed{12}.", "\\boxed{13}")
     assert (first.reward, second.reward) == (1.0, 0.0)
     assert first.observation == [{"role": "user", "content": "Sure?"}]
 
 
-def test_a_reward_without_a_verdict_fails_the_episode():
+def test_missing_verdict_fails_the_episode():
     def silent(completions, **columns):
         return [None] * len(completions)
 
@@ -68,9 +68,9 @@ def test_invalid_options_are_refused(options, message):
         make_environment("self_correction", options)
 
 
-def test_each_turn_has_an_advantage_of_its_own_with_mt_grpo():
-    """The turns' rewards reach the algorithm one by one: repeating a right proposal is better than spoiling it."""
-    kept, spoiled = ([step.reward for step in play(SelfCorrection(bonus=1.0), "#12", final)] for final in ("#12", "#3"))
-    assert kept == [1.0, 1.0]
+def test_spoiling_changes_only_the_second_reward():
+    """The penalty for spoiling a right proposal is in the second turn's reward only."""
+    repeated, spoiled = ([step.reward for step in play(SelfCorrection(bonus=1.0), "#12", final)] for final in ("#12", "#3"))
+    assert repeated == [1.0, 1.0]
     assert spoiled == [1.0, -1.0]
-    assert np.subtract(kept, spoiled).tolist() == [0.0, 2.0]
+    assert np.subtract(repeated, spoiled).tolist() == [0.0, 2.0]

@@ -1,4 +1,4 @@
-"""Search as a tool: the passages that fit best, as BM25 ranks them."""
+"""The search tool: it returns the best-matching passages, ranked by BM25."""
 
 import json
 import math
@@ -26,34 +26,34 @@ def write_passages(folder, rows=PASSAGES):
     return file
 
 
-def okapi(query, texts, k=1.5, b=0.75):
-    """BM25 in Lucene's form, term by term."""
+def bm25_scores(query, texts, k=1.5, b=0.75):
+    """Return the BM25 scores in Lucene's form, computed term by term."""
     words = [re.findall(r"\w\w+", text.lower()) for text in texts]
-    mean = np.mean([len(each) for each in words])
+    mean = np.mean([len(passage) for passage in words])
     scores = np.zeros(len(texts))
     for term in re.findall(r"\w\w+", query.lower()):
-        with_term = sum(term in each for each in words)
+        with_term = sum(term in passage for passage in words)
         idf = math.log(1 + (len(texts) - with_term + 0.5) / (with_term + 0.5))
-        for place, each in enumerate(words):
-            count = each.count(term)
-            scores[place] += idf * count / (count + k * (1 - b + b * len(each) / mean))
+        for index, passage in enumerate(words):
+            count = passage.count(term)
+            scores[index] += idf * count / (count + k * (1 - b + b * len(passage) / mean))
     return scores
 
 
-def test_the_best_passages_come_first_with_their_titles(tmp_path):
+def test_search_returns_best_passages_with_titles(tmp_path):
     environment = make_environment("search", json.dumps({"passages": str(write_passages(tmp_path)), "results": 2}))
     assert environment.search("Vienna").split("\n\n") == [PASSAGES[1]["text"], "Rivers\n" + PASSAGES[0]["text"]]
     assert environment.search("waltzes") == PASSAGES[1]["text"], "a passage without any of the words is not shown"
     assert environment.search("xylophone") == environment.search("") == "No passage has any of these words."
 
 
-def test_the_order_is_that_of_bm25(tmp_path):
+def test_search_order_matches_bm25(tmp_path):
     words = [f"word{number}" for number in range(12)]
     generator = np.random.default_rng(0)
     texts = [" ".join(generator.choice(words, generator.integers(3, 30))) for _ in range(40)]
     environment = TextSearch(write_passages(tmp_path, [{"text": text} for text in texts]), results=40)
     for query in ("word1", "word2 word7", "word3 word3 word11"):
-        found, scores = environment.search(query).split("\n\n"), dict(zip(texts, okapi(query, texts), strict=True))
+        found, scores = environment.search(query).split("\n\n"), dict(zip(texts, bm25_scores(query, texts), strict=True))
         assert len(found) == sum(score > 0 for score in scores.values())
         assert np.diff([scores[text] for text in found]).max() < 1e-6
 
@@ -68,6 +68,6 @@ def test_the_order_is_that_of_bm25(tmp_path):
         (PASSAGES, {"results": 0}, "results, the number of passages per call, must be at least 1; got 0"),
     ],
 )
-def test_a_collection_that_cannot_be_searched_is_refused(tmp_path, rows, options, message):
+def test_unsearchable_passages_raise(tmp_path, rows, options, message):
     with pytest.raises(InputError, match=message):
         TextSearch(write_passages(tmp_path, rows), **options)

@@ -1,4 +1,4 @@
-"""TextArena's single-player games with the real package: episodes are reproducible, and messages are not repeated."""
+"""TextArena's single-player games, tested with the real package: episodes are reproducible, and messages are not repeated."""
 
 import importlib.util
 import json
@@ -33,11 +33,11 @@ def play(environment, moves, problem=SEED):
     return steps
 
 
-def texts(steps):
+def observations_of(steps):
     return [step.observation[0]["content"] for step in steps]
 
 
-def test_a_number_is_guessed_by_halving():
+def test_guess_the_number_is_won_by_bisection():
     environment = build("GuessTheNumber-v0")
     (message,) = environment.first_messages(SEED)
     assert "guess the number between 1 and 20 within 10 turns" in message["content"]
@@ -52,20 +52,20 @@ def test_a_number_is_guessed_by_halving():
     assert (step.done, step.reward, step.correct) == (True, 1.0, True)
 
 
-def test_illegal_moves_are_counted_and_end_the_game_by_its_own_rules():
+def test_illegal_moves_are_counted_and_may_end_the_game():
     steps = play(build("GuessTheNumber-v0"), ["[1]", "I do not know", "[2]", "[500]", "[3]", "[500]", "[600]"])
     assert [step.metrics["illegal_actions"] for step in steps] == [0, 1, 0, 1, 0, 1, 1]
-    assert texts(steps)[1].startswith("You attempted an invalid move. Reason: Invalid move format.")
+    assert observations_of(steps)[1].startswith("You attempted an invalid move. Reason: Invalid move format.")
     assert [step.done for step in steps] == [False] * 6 + [True]
     assert steps[-1].correct is False
 
 
-def test_the_limit_of_turns_ends_an_episode():
+def test_max_turns_ends_an_episode():
     steps = play(build("GuessTheNumber-v0", max_turns=2), ["[1]", "[2]", "[3]"])
     assert [(step.done, step.reward, step.correct) for step in steps] == [(False, 0, False), (True, 0, False)]
 
 
-def test_options_are_those_of_the_game():
+def test_options_reach_the_game():
     environment = build("GuessTheNumber-v0", options={"max_number": 7})
     assert "between 1 and 7" in environment.first_messages(SEED)[0]["content"]
 
@@ -74,22 +74,22 @@ MOVES = ["[up]", "[right]", "[down]", "[left]"] * 3
 
 
 @pytest.mark.parametrize("name", ["2048-v0", "FrozenLake-v0-random", "GuessTheNumber-v0"])
-def test_equal_seeds_and_moves_give_equal_episodes_on_threads(name):
-    """The game 2048 samples a new tile in each move, from Python's global generator."""
+def test_episodes_are_reproducible_on_threads(name):
+    """2048 samples a new tile at each move from Python's global random generator."""
     environment = build(name)
-    expected = texts(play(environment, MOVES))
+    expected = observations_of(play(environment, MOVES))
     random.seed(1)
     before = random.getstate()
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: texts(play(environment, MOVES)), range(16)))
+        found = list(pool.map(lambda _: observations_of(play(environment, MOVES)), range(16)))
     assert found == [expected] * 16
-    assert random.getstate() == before, "the generator of the program is untouched"
+    assert random.getstate() == before, "the program's generator is unchanged"
     assert environment.first_messages(SEED) == environment.first_messages(SEED)
-    assert texts(play(environment, MOVES, Problem("", "4"))) != expected or name == "GuessTheNumber-v0"
+    assert observations_of(play(environment, MOVES, Problem("", "4"))) != expected or name == "GuessTheNumber-v0"
 
 
-def test_without_its_own_generator_a_game_would_not_be_reproducible():
-    """The test above can fail: TextArena's games read the global generator in their moves."""
+def test_moves_depend_on_the_generator():
+    """The previous test can fail, because TextArena's games sample from the global generator during moves."""
     environment = build("2048-v0")
     state, boards = environment.reset(SEED), set()
     for seed in range(4):
@@ -107,11 +107,11 @@ def test_without_its_own_generator_a_game_would_not_be_reproducible():
         ("TicTacToe-v0", "'TicTacToe-v0' cannot begin with one player .*choose a game for one player"),
     ],
 )
-def test_a_game_that_cannot_be_played_alone_is_refused(name, message):
+def test_unknown_or_multiplayer_game_raises(name, message):
     with pytest.raises(InputError, match=message):
         build(name)
 
 
-def test_an_option_that_the_game_lacks_is_refused():
+def test_unknown_game_option_raises():
     with pytest.raises(InputError, match=r"cannot begin with one player and the options .*speed"):
         build("GuessTheNumber-v0", options={"speed": 3})

@@ -1,4 +1,4 @@
-"""Tool environments, the guessing game, and the maze: every call is answered, and faulty calls are counted and reported."""
+"""Tool environments, the guessing game and the maze: every tool write_call gets a reply, and faulty calls are counted."""
 
 import asyncio
 
@@ -19,8 +19,8 @@ def multiply(a: int, b: int) -> int:
     """Multiply two numbers.
 
     Args:
-        a: the first one.
-        b: the second one.
+        a: the first factor.
+        b: the second factor.
     """
     return a * b
 
@@ -38,7 +38,7 @@ def repeat(text: str) -> dict:
     """Return a long result.
 
     Args:
-        text: what is repeated.
+        text: the text to repeat.
     """
     return {"text": text * MAX_RESULT_CHARACTERS}
 
@@ -47,21 +47,21 @@ class Tools(ToolEnvironment):
     tools = (multiply, fail, repeat)
 
 
-def call(name, **arguments):
-    written = ", ".join(f'"{key}": {value!r}'.replace("'", '"') for key, value in arguments.items())
-    return f'<tool_call>{{"name": "{name}", "arguments": {{{written}}}}}</tool_call>'
+def write_call(name, **arguments):
+    encoded = ", ".join(f'"{key}": {value!r}'.replace("'", '"') for key, value in arguments.items())
+    return f'<tool_call>{{"name": "{name}", "arguments": {{{encoded}}}}}</tool_call>'
 
 
-def answer_turn(text, environment=None):
+def play_turn(text, environment=None):
     environment = environment or Tools()
     step = environment.step(environment.reset(PROBLEM), parse_turn(text))
     check_step(environment, step)
     return step
 
 
-def test_a_call_is_answered_and_the_final_answer_is_judged():
+def test_call_is_answered_and_final_answer_judged():
     environment = Tools()
-    step = answer_turn(call("multiply", a=2, b=3), environment)
+    step = play_turn(write_call("multiply", a=2, b=3), environment)
     assert step.observation == [{"role": "tool", "name": "multiply", "tool_call_id": "call00000", "content": "6"}]
     assert (step.done, step.reward, step.correct) == (False, 0.0, None)
     assert step.metrics == {"tool_calls": 1, "tool_errors": 0, "malformed_calls": 0}
@@ -73,36 +73,36 @@ def test_a_call_is_answered_and_the_final_answer_is_judged():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (call("divide", a=1), "Error: there is no tool 'divide'; the tools are multiply, fail, repeat."),
-        (call("multiply", a=1), "Error: multiply: the argument 'b' is missing."),
-        (call("multiply", a=1, b=2, c=3), "Error: multiply: there is no argument 'c'; the arguments are a, b."),
-        (call("fail", text="down"), "Error: fail: SystemError: down."),
+        (write_call("divide", a=1), "Error: there is no tool 'divide'; the tools are multiply, fail, repeat."),
+        (write_call("multiply", a=1), "Error: multiply: the argument 'b' is missing."),
+        (write_call("multiply", a=1, b=2, c=3), "Error: multiply: there is no argument 'c'; the arguments are a, b."),
+        (write_call("fail", text="down"), "Error: fail: SystemError: down."),
     ],
 )
-def test_a_call_that_fails_is_answered_with_an_error_message_and_counted(text, message):
-    step = answer_turn(text)
+def test_failed_call_is_answered_and_counted(text, message):
+    step = play_turn(text)
     assert [reply["content"] for reply in step.observation] == [message]
     assert step.metrics == {"tool_calls": 1, "tool_errors": 1, "malformed_calls": 0}
     assert not step.done
 
 
-def test_a_malformed_call_is_answered_with_an_error_message_and_counted():
-    (reply,) = answer_turn('<tool_call>{"name": </tool_call>').observation
+def test_malformed_call_is_answered_and_counted():
+    (reply,) = play_turn('<tool_call>{"name": </tool_call>').observation
     assert reply["role"] == "user"
-    assert reply["content"].startswith("Error: the tool call ")
-    step = answer_turn(call("multiply", a=2, b=3) + "<tool_call>[3]</tool_call>")
+    assert reply["content"].startswith("Error: the tool write_call ")
+    step = play_turn(write_call("multiply", a=2, b=3) + "<tool_call>[3]</tool_call>")
     assert [reply["role"] for reply in step.observation] == ["tool", "tool"]
     assert step.metrics == {"tool_calls": 1, "tool_errors": 0, "malformed_calls": 1}
 
 
-def test_a_long_result_is_cut_and_marked_as_cut():
-    (reply,) = answer_turn(call("repeat", text="ab")).observation
+def test_long_result_is_truncated_and_marked():
+    (reply,) = play_turn(write_call("repeat", text="ab")).observation
     assert len(reply["content"]) == MAX_RESULT_CHARACTERS + len("… (cut)")
     assert reply["content"].endswith("… (cut)")
 
 
-def test_the_last_turn_is_judged_even_if_it_calls_a_tool():
-    step = answer_turn(call("multiply", a=2, b=3), Tools(max_turns=1))
+def test_last_turn_is_judged_despite_a_call():
+    step = play_turn(write_call("multiply", a=2, b=3), Tools(max_turns=1))
     assert (step.done, step.reward, step.metrics["tool_calls"]) == (True, 0.0, 1)
 
 
@@ -118,11 +118,15 @@ def count(word: str, episode_state: dict | None) -> tuple[dict, int]:
     return counts, counts[word]
 
 
-def test_a_tool_keeps_state_within_an_episode():
+def test_tool_keeps_state_within_an_episode():
     environment = type("Counting", (ToolEnvironment,), {"tools": (count, multiply)})()
     assert [*environment.parameters["count"]["properties"]] == ["word"], "the model does not pass the state"
     state, seen = environment.reset(PROBLEM), []
-    for turn in (call("count", word="a"), call("count", word="a") + call("count", word="b"), call("multiply", a=2, b=3)):
+    for turn in (
+        write_call("count", word="a"),
+        write_call("count", word="a") + write_call("count", word="b"),
+        write_call("multiply", a=2, b=3),
+    ):
         step = environment.step(state, parse_turn(turn))
         assert state is not step.state, "the earlier state is unchanged"
         state = step.state
@@ -130,57 +134,57 @@ def test_a_tool_keeps_state_within_an_episode():
     assert seen == [["1"], ["2", "1"], ["6"]]
     assert state.kept == {"count": {"a": 2, "b": 1}}
     assert environment.reset(PROBLEM).kept == {}
-    again = answer_turn(call("count", word="a", episode_state=3), environment)
+    again = play_turn(write_call("count", word="a", episode_state=3), environment)
     assert "there is no argument 'episode_state'" in again.observation[0]["content"]
 
 
 def forget(text: str, episode_state: object) -> str:
-    """Return no pair.
+    """Return a text instead of a pair.
 
     Args:
-        text: what is returned.
-        episode_state: not returned.
+        text: the text to return.
+        episode_state: unused.
     """
     return text
 
 
-def test_a_tool_that_keeps_state_must_return_a_pair():
+def test_stateful_tool_must_return_a_pair():
     environment = type("Forgetting", (ToolEnvironment,), {"tools": (forget,)})()
     with pytest.raises(InputError, match=r"forget has a parameter episode_state, so it must return a pair, .* got 'ab'"):
-        environment.step(environment.reset(PROBLEM), parse_turn(call("forget", text="ab")))
+        environment.step(environment.reset(PROBLEM), parse_turn(write_call("forget", text="ab")))
 
 
 async def wait(text: str) -> str:
     """Wait.
 
     Args:
-        text: what is returned.
+        text: the text to return.
     """
     await asyncio.sleep(0)
     return text
 
 
 def hide(text: str) -> str:
-    """Return a coroutine, although the signature says `str`.
+    """Return a coroutine, although the signature promises a `str`.
 
     Args:
-        text: what is returned.
+        text: the text to return.
     """
     return wait(text)
 
 
-def test_a_plain_tool_that_returns_an_awaitable_is_refused():
+def test_plain_tool_must_not_return_an_awaitable():
     environment = type("Hiding", (ToolEnvironment,), {"tools": (hide,)})()
     with pytest.raises(
         InputError,
         match=r"^environment\.tools: a tool returned an awaitable \(the tools called are hide\); write it as `async def`",
     ):
-        environment.step(environment.reset(PROBLEM), parse_turn(call("hide", text="later")))
+        environment.step(environment.reset(PROBLEM), parse_turn(write_call("hide", text="later")))
 
 
-def test_a_tool_may_be_a_coroutine_function():
+def test_tool_may_be_a_coroutine_function():
     environment = type("Waiting", (ToolEnvironment,), {"tools": (wait,)})()
-    step = asyncio.run(environment.step(environment.reset(PROBLEM), parse_turn(call("wait", text="later"))))
+    step = asyncio.run(environment.step(environment.reset(PROBLEM), parse_turn(write_call("wait", text="later"))))
     assert step.observation[0]["content"] == "later"
 
 
@@ -196,29 +200,29 @@ def without_docstring(a: int) -> int:
         ((without_docstring,), "the tool 'without_docstring' has no JSON schema .* a line in the section `Args:`"),
     ],
 )
-def test_tools_that_cannot_be_offered_are_refused(tools, message):
+def test_invalid_tools_raise(tools, message):
     with pytest.raises(InputError, match=message):
         type("Other", (ToolEnvironment,), {"tools": tools})()
 
 
 @pytest.mark.parametrize(("text", "value"), [("2 + 3 * 4", 14), ("-(2 ** 10) / 4", -256.0), ("7 // 2 % 2", 1)])
-def test_the_calculator_calculates(text, value):
+def test_calculator_evaluates_expressions(text, value):
     assert calculate(text) == value
-    step = answer_turn(call("calculate", expression=text), Calculator())
+    step = play_turn(write_call("calculate", expression=text), Calculator())
     assert step.observation[0]["content"] == str(value)
 
 
 @pytest.mark.parametrize(
     "text", ["2 **", "__import__('os')", "9 ** 9 ** 9", "1 / 0", "1" * 2000, "a + 1", "10.0 ** 400", "True"]
 )
-def test_the_calculator_refuses_invalid_and_unsafe_expressions(text):
-    (reply,) = answer_turn(
+def test_calculator_refuses_invalid_and_unsafe_expressions(text):
+    (reply,) = play_turn(
         f'<tool_call>{{"name": "calculate", "arguments": {{"expression": "{text}"}}}}</tool_call>', Calculator()
     ).observation
     assert reply["content"].startswith("Error: calculate: ")
 
 
-def test_the_guessing_game_is_won_by_halving():
+def test_guessing_game_is_won_by_bisection():
     game, problem, low, high = GuessingGame(), Problem("", "37"), 1, 100
     assert "from 1 to 100" in game.first_messages(problem)[0]["content"]
     state = game.reset(problem)
@@ -236,7 +240,7 @@ def test_the_guessing_game_is_won_by_halving():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_maze_has_a_path_to_the_exit_and_reports_its_walls(seed):
+def test_maze_is_solvable_and_reports_walls(seed):
     maze = Maze(size=4, max_turns=200)
     state, opposite = (
         maze.reset(Problem("", str(seed))),
@@ -273,7 +277,7 @@ def test_every_maze_has_a_path_to_the_exit_and_reports_its_walls(seed):
         ("absent.py:Game", None, "the file 'absent.py' does not exist"),
     ],
 )
-def test_an_invalid_environment_name_or_options_are_refused(name, options, message):
+def test_make_environment_rejects_invalid_arguments(name, options, message):
     with pytest.raises(InputError, match=message) as caught:
         make_environment(name, options)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Classes of the form of TRL's `environment_factory`, which is that of its documentation, run unchanged."""
+"""TRL environments: load_classes written for TRL's `environment_factory` run unchanged."""
 
 import asyncio
 import inspect
@@ -60,17 +60,17 @@ class Increment:
 ROW = Problem("Begin.", "7", columns={"level": 3})
 
 
-def classes():
+def load_classes():
     namespace = {}
     exec(FILE, namespace)
     return namespace
 
 
-Increment = classes()["Increment"]
+Increment = load_classes()["Increment"]
 
 
 class Guess:
-    """It owns no reward."""
+    """A TRL environment without `get_reward`."""
 
     def reset(self, target, **kwargs) -> None:
         self.target, self.guesses = target, []
@@ -96,41 +96,43 @@ def act(environment, state, text):
     return step
 
 
-def call(name, **arguments):
+def write_call(name, **arguments):
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
-def test_public_methods_are_tools_on_the_instance_of_the_episode():
+def test_public_methods_are_tools_of_the_episode():
     environment = TrlEnvironment(Increment)
     check_environment(environment)
     assert sorted(tool.__name__ for tool in environment.tools) == ["increment", "look"]
     states = [environment.reset(ROW) for _ in range(2)]
-    step = act(environment, states[0], call("increment", step=2) + call("increment", step=3))
+    step = act(environment, states[0], write_call("increment", step=2) + write_call("increment", step=3))
     assert [message["content"] for message in step.observation] == ["2", "5"]
     assert (step.done, step.reward, step.metrics["tool_calls"]) == (False, 0.0, 2)
     assert (states[0].tools.instance.counter, states[1].tools.instance.counter) == (5, 0), "episodes share nothing"
-    assert act(environment, step.state, call("look")).observation[0]["content"] == "It is 5."
-    failed = act(environment, step.state, call("increment", step=5000))
+    assert act(environment, step.state, write_call("look")).observation[0]["content"] == "It is 5."
+    failed = act(environment, step.state, write_call("increment", step=5000))
     assert failed.observation[0]["content"] == "Error: increment: ValueError: Counter over 1000.."
     assert failed.metrics["tool_errors"] == 1
     assert (
-        act(environment, step.state, call("reset")).observation[0]["content"].startswith("Error: there is no tool 'reset'")
+        act(environment, step.state, write_call("reset"))
+        .observation[0]["content"]
+        .startswith("Error: there is no tool 'reset'")
     )
 
 
-def test_get_reward_judges_the_episode_once_at_its_end():
+def test_get_reward_judges_the_final_state():
     environment = TrlEnvironment(Increment)
     state = environment.reset(ROW)
-    step = act(environment, state, call("increment", step=state.tools.instance.target))
+    step = act(environment, state, write_call("increment", step=state.tools.instance.target))
     assert act(environment, step.state, "Done.").reward == 1.0
     assert act(environment, environment.reset(ROW), "Done.").reward == 0.0
     last = TrlEnvironment(Increment, max_turns=1)
     state = last.reset(ROW)
-    step = act(last, state, call("increment", step=state.tools.instance.target))
-    assert (step.done, step.reward) == (True, 1.0), "the last turn's call counts"
+    step = act(last, state, write_call("increment", step=state.tools.instance.target))
+    assert (step.done, step.reward) == (True, 1.0), "the last turn's write_call counts"
 
 
-def test_a_coroutine_function_may_give_the_reward():
+def test_get_reward_may_be_a_coroutine_function():
     class Judged(Increment):
         async def get_reward(self):
             await asyncio.sleep(0)
@@ -138,22 +140,22 @@ def test_a_coroutine_function_may_give_the_reward():
 
     environment = TrlEnvironment(Judged)
     state = environment.reset(ROW)
-    assert act(environment, state, call("increment", step=1)).reward == 0.0
+    assert act(environment, state, write_call("increment", step=1)).reward == 0.0
     assert act(environment, state, "Done.").reward == 0.25
 
 
-def test_a_reward_function_sees_the_environments_and_is_added():
+def test_reward_function_sees_the_environments_and_is_added():
     row = Problem("Guess.", "", columns={"target": "yes"})
     environment = TrlEnvironment(Guess, reward=count_right)
-    step = act(environment, environment.reset(row), call("step", word="yes"))
+    step = act(environment, environment.reset(row), write_call("step", word="yes"))
     assert step.observation[0]["content"] == "right"
     assert act(environment, step.state, "It was yes.").reward == 0.5
     both = TrlEnvironment(type("Both", (Guess,), {"get_reward": lambda self: 2.0}), reward=count_right)
-    step = act(both, both.reset(row), call("step", word="yes"))
+    step = act(both, both.reset(row), write_call("step", word="yes"))
     assert act(both, step.state, "").reward == 2.5
 
 
-def test_reset_gets_the_row_and_its_text_ends_the_prompt():
+def test_reset_receives_the_row_and_extends_the_prompt():
     environment = TrlEnvironment(Increment)
     rows = Problems([ROW, Problem("Begin!", "8")], [ROW], [], [])
     prompts = prompts_for(rows, environment, load_tokenizer("bytes")).train
@@ -167,17 +169,17 @@ def test_reset_gets_the_row_and_its_text_ends_the_prompt():
     assert shown[1]["content"].startswith("Hi Increment the counter by ")
 
 
-def test_a_reset_that_samples_gives_all_episodes_of_a_problem_the_same_state():
+def test_random_reset_is_equal_for_episodes_of_a_problem():
     environment = TrlEnvironment(Increment)
     random.seed(5)
     before = random.getstate()
     targets = {environment.reset(ROW).tools.instance.target for _ in range(4)}
     assert len(targets) == 1
-    assert random.getstate() == before, "the generator of the program is untouched"
+    assert random.getstate() == before, "the program's generator is unchanged"
     assert len({TrlEnvironment(Increment, seeded=False).reset(ROW).tools.instance.target for _ in range(9)}) > 1
 
 
-def test_a_reset_that_differs_from_the_prompt_is_refused():
+def test_reset_must_match_the_prompt():
     environment = TrlEnvironment(Increment, seeded=False)
     prompts = prompts_for(Problems([ROW], [], [], []), environment, load_tokenizer("bytes")).train
     with pytest.raises(InputError, match=r"^environment\.reset: .*Increment returned ' Increment the counter by "):
@@ -202,19 +204,19 @@ class Silent:
         (type("Plain", (Silent,), {"go": lambda self, way: way}), "has no JSON schema"),
     ],
 )
-def test_a_class_that_has_another_form_is_refused(factory, message):
+def test_invalid_class_raises(factory, message):
     with pytest.raises(InputError, match=message):
         TrlEnvironment(factory)
 
 
-def test_a_reset_that_returns_no_text_is_refused():
+def test_reset_must_return_text_or_none():
     environment = TrlEnvironment(type("Image", (Increment,), {"reset": lambda self, **row: [{"type": "image"}]}))
     with pytest.raises(InputError, match="must return a text or None; got"):
         environment.first_messages(ROW)
 
 
-class Own:
-    """An environment of this library, whose `reset` has more arguments."""
+class NativeEnvironment:
+    """An rljax environment whose `reset` takes further keyword arguments."""
 
     max_turns = 1
 
@@ -225,13 +227,15 @@ class Own:
         raise AssertionError
 
 
-def test_the_form_is_recognized():
-    assert [has_trl_form(each) for each in (Increment, Guess, Silent, Own, Own(), int, len)] == [True] * 3 + [False] * 4
+def test_has_trl_form():
+    assert [
+        has_trl_form(value) for value in (Increment, Guess, Silent, NativeEnvironment, NativeEnvironment(), int, len)
+    ] == [True] * 3 + [False] * 4
 
 
-def test_a_file_with_such_a_class_trains_and_is_evaluated(tmp_path, capsys):
+def test_trl_class_in_a_file_trains_and_evaluates(tmp_path, capsys):
     (tmp_path / "game.py").write_text(FILE)
-    rows = [json.dumps({"prompt": f"Problem {place}.", "target": place}) for place in range(20)]
+    rows = [json.dumps({"prompt": f"Problem {index}.", "target": index}) for index in range(20)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows) + "\n")
     game, run = f"{tmp_path}/game.py:Increment", tmp_path / "run"
     small = (

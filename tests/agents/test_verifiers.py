@@ -1,4 +1,4 @@
-"""Environments of verifiers with the real package: tasks to train on, and its own program against `rljax serve`."""
+"""The package verifiers: its tasks as training environments, and its program vf-eval against `rljax serve`."""
 
 import asyncio
 import importlib.util
@@ -19,7 +19,7 @@ from rljax.tracking.rows import read_metrics
 PROGRAM = shutil.which("vf-eval")
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("verifiers") is None or PROGRAM is None,
-    reason="the package verifiers is not installed: it has the program vf-eval",
+    reason="the package verifiers, which has the program vf-eval, is not installed",
 )
 TASKS = """
 import verifiers.v1 as vf
@@ -81,8 +81,8 @@ __all__ = ["SumTaskset"]
 """
 
 
-def write(folder, monkeypatch, name, *, methods="", settings="", prompt='f"{n}="', system="None"):
-    """Write a taskset of verifiers as a module that can be imported."""
+def write_taskset(folder, monkeypatch, name, *, methods="", settings="", prompt='f"{n}="', system="None"):
+    """Write a verifiers taskset as an importable module."""
     (folder / f"{name}.py").write_text(SUMS.format(methods=methods, settings=settings, prompt=prompt, system=system))
     monkeypatch.syspath_prepend(folder)
 
@@ -97,8 +97,8 @@ def judge(environment, reply, answer="1"):
     return step
 
 
-def test_a_reply_is_judged_by_the_rewards_of_its_task(tmp_path, monkeypatch):
-    write(tmp_path, monkeypatch, "own_sums", system='"Add."')
+def test_reply_is_judged_by_its_tasks_rewards(tmp_path, monkeypatch):
+    write_taskset(tmp_path, monkeypatch, "own_sums", system='"Add."')
     environment = build("own_sums")
     assert environment.first_messages(Problem("", "1")) == [
         {"role": "system", "content": "Add."},
@@ -112,8 +112,8 @@ def test_a_reply_is_judged_by_the_rewards_of_its_task(tmp_path, monkeypatch):
     assert judge(environment, "1", answer="2").reward == 0.25, "each problem has its own task"
 
 
-def test_a_policy_learns_a_taskset(tmp_path, monkeypatch):
-    write(tmp_path, monkeypatch, "learned_sums")
+def test_policy_learns_a_taskset(tmp_path, monkeypatch):
+    write_taskset(tmp_path, monkeypatch, "learned_sums")
     problems = [Problem(f"{n}=", str(n)) for n in range(8)]
     config = rljax.TrainConfig.flat(
         tokenizer="characters:0123456789=\n",
@@ -170,15 +170,15 @@ TOOLS = """
         ({"settings": "    INFINITE = True\n"}, "is endless; set tasks"),
     ],
 )
-def test_tasks_that_one_reply_cannot_solve_are_refused(tmp_path, monkeypatch, change, message):
+def test_unsupported_tasks_raise(tmp_path, monkeypatch, change, message):
     name = f"refused_{abs(hash(str(change)))}"
-    write(tmp_path, monkeypatch, name, **change)
+    write_taskset(tmp_path, monkeypatch, name, **change)
     with pytest.raises(InputError, match=message):
         build(name)
 
 
-def test_wrong_options_are_refused(tmp_path, monkeypatch):
-    write(tmp_path, monkeypatch, "few_sums")
+def test_invalid_options_raise(tmp_path, monkeypatch):
+    write_taskset(tmp_path, monkeypatch, "few_sums")
     with pytest.raises(InputError, match=r"cannot load the taskset 'few_sums' with the options \{'size': 3\}"):
         build("few_sums", options={"size": 3})
     with pytest.raises(InputError, match="cannot load the taskset 'absent_sums'"):
@@ -189,14 +189,14 @@ def test_wrong_options_are_refused(tmp_path, monkeypatch):
         build("few_sums", tasks=2).reset(Problem("", "2"))
 
 
-def test_an_environment_of_verifiers_is_played_against_a_served_model(tmp_path):
+def test_vf_eval_runs_against_a_served_model(tmp_path):
     (tmp_path / "letters.py").write_text(TASKS)
     with serving(make_model(tmp_path / "model")) as (address, _):
         client = ["--client.base-url", f"{address}/v1", "--client.api-key-var", "NO_KEY", "-m", NAME]
         agent = ["--env.agent.harness.id", "null", "--env.agent.runtime.type", "subprocess"]
-        words = [PROGRAM, "letters", *client, *agent, "--sampling.max-tokens", "8", "-r", "2", "--no-push"]
+        command = [PROGRAM, "letters", *client, *agent, "--sampling.max-tokens", "8", "-r", "2", "--no-push"]
         variables = os.environ | {"PYTHONPATH": str(tmp_path), "NO_KEY": "none"}
-        subprocess.run(words, cwd=tmp_path, env=variables, check=True, capture_output=True, timeout=300)
+        subprocess.run(command, cwd=tmp_path, env=variables, check=True, capture_output=True, timeout=300)
     (file,) = tmp_path.glob("outputs/*/traces.jsonl")
     episodes = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(episodes) == 6

@@ -1,15 +1,15 @@
-"""Check in real runs that each alarm is raised by the problem that it is for, and that the default run raises none.
+"""Check in real training runs that each alarm detects its problem, and that the default run raises no alarm.
 
-Each case is a small run with one built-in fault: a reward that a constant answer satisfies, one that rewards length, a critic that
-cannot learn, a sampler that keeps the first weights, a learning rate that is far too high, a reward that always abstains. The case
-passes if the expected alarm is raised. The default run passes if nothing is raised.
+Each case is a small run with one built-in fault: a reward that a constant answer maximizes, a reward for length, a critic that
+cannot learn, a sampler that keeps its first weights, a learning rate that is far too high, or a reward that always abstains. A case
+passes if the expected alarm is raised. The default run passes if no alarm is raised.
 
 Command:
 
     python tests/alarms/run.py --out tests/alarms/result.json
 
-`--only NAME ...` runs some of the cases, and keeps the other results of the file. `--default-run FOLDER` reads a finished run of
-`rljax train` instead of training it.
+`--only NAME ...` runs only these cases and keeps the file's other results. `--default-run FOLDER` reads a finished default run of
+`rljax train` instead of training one.
 """
 
 import json
@@ -57,28 +57,28 @@ SMALL = TrainConfig.flat(
 DEFAULT = "default"
 
 
-def even(completions: list[str]) -> list[float]:
-    """1 for a completion with an even number of characters; a random model writes both kinds."""
+def reward_even_length(completions: list[str]) -> list[float]:
+    """Reward completions with an reward_even_length number of characters; a random model also writes odd ones."""
     return [float(len(completion) % 2 == 0) for completion in completions]
 
 
-def sevens(completions: list[str]) -> list[float]:
-    """A reward that can be hacked: the constant answer 7 is the best answer to every problem."""
+def reward_sevens(completions: list[str]) -> list[float]:
+    """A hackable reward: the constant answer 7 scores best on every problem."""
     return [completion[:1].count("7") - 0.1 * len(completion.replace("7", "", 1)) for completion in completions]
 
 
-def long(completions: list[str]) -> list[float]:
-    """A reward that grows with the length."""
+def reward_length(completions: list[str]) -> list[float]:
+    """A reward that grows with the completion's length."""
     return [len(completion) / 16 for completion in completions]
 
 
-def silent(completions: list[str]) -> list[None]:
+def abstain(completions: list[str]) -> list[None]:
     """A reward that always abstains."""
     return [None] * len(completions)
 
 
 class StaleEngine:
-    """A sampler that never gets new weights."""
+    """A sampler that never receives new parameters."""
 
     def __init__(self, engine: Engine):
         self.engine = engine
@@ -87,12 +87,12 @@ class StaleEngine:
     def generate(self, params: Params, requests: Sequence[Request]) -> list[Response]:
         """Sample with the first parameters."""
         if self.params is None:
-            self.params = jax.tree.map(jnp.copy, params)  # an update reuses the buffers of the old parameters
+            self.params = jax.tree.map(jnp.copy, params)  # because an update reuses the old parameters' buffers
         return self.engine.generate(self.params, requests)
 
 
 class Case(NamedTuple):
-    """A run with a fault, and the alarm that it has to raise."""
+    """A training run with a fault, and the alarm that it must raise."""
 
     alarm: str
     changes: dict[str, Any]
@@ -101,9 +101,9 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "entropy collapse": Case("entropy_collapse", {"learning_rate": 3e-2}, even),
-    "reward hacking": Case("one_response", {"learning_rate": 2e-2}, sevens),
-    "exploding length": Case("reward_follows_length", {"max_response_tokens": 64, "learning_rate": 3e-3}, long),
+    "entropy collapse": Case("entropy_collapse", {"learning_rate": 3e-2}, reward_even_length),
+    "reward hacking": Case("one_response", {"learning_rate": 2e-2}, reward_sevens),
+    "exploding length": Case("reward_follows_length", {"max_response_tokens": 64, "learning_rate": 3e-3}, reward_length),
     "a critic that does not learn": Case(
         "critic_blind",
         {
@@ -113,18 +113,18 @@ CASES = {
             "learning_rate": 1e-3,
             "steps": 30,
         },
-        even,
+        reward_even_length,
     ),
-    "a stale sampler": Case("sampler_gap", {"steps": 40}, even, stale=True),
+    "a stale sampler": Case("sampler_gap", {"steps": 40}, reward_even_length, stale=True),
     "a learning rate that is far too high": Case(
-        "large_steps", {"learning_rate": 1.0, "minibatches": 4, "steps": 20}, even
+        "large_steps", {"learning_rate": 1.0, "minibatches": 4, "steps": 20}, reward_even_length
     ),
-    "a reward without an opinion": Case("reward_absent", {"steps": 8}, silent),
+    "a reward without an opinion": Case("reward_absent", {"steps": 8}, abstain),
 }
 
 
 def train_case(case: Case, folder: Path) -> None:
-    """Train the run of a case; if it stops by itself, it is judged by the alarms that it raised before."""
+    """Train the run of a case. If training stops early, the alarms raised until then are judged."""
     config = SMALL.replace(run=str(folder), **case.changes)
     engine = StaleEngine(make_setup(config).train.engine) if case.stale else None
     try:
@@ -133,8 +133,8 @@ def train_case(case: Case, folder: Path) -> None:
         print(f"The run stopped: {error}", flush=True)
 
 
-def result(folder: Path, expected: str | None) -> dict[str, Any]:
-    """What a run raised, whether that was expected, and how long it took by its own rows."""
+def judge_run(folder: Path, expected: str | None) -> dict[str, Any]:
+    """Return the alarms that a run raised, whether it passed, and the seconds that its metrics rows report."""
     summary = summarize(open_run(folder))
     raised = [{"alarm": e.alarm.name, "step": e.step, "seen": e.seen} for e in summary.events if e.what == "raised"]
     names = {row["alarm"] for row in raised}
@@ -149,18 +149,18 @@ def result(folder: Path, expected: str | None) -> dict[str, Any]:
 
 @dataclass
 class Arguments:
-    """Train the runs, and write the alarms that they raised."""
+    """Train the runs and write the alarms that they raise."""
 
     out: Path = Path("alarms.json")
-    """File of the result."""
+    """Result file."""
     only: tuple[str, ...] = ()
     """Names of the cases to run; by default all cases and the default run."""
     default_run: Path | None = None
-    """Folder of a default run that already exists."""
+    """Folder of a finished default run."""
 
 
 def main(arguments: Arguments) -> int:
-    """Run the cases; the exit code is 1 if one of them fails."""
+    """Run the cases and return the exit code, which is 1 if any case fails."""
     results = json.loads(arguments.out.read_text())["cases"] if arguments.only and arguments.out.exists() else {}
     for name in arguments.only or (*CASES, DEFAULT):
         with TemporaryDirectory() as scratch:
@@ -169,9 +169,9 @@ def main(arguments: Arguments) -> int:
                 train_case(CASES[name], folder)
             elif arguments.default_run is None:
                 rljax.train(load_config("arithmetic_dapo").replace(run=str(folder), quiet=True, keep_warm_start=False))
-            place = arguments.default_run if name == DEFAULT and arguments.default_run is not None else folder
+            run_folder = arguments.default_run if name == DEFAULT and arguments.default_run is not None else folder
             expected = None if name == DEFAULT else CASES[name].alarm
-            results[name] = result(place, expected)
+            results[name] = judge_run(run_folder, expected)
         alarms = ", ".join(f"{row['alarm']} at {row['step']}" for row in results[name]["raised"]) or "nothing"
         print(f"{'passed' if results[name]['passed'] else 'FAILED'}  {name}: {alarms}", flush=True)
         about = {"date": f"{datetime.now():%Y-%m-%d}", "jax": jax.__version__, "rljax": rljax.__version__}

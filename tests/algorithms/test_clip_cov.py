@@ -1,4 +1,4 @@
-"""The tokens that Clip-Cov and KL-Cov choose, and Clip-Cov's random numbers; GDPO with weights and with a reward that abstains."""
+"""Token selection in Clip-Cov and KL-Cov, Clip-Cov's random numbers, and GDPO with weights or an abstaining reward."""
 
 from functools import partial
 
@@ -20,9 +20,9 @@ def make_rollout(logp):
     return Rollout(mask=jnp.ones((P, G, T), bool), behaviour_logp=jnp.array(logp), rewards=jnp.array(REWARDS))
 
 
-def covariance_of(logp):
-    away = REWARDS - REWARDS.mean(-1, keepdims=True)
-    advantage = away / (REWARDS.std(-1, ddof=1, keepdims=True) + 1e-6)
+def compute_covariance(logp):
+    centered = REWARDS - REWARDS.mean(-1, keepdims=True)
+    advantage = centered / (REWARDS.std(-1, ddof=1, keepdims=True) + 1e-6)
     return (logp - logp.mean()) * (advantage - advantage.mean())[..., None]
 
 
@@ -31,28 +31,30 @@ def find_cut_tokens(logp):
     return np.asarray(batch.advantage == 0).reshape(P, G, T)
 
 
-def test_a_share_of_the_tokens_between_the_bounds_is_cut():
-    covariance, chosen = covariance_of(LOGP), find_cut_tokens(LOGP)
+def test_clip_cov_cuts_a_fraction_between_the_bounds():
+    covariance, chosen = compute_covariance(LOGP), find_cut_tokens(LOGP)
     assert chosen.sum() == round(0.05 * LOGP.size)
     assert ((covariance[chosen] > 0.1) & (covariance[chosen] < 1.0)).all()
-    assert ((covariance > 0.1) & (covariance < 1.0)).sum() > 2 * chosen.sum(), "the random numbers decide"
+    assert ((covariance > 0.1) & (covariance < 1.0)).sum() > 2 * chosen.sum(), (
+        "the random numbers choose among these tokens"
+    )
 
 
-def test_other_log_probabilities_choose_other_tokens_and_another_order_the_same():
+def test_random_numbers_depend_on_logp_but_not_on_order():
     assert (find_cut_tokens(LOGP) != find_cut_tokens(LOGP * np.float32(1.001))).any()
     mask = jnp.ones((G, T), bool)
-    ours, reversed_rows = (np.asarray(sample_uniform(jnp.array(logp), mask)) for logp in (LOGP[0], LOGP[0, ::-1]))
-    np.testing.assert_array_equal(reversed_rows, ours[::-1])
+    original, reversed_order = (np.asarray(sample_uniform(jnp.array(logp), mask)) for logp in (LOGP[0], LOGP[0, ::-1]))
+    np.testing.assert_array_equal(reversed_order, original[::-1])
 
 
-def test_tokens_of_equal_log_probability_get_different_random_numbers():
-    """Half of the tokens are certain. Within a response their covariances are equal, but their random numbers must differ."""
+def test_random_numbers_differ_for_equal_logp():
+    """Half of the tokens have log-probability 0, so their covariances within a response are equal."""
     certain = np.where(np.random.default_rng(1).random(LOGP.shape) < 0.5, 0, LOGP).astype(np.float32)
     assert len(np.unique(sample_uniform(jnp.array(certain), jnp.ones(LOGP.shape, bool)))) == LOGP.size
     assert find_cut_tokens(certain).sum() == round(0.05 * LOGP.size)
 
 
-def test_slots_between_and_after_the_tokens_do_not_change_the_random_numbers():
+def test_random_numbers_ignore_masked_positions():
     mask = np.arange(T) % 3 != 1
     wide = jnp.array(np.where(mask, LOGP[0], np.nan))
     tight = sample_uniform(jnp.array(LOGP[0][:, mask]), jnp.ones((G, mask.sum()), bool))
@@ -61,55 +63,55 @@ def test_slots_between_and_after_the_tokens_do_not_change_the_random_numbers():
     assert not spread[:, ~mask].any()
 
 
-def test_a_resumed_run_gets_the_same_random_numbers():
-    """No formula gives these numbers, but a version of the library with other numbers could not continue an older run."""
+def test_random_numbers_are_stable_across_versions():
+    """The values follow from no formula, but changing them would break the resumption of older runs."""
     logp, mask = jnp.array([[-0.5, -1.25, jnp.nan], [-2.0, -0.75, -3.0]]), jnp.array([[1, 1, 0], [1, 1, 1]])
     expected = [[0.15157294, 0.64719045, 0.0], [0.65393102, 0.47218394, 0.46465504]]
     np.testing.assert_allclose(sample_uniform(logp, mask), expected, rtol=1e-6)
 
 
-def test_the_random_numbers_are_uniform():
+def test_random_numbers_are_uniform():
     samples = np.asarray(sample_uniform(jnp.array(-np.linspace(0.01, 5, 4000, dtype=np.float32)), jnp.ones(4000, bool)))
     assert ((samples >= 0) & (samples < 1)).all()
     shares = np.histogram(samples, bins=5, range=(0, 1))[0] / samples.size
     np.testing.assert_allclose(shares, 0.2, atol=0.03)
 
 
-def test_kl_cov_penalizes_the_tokens_of_highest_covariance():
+def test_kl_cov_penalizes_the_highest_covariances():
     batch = prepare(BY_NAME["kl_cov"](share=0.05), make_rollout(LOGP))
     (weights,) = batch.term_weights
     chosen = np.asarray(weights > 0).reshape(P, G, T)
-    covariance = covariance_of(LOGP)
+    covariance = compute_covariance(LOGP)
     assert chosen.sum() == round(0.05 * LOGP.size)
     assert covariance[chosen].min() > covariance[~chosen].max()
-    away = batch.policy_logp + jnp.float32(0.1)
-    penalty = loss(BY_NAME["kl_cov"](share=0.05), away, batch)[1].numbers()["kl_cov"]
+    shifted = batch.policy_logp + jnp.float32(0.1)
+    penalty = loss(BY_NAME["kl_cov"](share=0.05), shifted, batch)[1].numbers()["kl_cov"]
     assert penalty == pytest.approx(0.1 * 0.05, rel=1e-4)
 
 
-def test_kl_cov_chooses_its_tokens_by_the_advantage_that_it_learns_from():
-    """It chooses once per rollout, however many mini-batches there are, and by the algorithm's own advantage."""
+def test_kl_cov_chooses_by_the_algorithms_advantage():
+    """Tokens are chosen once per rollout, whatever the number of minibatches, by the algorithm's own advantage."""
     plain = BY_NAME["kl_cov"](share=0.05)
     negated = plain._replace(advantage=lambda rewards: -plain.advantage(rewards))
 
-    def chosen(algorithm, minibatches):
+    def choose_tokens(algorithm, minibatches):
         (weights,) = prepare(algorithm, make_rollout(LOGP), minibatches=minibatches).term_weights
         return np.asarray(weights > 0).reshape(P, G, T)
 
-    covariance, ours = -covariance_of(LOGP), chosen(negated, 1)
-    assert ours.sum() == round(0.05 * LOGP.size)
-    assert covariance[ours].min() > covariance[~ours].max()
-    np.testing.assert_array_equal(chosen(negated, 3), ours)
+    covariance, chosen = -compute_covariance(LOGP), choose_tokens(negated, 1)
+    assert chosen.sum() == round(0.05 * LOGP.size)
+    assert covariance[chosen].min() > covariance[~chosen].max()
+    np.testing.assert_array_equal(choose_tokens(negated, 3), chosen)
 
 
-def test_normalization_leaves_the_advantage_of_cut_tokens_at_0():
+def test_normalization_keeps_cut_tokens_at_0():
     algorithm = BY_NAME["clip_cov"](share=0.05, lower=0.1, upper=1.0)._replace(normalize=batch_normalized)
     lengths = np.arange(3, 3 + P * G).reshape(P, G, 1)
     batch = prepare(algorithm, make_rollout(LOGP)._replace(mask=jnp.array(np.arange(T) < lengths)))
     assert (batch.advantage[batch.mask] == 0).sum() == round(0.05 * int(batch.mask.sum()))
 
 
-def advantage_of_parts(parts, **options):
+def gdpo_advantage(parts, **options):
     algorithm = BY_NAME["gdpo"]()
     if options:
         credit = algorithm.advantage
@@ -118,18 +120,18 @@ def advantage_of_parts(parts, **options):
     return np.asarray(prepare(algorithm, rollout).advantage).reshape(P, G, T)[..., 0]
 
 
-def test_a_reward_of_negative_weight_is_a_penalty():
+def test_gdpo_negative_weight_is_a_penalty():
     parts = {"answer": REWARDS, "length": RNG.random((P, G)).astype(np.float32)}
-    penalized = advantage_of_parts(parts, weights={"answer": 1.0, "length": -1.0})
-    np.testing.assert_allclose(penalized, advantage_of_parts({**parts, "length": -parts["length"]}), rtol=1e-5)
-    alone = advantage_of_parts(parts, weights={"answer": 0.0, "length": -0.3})
+    penalized = gdpo_advantage(parts, weights={"answer": 1.0, "length": -1.0})
+    np.testing.assert_allclose(penalized, gdpo_advantage({**parts, "length": -parts["length"]}), rtol=1e-5)
+    alone = gdpo_advantage(parts, weights={"answer": 0.0, "length": -0.3})
     longest = parts["length"] == parts["length"].max(-1, keepdims=True)
     assert (alone[longest] < 0).all()
     with pytest.raises(ValueError, match="weights must have the names of the rewards answer, length, got answer"):
-        advantage_of_parts(parts, weights={"answer": 1.0})
+        gdpo_advantage(parts, weights={"answer": 1.0})
 
 
-def test_a_reward_that_abstains_adds_nothing():
+def test_gdpo_abstaining_reward_adds_nothing():
     parts = {"answer": REWARDS, "form": REWARDS[:, ::-1].copy()}
     parts["form"][0, 3] = np.nan
     rollout = make_rollout(LOGP)._replace(reward_parts={name: jnp.array(part) for name, part in parts.items()})

@@ -1,4 +1,4 @@
-"""The named corrections: their bounds and which tokens they cut, checked against plain loops."""
+"""Off-policy corrections: default bounds, weights and cut tokens, checked against plain loops."""
 
 import inspect
 import math
@@ -32,7 +32,7 @@ BOUNDS = {
 
 
 def deciding_ratio(name, row, t):
-    """The ratio that decides whether a token is cut."""
+    """Return the ratio that decides whether a token is cut."""
     gaps = [float(POLICY[row][i]) - float(SAMPLER[row][i]) for i in range(SHAPE[-1]) if MASK[row][i]]
     if name in {"sequence", "sequence_masked"}:
         return math.exp(sum(gaps))
@@ -41,21 +41,21 @@ def deciding_ratio(name, row, t):
     )
 
 
-def test_default_bounds_of_each_correction():
+def test_default_bounds():
     assert list(BY_NAME) == list(DEFAULTS)
     for name, factory in BY_NAME.items():
         assert {bound: p.default for bound, p in inspect.signature(factory).parameters.items()} == DEFAULTS[name]
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_weights_and_cuts_agree(name):
+def test_weights_and_cuts_follow_the_ratio(name):
     correction = BY_NAME[name](**BOUNDS[name])
     arrays = jnp.asarray(POLICY), jnp.asarray(SAMPLER), jnp.asarray(MASK)
     weight, cut = np.asarray(correction.weight(*arrays)), np.asarray(correction.cut(*arrays))
     low, high = BOUNDS[name].get("low", 0.0), BOUNDS[name]["high"]
     seen = set()
-    for place in np.ndindex(*SHAPE):
-        row, t = place[:2], place[2]
+    for index in np.ndindex(*SHAPE):
+        row, t = index[:2], index[2]
         if not MASK[row][t]:
             assert (weight[row][t], cut[row][t]) == (0, False)
             continue
@@ -72,7 +72,7 @@ def test_weights_and_cuts_agree(name):
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_nothing_is_cut_if_the_policies_agree(name):
+def test_equal_policies_cut_nothing(name):
     correction = BY_NAME[name](**({"low": 0.5} if name == "two_sided" else {}))
     arrays = jnp.asarray(POLICY), jnp.asarray(POLICY), jnp.asarray(MASK)
     np.testing.assert_array_equal(correction.weight(*arrays), MASK.astype(np.float32))

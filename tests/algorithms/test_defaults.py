@@ -1,4 +1,4 @@
-"""The factories' defaults are the papers' values."""
+"""The algorithm factories: the papers' defaults, documented arguments, and argument checks."""
 
 import inspect
 import math
@@ -76,7 +76,7 @@ DEFAULTS = {
 }
 
 
-def test_the_algorithms_are_in_alphabetical_order():
+def test_algorithms_are_in_alphabetical_order():
     assert list(BY_NAME) == sorted(BY_NAME) == list(DEFAULTS)
     assert all(name == factory.__name__ for name, factory in BY_NAME.items())
 
@@ -92,14 +92,14 @@ def test_defaults_are_the_papers_values(name):
 
 
 def test_defaults_outside_the_factories():
-    """A critic learns at the policy's rate, once per rollout, and is not pretrained; the reference does not change."""
-    numbers = {"learning_rate_ratio": 1.0, "updates": 1, "pretraining_steps": 0}
-    assert {name: Critic._field_defaults[name] for name in numbers} == numbers
+    """By default, a critic learns at the policy's rate, once per rollout, without pretraining, and the reference is fixed."""
+    expected = {"learning_rate_ratio": 1.0, "updates": 1, "pretraining_steps": 0}
+    assert {name: Critic._field_defaults[name] for name in expected} == expected
     assert Algorithm._field_defaults["reference_rate"] == 0.0
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_every_default_has_its_source_and_every_deviation_is_named(name):
+def test_docstrings_describe_arguments_and_deviations(name):
     text = inspect.getdoc(BY_NAME[name])
     assert "::" in text
     assert "Deviations:" in text
@@ -109,7 +109,7 @@ def test_every_default_has_its_source_and_every_deviation_is_named(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "phrases"),
     [
         ("cispo", ("Section 3.1", "dynamic sampling", "length penalty", "keep_group", "shape_reward")),
         ("dr_grpo", ("a truncated response's reward to 0",)),
@@ -129,16 +129,16 @@ def test_every_default_has_its_source_and_every_deviation_is_named(name):
         ("dppo", ("Section 5.2", "Appendix C.1", "and verl 20")),
     ],
 )
-def test_docstrings_report_what_a_second_reading_of_the_sources_found(name, words):
+def test_docstrings_mention_source_details(name, phrases):
     text = " ".join(inspect.getdoc(BY_NAME[name]).split())
-    for word in words:
-        assert word in text
+    for phrase in phrases:
+        assert phrase in text
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_every_argument_reaches_a_slot(name):
-    def parts(algorithm):
-        """Every number and function of a record, with partial functions split into function and keywords."""
+def test_every_argument_changes_the_algorithm(name):
+    def describe(algorithm):
+        """Return the repr of a record, with each partial function split into its function and keywords."""
 
         def flatten(x):
             if isinstance(x, tuple):
@@ -147,11 +147,11 @@ def test_every_argument_reaches_a_slot(name):
 
         return repr(flatten(algorithm))
 
-    plain = parts(BY_NAME[name]())
+    plain = describe(BY_NAME[name]())
     for argument, default in defaults_of(name).items():
         other = 1 - default if argument == "ddof" else (2.5 if default == math.inf else default * 0.5 + 0.125)
         other = int(other) if isinstance(default, int) else other
-        assert parts(BY_NAME[name](**{argument: other})) != plain, argument
+        assert describe(BY_NAME[name](**{argument: other})) != plain, argument
 
 
 @pytest.mark.parametrize("name", [name for name, defaults in DEFAULTS.items() if "clip" in defaults and name != "gmpo"])
@@ -161,14 +161,14 @@ def test_one_clip_applies_to_both_sides(name):
 
 
 @pytest.mark.parametrize("name", [name for name, defaults in DEFAULTS.items() if "gamma" in defaults])
-def test_policy_and_critic_share_every_setting_that_is_not_decoupled(name):
+def test_policy_and_critic_share_coupled_settings(name):
     shared = [argument for argument in ("gamma", "lambda_") if argument in DEFAULTS[name]]
     critic = BY_NAME[name](**dict.fromkeys(shared, 0.125)).critic
     for side in (critic.advantage, critic.target):
         assert [side.keywords[argument] for argument in shared] == [0.125] * len(shared)
 
 
-NUMBERS = {
+CRITIC_SETTINGS = {
     "open_reasoner_zero": (5.0, 12, 0),
     "ppo": (1.0, 1, 0),
     "vapo": (2.0, 1, 50),
@@ -198,13 +198,13 @@ GROUP_SIZES = {
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_settings_of_the_training_loop(name):
+def test_training_loop_settings(name):
     algorithm = BY_NAME[name]()
     assert algorithm.group_size == GROUP_SIZES.get(name)
     assert algorithm.reference_rate == (0.01 if name == "t1" else 0.0)
-    if name in NUMBERS:
+    if name in CRITIC_SETTINGS:
         critic = algorithm.critic
-        assert (critic.learning_rate_ratio, critic.updates, critic.pretraining_steps) == NUMBERS[name]
+        assert (critic.learning_rate_ratio, critic.updates, critic.pretraining_steps) == CRITIC_SETTINGS[name]
     else:
         assert algorithm.critic is None
 

@@ -1,4 +1,4 @@
-"""Every algorithm's losses, checked against the oracles of `rljax.testing`, in value and gradient."""
+"""Every algorithm's losses and their gradients, checked against the oracles in `rljax.testing`."""
 
 from math import inf
 
@@ -48,40 +48,40 @@ def make_data() -> Example:
 D = make_data()
 
 
-def slope(objective, example, x, step=1e-6):
-    """Gradient of an objective by central differences; the copy under stop-gradient stays fixed."""
+def numerical_gradient(objective, example, x, step=1e-6):
+    """Return an objective's gradient by central differences; the stop-gradient copy of `x` stays fixed."""
     gradient = np.zeros_like(x)
     for index in zip(*np.nonzero(example.mask), strict=True):
-        around = []
+        values = []
         for sign in (1, -1):
             moved = x.copy()
             moved[index] += sign * step
-            around.append(objective(example, moved, x))
-        gradient[index] = (around[0] - around[1]) / (2 * step)
+            values.append(objective(example, moved, x))
+        gradient[index] = (values[0] - values[1]) / (2 * step)
     return gradient
 
 
-def dirty(x):
+def nan_outside_mask(x):
     return np.where(D.mask, x, np.nan)
 
 
-def rows(x):
+def flatten(x):
     return jnp.asarray(x.reshape(P * G, T))
 
 
 def prepare_batch(name):
     rollout = Rollout(
         mask=D.mask,
-        behaviour_logp=dirty(D.sampled_logp),
-        policy_logp=dirty(D.old_logp),
+        behaviour_logp=nan_outside_mask(D.sampled_logp),
+        policy_logp=nan_outside_mask(D.old_logp),
         rewards=D.rewards,
-        ref_logp=dirty(D.ref_logp),
-        values=dirty(D.values),
+        ref_logp=nan_outside_mask(D.ref_logp),
+        values=nan_outside_mask(D.values),
         step_rewards=np.where(D.step_end, D.step_rewards, inf),
         step_end=D.step_end,
-        behaviour_entropy=dirty(D.behaviour_entropy),
-        teacher_logp=dirty(D.teacher_logp),
-        square_sum=dirty(D.square_sum),
+        behaviour_entropy=nan_outside_mask(D.behaviour_entropy),
+        teacher_logp=nan_outside_mask(D.teacher_logp),
+        square_sum=nan_outside_mask(D.square_sum),
         greedy_rewards=D.greedy_rewards,
         reward_parts={"answer": D.rewards, "form": D.form},
     )
@@ -99,11 +99,11 @@ def test_every_algorithm_has_an_oracle():
 def test_loss_and_gradient(name):
     algorithm, batch = prepare_batch(name)
     objective = OBJECTIVES[name]
-    others = {"entropy": rows(D.entropy), "teacher_divergence": rows(dirty(D.teacher_divergence))}
+    others = {"entropy": flatten(D.entropy), "teacher_divergence": flatten(nan_outside_mask(D.teacher_divergence))}
     descend = jax.jit(jax.value_and_grad(lambda logp, batch: loss(algorithm, logp, batch, **others)[0]))
-    value, gradient = descend(rows(dirty(D.logp)), batch)
+    value, gradient = descend(flatten(nan_outside_mask(D.logp)), batch)
     np.testing.assert_allclose(value, -objective(D, D.logp, D.logp), rtol=1e-12)
-    np.testing.assert_allclose(gradient.reshape(P, G, T), -slope(objective, D, D.logp), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(gradient.reshape(P, G, T), -numerical_gradient(objective, D, D.logp), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.usefixtures("x64")
@@ -112,20 +112,22 @@ def test_value_loss_and_gradient(name):
     algorithm, batch = prepare_batch(name)
     objective = VALUE_LOSSES[name]
     descend = jax.jit(jax.value_and_grad(lambda values, batch: value_loss(algorithm, values, batch)[0]))
-    value, gradient = descend(rows(dirty(D.new_values)), batch)
+    value, gradient = descend(flatten(nan_outside_mask(D.new_values)), batch)
     np.testing.assert_allclose(value, objective(D, D.new_values, D.new_values), rtol=1e-12)
-    np.testing.assert_allclose(gradient.reshape(P, G, T), slope(objective, D, D.new_values), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        gradient.reshape(P, G, T), numerical_gradient(objective, D, D.new_values), rtol=1e-6, atol=1e-9
+    )
 
 
-def test_the_data_reach_every_branch():
-    """Otherwise an oracle and a loss could agree because neither ever clips."""
+def test_example_reaches_every_branch():
+    """Otherwise, an oracle and a loss could agree because neither ever clips."""
     ratios = np.exp(D.logp - D.old_logp)[D.mask]
     assert (ratios < 0.8).any()
     assert (ratios > 1.5).any()
     assert ((ratios > 1.2) & (ratios < 1.28)).any()
-    apart = np.abs(np.exp(D.logp) - np.exp(D.old_logp))[D.mask]
-    assert (apart > 0.1).any()
-    assert (apart < 0.1).any()
+    probability_changes = np.abs(np.exp(D.logp) - np.exp(D.old_logp))[D.mask]
+    assert (probability_changes > 0.1).any()
+    assert (probability_changes < 0.1).any()
     drifts = [
         np.mean((D.sampled_logp - D.logp)[row][D.mask[row]]) for row in D.rows if D.rewards[row] < D.rewards[row[0]].mean()
     ]

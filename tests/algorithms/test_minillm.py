@@ -1,4 +1,4 @@
-"""MiniLLM's gradient is that of the reverse KL between complete responses, as long as a mean over one token is a sum."""
+"""MiniLLM's gradient is the reverse KL's for responses of up to two tokens, where the mean of later tokens is their sum."""
 
 from itertools import product
 
@@ -14,24 +14,26 @@ VOCABULARY, EOS = 3, 0
 RESPONSES = [(EOS,), *product(range(1, VOCABULARY), range(VOCABULARY))]
 MASK = np.array([[True, len(response) > 1] for response in RESPONSES])
 TOKENS = np.array([(*response, 0)[:2] for response in RESPONSES])
-STATES = np.array([[0, response[0]] for response in RESPONSES])  # a row of logits for each prefix: none, token 1, token 2
+STATES = np.array([[0, response[0]] for response in RESPONSES])  # logits index of each prefix: empty, token 1 or token 2
 STUDENT, TEACHER = np.random.default_rng(3).normal(size=(2, VOCABULARY, VOCABULARY))
 
 
-def log_probabilities(table):
-    return table - np.log(np.exp(table).sum(-1, keepdims=True))
+def log_probabilities(policy_logits):
+    return policy_logits - np.log(np.exp(policy_logits).sum(-1, keepdims=True))
 
 
-def sequence_kl(table):
-    """KL between the distributions of complete responses, by enumeration."""
-    ours, theirs = (np.where(MASK, log_probabilities(each)[STATES, TOKENS], 0.0).sum(-1) for each in (table, TEACHER))
-    return (np.exp(ours) * (ours - theirs)).sum()
+def sequence_kl(policy_logits):
+    """Return the KL divergence between the response distributions, by enumerating all responses."""
+    student, teacher = (
+        np.where(MASK, log_probabilities(each)[STATES, TOKENS], 0.0).sum(-1) for each in (policy_logits, TEACHER)
+    )
+    return (np.exp(student) * (student - teacher)).sum()
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_expected_gradient_is_that_of_the_kl_between_responses_of_at_most_two_tokens():
+def test_minillm_gradient_is_the_sequence_kl_gradient():
     logp, teacher_logp = (jnp.array(log_probabilities(each)[STATES, TOKENS]) for each in (STUDENT, TEACHER))
-    chances = jnp.exp(jnp.where(MASK, logp, 0.0).sum(-1))
+    probabilities = jnp.exp(jnp.where(MASK, logp, 0.0).sum(-1))
     algorithm = BY_NAME["minillm"]()
     rollout = Rollout(
         mask=jnp.array(MASK)[:, None],
@@ -40,15 +42,18 @@ def test_the_expected_gradient_is_that_of_the_kl_between_responses_of_at_most_tw
         teacher_logp=teacher_logp[:, None],
     )
     batch = prepare(algorithm, rollout)
-    by_chance = chances[:, None] * len(RESPONSES)  # in place of samples: every response, weighted by its probability
+    sampling_weights = probabilities[:, None] * len(
+        RESPONSES
+    )  # every response, weighted by its probability, replaces sampling
     batch = batch._replace(
-        weights=batch.weights * by_chance, term_weights=tuple(weights * by_chance for weights in batch.term_weights)
+        weights=batch.weights * sampling_weights,
+        term_weights=tuple(weights * sampling_weights for weights in batch.term_weights),
     )
 
-    def total(table):
-        logits = table[STATES]
+    def total(policy_logits):
+        logits = policy_logits[STATES]
         divergence = algorithm.teacher_divergence(logits, jnp.array(TEACHER)[STATES])
-        now = jax.nn.log_softmax(table)[STATES, TOKENS]
+        now = jax.nn.log_softmax(policy_logits)[STATES, TOKENS]
         return loss(algorithm, now, batch, teacher_divergence=divergence)[0]
 
     gradient = jax.grad(total)(jnp.array(STUDENT))
@@ -59,10 +64,12 @@ def test_the_expected_gradient_is_that_of_the_kl_between_responses_of_at_most_tw
         expected[index] = (sequence_kl(STUDENT + step) - sequence_kl(STUDENT - step)) / 2e-5
     np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-9)
     assert algorithm.teacher_divergence is exact_kl
-    only_tokens = jax.grad(lambda table: total(table) - surrogate(algorithm, batch, table))(jnp.array(STUDENT))
-    assert np.abs(only_tokens - expected).max() > 0.005, "without credit for later tokens it is not the gradient"
+    token_gradient = jax.grad(lambda policy_logits: total(policy_logits) - surrogate(algorithm, batch, policy_logits))(
+        jnp.array(STUDENT)
+    )
+    assert np.abs(token_gradient - expected).max() > 0.005, "without credit for later tokens, the gradient is wrong"
 
 
-def surrogate(algorithm, batch, table):
-    now = jax.nn.log_softmax(table)[STATES, TOKENS]
+def surrogate(algorithm, batch, policy_logits):
+    now = jax.nn.log_softmax(policy_logits)[STATES, TOKENS]
     return loss(algorithm._replace(terms=(), teacher_divergence=None), now, batch._replace(term_weights=()))[0]

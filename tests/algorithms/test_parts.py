@@ -1,4 +1,4 @@
-"""Parts that replace an algorithm's own: each is found by its name, fills its slot, and changes the gradient."""
+"""Algorithm parts: each is found by its name, replaces the content of its slot, and changes the gradient."""
 
 from functools import cache
 
@@ -30,8 +30,8 @@ BASES = {
     "teacher_divergence=sorted": GKD,
     "teacher_divergence=matched": GKD,
 }
-"""Base algorithms with a different part in the slot; used if DAPO itself has the part, or cannot use it."""
-NUMBERS = {
+"""The algorithm in which a part is tested, if DAPO already has that part or cannot use it."""
+HYPERPARAMETERS = {
     "outcome_reward=cosine": ",max_length=6",
     "outcome_reward=length_shaped": ",target=2",
     "keep_group=difficulty_window": ",low=0.4,high=0.6",
@@ -45,7 +45,7 @@ NUMBERS = {
     "term=adaptive_entropy": ",initial=1",
     "term=sampler_kl": ",coefficient=1",
 }
-"""Hyperparameters that have an effect on responses of six tokens."""
+"""Hyperparameters with which a part affects responses of six tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +69,11 @@ def entropy_of(logits):
 KINDS = np.array([1, 0, 1, 0])
 
 
-def scores_of(rewards):
-    """Three raters: the second one's error grows with the response's index; the third abstains on some."""
-    doubt = np.arange(G, dtype=np.float32) / 4
+def rate_responses(rewards):
+    """Return three raters' scores: the second's error grows with the response index, the third abstains on some responses."""
+    error = np.arange(G, dtype=np.float32) / 4
     third = np.where(np.arange(P)[:, None] == 1, np.nan, rewards)
-    return {"first": rewards, "second": rewards + doubt, "third": np.where(np.arange(G) == 3, np.nan, third)}
+    return {"first": rewards, "second": rewards + error, "third": np.where(np.arange(G) == 3, np.nan, third)}
 
 
 @pytest.fixture(scope="module")
@@ -96,38 +96,38 @@ def rollout(policy):
         kinds=jnp.asarray(KINDS),
         step_rewards=jnp.asarray(np.random.default_rng(0).normal(size=(P, G, T)).astype(np.float32)),
         step_end=jnp.asarray((np.arange(T) % 2 == 1) & (np.arange(T) < lengths[..., None])),
-        reward_parts={name: jnp.asarray(part) for name, part in scores_of(rewards).items()},
+        reward_parts={name: jnp.asarray(part) for name, part in rate_responses(rewards).items()},
     )
 
 
 def gradient(algorithm: Algorithm, rollout, policy):
-    """Gradient with respect to the logits of a policy that has moved since it sampled."""
+    """Return the loss gradient with respect to the logits of a policy that has changed since it sampled."""
     logits, tokens = policy
     moved = logits + 0.3 * jax.random.normal(jax.random.key(3), logits.shape)
     teacher = jax.random.normal(jax.random.key(4), logits.shape)
     batch = prepare(algorithm, rollout)
 
     def value(x):
-        apart = None
+        divergence = None
         if algorithm.teacher_divergence is not None:
-            apart = with_matched_tokens(algorithm.teacher_divergence, np.array([[0, 1], [1, 0]]))(x, teacher)
-        return loss(algorithm, logp_of(x, tokens), batch, entropy=entropy_of(x), teacher_divergence=apart)[0]
+            divergence = with_matched_tokens(algorithm.teacher_divergence, np.array([[0, 1], [1, 0]]))(x, teacher)
+        return loss(algorithm, logp_of(x, tokens), batch, entropy=entropy_of(x), teacher_divergence=divergence)[0]
 
     return jax.grad(value)(moved)
 
 
 @pytest.fixture(scope="module")
 def plain(rollout, policy):
-    """Gradient of a base algorithm without the part."""
+    """Return a cached function that computes the gradient of a base algorithm without the part."""
     return cache(lambda base: gradient(base, rollout, policy))
 
 
 @pytest.mark.parametrize(
-    "word", [part.spec for part in PARTS if part.slot != "critic.blend"]
-)  # it changes `rollout.values`
-def test_every_part_learns_and_changes_the_gradient(word, rollout, policy, plain):
-    base = BASES.get(word, DAPO)
-    learned = gradient(with_parts(base, [word + NUMBERS.get(word, "")]), rollout, policy)
+    "spec", [part.spec for part in PARTS if part.slot != "critic.blend"]
+)  # a blend changes only `rollout.values`
+def test_part_changes_the_gradient(spec, rollout, policy, plain):
+    base = BASES.get(spec, DAPO)
+    learned = gradient(with_parts(base, [spec + HYPERPARAMETERS.get(spec, "")]), rollout, policy)
     assert jnp.isfinite(learned).all()
     assert (learned != 0).any()
     assert float(jnp.abs(learned - plain(base)).max()) > 1e-4
@@ -172,14 +172,14 @@ DEFAULTS = {
     "term=importance_weighted_kl": {"beta": 0.04},
     "term=positive_examples": {"coefficient": 0.1},
 }
-"""Hyperparameters of the parts that have any."""
+"""Default hyperparameters of the parts that have any."""
 
 
-def test_defaults_of_the_parts_do_not_change():
+def test_part_defaults():
     assert {part.spec: dict(part.hyperparameters) for part in PARTS if part.hyperparameters} == DEFAULTS
 
 
-def test_names_are_unique_and_slots_exist():
+def test_part_names_are_unique_and_slots_exist():
     assert len({part.spec for part in PARTS}) == len(PARTS)
     for part in PARTS:
         outer, _, inner = part.slot.partition(".")
@@ -188,15 +188,15 @@ def test_names_are_unique_and_slots_exist():
         assert part.summary[0].isupper() or part.summary[0].isdigit()
 
 
-def test_a_word_names_a_part_and_its_hyperparameters():
-    part, numbers = read_part("keep_group=difficulty_window,low=0.3,high=1")
-    assert (part, numbers) == (find_part("keep_group", "difficulty_window"), {"low": 0.3, "high": 1})
-    assert part.value(**numbers).keywords == {"low": 0.3, "high": 1}
+def test_read_part_parses_name_and_hyperparameters():
+    part, hyperparameters = read_part("keep_group=difficulty_window,low=0.3,high=1")
+    assert (part, hyperparameters) == (find_part("keep_group", "difficulty_window"), {"low": 0.3, "high": 1})
+    assert part.value(**hyperparameters).keywords == {"low": 0.3, "high": 1}
     assert part.value().keywords == {"low": 0.2, "high": 0.8}
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "message"),
+    ("name", "specs", "message"),
     [
         (
             "dapo",
@@ -238,18 +238,18 @@ def test_a_word_names_a_part_and_its_hyperparameters():
         ("dapo", ["term=adaptive_entropy,target=0"], "target must be positive, got 0"),
         ("dapo", ["term=adaptive_entropy,step=-1"], "step must not be negative, got -1"),
         ("dapo", ["term=adaptive_entropy", "term=entropy"], "already has a term 'entropy_bonus'"),
-        *((name, [word], "already") for name, word in (("gepo", "term=sampler_kl"), ("t1", "term=entropy"))),
+        *((name, [spec], "already") for name, spec in (("gepo", "term=sampler_kl"), ("t1", "term=entropy"))),
         ("grpo", ["term=reference_kl"], "already has a term 'reference_kl', with the coefficient 0.04"),
         ("dapo", ["term=reference_kl", "term=importance_weighted_kl"], "already has a term 'reference_kl'"),
     ],
 )
-def test_a_part_that_the_algorithm_has_no_place_for_is_refused(name, words, message):
+def test_with_parts_rejects_unusable_parts(name, specs, message):
     with pytest.raises(ValueError, match=message):
-        with_parts(BY_NAME[name](), words)
+        with_parts(BY_NAME[name](), specs)
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "message"),
+    ("name", "specs", "message"),
     [
         *(
             ("gepo", [f"log_ratio={part}"], "denominator of the algorithm's ratio")
@@ -277,13 +277,13 @@ def test_a_part_that_the_algorithm_has_no_place_for_is_refused(name, words, mess
         ("dr_grpo", ["outcome_reward=rule", "advantage=mean_normalized"], "=rule with advantage=mean_normalized: the"),
     ],
 )
-def test_a_part_that_would_be_meaningless_is_refused(name, words, message):
+def test_with_parts_rejects_meaningless_parts(name, specs, message):
     with pytest.raises(ValueError, match=message):
-        with_parts(BY_NAME[name](), words)
+        with_parts(BY_NAME[name](), specs)
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "specs"),
     [
         ("gepo", ["log_ratio=sequence"]),
         ("gepo", ["advantage=rank", "weights=token_mean"]),
@@ -295,11 +295,11 @@ def test_a_part_that_would_be_meaningless_is_refused(name, words, message):
         ("max_rl", ["advantage=centered", "outcome_reward=rule"]),
     ],
 )
-def test_a_part_is_accepted_together_with_one_that_gives_it_meaning(name, words):
-    assert with_parts(BY_NAME[name](), words) != BY_NAME[name]()
+def test_with_parts_accepts_meaningful_combinations(name, specs):
+    assert with_parts(BY_NAME[name](), specs) != BY_NAME[name]()
 
 
-def test_a_part_replaces_the_algorithms_credit():
+def test_advantage_part_replaces_the_credit():
     part = find_part("advantage", "length_quality")
     assert with_parts(BY_NAME["reinforce_pp"](), [part.spec]).advantage == part.value()
     mixed = with_parts(BY_NAME["vapo_grpo"](), ["advantage=rank"])
@@ -316,14 +316,14 @@ def test_a_part_replaces_the_algorithms_credit():
         ("step_advantage", "plan_and_answer"),
     ],
 )
-def test_former_names_of_slots_are_accepted(former, name):
+def test_former_slot_names_are_accepted(former, name):
     assert read_part(f"{former}={name}") == read_part(f"advantage={name}")
     needs = with_parts(DAPO, [f"{former}={name}"]).advantage.needs
     assert needs == find_part("advantage", name).value().needs
 
 
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"gepo", "t1"}))
-def test_terms_are_added_to_any_algorithms_own(name):
+def test_term_parts_extend_the_algorithms_terms(name):
     own = BY_NAME[name]()
     record = with_parts(own, ["term=entropy,coefficient=0.02", "term=sampler_kl,coefficient=0.3"])
     assert record._replace(terms=own.terms) == own
@@ -333,7 +333,7 @@ def test_terms_are_added_to_any_algorithms_own(name):
     assert record.needs("entropy")
 
 
-def test_a_term_adds_its_weighted_sum_to_the_loss(rollout, policy):
+def test_term_part_adds_its_weighted_sum_to_the_loss(rollout, policy):
     """Checked against a loop over the tokens: -c Σ w H, with the surrogate's weights."""
     logits, tokens = policy
     plain, more = DAPO, with_parts(DAPO, ["term=entropy,coefficient=0.5"])
@@ -347,7 +347,7 @@ def test_a_term_adds_its_weighted_sum_to_the_loss(rollout, policy):
     assert float(metrics.terms["entropy_bonus"]) == pytest.approx(expected / -0.5, rel=1e-5)
 
 
-def test_rewards_of_a_rule_are_plus_and_minus_one(rollout):
+def test_rule_rewards_are_plus_and_minus_one(rollout):
     """A right response gets 1 and any other -1, whatever its partial credit."""
     record = with_parts(BY_NAME["dr_grpo"](max_length=T), ["outcome_reward=rule"])
     right = rule_reward(rollout.correct > 0)
@@ -356,20 +356,20 @@ def test_rewards_of_a_rule_are_plus_and_minus_one(rollout):
     np.testing.assert_array_equal(prepare(record, rollout).advantage, expected)
 
 
-def test_rewards_follow_length_and_verdict(rollout):
-    """The parts use the verdict, not the partial credit, and the length; an unjudged response does not count as the shortest."""
+def test_length_rewards_use_length_and_verdict(rollout):
+    """The parts read the verdict and the length, not the partial credit, and ignore unjudged responses."""
     lengths, right = rollout.mask.sum(-1), rollout.correct > 0
-    along = cosine_length_reward(right, lengths, max_length=6.0)
+    cosine = cosine_length_reward(right, lengths, max_length=6.0)
     bonus = group_length_reward(right, lengths, valid=rollout.valid)
     assert bonus[2].tolist() == [0.5, 0.5, -0.5, 0.0], "the fourth response is unjudged"
     plain = BY_NAME["dr_grpo"](max_length=T)
-    for word, rewards in (("cosine,max_length=6", along), ("brevity,weight=2", rollout.rewards + 2 * bonus)):
+    for spec, rewards in (("cosine,max_length=6", cosine), ("brevity,weight=2", rollout.rewards + 2 * bonus)):
         expected = prepare(plain, rollout._replace(rewards=rewards)).advantage
-        record = with_parts(plain, [f"outcome_reward={word}"])
+        record = with_parts(plain, [f"outcome_reward={spec}"])
         np.testing.assert_allclose(prepare(record, rollout).advantage, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_responses_are_weighted_by_length_in_the_baseline(rollout):
+def test_length_quality_weights_the_baseline(rollout):
     record = with_parts(BY_NAME["dr_grpo"](max_length=T), ["advantage=length_quality"])
     weights = 1 / jnp.sqrt(rollout.mask.sum(-1).astype(jnp.float32))
     expected = weighted_centered(rollout.rewards, weights, valid=rollout.valid)
@@ -378,8 +378,8 @@ def test_responses_are_weighted_by_length_in_the_baseline(rollout):
     )
 
 
-def test_responses_are_weighted_by_the_agreement_of_their_rewards(rollout):
-    """Checked against a loop: the inverse variance of the raters that do not abstain, or 0 for fewer than two of them."""
+def test_reliability_quality_weights_by_rater_agreement(rollout):
+    """A weight is the inverse variance over the raters that do not abstain, or 0 for fewer than two; checked against a loop."""
     record = with_parts(DR_GRPO, ["advantage=reliability_quality,floor=0.05"])
     raters = np.stack([np.asarray(rollout.reward_parts[name]) for name in ("first", "second", "third")], -1)
     rewards, valid = np.asarray(rollout.rewards, np.float64), np.asarray(rollout.valid)
@@ -387,8 +387,8 @@ def test_responses_are_weighted_by_the_agreement_of_their_rewards(rollout):
     for p in range(P):
         weights = []
         for i in range(G):
-            known = [float(score) for score in raters[p, i] if not np.isnan(score)]
-            spread = sum((score - np.mean(known)) ** 2 for score in known) / (len(known) - 1)
+            scores = [float(score) for score in raters[p, i] if not np.isnan(score)]
+            spread = sum((score - np.mean(scores)) ** 2 for score in scores) / (len(scores) - 1)
             weights.append(float(valid[p, i]) / (0.05 + spread))
         baseline = sum(w * r for w, r in zip(weights, rewards[p], strict=True)) / sum(weights)
         expected[p] = np.where(valid[p], rewards[p] - baseline, 0)
@@ -397,7 +397,7 @@ def test_responses_are_weighted_by_the_agreement_of_their_rewards(rollout):
         prepare(record, rollout._replace(reward_parts={"reward": rollout.rewards}))
 
 
-def test_responses_are_compared_within_the_kind_of_their_problem(rollout):
+def test_hierarchical_compares_within_a_problem_kind(rollout):
     record = with_parts(DR_GRPO, ["advantage=hierarchical,local_weight=0.75"])
     rewards, valid = np.asarray(rollout.rewards, np.float64), np.asarray(rollout.valid)
     for p, i in zip(*np.nonzero(valid), strict=True):
@@ -408,18 +408,18 @@ def test_responses_are_compared_within_the_kind_of_their_problem(rollout):
         prepare(record, rollout._replace(kinds=None))
 
 
-def test_the_tokens_with_the_largest_advantage_are_kept(rollout):
-    whole = np.asarray(prepare(PPO, rollout).advantage)
+def test_critical_keeps_the_largest_advantages(rollout):
+    original = np.asarray(prepare(PPO, rollout).advantage)
     kept = np.asarray(prepare(with_parts(PPO, ["keep_tokens=critical,share=0.25"]), rollout).advantage)
-    sizes = sorted(np.abs(whole[np.asarray(prepare(PPO, rollout).mask)]), reverse=True)
+    sizes = sorted(np.abs(original[np.asarray(prepare(PPO, rollout).mask)]), reverse=True)
     threshold = sizes[round(0.25 * len(sizes)) - 1]
-    np.testing.assert_array_equal(kept, np.where(np.abs(whole) >= threshold, whole, 0))
+    np.testing.assert_array_equal(kept, np.where(np.abs(original) >= threshold, original, 0))
     assert (kept < 0).any()
     assert (kept > 0).any()
 
 
-def test_lambda_falls_with_the_entropy_at_the_td_error(rollout):
-    """Checked against the double sum, with each entropy divided by the largest in the rollout."""
+def test_complexity_weighted_lambda_falls_with_entropy(rollout):
+    """Checked against the double sum, with each entropy divided by the rollout's largest."""
     record = with_parts(PPO, ["critic.advantage=complexity_weighted,alpha=0.5,max_length=6,beta=0.4"])
     mask, entropy = np.asarray(rollout.mask), np.asarray(rollout.behaviour_entropy)
     rewards = jnp.zeros((P, G, T)).at[..., 0].set(rollout.rewards)
@@ -436,10 +436,10 @@ def test_lambda_falls_with_the_entropy_at_the_td_error(rollout):
         prepare(record, rollout._replace(behaviour_entropy=None))
 
 
-def test_a_lambda_that_does_not_fall_is_the_usual_estimator(rollout):
+def test_offset_decayed_without_decay_is_gae(rollout):
     part = find_part("critic.advantage", "offset_decayed")
     rewards = jnp.zeros((P, G, T)).at[..., 0].set(rollout.rewards)
-    ours = part.value(alpha=0.0, gamma=0.9)(rewards, rollout.values, rollout.mask)
-    theirs = gae(rewards, rollout.values, rollout.mask, gamma=0.9, lambda_=0.95)
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    assert td_errors(rewards, rollout.values, rollout.mask).shape == ours.shape
+    actual = part.value(alpha=0.0, gamma=0.9)(rewards, rollout.values, rollout.mask)
+    expected = gae(rewards, rollout.values, rollout.mask, gamma=0.9, lambda_=0.95)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+    assert td_errors(rewards, rollout.values, rollout.mask).shape == actual.shape

@@ -1,4 +1,4 @@
-"""Credit for plan and answer, checked against a loop; it must not depend on the plan's length."""
+"""Plan-and-answer credit, checked against a loop; it must not depend on the plan's length."""
 
 import jax
 import jax.numpy as jnp
@@ -17,38 +17,38 @@ ends = hnp.arrays(bool, (2, G, T))
 compiled = jax.jit(plan_and_answer)
 
 
-def minus_mean(values, members):
-    """Value of each member minus the members' mean; 0 for the others."""
-    known = [values[i] for i in members]
-    return [values[i] - sum(known) / len(known) if i in members else 0.0 for i in range(G)]
+def center_members(values, members):
+    """Return each member's value minus the members' mean, and 0 for the other responses."""
+    member_values = [values[i] for i in members]
+    return [values[i] - sum(member_values) / len(member_values) if i in members else 0.0 for i in range(G)]
 
 
-def slow_plan_and_answer(step_rewards, step_end, weight):
-    answers, plans, planned, result = [0.0] * G, [0.0] * G, [-1] * G, np.zeros((G, T))
+def loop_plan_and_answer(step_rewards, step_end, weight):
+    answers, plans, plan_end, result = [0.0] * G, [0.0] * G, [-1] * G, np.zeros((G, T))
     for i in range(G):
         *earlier, last = [t for t in range(T) if step_end[i, t]] or [None]
         answers[i] = 0.0 if last is None else step_rewards[i, last]
         if earlier:
             plans[i] = sum(step_rewards[i, t] for t in earlier) / len(earlier)
-            planned[i] = earlier[-1]
-    answer_credit = minus_mean(answers, [i for i in range(G) if step_end[i].any()])
-    plan_credit = minus_mean(plans, [i for i in range(G) if planned[i] >= 0])
+            plan_end[i] = earlier[-1]
+    answer_credit = center_members(answers, [i for i in range(G) if step_end[i].any()])
+    plan_credit = center_members(plans, [i for i in range(G) if plan_end[i] >= 0])
     for i in range(G):
         for t in range(T):
-            result[i, t] = answer_credit[i] + (weight * plan_credit[i] if t <= planned[i] else 0.0)
+            result[i, t] = answer_credit[i] + (weight * plan_credit[i] if t <= plan_end[i] else 0.0)
     return result
 
 
 @given(rewards, ends, st.integers(0, 4).map(lambda k: k / 2))
-def test_it_matches_the_loop(step_rewards, step_end, weight):
+def test_plan_and_answer_matches_the_loop(step_rewards, step_end, weight):
     with jax.enable_x64(True):
-        dirty = np.where(step_end, step_rewards, np.nan)
-        actual = compiled(jnp.array(dirty), jnp.array(step_end), plan_weight=weight)
-    expected = [slow_plan_and_answer(step_rewards[p], step_end[p], weight) for p in range(2)]
+        nan_outside_steps = np.where(step_end, step_rewards, np.nan)
+        actual = compiled(jnp.array(nan_outside_steps), jnp.array(step_end), plan_weight=weight)
+    expected = [loop_plan_and_answer(step_rewards[p], step_end[p], weight) for p in range(2)]
     np.testing.assert_allclose(actual, expected, atol=1e-12)
 
 
-def test_with_a_plan_weight_of_0_only_the_answer_counts():
+def test_plan_weight_0_credits_only_the_answer():
     step_rewards = jnp.array(np.random.default_rng(0).normal(size=(3, G, T)), jnp.float32)
     step_end = jnp.ones((3, G, T), bool)
     answer = group_centered(step_rewards[..., -1])
@@ -56,7 +56,7 @@ def test_with_a_plan_weight_of_0_only_the_answer_counts():
     np.testing.assert_allclose(found, jnp.broadcast_to(answer[..., None], found.shape), atol=1e-6)
 
 
-def test_a_longer_plan_gets_no_more_credit():
+def test_longer_plan_gets_no_more_credit():
     short, long = jnp.array([[0, 1, 0, 0, 1], [0, 0, 0, 1, 1]]), jnp.array([[1, 1, 0, 0, 1], [1, 1, 1, 1, 1]])
     right = jnp.array([[1.0] * T, [0.0] * T])
     np.testing.assert_allclose(plan_and_answer(right, short)[:, 0], plan_and_answer(right, long)[:, 0])

@@ -1,4 +1,4 @@
-"""`prepare`: what it refuses, which responses it uses, and how it weights mini-batches."""
+"""`prepare`: argument checks, the responses and tokens that it uses, and the weights of minibatches."""
 
 from functools import partial
 
@@ -78,7 +78,7 @@ def by_group(x):
         ("gdpo", "reward_parts", "advantage"),
     ],
 )
-def test_an_algorithm_refuses_a_rollout_without_a_field_that_it_reads(name, missing, slot):
+def test_missing_rollout_field_raises(name, missing, slot):
     message = rf"rollout\.{missing} must be given: the algorithm's slot {slot} reads it; got None"
     with pytest.raises(ValueError, match=message):
         prepare(BY_NAME[name](), EVERYTHING._replace(**{missing: None}), progress=0.0)
@@ -88,7 +88,7 @@ def test_an_algorithm_refuses_a_rollout_without_a_field_that_it_reads(name, miss
     ("slots", "missing"),
     [({"filter_tokens": overlong_filter}, "truncated"), ({"correction": capped()}, "policy_logp")],
 )
-def test_a_variant_refuses_a_rollout_without_a_field_that_it_reads(slots, missing):
+def test_missing_field_of_a_variant_raises(slots, missing):
     algorithm = BY_NAME["dapo"]()._replace(**slots)
     assert prepare(algorithm, EVERYTHING).mask.shape == (P * G, T)
     (slot,) = slots
@@ -99,7 +99,7 @@ def test_a_variant_refuses_a_rollout_without_a_field_that_it_reads(slots, missin
 @pytest.mark.parametrize(
     "name", [f for f in Rollout._fields if f not in ("mask", "greedy_rewards", "kinds", "reward_parts")]
 )
-def test_shapes_must_agree(name):
+def test_rollout_shapes_must_match_the_mask(name):
     value = EVERYTHING._asdict()[name]
     shape = r"\[2, 4, 3\]" if value.ndim == 3 else r"\[2, 4\]"
     with pytest.raises(ValueError, match=rf"{name} must have shape {shape} to match the mask, got \[2, 3"):
@@ -114,12 +114,12 @@ def test_shapes_must_agree(name):
         ({"reward_parts": {"form": jnp.ones((2, 3))}}, r"reward_parts\['form'\] must have shape \[2, 4\] .*, got \[2, 3\]"),
     ],
 )
-def test_shapes_of_prompts_and_of_parts_must_agree(change, message):
+def test_prompt_and_part_shapes_must_match_the_mask(change, message):
     with pytest.raises(ValueError, match=message):
         prepare(PLAIN, EVERYTHING._replace(**change))
 
 
-def test_a_mask_has_three_axes():
+def test_mask_must_have_three_axes():
     with pytest.raises(ValueError, match=r"mask must have the axes \[P, G, T\], got shape \[8, 3\]"):
         prepare(PLAIN, ROLLOUT._replace(mask=ROLLOUT.mask.reshape(8, 3)))
 
@@ -138,7 +138,7 @@ def test_integer_rewards_are_refused():
         ({"value_minibatches": 4}, "^value_minibatches must divide the 2 prompts of the rollout, got 4"),
     ],
 )
-def test_mini_batches_must_divide_the_prompts(counts, message):
+def test_minibatches_must_divide_the_prompts(counts, message):
     with pytest.raises(ValueError, match=message):
         prepare(PLAIN, ROLLOUT, **counts)
 
@@ -152,12 +152,12 @@ def test_mini_batches_must_divide_the_prompts(counts, message):
         (BY_NAME["vapo_grpo"]()._replace(advantage=None), "must have both advantage and critic for its mix, got critic"),
     ],
 )
-def test_an_algorithm_needs_an_advantage_or_a_critic(algorithm, message):
+def test_algorithm_needs_advantage_or_critic(algorithm, message):
     with pytest.raises(ValueError, match=message):
         prepare(algorithm, EVERYTHING, progress=0.0)
 
 
-def test_a_mix_needs_the_progress_of_training():
+def test_mix_needs_progress():
     with pytest.raises(
         ValueError, match="progress must be given: the algorithm's mix of two advantages depends on it; got"
     ):
@@ -193,8 +193,8 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_needs_names_the_required_fields(name):
-    questions = [
+def test_needs_reports_required_fields(name):
+    field_names = [
         *Rollout._fields[3:6],
         "values",
         "step_rewards",
@@ -207,8 +207,8 @@ def test_needs_names_the_required_fields(name):
         "reward_parts",
         "progress",
     ]
-    questions.append("entropy")
-    needs = {question for question in questions if BY_NAME[name]().needs(question)}
+    field_names.append("entropy")
+    needs = {field_name for field_name in field_names if BY_NAME[name]().needs(field_name)}
     assert needs == NEEDS.get(name, set())
 
 
@@ -225,7 +225,7 @@ def test_needs_follows_the_slots():
 @pytest.mark.parametrize(
     "name", ["dapo", "gdpo", "gepo", "grpo", "grpo_process", "mt_grpo", "otb", "reinforce_pp", "rloo", "vapo"]
 )
-def test_a_response_without_a_verdict_is_ignored(name):
+def test_invalid_response_is_ignored(name):
     algorithm = BY_NAME[name](**({"beta": 0.1} if name in {"rloo", "reinforce_pp"} else {}))
     rollout = EVERYTHING._replace(valid=jnp.arange(G) < G - 1, rewards=ROLLOUT.rewards.at[:, -1].set(jnp.nan))
     rollout = rollout._replace(valid=jnp.broadcast_to(rollout.valid, (P, G)))
@@ -239,7 +239,7 @@ def test_a_response_without_a_verdict_is_ignored(name):
 
 
 @pytest.mark.parametrize("names", [["answer"], ["answer", "form", "zeal"], ["answer", "zeal"], ["a", "form"]])
-def test_gdpo_needs_the_weights_of_its_rewards(names):
+def test_gdpo_weights_must_name_its_rewards(names):
     algorithm = BY_NAME["gdpo"]()
     credit = algorithm.advantage
     weighted = partial(credit.function, weights=dict.fromkeys(names, 1.0))
@@ -248,7 +248,7 @@ def test_gdpo_needs_the_weights_of_its_rewards(names):
         prepare(algorithm, EVERYTHING)
 
 
-def test_a_response_without_a_verdict_does_not_make_a_group_mixed():
+def test_invalid_response_does_not_make_a_group_mixed():
     rewards = jnp.asarray([[1.0, 1.0, 1.0, -7.0], [0.0, 1.0, 0.0, 0.0]])
     rollout = ROLLOUT._replace(rewards=rewards, valid=jnp.ones((P, G), bool).at[0, 3].set(False))
     assert not by_group(prepare(BY_NAME["dapo"](), rollout).mask)[0].any()
@@ -256,7 +256,7 @@ def test_a_response_without_a_verdict_does_not_make_a_group_mixed():
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
-def test_a_mask_may_contain_numbers(dtype):
+def test_mask_may_be_numeric(dtype):
     rollout = EVERYTHING._replace(mask=ROLLOUT.mask.astype(dtype), step_end=ROLLOUT.mask.astype(dtype))
     rollout = rollout._replace(valid=EVERYTHING.valid.astype(dtype))
     for name in ("ppo", "grpo_process", "mt_grpo"):
@@ -265,8 +265,8 @@ def test_a_mask_may_contain_numbers(dtype):
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-def test_a_critic_gets_the_reward_of_a_turn_at_the_end_of_the_turn():
-    """Of three tokens, the second is an observation: the last token does not get the first turn's reward."""
+def test_critic_gets_turn_rewards_at_turn_ends():
+    """The second of three tokens is an observation; the last token must not get the first turn's reward."""
     rollout = Rollout(
         mask=jnp.array([[[True, False, True]]]),
         behaviour_logp=jnp.zeros((1, 1, 3)),
@@ -281,7 +281,7 @@ def test_a_critic_gets_the_reward_of_a_turn_at_the_end_of_the_turn():
     assert prepare(shaped, rollout).value_target.tolist() == [[1.0, 0.0, 0.5]], "the penalty is on the last token"
 
 
-def test_groups_are_kept_according_to_the_reward_before_shaping():
+def test_keep_group_uses_unshaped_rewards():
     rewards = jnp.asarray([[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
     batch = prepare(BY_NAME["dapo"](max_length=3, cache=2), ROLLOUT._replace(rewards=rewards))
     assert not by_group(batch.mask)[0].any()
@@ -290,7 +290,7 @@ def test_groups_are_kept_according_to_the_reward_before_shaping():
     assert (by_group(batch.advantage)[1, 1] < 1.5).any(), "the overlong punishment is in the advantage"
 
 
-def test_groups_are_kept_according_to_the_verifier():
+def test_keep_group_uses_verdicts():
     """Rewards differ within both groups, but all responses of the first are wrong, and one of the second is right."""
     rewards = jnp.asarray([[0.1, 0.2, 0.0, 0.0], [0.1, 1.1, 0.1, 0.1]])
     correct = jnp.asarray([[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
@@ -298,14 +298,14 @@ def test_groups_are_kept_according_to_the_verifier():
     batch = prepare(algorithm, ROLLOUT._replace(rewards=rewards, correct=correct))
     assert not by_group(batch.mask)[0].any()
     assert by_group(batch.mask)[1].any()
-    everything = prepare(algorithm, ROLLOUT._replace(rewards=rewards))
-    assert by_group(everything.mask)[0].any()
-    np.testing.assert_array_equal(by_group(everything.advantage)[1], by_group(batch.advantage)[1])
+    by_reward = prepare(algorithm, ROLLOUT._replace(rewards=rewards))
+    assert by_group(by_reward.mask)[0].any()
+    np.testing.assert_array_equal(by_group(by_reward.advantage)[1], by_group(batch.advantage)[1])
     undecided = prepare(algorithm, ROLLOUT._replace(rewards=rewards, correct=jnp.full((P, G), jnp.nan)))
-    np.testing.assert_array_equal(undecided.mask, everything.mask)
+    np.testing.assert_array_equal(undecided.mask, by_reward.mask)
 
 
-def test_only_responses_that_a_verifier_accepts_are_positive_examples():
+def test_positive_examples_need_a_correct_verdict():
     correct = jnp.zeros((P, G)).at[1, 2].set(1.0).at[0, 1].set(jnp.nan)
     algorithm = BY_NAME["dapo"](max_length=3, cache=2)._replace(keep_group=None, terms=positive_examples(0.1))
     batch = prepare(algorithm, ROLLOUT._replace(rewards=jnp.full((P, G), 0.5), correct=correct))
@@ -315,26 +315,26 @@ def test_only_responses_that_a_verifier_accepts_are_positive_examples():
     np.testing.assert_allclose(by_group(weights), expected, rtol=1e-6)
 
 
-def test_responses_with_negative_rewards_are_not_positive_examples():
+def test_positive_examples_exclude_negative_rewards():
     algorithm = PLAIN._replace(terms=positive_examples(0.1))
     (weights,) = prepare(algorithm, ROLLOUT._replace(rewards=ROLLOUT.rewards - 1.0)).term_weights
     assert not weights.any()
 
 
-def test_tokens_left_out_have_no_advantage_and_no_weight():
-    def first(advantage, policy_logp, mask):
+def test_dropped_tokens_have_no_advantage_and_no_weight():
+    def select_first(advantage, policy_logp, mask):
         return mask & jnp.broadcast_to(jnp.arange(T) == 0, mask.shape)
 
-    term = Term("first", 1.0, lambda inputs: inputs.logp, tokens=first)
+    term = Term("first", 1.0, lambda inputs: inputs.logp, tokens=select_first)
     plain = prepare(PLAIN, ROLLOUT)
-    batch = prepare(PLAIN._replace(keep_tokens=first, terms=(term,)), ROLLOUT)
+    batch = prepare(PLAIN._replace(keep_tokens=select_first, terms=(term,)), ROLLOUT)
     kept = np.arange(T) == 0
     np.testing.assert_array_equal(batch.advantage, np.where(kept, plain.advantage, 0.0))
     np.testing.assert_array_equal(batch.term_weights[0], np.where(kept, plain.weights, 0.0))
 
 
-def test_a_penalty_in_the_reward_applies_to_each_token():
-    """With γ = λ = 1 and values of 0, the advantage of a token is the sum of the rewards from it on."""
+def test_reward_kl_applies_to_each_token():
+    """With γ = λ = 1 and values of 0, a token's advantage is the sum of the rewards from that token on."""
     rollout = EVERYTHING._replace(values=jnp.zeros((P, G, T)), bootstrap=None)
     batch = prepare(BY_NAME["ppo"](beta=0.5, lambda_=1.0), rollout)
     distance = np.where(MASK, np.asarray(rollout.policy_logp) - np.asarray(rollout.ref_logp), 0.0)
@@ -342,19 +342,19 @@ def test_a_penalty_in_the_reward_applies_to_each_token():
     np.testing.assert_allclose(by_group(batch.advantage), np.where(MASK, to_go, 0.0), rtol=1e-5, atol=1e-6)
 
 
-def test_truncated_responses_count_in_the_baseline_but_are_not_trained_on():
+def test_truncated_responses_count_only_in_the_baseline():
     truncated = jnp.zeros((P, G), bool).at[0, 0].set(True)
     algorithm = BY_NAME["grpo"](beta=0.0)
-    whole = prepare(algorithm, ROLLOUT)
+    full = prepare(algorithm, ROLLOUT)
     filtered = prepare(algorithm._replace(filter_tokens=overlong_filter), ROLLOUT._replace(truncated=truncated))
     kept = MASK & ~np.asarray(truncated)[..., None]
     np.testing.assert_array_equal(by_group(filtered.mask), kept)
-    np.testing.assert_array_equal(by_group(filtered.advantage), np.where(kept, by_group(whole.advantage), 0))
+    np.testing.assert_array_equal(by_group(filtered.advantage), np.where(kept, by_group(full.advantage), 0))
     np.testing.assert_allclose(filtered.weights.sum(), 1.0, rtol=1e-6)
     np.testing.assert_allclose(filtered.token_share.sum(), 1.0, rtol=1e-6)
 
 
-def test_the_ratio_is_relative_to_the_policy_not_to_the_sampler():
+def test_ratio_is_relative_to_the_policy():
     assert not jnp.array_equal(EVERYTHING.policy_logp, EVERYTHING.behaviour_logp)
     batch = prepare(PLAIN, ROLLOUT._replace(policy_logp=EVERYTHING.policy_logp))
     np.testing.assert_array_equal(by_group(batch.old_logp), np.where(MASK, EVERYTHING.policy_logp, 0))
@@ -363,7 +363,7 @@ def test_the_ratio_is_relative_to_the_policy_not_to_the_sampler():
     np.testing.assert_array_equal(by_group(batch.old_logp), np.where(MASK, ROLLOUT.behaviour_logp, 0))
 
 
-def test_the_correction_weights_by_the_ratio_of_policy_to_sampler():
+def test_correction_weights_by_policy_over_sampler():
     batch = prepare(PLAIN._replace(correction=capped(high=1.5)), EVERYTHING)
     ratio = np.exp(EVERYTHING.policy_logp - EVERYTHING.behaviour_logp)
     assert len({r < 1.5 for r in ratio[MASK]}) == 2
@@ -373,7 +373,7 @@ def test_the_correction_weights_by_the_ratio_of_policy_to_sampler():
     assert prepare(PLAIN, EVERYTHING).correction_cut is None
 
 
-def test_a_truncated_response_may_bootstrap():
+def test_truncated_response_may_bootstrap():
     algorithm = BY_NAME["ppo"](lambda_=0.5, gamma=0.9)
     batch = prepare(algorithm, EVERYTHING)
     rewards = np.zeros((P, G, T), np.float32)
@@ -387,18 +387,18 @@ def test_a_truncated_response_may_bootstrap():
     np.testing.assert_array_equal(by_group(batch.old_values), np.where(MASK, EVERYTHING.values, 0))
 
 
-def test_the_critic_learns_from_the_trained_tokens_only():
+def test_critic_learns_only_from_trained_tokens():
     truncated = jnp.zeros((P, G), bool).at[0, 0].set(True)
     algorithm = BY_NAME["ppo"]()._replace(filter_tokens=overlong_filter)
-    filtered, whole = prepare(algorithm, EVERYTHING._replace(truncated=truncated)), prepare(algorithm, EVERYTHING)
+    filtered, full = prepare(algorithm, EVERYTHING._replace(truncated=truncated)), prepare(algorithm, EVERYTHING)
     kept = MASK & ~np.asarray(truncated)[..., None]
     for name in ("old_values", "value_target", "advantage"):
-        ours, theirs = (by_group(batch._asdict()[name]) for batch in (filtered, whole))
+        ours, theirs = (by_group(batch._asdict()[name]) for batch in (filtered, full))
         np.testing.assert_array_equal(ours, np.where(kept, theirs, 0), err_msg=name)
     np.testing.assert_allclose(by_group(filtered.value_weights), kept / kept.sum(), rtol=1e-6)
 
 
-def test_the_critic_has_its_own_mini_batches():
+def test_critic_has_its_own_minibatches():
     batch = prepare(BY_NAME["ppo"](), EVERYTHING, value_minibatches=2)
     np.testing.assert_allclose(by_group(batch.value_weights).sum((1, 2)), 1.0, rtol=1e-6)
     np.testing.assert_allclose(batch.weights.sum(), 1.0, rtol=1e-6)
@@ -407,15 +407,15 @@ def test_the_critic_has_its_own_mini_batches():
     np.testing.assert_allclose(by_group(batch.weights).sum((1, 2)), 1.0, rtol=1e-6)
 
 
-def test_the_scale_counts_the_groups_of_its_mini_batch():
+def test_gpg_scale_counts_groups_per_minibatch():
     rewards = jnp.asarray([[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
-    whole = prepare(BY_NAME["gpg"](), ROLLOUT._replace(rewards=rewards))
-    np.testing.assert_allclose(whole.weights.sum(), 2.0, rtol=1e-6)
+    full = prepare(BY_NAME["gpg"](), ROLLOUT._replace(rewards=rewards))
+    np.testing.assert_allclose(full.weights.sum(), 2.0, rtol=1e-6)
     parts = prepare(BY_NAME["gpg"](), ROLLOUT._replace(rewards=rewards), minibatches=2)
     np.testing.assert_allclose(by_group(parts.weights).sum((1, 2)), [0.0, 1.0], rtol=1e-6)
 
 
-def test_without_a_critic_a_batch_has_no_values():
+def test_batch_without_critic_has_no_values():
     batch = prepare(PLAIN, EVERYTHING._replace(valid=None))
     assert batch.old_values is None
     assert batch.value_target is None
@@ -423,23 +423,23 @@ def test_without_a_critic_a_batch_has_no_values():
 
 
 @pytest.mark.parametrize("name", ["ppo", "gepo", "grpo", "grpo_process", "dapo_grpo"])
-def test_nothing_outside_the_mask_is_left_in_the_batch(name):
-    corrupted = jax.tree.map(
+def test_batch_ignores_values_outside_the_mask(name):
+    nan_outside_mask = jax.tree.map(
         lambda x: jnp.where(ROLLOUT.mask, x, jnp.nan) if x.ndim == 3 and x.dtype != bool else x, EVERYTHING
     )
-    ours, theirs = prepare(BY_NAME[name](), corrupted), prepare(BY_NAME[name](), EVERYTHING)
+    ours, theirs = prepare(BY_NAME[name](), nan_outside_mask), prepare(BY_NAME[name](), EVERYTHING)
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(ours))
 
 
-def test_host_arrays_are_accepted():
+def test_prepare_accepts_host_arrays():
     host = jax.device_get(EVERYTHING)
     assert isinstance(host.rewards, np.ndarray)
     ours, theirs = prepare_eagerly(BY_NAME["ppo"](), host), prepare(BY_NAME["ppo"](), EVERYTHING)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, theirs)
 
 
-def test_a_batch_carries_no_gradient():
+def test_batch_has_no_gradient():
     def total(logp):
         rollout = EVERYTHING._replace(policy_logp=logp, values=logp, ref_logp=2 * logp)
         return sum(x.astype(float).sum() for x in jax.tree.leaves(prepare_eagerly(BY_NAME["ppo"](beta=0.1), rollout)))
@@ -447,30 +447,30 @@ def test_a_batch_carries_no_gradient():
     assert not jax.jit(jax.grad(total))(EVERYTHING.policy_logp).any()
 
 
-def test_earlier_responses_complete_the_groups():
+def test_past_responses_enter_the_baseline():
     memory = push_history(empty_history(3, 2), jnp.array([0, 2]), jnp.array([[1.0, 1.0], [0.0, 1.0]]))
     prompt_ids = jnp.array([2, 1])
     batch = prepare(PLAIN, ROLLOUT, past=Past(memory, prompt_ids))
-    known = np.array([*REWARDS[0], 0.0, 1.0])
-    expected = [REWARDS[0] - known.mean(), REWARDS[1] - REWARDS[1].mean()]
+    all_rewards = np.array([*REWARDS[0], 0.0, 1.0])
+    expected = [REWARDS[0] - all_rewards.mean(), REWARDS[1] - REWARDS[1].mean()]
     for row, advantage in enumerate(expected):
         np.testing.assert_allclose(by_group(batch.advantage)[row], np.where(MASK[row], advantage[:, None], 0.0), atol=1e-6)
 
 
-def test_a_single_response_is_compared_with_earlier_ones():
+def test_single_response_is_compared_with_past_ones():
     single = jax.tree.map(lambda array: array[:, :1], ROLLOUT)
     memory = push_history(empty_history(2, 2), jnp.array([0, 1]), jnp.array([[0.0, 0.0], [1.0, 0.0]]))
     batch = prepare(PLAIN, single, past=Past(memory, jnp.array([0, 1])))
     np.testing.assert_allclose(np.asarray(batch.advantage)[:, 0], [2 / 3, -1 / 3], atol=1e-6)
 
 
-def test_a_history_is_refused_for_algorithms_that_do_not_compare_responses():
+def test_past_raises_without_response_comparison():
     past = Past(empty_history(2, 2), jnp.array([0, 1]))
     with pytest.raises(ValueError, match="past must be None: the algorithm does not compare"):
         prepare_eagerly(BY_NAME["ppo"](), EVERYTHING, past=past)
 
 
-def test_responses_are_compared_by_their_shaped_rewards():
+def test_response_rewards_include_shaping():
     shaped = PLAIN._replace(shape_reward=lambda lengths: -0.1 * lengths)
     lengths = MASK.sum(-1)
     np.testing.assert_allclose(response_rewards(shaped, ROLLOUT), REWARDS - 0.1 * lengths, atol=1e-6)
@@ -478,8 +478,8 @@ def test_responses_are_compared_by_their_shaped_rewards():
         response_rewards(BY_NAME["grpo"](), ROLLOUT)
 
 
-def test_half_precision_rewards_are_compared_in_float32():
-    """The sum of 300 penalties in bfloat16 would be a different number."""
+def test_bfloat16_rewards_are_summed_in_float32():
+    """In bfloat16, the sum of 300 penalties would differ."""
     found = []
     for dtype in (jnp.bfloat16, jnp.float32):
         rng = np.random.default_rng(0)
@@ -491,8 +491,8 @@ def test_half_precision_rewards_are_compared_in_float32():
     np.testing.assert_allclose(*found, rtol=1e-6)
 
 
-def test_a_credit_function_is_called_with_the_fields_that_it_names():
-    """A new source of advantages is a function and the names of its arguments: no other code has to know about it."""
+def test_credit_receives_the_fields_that_it_names():
+    """A new advantage needs only a function and the names of its arguments; no other code changes."""
 
     def credit(rewards, token_rewards, policy_logp, values, *, valid=None):
         assert valid is None, "the rollout has none"
@@ -509,15 +509,15 @@ def test_a_credit_function_is_called_with_the_fields_that_it_names():
     np.testing.assert_allclose(found, np.where(EVERYTHING.mask, expected[..., None], 0), rtol=1e-5)
 
 
-def test_a_critics_own_credit_excludes_a_policy_lambda():
+def test_custom_critic_credit_excludes_policy_lambda():
     critic = BY_NAME["vapo"]().critic
     own = critic._replace(advantage=Credit(jnp.add, needs=("values", "mask")))
     with pytest.raises(ValueError, match=r"critic\.policy_lambda must be None"):
         prepare(BY_NAME["vapo"]()._replace(critic=own), EVERYTHING)
 
 
-def test_the_baseline_of_otb_is_weighted_by_the_square_of_the_correction():
-    """Checked against a loop: a gradient that the correction multiplies by w has w² times the energy."""
+def test_otb_baseline_is_weighted_by_squared_correction():
+    """A correction by w multiplies the gradient by w and its energy by w²; checked against a loop."""
     algorithm = BY_NAME["otb"]()._replace(correction=capped(high=1.5))
     found = by_group(prepare(algorithm, EVERYTHING).advantage)
     mask, policy = np.asarray(EVERYTHING.mask), np.asarray(EVERYTHING.policy_logp, np.float64)
@@ -525,7 +525,7 @@ def test_the_baseline_of_otb_is_weighted_by_the_square_of_the_correction():
     energy = np.maximum(1 - 2 * np.exp(policy) + np.asarray(EVERYTHING.square_sum, np.float64), 0) * weight**2
     rewards = np.asarray(EVERYTHING.rewards, np.float64)
     for p, i, t in zip(*np.nonzero(mask), strict=True):
-        rows = [j for j in range(G) if mask[p, j, t]]
-        total = {j: sum(energy[p, j, k] for k in range(t + 1)) for j in rows}
-        baseline = sum(total[j] * rewards[p, j] for j in rows) / sum(total.values())
+        members = [j for j in range(G) if mask[p, j, t]]
+        total = {j: sum(energy[p, j, k] for k in range(t + 1)) for j in members}
+        baseline = sum(total[j] * rewards[p, j] for j in members) / sum(total.values())
         np.testing.assert_allclose(found[p, i, t], rewards[p, i] - baseline, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""One algorithm as a special case of another, and ablations as records that differ in one slot."""
+"""Algorithms that are special cases of others, and ablations that change one slot."""
 
 import math
 from functools import partial
@@ -53,7 +53,7 @@ def prepare(algorithm: Algorithm, rollout: Rollout, **options):
 
 
 def descend(algorithm: Algorithm, rollout: Rollout, progress=None):
-    """Loss and gradient of the policy, then of the critic if there is one."""
+    """Return the policy's loss and gradient, followed by the critic's if there is one."""
 
     def both(rollout, logp):
         batch = prepare_eagerly(algorithm, rollout, progress=progress)
@@ -81,7 +81,7 @@ def test_gspo_token_has_the_gradient_of_gspo(rollout):
     assert_same(descend(BY_NAME["gspo_token"](**options), rollout), descend(BY_NAME["gspo"](**options), rollout))
 
 
-def test_vapo_with_lambda_1_and_no_extras_is_ppo_with_lambda_1(rollout):
+def test_vapo_without_extras_is_ppo(rollout):
     plain = BY_NAME["vapo"](clip_high=0.2, positive=0.0)
     plain = plain._replace(critic=plain.critic._replace(advantage=partial(gae, lambda_=1.0), policy_lambda=None))
     assert_same(descend(plain, rollout), descend(BY_NAME["ppo"](lambda_=1.0, value_clip=math.inf), rollout))
@@ -92,7 +92,7 @@ def test_vc_ppo_with_one_lambda_is_ppo(rollout):
     assert_same(descend(calibrated, rollout), descend(BY_NAME["ppo"](value_clip=math.inf), rollout))
 
 
-def test_open_reasoner_zero_without_normalization_is_ppo_with_lambda_1(rollout):
+def test_open_reasoner_zero_without_normalization_is_ppo(rollout):
     plain = BY_NAME["open_reasoner_zero"]()._replace(normalize=None)
     assert_same(descend(plain, rollout), descend(BY_NAME["ppo"](lambda_=1.0, value_clip=0.2), rollout))
 
@@ -111,8 +111,8 @@ def test_process_supervision_of_one_step_is_outcome_supervision(rollout):
         assert_same(descend(BY_NAME[name](), steps), descend(BY_NAME["grpo"](), rollout))
 
 
-def test_a_turn_with_equal_rewards_contributes_nothing(rollout):
-    """Only the first of two turns is rewarded, which is process supervision of that turn."""
+def test_turn_with_equal_rewards_contributes_nothing(rollout):
+    """If only the first of two turns is rewarded, MT-GRPO equals process supervision of that turn."""
     first, last = (jnp.asarray(np.arange(T) == end) for end in (0, 1))
     ends = jnp.broadcast_to(first | last, MASK.shape)
     turns = rollout._replace(step_end=ends, step_rewards=jnp.where(first, rollout.rewards[..., None], 0.0))
@@ -120,8 +120,8 @@ def test_a_turn_with_equal_rewards_contributes_nothing(rollout):
     assert_same(descend(BY_NAME["mt_grpo"](), turns), descend(BY_NAME["grpo_process"](), outcome))
 
 
-def test_kimi_k15_is_reinforce_on_policy_and_climbs_to_the_tilted_policy_off_policy(rollout):
-    """At π_old the penalty has no gradient; the maximum over log ρ is A/τ; one token and τ = 0 leave the policy gradient."""
+def test_kimi_k15_gradient_and_optimum(rollout):
+    """At π_old the penalty has no gradient, the objective is maximal at log ρ = A/τ, and τ = 0 leaves the policy gradient."""
     algorithm, batch = BY_NAME["kimi_k15"](tau=0.5), prepare(BY_NAME["kimi_k15"](tau=0.5), rollout)
     plain = BY_NAME["kimi_k15"](tau=0.0)
 
@@ -136,7 +136,7 @@ def test_kimi_k15_is_reinforce_on_policy_and_climbs_to_the_tilted_policy_off_pol
     assert_same(descend(plain, rollout), descend(summed, rollout))
 
 
-def test_clip_cov_without_a_candidate_and_kl_cov_without_a_penalty_are_grpo_over_tokens(rollout):
+def test_inactive_clip_cov_and_kl_cov_are_token_mean_grpo(rollout):
     plain = BY_NAME["grpo"](beta=0.0)._replace(weights=token_mean)
     assert_same(descend(BY_NAME["clip_cov"](lower=100.0, upper=200.0, clip=0.2), rollout), descend(plain, rollout))
     unclipped = plain._replace(surrogate=partial(clipped, low=1.0, high=math.inf))
@@ -144,12 +144,12 @@ def test_clip_cov_without_a_candidate_and_kl_cov_without_a_penalty_are_grpo_over
     assert descend(BY_NAME["kl_cov"](), rollout)[0] > descend(unclipped, rollout)[0]
 
 
-def test_gdpo_of_one_reward_is_grpo_if_every_group_is_mixed(rollout):
+def test_gdpo_of_one_reward_is_grpo(rollout):
     ours, theirs = BY_NAME["gdpo"](eps=0.0, ddof=0), BY_NAME["grpo"](beta=0.0, eps=0.0, ddof=0)
     assert_same(descend(ours, rollout), descend(theirs, rollout))
 
 
-def test_remax_with_the_mean_of_the_group_and_otb_of_equal_tokens_are_opo_at_one_token(rollout):
+def test_remax_and_otb_are_opo_at_one_token(rollout):
     single = rollout._replace(
         mask=MASK & jnp.asarray(np.arange(T) == np.zeros((P, G, 1))),
         behaviour_logp=jnp.full((P, G, T), -0.5),
@@ -169,7 +169,7 @@ def test_pass_at_1_is_grpo_without_kl(rollout):
     assert_same(descend(ours, rollout), descend(theirs, rollout))
 
 
-def test_best_of_all_of_two_responses_is_one_sided_rloo(rollout):
+def test_pkpo_of_two_responses_is_one_sided_rloo(rollout):
     pairs = jax.tree.map(lambda x: x if x.ndim == 1 else x[:, :2], rollout)
     ours, theirs = prepare(BY_NAME["pkpo"](k=2), pairs), prepare(BY_NAME["rloo"](), pairs)
     np.testing.assert_allclose(ours.advantage, 2 * jnp.maximum(theirs.advantage, 0), rtol=1e-12)
@@ -203,7 +203,7 @@ def test_lite_ppo_of_one_prompt_is_grpo_with_a_token_mean(rollout):
     assert_same(descend(BY_NAME["lite_ppo"](), alone), descend(theirs, alone))
 
 
-def test_all_tokens_as_forking_tokens_are_dapo(rollout):
+def test_forking_tokens_with_all_tokens_is_dapo(rollout):
     assert_same(descend(BY_NAME["forking_tokens"](share=1.0), rollout), descend(BY_NAME["dapo"](), rollout))
 
 
@@ -212,11 +212,11 @@ def test_dppo_without_bounds_is_importance_sampling(rollout):
     theirs = BY_NAME["cispo"](clip_high=1e9)._replace(advantage=group_centered)
     assert_same(descend(free, rollout), descend(theirs, rollout))
     bounded = BY_NAME["dppo"](threshold=0.0, cap=1e9)
-    _, slope = descend(bounded, rollout)
-    _, all_of_it = descend(theirs, rollout)
-    kept = np.array(slope != 0)
-    np.testing.assert_allclose(slope, np.where(kept, all_of_it, 0.0), rtol=1e-12)
-    assert 0 < kept.sum() < (np.array(all_of_it) != 0).sum()
+    _, gradient = descend(bounded, rollout)
+    _, unbounded = descend(theirs, rollout)
+    kept = np.array(gradient != 0)
+    np.testing.assert_allclose(gradient, np.where(kept, unbounded, 0.0), rtol=1e-12)
+    assert 0 < kept.sum() < (np.array(unbounded) != 0).sum()
 
 
 def test_dapo_grpo_without_bonus_is_dapo_with_grpos_weights(rollout):
@@ -224,21 +224,21 @@ def test_dapo_grpo_without_bonus_is_dapo_with_grpos_weights(rollout):
     assert_same(descend(BY_NAME["dapo_grpo"](beta=0.0), rollout), descend(plain, rollout))
 
 
-def test_the_hybrid_goes_from_vapo_to_grpo(rollout):
+def test_vapo_grpo_moves_from_vapo_to_grpo(rollout):
     hybrid = BY_NAME["vapo_grpo"](decay=1e3)
     assert_same(descend(hybrid, rollout, progress=0.0), descend(BY_NAME["vapo"](), rollout))
     ends = prepare(hybrid, rollout, progress=1.0).advantage
     np.testing.assert_allclose(ends, prepare(BY_NAME["grpo"](beta=0.0), rollout).advantage, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("alpha", "lambda_"), [(1e12, 1.0), (0.05, 0.0)], ids=["long responses", "short ones"])
+@pytest.mark.parametrize(("alpha", "lambda_"), [(1e12, 1.0), (0.05, 0.0)], ids=["long responses", "short responses"])
 def test_length_adaptive_lambda_is_between_0_and_1(rollout, alpha, lambda_):
     vapo = BY_NAME["vapo"](alpha=alpha)
     fixed = vapo._replace(critic=vapo.critic._replace(advantage=partial(gae, lambda_=lambda_), policy_lambda=None))
     np.testing.assert_allclose(prepare(vapo, rollout).advantage, prepare(fixed, rollout).advantage, rtol=1e-9, atol=1e-12)
 
 
-def test_a_dual_clip_that_never_applies_is_a_clip(rollout):
+def test_inactive_dual_clip_is_a_clip(rollout):
     assert_same(descend(BY_NAME["ppo"](dual_clip=1e6), rollout), descend(BY_NAME["ppo"](), rollout))
     plain = BY_NAME["ppo"]()._replace(surrogate=partial(clipped, low=0.2, high=0.2))
     assert_same(descend(BY_NAME["ppo"](), rollout), descend(plain, rollout))
@@ -252,17 +252,17 @@ def test_on_policy_gradient_is_reinforce(name, rollout):
         batch = prepare_eagerly(algorithm, rollout, progress=0.5)
         return batch, jax.grad(lambda x: loss(algorithm, x, batch)[0])(rollout.behaviour_logp.reshape(-1, T))
 
-    batch, slope = jax.jit(prepare_and_differentiate)(rollout)
+    batch, gradient = jax.jit(prepare_and_differentiate)(rollout)
     weights = batch.weights
     if algorithm.log_ratio is response_log_ratio:  # every token of a response carries the response's log-ratio
         weights = jnp.where(batch.mask, weights.sum(-1, keepdims=True), 0.0)
-    same = np.allclose(slope, -weights * batch.advantage, rtol=1e-9, atol=1e-12)
+    same = np.allclose(gradient, -weights * batch.advantage, rtol=1e-9, atol=1e-12)
     assert same == (name != "gepo")
-    assert slope.any() == (name != "gkd"), "gkd learns only from a divergence"
+    assert gradient.any() == (name != "gkd"), "gkd learns only from a divergence"
 
 
 def differing_slots(ours: Algorithm, theirs: Algorithm) -> list[str]:
-    """Names of the slots that differ; a critic's slots are listed one by one."""
+    """Return the names of the slots that differ; a critic's slots are listed one by one."""
 
     def slots(record):
         flat = record._asdict()
@@ -295,18 +295,18 @@ SLOTS = {
 }
 
 
-def test_every_ablation_has_its_slot():
+def test_slots_cover_every_ablation():
     assert list(SLOTS) == [(name, part) for name, parts in ABLATIONS.items() for part in parts]
 
 
 @pytest.mark.parametrize(("name", "part"), SLOTS)
-def test_an_ablation_differs_in_one_slot(name, part):
+def test_ablation_differs_in_one_slot(name, part):
     parent = BY_NAME[name]()
     assert differing_slots(without(name, parent, part), parent) == [SLOTS[name, part]]
     assert differing_slots(BY_NAME[name](), parent) in ([], ["terms"]), "the parent is unchanged"
 
 
-def test_contents_of_the_ablated_slots():
+def test_ablated_slot_values():
     vapo = BY_NAME["vapo"]()
     assert without("vapo", vapo, "value_pretraining").critic.pretraining_steps == 0
     assert without("vc_ppo", BY_NAME["vc_ppo"](), "value_pretraining").critic.pretraining_steps == 0
@@ -322,26 +322,26 @@ def test_contents_of_the_ablated_slots():
     assert without("dapo", dapo, "token_level").weights is sequence_mean
 
 
-def test_without_length_adaptation_the_lambda_is_vc_ppos(rollout):
+def test_length_adaptive_ablation_uses_vc_ppos_lambda(rollout):
     batch = prepare(without("vapo", BY_NAME["vapo"](), "length_adaptive"), rollout)
     np.testing.assert_allclose(batch.advantage, prepare(BY_NAME["vc_ppo"](), rollout).advantage, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["vapo", "vc_ppo"])
-def test_without_decoupling_the_policy_uses_the_critics_lambda(name, rollout):
+def test_decoupled_gae_ablation_uses_the_critics_lambda(name, rollout):
     batch = prepare(without(name, BY_NAME[name](), "decoupled_gae"), rollout)
     one = prepare(BY_NAME["ppo"](lambda_=1.0), rollout)
     np.testing.assert_allclose(batch.advantage, one.advantage, rtol=1e-10, atol=1e-12)
     assert not np.allclose(prepare(BY_NAME[name](), rollout).advantage, one.advantage)
 
 
-def test_without_decoupling_truncated_responses_still_bootstrap(rollout):
+def test_decoupled_gae_ablation_keeps_bootstrapping(rollout):
     cut = rollout._replace(bootstrap=jnp.ones((P, G)))
     batch = prepare(without("vapo", BY_NAME["vapo"](), "decoupled_gae"), cut)
     np.testing.assert_allclose(batch.advantage, prepare(BY_NAME["ppo"](lambda_=1.0), cut).advantage, rtol=1e-10, atol=1e-12)
 
 
-def test_the_ladder_of_dapo_changes_one_slot_per_row():
+def test_dapo_ladder_changes_one_slot_per_row():
     rows = dapo_ladder(BY_NAME["dapo"]())
     records = list(rows.values())
     steps = [differing_slots(below, above) for above, below in pairwise(records)]
@@ -359,15 +359,15 @@ def test_the_ladder_of_dapo_changes_one_slot_per_row():
     assert records[-1].weights is token_mean
 
 
-def test_unknown_ablations_are_refused():
+def test_unknown_ablation_raises():
     with pytest.raises(ValueError, match="name must be one of dapo, vapo, vc_ppo, got 'grpo'"):
         without("grpo", BY_NAME["grpo"](), "clip_higher")
     with pytest.raises(ValueError, match=r"part of dapo must be one of clip_higher, soft_overlong, .*, got 'critic'"):
         without("dapo", BY_NAME["dapo"](), "critic")
 
 
-def test_deepseek_v32_is_grpo_without_a_deviation_while_nothing_is_stale_and_no_penalty(rollout):
-    """With β = 0 and a large δ only the advantage and the denominator differ; a small δ drops the moved negative responses."""
+def test_deepseek_v32_without_penalty_and_mask_is_grpo(rollout):
+    """With β = 0 and a large δ, only the advantage and the denominator differ; a small δ drops negative responses that became rarer."""
     plain = BY_NAME["grpo"](beta=0.0)._replace(advantage=group_centered)
     same = rollout._replace(policy_logp=rollout.behaviour_logp)
     assert_same(descend(BY_NAME["deepseek_v32"](beta=0.0, delta=1e9), same), descend(plain, same))
@@ -375,8 +375,8 @@ def test_deepseek_v32_is_grpo_without_a_deviation_while_nothing_is_stale_and_no_
     batch = prepare(record, same)
     start = jnp.where(batch.mask, batch.behaviour_logp, 0.0)
     for moved, kept in ((0.1, [True, True]), (-0.1, [True, False])):
-        slope = jax.grad(lambda x: loss(record, x, batch)[0])(start + jnp.where(batch.mask, moved, 0.0))
+        gradient = jax.grad(lambda x: loss(record, x, batch)[0])(start + jnp.where(batch.mask, moved, 0.0))
         for sign, trained in zip((1, -1), kept, strict=True):
-            rows = (sign * batch.advantage[:, 0] > 0) & batch.mask.any(-1)
-            assert rows.any()
-            assert bool((slope[rows] != 0).any()) == trained
+            responses = (sign * batch.advantage[:, 0] > 0) & batch.mask.any(-1)
+            assert responses.any()
+            assert bool((gradient[responses] != 0).any()) == trained

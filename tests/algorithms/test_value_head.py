@@ -26,7 +26,7 @@ def with_head(head):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_computes_one_value_per_token(name):
+def test_head_computes_one_value_per_token(name):
     head = HEADS[name]()
     outputs = jnp.asarray(RNG.normal(size=(P, T, head.size)), jnp.float32)
     values = head.value(outputs)
@@ -35,7 +35,7 @@ def test_a_head_computes_one_value_per_token(name):
     assert np.ptp(np.asarray(values)) > 0
 
 
-def test_a_mixture_is_the_weighted_mean_of_its_heads():
+def test_mixture_is_the_weighted_mean_of_its_heads():
     outputs = jnp.asarray(RNG.normal(size=(50, 6)), jnp.float32)
     values = mixture(heads=3).value(outputs)
     weights = np.exp(outputs[:, 3:]) / np.exp(outputs[:, 3:]).sum(-1, keepdims=True)
@@ -45,7 +45,7 @@ def test_a_mixture_is_the_weighted_mean_of_its_heads():
 
 
 @pytest.mark.parametrize("name", ["two_hot", "hl_gauss"])
-def test_a_categorical_head_descends_its_cross_entropy(name):
+def test_categorical_head_minimizes_cross_entropy(name):
     head = HEADS[name](low=-1.0, high=2.0, bins=7)
     algorithm = with_head(head)
     batch = prepare(algorithm, ROLLOUT)
@@ -65,11 +65,11 @@ def test_a_categorical_head_descends_its_cross_entropy(name):
     fitted, gradient = outputs, jax.jit(jax.grad(total))
     for _ in range(400):
         fitted = fitted - 5.0 * gradient(fitted)
-    near = np.abs(np.asarray(head.value(fitted) - batch.value_target))[np.asarray(batch.mask)]
-    assert near.max() < 0.1
+    errors = np.abs(np.asarray(head.value(fitted) - batch.value_target))[np.asarray(batch.mask)]
+    assert errors.max() < 0.1
 
 
-def test_a_categorical_head_needs_its_outputs():
+def test_categorical_head_needs_outputs():
     algorithm = with_head(HEADS["two_hot"]())
     batch = prepare(algorithm, ROLLOUT)
     with pytest.raises(ValueError, match=r"outputs must be given for a categorical head, of shape \[4, 3, 21\], got None"):
@@ -80,14 +80,14 @@ def test_a_categorical_head_needs_its_outputs():
 
 
 @pytest.mark.parametrize(
-    ("numbers", "initial", "decay", "eta"), [("", 0.8, 2.0, 1.0), (",initial=0.6,decay=1,eta=3", 0.6, 1.0, 3.0)]
+    ("hyperparameters", "initial", "decay", "eta"), [("", 0.8, 2.0, 1.0), (",initial=0.6,decay=1,eta=3", 0.6, 1.0, 3.0)]
 )
-def test_the_weight_of_the_pretrained_value_decays(numbers, initial, decay, eta):
-    """Checked against the formula: w_0 exp(-κ t) / (1 + η max(EV, 0)), times the pretrained value, plus 1 - w times the current."""
-    blend = with_parts(BY_NAME["vapo"](), [f"critic.blend=pretrained_value{numbers}"]).critic.blend
+def test_pretrained_value_weight_decays(hyperparameters, initial, decay, eta):
+    """Checked against w V_pretrained + (1 - w) V_current, where w = w_0 exp(-κ t) / (1 + η max(EV, 0))."""
+    blend = with_parts(BY_NAME["vapo"](), [f"critic.blend=pretrained_value{hyperparameters}"]).critic.blend
     rng = np.random.default_rng(0)
-    before, now = rng.normal(size=(2, P, G, T)).astype(np.float32)
-    for done, explained in ((0.0, 0.0), (0.5, 0.0), (1.0, 0.0), (0.0, 1.0), (0.3, 0.4), (0.0, -3.0)):
-        weight = initial * np.exp(-decay * done) / (1 + eta * max(explained, 0.0))
-        found = blend(jnp.asarray(before), jnp.asarray(now), jnp.array(done), jnp.array(explained))
-        np.testing.assert_allclose(found, weight * before + (1 - weight) * now, rtol=1e-5, atol=1e-6)
+    pretrained, current = rng.normal(size=(2, P, G, T)).astype(np.float32)
+    for progress, explained in ((0.0, 0.0), (0.5, 0.0), (1.0, 0.0), (0.0, 1.0), (0.3, 0.4), (0.0, -3.0)):
+        weight = initial * np.exp(-decay * progress) / (1 + eta * max(explained, 0.0))
+        found = blend(jnp.asarray(pretrained), jnp.asarray(current), jnp.array(progress), jnp.array(explained))
+        np.testing.assert_allclose(found, weight * pretrained + (1 - weight) * current, rtol=1e-5, atol=1e-6)
