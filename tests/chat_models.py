@@ -1,4 +1,4 @@
-"""A chat model with random weights; its tokenizer works on bytes and has a chat template."""
+"""A chat model with random weights, and a byte-level tokenizer with a chat template."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ SPECIALS = ["<pad>", "<end>", "<s>", "<u>", "<a>"]
 
 
 def save_chat_model(path: Path) -> Path:
-    """Write the model to a folder, and return the folder."""
+    """Write the model and its tokenizer to a folder, and return the folder."""
     vocabulary = [*SPECIALS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     inner = Tokenizer(models.BPE({token: index for index, token in enumerate(vocabulary)}, []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -60,22 +60,22 @@ def _rows(path: Path | None) -> list[dict]:
 
 
 def _tested_name(tests: Sequence[str], code: str) -> str:
-    """Find the function of the solution that the tests name."""
+    """Return the name of the solution's function that the tests call."""
     names = re.findall(r"^(?:def|class)[ ]+(\w+)", code, re.MULTILINE)
     return next(name for name in reversed(names) if re.search(rf"\b{name}\b", tests[0]))
 
 
 def _complete_program(task: Task) -> str:
-    """The solution as a complete program."""
+    """Return the solution as a complete program."""
     text = task.solution.replace("\r\n", "\n")
     return f"{task.prompt}{text}" if "entry_point" in task.columns else text
 
 
-def _fenced(text: str, fence: str = "```", mark: str = "python") -> str:
+def _fence(text: str, fence: str = "```", mark: str = "python") -> str:
     return f"{fence}{mark}\n{text}\n{fence}"
 
 
-def _decorated(task: Task) -> str:
+def _decorate(task: Task) -> str:
     return f"""{_complete_program(task)}
 
 
@@ -92,8 +92,8 @@ if __name__ == "__main__":
 """
 
 
-def _derived(task: Task) -> str:
-    """The solution, with results that are instances of subclasses of plain types."""
+def _derive_results(task: Task) -> str:
+    """Return the solution, with results that are instances of subclasses of plain types."""
     return f"""{_complete_program(task)}
 
 
@@ -118,23 +118,23 @@ _plain_{task.name} = {task.name}
 FORMS: Mapping[str, Callable[[Task], str]] = MappingProxyType(
     {
         "unchanged": lambda task: task.solution,
-        "marked fence": lambda task: f"Here is the program:\n\n{_fenced(_complete_program(task))}\n\nIt is simple.",
-        "bare fence": lambda task: f"Sure!\n{_fenced(_complete_program(task), mark='')}\nDone.",
+        "marked fence": lambda task: f"Here is the program:\n\n{_fence(_complete_program(task))}\n\nIt is simple.",
+        "bare fence": lambda task: f"Sure!\n{_fence(_complete_program(task), mark='')}\nDone.",
         "indented fence": lambda task: (
-            f"1. So:\n\n{textwrap.indent(_fenced(_complete_program(task), mark='python3.11'), '   ')}\n\n2. Done."
+            f"1. So:\n\n{textwrap.indent(_fence(_complete_program(task), mark='python3.11'), '   ')}\n\n2. Done."
         ),
-        "tildes": lambda task: f"{_fenced(_complete_program(task), '~~~~', '{.python}')}",
+        "tildes": lambda task: f"{_fence(_complete_program(task), '~~~~', '{.python}')}",
         "example last": lambda task: (
-            f"{_fenced(_complete_program(task), mark='Python')}\nFor example:\n{_fenced(USE)}\n{_fenced('3', mark='')}"
+            f"{_fence(_complete_program(task), mark='Python')}\nFor example:\n{_fence(USE)}\n{_fence('3', mark='')}"
         ),
         "second try": lambda task: (
-            f"{_fenced(f'def {task.name}(*a): pass')}\nNo, better:\n{_fenced(_complete_program(task), mark='py')}"
+            f"{_fence(f'def {task.name}(*a): pass')}\nNo, better:\n{_fence(_complete_program(task), mark='py')}"
         ),
-        "future import": lambda task: _fenced(
+        "future import": lambda task: _fence(
             f'"""A program."""\nfrom __future__ import annotations\n\n{_complete_program(task)}'
         ),
-        "decorated, with a main program": _decorated,
-        "derived results": _derived,
+        "decorated, with a main program": _decorate,
+        "derived results": _derive_results,
     }
 )
 
@@ -204,11 +204,11 @@ def NAME(*a, **k):
 
 
 def variants(task: Task) -> Iterator[tuple[str, bool, str]]:
-    """Yield the name of each variant of a task, whether it is right, and the response."""
+    """Yield each variant of a task: its name, whether it is right, and the response."""
     for name, form in FORMS.items():
         yield name, True, form(task)
     for name, cheat in CHEATS.items():
-        yield name, False, _fenced(cheat.replace("NAME", task.name))
+        yield name, False, _fence(cheat.replace("NAME", task.name))
 
 
 def passes(program: Program, seconds: float) -> bool | None:
@@ -280,15 +280,13 @@ def judge_variants(task: Task, done: frozenset[str], seconds: float) -> list[dic
 
 
 def main() -> None:
-    """Judge all variants of all tasks, and print the counts."""
+    """Judge all variants of all tasks and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mbpp", type=Path, help="MBPP's tasks, one JSON object per line")
     parser.add_argument("--humaneval", type=Path, help="HumanEval's tasks, one JSON object per line")
     parser.add_argument("--results", type=Path, required=True, help="the file to which the results are appended")
-    parser.add_argument("--workers", type=int, default=2, help="how many tasks are judged at a time")
-    parser.add_argument(
-        "--seconds", type=float, default=60.0, help="time limit of a program; one solution of MBPP needs 3 s"
-    )
+    parser.add_argument("--workers", type=int, default=2, help="number of tasks that are judged at a time")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time limit per program; one MBPP solution needs 3 s")
     settings = parser.parse_args()
     results = _rows(settings.results) if settings.results.exists() else []
     done = collections.defaultdict(set)

@@ -83,7 +83,7 @@ def write_call(text):
 
 CALL = write_call('{"name": "multiply", "arguments": {"a": 2, "b": 3}}')
 TURNS = {
-    "write_call": CALL,
+    "call": CALL,
     "no JSON": write_call("multiply(2, 3)"),
     "arguments no JSON": write_call('{"name": "multiply", "arguments": "2, 3"}'),
     "no end": "<tool_call>{",
@@ -96,7 +96,7 @@ MALFORMED, WRONG = ("no JSON", "arguments no JSON", "no end"), ("undeclared", "w
 
 
 def test_faults_in_1000_episodes_are_each_counted_once():
-    """A plan lists the turns of an episode, which ends with an answer, a crash or a tool write_call that never returns."""
+    """A plan lists the turns of an episode, which ends with an answer, a crash or a tool call that never returns."""
     generator = random.Random(1)
     kinds, crashes = [], []
     for number in range(1000):
@@ -136,7 +136,7 @@ def observe_after(text):
     [
         (TURNS["undeclared"], "Error: there is no tool 'divide'; the tools are multiply, hang.", "tool_errors"),
         (TURNS["arguments no JSON"], "must have a JSON object as its arguments.", "malformed_calls"),
-        (TURNS["no JSON"], "Error: the tool write_call 'multiply(2, 3)' is not JSON", "malformed_calls"),
+        (TURNS["no JSON"], "Error: the tool call 'multiply(2, 3)' is not JSON", "malformed_calls"),
     ],
 )
 def test_wrong_call_is_explained_and_counted(text, message, counted):

@@ -1,4 +1,4 @@
-"""An environment in a Python file, used by the train_command, eval and sample commands and on resume."""
+"""An environment in a Python file, used by the train, eval and sample commands and on resume."""
 
 import json
 import re

@@ -68,7 +68,7 @@ class Scripted:
 
 
 def play_episodes(environment, *, other=None):
-    """Play two play_episodes: the policy begins the first, and the other policy begins the second."""
+    """Play two episodes: the policy begins the first, and the other policy begins the second."""
     parts = {"policy": gru_policy(TOKENIZER.vocab_size), "environment": environment, "problems": (PROBLEMS, PROBLEMS[:2])}
     setup, _ = first_state(CONFIG, **parts)
     requests = setup.train.requests([0, 1], [0, 1], jax.random.key(0))

@@ -1,4 +1,4 @@
-"""Tool environments, the guessing game and the maze: every tool write_call gets a reply, and faulty calls are counted."""
+"""Tool environments, the guessing game and the maze: every tool call gets a reply, and faulty calls are counted."""
 
 import asyncio
 
@@ -89,7 +89,7 @@ def test_failed_call_is_answered_and_counted(text, message):
 def test_malformed_call_is_answered_and_counted():
     (reply,) = play_turn('<tool_call>{"name": </tool_call>').observation
     assert reply["role"] == "user"
-    assert reply["content"].startswith("Error: the tool write_call ")
+    assert reply["content"].startswith("Error: the tool call ")
     step = play_turn(write_call("multiply", a=2, b=3) + "<tool_call>[3]</tool_call>")
     assert [reply["role"] for reply in step.observation] == ["tool", "tool"]
     assert step.metrics == {"tool_calls": 1, "tool_errors": 0, "malformed_calls": 1}

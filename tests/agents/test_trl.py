@@ -1,4 +1,4 @@
-"""TRL environments: load_classes written for TRL's `environment_factory` run unchanged."""
+"""TRL environments: classes written for TRL's `environment_factory` run unchanged."""
 
 import asyncio
 import inspect
@@ -129,7 +129,7 @@ def test_get_reward_judges_the_final_state():
     last = TrlEnvironment(Increment, max_turns=1)
     state = last.reset(ROW)
     step = act(last, state, write_call("increment", step=state.tools.instance.target))
-    assert (step.done, step.reward) == (True, 1.0), "the last turn's write_call counts"
+    assert (step.done, step.reward) == (True, 1.0), "the last turn's call counts"
 
 
 def test_get_reward_may_be_a_coroutine_function():

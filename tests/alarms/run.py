@@ -58,7 +58,7 @@ DEFAULT = "default"
 
 
 def reward_even_length(completions: list[str]) -> list[float]:
-    """Reward completions with an reward_even_length number of characters; a random model also writes odd ones."""
+    """Reward completions with an even number of characters; a random model also writes odd ones."""
     return [float(len(completion) % 2 == 0) for completion in completions]
 
 

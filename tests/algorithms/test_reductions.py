@@ -367,7 +367,7 @@ def test_unknown_ablation_raises():
 
 
 def test_deepseek_v32_without_penalty_and_mask_is_grpo(rollout):
-    """With β = 0 and a large δ, only the advantage and the denominator differ; a small δ drops negative responses that became rarer."""
+    """With β = 0 and a large δ, only the advantage and denominator differ; a small δ drops negative responses that became rarer."""
     plain = BY_NAME["grpo"](beta=0.0)._replace(advantage=group_centered)
     same = rollout._replace(policy_logp=rollout.behaviour_logp)
     assert_same(descend(BY_NAME["deepseek_v32"](beta=0.0, delta=1e9), same), descend(plain, same))

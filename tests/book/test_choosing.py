@@ -1,4 +1,4 @@
-"""`rljax recommend`: rules are data, commands can be run, and reasons agree with their experiments."""
+"""`rljax recommend`: every rule can be chosen, its command is valid, and its reasons agree with the experiments."""
 
 import itertools
 import json
@@ -22,8 +22,8 @@ PAGE = Path(__file__).resolve().parents[2] / "notebooks" / "choosing_an_algorith
 RULES = (*ALGORITHMS, *PARTS)
 
 
-def facts_of(rule):
-    """Return facts that meet the conditions of a rule, with defaults for the others."""
+def facts_for(rule):
+    """Return facts that meet a rule's conditions; the other facts have their defaults."""
     values = {where.fact: "my_teacher" if where.test == "is not" else where.value for where in rule.where}
     return Facts(**values)
 
@@ -33,24 +33,24 @@ def recommend_for(**facts):
 
 
 @pytest.mark.parametrize("rule", ALGORITHMS, ids=lambda rule: rule.case)
-def test_every_rule_is_chosen_when_only_its_own_conditions_hold(rule):
-    assert recommend(facts_of(rule), ALGORITHMS, PARTS).chosen is rule
+def test_rule_is_chosen_under_its_own_conditions(rule):
+    assert recommend(facts_for(rule), ALGORITHMS, PARTS).chosen is rule
 
 
-def test_every_fact_is_used_and_every_claim_exists():
+def test_facts_are_used_and_claims_exist():
     assert {where.fact for rule in RULES for where in rule.where} | set(FREE) == {field.name for field in fields(Facts)}
     assert {claim for rule in RULES for claim in rule.claims} <= {*claim_names(), *trainer_experiments()}
-    of_trainer = trainer_experiments()
-    cited = [(rule, name) for rule in RULES for name in rule.claims if name in of_trainer]
-    assert all(_evidence_of_trainer(of_trainer[name], rule.choice, rule.claims[name]).verdict for rule, name in cited)
+    experiments = trainer_experiments()
+    cited = [(rule, name) for rule in RULES for name in rule.claims if name in experiments]
+    assert all(_evidence_of_trainer(experiments[name], rule.choice, rule.claims[name]).verdict for rule, name in cited)
     assert {rule.choice for rule in ALGORITHMS if "--loss" not in rule.flags} <= set(BY_NAME)
     assert {name for rule in PARTS for name in rule.algorithms} <= {rule.choice for rule in ALGORITHMS}
     assert not ALGORITHMS[-1].where
-    assert all(ALGORITHMS[:-1][at].where for at in range(len(ALGORITHMS) - 1))
+    assert all(ALGORITHMS[:-1][index].where for index in range(len(ALGORITHMS) - 1))
 
 
 def test_no_rule_contradicts_its_own_experiments():
-    """A claim that supports a rule may be undecided but not contradicted, and its interval must not lie entirely below 0."""
+    """A claim for a rule may be undecided but not contradicted, and its interval must not be entirely below 0."""
     verdicts = {name: read_claim(name).verdict for name in claim_names()}
     bearings = [(rule.case, name, bears) for rule in RULES for name, bears in rule.claims.items() if name in verdicts]
     assert len(bearings) > 20
@@ -59,7 +59,7 @@ def test_no_rule_contradicts_its_own_experiments():
 
 
 SITUATIONS = [
-    replace(facts_of(rule), outliers=outliers, staleness=staleness, updates=updates)
+    replace(facts_for(rule), outliers=outliers, staleness=staleness, updates=updates)
     for rule, (outliers, staleness, updates) in zip(
         ALGORITHMS, itertools.cycle([(True, 3, 4), (True, 20, 32), (False, 0, 1), (True, 0, 8)]), strict=False
     )
@@ -67,7 +67,7 @@ SITUATIONS = [
 
 
 @pytest.mark.parametrize("facts", SITUATIONS, ids=lambda facts: shlex.join(map(str, asdict(facts).values())))
-def test_the_command_is_valid_and_its_parts_fit(facts):
+def test_recommended_command_is_valid(facts):
     found = recommend(facts, ALGORITHMS, PARTS)
     record = parse(found.words[1:])
     if found.words[1] == "train":
@@ -94,7 +94,7 @@ def test_facts_reach_the_command():
     assert "--without soft_overlong" in shlex.join(recommend_for(length=400, budget=20_000).words)
 
 
-def test_omitting_the_overlong_punishment_cites_its_experiment(capsys):
+def test_omitted_overlong_punishment_cites_its_experiment(capsys):
     text = " ".join(printed(capsys, "recommend").split())
     part = text[text.index("Part: no overlong punishment") :]
     assert "soft_overlong: a claim against this advice, not decided" in part
@@ -103,7 +103,7 @@ def test_omitting_the_overlong_punishment_cites_its_experiment(capsys):
     assert "--without" not in recommend_for(updates=20).words
 
 
-def test_a_stale_sampler_gets_capped_weights_or_gepo():
+def test_stale_sampler_gets_a_correction_or_gepo():
     few, many = recommend_for(staleness=3), recommend_for(staleness=64)
     assert (few.chosen.choice, "--correction" in few.words) == ("dapo", True)
     assert (many.chosen.choice, "--correction" in many.words) == ("gepo", False)
@@ -111,7 +111,7 @@ def test_a_stale_sampler_gets_capped_weights_or_gepo():
     assert "--staleness" not in recommend_for().words
 
 
-def test_a_critic_needs_length_and_responses():
+def test_critic_needs_length_and_budget():
     assert recommend_for(critic=True, length=4000).chosen.choice == "vapo"
     assert recommend_for(critic=True, length=1000).chosen.choice == "dapo"
     assert recommend_for(critic=True, length=4000, budget=20_000).chosen.choice == "dapo"
@@ -145,13 +145,13 @@ def test_facts_without_effect_are_listed_with_the_reason():
     assert "Facts without effect here, and why" in recommendation_text(found, {r.case: [] for r in RULES}, width=80)
 
 
-def test_the_meaning_of_a_verdict_depends_on_whether_the_claim_is_for_or_against():
+def test_weigh_verdict_for_and_against():
     assert weigh_verdict("against", "contradicted") == "supports"
     assert weigh_verdict("for", "contradicted") == "contradicts"
     assert weigh_verdict("against", "not seen at this scale") == "is open"
 
 
-def test_without_flags_the_defaults_are_used_and_shown(capsys):
+def test_defaults_are_used_and_shown(capsys):
     text = printed(capsys, "recommend")
     assert max(map(len, text.splitlines())) <= 80
     assert "length      1024 (default)" in text
@@ -162,7 +162,7 @@ def test_without_flags_the_defaults_are_used_and_shown(capsys):
     assert "rljax train --model Qwen/Qwen3-0.6B" in text
 
 
-def test_the_trainer_experiment_on_stale_samplers_is_cited(capsys):
+def test_stale_sampler_cites_the_trainer_experiment(capsys):
     text = " ".join(printed(capsys, "recommend", "--staleness", "32").split())
     assert "is open staleness_gepo: " in text
     assert "is open sampler_delay: with the trainer: How much does an old sampler cost GRPO, GSPO and GEPO?" in text
@@ -177,7 +177,7 @@ def test_the_trainer_experiment_on_stale_samplers_is_cited(capsys):
         ("for", ["holds here", "not decided"], "holds here (1), not decided (1)", "is open"),
     ],
 )
-def test_the_last_row_of_the_chosen_algorithm_decides_a_trainer_experiment(bearing, verdicts, shown, says, tmp_path):
+def test_trainer_evidence_uses_the_algorithms_last_row(bearing, verdicts, shown, says, tmp_path):
     file = tmp_path / "delay.py"
     file.write_text('"""Does it?\n\nCommand:\n\n    python delay.py  (a minute)\n"""\n')
     cells = " | ".join(f"0.1 (0 to 0.2): {verdict}" for verdict in verdicts)
@@ -188,13 +188,13 @@ def test_the_last_row_of_the_chosen_algorithm_decides_a_trainer_experiment(beari
     assert (found.claim, found.verdict, found.says) == ("delay", shown, says)
 
 
-def test_a_claim_against_the_advice_is_marked(capsys):
+def test_claim_against_the_advice_is_marked(capsys):
     text = " ".join(printed(capsys, "recommend", "--staleness", "1").split())
     assert "supports masked_weights: a claim against this advice, contradicted: " in text
     assert "a claim against this advice" not in text[text.index("dynamic_sampling: ") : text.index("batch_deviation: ")]
 
 
-def test_json_has_the_same_content_as_the_text(capsys):
+def test_json_has_the_content_of_the_text(capsys):
     row = json.loads(printed(capsys, "recommend", "--json", "--critic", "--length", "3000", "--pass-k", "4"))
     assert row["facts"]["length"] == 3000
     assert row["algorithm"]["choice"] == "vapo"
@@ -203,7 +203,7 @@ def test_json_has_the_same_content_as_the_text(capsys):
     assert row["command"].startswith("rljax train ")
 
 
-def test_the_text_has_each_reason_once_per_rule():
+def test_text_has_each_reason_once_per_rule():
     found = recommend_for(outliers=True)
     evidence = {rule.case: [ClaimEvidence("c", "not decided", "is open", "text")] for rule in (found.chosen, *found.parts)}
     text = recommendation_text(found, evidence, width=80)
@@ -218,7 +218,7 @@ def test_invalid_flags_are_refused(capsys):
     refused(capsys, "group is 1", "recommend", "--group", "1", "--pass-k", "4")
 
 
-def test_the_page_has_the_current_rules():
+def test_page_has_the_current_rules():
     assert table(ALGORITHMS, PARTS) in PAGE.read_text(encoding="utf-8"), (
         "copy the output of `rljax recommend --table` there"
     )

@@ -1,4 +1,4 @@
-"""Every equation is used, directly or indirectly, by the commands or the trainer, or a reason is given why not."""
+"""Every equation is used, directly or indirectly, by the commands or the trainer, or has a reason for not being used."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ from rljax.lazy import LazyTable
 
 PACKAGE = Path(rljax.__file__).parent
 ROOTS = ("cli", "training")
-"""Folders whose code counts as reached."""
+"""Package folders from which the search starts."""
 Symbol = tuple[str, str]
 """A module and a name at its top level; the name "" is the module itself."""
 UNREACHED = {
@@ -38,7 +38,7 @@ def sources() -> dict[str, Path]:
 
 
 @cache
-def tree(module: str) -> ast.Module:
+def parse_module(module: str) -> ast.Module:
     return ast.parse(sources()[module].read_text(encoding="utf-8"))
 
 
@@ -46,7 +46,7 @@ def tree(module: str) -> ast.Module:
 def definitions(module: str) -> dict[str, list[ast.stmt]]:
     """Map top-level names to the statements that define them; statements that define no name are under the empty name."""
     found: dict[str, list[ast.stmt]] = {"": []}
-    for statement in tree(module).body:
+    for statement in parse_module(module).body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names = [statement.name]
         elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
@@ -63,7 +63,7 @@ def definitions(module: str) -> dict[str, list[ast.stmt]]:
 def imports(module: str) -> dict[str, Symbol]:
     """Map imported names to the symbols that they refer to; imports anywhere in the module count."""
     found: dict[str, Symbol] = {}
-    for node in ast.walk(tree(module)):
+    for node in ast.walk(parse_module(module)):
         if isinstance(node, ast.ImportFrom) and node.module in sources():
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
@@ -93,18 +93,18 @@ def references(symbol: Symbol) -> set[Symbol]:
             if holder is not None and not holder[1]:
                 found.add(resolve((holder[0], node.attr)))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            text = re.fullmatch(r"(rljax[\w.]*):(\w+)", node.value)
-            if text and text[1] in sources():
-                found.add(resolve((text[1], text[2])))
+            match = re.fullmatch(r"(rljax[\w.]*):(\w+)", node.value)
+            if match and match[1] in sources():
+                found.add(resolve((match[1], match[2])))
     return {symbol for symbol in found if symbol is not None and symbol[1]}
 
 
-def reached_from(roots: set[Symbol]) -> set[Symbol]:
-    reached, waiting = set(roots), list(roots)
-    while waiting:
-        new = references(waiting.pop()) - reached
+def find_reached(roots: set[Symbol]) -> set[Symbol]:
+    reached, pending = set(roots), list(roots)
+    while pending:
+        new = references(pending.pop()) - reached
         reached |= new
-        waiting += new
+        pending += new
     return reached
 
 
@@ -112,7 +112,7 @@ def reached_from(roots: set[Symbol]) -> set[Symbol]:
 def reached() -> set[str]:
     """Names of the equations that the commands and the trainer reach."""
     modules = [module for module in sources() if module.split(".")[1:2] and module.split(".")[1] in ROOTS]
-    symbols = reached_from({(module, name) for module in modules for name in definitions(module)})
+    symbols = find_reached({(module, name) for module in modules for name in definitions(module)})
     names = {(function.__module__, function.__name__): name for function, name in names_of_ops().items()}
     return {names[symbol] for symbol in symbols if symbol in names}
 
@@ -121,13 +121,13 @@ def test_every_equation_is_reached_or_has_a_reason(reached):
     assert set(names_of_ops().values()) - reached == set(UNREACHED)
 
 
-def test_the_walk_follows_uses_but_not_re_exports():
+def test_find_reached_follows_uses_but_not_re_exports():
     assert resolve(("rljax.algorithms", "prepare")) == ("rljax.algorithms.preparation", "prepare")
-    assert ("rljax.algorithms.gepo", "gepo") in reached_from({("rljax.algorithms", "BY_NAME")})
-    assert not any(name == "prepare" for _, name in reached_from({("rljax.algorithms", "")}))
+    assert ("rljax.algorithms.gepo", "gepo") in find_reached({("rljax.algorithms", "BY_NAME")})
+    assert not any(name == "prepare" for _, name in find_reached({("rljax.algorithms", "")}))
 
 
 @pytest.mark.parametrize("name", UNREACHED)
-def test_a_reason_is_a_sentence(name):
+def test_reasons_are_sentences(name):
     assert re.fullmatch(r"[A-Z`].*\w.*\.", UNREACHED[name])
     assert len(UNREACHED[name].split()) >= 6

@@ -1,4 +1,4 @@
-"""The index of equations: it is complete, and a docstring that lacks a section is refused."""
+"""The equation index: it is complete, and a docstring without a required section is refused."""
 
 import ast
 import inspect
@@ -48,7 +48,7 @@ complete.__module__ = "rljax.ops.gae"
 
 
 def with_changed_docstring(old: str, new: str):
-    """Return a function with the docstring of `complete` after a replacement."""
+    """Return a function with the docstring of `complete`, in which `old` is replaced by `new`."""
     text = inspect.getdoc(complete)
     assert old in text
 
@@ -90,7 +90,7 @@ def test_op_docstring_is_complete(name):
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_unpublished_equations_are_separate_and_name_a_published_alternative(name):
+def test_unpublished_equation_names_a_published_alternative(name):
     source = book.read_op(OPS[name]).source
     assert source.startswith("unpublished: ") == name.startswith("unpublished.")
     if name.startswith("unpublished."):
@@ -108,12 +108,12 @@ def test_op_is_named_in_its_test(name):
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_the_test_of_an_algorithm_compares_it_with_its_oracle(name):
+def test_algorithms_test_uses_its_oracle(name):
     assert name in OBJECTIVES
     assert "objective = OBJECTIVES[name]" in TEXT[book.read_algorithm(name, BY_NAME[name]).test]
 
 
-def test_entry_has_the_contents_of_the_docstring():
+def test_read_op_reads_the_docstring():
     entry = book.read_op(complete)
     assert entry == book.Equation(
         name="gae.complete",
@@ -179,7 +179,7 @@ def test_names_in_the_documentation_exist(name):
         assert pkgutil.resolve_name(dotted), dotted
 
 
-def test_every_equation_has_one_role_and_every_module_belongs_to_one():
+def test_every_equation_and_module_has_one_role():
     entries = book.equations()
     found = book.by_role(entries)
     assert list(found)[:5] == ["Advantage", "Ratio", "Loss", "Weights", "KL"]
@@ -189,7 +189,7 @@ def test_every_equation_has_one_role_and_every_module_belongs_to_one():
     assert set(modules) == {name.partition(".")[0] for name in OPS}
 
 
-def test_a_module_without_a_role_is_refused():
+def test_module_without_a_role_is_refused():
     entry = book.read_op(OPS["gae.gae"])
     with pytest.raises(ValueError, match="'gea' has no role"):
         book.role_of(replace(entry, name="gea.gae"))

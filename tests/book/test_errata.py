@@ -1,4 +1,4 @@
-"""Errata in papers and libraries: every check finds its error, with the right numbers, and none in the correct formula."""
+"""Errata in papers and libraries: each check finds its error with the right numbers, and none in the correct formula."""
 
 import dataclasses
 import json
@@ -66,7 +66,7 @@ def evidence():
     return run_all()
 
 
-def test_there_are_at_least_ten_entries_and_each_is_complete():
+def test_errata_are_complete():
     assert len(ENTRIES) == len(ERRATA) >= 10
     for entry in ERRATA:
         assert all(getattr(entry, field.name) for field in dataclasses.fields(entry))
@@ -74,8 +74,8 @@ def test_there_are_at_least_ten_entries_and_each_is_complete():
         assert len(entry.where) > 3
 
 
-def test_every_number_matches_a_hand_computation(evidence):
-    found = {entry.number: each for entry, each in evidence}
+def test_errata_numbers_match_hand_computations(evidence):
+    found = {entry.number: result for entry, result in evidence}
     assert found.keys() == EXPECTED_NUMBERS.keys() == CORRECT.keys()
     for number, expected in EXPECTED_NUMBERS.items():
         assert found[number].holds is True, number
@@ -83,17 +83,17 @@ def test_every_number_matches_a_hand_computation(evidence):
 
 
 @pytest.mark.parametrize("number", CORRECT)
-def test_the_correct_formula_shows_no_difference(number):
+def test_correct_formula_shows_no_difference(number):
     assert CORRECT[number]().holds is False
 
 
-def test_k3_as_a_loss_has_the_gradient_of_the_kl_from_reference_to_policy():
+def test_k3_loss_has_the_gradient_of_kl_from_the_reference():
     logits, reference = (jnp.log(jnp.array(p)) for p in ((0.5, 0.5), (0.25, 0.75)))
     expected = jax.grad(lambda x: (jnp.exp(reference) * (reference - jax.nn.log_softmax(x))).sum())(logits)
     assert jnp.allclose(checks.K3_GRADIENT(logits, reference), expected, atol=1e-6)
 
 
-def test_the_command_prints_every_verdict_and_json(evidence, capsys, monkeypatch):
+def test_errata_command_prints_verdicts_and_json(evidence, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("rljax.book.errata.run_all", lambda: evidence)
     assert main(["errata"]) == 0

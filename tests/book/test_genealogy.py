@@ -1,4 +1,4 @@
-"""The genealogy: it is computed from the records, follows the order of the papers, and the committed pages are up to date."""
+"""The algorithm genealogy: it agrees with the records and the papers, and its committed files are up to date."""
 
 import itertools
 from pathlib import Path
@@ -27,7 +27,7 @@ TAUGHT = {"gkd", "minillm", "on_policy_distillation"}
 ENTRIES = {entry.name: entry for entry in genealogy()}
 
 
-def test_every_algorithm_is_included_and_newer_than_its_parent():
+def test_every_algorithm_is_newer_than_its_parent():
     assert set(ENTRIES) == set(BY_NAME)
     roots = [entry.name for entry in genealogy() if entry.parent is None]
     assert roots == ["ppo"]
@@ -58,7 +58,7 @@ def test_every_algorithm_is_included_and_newer_than_its_parent():
         ("forking_tokens", "dapo"),
     ],
 )
-def test_the_parents_agree_with_the_papers(name, parent):
+def test_parents_agree_with_the_papers(name, parent):
     assert ENTRIES[name].parent == parent
 
 
@@ -74,18 +74,19 @@ def test_changes_agree_with_the_paper():
 
 
 def test_no_older_algorithm_is_closer_than_the_parent():
-    def other_functions(found):
+    def count_changed_functions(found):
         return sum(c.before.function != c.after.function and not c.slot.startswith("terms.") for c in found)
 
-    def other_reading(*names):
+    def read_different_inputs(*names):
         read = {advantage_inputs(BY_NAME[name]()) for name in names}
         return len(read) > 1 and None not in read
 
-    held, order = {name: slot_contents(BY_NAME[name]()) for name in BY_NAME}, list(ENTRIES)
-    for place, name in enumerate(order[1:], 1):
-        older = [other for other in order[:place] if (other in TAUGHT) == (name in TAUGHT)] or order[:place]
+    contents, order = {name: slot_contents(BY_NAME[name]()) for name in BY_NAME}, list(ENTRIES)
+    for position, name in enumerate(order[1:], 1):
+        older = [other for other in order[:position] if (other in TAUGHT) == (name in TAUGHT)] or order[:position]
         distances = {
-            other: other_functions(changes(held[other], held[name])) + other_reading(other, name) for other in older
+            other: count_changed_functions(changes(contents[other], contents[name])) + read_different_inputs(other, name)
+            for other in older
         }
         assert distances[ENTRIES[name].parent] == min(distances.values())
 
@@ -101,38 +102,38 @@ def test_no_older_algorithm_is_closer_than_the_parent():
         (CLIP, None, ["- surrogate"]),
     ],
 )
-def test_a_change_is_formatted(before, after, text):
-    records = [{} if held is None else {"surrogate": held} for held in (before, after)]
+def test_change_text(before, after, text):
+    records = [{} if contents is None else {"surrogate": contents} for contents in (before, after)]
     assert [change.text() for change in changes(*records)] == text
 
 
-def test_sizes_are_ignored_and_a_removed_critic_is_one_change():
+def test_changes_ignore_sizes_and_merge_a_removed_critic():
     assert changes({"group_size": SlotContent("", "8")}, {}) == ()
     critic = {"critic.advantage": SlotContent("gae", ""), "critic.loss": SlotContent("value_loss", "")}
     assert changes(critic, {}) == (Change("critic", critic["critic.advantage"], NOTHING),)
     assert [change.slot for change in changes(critic, {"critic.advantage": SlotContent("gae", "")})] == ["critic.loss"]
 
 
-def test_papers_are_read_from_the_documentation():
+def test_paper_of_reads_the_docstring():
     assert paper_of("ppo") == "1707.06347"
     assert paper_of("dapo_grpo") == UNDATED
     assert UNDATED > "9912.99999"
 
 
-def test_the_committed_table_matches_the_command():
+def test_committed_table_matches_the_command():
     assert (EXPERIMENTS / "algorithms_slots.md").read_text(encoding="utf-8") == f"{table()}\n", (
         "run `rljax algorithms --table > experiments/algorithms_slots.md`"
     )
 
 
-def test_the_committed_picture_is_up_to_date():
+def test_committed_picture_is_up_to_date():
     with Image.open(EXPERIMENTS / "algorithms_genealogy.png") as picture:
         assert picture.text["Description"] == genealogy_text(), (
             "run `rljax algorithms --genealogy experiments/algorithms_genealogy.png`"
         )
 
 
-def test_boxes_do_not_overlap_and_are_to_the_right_of_their_parents():
+def test_boxes_are_disjoint_and_right_of_their_parents():
     boxes = {box.entry.name: box for box in place_boxes(genealogy())}
     assert set(boxes) == set(BY_NAME)
     for box in boxes.values():
@@ -144,13 +145,13 @@ def test_boxes_do_not_overlap_and_are_to_the_right_of_their_parents():
 
 
 @pytest.mark.parametrize("suffix", [".svg"])
-def test_the_picture_names_every_algorithm(tmp_path, suffix):
+def test_picture_names_every_algorithm(tmp_path, suffix):
     path = tmp_path / "new" / f"tree{suffix}"
     draw_genealogy(path)
     drawn = path.read_text(encoding="utf-8")
     assert all(f"<!-- {name} -->" in drawn for name in BY_NAME)
 
 
-def test_an_unknown_suffix_is_refused(tmp_path):
+def test_unknown_picture_suffix_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"tree\.gif must end in \.png or \.svg\."):
         draw_genealogy(tmp_path / "tree.gif")

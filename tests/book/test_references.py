@@ -1,4 +1,4 @@
-"""BibTeX: there is an entry for every document that the library cites, and no other."""
+"""The BibTeX file: it has an entry for every document that the library cites, and no others."""
 
 import re
 from pathlib import Path
@@ -21,14 +21,14 @@ WITHOUT_DOCUMENT = {
 """Equations that are conventions of this code, without a published source."""
 
 
-def test_every_cited_arxiv_id_has_its_entry_and_every_entry_is_cited():
+def test_cited_arxiv_ids_match_the_entries():
     assert len(IDS) > 50
     eprints = [entry.fields["eprint"] for entry in references() if "eprint" in entry.fields]
     assert eprints == sorted(set(eprints))
     assert set(IDS) == set(eprints)
 
 
-def test_every_other_document_is_cited_somewhere():
+def test_entries_without_arxiv_id_are_cited():
     words = " ".join(TEXT.split())
     for entry in references():
         if "eprint" not in entry.fields:
@@ -36,7 +36,7 @@ def test_every_other_document_is_cited_somewhere():
 
 
 @pytest.mark.parametrize("entry", references(), ids=lambda entry: entry.key)
-def test_an_entry_is_complete(entry):
+def test_entry_is_complete(entry):
     assert entry.fields["author"]
     assert entry.fields["title"]
     year = int(entry.fields["year"])
@@ -53,7 +53,7 @@ def test_an_entry_is_complete(entry):
     assert re.search(rf"{year}\w+$", entry.key)
 
 
-def test_the_file_contains_only_entries():
+def test_file_contains_only_entries():
     source = (PACKAGE / "book" / "references.bib").read_text(encoding="utf-8")
     assert not ENTRY.sub("", source).strip()
     assert len({entry.key for entry in references()}) == len(references()) == source.count("\n@") + 1
@@ -65,7 +65,7 @@ def test_every_published_source_has_bibtex(entry):
     assert bool(find_citations(entry.source)) == published or not published
 
 
-def test_sources_are_found_by_id_and_by_name():
+def test_find_citations_by_id_and_by_title():
     assert [entry.key for entry in find_citations("PPO, arXiv:1707.06347, Eq. 7")] == ["schulman2017ppo"]
     assert [entry.key for entry in find_citations('Ionides, "Truncated\n   Importance Sampling" (2008)')] == [
         "ionides2008truncated"

@@ -1,4 +1,4 @@
-"""Search: a question finds the right equation first, and the scores follow the documented rule."""
+"""Equation search: a query finds the right equation first, and the scores follow the documented rule."""
 
 import pytest
 
@@ -9,11 +9,11 @@ from rljax.book.text_search import IDEAS, WEIGHTS, content_words, search, stem, 
 ENTRIES = {entry.name: entry for entry in equations()}
 
 
-def names(query: str) -> list[str]:
+def search_names(query: str) -> list[str]:
     return [match.entry.name for match in search(query)]
 
 
-def test_every_entry_has_ideas_and_every_idea_belongs_to_an_entry():
+def test_ideas_match_the_entries():
     assert list(IDEAS) == [name for name in IDEAS if name in ENTRIES]
     assert set(ENTRIES) == set(IDEAS)
     for phrases in IDEAS.values():
@@ -42,41 +42,41 @@ def test_every_entry_has_ideas_and_every_idea_belongs_to_an_entry():
         ("gae.gae", ["gae.gae"]),
     ],
 )
-def test_a_question_finds_its_equation_first(query, first):
-    assert names(query)[: len(first)] == first
+def test_query_finds_its_equation_first(query, first):
+    assert search_names(query)[: len(first)] == first
 
 
-def test_symbols_papers_and_authors_are_found():
-    assert names("λ") == names("lambda")
-    assert {"gae.gae", "gae.length_adaptive_lambda", "gae.lambda_returns"} <= set(names("λ"))
-    assert names("2503.14476")[0] == "dapo"
-    assert {"gae.gae", "gae.td_errors", "ppo"} <= set(names("1506.02438"))
-    assert names("Schulman") == ["divergence.k1", "divergence.k2", "divergence.k3"]
-    both = names("overlong 2503.14476")
+def test_search_finds_symbols_papers_and_authors():
+    assert search_names("λ") == search_names("lambda")
+    assert {"gae.gae", "gae.length_adaptive_lambda", "gae.lambda_returns"} <= set(search_names("λ"))
+    assert search_names("2503.14476")[0] == "dapo"
+    assert {"gae.gae", "gae.td_errors", "ppo"} <= set(search_names("1506.02438"))
+    assert search_names("Schulman") == ["divergence.k1", "divergence.k2", "divergence.k3"]
+    both = search_names("overlong 2503.14476")
     assert "shaping.soft_overlong_penalty" in both
     assert "selection.has_mixed_outcomes" not in both
 
 
-def test_a_question_about_drift_from_the_reference_finds_the_divergences():
-    found = names("how do I keep the policy from drifting away from the reference?")
+def test_query_about_drift_finds_the_divergences():
+    found = search_names("how do I keep the policy from drifting away from the reference?")
     assert {"divergence.k3", "divergence.kl_in_reward"} <= set(found[:5])
 
 
-def test_a_full_name_finds_only_its_entry_and_nonsense_finds_nothing():
-    assert names("dapo") == ["dapo"]
-    assert names("clipped") == ["surrogate.clipped"]
-    assert names("zzz qqq") == []
-    assert names("?!") == []
+def test_full_name_finds_only_its_entry():
+    assert search_names("dapo") == ["dapo"]
+    assert search_names("clipped") == ["surrogate.clipped"]
+    assert search_names("zzz qqq") == []
+    assert search_names("?!") == []
 
 
 def test_scores_follow_the_rule():
     scores = {match.entry.name: match.score for match in search("clip higher")}
     assert (
         scores["surrogate.clipped"] == 7 + 7 + 14
-    )  # both words are in one phrase of the ideas; its name has another form of a word, worth 10 / 2
+    )  # both words are in one phrase of the ideas; "clipped" in the name would count only 10 / 2
     assert (
         scores["surrogate.dual_clipped"] == 7 + 3 / 2
-    )  # the idea "dual clip"; the formula has another form of "higher", `high`
+    )  # "clip" is in the idea "dual clip"; `high` in the formula is another form of "higher"
     (only,) = [match for match in search("γ") if match.entry.name == "gae.td_errors"]
     assert (only.score, only.found) == (WEIGHTS["formula"], 1)
     assert search("dapo loss")[0].score == 12 + 7

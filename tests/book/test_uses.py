@@ -1,4 +1,4 @@
-"""Which ops each algorithm calls: all of them are found, in the right slots, but not the ops that other ops call."""
+"""The ops that each algorithm calls: all are found in the right slots, without the ops that only other ops call."""
 
 from functools import partial
 
@@ -14,15 +14,15 @@ from rljax.options import kl_target, moving_reference
 from rljax.training.objective import optimizer
 
 
-def closed_over(function):
+def make_closure(function):
     return lambda *arguments: [function(argument) for argument in arguments]
 
 
-def by_global(x):
+def use_globals(x):
     return [group.group_centered, k3(x, x)]
 
 
-by_global.__module__ = closed_over.__module__ = "rljax.made_up"
+use_globals.__module__ = make_closure.__module__ = "rljax.made_up"
 
 
 def as_user_function(function):
@@ -38,25 +38,25 @@ def as_user_function(function):
         (partial(partial(surrogate.clipped, low=0.1), high=0.2), ("surrogate.clipped",)),
         (partial(as_user_function(lambda f, x: f(x)), weights.token_mean), ("weights.token_mean",)),
         (partial(as_user_function(lambda x, f: f(x)), f=weights.token_mean), ("weights.token_mean",)),
-        (as_user_function(closed_over(k2)), ("divergence.k2",)),
-        (as_user_function(closed_over(partial(k2))), ("divergence.k2",)),
+        (as_user_function(make_closure(k2)), ("divergence.k2",)),
+        (as_user_function(make_closure(partial(k2))), ("divergence.k2",)),
         (as_user_function(lambda x: [k3(y, y) for y in x]), ("divergence.k3",)),
-        (by_global, ("divergence.k3",)),
+        (use_globals, ("divergence.k3",)),
         ((k3, (k2, k3)), ("divergence.k3", "divergence.k2")),
         (lambda x: k3(x, x), ()),
         (0.5, ()),
         (None, ()),
     ],
 )
-def test_ops_are_found_in_the_values_of_slots(value, ops):
+def test_ops_in_finds_ops_in_slot_values(value, ops):
     assert ops_in(value) == ops
 
 
-def test_an_attribute_with_the_name_of_an_op_is_not_an_op():
+def test_ops_in_ignores_attributes_named_like_ops():
     assert ops_in(as_user_function(lambda inputs: inputs.k3 + inputs.k2)) == ()
 
 
-def test_a_recursive_function_is_walked_once():
+def test_ops_in_visits_a_recursive_function_once():
     def again(x):
         return again(k2(x, x))
 
@@ -77,7 +77,7 @@ def test_corrections_are_flattened():
     assert {"correction.weight", "correction.cut"} <= set(slots(record))
 
 
-def test_slots_and_their_ops():
+def test_uses_map_slots_to_ops():
     assert {use.slot: use.ops for use in uses("dapo")} == {
         "advantage": ("group.group_normalized",),
         "log_ratio": ("ratio.token_log_ratio",),
@@ -92,7 +92,7 @@ def test_slots_and_their_ops():
     assert {use.slot: use.ops for use in uses("grpo")}["terms.reference_kl"] == ("divergence.k3",)
 
 
-def test_slots_that_an_option_fills_name_the_option():
+def test_uses_name_the_option_that_fills_a_slot():
     assert [(use.slot, use.ops, use.option) for use in uses("reinforce_pp_baseline") if use.option] == [
         ("terms.reference_kl", ("divergence.k2",), "beta")
     ]
@@ -100,14 +100,14 @@ def test_slots_that_an_option_fills_name_the_option():
     assert all(use.option is None for use in uses("dapo"))
 
 
-def test_every_algorithm_has_an_op_in_each_of_the_four_common_slots():
+def test_every_algorithm_has_ops_in_the_common_slots():
     for name in BY_NAME:
         found = {use.slot for use in uses(name)}
         assert {"log_ratio", "surrogate", "weights"} <= found
         assert found & {"advantage", "critic.advantage", "teacher_divergence"}, name
 
 
-def test_callers_of_ops_are_the_inverse_of_calls():
+def test_callers_invert_calls():
     calls = calls_of_records()
     used = callers(calls)
     assert set(used) == set(names_of_ops().values())
@@ -120,7 +120,7 @@ def test_callers_of_ops_are_the_inverse_of_calls():
     assert used["divergence.ema_update"] == ("t1",)
 
 
-def test_the_flags_name_the_ops_that_the_trainer_calls():
+def test_flags_name_the_trainers_ops():
     called = {
         *ops_in(kl_target.install),
         *ops_in(moving_reference.make_average),
@@ -136,7 +136,7 @@ def test_swappable_parts_are_listed_as_callers():
     assert used["unpublished.schedule.warmup_cosine"] == ("--schedule quarter_cosine",)
 
 
-def test_ops_that_ops_call():
+def test_calls_of_ops():
     calls = calls_of_ops()
     assert calls["gae.lambda_returns"] == ("gae.gae", "masked.zero_outside")
     assert calls["divergence.k3"] == ("divergence.k1",)
@@ -150,19 +150,19 @@ def test_ops_that_ops_call():
         (partial(surrogate.clipped, low=0.2, high=3e-4), "clipped low=0.2 high=0.0003"),
         (ratio.token_log_ratio, "token_log_ratio"),
         (as_user_function(lambda x: (k2, k3)), "k2 + k3"),
-        (as_user_function(by_global), "k3"),
+        (as_user_function(use_globals), "k3"),
     ],
 )
-def test_the_content_of_a_slot_is_formatted(value, text):
+def test_describe_slot_text(value, text):
     assert describe_slot(value).text() == text
 
 
-def test_a_value_that_fits_no_slot_is_refused():
+def test_describe_slot_rejects_other_values():
     with pytest.raises(TypeError, match="a slot must hold a number, a function or a record of functions, got 'clip'"):
         describe_slot("clip")
 
 
-def test_a_critics_head_and_a_function_without_ops_have_their_own_names():
+def test_slot_contents_without_ops():
     assert slot_contents(BY_NAME["ppo"]())["critic.head"] == SlotContent("1 number", "")
     assert describe_slot(as_user_function(lambda x: x)).function == "<lambda>"
     assert "reference_rate" not in slot_contents(BY_NAME["grpo"]())
@@ -170,7 +170,7 @@ def test_a_critics_head_and_a_function_without_ops_have_their_own_names():
 
 
 def read_cells(page: str) -> dict[tuple[str, str], str]:
-    """Map (algorithm, column) to the cell, for both tables of a page; columns of the second table begin with `critic.`."""
+    """Map (algorithm, column) to the cell, for both tables of a page; column names of the second table get the prefix `critic.`."""
     found, head, prefix = {}, None, ""
     for line in page.splitlines():
         row = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else None
@@ -184,17 +184,17 @@ def read_cells(page: str) -> dict[tuple[str, str], str]:
     return found
 
 
-def test_the_table_has_every_filled_slot_of_every_algorithm():
+def test_table_has_every_filled_slot():
     found = read_cells(table())
     for name in BY_NAME:
-        held = slot_contents(BY_NAME[name]())
-        for slot, what in held.items():
+        contents = slot_contents(BY_NAME[name]())
+        for slot, content in contents.items():
             if slot in SIZES:
                 continue
             if slot.startswith("terms."):
                 assert slot.removeprefix("terms.") in found[name, "terms"].split(", ")
             else:
-                assert found[name, slot] == (what.function or what.numbers)
+                assert found[name, slot] == (content.function or content.numbers)
     rows = {name for name, _ in found}
     assert rows == set(BY_NAME)
     columns = {column for _, column in found}

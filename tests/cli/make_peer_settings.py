@@ -1,4 +1,4 @@
-"""Write `rljax/cli/peer_settings.json`: the names of all settings of the libraries in notebooks/coming_from.md.
+"""Write `rljax/cli/peer_settings.json`: the names of all settings of the libraries that notebooks/coming_from.md compares.
 
 The wheels are read, not installed:
 
@@ -49,20 +49,20 @@ FUNCTIONS = {
 VERL = "verl/trainer/config/_generated_ppo_trainer.yaml"
 
 
-def tree_of(folder: Path, wheel: str, file: str) -> ast.Module:
-    """Parse a file of a wheel."""
+def parse_file(folder: Path, wheel: str, file: str) -> ast.Module:
+    """Parse a Python file inside a wheel."""
     (path,) = folder.glob(wheel)
     with zipfile.ZipFile(path) as archive:
         return ast.parse(archive.read(file))
 
 
-def class_of(tree: ast.Module, name: str) -> ast.ClassDef:
-    """Find a class."""
+def find_class(tree: ast.Module, name: str) -> ast.ClassDef:
+    """Find the top-level class with this name."""
     return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
 
 
 def fields_of(node: ast.ClassDef) -> list[str]:
-    """Names of the annotated fields of a class."""
+    """Return the names of the annotated public fields of a class."""
     return [
         each.target.id
         for each in node.body
@@ -71,15 +71,15 @@ def fields_of(node: ast.ClassDef) -> list[str]:
 
 
 def arguments_of(node: ast.ClassDef, methods: tuple[str, ...]) -> list[str]:
-    """Names of the arguments of some methods of a class."""
+    """Return the argument names of these methods of a class."""
     chosen = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name in methods]
     return [each.arg for method in chosen for each in (*method.args.args, *method.args.kwonlyargs) if each.arg != "self"]
 
 
-def keys_of(content: Any, before: str = "") -> Iterator[str]:
-    """Dotted names of all values of a nested mapping."""
+def keys_of(content: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of all values in a nested mapping."""
     for name, value in content.items():
-        path = f"{before}{name}"
+        path = f"{prefix}{name}"
         if name == "_target_" or "profiler" in path:
             continue
         if isinstance(value, dict) and value:
@@ -88,15 +88,15 @@ def keys_of(content: Any, before: str = "") -> Iterator[str]:
             yield path
 
 
-def names_in(folder: Path) -> dict[str, list[str]]:
-    """Settings of each library, sorted."""
+def read_settings(folder: Path) -> dict[str, list[str]]:
+    """Return the sorted setting names of each library."""
     found: dict[str, set[str]] = {library: set() for library in (*CLASSES, "verl")}
     for library, wheels in CLASSES.items():
         for wheel, classes in wheels.items():
             for file, name in classes:
-                found[library] |= {*fields_of(class_of(tree_of(folder, wheel, file), name))}
+                found[library] |= {*fields_of(find_class(parse_file(folder, wheel, file), name))}
         for wheel, file, name, methods in FUNCTIONS[library]:
-            found[library] |= {*arguments_of(class_of(tree_of(folder, wheel, file), name), methods)}
+            found[library] |= {*arguments_of(find_class(parse_file(folder, wheel, file), name), methods)}
     (path,) = folder.glob("verl-*.whl")
     with zipfile.ZipFile(path) as archive:
         found["verl"] = {*keys_of(yaml.safe_load(archive.read(VERL)))}
@@ -104,4 +104,4 @@ def names_in(folder: Path) -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
-    OUT.write_text(json.dumps(names_in(Path(sys.argv[1])), indent=0) + "\n", encoding="utf-8")
+    OUT.write_text(json.dumps(read_settings(Path(sys.argv[1])), indent=0) + "\n", encoding="utf-8")

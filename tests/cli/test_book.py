@@ -1,4 +1,4 @@
-"""`rljax algorithms`, `equations`, `errata` and `claims`: what they print fits a terminal, and nothing is cut off."""
+"""`rljax algorithms`, `equations`, `errata` and `claims`: their output is complete and fits the terminal."""
 
 import io
 import json
@@ -60,7 +60,7 @@ def test_every_line_fits_80_columns(command, capsys):
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
-def test_the_index_has_every_name_summary_source_and_test(index):
+def test_index_has_every_name_summary_source_and_test(index):
     words = " ".join(index.split())
     for entry in equations():
         assert f"\n  {entry.name}\n" in index
@@ -69,7 +69,7 @@ def test_the_index_has_every_name_summary_source_and_test(index):
     assert f"{len(equations())} equations." in words
 
 
-def test_the_index_begins_with_the_most_used_and_has_the_roles_in_order(index):
+def test_index_begins_with_the_most_used_equations(index):
     first, *rest = index.split("\n\nAdvantage\n=========\n")
     assert len(rest) == 1
     counts = [int(count) for count in re.findall(r"\[(\d+)\s+algorithms\]", first)]
@@ -77,14 +77,14 @@ def test_the_index_begins_with_the_most_used_and_has_the_roles_in_order(index):
     assert counts == sorted(counts, reverse=True)
     used = [names["used by"] for names in links().values() if "used by" in names]
     assert counts[0] == max(sum(name in BY_NAME for name in names) for names in used)
-    places = [
+    positions = [
         index.index(f"\n{role}\n{'=' * len(role)}\n")
         for role in ("Advantage", "Ratio", "Loss", "Weights", "KL", "Algorithms")
     ]
-    assert places == sorted(places)
+    assert positions == sorted(positions)
 
 
-def test_an_entry_has_its_formula_source_and_links(capsys):
+def test_entry_has_its_formula_source_and_links(capsys):
     text = printed(capsys, "equations", "gae.gae")
     assert "\n    A_t = Σ_l (γλ)^l δ_{t+l}" in text
     assert "arXiv:1506.02438" in text
@@ -94,21 +94,21 @@ def test_an_entry_has_its_formula_source_and_links(capsys):
     assert "    calls       masked.zero_outside" in text
 
 
-def test_losses_on_preference_pairs_are_listed_as_callers(capsys):
+def test_preference_losses_are_listed_as_callers(capsys):
     assert "    used by     preference --loss dpo, preference --loss" in printed(capsys, "equations", "dpo_loss")
     callers = ("preference --loss dpo", "preference --loss dpo_average", "preference --loss rpo")
     assert links()["direct_preference.dpo_loss"]["used by"] == callers
     assert links()["reference_free.simpo_loss"]["used by"] == ("preference --loss simpo",)
 
 
-def test_an_algorithm_lists_the_equations_of_its_slots(capsys):
+def test_algorithm_entry_lists_the_equations_of_its_slots(capsys):
     text = printed(capsys, "equations", "ppo")
     assert "        critic.advantage: gae.gae\n" in text
     assert "        reward_kl (with beta): divergence.kl_in_reward\n" in text
     assert "    options     rljax algorithms ppo\n" in text
 
 
-def test_a_question_is_answered_best_first(capsys):
+def test_query_shows_the_best_match_first(capsys):
     text = printed(capsys, "equations", "clip", "higher")
     assert text.startswith("surrogate.clipped: ")
     assert "\ndapo: " in text
@@ -118,7 +118,7 @@ def test_a_question_is_answered_best_first(capsys):
     assert f"10 of {found} entries, the best first; --limit {found} shows all." in " ".join(text.split())
 
 
-def test_a_limit_below_the_number_of_full_entries_applies(capsys):
+def test_limit_applies_to_full_entries(capsys):
     text = printed(capsys, "equations", "--limit", "1", "clip", "higher")
     assert text.startswith("surrogate.clipped: ")
     assert "\ndapo: " not in text
@@ -126,12 +126,12 @@ def test_a_limit_below_the_number_of_full_entries_applies(capsys):
     assert "--limit must be at least 1, got 0" in refused(capsys, "equations", "--limit", "0", "clip")
 
 
-def test_words_that_no_single_entry_has_are_named(capsys):
+def test_query_names_words_that_no_entry_combines(capsys):
     text = " ".join(printed(capsys, "equations", "sigmoid", "percentiles").split())
     assert "No entry has all of these words: sigmoid, percentiles." in text
 
 
-def test_a_query_that_finds_nothing_is_refused(capsys):
+def test_query_without_matches_is_refused(capsys):
     error = refused(capsys, "equations", "clippedd")
     assert "; did you mean clipped or dual_clipped? Without a query, all of them are listed." in error
     assert "all of them are listed" in refused(capsys, "equations", "qqqqqqqqqqqq")
@@ -168,7 +168,7 @@ def test_algorithms_are_listed_with_their_options(capsys):
     assert "--without clip_higher soft_overlong token_level dynamic_sampling" in text
 
 
-def test_an_algorithm_slot_by_slot(capsys):
+def test_algorithm_is_shown_slot_by_slot(capsys):
     text = printed(capsys, "algorithms", "dapo")
     assert "        surrogate: clipped low=0.2 high=0.28 [surrogate.clipped]\n" in text
     assert "    nearest     grpo, the earlier algorithm with the most equal slots" in text
@@ -191,7 +191,7 @@ def test_json_of_algorithms(capsys):
     assert {"slot": "reward_kl", "ops": ["divergence.kl_in_reward"], "option": "beta"} in only["optional"]
 
 
-def test_parts_are_listed_with_their_numbers_and_equations(capsys):
+def test_parts_are_listed_with_defaults_and_equations(capsys):
     text = printed(capsys, "algorithms", "--parts")
     for part in PARTS:
         assert f"{part.spec}\n    {part.summary[:20]}" in text
@@ -199,7 +199,7 @@ def test_parts_are_listed_with_their_numbers_and_equations(capsys):
     assert "[selection.in_difficulty_window]" in text
     found = json.loads(printed(capsys, "algorithms", "--json"))["parts"]
     assert [(row["slot"], row["name"]) for row in found] == [(part.slot, part.name) for part in PARTS]
-    assert [row["name"] for row in found if not row["ops"]] == ["entropy"], "the model computes it"
+    assert [row["name"] for row in found if not row["ops"]] == ["entropy"], "the model computes the entropy"
 
 
 def test_table_and_picture(capsys, tmp_path):
@@ -219,7 +219,7 @@ def test_table_and_picture(capsys, tmp_path):
         ("equations", "--json", "--bibtex"),
     ],
 )
-def test_options_that_exclude_each_other_are_refused(arguments, capsys, tmp_path, monkeypatch):
+def test_exclusive_options_are_refused(arguments, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "exclude each other" in refused(capsys, *arguments)
     assert not list(tmp_path.iterdir())
@@ -262,13 +262,13 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("width", "columns"), [(40, 60), (100, 100), (300, 120)])
-def test_lines_are_as_wide_as_the_terminal_within_limits(width, columns, monkeypatch):
+def test_columns_of_follows_the_terminal_within_limits(width, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     assert columns_of(Terminal()) == columns
     assert columns_of(io.StringIO()) == 80
 
 
-def test_a_query_of_spaces_is_the_index(index):
+def test_blank_query_shows_the_index(index):
     stream = io.StringIO()
     show_equations("  ", stream)
     assert stream.getvalue() == index
@@ -276,7 +276,7 @@ def test_a_query_of_spaces_is_the_index(index):
         show_equations("qqqq", stream)
 
 
-def test_claims_begin_with_ten_lines_and_a_key(capsys):
+def test_claims_begin_with_a_summary_and_a_key(capsys):
     lines = printed(capsys, "claims").splitlines()
     first = lines[:10]
     assert [line.split()[0] for line in first] == list(LABELS)
@@ -289,7 +289,7 @@ def test_claims_begin_with_ten_lines_and_a_key(capsys):
 
 
 @pytest.mark.parametrize("dim", ["", "\x1b[2m"], ids=["plain", "color"])
-def test_descriptions_of_flags_are_rewrapped_if_a_line_ends_too_early(dim):
+def test_rewrap_descriptions_fills_short_lines(dim):
     end = "\x1b[0m" if dim else ""
     rows = ["  --flag INT   One two", "               three four", "  --other      Nothing to do", ""]
     colored = [f"{row[:15]}{dim}{row[15:]} {end}" for row in rows[:3]] + rows[3:]
@@ -297,4 +297,4 @@ def test_descriptions_of_flags_are_rewrapped_if_a_line_ends_too_early(dim):
     plain = [line.rstrip() for line in shown.replace(dim or "\0", "").replace(end or "\0", "").split("\n")]
     assert plain == ["  --flag INT   One two three", "               four", "  --other      Nothing to do", ""]
     assert rewrap_descriptions(shown, 30) == shown
-    assert rewrap_descriptions("\n".join(colored), 25) == "\n".join(colored), "no word fits into the line before it"
+    assert rewrap_descriptions("\n".join(colored), 25) == "\n".join(colored), "no word fits into the preceding line"

@@ -1,4 +1,4 @@
-"""`rljax chat`: turns go through the template, replies come from the model, and what is impossible is refused."""
+"""`rljax chat`: the chat template, the model's replies, stop strings, and refused settings."""
 
 import io
 import json
@@ -22,35 +22,35 @@ def type_lines(monkeypatch, *lines):
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
 
 
-def replies(folder, *conversations, seed=0, budget=12):
-    """What the model answers to conversations, greedily."""
+def greedy_replies(folder, *conversations, seed=0, budget=12):
+    """Return the model's greedy replies to conversations."""
     opened = load(folder, problems=[Problem("", "")], max_response_tokens=budget, chat=True)
     worker = opened.sampler(temperature=0.0, top_k=None, top_p=None)
     return ["".join(stream_reply(opened, worker, messages, seed=seed)) for messages in conversations]
 
 
-def test_every_turn_sees_those_before_it(folder, monkeypatch, capsys):
+def test_turn_sees_the_earlier_turns(folder, monkeypatch, capsys):
     type_lines(monkeypatch, "hello", "", "and now", "/reset", "hello", "/exit", "never read")
     output = printed(capsys, "chat", str(folder), "--temperature", "0", "--max-response-tokens", "12")
-    (first,) = replies(folder, [{"role": "user", "content": "hello"}])
+    (first,) = greedy_replies(folder, [{"role": "user", "content": "hello"}])
     turns = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": first}]
-    (second,) = replies(folder, [*turns, {"role": "user", "content": "and now"}])
+    (second,) = greedy_replies(folder, [*turns, {"role": "user", "content": "and now"}])
     assert first != second
     assert output == f"{first}\n{second}\n{first}\n"
 
 
-def test_a_reply_is_the_one_that_sample_prints(folder, monkeypatch, capsys):
-    (reply,) = replies(folder, [{"role": "user", "content": "hello"}])
+def test_reply_is_the_one_that_sample_prints(folder, monkeypatch, capsys):
+    (reply,) = greedy_replies(folder, [{"role": "user", "content": "hello"}])
     arguments = ("--prompt", "hello", "--chat", "--max-response-tokens", "12")
     assert printed(capsys, "sample", str(folder), *arguments) == f"hello\n{reply}\n"
 
 
-def test_the_system_message_comes_first(folder, monkeypatch, capsys):
+def test_system_message_comes_first(folder, monkeypatch, capsys):
     type_lines(monkeypatch, "hello")
     arguments = ("--system", "be brief", "--temperature", "0", "--max-response-tokens", "12")
     output = printed(capsys, "chat", str(folder), *arguments)
     messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
-    assert output == f"{replies(folder, messages)[0]}\n"
+    assert output == f"{greedy_replies(folder, messages)[0]}\n"
 
 
 REWARD = """
@@ -60,18 +60,20 @@ def by_length(completions):
 
 
 @pytest.mark.parametrize("command", ["eval", "pairs"])
-def test_a_reward_of_texts_judges_a_model_on_conversations(folder, tmp_path, command, capsys):
+def test_text_reward_judges_conversations(folder, tmp_path, command, capsys):
     rows = [{"prompt": [{"role": "user", "content": text}], "answer": "1"} for text in ("hello", "and now")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "own.py").write_text(REWARD)
-    places = [str(folder), str(tmp_path / "out.jsonl")] if command != "eval" else [str(folder)]
+    positional = [str(folder), str(tmp_path / "out.jsonl")] if command != "eval" else [str(folder)]
     flags = ["--dataset", str(tmp_path / "rows.jsonl"), "--reward", f"{tmp_path / 'own.py'}:by_length"]
     flags += ["--max-response-tokens", "4"]
-    refused(capsys, "Its completions are lists of messages.*--no-reward-messages makes them text", command, *places, *flags)
-    printed(capsys, command, *places, *flags, "--no-reward-messages")
+    refused(
+        capsys, "Its completions are lists of messages.*--no-reward-messages makes them text", command, *positional, *flags
+    )
+    printed(capsys, command, *positional, *flags, "--no-reward-messages")
 
 
-def test_stop_strings_of_the_run_end_a_reply(folder, capsys):
+def test_stop_string_ends_a_reply(folder, capsys):
     opened = load(folder, problems=[Problem("", "")], max_response_tokens=12, chat=True)
     messages = [{"role": "user", "content": "hello"}]
     settings = {"temperature": 0.0, "top_k": None, "top_p": None}
@@ -101,7 +103,7 @@ def test_settings_without_effect_at_temperature_0_are_refused(folder, capsys):
     )
 
 
-def test_a_conversation_beyond_the_context_is_refused(folder, tmp_path, monkeypatch, capsys):
+def test_conversation_beyond_the_context_is_refused(folder, tmp_path, monkeypatch, capsys):
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     raw = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 32}
@@ -112,7 +114,7 @@ def test_a_conversation_beyond_the_context_is_refused(folder, tmp_path, monkeypa
     refused(capsys, "up to 33 tokens, and the model has 32 positions", "chat", str(tmp_path), "--max-response-tokens", "11")
 
 
-def test_a_model_without_a_template_is_refused(folder, tmp_path, monkeypatch, capsys):
+def test_model_without_a_template_is_refused(folder, tmp_path, monkeypatch, capsys):
     type_lines(monkeypatch, "hello")
     for file in folder.iterdir():
         if file.name != "chat_template.jinja":
@@ -120,5 +122,5 @@ def test_a_model_without_a_template_is_refused(folder, tmp_path, monkeypatch, ca
     refused(capsys, "no chat template", "chat", str(tmp_path))
 
 
-def test_the_default_temperature():
+def test_default_temperature():
     assert Chat("model").temperature == 0.7

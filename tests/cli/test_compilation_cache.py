@@ -1,4 +1,4 @@
-"""Compiled programs are kept between commands, and the user's own settings of JAX are left alone."""
+"""Compiled programs are cached between commands, and the user's own JAX settings are unchanged."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from rljax.cli.compilation_cache import (
 from rljax.machine import processor
 
 
-def test_the_cache_is_in_the_users_cache_folder(tmp_path):
+def test_cache_is_in_the_users_cache_folder(tmp_path):
     environment = {"HOME": str(tmp_path)}
     keep_compiled_programs(environment)
     assert environment[DIRECTORY] == str(tmp_path / ".cache" / "rljax" / "compiled" / processor())
@@ -25,7 +25,7 @@ def test_the_cache_is_in_the_users_cache_folder(tmp_path):
     assert cache_text(environment) == f"compiled programs: {environment[DIRECTORY]}"
 
 
-def test_processors_with_different_instructions_have_different_names(tmp_path):
+def test_processor_name_depends_on_the_instructions(tmp_path):
     def name(text):
         (tmp_path / "cpuinfo").write_text(text)
         return processor(tmp_path / "cpuinfo")
@@ -38,13 +38,13 @@ def test_processors_with_different_instructions_have_different_names(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["/somewhere/else", ""], ids=["a folder", "none"])
-def test_a_setting_of_jax_is_left_alone(tmp_path, folder):
+def test_users_jax_setting_is_unchanged(tmp_path, folder):
     environment = {"HOME": str(tmp_path), DIRECTORY: folder}
     keep_compiled_programs(environment)
     assert environment == {"HOME": str(tmp_path), DIRECTORY: folder}
 
 
-def test_a_home_that_cannot_be_written_to_gets_no_cache(tmp_path):
+def test_unwritable_home_gets_no_cache(tmp_path):
     (tmp_path / "file").write_text("in the way")
     environment = {"XDG_CACHE_HOME": str(tmp_path / "file")}
     keep_compiled_programs(environment)
@@ -53,7 +53,7 @@ def test_a_home_that_cannot_be_written_to_gets_no_cache(tmp_path):
     assert "JAX_ENABLE_COMPILATION_CACHE" in cache_text(environment | {"JAX_ENABLE_COMPILATION_CACHE": "false"})
 
 
-def test_the_oldest_programs_are_removed(tmp_path):
+def test_remove_oldest_programs(tmp_path):
     for age, name in enumerate(("new", "old", "oldest")):
         (tmp_path / name).write_bytes(b"12")
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
@@ -62,14 +62,14 @@ def test_the_oldest_programs_are_removed(tmp_path):
     remove_oldest(tmp_path / "nowhere", 4)
 
 
-def test_a_command_fills_the_cache_that_jax_reads(tmp_path):
+def test_jax_fills_the_cache(tmp_path):
     script = (
         "import os; from rljax.cli.compilation_cache import keep_compiled_programs; keep_compiled_programs(os.environ)\n"
         "import jax; jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
         "print(jax.jit(lambda x: x + 1)(1.0))"
     )
-    own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    environment = own | {"HOME": str(tmp_path), "XDG_CACHE_HOME": "", "JAX_PLATFORMS": "cpu"}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment = variables | {"HOME": str(tmp_path), "XDG_CACHE_HOME": "", "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)
     assert list(cache_folder(environment).glob("*-cache"))
 
@@ -97,18 +97,18 @@ print(jax.config.jax_compilation_cache_dir)
     ],
     ids=["nothing is set", "variable", "empty variable", "configuration"],
 )
-def test_a_script_shares_the_folder_of_the_commands_unless_jax_has_another(tmp_path, before, variable, folder):
-    places = {"home": tmp_path, "processor": processor()}
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XDG_"))}
-    own |= {"HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
-    own |= {} if variable is None else {DIRECTORY: variable.format(**places)}
-    script = USE.format(before=before.format(**places))
-    out = subprocess.run([sys.executable, "-c", script], env=own, check=True, capture_output=True, text=True).stdout
+def test_script_uses_the_commands_cache_unless_configured(tmp_path, before, variable, folder):
+    placeholders = {"home": tmp_path, "processor": processor()}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XDG_"))}
+    variables |= {"HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    variables |= {} if variable is None else {DIRECTORY: variable.format(**placeholders)}
+    script = USE.format(before=before.format(**placeholders))
+    out = subprocess.run([sys.executable, "-c", script], env=variables, check=True, capture_output=True, text=True).stdout
     used, configured = out.splitlines()
     files = {path.parent for path in tmp_path.rglob("*-cache")}
     if folder is None:
         assert (used, files) == ("None", set())
         return
-    expected = folder.format(**places)
+    expected = folder.format(**placeholders)
     assert used == configured == expected
     assert files == {Path(expected)}

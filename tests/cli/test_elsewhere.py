@@ -1,4 +1,4 @@
-"""Names of settings in other libraries: each exists there, our counterparts exist here, and page and table agree."""
+"""Setting names of other libraries: each exists there, its rljax counterpart exists here, and page and table agree."""
 
 import inspect
 import re
@@ -29,13 +29,13 @@ PAGE = Path(__file__).resolve().parents[2] / "notebooks" / "coming_from.md"
 FLAGS = known_flags(COMMANDS["train"][0], TrainConfig())
 
 
-def refusal(capsys) -> str:
-    """The error message of a refused command, on one line."""
+def read_refusal(capsys) -> str:
+    """Return the error message of a refused command on one line."""
     return " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("ours", [*(row.ours for row in TABLES.settings), *TABLES.short.values()])
-def test_what_the_table_answers_can_be_typed(ours):
+def test_counterparts_can_be_typed(ours):
     call = re.fullmatch(r"rljax\.train\((\w+)=.*\)", ours)
     if call:
         assert call[1] in inspect.signature(rljax.train).parameters
@@ -52,15 +52,15 @@ def test_what_the_table_answers_can_be_typed(ours):
 
 
 @pytest.mark.parametrize("row", TABLES.settings, ids=lambda row: row.ours)
-def test_every_name_of_another_library_exists_there_and_is_answered(row):
+def test_foreign_names_exist_and_have_counterparts(row):
     for library, name in foreign_names(row):
         assert normalize_name(name) in peer_settings()[library]
         assert find_counterpart(name) is not None
         assert find_counterpart(name.replace("_", "-")) == find_counterpart(name)
 
 
-def test_a_setting_of_another_library_that_has_no_counterpart_is_explained():
-    """Every setting of the other libraries is answered with ours, or with a reason; a page that the reason names exists."""
+def test_every_foreign_setting_is_answered():
+    """The answer is the rljax counterpart or a reason; a page that the reason names must exist."""
     for library, names in peer_settings().items():
         for name in names:
             answer = find_counterpart(name) or explain_missing(name)
@@ -82,9 +82,9 @@ def test_a_setting_of_another_library_that_has_no_counterpart_is_explained():
         ("--done-right", "did you mean|`rljax train --help-all` lists all"),
     ],
 )
-def test_flags_of_other_libraries_are_answered_on_the_command_line(flag, answer, capsys):
+def test_foreign_flags_are_answered(flag, answer, capsys):
     assert main(["train", flag, "2"]) == 2
-    assert re.search(answer, refusal(capsys))
+    assert re.search(answer, read_refusal(capsys))
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_flags_of_other_libraries_are_answered_on_the_command_line(flag, answer,
         ("preference pairs.jsonl --loss dop", "did you mean 'dpo'?"),
     ],
 )
-def test_a_wrong_value_is_answered_with_the_nearest(line, answer, capsys):
+def test_wrong_value_suggests_the_nearest(line, answer, capsys):
     assert main(line.split()) == 2
-    assert answer in refusal(capsys)
+    assert answer in read_refusal(capsys)
 
 
 def test_page_and_table_are_equal():
@@ -112,7 +112,7 @@ def test_page_and_table_are_equal():
 
 
 @pytest.mark.parametrize("command", [name for name, (record, _) in COMMANDS.items() if not issubclass(record, Settings)])
-def test_the_known_flags_of_a_command_are_those_of_its_help(command, capsys):
+def test_known_flags_are_those_of_the_help(command, capsys):
     record = COMMANDS[command][0]
     with pytest.raises(SystemExit):
         main([command, "--help"])
@@ -134,6 +134,6 @@ def test_the_known_flags_of_a_command_are_those_of_its_help(command, capsys):
         ("runs --jsno", "did you mean '--json'?"),
     ],
 )
-def test_a_flag_that_a_command_does_not_have_is_answered(line, answer, capsys):
+def test_unknown_flag_is_answered(line, answer, capsys):
     assert main(line.split()) == 2
-    assert answer in refusal(capsys)
+    assert answer in read_refusal(capsys)

@@ -1,4 +1,4 @@
-"""The end of a command: what is refused, what is reported, and what does not keep the process alive."""
+"""The end of a command: error messages, remaining threads and hosts, and garbage collection."""
 
 import errno
 import io
@@ -11,7 +11,7 @@ from rljax import cli
 from rljax.cli import main
 from rljax.errors import InputError
 
-LEAVES_A_THREAD = """
+LEAVE_A_THREAD = """
 import sys, threading, time
 from rljax.cli import exit_watchdog, main
 exit_watchdog.GRACE_SECONDS = 0.2
@@ -21,14 +21,16 @@ sys.exit(main())
 """
 
 
-def test_a_thread_that_is_left_behind_does_not_keep_the_process_alive():
-    done = subprocess.run([sys.executable, "-c", LEAVES_A_THREAD], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0
+def test_remaining_thread_does_not_block_the_exit():
+    completed = subprocess.run(
+        [sys.executable, "-c", LEAVE_A_THREAD], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert completed.returncode == 0
     note = "note: the process ends without waiting for the thread 'mine', which a reward or other code left running.\n"
-    assert done.stderr.endswith(note)
+    assert completed.stderr.endswith(note)
 
 
-LOOKS_FOR_GARBAGE = """
+PRINT_GC_THRESHOLDS = """
 import gc, sys
 default = gc.get_threshold()
 from rljax.cli import main
@@ -41,52 +43,54 @@ main()
 """
 
 
-def test_garbage_is_collected_less_often_only_in_the_process_of_a_command():
-    done = subprocess.run([sys.executable, "-c", LOOKS_FOR_GARBAGE], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.splitlines()[-1] == "True 50000"
+def test_gc_threshold_is_raised_only_for_commands():
+    completed = subprocess.run(
+        [sys.executable, "-c", PRINT_GC_THRESHOLDS], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert completed.stdout.splitlines()[-1] == "True 50000"
 
 
-def closing_fails():
+def fail_while_closing():
     try:
         raise InputError("the reward is wrong")
     finally:
         raise OSError(errno.EBADF, "Bad file descriptor")
 
 
-def disk_is_full():
+def raise_disk_full():
     raise OSError(errno.ENOSPC, "No space left on device", "/disk/file")
 
 
-def out_of_memory():
+def raise_out_of_memory():
     raise MemoryError("Unable to allocate 29.1 TiB")
 
 
-def name_is_too_long():
+def raise_name_too_long():
     raise OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000)
 
 
 @pytest.mark.parametrize(
     ("fails", "message"),
     [
-        (closing_fails, "rljax: the reward is wrong\n"),
+        (fail_while_closing, "rljax: the reward is wrong\n"),
         (
-            disk_is_full,
+            raise_disk_full,
             "rljax: nothing can be written (OSError: [Errno 28] No space left on device: '/disk/file'); free space on that",
         ),
         (
-            out_of_memory,
+            raise_out_of_memory,
             "rljax: there is not enough memory (MemoryError: Unable to allocate 29.1 TiB). Use a smaller model",
         ),
-        (name_is_too_long, f"rljax: the file {'x' * 200!r} cannot be used: File name too long.\n"),
+        (raise_name_too_long, f"rljax: the file {'x' * 200!r} cannot be used: File name too long.\n"),
     ],
 )
-def test_an_error_of_a_file_or_of_memory_is_one_paragraph(fails, message, monkeypatch, capsys):
+def test_system_error_is_one_paragraph(fails, message, monkeypatch, capsys):
     monkeypatch.setattr(cli, "run", lambda words: fails())
     assert cli.main(["train"]) == 2
     assert capsys.readouterr().err.startswith(message)
 
 
-def test_a_fault_of_rljax_is_raised(monkeypatch):
+def test_internal_error_is_raised(monkeypatch):
     def fails(words):
         raise ValueError("a fault")
 
@@ -110,14 +114,14 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize(("code", "waits"), [(0, True), (2, False)])
-def test_a_command_that_failed_on_one_host_does_not_wait_for_the_others(code, waits):
+def test_failed_command_does_not_wait_for_other_hosts(code, waits):
     command = [sys.executable, "-c", HOSTS_HANG, "train", "--coordinator", "auto", str(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == code, done.stderr
-    assert ("all hosts have ended" in done.stdout) == waits
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert completed.returncode == code, completed.stderr
+    assert ("all hosts have ended" in completed.stdout) == waits
 
 
-def test_a_refusal_is_wrapped_on_a_terminal_and_one_line_elsewhere(monkeypatch):
+def test_refusal_is_wrapped_only_on_a_terminal(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True

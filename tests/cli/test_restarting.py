@@ -14,8 +14,8 @@ import rljax
 from rljax.cli.restarting import note, run_with_restarts
 
 
-class Crashing:
-    """Stands in for the processes that are started: each ends with the next exit code."""
+class FakeProcesses:
+    """A stand-in for the started processes; each ends with the next exit code."""
 
     def __init__(self, codes, at_wait=lambda: None):
         self.codes, self.at_wait, self.words, self.signals = list(codes), at_wait, [], []
@@ -37,22 +37,22 @@ class Crashing:
     [([0], 3, 0), ([-9, 1, 75, 0], 3, 0), ([2], 3, 2), ([1, 130], 3, 130), ([-9, -9], 1, 137), ([1, 1, 1], 2, 1)],
 )
 def test_only_a_crash_leads_to_a_restart(codes, restarts, expected, capsys):
-    fake = Crashing(codes)
+    fake = FakeProcesses(codes)
     assert run_with_restarts(["--run", "r", "--restarts", "3", "--steps", "5"], restarts, fake.start) == expected
     assert not fake.codes
     assert fake.words == [["train", "--run", "r", "--steps", "5", "--resume", "auto"]] * len(codes)
     assert capsys.readouterr().err.count("note: the run crashed (exit code ") == len(codes) - 1
 
 
-def test_a_restart_keeps_the_folder_to_resume():
-    fake = Crashing([1, 0])
+def test_restart_keeps_the_resumed_folder():
+    fake = FakeProcesses([1, 0])
     assert run_with_restarts(["--resume", "runs/a"], 1, fake.start) == 0
     assert fake.words[1] == ["train", "--resume", "runs/a"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_a_request_to_stop_is_passed_on_and_ends_the_restarts(number):
-    fake = Crashing([-15, 0], at_wait=lambda: signal.raise_signal(number))
+def test_stop_signal_is_forwarded_and_ends_the_restarts(number):
+    fake = FakeProcesses([-15, 0], at_wait=lambda: signal.raise_signal(number))
     before = signal.signal(number, signal.SIG_DFL)
     try:
         assert run_with_restarts(["--run", "r"], 3, fake.start) == 143
@@ -62,21 +62,21 @@ def test_a_request_to_stop_is_passed_on_and_ends_the_restarts(number):
     assert fake.signals == [number]
 
 
-@pytest.mark.parametrize("place", ["closed pipe", "/dev/full"])
-def test_a_note_that_cannot_be_written_raises_nothing(place):
-    if place == "closed pipe":
+@pytest.mark.parametrize("target", ["closed pipe", "/dev/full"])
+def test_unwritable_note_raises_nothing(target):
+    if target == "closed pipe":
         reader, writer = os.pipe()
         os.close(reader)
     else:
-        writer = os.open(place, os.O_WRONLY)
+        writer = os.open(target, os.O_WRONLY)
     with os.fdopen(writer, "w") as stream:
         for _ in range(2):
             note("one more trial", stream)
 
 
-def test_a_signal_that_is_ignored_stays_ignored():
-    """`nohup` lets a command outlive its terminal."""
-    fake = Crashing([0], at_wait=lambda: signal.raise_signal(signal.SIGHUP))
+def test_ignored_signal_stays_ignored():
+    """`nohup` ignores SIGHUP so that a command outlives its terminal."""
+    fake = FakeProcesses([0], at_wait=lambda: signal.raise_signal(signal.SIGHUP))
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert run_with_restarts(["--run", "r"], 3, fake.start) == 0
@@ -106,21 +106,21 @@ import sys
 
 from rljax.cli.restarting import note, run_with_restarts
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored if the suite is a shell's background command
+signal.signal(signal.SIGINT, signal.default_int_handler)  # SIGINT is ignored if a shell runs the suite in the background
 sys.exit(run_with_restarts(["--run", "r"], 3))
 """
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_training_process_once(tmp_path):
-    """A terminal signals the process group of the command that it runs."""
+def test_ctrl_c_reaches_the_training_process_once(tmp_path):
+    """A terminal sends the signal to every process in the process group of its command."""
     (tmp_path / "rljax").mkdir()
     (tmp_path / "rljax" / "__init__.py").touch()
-    (tmp_path / "rljax" / "__main__.py").write_text(TRAINING)  # `python -m rljax` in this directory runs it
+    (tmp_path / "rljax" / "__main__.py").write_text(TRAINING)  # `python -m rljax` in this directory runs this file
     (tmp_path / "starts").mkdir()
     starter = tmp_path / "starts" / "start.py"
     starter.write_text(STARTER)
-    own = os.environ | {"PYTHONPATH": str(Path(rljax.__file__).parents[1])}
-    process = subprocess.Popen([sys.executable, str(starter)], cwd=tmp_path, env=own, start_new_session=True)
+    environment = os.environ | {"PYTHONPATH": str(Path(rljax.__file__).parents[1])}
+    process = subprocess.Popen([sys.executable, str(starter)], cwd=tmp_path, env=environment, start_new_session=True)
     try:
         while not (tmp_path / "ready").exists():
             assert process.poll() is None

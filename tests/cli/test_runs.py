@@ -1,4 +1,4 @@
-"""`rljax runs`, `doctor` and `compare` as a person types them, on the folders of recorded runs."""
+"""`rljax runs`, `doctor` and `compare`, on the folders of recorded runs."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from rljax.evaluation.statistics import wilson_interval
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Three runs: one that is finished, one that stopped and collapsed, one that has not begun."""
+    """A folder with a finished run, a run that collapsed and stopped, a run that has not begun, and a model."""
     folder = tmp_path_factory.mktemp("runs")
     write_run(folder / "good", algorithm="dapo")
     write_run(folder / "bad", steps=28, accuracy=(0.25, 0.5), entropy=0.001, algorithm="grpo", learning_rate=0.01)
@@ -38,14 +38,14 @@ def test_runs_lists_progress_and_accuracy(runs, capsys):
     assert len(rows) == 5, "a model is not a run"
 
 
-def test_a_run_in_whose_folder_a_process_trains_is_running(tmp_path, capsys):
+def test_run_with_a_locked_folder_is_running(tmp_path, capsys):
     write_run(tmp_path / "a", steps=3)
     with FileLock(tmp_path / "a" / ".lock"):
         assert "running" in printed(capsys, "runs", str(tmp_path))
     assert "stopped" in printed(capsys, "runs", str(tmp_path))
 
 
-def test_runs_as_json_and_what_cannot_be_read(tmp_path, capsys):
+def test_runs_json_and_unreadable_runs(tmp_path, capsys):
     write_run(tmp_path / "a")
     broken = write_run(tmp_path / "b")
     broken.metrics.write_text('{"phase": "rl"}\n')
@@ -55,7 +55,7 @@ def test_runs_as_json_and_what_cannot_be_read(tmp_path, capsys):
     assert second["error"] in " ".join(printed(capsys, "runs", str(tmp_path)).split())
 
 
-def test_folders_without_a_run_are_refused(runs, tmp_path, capsys):
+def test_invalid_folders_are_refused(runs, tmp_path, capsys):
     refused(capsys, "There is no folder", "runs", str(tmp_path / "nowhere"))
     refused(capsys, "is the folder of a run itself", "runs", str(runs / "good"))
     refused(capsys, "is not the folder of a run.*It contains the runs bad, good, model and others", "doctor", str(runs))
@@ -79,7 +79,7 @@ def test_doctor_names_the_alarm_and_the_remedy(runs, tmp_path, capsys):
     assert "No alarm was raised." in printed(capsys, "doctor", str(runs / "good"), "--out", str(tmp_path / "r.html"))
 
 
-def test_the_best_evaluation_is_a_maximum_and_has_no_interval(runs, tmp_path, capsys):
+def test_best_evaluation_has_no_interval(runs, tmp_path, capsys):
     words = " ".join(printed(capsys, "doctor", str(runs / "bad"), "--out", str(tmp_path / "r.html")).split())
     assert "(the best is a maximum, and has none)" in words
     assert "best of all evaluations (step 28) 50.0%." in words
@@ -87,25 +87,25 @@ def test_the_best_evaluation_is_a_maximum_and_has_no_interval(runs, tmp_path, ca
     assert found["runs"][0]["best"] == {"step": 30, "accuracy": 0.75}
 
 
-def test_accuracies_are_shown_without_intervals_if_the_answers_are_gone(tmp_path, capsys):
+def test_accuracies_without_answers_have_no_interval(tmp_path, capsys):
     folder = write_run(tmp_path / "a")
     folder.heldout.unlink()
     words = " ".join(printed(capsys, "doctor", str(folder.path)).split())
     assert "Held-out accuracy: before RL 25.0%; last (step 30) 75.0%; best of all evaluations (step 30) 75.0%." in words
 
 
-def test_a_run_between_its_first_evaluation_and_its_first_step_shows_it(tmp_path, capsys):
+def test_doctor_before_the_first_step(tmp_path, capsys):
     folder = write_run(tmp_path / "a")
-    rows, kept = folder.metrics.read_text().splitlines(keepends=True), folder.read_heldout()
+    rows, heldout_rows = folder.metrics.read_text().splitlines(keepends=True), folder.read_heldout()
     folder.metrics.write_text("".join(rows[:2]))
-    for answers, interval in (([row for row in kept if row["step"] == 0], " (14 to 40)"), ([], "")):
+    for answers, interval in (([row for row in heldout_rows if row["step"] == 0], " (14 to 40)"), ([], "")):
         write(folder.heldout, answers)
         words = " ".join(printed(capsys, "doctor", str(folder.path)).split())
         assert f"before RL 25.0%{interval}." in words
         assert "RL has not begun." in words
 
 
-def test_a_setting_of_another_version_does_not_stop_the_report(tmp_path, capsys):
+def test_unknown_setting_does_not_stop_the_report(tmp_path, capsys):
     folder, other = write_run(tmp_path / "a"), write_run(tmp_path / "b")
     config = json.loads(folder.config_file.read_text())
     config["optimization"] |= {"momentum_of_old": 0.5, "learning_rate": 0.25}
@@ -136,7 +136,7 @@ def test_a_setting_of_another_version_does_not_stop_the_report(tmp_path, capsys)
         ("metrics", {"reward": 10**400}, 'a number or null as "reward"'),
     ],
 )
-def test_an_invalid_row_is_named_with_its_line(tmp_path, capsys, file, change, fault):
+def test_invalid_row_is_named_with_its_line(tmp_path, capsys, file, change, fault):
     folder = write_run(tmp_path / "a")
     path = folder.path / f"{file}.jsonl"
     first, *others = (json.loads(line) for line in path.read_text().splitlines())
@@ -147,7 +147,7 @@ def test_an_invalid_row_is_named_with_its_line(tmp_path, capsys, file, change, f
         refused(capsys, rf"{file}.jsonl line", "compare", str(folder.path), str(folder.path))
 
 
-def test_doctor_as_json_writes_no_file(runs, capsys):
+def test_doctor_json_writes_no_file(runs, capsys):
     found = json.loads(printed(capsys, "doctor", str(runs / "bad"), "--json"))
     (alarm,) = found["alarms"]
     assert found["seconds"] == {"sample": 42.0, "update": 14.0}
@@ -155,7 +155,7 @@ def test_doctor_as_json_writes_no_file(runs, capsys):
     assert not (runs / "bad" / "report.html").exists()
 
 
-def test_a_run_that_is_being_written_can_be_examined(tmp_path, capsys):
+def test_doctor_reads_a_run_that_is_being_written(tmp_path, capsys):
     folder = write_run(tmp_path / "a", steps=3)
     with folder.metrics.open("a") as file:
         file.write('{"phase": "rl", "st')
@@ -166,7 +166,7 @@ def test_a_run_that_is_being_written_can_be_examined(tmp_path, capsys):
 
 
 class Page(HTMLParser):
-    """Tags, texts and attributes of a page; every tag has to be closed."""
+    """Collect the tags, texts and attributes of a page, and check that every tag is closed."""
 
     VOID = frozenset({"meta", "img", "br"})
 
@@ -191,7 +191,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def report(runs, tmp_path_factory):
-    """The report of the run that collapsed."""
+    """The HTML report of the run that collapsed."""
     from rljax.cli import main
 
     out = tmp_path_factory.mktemp("report") / "report.html"
@@ -199,7 +199,7 @@ def report(runs, tmp_path_factory):
     return out
 
 
-def test_the_report_is_complete_offline_and_safe(report):
+def test_report_is_complete_offline_and_safe(report):
     page = Page(report.read_text(encoding="utf-8"))
     assert page.open == []
     assert not {"script", "link", "iframe", "object"} & set(page.tags)
@@ -209,7 +209,7 @@ def test_the_report_is_complete_offline_and_safe(report):
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     assert "default-src 'none'" in dict(page.attributes)["content"] or "default-src 'none'" in report.read_text()
     text = " ".join(" ".join(page.texts).split())
-    assert "<script>alert(1)</script>" in text, "what a model wrote is included as text"
+    assert "<script>alert(1)</script>" in text, "model output is included as text"
     assert "\x1b" not in text
     assert "no idea <b>" in text
     assert page.tags.count("img") == 2
@@ -227,7 +227,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.w
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_a_browser_shows_the_report(report, tmp_path):
+def test_browser_shows_the_report(report, tmp_path):
     picture = tmp_path / "page.png"
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     screen = [*command, "--window-size=1000,2400", f"--screenshot={picture}", report.as_uri()]
@@ -235,7 +235,7 @@ def test_a_browser_shows_the_report(report, tmp_path):
     subprocess.run(screen, check=True, capture_output=True, timeout=120, env=environment)
     content = picture.read_bytes()
     assert content[:8] == b"\x89PNG\r\n\x1a\n"
-    assert len(content) > 40_000, "the plots are in it"
+    assert len(content) > 40_000, "the screenshot contains the plots"
     shown = subprocess.run(
         [*command, "--dump-dom", report.as_uri()], check=True, capture_output=True, timeout=120, env=environment, text=True
     ).stdout
@@ -256,13 +256,13 @@ def test_compare_shows_runs_side_by_side(runs, tmp_path, capsys):
     assert f"on the same {PROBLEMS} problems" in words
     assert "algorithm: A dapo B grpo" in words
     assert "learning_rate:" in words
-    assert "seed:" not in words, "it is the same"
+    assert "seed:" not in words, "equal settings are left out"
     assert "20+20= (answer 40)" in words
     assert "28 - 50.0%" in words
     assert "30 75.0% -" in words
 
 
-def test_compare_as_json(runs, capsys):
+def test_compare_json(runs, capsys):
     found = json.loads(printed(capsys, "compare", str(runs / "good"), str(runs / "bad"), "--json", "--samples", "1"))
     low, high = wilson_interval(30, PROBLEMS)
     assert found["runs"][0]["last"] == {
@@ -279,7 +279,7 @@ def test_compare_as_json(runs, capsys):
     assert answer["rewards"] == [1.0, 0.0]
 
 
-def test_runs_without_common_problems_and_with_one_name(tmp_path, capsys):
+def test_compare_runs_with_equal_names_and_no_common_problems(tmp_path, capsys):
     write_run(tmp_path / "a" / "x")
     other = write_run(tmp_path / "b" / "x")
     write(other.heldout, [])

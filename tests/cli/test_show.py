@@ -1,4 +1,4 @@
-"""`rljax show`: the rollouts of a run in the terminal and as a page, whatever a model has written into them."""
+"""`rljax show`: a run's rollouts in the terminal and as an HTML page, whatever text they contain."""
 
 import html
 import json
@@ -15,14 +15,14 @@ from rljax.cli import transcript_text
 from rljax.tracking import rollout_page
 from rljax.tracking.rollout_rows import Filter, check_rollout, evenly_spaced, outcomes_of, read_rollouts
 
-EVIL = "</script><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
+MALICIOUS = "</script><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def row(step=1, reward=1.0, tokens=("4", "+", "<eos>", "\n", "<b>", "?", "\x1b[31m"), **changes):
-    """A row: a turn of three tokens, an observation of one token, and a turn with the remaining tokens."""
+def make_row(step=1, reward=1.0, tokens=("4", "+", "<eos>", "\n", "<b>", "?", "\x1b[31m"), **changes):
+    """Return a row of rollouts.jsonl: a turn of three tokens, an observation of one token, and a turn with the others."""
     count = len(tokens)
-    kinds = "".join("o" if place == 3 else "t" for place in range(count))
+    kinds = "".join("o" if index == 3 else "t" for index in range(count))
     default = {
         "step": step,
         "problem": 7,
@@ -56,11 +56,11 @@ def row(step=1, reward=1.0, tokens=("4", "+", "<eos>", "\n", "<b>", "?", "\x1b[3
 
 
 ROWS = [
-    row(1, 1.0),
-    row(1, 0.0, problem=8, truncated=True, metrics={"tool_errors": 2.0}),
-    row(20, None, failure="timed_out", parts={"form": 0.5}),
-    row(20, None),
-    row(40, 0.5, correct=False, remark="unstated", question="what is 日本?", prompt="<|im_start|>user\nwhat is 日本?"),
+    make_row(1, 1.0),
+    make_row(1, 0.0, problem=8, truncated=True, metrics={"tool_errors": 2.0}),
+    make_row(20, None, failure="timed_out", parts={"form": 0.5}),
+    make_row(20, None),
+    make_row(40, 0.5, correct=False, remark="unstated", question="what is 日本?", prompt="<|im_start|>user\nwhat is 日本?"),
 ]
 
 
@@ -71,11 +71,11 @@ def log_rollouts(path, rows=ROWS):
 
 
 def render(page, fragment="", size="1280,1300", *flags):
-    """The page as Chromium renders it."""
+    """Return the HTML of the page after Chromium has rendered it."""
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed, and the page's script runs in a browser")
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'chromium'}"]
-    words = [
+    arguments = [
         *command,
         *flags,
         "--virtual-time-budget=3000",
@@ -83,10 +83,10 @@ def render(page, fragment="", size="1280,1300", *flags):
         "--dump-dom",
         f"{page.as_uri()}{fragment}",
     ]
-    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
-def test_the_terminal_has_a_list_and_a_transcript_of_at_most_80_columns(tmp_path, capsys):
+def test_show_prints_a_list_and_a_transcript(tmp_path, capsys):
     log_rollouts(tmp_path / "run")
     text = printed(capsys, "show", str(tmp_path / "run"))
     page = tmp_path / "run" / "rollouts.html"
@@ -110,7 +110,7 @@ def test_the_terminal_has_a_list_and_a_transcript_of_at_most_80_columns(tmp_path
     assert f"Page: {page}" in text
 
 
-def test_rollouts_are_chosen_by_step_reward_length_and_outcome(tmp_path, capsys):
+def test_show_selects_rollouts(tmp_path, capsys):
     run = str(log_rollouts(tmp_path / "run").path)
     text = printed(capsys, "show", run, "--outcome", "failed")
     assert "Rollout 1: step 20, problem 7, response 0; reward -, failed" in text
@@ -146,11 +146,11 @@ def test_rollouts_are_chosen_by_step_reward_length_and_outcome(tmp_path, capsys)
         (Filter(outcome="tool_error"), [1]),
     ],
 )
-def test_filters(conditions, numbers):
-    assert [number for number, one in enumerate(ROWS) if conditions.accepts(one)] == numbers
+def test_filter_accepts_rollouts(conditions, numbers):
+    assert [number for number, rollout in enumerate(ROWS) if conditions.accepts(rollout)] == numbers
 
 
-def test_a_run_without_the_file_shows_its_samples_and_reports_what_they_lack(tmp_path, capsys):
+def test_run_without_rollouts_file_shows_its_samples(tmp_path, capsys):
     write_run(tmp_path / "old", steps=3)
     text = printed(capsys, "show", str(tmp_path / "old"))
     assert "This run has no rollouts.jsonl" in text
@@ -161,7 +161,7 @@ def test_a_run_without_the_file_shows_its_samples_and_reports_what_they_lack(tmp
     assert "alert(1)</script>" not in page
 
 
-def test_bad_folders_are_refused(tmp_path, capsys):
+def test_folders_without_rollouts_are_refused(tmp_path, capsys):
     refused(capsys, "is not the folder of a run", "show", str(tmp_path / "nowhere"))
     new = write_run(tmp_path / "new", steps=0)
     new.samples.unlink()
@@ -191,13 +191,13 @@ def test_bad_folders_are_refused(tmp_path, capsys):
         ({"left_out": 3}, 'must have whole numbers "at" and "tokens" in "left_out"'),
     ],
 )
-def test_a_damaged_row_is_named_with_its_line(tmp_path, capsys, change, message):
-    folder = log_rollouts(tmp_path / "run", [row(), row() | change])
+def test_damaged_row_is_named_with_its_line(tmp_path, capsys, change, message):
+    folder = log_rollouts(tmp_path / "run", [make_row(), make_row() | change])
     refused(capsys, rf"rollouts\.jsonl line 2 {re.escape(message)}", "show", str(folder.path))
 
 
-def test_a_row_that_is_being_written_is_skipped_and_one_that_is_not_json_is_named(tmp_path, capsys):
-    folder = log_rollouts(tmp_path / "run", [row()])
+def test_unfinished_row_is_skipped_and_invalid_json_is_named(tmp_path, capsys):
+    folder = log_rollouts(tmp_path / "run", [make_row()])
     with folder.rollouts.open("a") as file:
         file.write('{"step": 2, "tok')
     assert len(read_rollouts(folder).rows) == 1
@@ -206,7 +206,7 @@ def test_a_row_that_is_being_written_is_skipped_and_one_that_is_not_json_is_name
 
 
 class Elements(HTMLParser):
-    """Names and attributes of the elements of a page."""
+    """Collect the names and attributes of a page's elements."""
 
     def __init__(self, text):
         super().__init__()
@@ -217,16 +217,22 @@ class Elements(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-def evil_rows():
-    span = {"role": EVIL, "start": 0, "end": 7, "calls": [{"name": EVIL, "arguments": EVIL}], "malformed": [EVIL]}
-    texts = dict.fromkeys(("prompt", "question", "answer"), EVIL)
-    tokens = [EVIL, "<!--", "<script>", "]]>", "\u2028", "\ud800", "&lt;b&gt;"]
-    return [row(tokens=tokens, spans=[span], remark=EVIL, parts={EVIL: 1.0}, **texts)]
+def make_malicious_rows():
+    span = {
+        "role": MALICIOUS,
+        "start": 0,
+        "end": 7,
+        "calls": [{"name": MALICIOUS, "arguments": MALICIOUS}],
+        "malformed": [MALICIOUS],
+    }
+    texts = dict.fromkeys(("prompt", "question", "answer"), MALICIOUS)
+    tokens = [MALICIOUS, "<!--", "<script>", "]]>", "\u2028", "\ud800", "&lt;b&gt;"]
+    return [make_row(tokens=tokens, spans=[span], remark=MALICIOUS, parts={MALICIOUS: 1.0}, **texts)]
 
 
-def test_what_a_model_writes_stays_text(tmp_path, capsys):
-    folder = log_rollouts(tmp_path / "run", evil_rows())
-    assert check_rollout(evil_rows()[0]) is None
+def test_model_output_stays_text(tmp_path, capsys):
+    folder = log_rollouts(tmp_path / "run", make_malicious_rows())
+    assert check_rollout(make_malicious_rows()[0]) is None
     printed(capsys, "show", str(folder.path))
     page = (folder.path / "rollouts.html").read_text()
     plain = (
@@ -238,16 +244,16 @@ def test_what_a_model_writes_stays_text(tmp_path, capsys):
     assert {tag for tag, _ in Elements(page).found} == {tag for tag, _ in Elements(plain).found}
     assert not {"img", "link", "iframe"} & {tag for tag, _ in Elements(page).found}
     outside = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
-    assert not re.search(r"(?:src|href)\s*=|url\(|https?://|@import", outside), "it loads nothing"
+    assert not re.search(r"(?:src|href)\s*=|url\(|https?://|@import", outside), "the page loads nothing"
     policy = next(attrs["content"] for tag, attrs in Elements(page).found if attrs.get("http-equiv"))
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
     (body,) = re.findall(r'<script type="application/json" id="r0">(.*?)</script>', page, re.DOTALL)
-    assert json.loads(body)["tokens"][:-2] == evil_rows()[0]["tokens"][:-2]
+    assert json.loads(body)["tokens"][:-2] == make_malicious_rows()[0]["tokens"][:-2]
     assert json.loads(body)["tokens"][-2] == "\ufffd" * 3, "half a surrogate pair is not a character"
 
 
-def test_the_browser_executes_nothing_that_a_model_writes(tmp_path, capsys):
-    folder = log_rollouts(tmp_path / "run", evil_rows())
+def test_browser_executes_no_model_output(tmp_path, capsys):
+    folder = log_rollouts(tmp_path / "run", make_malicious_rows())
     printed(capsys, "show", str(folder.path))
     for color in ("logp", "mask"):
         dom = render(folder.path / "rollouts.html", f"#color={color}")
@@ -275,14 +281,14 @@ def page(tmp_path_factory):
         ("#text=%E6%97%A5", 1),
     ],
 )
-def test_the_page_filters(page, fragment, count):
+def test_page_filters_rollouts(page, fragment, count):
     dom = render(page, fragment)
     assert len(re.findall(r'role="option"', dom)) == count
     assert ("No rollout matches these filters." in dom.split("</article>")[0]) == (count == 0)
     assert f"{count} of 5 rollouts" in dom if count < 5 else "5 rollouts" in dom
 
 
-def test_the_page_shows_turns_calls_and_values(page):
+def test_page_shows_turns_calls_and_values(page):
     article = render(page, "#rollout=4&color=advantage").split("<article")[1]
     assert "Step 40, problem 7, response 0" in article
     assert re.findall(r"<b>(.*?)</b>", article) == ["policy, turn 1", "tool", "policy, turn 2"]
@@ -294,10 +300,10 @@ def test_the_page_shows_turns_calls_and_values(page):
     assert "no answer stated" in article
 
 
-def test_a_page_that_would_be_too_large_has_evenly_spaced_steps(tmp_path, monkeypatch):
-    rows = [row(step) for step in range(1, 8)]
-    assert [one["step"] for one in evenly_spaced(rows, [10] * 7, 30)] == [1, 4, 7]
-    assert [one["step"] for one in evenly_spaced(rows, [10] * 7, 1)] == [7]
+def test_oversized_page_has_evenly_spaced_steps(tmp_path, monkeypatch):
+    rows = [make_row(step) for step in range(1, 8)]
+    assert [rollout["step"] for rollout in evenly_spaced(rows, [10] * 7, 30)] == [1, 4, 7]
+    assert [rollout["step"] for rollout in evenly_spaced(rows, [10] * 7, 1)] == [7]
     monkeypatch.setattr(rollout_page, "MOST_BYTES", 3 * len(rollout_page._script_json(rows[0])))
     text = rollout_page.render_page(
         rollout_page.Heading("run", "runs/run", "dapo", "now"), read_rollouts(log_rollouts(tmp_path / "r", rows))
@@ -305,22 +311,22 @@ def test_a_page_that_would_be_too_large_has_evenly_spaced_steps(tmp_path, monkey
     assert "The page has 3 of the 7 logged steps" in text
 
 
-def test_colors_of_the_terminal():
+def test_terminal_colors():
     scale = rollout_page.scales(ROWS)
     assert scale == {"logp": 5.0, "advantage": 1.5, "ratio": 1.25}
-    one = row(logp=[-5.0, -0.001, None, None, 0, 0, 0], ratio=[0.5, 2.0, None, None, 1, 1, 1])
-    assert transcript_text.style_of(one, 0, "logp", scale).bgcolor.get_truecolor() == transcript_text.LOW
-    assert transcript_text.style_of(one, 1, "logp", scale) is None
-    assert transcript_text.style_of(one, 2, "logp", scale) is None
-    shades = [transcript_text.style_of(one, place, "ratio", scale).bgcolor.get_truecolor() for place in (0, 1)]
+    rollout = make_row(logp=[-5.0, -0.001, None, None, 0, 0, 0], ratio=[0.5, 2.0, None, None, 1, 1, 1])
+    assert transcript_text.style_of(rollout, 0, "logp", scale).bgcolor.get_truecolor() == transcript_text.LOW
+    assert transcript_text.style_of(rollout, 1, "logp", scale) is None
+    assert transcript_text.style_of(rollout, 2, "logp", scale) is None
+    shades = [transcript_text.style_of(rollout, index, "ratio", scale).bgcolor.get_truecolor() for index in (0, 1)]
     assert shades == [transcript_text.LOW, transcript_text.HIGH]
-    assert transcript_text.style_of(one, 3, "mask", scale) is None
+    assert transcript_text.style_of(rollout, 3, "mask", scale) is None
 
 
-def test_a_failure_is_not_a_wrong_answer():
-    assert outcomes_of(row(reward=None, failure="raised")) == ["failed"]
-    assert outcomes_of(row(reward=0.5, correct=False)) == ["wrong"]
-    assert outcomes_of(row(reward=-1.0, correct=True, metrics={"malformed_calls": 1.0})) == ["right", "tool_error"]
+def test_failure_is_not_a_wrong_answer():
+    assert outcomes_of(make_row(reward=None, failure="raised")) == ["failed"]
+    assert outcomes_of(make_row(reward=0.5, correct=False)) == ["wrong"]
+    assert outcomes_of(make_row(reward=-1.0, correct=True, metrics={"malformed_calls": 1.0})) == ["right", "tool_error"]
 
 
 KEYS = """
@@ -363,13 +369,13 @@ MEASURE = """<script>setTimeout(() => parent.postMessage({
 FRAME = """<body style="margin: 0"><script>addEventListener("message", event => {
     document.getElementById("found").textContent = JSON.stringify(event.data); });</script><pre id="found"></pre>
 <iframe src="inner.html#step=7" style="border: 0; width: WIDTHpx; height: 1300px"></iframe></body>"""
-"""A window of Chromium is at least 500 px wide, so the page is in a frame."""
+"""A Chromium window is at least 500 px wide, so the page is shown in a frame, which may be narrower."""
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_page_fits_its_window_in_light_and_dark_even_with_long_words(tmp_path, width, dark):
-    long = row(
+def test_page_fits_its_window(tmp_path, width, dark):
+    long_row = make_row(
         7,
         1.0,
         question="x" * 400,
@@ -377,7 +383,7 @@ def test_the_page_fits_its_window_in_light_and_dark_even_with_long_words(tmp_pat
         parts={"a_name_of_a_reward_part_that_goes_on_and_on": 0.25},
         tokens=["z" * 300, "\t" * 50, "<eos>", "\n", "a" * 200, "b", "c"],
     )
-    folder = log_rollouts(tmp_path / "run", [*ROWS, long])
+    folder = log_rollouts(tmp_path / "run", [*ROWS, long_row])
     text = rollout_page.write_page(folder, read_rollouts(folder)).read_text()
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
     (tmp_path / "inner.html").write_text(text.replace("</body>", f"{MEASURE}</body>"))
@@ -385,10 +391,10 @@ def test_the_page_fits_its_window_in_light_and_dark_even_with_long_words(tmp_pat
     dom = render(tmp_path / "outer.html", "", "1400,1300", *(["--force-dark-mode"] if dark else []))
     found = json.loads(html.unescape(dom.split('<pre id="found">')[1].split("</pre>")[0]))
     inner, scrolled = found["widths"]
-    assert inner == width >= scrolled, "nothing is beside the window"
+    assert inner == width >= scrolled, "nothing extends beyond the window"
     assert not found["outside"]
     for colors in found["colors"]:
         sums = [sum(map(float, re.findall(r"[\d.]+", color)[:3])) for color in colors]  # red, green and blue, at most 765
-        ground, letters = reversed(sums) if dark else sums
-        assert ground > 550
-        assert letters < 200
+        background, foreground = reversed(sums) if dark else sums
+        assert background > 550
+        assert foreground < 200
