@@ -98,7 +98,7 @@ def test_function_in_environment_options_needs_trust(folder, capsys):
     assert not (folder / "executed").exists(), "the command's options replace the run's"
 
 
-def test_environment_file_trains_resumes_evaluates_and_samples(folder, capsys):
+def test_environment_file_works_with_every_command(folder, capsys):
     printed(capsys, *train_command(folder, "full", "--steps", "4"))
     rows = metrics_of(folder, "full")
     assert rows[0]["turns"] > 1

@@ -357,7 +357,7 @@ def test_rule_rewards_are_plus_and_minus_one(rollout):
 
 
 def test_length_rewards_use_length_and_verdict(rollout):
-    """The parts read the verdict and the length, not the partial credit, and ignore unjudged responses."""
+    """The parts read verdict and length, not partial credit; lengths are compared among judged responses only."""
     lengths, right = rollout.mask.sum(-1), rollout.correct > 0
     cosine = cosine_length_reward(right, lengths, max_length=6.0)
     bonus = group_length_reward(right, lengths, valid=rollout.valid)

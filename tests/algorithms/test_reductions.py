@@ -104,7 +104,7 @@ def test_dapo_without_its_additions_is_grpo(rollout):
     assert_same(descend(dapo_ladder(BY_NAME["dapo"]())["naive_grpo"], uniform), descend(BY_NAME["grpo"](beta=0.0), uniform))
 
 
-def test_process_supervision_of_one_step_is_outcome_supervision(rollout):
+def test_one_step_process_supervision_is_grpo(rollout):
     last = jnp.asarray(np.arange(T) == LENGTHS[..., None] - 1)
     steps = rollout._replace(step_end=last, step_rewards=jnp.where(last, rollout.rewards[..., None], jnp.nan))
     for name in ("grpo_process", "mt_grpo"):

@@ -279,7 +279,7 @@ def test_compare_json(runs, capsys):
     assert answer["rewards"] == [1.0, 0.0]
 
 
-def test_compare_runs_with_equal_names_and_no_common_problems(tmp_path, capsys):
+def test_compare_equal_names_and_no_common_problems(tmp_path, capsys):
     write_run(tmp_path / "a" / "x")
     other = write_run(tmp_path / "b" / "x")
     write(other.heldout, [])

@@ -196,7 +196,7 @@ def test_damaged_row_is_named_with_its_line(tmp_path, capsys, change, message):
     refused(capsys, rf"rollouts\.jsonl line 2 {re.escape(message)}", "show", str(folder.path))
 
 
-def test_unfinished_row_is_skipped_and_invalid_json_is_named(tmp_path, capsys):
+def test_unfinished_and_invalid_rows(tmp_path, capsys):
     folder = log_rollouts(tmp_path / "run", [make_row()])
     with folder.rollouts.open("a") as file:
         file.write('{"step": 2, "tok')
