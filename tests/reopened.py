@@ -7,15 +7,15 @@ from rljax.options import INSTALLERS
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.lifecycle import initial_state as states
-from rljax.training.parts.seams import Seams
+from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.reinforce import make_learner
 from rljax.training.scored_rollout import make_rollout_scorer
 from rljax.training.setup import make_setup
 
 
-def first_state(config, **seams):
+def first_state(config, **custom):
     """A run's setup and its initial state."""
-    setup = make_setup(config, Seams(**seams), INSTALLERS)
+    setup = make_setup(config, CustomParts(**custom), INSTALLERS)
     return setup, states.initial_state(setup, states.first_params(setup))
 
 
@@ -33,9 +33,9 @@ def run_without_training(path, config, which=("best", "last")):
     return setup, state
 
 
-def checkpoint_of(config, run, which="last", **seams):
+def checkpoint_of(config, run, which="last", **custom):
     """The last or the best checkpoint of a run."""
-    setup = make_setup(config, Seams(**seams), INSTALLERS)
+    setup = make_setup(config, CustomParts(**custom), INSTALLERS)
     return checkpoints.restore(run / "checkpoints" / which, partial(states.state_like, setup)).checkpoint
 
 

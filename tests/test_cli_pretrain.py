@@ -18,7 +18,7 @@ from rljax.tracking.rows import read_metrics
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import INTERRUPTED
-from rljax.training.parts.seams import read_saved_settings
+from rljax.training.parts.custom_parts import read_saved_settings
 
 SIZES = ("--layers", "1", "--width", "16", "--heads", "2", "--kv-heads", "1", "--hidden", "32", "--replicas", "1")
 WORDS = (

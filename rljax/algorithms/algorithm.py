@@ -98,7 +98,7 @@ ROLLOUT_FIELDS: Mapping[str, RolloutField] = MappingProxyType(
     {name: required(_read_annotation(annotation), name) for name, annotation in Rollout.__annotations__.items()}
 )
 """Name of each field of `Rollout` -> its axes and type, as annotated."""
-READ_BY_SOME = (*Rollout._field_defaults, "entropy", "teacher_divergence", "progress")
+OPTIONAL_INPUTS = (*Rollout._field_defaults, "entropy", "teacher_divergence", "progress")
 """Inputs that only some algorithms read: optional fields of `Rollout`, and optional arguments of `loss` and `prepare`."""
 
 
@@ -328,7 +328,7 @@ class Algorithm(NamedTuple):
     def reads(self) -> dict[str, str]:
         """Map each optional input that this algorithm reads to the slot that reads it.
 
-        The names are entries of `READ_BY_SOME`.
+        The names are entries of `OPTIONAL_INPUTS`.
 
         Example:
             >>> from rljax.algorithms import BY_NAME
@@ -350,17 +350,17 @@ class Algorithm(NamedTuple):
             name: slot
             for slot, names in by_slot.items()
             for name in names
-            if name in READ_BY_SOME and name not in always_present
+            if name in OPTIONAL_INPUTS and name not in always_present
         }
 
     def needs(self, name: str) -> bool:
-        """True if the algorithm reads the input `name`, an entry of `READ_BY_SOME`.
+        """True if the algorithm reads the input `name`, an entry of `OPTIONAL_INPUTS`.
 
         Raises:
             ValueError: no algorithm reads `name`.
         """
-        if name not in READ_BY_SOME:
-            raise ValueError(f"name must be one of {', '.join(READ_BY_SOME)}, got {name!r}")
+        if name not in OPTIONAL_INPUTS:
+            raise ValueError(f"name must be one of {', '.join(OPTIONAL_INPUTS)}, got {name!r}")
         return name in self.reads()
 
 

@@ -20,7 +20,7 @@ from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import Summary, rows_so_far
 from rljax.training.config import TrainConfig
 from rljax.training.config.train import GROUPS
-from rljax.training.parts.seams import read_saved_settings
+from rljax.training.parts.custom_parts import read_saved_settings
 
 PANELS = (
     *("reward_variance", "groups_all_right", "groups_all_wrong", "advantage_variance"),

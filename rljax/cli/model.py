@@ -155,7 +155,7 @@ def run_sample(command: Sample) -> int:
 def run_export(command: Export) -> int:
     """Write a Hugging Face folder."""
     join_hosts(command.coordinator, command.hosts, command.host)
-    from rljax.data.tokenizer import holds_tokenizer  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.data.tokenizer import has_tokenizer_files  # noqa: PLC0415  --help need not wait for JAX
     from rljax.parallel import is_first  # noqa: PLC0415
     from rljax.programs.export import export  # noqa: PLC0415
 
@@ -173,7 +173,7 @@ def run_export(command: Export) -> int:
     )
     if is_first():
         print(f"Model: {folder}")
-        if not holds_tokenizer(folder):
+        if not has_tokenizer_files(folder):
             print(
                 f"note: no tokenizer was written, and AutoTokenizer would give an empty one; copy its files into {folder}."
             )

@@ -54,7 +54,7 @@ def relocate(run: Path, old: Path, new: Path) -> dict[str, tuple[str, str]]:
     """
     from rljax.programs.pair_training import SETTINGS, PairFolder  # noqa: PLC0415  --help need not wait for JAX
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  as above
-    from rljax.training.parts.seams import read_saved_settings  # noqa: PLC0415  as above
+    from rljax.training.parts.custom_parts import read_saved_settings  # noqa: PLC0415  as above
 
     check_local(new, "new")
     of_pairs = (run / SETTINGS).is_file()

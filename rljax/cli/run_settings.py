@@ -98,12 +98,12 @@ def start_from_run(folder: str, flags: Collection[str]) -> Start:
     `--environment` only its environment.
     """
     from rljax.tracking.run_folder import RunFolder  # noqa: PLC0415  as above
+    from rljax.training.parts.custom_parts import read_saved_settings  # noqa: PLC0415  as above
     from rljax.training.parts.reward import (  # noqa: PLC0415  --help need not wait for JAX
         code_of,
         code_of_environment,
         code_of_training,
     )
-    from rljax.training.parts.seams import read_saved_settings  # noqa: PLC0415  as above
 
     run = RunFolder.open(folder)
     config, needed = read_saved_settings(run.config)

@@ -429,7 +429,7 @@ def check_no_special_token(tokenizer: Tokenizer, stop: Iterable[str]) -> None:
         )
 
 
-def holds_tokenizer(folder: Path) -> bool:
+def has_tokenizer_files(folder: Path) -> bool:
     """Return True if a folder contains a tokenizer file."""
     return any((folder / file).is_file() for file in _TOKENIZER_FILES)
 
@@ -465,7 +465,7 @@ def load_tokenizer(name: str) -> Tokenizer:
     check_local(name, "tokenizer")
     folder = Path(name).expanduser()
     if folder.is_dir():
-        if not holds_tokenizer(folder):
+        if not has_tokenizer_files(folder):
             raise InputError(
                 f"the folder {name!r} contains no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); copy the files of its model "
                 f"into it, or give another folder, or `--tokenizer bytes` for one token per byte."

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Int8
 
 from rljax.errors import InputError
-from rljax.models.axes import constrain_sharding, row_shards, shards_of, spec_of
+from rljax.models.axes import constrain_sharding, count_shards, row_shards, spec_of
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap, visible_slots
 from rljax.ops.arrays import sum_dtype
@@ -39,7 +39,7 @@ class LayerCache(NamedTuple):
     values: Float[Array, "B K S H"] | Int8[Array, "B K S H"]
     """Values; the slots come before the features."""
     key_scale: Float[Array, "B K S"] | None = None
-    """Scale of the int8 keys per head and token, see `rljax.models.paged_cache.round_to_int8`; None: keys are not quantized."""
+    """Scale of the int8 keys per head and token, see `rljax.models.paged_cache.quantize_to_int8`; None: keys are not quantized."""
     value_scale: Float[Array, "B K S"] | None = None
     """Scale of the int8 values per head and token; None: values are not quantized."""
 
@@ -488,7 +488,7 @@ def attend_rows(
 
 def count_attention_devices(mesh: Mesh | None) -> int:
     """Count the devices that rows and heads are divided over."""
-    return 1 if mesh is None else row_shards(mesh) * shards_of("attention_heads", mesh)
+    return 1 if mesh is None else row_shards(mesh) * count_shards("attention_heads", mesh)
 
 
 def attend_cudnn(

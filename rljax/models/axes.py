@@ -140,10 +140,10 @@ def is_on_cpus(mesh: Mesh) -> bool:
 
 def row_shards(mesh: Mesh) -> int:
     """Return the number of shards that the rows are divided into."""
-    return shards_of("rows", mesh)
+    return count_shards("rows", mesh)
 
 
-def shards_of(name: str, mesh: Mesh) -> int:
+def count_shards(name: str, mesh: Mesh) -> int:
     """Return the number of shards that a logical axis is divided into."""
     return math.prod(mesh.shape[axis] for axis in _mesh_axes(name, mesh.axis_names))
 
@@ -294,7 +294,7 @@ def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
     }
     present = mesh.axis_names
     for name, size in sizes.items():
-        if size % shards_of(name, mesh):
+        if size % count_shards(name, mesh):
             most = math.gcd(
                 *(other for key, other in sizes.items() if _mesh_axes(key, present) == _mesh_axes(name, present))
             )
@@ -303,7 +303,7 @@ def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
             )
     heads = {"heads": config.heads, "kv_heads": config.kv_heads * key_copies(config, mesh)}
     for name, size in heads.items():
-        if size % shards_of("attention_heads", mesh):
+        if size % count_shards("attention_heads", mesh):
             raise InputError(
                 f"{show_axes('attention_heads', mesh)} cannot share the model's {name}={getattr(config, name)} equally in "
                 f"attention; choose axes whose product divides heads={config.heads}, and divides kv_heads={config.kv_heads} or is "
@@ -313,7 +313,7 @@ def check_shape(config: TransformerConfig, mesh: Mesh) -> None:
 
 def key_copies(config: TransformerConfig, mesh: Mesh) -> int:
     """Return the number of copies of each key/value head that attention needs, so that each device has its query heads' keys."""
-    return max(shards_of("attention_heads", mesh) // config.kv_heads, 1)
+    return max(count_shards("attention_heads", mesh) // config.kv_heads, 1)
 
 
 def show_axes(name: str, mesh: Mesh) -> str:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from rljax.models.adapters import Adapted
 from rljax.models.axes import dividing_axes, spec_of
 from rljax.models.config import Routing, TransformerConfig
-from rljax.models.policy import in_precision
+from rljax.models.policy import cast_parameter
 from rljax.models.transformer import RESIDUAL, activation_of, product
 from rljax.ops.arrays import sum_dtype
 
@@ -106,7 +106,7 @@ class Experts(nnx.Module):
         names = ("expert_gate", "expert_up", "expert_down")
         layers = [_build_linear(getattr(self, name).get_value(), dtype) for name in names]
         if self.routing.has_bias:
-            biases = [in_precision(getattr(self, f"{name}_bias").get_value(), dtype) for name in names]
+            biases = [cast_parameter(getattr(self, f"{name}_bias").get_value(), dtype) for name in names]
             layers = [layer._replace(bias=bias) for layer, bias in zip(layers, biases, strict=True)]
         gate, up, down = layers
         return gate, up, down
@@ -115,10 +115,10 @@ class Experts(nnx.Module):
 def _build_linear(parameter: Any, dtype: jnp.dtype) -> Linear:
     """Build the experts' linear layers, in the precision `dtype`, from their matrices with or without an adapter."""
     if not isinstance(parameter, Adapted):
-        return Linear(in_precision(parameter, dtype))
+        return Linear(cast_parameter(parameter, dtype))
     matrix: Any = parameter.matrix  # never quantized: `quantize_parameter` refuses the matrices of experts
     a, b = parameter.factors
-    return Linear(in_precision(matrix, dtype), factors=(jnp.asarray(a, dtype), jnp.asarray(parameter.scale * b, dtype)))
+    return Linear(cast_parameter(matrix, dtype), factors=(jnp.asarray(a, dtype), jnp.asarray(parameter.scale * b, dtype)))
 
 
 def apply_gate(

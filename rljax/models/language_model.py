@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from rljax.caching import cache_results
 from rljax.models.attention import Cache, LayerCache, map_slots_of
-from rljax.models.axes import INPUT_AXES, SPLIT, constrain_sharding, row_shards, sampler_spec, shards_of, spec_of
+from rljax.models.axes import INPUT_AXES, SPLIT, constrain_sharding, count_shards, row_shards, sampler_spec, spec_of
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import Features, Packed, Scores, before_scored, scored_tokens, to_batch
 from rljax.models.paged_cache import (
@@ -30,9 +30,9 @@ from rljax.models.paged_cache import (
     PagesInUse,
     PageTable,
     by_device,
-    in_blocks,
     joined,
-    round_cache,
+    quantize_cache,
+    split_into_blocks,
     take_pages,
 )
 from rljax.models.policy import Copies, Params, insert_rows, path_names
@@ -115,7 +115,7 @@ def hidden_states(
     `offset` is added to the token embeddings; `experts` are the experts that tokens must use, see `Packed.experts`. The rows are
     padded so that their tokens are divided equally over the mesh axis `context`.
     """
-    slots, shards = tokens.shape[1], 1 if model.mesh is None else shards_of("tokens", model.mesh)
+    slots, shards = tokens.shape[1], 1 if model.mesh is None else count_shards("tokens", model.mesh)
     pad = partial(pad_axis, axis=1, more=-slots % shards)
     tokens, positions, segments = (pad(jnp.asarray(array)) for array in (tokens, positions, segments))
     offset = None if offset is None else pad(jnp.asarray(offset))
@@ -226,7 +226,7 @@ def decode_weights(model: Model, params: Params) -> Params:
     """
     mesh, dtype = model.mesh, model.config.compute_dtype
     is_split = mesh is not None and SPLIT in mesh.axis_names
-    is_gathered = not is_split and (mesh is None or shards_of("width", mesh) == 1)
+    is_gathered = not is_split and (mesh is None or count_shards("width", mesh) == 1)
 
     def place(path: KeyPath, array: Array) -> Array:
         if mesh is None or mesh.size == 1:
@@ -291,7 +291,7 @@ def begin_decode(
         return model.module(params).logits(last), DecodeState(cache, attention, attention.sum(-1), jnp.int32(length))
     module = model.module(params)
     hidden, cache = module(tokens, positions_of(attention), attention.astype(jnp.int32), offset=offset)
-    cache = cache if model.config.cache_dtype is None else tuple(map(round_cache, cache))
+    cache = cache if model.config.cache_dtype is None else tuple(map(quantize_cache, cache))
     state = DecodeState(cache, attention, attention.sum(-1), jnp.int32(length))
     return module.logits(hidden[:, -1]), grow_decode(state, budget)
 
@@ -341,7 +341,7 @@ def empty_cache(model: Model, rows: int, slots: int) -> Cache:
     layer = LayerCache(
         constrain_sharding(keys, CACHED_KEYS, model.mesh), constrain_sharding(keys.swapaxes(2, 3), SLOTS, model.mesh)
     )
-    return (layer if config.cache_dtype is None else round_cache(layer),) * config.layers
+    return (layer if config.cache_dtype is None else quantize_cache(layer),) * config.layers
 
 
 def map_cache(function: Callable[..., Array], cache: Cache) -> Cache:
@@ -426,7 +426,7 @@ def begin_paged(
         def shift_row(row: Array, indices: Array) -> Array:
             return row.at[(slice(None),) * (axis - 1) + (indices,)].get(mode="fill", fill_value=0)
 
-        return in_blocks(jax.vmap(shift_row)(array, slots), axis=axis)
+        return split_into_blocks(jax.vmap(shift_row)(array, slots), axis=axis)
 
     return logits, PagedPrompts(map_cache(shift, state.cache), state.lengths)
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from rljax.models.axes import constrain_sharding
 from rljax.models.packed import Features, soft_cap
-from rljax.models.policy import Copied, in_precision
+from rljax.models.policy import Copied, cast_parameter
 from rljax.models.token_scores import HEAD, LOGITS, split_into_chunks
 from rljax.ops.arrays import sum_dtype
 
@@ -77,7 +77,7 @@ def _logits(
     hidden: Float[Array, "N C D"], head: Array | Copied, cap: float | Array | None, mesh: Mesh | None
 ) -> Float[Array, "N C V"]:
     # cast here and not before the scan, so that the head's gradient accumulates in the head's own dtype
-    weight = in_precision(head, hidden.dtype)
+    weight = cast_parameter(head, hidden.dtype)
     logits = jnp.einsum("NCD,NVD->NCV", hidden, weight, preferred_element_type=sum_dtype(hidden))
     return constrain_sharding(soft_cap(logits, cap), LOGITS, mesh)
 

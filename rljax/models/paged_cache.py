@@ -88,7 +88,7 @@ class _PartialSums(NamedTuple):
     """Sum of exp(score - highest) value."""
 
 
-def round_to_int8(x: Float[Array, "*S"], *, axis: int) -> tuple[Int8[Array, "*S"], Float[Array, "*R"]]:
+def quantize_to_int8(x: Float[Array, "*S"], *, axis: int) -> tuple[Int8[Array, "*S"], Float[Array, "*R"]]:
     """Quantize keys or values to 8 bits, with one scale per token and head.
 
     ::
@@ -106,7 +106,7 @@ def round_to_int8(x: Float[Array, "*S"], *, axis: int) -> tuple[Int8[Array, "*S"
         arXiv:2305.14314, equation 1, applied to each head of each token; the paper's quantization constant is 1 / c.
 
     Example:
-        >>> codes, scale = round_to_int8(jnp.array([[1.27, -0.5]]), axis=1)
+        >>> codes, scale = quantize_to_int8(jnp.array([[1.27, -0.5]]), axis=1)
         >>> codes.tolist(), scale.round(4).tolist()
         ([[127, -50]], [0.009999999776482582])
     """
@@ -116,9 +116,9 @@ def round_to_int8(x: Float[Array, "*S"], *, axis: int) -> tuple[Int8[Array, "*S"
     return codes, scale.squeeze(axis)
 
 
-def round_cache(layer: LayerCache) -> LayerCache:
+def quantize_cache(layer: LayerCache) -> LayerCache:
     """Quantize a layer's keys and values to 8 bits."""
-    (keys, key_scale), (values, value_scale) = round_to_int8(layer.keys, axis=2), round_to_int8(layer.values, axis=3)
+    (keys, key_scale), (values, value_scale) = quantize_to_int8(layer.keys, axis=2), quantize_to_int8(layer.values, axis=3)
     return LayerCache(keys, values, key_scale, value_scale)
 
 
@@ -154,7 +154,7 @@ def attend_pages(
     page = jnp.where(pages.page > 0, pages.page - 1, len(own.keys))  # an index past the end is not written
     offset = pages.lengths % own.keys.shape[3]
     new = LayerCache(key[..., None], value[:, :, None])
-    new = new if own.key_scale is None else round_cache(new)
+    new = new if own.key_scale is None else quantize_cache(new)
 
     def write(pool: Array, token: Array, *, axis: int) -> Array:
         return pool.at[(page, *[slice(None)] * (axis - 1), offset)].set(token.squeeze(axis), mode="drop")
@@ -265,20 +265,20 @@ def truncate_pages(pages: PagesInUse, tokens: Int[Array, "B"]) -> PagesInUse:
     return pages._replace(shared=shared, own=own, page=jnp.where(has_page, pages.page, 0))
 
 
-def count_own(pages: PagesInUse) -> Int[Array, "B"]:
+def count_own_pages(pages: PagesInUse) -> Int[Array, "B"]:
     """Count the unshared pages of each row."""
     owner = pages.own.owners[:, 0]
     return jnp.zeros(len(pages.lengths) + 1, jnp.int32).at[owner].add(1)[1:]
 
 
-def in_blocks(array: Array, *, axis: int) -> Array:
+def split_into_blocks(array: Array, *, axis: int) -> Array:
     """Split the slots along this axis into blocks of `PAGE` slots; the blocks become the second axis."""
     shape = array.shape
     return jnp.moveaxis(array.reshape(*shape[:axis], -1, PAGE, *shape[axis + 1 :]), axis, 1)
 
 
-def out_of_blocks(array: Array, *, axis: int) -> Array:
-    """Undo `in_blocks`; `axis` is the slot axis of the result."""
+def join_blocks(array: Array, *, axis: int) -> Array:
+    """Undo `split_into_blocks`; `axis` is the slot axis of the result."""
     moved = jnp.moveaxis(array, 1, axis)
     return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
 
@@ -305,7 +305,7 @@ def copy_out_of_pages(state: PagedState, row: Int[Array, "E"], blocks: int) -> C
 
     def copy(shared_pool: Array, own_pool: Array, *, axis: int) -> Array:
         found = [pool.at[page].get(mode="fill", fill_value=0) for pool, page in ((shared_pool, shared), (own_pool, own))]
-        return out_of_blocks(found[0] + found[1], axis=axis)
+        return join_blocks(found[0] + found[1], axis=axis)
 
     return tuple(map_slots_of(copy, layer.shared, layer.own) for layer in state.cache)
 
@@ -314,7 +314,7 @@ def insert_prompts_in_pages(state: PagedState, fresh: PagedPrompts, source: Int[
     """Insert prompts into rows: free the rows' old pages, and copy the prompts into new pages; see `rljax.models.policy.Insert`.
 
     Rows with the same prompt share all its pages except the page of its last token. A row may keep its first pages (see
-    `PagedPrompts.kept`) if no other row has the same prompt. The caller ensures that enough pages are free; see `pages_for`.
+    `PagedPrompts.kept`) if no other row has the same prompt. The caller ensures that enough pages are free; see `pages_needed`.
     """
     rows, blocks = len(source), fresh.blocks[0].keys.shape[1]
     row, is_new, origin = jnp.arange(rows), source >= 0, jnp.maximum(source, 0)
@@ -366,7 +366,7 @@ def insert_prompts_in_pages(state: PagedState, fresh: PagedPrompts, source: Int[
     )
 
 
-def pages_for(length: int, count: int, sharers: int) -> tuple[int, int]:
+def pages_needed(length: int, count: int, sharers: int) -> tuple[int, int]:
     """Return how many pages of the pools `shared` and `own` are taken by `count` rows that start together with the same prompt.
 
     Args:
@@ -375,7 +375,7 @@ def pages_for(length: int, count: int, sharers: int) -> tuple[int, int]:
         sharers: M, largest number of rows that share a page.
 
     Example:
-        >>> pages_for(130, 4, 8), pages_for(128, 9, 8), pages_for(128, 1, 8), pages_for(20, 8, 8)
+        >>> pages_needed(130, 4, 8), pages_needed(128, 9, 8), pages_needed(128, 1, 8), pages_needed(20, 8, 8)
         ((2, 4), (2, 9), (0, 2), (0, 8))
     """
     blocks = -(-length // PAGE)

@@ -87,7 +87,7 @@ def _derivative(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> 
     return copy, tangents[0].astype(copy.dtype)
 
 
-def in_precision(held: Array | np.ndarray | Copied, dtype: Any) -> Array:
+def cast_parameter(held: Array | np.ndarray | Copied, dtype: Any) -> Array:
     """Return a parameter in this dtype: its copy if it has one, otherwise a cast.
 
     Raises:
@@ -328,7 +328,7 @@ class Policy(NamedTuple):
     copies: Callable[[Params], Copies | None] | None = None
     """params -> copies of the parameters in the dtype of the matrix products, made once for all micro-batches of an update: a
     pytree with None for each parameter without a copy; or None. `score` and `features` then receive a
-    `rljax.models.policy.Copied` in place of each parameter with a copy, and read it with `in_precision`. None: they always
+    `rljax.models.policy.Copied` in place of each parameter with a copy, and read it with `cast_parameter`. None: they always
     receive the plain parameters."""
     quantized: Callable[..., Params] | None = None
     """(random key, kind="int8" or "nf4") -> the parameters of `init`, quantized one after the other for use under an adapter;

@@ -70,7 +70,7 @@ def prune_matrix(matrix: Float[np.ndarray, "O I"], pattern: Pattern) -> Float[np
     return pruned.reshape(matrix.shape)
 
 
-def pruned_contents(contents: ModelContents, pattern: Pattern) -> ModelContents:
+def prune_contents(contents: ModelContents, pattern: Pattern) -> ModelContents:
     """Prune the matrices of a model's layers; the embedding, head, norms and biases are unchanged.
 
     Raises:

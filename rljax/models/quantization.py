@@ -18,7 +18,7 @@ from jax.tree_util import KeyPath
 from jaxtyping import Array, Float, Int8, PyTree, UInt8
 
 from rljax.errors import InputError
-from rljax.models.axes import INPUT_AXES, PARAMETERS, shards_of, show_axes
+from rljax.models.axes import INPUT_AXES, PARAMETERS, count_shards, show_axes
 from rljax.models.policy import Params, path_names
 
 MOST_IN_A_BLOCK = 64
@@ -239,7 +239,7 @@ def check_blocks(params: PyTree, mesh: Mesh) -> None:
             continue
         names, blocks = path_names(path), leaf.scale.shape[leaf.axis]
         name = PARAMETERS[names[-1]][leaf.axis]
-        if blocks % shards_of(name, mesh):
+        if blocks % count_shards(name, mesh):
             raise InputError(
                 f"{show_axes(name, mesh)} cannot share the {blocks} blocks of the quantized {'/'.join(names)} equally; choose a "
                 f"divisor of {blocks}, or leave quantize out."

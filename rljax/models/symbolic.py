@@ -18,7 +18,7 @@ from rljax.caching import cache_results
 from rljax.errors import InputError
 from rljax.models.axes import spec_of
 from rljax.models.packed import Packed, Scores, before_scored, soft_cap
-from rljax.models.policy import Copied, Decoder, Params, Policy, in_precision, insert_rows, scores_of_distributions
+from rljax.models.policy import Copied, Decoder, Params, Policy, cast_parameter, insert_rows, scores_of_distributions
 from rljax.ops.arrays import Number, at_least_float32, sum_dtype
 from rljax.ops.unpublished.mixture import neural_symbolic_mixture
 from rljax.records import required
@@ -138,7 +138,7 @@ def _mixed_score(policy: Policy, rules: Rules, split: Split) -> Callable[[Params
     def score(params: Params, packed: Packed, temperature: float) -> Scores:
         network, share = split(params)
         hidden, head, copy, cap = features(network, packed)
-        weight = in_precision(head if copy is None else Copied(head, copy), hidden.dtype)
+        weight = cast_parameter(head if copy is None else Copied(head, copy), hidden.dtype)
         logits = soft_cap(jnp.einsum("RKD,VD->RKV", hidden, weight, preferred_element_type=sum_dtype(hidden)), cap)
         tokens, positions, segments = (jnp.asarray(part) for part in (packed.tokens, packed.positions, packed.segments))
         memory = compute_memories(rules, tokens, positions == 0, segments > 0)

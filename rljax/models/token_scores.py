@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from rljax.models.axes import DATA, constrain_sharding, row_shards, shards_of
+from rljax.models.axes import DATA, constrain_sharding, count_shards, row_shards
 from rljax.models.packed import MASKED, Features, sampling_mask, soft_cap
 from rljax.ops.arrays import sum_dtype
 
@@ -88,7 +88,7 @@ def split_into_chunks(array: Array, chunk: int, mesh: Mesh | None) -> Chunked:
         ValueError: the number of rows is not a multiple of the devices that share them.
     """
     rows, length, *entry = array.shape
-    copies, devices_per_copy = (1, 1) if mesh is None else (mesh.shape[DATA], shards_of("width", mesh))
+    copies, devices_per_copy = (1, 1) if mesh is None else (mesh.shape[DATA], count_shards("width", mesh))
     if mesh is not None and rows % row_shards(mesh):
         raise ValueError(f"the {rows} rows must be a multiple of the {row_shards(mesh)} devices that share them")
     array, chunk = (

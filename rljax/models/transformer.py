@@ -27,11 +27,11 @@ from rljax.models.attention import (
     count_attention_devices,
     map_slots_of,
 )
-from rljax.models.axes import constrain_sharding, key_copies, row_shards, shards_of
+from rljax.models.axes import constrain_sharding, count_shards, key_copies, row_shards
 from rljax.models.config import TransformerConfig
 from rljax.models.packed import soft_cap
-from rljax.models.paged_cache import PagedLayer, PagesInUse, attend_pages, by_device, joined, round_cache
-from rljax.models.policy import Copied, in_precision, without_copy
+from rljax.models.paged_cache import PagedLayer, PagesInUse, attend_pages, by_device, joined, quantize_cache
+from rljax.models.policy import Copied, cast_parameter, without_copy
 from rljax.models.quantization import Quantized, quantized_product
 from rljax.ops.arrays import sum_dtype
 
@@ -111,7 +111,7 @@ def product(equation: str, x: Float[Array, "B T *I"], weight: nnx.Param) -> Arra
     if isinstance(matrix, Quantized):
         multiplied = quantized_product(equation, x, matrix)
     else:
-        multiplied = _product(equation, x, in_precision(matrix, x.dtype))
+        multiplied = _product(equation, x, cast_parameter(matrix, x.dtype))
     if not isinstance(held, Adapted):
         return multiplied
     a, b, scale = (part.astype(x.dtype) for part in (*held.factors, jnp.asarray(held.scale)))
@@ -227,7 +227,7 @@ class Attention(nnx.Module):
         if cache is None:
             copies = 1 if self.mesh is None else key_copies(self.config, self.mesh)
             key, value = (array if copies == 1 else jnp.repeat(array, copies, axis=2) for array in (key, value))
-        is_divided = self.mesh is None or key.shape[2] % shards_of("heads", self.mesh) == 0
+        is_divided = self.mesh is None or key.shape[2] % count_shards("heads", self.mesh) == 0
         keys_by_token = BY_TOKEN if is_divided else KEYS_BY_TOKEN
         query = self._reshard(query, BY_TOKEN, BY_HEAD)
         key, value = (self._reshard(array, keys_by_token, BY_HEAD) for array in (key, value))
@@ -285,7 +285,7 @@ class Attention(nnx.Module):
             return jax.vmap(lambda row, new, slots: row.at[(*leading, slots)].set(new, mode="drop"))(held, new, slots)
 
         new = LayerCache(keys, values)
-        return self._shard_cache(map_slots_of(write, cache, new if cache.key_scale is None else round_cache(new)))
+        return self._shard_cache(map_slots_of(write, cache, new if cache.key_scale is None else quantize_cache(new)))
 
 
 def activation_of(config: TransformerConfig) -> Callable[[Array], Array]:
@@ -427,7 +427,7 @@ class Transformer(nnx.Module):
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Logits after every token, before any temperature, float32 at least."""
-        weight, hidden = in_precision(self._head, hidden.dtype), self.before_head(hidden)
+        weight, hidden = cast_parameter(self._head, hidden.dtype), self.before_head(hidden)
         logits = jnp.einsum("...D,VD->...V", hidden, weight, preferred_element_type=sum_dtype(hidden))
         return soft_cap(logits, self.config.logit_cap)
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from rljax.algorithms import Algorithm, Rollout
-from rljax.data.tokenizer import CharacterTokenizer, HuggingFaceTokenizer, Tokenizer, holds_tokenizer
+from rljax.data.tokenizer import CharacterTokenizer, HuggingFaceTokenizer, Tokenizer, has_tokenizer_files
 from rljax.data.tokenizer_note import folder_tokenizer, read_note
 from rljax.errors import InputError
 from rljax.models import Params, Policy, Scores, transformer_policy
@@ -220,7 +220,7 @@ def check_tokens(
     Raises:
         InputError: the tokens differ; the message names the teacher and the difference.
     """
-    if read_note(folder) is None and not holds_tokenizer(folder):
+    if read_note(folder) is None and not has_tokenizer_files(folder):
         if vocab_size != policy.vocab_size:
             raise InputError(
                 f"The {role} {source!r} has {vocab_size} tokens and the model {policy.vocab_size}; both need the same vocabulary."

@@ -29,7 +29,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.parts.problems import is_run, training_problems
 from rljax.training.scoring import make_score
 from rljax.training.setup import Setup, encode_answerable
-from rljax.training.state import Frozen, Option, Places, TrainState, places
+from rljax.training.state import Frozen, Option, Shardings, TrainState, shardings_of
 
 NAME = "fisher_anchor"
 SAMPLES = 256
@@ -136,7 +136,7 @@ def with_fisher(
         jax.random.wrap_key_data(state.key), jnp.uint32(2**32 - 1)
     )  # a number that `state.draws` never reaches
     responses, mask = responses_of(worker, state.params, samples, key)
-    add, fisher = _squares_program(score, places(anchor.fisher), samples), anchor.fisher
+    add, fisher = _squares_program(score, shardings_of(anchor.fisher), samples), anchor.fisher
     for row in range(samples):
         # Each device needs a row, so the response is copied. Only the first copy counts: gradients are squared per response.
         rows = jax.tree.map(lambda array, row=row: array[[row] * row_shards(mesh)], responses)
@@ -162,7 +162,7 @@ def responses_of(
 
 
 @cache_results
-def _squares_program(score: Callable[[Params, Packed], Scores], where: Places, samples: int) -> Any:
+def _squares_program(score: Callable[[Params, Packed], Scores], where: Shardings, samples: int) -> Any:
     """Compile `(sum so far, params, packed row, mask) -> sum`, which adds a response's Fisher information, divided by `samples`."""
 
     def add(fisher: Params, params: Params, packed: Packed, mask: Bool[Array, "B T"]) -> Params:

@@ -15,7 +15,7 @@ from rljax.ops.reference import reset_reference
 from rljax.training.config import TrainConfig
 from rljax.training.metrics import LearnMetrics
 from rljax.training.setup import Setup
-from rljax.training.state import Option, Places, TrainState, Updates, places
+from rljax.training.state import Option, Shardings, TrainState, Updates, shardings_of
 
 Move = Callable[[TrainState, LearnMetrics, Updates], tuple[TrainState, dict[str, float]]]
 
@@ -79,7 +79,7 @@ def make_restart(optimizer: optax.GradientTransformation, period: int) -> Move:
         del metrics
         if not updates.applied or int(state.step) % period:
             return state, {}
-        return _restart_program(optimizer, places(state), period)(state), {}
+        return _restart_program(optimizer, shardings_of(state), period)(state), {}
 
     return move
 
@@ -90,7 +90,7 @@ def _average_program(rate: float) -> Any:
 
 
 @cache_results
-def _restart_program(optimizer: optax.GradientTransformation, where: Places, period: int) -> Any:
+def _restart_program(optimizer: optax.GradientTransformation, where: Shardings, period: int) -> Any:
     @partial(jax.jit, donate_argnums=0, out_shardings=where.tree())
     def restart(state: TrainState) -> TrainState:
         reference = reset_reference(state.reference, state.params, state.step, period=period)

@@ -11,7 +11,7 @@ from rljax.caching import cache_results
 from rljax.models import Params
 from rljax.ops.unpublished.reward_history import RewardHistory, empty_history, push_history
 from rljax.training.setup import Setup
-from rljax.training.state import Option, Places, Traced, TrainState, adjust_algorithm, adjustments, places, traced
+from rljax.training.state import Option, Shardings, Traced, TrainState, adjust_algorithm, adjustments, shardings_of, traced
 
 NAME = "reward_history"
 
@@ -29,7 +29,7 @@ def install(setup: Setup) -> Setup:
 
     def push(state: TrainState, scored: Any) -> TrainState:
         memory, adjusting = state.options[NAME], tuple(option for option in setup.options if option.adjust is not None)
-        program = _push_program(setup.algorithm, traced(adjusting), places(memory))
+        program = _push_program(setup.algorithm, traced(adjusting), shardings_of(memory))
         after = program(memory, scored.groups.prompt_ids, scored.groups.rollout, adjustments(adjusting, state))
         return state._replace(options=state.options | {NAME: after})
 
@@ -37,7 +37,7 @@ def install(setup: Setup) -> Setup:
 
 
 @cache_results
-def _push_program(algorithm: Algorithm, options: tuple[Traced, ...], where: Places) -> Any:
+def _push_program(algorithm: Algorithm, options: tuple[Traced, ...], where: Shardings) -> Any:
     """Compile `(memory, prompt ids, rollout, adjustments) -> memory`, which adds the rewards and donates the old memory."""
 
     @partial(jax.jit, donate_argnums=0, out_shardings=where.tree())

@@ -18,7 +18,7 @@ from rljax.models import Params, Policy
 from rljax.models.policy import Copies
 from rljax.training.config import TrainConfig
 from rljax.training.setup import Setup
-from rljax.training.state import Option, Places, TrainState, places
+from rljax.training.state import Option, Shardings, TrainState, shardings_of
 
 NAME = "sampler_delay"
 Queue = tuple[Params, ...]
@@ -97,11 +97,11 @@ def sampler_version(step: int, delay: int) -> int:
 
 def newest_entry(setup: Setup, params: Params, oldest: Params | None = None) -> Params:
     """Copy the trained parameters for later sampling; the copy takes the memory of the oldest entry, if one is passed."""
-    return _entry_program(cast_of(setup.policy, setup.config), places(params))(oldest, params)
+    return _entry_program(cast_of(setup.policy, setup.config), shardings_of(params))(oldest, params)
 
 
 @cache_results
-def _entry_program(cast: Cast | None, where: Places) -> Any:
+def _entry_program(cast: Cast | None, where: Shardings) -> Any:
     """Compile `(entry to overwrite or None, params) -> entry`."""
 
     def entry(oldest: PyTree[Array] | None, params: Params) -> Params:

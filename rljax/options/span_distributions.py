@@ -29,7 +29,7 @@ from rljax.models.packed import scored_tokens, to_batch
 from rljax.models.token_scores import LOGITS, chosen_chunk, features_scores
 from rljax.options.distillation import NAME as TEACHER
 from rljax.options.distillation import vocabulary, with_matched_tokens
-from rljax.options.span_teacher import SpanTeacher, load_teacher, respell
+from rljax.options.span_teacher import SpanTeacher, load_teacher, reencode
 from rljax.parallel import put, replicated
 from rljax.records import required
 from rljax.rollout import Groups, Layout
@@ -65,7 +65,7 @@ class Reader:
 
     def read(self, groups: Groups) -> TeacherStates:
         """Read the responses of a rollout."""
-        sequences, spans = respell(self._setup, self._teacher.tokenizer, groups)
+        sequences, spans = reencode(self._setup, self._teacher.tokenizer, groups)
         length = groups.tokens.shape[-1]
         return align_states(np.asarray(self._hidden(self._teacher.params, sequences)), spans, length)
 

@@ -51,7 +51,7 @@ class SpanTeacher(NamedTuple):
 
         def logp(inputs: ScoreInputs) -> Float32[np.ndarray, "N T"]:
             own = np.asarray(inputs.groups.rollout.policy_logp).reshape(inputs.sequences.tokens.shape)
-            sequences, spans = respell(setup, self.tokenizer, inputs.groups)
+            sequences, spans = reencode(setup, self.tokenizer, inputs.groups)
             theirs = np.asarray(scores(self.params, sequences).logp)
             rows = [add_span_ratios(*row) for row in zip(own, theirs, spans, strict=True)]
             return np.stack(rows)
@@ -94,7 +94,7 @@ def load_teacher(setup: Setup) -> SpanTeacher | None:
     return SpanTeacher(*model, theirs)
 
 
-def respell(setup: Setup, tokenizer: Tokenizer, groups: Groups) -> tuple[Sequences, list[list[Span]]]:
+def reencode(setup: Setup, tokenizer: Tokenizer, groups: Groups) -> tuple[Sequences, list[list[Span]]]:
     """Re-encode prompts and responses with the teacher's tokenizer.
 
     Args:

@@ -67,13 +67,13 @@ def score_sequences(
     Raises:
         ValueError: the model reads log-probabilities, which a reward model does not receive.
     """
-    hidden = read_sequences(model, params, tokens, attention)
+    hidden = encode_sequences(model, params, tokens, attention)
     last = attention.shape[-1] - 1 - jnp.argmax(attention[:, ::-1], axis=-1)
     at_last = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
     return jnp.einsum("BD,D->B", at_last, params["head"][0].astype(hidden.dtype), preferred_element_type=jnp.float32)
 
 
-def read_sequences(
+def encode_sequences(
     model: ValueModel, params: Params, tokens: Int[Array, "B S"], attention: Bool[Array, "B S"]
 ) -> Float[Array, "B S D"]:
     """Compute the hidden states of complete sequences; arguments and errors are those of `score_sequences`."""
@@ -366,7 +366,7 @@ def step_logits(
     model: ValueModel, params: Params, tokens: Int[Array, "B S"], attention: Bool[Array, "B S"]
 ) -> Float[Array, "B S"]:
     """Compute the head's output at every token; arguments and errors are those of `score_sequences`."""
-    hidden = read_sequences(model, params, tokens, attention)
+    hidden = encode_sequences(model, params, tokens, attention)
     return jnp.einsum("BSD,D->BS", hidden, params["head"][0].astype(hidden.dtype), preferred_element_type=jnp.float32)
 
 

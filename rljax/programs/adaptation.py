@@ -30,7 +30,7 @@ from rljax.programs.adaptation_config import AdaptationConfig
 from rljax.programs.feedback_log import Example
 from rljax.records import required
 from rljax.rollout import Sequences, lay_out
-from rljax.training.metrics import LearnMetrics, UpdateMetrics, mean_update, present
+from rljax.training.metrics import LearnMetrics, UpdateMetrics, average_updates, present
 from rljax.training.scored_rollout import make_prepare
 from rljax.training.scoring import make_score, make_scores, scored_params
 from rljax.training.setup import Setup
@@ -227,7 +227,10 @@ def try_batch(learner: BatchLearner, state: TrainState, examples: Sequence[Examp
             break
         state, made = after, made + 1
     rewards = [example.reward for example in examples]
-    measured = present(LearnMetrics(policy=mean_update(history))) | {"kl_to_reference": distance, "updates": float(made)}
+    measured = present(LearnMetrics(policy=average_updates(history))) | {
+        "kl_to_reference": distance,
+        "updates": float(made),
+    }
     numbers = {"reward": float(np.mean(rewards)), "response_length": float(sequences.attention.sum(-1).mean()), **measured}
     return Attempt(state, made, outcome, numbers)
 

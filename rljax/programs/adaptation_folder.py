@@ -38,8 +38,8 @@ from rljax.training.checkpoints.checkpoint import LAST, Quality, quality_of
 from rljax.training.checkpoints.manifest import fault_of
 from rljax.training.config import AlgorithmConfig, CriticConfig, TrainConfig, WarmStartConfig
 from rljax.training.parts.adapter import base_entry
+from rljax.training.parts.custom_parts import CustomParts, read_saved_settings, refuse_missing
 from rljax.training.parts.reward import code_of
-from rljax.training.parts.seams import Seams, read_saved_settings, refuse_missing
 from rljax.training.setup import Setup, make_setup
 from rljax.training.state import RL, TrainState, create
 
@@ -154,8 +154,8 @@ def make_served_setup(config: AdaptationConfig, existing: Path | None) -> tuple[
     reward = (
         [abstain] * len(settings.reward.names) if code_of(settings) else None
     )  # rewards come from the feedback, so the run's reward code is not executed
-    seams = Seams(algorithm=algorithm, reward=reward)
-    return make_setup(adapt_settings(settings, config), seams), (served, which)
+    custom = CustomParts(algorithm=algorithm, reward=reward)
+    return make_setup(adapt_settings(settings, config), custom), (served, which)
 
 
 def check_served(folder: Path, run: Path, which: str) -> None:

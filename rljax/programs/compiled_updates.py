@@ -32,7 +32,7 @@ from rljax.training.objective.algorithm import blank_rollout
 from rljax.training.objective.critic import Critic
 from rljax.training.objective.optimizer import critic_optimizer, policy_optimizer, with_frozen
 from rljax.training.setup import Setup, plan_setup
-from rljax.training.state import places
+from rljax.training.state import shardings_of
 from rljax.training.update import policy_program
 from rljax.training.value_update import make_value_step, value_schedule
 
@@ -129,7 +129,7 @@ def policy_update(config: TrainConfig, shape: TransformerConfig, mesh: Mesh, pro
     state, base = state_shapes(config, algorithm, setup.policy, mesh, options=setup.options)
     layout, batch = data_shapes(config, setup.algorithm, mesh, prompt_length, minibatches=config.optimization.minibatches)
     frozen = {} if base is None else {"base": base}
-    program = policy_program(setup, places(state))
+    program = policy_program(setup, shardings_of(state))
     data = option_data_shapes(config, mesh, prompt_length)
     return program.lower(state, frozen, layout, batch, data).compile(compiler_options=for_measuring(mesh))
 

@@ -33,8 +33,8 @@ from rljax.training.config import TrainConfig
 from rljax.training.guard import LARGEST_UPDATE
 from rljax.training.lifecycle.initial_state import state_like
 from rljax.training.objective.algorithm import with_reward_weights
+from rljax.training.parts.custom_parts import BUILT_IN, CustomParts, read_saved_settings, refuse_missing
 from rljax.training.parts.reward import code_of, code_of_training
-from rljax.training.parts.seams import BUILT_IN, Seams, read_saved_settings, refuse_missing
 from rljax.training.reinforce import revise_setup
 from rljax.training.run import NAME, StoppedBatch
 from rljax.training.scored_rollout import make_prepare, scored_rows
@@ -117,7 +117,7 @@ def measure_term(
     return MeasuredTerm(name, kind, int(counts.sum()), int(bad.sum()), float(max(sizes.max(initial=0.0), 0.0)), place)
 
 
-def diagnose(target: str | Path, seams: Seams = BUILT_IN, *, trust: bool = False) -> Diagnosis:
+def diagnose(target: str | Path, custom: CustomParts = BUILT_IN, *, trust: bool = False) -> Diagnosis:
     """Replay the batch that stopped a run, with the policy parameters that it was trained with.
 
     All its updates were skipped, so the policy and its optimizer are those of the checkpoint. The other inputs of the batch are
@@ -137,13 +137,13 @@ def diagnose(target: str | Path, seams: Seams = BUILT_IN, *, trust: bool = False
     kept = read_batch(file)
     folder = RunFolder.open(file.parent)
     config, needed = read_saved_settings(folder.config)
-    refuse_missing(set(needed) - {"reward", "engine", "environment"} - set(seams.names()))
+    refuse_missing(set(needed) - {"reward", "engine", "environment"} - set(custom.names()))
     config = replace(config, devices=fit_devices(config.devices))
     check_trusted(folder.path, [name for name in code_of_training(config) if name not in code_of(config)], trust=trust)
     if {"reward", "environment"} & set(needed) or code_of(config):
         parts = kept.scored_rollout.groups.rollout.reward_parts
-        config, seams = without_judge(config, seams, rewards=1 if parts is None else len(parts))
-    setup = make_setup(config, seams, INSTALLERS)
+        config, custom = without_judge(config, custom, rewards=1 if parts is None else len(parts))
+    setup = make_setup(config, custom, INSTALLERS)
     setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, kept.weights))
     last = folder.checkpoints / checkpoints.LAST
     number, _ = checkpoints.newest_complete(last)
@@ -163,7 +163,7 @@ NO_JUDGE: Mapping[str, Any] = MappingProxyType(
 """Reward settings that have no effect, for a batch that already has its rewards."""
 
 
-def without_judge(config: TrainConfig, seams: Seams, *, rewards: int) -> tuple[TrainConfig, Seams]:
+def without_judge(config: TrainConfig, custom: CustomParts, *, rewards: int) -> tuple[TrainConfig, CustomParts]:
     """Replace a user's reward or environment with rewards that abstain, because the batch already has its rewards.
 
     Args:
@@ -172,7 +172,7 @@ def without_judge(config: TrainConfig, seams: Seams, *, rewards: int) -> tuple[T
         rewards: number of rewards per response, which some algorithms read separately.
     """
     config = replace(config, reward=replace(config.reward, **NO_JUDGE))
-    return config, seams._replace(reward=[abstain] * rewards, environment=None)
+    return config, custom._replace(reward=[abstain] * rewards, environment=None)
 
 
 def replay(setup: Setup, state: TrainState, kept: StoppedBatch) -> Diagnosis:

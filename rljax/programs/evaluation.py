@@ -137,7 +137,7 @@ def answer_problems(
         environment_options=settings.environment_options,
         **parts._replace(reward=reward, environment=environment)._asdict(),
     )
-    opened.check_judges()
+    opened.check_rewards_and_kinds()
     if settings.least_tokens is not None:
         opened = opened._replace(worker=force_budget(opened.worker, settings.least_tokens, settings.continuation))
     options = {name: getattr(settings, name) for name in ("top_k", "top_p", "stop", "stop_ids")}
@@ -206,7 +206,7 @@ def open_sampler(
         quantize=settings.quantize,
         cache_dtype=settings.cache_dtype,
     )
-    opened.check_judges()
+    opened.check_rewards_and_kinds()
     opened.say_unused(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)
     return opened, opened.sampler(temperature=temperature, top_k=settings.top_k, top_p=settings.top_p)
 

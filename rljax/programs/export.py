@@ -13,7 +13,7 @@ from rljax.models.adapters import Adapter
 from rljax.models.huggingface import locate, read_config
 from rljax.models.model_folder import MAX_SHARD_SIZE, byte_count
 from rljax.models.peft_folder import save_adapter
-from rljax.models.pruning import Pattern, pruned_contents, read_pattern
+from rljax.models.pruning import Pattern, prune_contents, read_pattern
 from rljax.parallel import agree, fetch, mesh_of, on_first, together
 from rljax.parallel.memory import device_bytes
 from rljax.programs.trained_policy import Which, find_run, fit_devices, open_adapter, parameters_of
@@ -22,9 +22,9 @@ from rljax.text import one_line
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import check_loaded
+from rljax.training.parts.custom_parts import CustomParts, check_parts, read_saved_settings, refuse_missing
 from rljax.training.parts.model_folder import Companions, atomically, companions, save_model
 from rljax.training.parts.policy import make_policy
-from rljax.training.parts.seams import Seams, check_parts, read_saved_settings, refuse_missing
 from rljax.training.parts.tokenizer import make_tokenizer
 
 
@@ -126,7 +126,7 @@ def model_of(
     folder = None if run is None else RunFolder.open(run)
     config, needed = (TrainConfig.flat(model=str(target)), ()) if folder is None else read_saved_settings(folder.config)
     config = config.replace(attention="blockwise")  # the devices may differ from those of the run
-    check_parts(Seams(policy))
+    check_parts(CustomParts(policy))
     if policy is None:
         refuse_missing([name for name in needed if name == "policy"])
     devices = fit_devices(config.devices)
@@ -148,7 +148,7 @@ def pruned_policy(policy: Policy, pattern: Pattern) -> Policy:
     contents = policy.contents
     if contents is None:
         raise InputError("prune cannot apply to a policy that writes its own folder; leave it out.")
-    return policy._replace(contents=lambda params: pruned_contents(contents(params), pattern))
+    return policy._replace(contents=lambda params: prune_contents(contents(params), pattern))
 
 
 def check_new(folder: Path) -> None:

@@ -34,7 +34,7 @@ from rljax.training.checkpoints.checkpoint import restore_params
 from rljax.training.config import TrainConfig
 from rljax.training.objective.algorithm import add_correction, make_algorithm
 from rljax.training.objective.critic import Critic, make_critic
-from rljax.training.parts.seams import read_saved_settings, refuse_missing
+from rljax.training.parts.custom_parts import read_saved_settings, refuse_missing
 from rljax.training.value_update import make_values
 
 CRITIC = "critic"

@@ -20,7 +20,7 @@ from rljax.tracking.summary import summarize
 from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import inputs_of
 from rljax.training.lifecycle.start import settings_of
-from rljax.training.parts.seams import BUILT_IN
+from rljax.training.parts.custom_parts import BUILT_IN
 from rljax.training.setup import make_setup
 
 NUMBERS, PICTURE = "seeds.json", "seeds.png"

@@ -20,7 +20,7 @@ from rljax.rewards import resolve
 from rljax.rewards.majority_vote import vote_for
 from rljax.rewards.protocol import judge
 from rljax.rollout.continuations import Prefix
-from rljax.serving.batching import Batcher, DecodingFailure, Job, Piece, RowChoice
+from rljax.serving.batching import Batcher, DecodingFailure, Job, Piece, ResponseSampling
 from rljax.serving.best_of_n import Chooser, Rank, Ranking, by_confidence, by_votes
 from rljax.serving.extensions import Extension, SampledAnswer, Score, problem_of
 from rljax.serving.filters import Filter, Filters
@@ -132,7 +132,7 @@ def answer_heldout(opened: OpenPolicy, decoder: RowDecoder, temperature: float, 
     jobs = []
     for index, prompt in enumerate(prompts):
         most = min(most_tokens, decoder.slots - len(prompt))
-        sampling = RowChoice(most, temperature, top_k=None, top_p=None, seed=index, stop=tuple(stop))
+        sampling = ResponseSampling(most, temperature, top_k=None, top_p=None, seed=index, stop=tuple(stop))
         jobs.append(Job(prompt, sampling, pieces[index].append))
     batcher.submit(jobs)
     batcher.start()

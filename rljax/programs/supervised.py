@@ -34,9 +34,9 @@ from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.outcome import write_final_models
 from rljax.training.lifecycle.start import Consent
 from rljax.training.loop import Result, run_training
+from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.problems import make_problems
 from rljax.training.parts.reward import code_of
-from rljax.training.parts.seams import Seams
 from rljax.training.phase import Phase, Step, StepOutcome, run_phase
 from rljax.training.reinforce import reinforcement
 from rljax.training.run import Run, evaluate_and_keep_best
@@ -103,10 +103,10 @@ def sft(
             f"also_heldout={config.data.also_heldout} measures answers, which fine-tuning samples only for a reward; set --reward, "
             "or leave also_heldout out."
         )
-    seams = Seams(reward=reward, dataset=rows)
+    custom = CustomParts(reward=reward, dataset=rows)
     consent = Consent(trust=trust, changes=accept_changes)
     command = "pretrain" if config is not None and is_text(config.data.dataset) else "sft"
-    result = run_training(config, seams, fine_tune, installers=INSTALLERS, resume=resume, consent=consent, command=command)
+    result = run_training(config, custom, fine_tune, installers=INSTALLERS, resume=resume, consent=consent, command=command)
     before, after = read_end_metrics(result.run / "metrics.jsonl")
     return FineTuned(result.run, before, after, result.params)
 

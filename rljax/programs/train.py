@@ -24,7 +24,7 @@ from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.outcome import finish, write_final_models
 from rljax.training.lifecycle.start import Consent
 from rljax.training.loop import Result, run_training
-from rljax.training.parts.seams import ROWS, Seams
+from rljax.training.parts.custom_parts import ROWS, CustomParts
 from rljax.training.phase import run_phase
 from rljax.training.reinforce import reinforcement
 from rljax.training.run import Run
@@ -100,9 +100,11 @@ def train(
             "The reward is 'none', so there is nothing to learn from: this is a run of `rljax sft` without a reward. Start RL from "
             "its model with a reward: `rljax train --model RUN/last --reward NAME`."
         )
-    seams = Seams(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
+    custom = CustomParts(policy, engine, environment, reward, optimizer, algorithm, problems, rows)
     consent = Consent(trust=trust, changes=accept_changes)
-    return run_training(config, seams, run_phases, installers=INSTALLERS, trackers=trackers, resume=resume, consent=consent)
+    return run_training(
+        config, custom, run_phases, installers=INSTALLERS, trackers=trackers, resume=resume, consent=consent
+    )
 
 
 def run_phases(run: Run, owned: list[Checkpoint]) -> Result:

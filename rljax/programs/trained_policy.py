@@ -46,16 +46,16 @@ from rljax.training.memory_plan import check_loaded
 from rljax.training.parts.adapter import (
     base_entry,
     check_base,
-    first_adapter,
     fresh_adapter,
+    initial_adapter,
     make_base,
     merge_adapter,
     with_stored_adapter,
 )
+from rljax.training.parts.custom_parts import CustomParts, check_parts, read_saved_settings, refuse_missing
 from rljax.training.parts.policy import choose_policy
 from rljax.training.parts.problems import Problems, make_problems
 from rljax.training.parts.reward import code_of, code_of_environment, digest_of_reward
-from rljax.training.parts.seams import Seams, check_parts, read_saved_settings, refuse_missing
 from rljax.training.parts.tokenizer import check_stop_ids, configured, make_tokenizer, with_chat
 from rljax.training.setup import encode_problems
 from rljax.training.worker import make_worker
@@ -91,7 +91,7 @@ class OpenPolicy(NamedTuple):
     model_folder: Path | None = None
     """Folder of the model; None for a run."""
 
-    def check_judges(self) -> None:
+    def check_rewards_and_kinds(self) -> None:
         """Reject a policy whose answers cannot be judged.
 
         Raises:
@@ -335,14 +335,14 @@ def load(
     skipped = config.reward.environment if {*code_of_environment(config)}.intersection(untrusted) else None
     if untrusted or own is not None:  # arguments replace what the settings name
         config = config.replace(environment=None, environment_options=None)
-    seams = Seams(policy, engine, environment_of(config, own), None if isinstance(reward, str) else reward)
-    check_parts(seams)
-    missing = _missing_judges(needed, seams._replace(reward=reward), problems)
-    has_own_judge = seams.environment is None and reward is None and not (missing or untrusted)
+    custom = CustomParts(policy, engine, environment_of(config, own), None if isinstance(reward, str) else reward)
+    check_parts(custom)
+    missing = _missing_judges(needed, custom._replace(reward=reward), problems)
+    has_own_judge = custom.environment is None and reward is None and not (missing or untrusted)
     if missing or untrusted:
-        seams = seams._replace(reward=partial(_refuse_to_judge, missing, untrusted))
+        custom = custom._replace(reward=partial(_refuse_to_judge, missing, untrusted))
     split = make_problems(config) if problems is None else Problems(problems[:limit], problems[:limit])
-    opened = _open(config, seams, split, run, checkpoint, chat, quantize)
+    opened = _open(config, custom, split, run, checkpoint, chat, quantize)
     if run is not None:
         rows = problems is None and skipped is None  # a skipped environment may write the prompts
         is_own = {"rows": rows, "judge": has_own_judge, "environment": named is None, "text": tokenizer is None}
@@ -402,7 +402,7 @@ def _untrusted_code(config: TrainConfig, reward: object) -> tuple[str, ...]:
     return code_of(config) if reward is None else code_of_environment(config)
 
 
-def _missing_judges(needed: Collection[str], passed: Seams, problems: Sequence[Problem] | None) -> tuple[str, ...]:
+def _missing_judges(needed: Collection[str], passed: CustomParts, problems: Sequence[Problem] | None) -> tuple[str, ...]:
     """Return the judging arguments that were passed to `train`, but not here.
 
     Raises:
@@ -438,7 +438,7 @@ def _digest_inputs(opened: OpenPolicy, *, rows: bool, judge: bool, environment: 
 
 def _open(
     config: TrainConfig,
-    seams: Seams,
+    custom: CustomParts,
     problems: Problems,
     run: RunFolder | None,
     which: str,
@@ -449,21 +449,21 @@ def _open(
     tokenizer = make_tokenizer(config)
     config = with_chat(config, is_used=applies_chat(config, tokenizer, problems.heldout, is_run=run is not None, chat=chat))
     tokenizer = configured(tokenizer, config.model)
-    problems = prompts_for(problems, seams.environment, tokenizer)
+    problems = prompts_for(problems, custom.environment, tokenizer)
     mesh = mesh_of(config.devices)
-    exact = choose_policy(config, seams, tokenizer, mesh)
+    exact = choose_policy(config, custom, tokenizer, mesh)
     policy = exact if quantize is None else quantized_policy(exact, quantize, config.model.dtype, mesh)
     prompts = encode_problems(config, problems.heldout, tokenizer)
     longest = max(map(len, prompts.tokens))
-    prompt_length = longest if seams.engine is None else None
+    prompt_length = longest if custom.engine is None else None
     left = check_loaded(
-        config, policy, mesh, device_bytes(mesh), prompt_length=prompt_length, environment=seams.environment
+        config, policy, mesh, device_bytes(mesh), prompt_length=prompt_length, environment=custom.environment
     )
     left = (
         left if jax.process_count() == 1 else None
     )  # free memory may differ between hosts, which must decode the same rows
-    worker = make_worker(config, seams, mesh, policy, tokenizer, prompts, longest, problems, free_bytes=left).greedy()
-    other = other_policy_in(seams.environment)
+    worker = make_worker(config, custom, mesh, policy, tokenizer, prompts, longest, problems, free_bytes=left).greedy()
+    other = other_policy_in(custom.environment)
     if other not in (None, "past"):
         from rljax.options.other_policy import read_player  # noqa: PLC0415  few environments have another policy
 
@@ -504,7 +504,7 @@ def parameters_of(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolde
         return merge_adapter(opened.base, opened.params, config, mesh=mesh, policy=policy)
     if run is None and config.adapter.rank is not None:
         base = required(make_base(config, policy, mesh, is_own=False), "lora_rank")
-        factors = first_adapter(config, base)
+        factors = initial_adapter(config, base)
         factors = put(factors, policy_shardings(mesh, factors, factors, policy.partition))
         return merge_adapter(base, factors, config, mesh=mesh, policy=policy)
     key = jax.random.key(config.run.seed)

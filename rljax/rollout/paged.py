@@ -33,7 +33,7 @@ from rljax.models.paged_cache import (
     insert_prompts_in_pages,
     joined,
     move_pages,
-    pages_for,
+    pages_needed,
     release_pages,
 )
 from rljax.models.policy import insert_rows
@@ -317,7 +317,7 @@ class PagedSampler:
             size, most = len(self.requests[unit[0][0]].prompt_tokens), min(len(unit), len(free[device]))
             counts = range(most, 0, -1) if is_idle[device] or most == min(len(unit), live.shape[1]) else ()
             counts = counts if is_idle[device] else counts[:1]
-            needs = [(count, *pages_for(size, count, self.sizes.sharers)) for count in counts]
+            needs = [(count, *pages_needed(size, count, self.sizes.sharers)) for count in counts]
             fitting = [
                 need for need in needs if need[1] <= shared[device] and need[2] + need[0] * growth <= own[device]
             ] or (needs[-1:] if is_idle[device] else [])

@@ -27,10 +27,10 @@ from rljax.models.paged_cache import (
     by_device,
     copy_out_of_pages,
     count_free,
-    count_own,
-    in_blocks,
+    count_own_pages,
     joined,
-    pages_for,
+    pages_needed,
+    split_into_blocks,
     truncate_pages,
 )
 from rljax.parallel import fetch, put_rows
@@ -66,7 +66,7 @@ class FreePages(NamedTuple):
 def count_pages(state: PagedState, devices: int) -> tuple[tuple[Int[Array, "D"], Int[Array, "D"]], Int[Array, "B"]]:
     """Count the free pages of each device, and the pages of each row."""
     pages = by_device(state.pages, devices)
-    return jax.vmap(count_free)(pages), joined(jax.vmap(count_own)(pages))
+    return jax.vmap(count_free)(pages), joined(jax.vmap(count_own_pages)(pages))
 
 
 @partial(jax.jit, static_argnames="devices", donate_argnames="rows")
@@ -110,7 +110,7 @@ def read_paged_turns(
     copies = jax.vmap(partial(copy_out_of_pages, blocks=blocks))(by_device(state, devices), local)
     copies = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), copies)  # each row is nonzero on one device only
     logits, cache = turns.extend(params, tokens, first, count, copies)
-    read = tuple(map_slots_of(in_blocks, layer) for layer in cache)
+    read = tuple(map_slots_of(split_into_blocks, layer) for layer in cache)
     return Prompts(logits, PagedPrompts(read, first + count, first // PAGE))
 
 
@@ -259,7 +259,7 @@ class PagedDialogue(TurnQueue):
         if reading.first:
             return 0, -(-length // PAGE) + len(self.read[row]) // -PAGE + growth
         count = sum(self._device(other) == self._device(row) for other in reading.rows)
-        after, before = (pages_for(length, rows, self.sizes.sharers) if rows else (0, 0) for rows in (count + 1, count))
+        after, before = (pages_needed(length, rows, self.sizes.sharers) if rows else (0, 0) for rows in (count + 1, count))
         return after[0] - before[0], after[1] - before[1] + growth
 
     def _growth(self, length: int, limit: int | None = None) -> int:

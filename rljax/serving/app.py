@@ -23,7 +23,7 @@ from rljax.data.turns import with_tools
 from rljax.errors import InputError
 from rljax.models import Params
 from rljax.serving.answer_log import AnswerLog
-from rljax.serving.batching import Batcher, DecodingFailure, Job, Piece, QueueFull, RowChoice, ServerClosed
+from rljax.serving.batching import Batcher, DecodingFailure, Job, Piece, QueueFull, ResponseSampling, ServerClosed
 from rljax.serving.extensions import Extension, FilteredPrompt, Prompt, SampledAnswer
 from rljax.serving.metrics import Metrics
 from rljax.serving.protocol import (
@@ -277,7 +277,7 @@ class _Server:
             for sample in range(fields.samples):
                 seed = secrets.randbits(64) if fields.seed is None else (fields.seed + sample) % (1 << 64)
                 choice = Choice(served.tokenizer, kind, len(pending.choices), prompt, fields.stop, has_tools=has_tools)
-                sampling = RowChoice(
+                sampling = ResponseSampling(
                     max_tokens=most,
                     temperature=fields.temperature,
                     top_k=fields.top_k,

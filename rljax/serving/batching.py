@@ -16,7 +16,7 @@ from rljax.rollout.stopping import Decode, may_have_stopped, stop_end
 from rljax.serving.rows import STEPS, RowDecoder, SampledTokens, prompts_together
 
 
-class RowChoice(NamedTuple):
+class ResponseSampling(NamedTuple):
     """How one response is sampled."""
 
     max_tokens: int
@@ -72,7 +72,7 @@ class Job:
     """
 
     prompt: tuple[int, ...]
-    choice: RowChoice
+    choice: ResponseSampling
     deliver: Callable[[Piece | DecodingFailure], None]
     tokens: list[int] = field(default_factory=list)
     is_cancelled: bool = False
@@ -313,7 +313,7 @@ def _max_tokens(job: Job | None) -> int:
     return 0 if job is None else len(job.prompt) + job.choice.max_tokens
 
 
-def _sampling_settings(choice: RowChoice) -> tuple[float, int | None, float | None, int, int]:
+def _sampling_settings(choice: ResponseSampling) -> tuple[float, int | None, float | None, int, int]:
     """Return the sampling settings that the decoding program reads."""
     return choice.temperature, choice.top_k, choice.top_p, choice.seed, choice.max_tokens
 

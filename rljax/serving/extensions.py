@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from rljax.data.cells import joined
 from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer
-from rljax.serving.batching import RowChoice
+from rljax.serving.batching import ResponseSampling
 from rljax.serving.protocol import ApiError, SamplingFields
 from rljax.serving.replies import Choice
 
@@ -32,7 +32,7 @@ class SampledAnswer(NamedTuple):
 
     prompt: Prompt
     """Its prompt; the answers to one prompt share this object."""
-    sampling: RowChoice
+    sampling: ResponseSampling
     """How it was sampled."""
     choice: Choice
     """The answer."""

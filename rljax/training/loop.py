@@ -38,9 +38,9 @@ from rljax.training.lifecycle.outcome import accuracy_name
 from rljax.training.lifecycle.resume import check_steps, inputs_of, summary
 from rljax.training.lifecycle.start import NO_CONSENT, Consent, continue_folder, new_folder, settings_of
 from rljax.training.parts.adapter import base_entry, check_base
-from rljax.training.parts.seams import Seams
+from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.phase import RunResources, lock_folder, open_resources, reopen
-from rljax.training.run import Run, describe, nothing_to_learn, resume_command
+from rljax.training.run import Run, advise_on_random_start, describe, resume_command
 from rljax.training.setup import Install, Setup, make_setup
 from rljax.training.state import TrainState
 
@@ -66,7 +66,7 @@ class Result(NamedTuple):
 
 def run_training(
     config: TrainConfig | None,
-    seams: Seams,
+    custom: CustomParts,
     execute: Callable[[Run, list[Checkpoint]], Result],
     *,
     installers: Sequence[Install] = (),
@@ -88,24 +88,24 @@ def run_training(
         command: name of the `rljax` command, and of the Python function, that resumes the run.
     """
     check_trackers(trackers)
-    config, existing, changes = settings_of(config, resume, seams, consent)
-    agree("settings", repr((config, seams.names())))
+    config, existing, changes = settings_of(config, resume, custom, consent)
+    agree("settings", repr((config, custom.names())))
     with ExitStack() as stack:
         stream = ScreenStream(make_stream(stack))
         display = screen = stack.enter_context(make_display(config.run.quiet, stream))
         stack.enter_context(watched_hosts(config.devices.host_timeout, lambda reason: say_lost(display, reason)))
         screen.activity("loading the model and the problems")
-        setup = make_agreed_setup(config, seams, installers)
+        setup = make_agreed_setup(config, custom, installers)
         base = together(lambda: base_entry(config, setup.base))
-        inputs = together(lambda: inputs_of(setup, seams))
+        inputs = together(lambda: inputs_of(setup, custom))
         changed_inputs: tuple[Change, ...] = ()
         if existing is None:
-            owned = [Checkpoint(first_state(setup, seams.names()), no_history(len(setup.train.prompts.tokens)))]
-            folder = new_folder(config, seams, base)
+            owned = [Checkpoint(first_state(setup, custom.names()), no_history(len(setup.train.prompts.tokens)))]
+            folder = new_folder(config, custom, base)
             stack.enter_context(discard_on_error(folder))
         else:
             owned, folder = [], existing
-            check_models(setup, param_shapes(setup), seams.names())
+            check_models(setup, param_shapes(setup), custom.names())
             check_base(folder, base)
             changed_inputs = together(lambda: check_inputs(existing, inputs, accepts=consent.changes))
         killed = lock_folder(folder, stack)
@@ -147,9 +147,9 @@ class Opening(NamedTuple):
     """Messages about skipped damaged checkpoints and lost rows; empty on all hosts but the first."""
 
 
-def make_agreed_setup(config: TrainConfig, seams: Seams, installers: Sequence[Install]) -> Setup:
+def make_agreed_setup(config: TrainConfig, custom: CustomParts, installers: Sequence[Install]) -> Setup:
     """Build everything that the run uses, and check that all hosts have the same problems."""
-    setup = together(lambda: make_setup(config, seams, installers))
+    setup = together(lambda: make_setup(config, custom, installers))
     problems = [*setup.train.prompts.problems, *setup.heldout.all_problems]
     agree("problems", repr([(problem.prompt, problem.answer) for problem in problems]))
     return setup
@@ -211,7 +211,7 @@ def introduce(run: Run, state: TrainState, changes: Sequence[Change] | None) -> 
         if last is not None:
             run.display.evaluated(last["step"], {"accuracy": last["accuracy"]})
         return
-    if (missing := nothing_to_learn(run.config, run.folder.config["seams"])) is not None:
+    if (missing := advise_on_random_start(run.config, run.folder.config["seams"])) is not None:
         run.display.warning(missing)
 
 

@@ -19,7 +19,7 @@ from rljax.algorithms import Algorithm
 from rljax.errors import InputError
 from rljax.models import Decoder, Params, Policy
 from rljax.models.adapters import Base, init_adapter
-from rljax.models.axes import mesh_for_sampling, sampler_weights, shards_of
+from rljax.models.axes import count_shards, mesh_for_sampling, sampler_weights
 from rljax.parallel import mesh_of, policy_shardings, replicated, row_shards, with_places
 from rljax.records import required
 from rljax.rollout.environment import Environment
@@ -244,7 +244,7 @@ def sampler_bytes(config: TrainConfig, params: Shapes, mesh: Mesh) -> int:
     """
     itemsize = jnp.dtype(config.model.dtype).itemsize
     weights = itemsize * sampler_weights(params, mesh, is_sharded=config.model.shard_sampler)
-    merged, is_gathered = bytes_on_a_device(params), shards_of("width", mesh) == 1
+    merged, is_gathered = bytes_on_a_device(params), count_shards("width", mesh) == 1
     if config.adapter.rank is None:
         return 0 if is_gathered and itemsize == 4 else weights
     if config.adapter.quantize is None:

@@ -46,18 +46,18 @@ def mean_of(records: Sequence[Record]) -> Record | None:
     return jax.tree.map(lambda *values: np.mean(values, dtype=np.float64), *records)
 
 
-def mean_update(records: Sequence["UpdateMetrics"]) -> "UpdateMetrics | None":
+def average_updates(records: Sequence["UpdateMetrics"]) -> "UpdateMetrics | None":
     """Average the metrics of a rollout's updates without the skipped ones, and set the fraction skipped; None without updates.
 
     Example:
-        >>> present(mean_update([UpdateMetrics(None, 2.0), UpdateMetrics(None, np.inf, 1.0)]))
+        >>> present(average_updates([UpdateMetrics(None, 2.0), UpdateMetrics(None, np.inf, 1.0)]))
         {'grad_norm': 2.0, 'skipped_updates': 0.5}
     """
     return _mean_of_unskipped(records, UpdateMetrics(None, None), "skipped_updates")
 
 
 def mean_critic_update(records: Sequence["CriticMetrics"]) -> "CriticMetrics | None":
-    """Average the metrics of a rollout's critic updates, as `mean_update` does for the policy's."""
+    """Average the metrics of a rollout's critic updates, as `average_updates` does for the policy's."""
     return _mean_of_unskipped(records, CriticMetrics(None, None, None), "skipped_value_updates")
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from rljax.algorithms import Batch
-from rljax.algorithms.passed_updates import pass_over_updates
+from rljax.algorithms.skipped_updates import advance_schedules
 from rljax.models import Params
 from rljax.parallel import is_first, mini_batches, on_first, return_freed_memory, row_shards
 from rljax.records import required
@@ -18,7 +18,7 @@ from rljax.rollout.layout import layout_for
 from rljax.tracking.phase_times import Stopwatch
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.lifecycle.initial_state import first_rl_state
-from rljax.training.metrics import LearnMetrics, UpdateMetrics, mean_update, present, rollout_metrics
+from rljax.training.metrics import LearnMetrics, UpdateMetrics, average_updates, present, rollout_metrics
 from rljax.training.objective.algorithm import reward_weights, with_reward_weights
 from rljax.training.objective.optimizer import learning_rate_of
 from rljax.training.phase import Phase, Step, StepOutcome, save_and_exit
@@ -67,7 +67,7 @@ def make_learner(setup: Setup, state: TrainState) -> Learn:
             state, metrics = critic.learn(state, metrics, rollout, sequences, batch)
         state, updates = update_policy(state, sequences, batch)
         gap = sampler_gap(updates) if scored.sampler_gap is None else scored.sampler_gap
-        metrics = metrics._replace(policy=mean_update(updates.metrics), sampler_gap=gap)
+        metrics = metrics._replace(policy=average_updates(updates.metrics), sampler_gap=gap)
         return *after_updates(setup.options, state._replace(step=state.step + 1), metrics, updates), batch
 
     return learn
@@ -100,7 +100,7 @@ def make_policy_updates(
             history.append(jax.device_get(metrics)._replace(learning_rate=rate))
         remaining = minibatches * passes - sum(not metrics.skipped_updates for metrics in history)
         if remaining and optimization.schedule != "constant":  # skipped updates must not delay the end of the schedule
-            state = state._replace(opt_state=pass_over_updates(state.opt_state, remaining))
+            state = state._replace(opt_state=advance_schedules(state.opt_state, remaining))
         return state, Updates(len(planned), history)
 
     return update_policy

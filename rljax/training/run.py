@@ -205,7 +205,7 @@ def evaluate_and_keep_best(run: Run, checkpoint: Checkpoint, step: int) -> Check
     return after
 
 
-def nothing_to_learn(config: TrainConfig, own_parts: Collection[str]) -> str | None:
+def advise_on_random_start(config: TrainConfig, own_parts: Collection[str]) -> str | None:
     """Return advice for a run from random weights without a warm start, which can hardly learn; None for other runs."""
     if config.model.path is not None or config.warm_start.steps or set(own_parts) & {"policy", "reward", "environment"}:
         return None

@@ -234,7 +234,7 @@ def make_rollout_scorer(setup: Setup) -> RolloutScorer:
         rollout = rollout._replace(**{name: array.reshape(shapes[name]) for name, array in found.items()})
         memory = state.options.get("reward_history")
         past = None if memory is None else Past(fetch(memory), groups.prompt_ids)
-        return ScoredRollout(groups._replace(rollout=rollout), fraction_done(setup, state), past, gap)
+        return ScoredRollout(groups._replace(rollout=rollout), completed_fraction(setup, state), past, gap)
 
     return score_rollout
 
@@ -258,7 +258,7 @@ def make_rescore(setup: Setup) -> Callable[[TrainState, Groups], tuple[Groups, f
     return rescore
 
 
-def fraction_done(setup: Setup, state: TrainState) -> float:
+def completed_fraction(setup: Setup, state: TrainState) -> float:
     """Return the fraction of RL steps that are done; 0 in a run of value pretraining only."""
     return int(state.step) / max(1, setup.config.optimization.steps)
 
@@ -365,7 +365,7 @@ def make_rollout_values(
     def blended_values(state: TrainState, rollout: Rollout[np.ndarray], sequences: Sequences) -> Float[np.ndarray, "P G T"]:
         now = values(state, rollout, sequences)
         before = values_of(required(state.critic, "state.critic").pretrained, sequences).reshape(rollout.mask.shape)
-        done = np.float32(fraction_done(setup, state))
+        done = np.float32(completed_fraction(setup, state))
         return np.asarray(program(before, now, rollout.rewards, rollout.mask, done))
 
     return blended_values

@@ -33,7 +33,7 @@ from rljax.training.objective.algorithm import (
     add_correction,
     check_algorithm,
     check_features,
-    check_judges,
+    check_rewards_and_kinds,
     list_misfits,
     make_algorithm,
     settings_for,
@@ -41,10 +41,10 @@ from rljax.training.objective.algorithm import (
 from rljax.training.objective.critic import Critic, make_critic
 from rljax.training.objective.optimizer import check_freeze, policy_optimizer, with_frozen, without_frozen
 from rljax.training.parts.adapter import make_base, merge_adapter
+from rljax.training.parts.custom_parts import BUILT_IN, CustomParts, check_parts
 from rljax.training.parts.policy import choose_policy
 from rljax.training.parts.problems import check_images, make_stream, note_omission, problems_of_run
 from rljax.training.parts.reward import make_step_reward, notes_on_reward, reward_groups
-from rljax.training.parts.seams import BUILT_IN, Seams, check_parts
 from rljax.training.parts.tokenizer import make_tokenizer, unused_folder_settings
 from rljax.training.scoring import Compare, Score, make_score, make_supervised_score, scores_alone
 from rljax.training.state import Frozen, Option
@@ -118,13 +118,13 @@ def _check_sizes(config: TrainConfig, mesh: Mesh) -> None:
         check_rows(mesh, warm_start_batch=config.warm_start.batch)
 
 
-def make_checked_algorithm(config: TrainConfig, seams: Seams) -> tuple[TrainConfig, Algorithm]:
+def make_checked_algorithm(config: TrainConfig, custom: CustomParts) -> tuple[TrainConfig, Algorithm]:
     """Return the settings adapted to the algorithm, and the algorithm with its correction.
 
     Raises:
         InputError: the algorithm cannot work with the settings.
     """
-    algorithm = add_correction(make_algorithm(config) if seams.algorithm is None else seams.algorithm, config)
+    algorithm = add_correction(make_algorithm(config) if custom.algorithm is None else custom.algorithm, config)
     config = settings_for(config, algorithm)
     check_algorithm(algorithm, config)
     return config, algorithm
@@ -134,7 +134,7 @@ Install = Callable[[Setup], Setup]
 """Adds an option to a setup if the settings ask for it."""
 
 
-def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequence[Install] = ()) -> Setup:
+def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: Sequence[Install] = ()) -> Setup:
     """Build everything that a run uses.
 
     Args:
@@ -146,29 +146,29 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
         InputError: the settings or the parts cannot work; the message says what to change.
     """
     if config.reward.environment or config.reward.environment_options:
-        seams = seams._replace(environment=environment_of(config, seams.environment))
-    check_parts(seams)
+        custom = custom._replace(environment=environment_of(config, custom.environment))
+    check_parts(custom)
     mesh = mesh_of(config.devices)
     # The hosts agree here, before anything can fail on one host only, because the others would then wait for that host.
     available = agreed_device_bytes(mesh)
-    config, algorithm = make_checked_algorithm(config, seams)
+    config, algorithm = make_checked_algorithm(config, custom)
     _check_sizes(config, mesh)
     tokenizer = make_tokenizer(config)
-    policy = choose_policy(config, seams, tokenizer, mesh)
+    policy = choose_policy(config, custom, tokenizer, mesh)
     check_features(algorithm, config, policy)
     check_freeze(config, policy)
     freeze = config.optimization.freeze
-    optimizer = None if seams.optimizer is None else without_frozen(seams.optimizer, freeze)
-    problems = problems_of_run(config, seams)
-    if seams.environment is not None:
-        problems = prompts_for(problems, seams.environment, tokenizer)
+    optimizer = None if custom.optimizer is None else without_frozen(custom.optimizer, freeze)
+    problems = problems_of_run(config, custom)
+    if custom.environment is not None:
+        problems = prompts_for(problems, custom.environment, tokenizer)
     train = encode_answerable(config, problems.train, tokenizer)
     heldout = encode_answerable(config, problems.heldout, tokenizer, name="held-out prompt")
     prompt_length = max(map(len, train.tokens + heldout.tokens))
     frozen_policy = with_frozen(policy, freeze)
     built = policy_optimizer(config) if optimizer is None else optimizer
     shapes = plan_setup(config, algorithm, mesh, frozen_policy, built, installers, own_optimizer=optimizer is not None)
-    own_length = None if seams.engine or config.sampling.engine_url else prompt_length
+    own_length = None if custom.engine or config.sampling.engine_url else prompt_length
     free_bytes = check_room(
         config,
         algorithm,
@@ -177,16 +177,16 @@ def make_setup(config: TrainConfig, seams: Seams = BUILT_IN, installers: Sequenc
         available,
         prompt_length=own_length,
         optimizer=optimizer,
-        environment=seams.environment,
+        environment=custom.environment,
         options=shapes.options,
     )
-    worker = make_worker(config, seams, mesh, policy, tokenizer, train, prompt_length, problems, free_bytes=free_bytes)
-    check_judges(algorithm, config, worker)
-    train_worker = make_train_worker(config, algorithm, worker, seams.environment)
+    worker = make_worker(config, custom, mesh, policy, tokenizer, train, prompt_length, problems, free_bytes=free_bytes)
+    check_rewards_and_kinds(algorithm, config, worker)
+    train_worker = make_train_worker(config, algorithm, worker, custom.environment)
     learns_steps = train_worker.judge.step_reward is not None and not any(
         "rewards" in each.needs for each in algorithm.credits
     )
-    base = make_base(config, policy, mesh, is_own=seams.policy is not None)
+    base = make_base(config, policy, mesh, is_own=custom.policy is not None)
     setup = plan_setup(config, algorithm, mesh, frozen_policy, built, own_optimizer=optimizer is not None)._replace(
         critic=make_critic(algorithm, config, policy, mesh, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id),
         base=base,

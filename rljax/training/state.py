@@ -220,7 +220,7 @@ def _copy_shared(state: TrainState) -> TrainState:
     return jax.tree.map(copy_repeated, state)
 
 
-class Places(NamedTuple):
+class Shardings(NamedTuple):
     """Shardings of the arrays of a pytree; hashable, so that programs for equal shardings can be shared."""
 
     shardings: tuple[Sharding, ...]
@@ -233,7 +233,7 @@ class Places(NamedTuple):
         return jax.tree.unflatten(self.structure, self.shardings)
 
 
-def places(state: PyTree) -> Places:
+def shardings_of(state: PyTree) -> Shardings:
     """Return the sharding of each array of a placed state."""
     arrays, structure = jax.tree.flatten(state)
-    return Places(tuple(array.sharding for array in arrays), structure)
+    return Shardings(tuple(array.sharding for array in arrays), structure)

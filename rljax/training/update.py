@@ -21,7 +21,7 @@ from rljax.training.guard import is_safe, skip_count, where_safe
 from rljax.training.metrics import SupervisedMetrics, UpdateMetrics
 from rljax.training.scoring import Compare, Copy, Score, scored_params
 from rljax.training.setup import Setup
-from rljax.training.state import Frozen, Places, Traced, TrainState, adjust_algorithm, places, traced
+from rljax.training.state import Frozen, Shardings, Traced, TrainState, adjust_algorithm, shardings_of, traced
 
 Update = Callable[..., tuple[TrainState, UpdateMetrics]]
 """(state, layout, batch, the options' data) -> (state, metrics); the old state is donated."""
@@ -68,14 +68,14 @@ def apply_gradient(
     return where_safe(safe, after, state), norm, safe
 
 
-def jit_step(step: Callable, where: Places, mesh: Mesh) -> Any:
+def jit_step(step: Callable, where: Shardings, mesh: Mesh) -> Any:
     """Compile a step for states with these shardings; the old state's buffers are donated."""
     return jax.jit(step, donate_argnums=0, out_shardings=(where.tree(), replicated(mesh)))
 
 
 def make_policy_update(setup: Setup, state: TrainState) -> Update:
     """Compile one optimizer update of the policy, for states with the shapes and shardings of `state`."""
-    program = policy_program(setup, places(state))
+    program = policy_program(setup, shardings_of(state))
 
     def update(
         state: TrainState, layout: Layout, batch: Batch[Array], data: dict[str, PyTree] | None = None
@@ -85,14 +85,14 @@ def make_policy_update(setup: Setup, state: TrainState) -> Update:
     return update
 
 
-def policy_program(setup: Setup, where: Places) -> Any:
+def policy_program(setup: Setup, where: Shardings) -> Any:
     """Compile `(state, frozen, layout, batch, data) -> (state, metrics)` for a state with these shardings."""
     gradient_of = make_gradient(setup.algorithm, setup.compare, setup.policy.copies, traced(setup.options))
     return _policy_program(gradient_of, setup.optimizer, where, setup.mesh)
 
 
 @cache_results
-def _policy_program(gradient_of: Callable, optimizer: optax.GradientTransformation, where: Places, mesh: Mesh) -> Any:
+def _policy_program(gradient_of: Callable, optimizer: optax.GradientTransformation, where: Shardings, mesh: Mesh) -> Any:
     def step(
         state: TrainState, frozen: Frozen, layout: Layout, batch: Batch[Array], data: dict[str, PyTree]
     ) -> tuple[TrainState, UpdateMetrics]:
@@ -162,7 +162,7 @@ def make_supervised_step(
         are the same for every algorithm.
     """
     active = tuple(option for option in setup.options if option.from_start)
-    where = places(state._replace(reference=None, critic=None))
+    where = shardings_of(state._replace(reference=None, critic=None))
     cost = SUPERVISED_LOSSES[setup.config.warm_start.loss]
     program = _supervised_program(setup.supervised_score, cost, optimizer, traced(active), where, setup.mesh)
 
@@ -175,7 +175,7 @@ def make_supervised_step(
 
 @cache_results
 def _supervised_program(
-    score: Score, cost: Loss, optimizer: optax.GradientTransformation, options: tuple[Traced, ...], at: Places, mesh: Mesh
+    score: Score, cost: Loss, tx: optax.GradientTransformation, options: tuple[Traced, ...], at: Shardings, mesh: Mesh
 ) -> Any:
     """Compile `(state, frozen, layout, mask) -> (state, metrics)`; see `make_supervised_step`."""
 
@@ -188,7 +188,7 @@ def _supervised_program(
 
         gradient, (value, entropy) = accumulate(objective, state.params, layout, counts=has_responses)
         gradient, measured = change_gradient(options, state, frozen, gradient, {})
-        state, norm, safe = apply_gradient(state, optimizer, gradient, value)
+        state, norm, safe = apply_gradient(state, tx, gradient, value)
         metrics = SupervisedMetrics(value, entropy, norm, skip_count(safe), measured)
         return state._replace(warm_step=state.warm_step + 1), metrics
 

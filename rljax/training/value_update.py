@@ -28,7 +28,7 @@ from rljax.training.objective.critic import Critic
 from rljax.training.objective.optimizer import critic_optimizer
 from rljax.training.scoring import compile_for_sequences
 from rljax.training.setup import Setup
-from rljax.training.state import Places, TrainState, places
+from rljax.training.state import Shardings, TrainState, shardings_of
 from rljax.training.update import has_responses, jit_step, put_layout, rows_of
 
 
@@ -78,12 +78,12 @@ def make_value_step(
         `(state, layout, batch) -> (state, metrics)`; the old state is donated. If the update is unsafe, the new
         state equals the old one.
     """
-    return _value_program(algorithm, critic.without_builders(), optimizer, places(state), mesh)
+    return _value_program(algorithm, critic.without_builders(), optimizer, shardings_of(state), mesh)
 
 
 @cache_results
 def _value_program(
-    algorithm: Algorithm, critic: Critic, optimizer: optax.GradientTransformation, where: Places, mesh: Mesh
+    algorithm: Algorithm, critic: Critic, optimizer: optax.GradientTransformation, where: Shardings, mesh: Mesh
 ) -> Any:
     """Compile `(state, layout, batch) -> (state, metrics)`; see `make_value_step`."""
 

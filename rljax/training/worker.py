@@ -12,10 +12,10 @@ from rljax.rollout import DecodingEngine, Judge, RolloutWorker, Sampling
 from rljax.rollout.stopping import Decode
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import decode_slots
+from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.model_folder import weights_writer
 from rljax.training.parts.problems import Problems
 from rljax.training.parts.reward import make_reward, own_reward
-from rljax.training.parts.seams import Seams
 from rljax.training.parts.tokenizer import all_ends
 
 
@@ -39,7 +39,7 @@ def make_engine(
 
 def make_worker(
     config: TrainConfig,
-    seams: Seams,
+    custom: CustomParts,
     mesh: Mesh,
     policy: Policy,
     tokenizer: Tokenizer,
@@ -68,8 +68,8 @@ def make_worker(
     check_vocab_size(tokenizer, policy.vocab_size)
     if config.model.path is not None:
         check_length(locate(config.model.path), prompt_length + config.sampling.max_response_tokens)
-    reward = make_reward(config, mesh, problems) if seams.reward is None else own_reward(seams.reward, config)
-    engine, url, sampling = seams.engine, config.sampling.engine_url, make_sampling(config, tokenizer)
+    reward = make_reward(config, mesh, problems) if custom.reward is None else own_reward(custom.reward, config)
+    engine, url, sampling = custom.engine, config.sampling.engine_url, make_sampling(config, tokenizer)
     if url is not None and engine is not None:
         raise InputError(f"engine_url={url!r} and an engine passed to train() exclude each other; leave one of them out.")
     if url is not None:
@@ -91,7 +91,7 @@ def make_worker(
             seconds=config.reward.seconds,
             max_failure_share=config.reward.max_failure_share,
         ),
-        environment=seams.environment,
+        environment=custom.environment,
     )
 
 

@@ -68,7 +68,7 @@ def test_config_of_a_run_starts_a_new_run(tmp_path):
         assert load_config(path) == expected
     seams = write_file(tmp_path, json.dumps(config.to_json() | {"seams": ["reward"]}), "config.json")
     with pytest.raises(ValueError, match=r"config.json:1: this run was started with reward passed to rljax.train\(\)"):
-        load_config(seams)
+        load_config(custom)
 
 
 def test_python_experiment_is_a_settings_file(tmp_path, capsys):

@@ -16,7 +16,7 @@ from scipy import stats
 from lab.ranks import kendall, permutation_test
 from rljax.algorithms import BY_NAME, dapo, dapo_ladder, without
 from rljax.options import INSTALLERS
-from rljax.training.parts.seams import BUILT_IN
+from rljax.training.parts.custom_parts import BUILT_IN
 from rljax.training.setup import make_setup
 
 FOLDER = Path(ladders.__file__).parent

@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.models import Packed, score_tokens, transformer_policy
 from rljax.models.attention import LayerCache, attend_cached
 from rljax.models.language_model import Model
-from rljax.models.paged_cache import round_cache, round_to_int8
+from rljax.models.paged_cache import quantize_cache, quantize_to_int8
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling
 from rljax.rollout.dialogue import CachedDialogue
@@ -34,7 +34,7 @@ def rounded_by_hand(x, axis):
 
 
 def test_codes_are_the_nearest_multiples_of_a_127th_of_the_largest_feature():
-    codes, scale = round_to_int8(KEYS.at[0, 0, :, 0].set(0), axis=2)
+    codes, scale = quantize_to_int8(KEYS.at[0, 0, :, 0].set(0), axis=2)
     assert codes.dtype == jnp.int8
     assert not codes[0, 0, :, 0].any(), "zeros stay zeros"
     found = np.asarray(codes, np.float64) * np.asarray(scale)[:, :, None]
@@ -49,7 +49,7 @@ def test_attention_reads_the_rounded_numbers(block):
         jnp.asarray(rounded_by_hand(layer.keys, 2), jnp.float32), jnp.asarray(rounded_by_hand(layer.values, 3), jnp.float32)
     )
     expected = attend_cached(query, exact, segments, 3, block=block)
-    np.testing.assert_allclose(attend_cached(query, round_cache(layer), segments, 3, block=block), expected, atol=1e-5)
+    np.testing.assert_allclose(attend_cached(query, quantize_cache(layer), segments, 3, block=block), expected, atol=1e-5)
     assert not np.allclose(attend_cached(query, layer, segments, 3, block=block), expected, atol=1e-5)
 
 

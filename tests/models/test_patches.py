@@ -33,8 +33,8 @@ from rljax.rollout.groups import pad_responses
 from rljax.tasks.digits import FONT, DigitsConfig
 from rljax.tracking.rows import read_metrics
 from rljax.training.config import TrainConfig
+from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.policy import choose_policy
-from rljax.training.parts.seams import Seams
 from rljax.training.parts.tokenizer import make_tokenizer
 from rljax.training.setup import encode_problems
 
@@ -221,7 +221,7 @@ def trained(tmp_path_factory):
 
 
 def test_two_training_steps_change_the_projection(trained):
-    first = choose_policy(SMALL, Seams(), make_tokenizer(SMALL), make_mesh(1, 1, 1)).init(jax.random.key(0))
+    first = choose_policy(SMALL, CustomParts(), make_tokenizer(SMALL), make_mesh(1, 1, 1)).init(jax.random.key(0))
     moved = jax.tree.map(lambda now, before: float(np.abs(now - before).max()), trained.params, first)
     assert min(jax.tree.leaves(moved["patches"])) > 0
     rows = read_metrics(trained.run / "metrics.jsonl")

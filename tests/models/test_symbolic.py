@@ -15,8 +15,8 @@ from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack
 from rljax.rollout.groups import pad_responses
 from rljax.training.config import TrainConfig
+from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.policy import choose_policy
-from rljax.training.parts.seams import Seams
 
 TOKENIZER = load_tokenizer("characters")
 VOCAB = TOKENIZER.vocab_size
@@ -141,9 +141,9 @@ def test_policies_that_cannot_be_mixed_are_refused():
     assert len(CHARACTERS) == 13
     config = TrainConfig.flat(calculator=0.5, tokenizer="characters")
     with pytest.raises(InputError, match=r"leave your own policy or the .* use rljax\.models\.symbolic\.mixed_policy"):
-        choose_policy(config, Seams(policy=NETWORK), TOKENIZER, make_mesh(1, 1, 1))
+        choose_policy(config, CustomParts(policy=NETWORK), TOKENIZER, make_mesh(1, 1, 1))
     with pytest.raises(InputError, match=r"changes the built-in model, in .*; leave your own engine or"):
-        choose_policy(config, Seams(engine=object()), TOKENIZER, make_mesh(1, 1, 1))
+        choose_policy(config, CustomParts(engine=object()), TOKENIZER, make_mesh(1, 1, 1))
     with pytest.raises(InputError, match=r"score_chunk=64 cannot be combined with calculator=0\.5"):
         config.replace(score_chunk=64)
     with pytest.raises(InputError, match=r"tensor=2 cannot be combined with calculator=0\.5"):
@@ -154,11 +154,11 @@ def test_policies_that_cannot_be_mixed_are_refused():
 
 def test_the_setting_builds_the_mixture():
     """The built-in policy with the setting scores and decodes with other functions, and cannot provide full distributions."""
-    seams, mesh = Seams(), make_mesh(1, 1, 1)
-    plain = choose_policy(TrainConfig.flat(tokenizer="characters"), seams, TOKENIZER, mesh)
+    custom, mesh = CustomParts(), make_mesh(1, 1, 1)
+    plain = choose_policy(TrainConfig.flat(tokenizer="characters"), custom, TOKENIZER, mesh)
     config = TrainConfig.flat(tokenizer="characters", calculator=0.5)
-    mixed = choose_policy(config, seams, TOKENIZER, mesh)
-    assert mixed is choose_policy(config, seams, TOKENIZER, mesh), "equal runs share their programs"
+    mixed = choose_policy(config, custom, TOKENIZER, mesh)
+    assert mixed is choose_policy(config, custom, TOKENIZER, mesh), "equal runs share their programs"
     assert (mixed.features, mixed.init, mixed.contents) == (None, plain.init, plain.contents)
     assert mixed.score is not plain.score
     assert mixed.decoder.begin is not plain.decoder.begin

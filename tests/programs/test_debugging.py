@@ -44,7 +44,7 @@ from rljax.training.checkpoints import checkpoint as checkpoints
 from rljax.training.guard import MOST_SKIPPED
 from rljax.training.lifecycle.initial_state import first_params, initial_state, state_like
 from rljax.training.objective.algorithm import reward_names, reward_weights
-from rljax.training.parts.seams import Seams, read_saved_settings
+from rljax.training.parts.custom_parts import CustomParts, read_saved_settings
 from rljax.training.reinforce import make_learner
 from rljax.training.run import NAME, StoppedBatch, flatten, write_batch
 from rljax.training.scored_rollout import make_rollout_scorer
@@ -152,13 +152,13 @@ def test_the_batch_belongs_to_the_last_step_and_not_to_the_next(stopped):
 def last_state(path):
     """The training state that a run saved at its end."""
     config, _ = read_saved_settings(RunFolder.open(path).config)
-    setup = make_setup(config, Seams(reward=even_length), INSTALLERS)
+    setup = make_setup(config, CustomParts(reward=even_length), INSTALLERS)
     return checkpoints.restore(path / "checkpoints" / "last", partial(state_like, setup)).checkpoint.state
 
 
 def make_first_rollout(config, **reward):
     """A setup with a bigram model, its state before RL, and the scored rollout of its first step."""
-    setup = make_setup(config, Seams(policy=BIGRAM, **reward), INSTALLERS)
+    setup = make_setup(config, CustomParts(policy=BIGRAM, **reward), INSTALLERS)
     state = initial_state(setup, first_params(setup))
     state = rl_state(setup, state)
     groups = setup.train.generate(state.params, range(2), 4, jax.random.key(0))
@@ -219,7 +219,7 @@ def test_the_loss_uses_the_state_of_the_controller(monkeypatch):
 @pytest.mark.parametrize("how", ["sum", "min"])
 def test_a_run_with_several_custom_rewards_is_set_up_without_them(how):
     config = TINY.replace(reward_combine=how, reward_weights=(1.0, 0.5), **{"with": ("advantage=reliability_quality",)})
-    setup = make_setup(*without_judge(config, Seams(), rewards=2))
+    setup = make_setup(*without_judge(config, CustomParts(), rewards=2))
     assert len(reward_names(setup.train)) == 2
 
 

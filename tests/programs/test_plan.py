@@ -60,11 +60,11 @@ from rljax.training.memory_plan import (
     try_changes,
 )
 from rljax.training.objective.optimizer import policy_optimizer
+from rljax.training.parts.custom_parts import BUILT_IN
 from rljax.training.parts.policy import make_shape
-from rljax.training.parts.seams import BUILT_IN
 from rljax.training.parts.tokenizer import make_tokenizer
 from rljax.training.setup import plan_setup
-from rljax.training.state import places
+from rljax.training.state import shardings_of
 from rljax.training.update import policy_program
 
 SHAPE = TransformerConfig(vocab_size=512, width=64, layers=4, heads=4, kv_heads=4, head_dim=16, hidden=128)
@@ -163,7 +163,7 @@ def test_quickly_compiled_code_has_the_temporaries_of_the_code_that_runs():
     layout, batch = data_shapes(config, algorithm, mesh, 20, minibatches=2)
     setup = plan_setup(config, algorithm, mesh, policy, policy_optimizer(config))
     frozen = {} if base is None else {"base": base}
-    step = policy_program(setup, places(state))
+    step = policy_program(setup, shardings_of(state))
     usual = step.lower(state, frozen, layout, batch, {}).compile(compiler_options=for_memory(mesh))
     assert temporaries(cheap) == temporaries(usual)
 

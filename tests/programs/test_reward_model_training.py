@@ -35,7 +35,7 @@ from rljax.tracking.trackers import JsonlTracker
 from rljax.training.checkpoints.checkpoint import LAST, restore
 from rljax.training.interrupt import INTERRUPTED
 from rljax.training.lifecycle.initial_state import first_state, state_like
-from rljax.training.setup import Seams, make_setup
+from rljax.training.setup import CustomParts, make_setup
 from rljax.training.value_update import make_values
 
 TOKENIZER = CharacterTokenizer()
@@ -115,7 +115,7 @@ def test_a_policy_learns_from_a_reward_model_with_a_critic_that_starts_from_it(t
     (row,) = [row for row in rows if row["phase"] == "rl"]
     assert math.isfinite(row["reward"])
     assert math.isfinite(row["value_loss"])
-    setup = make_setup(config, Seams(reward=reward))
+    setup = make_setup(config, CustomParts(reward=reward))
     first = first_state(setup)
     state = restore(tmp_path / "run" / "checkpoints" / LAST, partial(state_like, setup)).checkpoint.state
     chex.assert_trees_all_close(state.critic.params, trained.params, rtol=1e-7, atol=1e-20)

@@ -18,8 +18,8 @@ from rljax.errors import InputError
 from rljax.rewards.correctness import Failed
 from rljax.rollout import Judge, Request, Response, Sampling
 from rljax.rollout.overlapped_judging import judge_while_sampling, split_into_calls
+from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.reward import reward_groups
-from rljax.training.parts.seams import Seams
 from rljax.training.scored_rollout import make_choice, next_rollout
 from rljax.training.setup import make_setup
 
@@ -262,12 +262,12 @@ compares.on_all_hosts = True
 )
 def test_parts_that_a_reward_cannot_be_called_with_are_refused(config, message):
     with pytest.raises(InputError, match=message):
-        make_setup(RUN.replace(**config), Seams(reward=compares))
+        make_setup(RUN.replace(**config), CustomParts(reward=compares))
 
 
 @pytest.mark.usefixtures("untyped")
 def test_an_environment_has_no_reward_that_is_called_with_groups():
-    worker = replace(make_setup(RUN, Seams(reward=even_length)).train, environment=object())
+    worker = replace(make_setup(RUN, CustomParts(reward=even_length)).train, environment=object())
     assert reward_groups(RUN, worker) is None
     with pytest.raises(
         InputError, match="reward_groups=2 applies to a reward; this run has an environment instead; leave it out"

@@ -124,7 +124,7 @@ def test_pages_hold_the_tokens_of_their_rows_whatever_begins_grows_and_ends():
         if kind == 0:  # begin up to three rows with one prompt
             chosen = numbers.permutation(rows)[: numbers.integers(1, 4)].tolist()
             length = int(numbers.integers(1, 12))
-            shared, own = paged_cache.pages_for(length, len(chosen), 3)
+            shared, own = paged_cache.pages_needed(length, len(chosen), 3)
             if shared > free_shared or own > free_own:
                 continue
             tokens = numbers.normal(size=12).astype(np.float32)

@@ -21,8 +21,8 @@ from rljax.rollout.sampling import empty_rows, read_prompts
 from rljax.rollout.slots import FittingSlots, compiled_rows, row_bytes
 from rljax.training import setup
 from rljax.training.memory_plan import USUAL_SLOTS, decode_slots, sampling_memory
+from rljax.training.parts.custom_parts import BUILT_IN
 from rljax.training.parts.policy import make_policy
-from rljax.training.parts.seams import BUILT_IN
 from rljax.training.parts.tokenizer import make_tokenizer
 
 SHAPE = TransformerConfig(vocab_size=32, width=16, layers=2, heads=2, kv_heads=2, head_dim=8, hidden=32)

@@ -14,7 +14,7 @@ from rljax.rollout.sampling import sample_token
 from rljax.rollout.stratified import group_seeds, quantile_token, stratified_uniforms
 from rljax.tracking.rows import read_metrics
 from rljax.training.lifecycle.initial_state import first_params
-from rljax.training.parts.seams import Seams
+from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.setup import make_setup
 
 
@@ -79,7 +79,7 @@ def test_the_first_tokens_of_a_group_follow_the_policy_more_closely():
     """Compares the variance, over groups, of the shares of the first tokens: independent responses have sum p (1 - p) / 8."""
     spread = {}
     for stratified in (False, True):
-        setup = make_setup(STEPPED.replace(stratified=stratified, group_size=8), Seams(reward=even_length))
+        setup = make_setup(STEPPED.replace(stratified=stratified, group_size=8), CustomParts(reward=even_length))
         params = first_params(setup)
         responses = setup.train.generate(params, [0] * 40, 8, jax.random.key(1)).tokens[:, :, 0]
         shares = np.stack([np.bincount(group, minlength=300) / 8 for group in responses])

@@ -25,7 +25,7 @@ from rljax.rollout import Sequences, lay_out, pack, sequences_of
 from rljax.training.interrupt import Interrupted
 from rljax.training.metrics import present
 from rljax.training.objective.algorithm import make_algorithm, settings_for
-from rljax.training.objective.critic import first_critic, make_critic, make_head
+from rljax.training.objective.critic import initial_critic_state, make_critic, make_head
 from rljax.training.scoring import make_score, make_scores
 from rljax.training.state import create, place
 from rljax.training.update import put_layout
@@ -313,7 +313,7 @@ def critic_update(request):
     sequences = Sequences(prompts, np.ones(prompts.shape, bool), tokens, attention, logp)
 
     def update(microbatch, mesh):
-        start = first_critic(critic, optimizer, policy, 0, blended=False)
+        start = initial_critic_state(critic, optimizer, policy, 0, blended=False)
         state = create(jax.tree.map(jnp.copy, policy), optimizer, 0, with_reference=False, critic=start)
         state = place(state, mesh, transformer_policy(config, eos=1, mesh=mesh).partition)
         step = make_value_step(algorithm, critic, optimizer, state, mesh)

@@ -21,8 +21,8 @@ from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.lifecycle.resume import inputs_of
 from rljax.training.lifecycle.start import settings_of
+from rljax.training.parts.custom_parts import BUILT_IN, CustomParts
 from rljax.training.parts.reward import digest_of_reward
-from rljax.training.parts.seams import BUILT_IN, Seams
 from rljax.training.setup import make_setup
 
 TINY = SMALL.replace(
@@ -265,13 +265,13 @@ def test_a_run_of_an_earlier_version_keeps_the_lengths_of_its_algorithm(tmp_path
     """Unset lengths used to be those of the paper; now they follow the run's limit."""
     config = TINY.replace(run=str(tmp_path / "run"), algorithm="dapo", algorithm_options={}, steps=1, warm_start_steps=0)
     rljax.train(config, even_length)
-    starts, seams = tmp_path / "run" / "starts.jsonl", Seams(reward=even_length)
-    assert settings_of(None, tmp_path / "run", seams)[0].algorithm.options == {}
+    starts, custom = tmp_path / "run" / "starts.jsonl", CustomParts(reward=even_length)
+    assert settings_of(None, tmp_path / "run", custom)[0].algorithm.options == {}
     row = json.loads(starts.read_text())
     starts.write_text(json.dumps({name: value for name, value in row.items() if name != "inputs"}) + "\n")
     for wanted in (None, config.replace(steps=2)):
-        resumed, _, changes = settings_of(wanted, tmp_path / "run", seams)
+        resumed, _, changes = settings_of(wanted, tmp_path / "run", custom)
         assert resumed.algorithm.options == {"max_length": 20_480, "cache": 4_096}
         assert [change.name for change in changes] == ([] if wanted is None else ["steps"])
     with pytest.raises(InputError, match="algorithm_options"):
-        settings_of(config.replace(algorithm_options={"max_length": 9}), tmp_path / "run", seams)
+        settings_of(config.replace(algorithm_options={"max_length": 9}), tmp_path / "run", custom)

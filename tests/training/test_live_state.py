@@ -10,7 +10,7 @@ from small_runs import SMALL, even_length
 import rljax
 from rljax.training.checkpoints.saver import Saver
 from rljax.training.lifecycle.initial_state import state_like
-from rljax.training.parts.seams import Seams
+from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.setup import make_setup
 from rljax.training.state import RL
 
@@ -53,7 +53,7 @@ def finished_saves(monkeypatch):
 @pytest.mark.parametrize("name", RUNS)
 def test_new_and_resumed_runs_hold_one_copy_of_the_state_at_every_step(name, tmp_path):
     config = CONFIG.replace(**RUNS[name], run=str(tmp_path / "run"))
-    setup = make_setup(config, Seams(reward=even_length))
+    setup = make_setup(config, CustomParts(reward=even_length))
     merged = 0 if setup.base is None else bytes_of(setup.base.params)
     state = bytes_of(state_like(setup, RL))
     state += config.sampling.delay * bytes_of(state_like(setup, RL).params)

@@ -15,7 +15,7 @@ from rljax.algorithms import BY_NAME, Batch, Rollout, prepare
 from rljax.models import Features, TransformerConfig, policy_of_logits, transformer_policy
 from rljax.models.adapters import Base, init_adapter
 from rljax.models.over_vocabulary import over_vocabulary, square_sum
-from rljax.models.policy import Copied, in_precision, with_copies
+from rljax.models.policy import Copied, cast_parameter, with_copies
 from rljax.parallel import make_mesh
 from rljax.rollout import Sequences, lay_out
 from rljax.training.objective.optimizer import with_frozen
@@ -120,7 +120,7 @@ def test_a_float32_model_and_a_custom_policy_have_no_copies():
 
 def test_a_copy_of_another_precision_is_refused():
     with pytest.raises(ValueError, match="the copy of a parameter is bfloat16, but the product needs float32"):
-        in_precision(Copied(jnp.ones(2), jnp.ones(2, jnp.bfloat16)), jnp.float32)
+        cast_parameter(Copied(jnp.ones(2), jnp.ones(2, jnp.bfloat16)), jnp.float32)
 
 
 def test_distributions_use_the_precast_head():

@@ -11,9 +11,9 @@ from rljax.training.metrics import (
     CriticMetrics,
     LearnMetrics,
     UpdateMetrics,
+    average_updates,
     mean_critic_update,
     mean_of,
-    mean_update,
     present,
     rollout_metrics,
 )
@@ -106,5 +106,5 @@ def test_skipped_updates_are_counted_and_left_out_of_averages():
     made, bad = CriticMetrics(1.0, 0.5, 2.0), CriticMetrics(math.nan, math.nan, math.inf, 1.0)
     assert present(mean_critic_update([made, bad, bad, made])) == present(made) | {"skipped_value_updates": 0.5}
     assert present(mean_critic_update([bad])) == {"skipped_value_updates": 1.0}
-    assert present(mean_update([UpdateMetrics(None, math.nan, 1.0)])) == {"skipped_updates": 1.0}
-    assert mean_update([]) is mean_critic_update([]) is None
+    assert present(average_updates([UpdateMetrics(None, math.nan, 1.0)])) == {"skipped_updates": 1.0}
+    assert average_updates([]) is mean_critic_update([]) is None

@@ -31,8 +31,8 @@ from rljax.training.parts.policy import make_shape
 from rljax.training.reinforce import make_learner
 from rljax.training.scored_rollout import make_rollout_scorer, next_rollout, sampler_of, scored_rows
 from rljax.training.scoring import make_score, make_scores, scored_params
-from rljax.training.state import places as places_of
 from rljax.training.state import sampling_key
+from rljax.training.state import shardings_of as places_of
 
 DELAY, STEPS = 2, 5
 RUN = STEPPED.replace(algorithm_options={"beta": 0.0}, steps=STEPS, sampler_delay=DELAY)

@@ -19,8 +19,8 @@ from rljax.training.config import TrainConfig
 from rljax.training.config.train import GROUPS
 from rljax.training.lifecycle.initial_state import first_params
 from rljax.training.objective.algorithm import make_algorithm
-from rljax.training.parts.seams import Seams
-from rljax.training.run import nothing_to_learn
+from rljax.training.parts.custom_parts import CustomParts
+from rljax.training.run import advise_on_random_start
 from rljax.training.setup import make_setup
 
 TINY = SMALL.replace(
@@ -83,7 +83,7 @@ def test_a_list_of_rows_is_a_dataset():
     rows = ({"prompt": f"{n}+1=", "answer": str(n + 1), "level": n} for n in range(20))
     config, passed = with_dataset(TINY, rows)
     assert (config.task, config.data.dataset) == (None, "rows passed to train()")
-    setup = make_setup(config, Seams(dataset=passed))
+    setup = make_setup(config, CustomParts(dataset=passed))
     problems = [*setup.train.prompts.problems, *setup.heldout.prompts.problems]
     assert {problem.answer for problem in problems} == {str(n + 1) for n in range(20)}
     assert {problem.columns["level"] for problem in problems} == set(range(20))
@@ -96,7 +96,7 @@ def test_a_list_of_rows_is_a_dataset():
 def test_a_row_that_is_not_an_object_is_refused():
     config, passed = with_dataset(TINY, [{"prompt": "1", "answer": "1"}, "2"])
     with pytest.raises(InputError, match="the dataset, row 2: a row must be an object"):
-        make_setup(config, Seams(dataset=passed))
+        make_setup(config, CustomParts(dataset=passed))
 
 
 @pytest.mark.parametrize("part", [0, 1])
@@ -105,8 +105,8 @@ def test_a_prompt_without_a_token_is_refused(part):
     problems = ([Problem("1+1=", "2")], [Problem("2+1=", "3")])
     problems[part].append(Problem("", "4"))
     with pytest.raises(InputError, match=r"^the prompt '' has no token, but a response must follow one"):
-        make_setup(TINY.replace(tokenizer=None), Seams(problems=problems))
-    setup = make_setup(TINY, Seams(problems=problems))
+        make_setup(TINY.replace(tokenizer=None), CustomParts(problems=problems))
+    setup = make_setup(TINY, CustomParts(problems=problems))
     assert (setup.train, setup.heldout)[part].prompts.tokens[-1] == [load_tokenizer("bytes").bos_token_id]
 
 
@@ -133,17 +133,17 @@ def test_several_rewards_are_separated_by_commas(tmp_path):
     judge = make_setup(config).train.judge
     assert judge.reward.weights == {"exact": 1.0, "short": 0.2}
     assert not judge.messages
-    passed = make_setup(config, Seams(reward=[even_length, "format"])).train.judge.reward
+    passed = make_setup(config, CustomParts(reward=[even_length, "format"])).train.judge.reward
     assert passed.weights == {"even_length": 1.0, "has_final_answer": 0.2}
     with pytest.raises(InputError, match="reward_weights has 2 numbers for 1 rewards"):
         make_setup(config.replace(reward="exact"))
 
 
 def test_a_run_with_nothing_to_learn_from_gets_a_hint():
-    assert "load_config('arithmetic_dapo')" in nothing_to_learn(TrainConfig(), [])
-    assert nothing_to_learn(TrainConfig(), ["reward"]) is None
-    assert nothing_to_learn(load_config("arithmetic_dapo"), []) is None
-    assert nothing_to_learn(TrainConfig.flat(model="x"), []) is None
+    assert "load_config('arithmetic_dapo')" in advise_on_random_start(TrainConfig(), [])
+    assert advise_on_random_start(TrainConfig(), ["reward"]) is None
+    assert advise_on_random_start(load_config("arithmetic_dapo"), []) is None
+    assert advise_on_random_start(TrainConfig.flat(model="x"), []) is None
 
 
 def test_a_custom_algorithm_is_a_function_in_a_file(tmp_path):

@@ -25,7 +25,7 @@ from rljax.ops.distillation import matched_vocabulary_distance, sorted_probabili
 from rljax.ops.weights import sequence_mean
 from rljax.options.distillation import NAME as TEACHER
 from rljax.options.span_distributions import match_tokens
-from rljax.options.span_teacher import respell
+from rljax.options.span_teacher import reencode
 from rljax.programs.debugging import loss_terms
 from rljax.rollout import pack, sequences_of
 from rljax.training.parts.policy import make_shape
@@ -77,7 +77,7 @@ def test_the_update_is_the_gradient_of_the_distances_where_spans_begin(config, p
     rollout = groups.rollout._replace(mask=attention, policy_logp=logp, behaviour_logp=logp)
     groups = groups._replace(tokens=tokens, attention=attention, rollout=rollout)
     ours, mask = pack(sequences_of(groups)), jnp.asarray(attention.reshape(16, -1))
-    rows, spans = respell(setup, setup.teacher.tokenizer, groups)
+    rows, spans = reencode(setup, setup.teacher.tokenizer, groups)
     theirs = pack(rows)
     own_ids, other_ids = match_tokens(setup.tokenizer, setup.teacher.tokenizer)
     distance = {

@@ -30,8 +30,8 @@ from rljax.options.distillation import NAME, teacher_kl
 from rljax.rollout import pack, sequences_of
 from rljax.tracking.plots import PANELS
 from rljax.training.lifecycle.initial_state import first_params
+from rljax.training.parts.custom_parts import BUILT_IN, CustomParts
 from rljax.training.parts.policy import make_shape
-from rljax.training.parts.seams import BUILT_IN, Seams
 from rljax.training.setup import make_setup
 
 TINY = SMALL.replace(
@@ -119,7 +119,7 @@ def test_a_policy_without_features_cannot_compare_distributions(teacher):
     mute = setup.policy._replace(features=None)
     for name, settings in (("gkd", {"teacher": str(teacher)}), ("otb", {})):
         with pytest.raises(InputError, match=f"policy.features: {name} reads full distributions, so it needs the hidden"):
-            make_setup(TINY.replace(algorithm=name, **settings), Seams(policy=mute), INSTALLERS)
+            make_setup(TINY.replace(algorithm=name, **settings), CustomParts(policy=mute), INSTALLERS)
 
 
 def test_the_divergence_is_measured_on_response_tokens():

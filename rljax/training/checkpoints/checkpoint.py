@@ -190,7 +190,7 @@ class Checkpoint(NamedTuple):
     """Name of an option of the run -> the records that the option made between steps, as JSON."""
 
 
-class DamagedCheckpoint(NamedTuple):
+class UnusableCheckpoint(NamedTuple):
     """A checkpoint that is not complete."""
 
     path: Path
@@ -210,7 +210,7 @@ class Restoration(NamedTuple):
     """The newest complete checkpoint."""
     file_states: dict[str, FileState]
     """Lengths and digests of the run folder's files when the checkpoint was saved."""
-    damaged: tuple[DamagedCheckpoint, ...] = ()
+    damaged: tuple[UnusableCheckpoint, ...] = ()
     """Newer checkpoints that are not complete; empty on all hosts but the first."""
 
 
@@ -305,7 +305,7 @@ def begin_save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, F
     return finish
 
 
-def find_abandoned(folder: Path, best_step: int | None) -> list[DamagedCheckpoint]:
+def find_abandoned(folder: Path, best_step: int | None) -> list[UnusableCheckpoint]:
     """Find best checkpoints saved after the checkpoint being resumed; an empty list if the earlier best one no longer exists.
 
     Args:
@@ -318,7 +318,7 @@ def find_abandoned(folder: Path, best_step: int | None) -> list[DamagedCheckpoin
     if best_step is None or best_step not in steps.values():
         return []
     fault = f"it was saved after the checkpoint that this run continues from, whose best step is {best_step}"
-    return [DamagedCheckpoint(folder / str(number), fault) for number, step in steps.items() if step > best_step]
+    return [UnusableCheckpoint(folder / str(number), fault) for number, step in steps.items() if step > best_step]
 
 
 @contextmanager
@@ -414,7 +414,7 @@ def restore_params(
     return jax.tree.unflatten(jax.tree.structure(like), [found[path] for path in leaves])
 
 
-def newest_complete(folder: Path) -> tuple[int, tuple[DamagedCheckpoint, ...]]:
+def newest_complete(folder: Path) -> tuple[int, tuple[UnusableCheckpoint, ...]]:
     """Find the newest complete checkpoint in `folder`.
 
     Returns:
@@ -423,13 +423,13 @@ def newest_complete(folder: Path) -> tuple[int, tuple[DamagedCheckpoint, ...]]:
     Raises:
         InputError: there is no complete checkpoint; the message says why.
     """
-    found: list[tuple[int, tuple[DamagedCheckpoint, ...]]] = []
+    found: list[tuple[int, tuple[UnusableCheckpoint, ...]]] = []
     on_first(lambda: found.append(_search(folder)))
     number, damaged = found[0] if found else (-1, ())
     return int(of_first(np.int32(number))), damaged
 
 
-def _search(folder: Path) -> tuple[int, tuple[DamagedCheckpoint, ...]]:
+def _search(folder: Path) -> tuple[int, tuple[UnusableCheckpoint, ...]]:
     """Return what `newest_complete` returns, after a search on this host only."""
     damaged = find_damaged(folder)
     passed_over = {int(path.name) for path, _ in damaged}
@@ -445,18 +445,18 @@ def _search(folder: Path) -> tuple[int, tuple[DamagedCheckpoint, ...]]:
     raise InputError(f"No checkpoint in {str(folder)!r} is complete. {faults} Restore the files, or start a new run.")
 
 
-def find_damaged(folder: Path) -> tuple[DamagedCheckpoint, ...]:
+def find_damaged(folder: Path) -> tuple[UnusableCheckpoint, ...]:
     """Find incomplete checkpoints in `folder` that are newer than the newest complete one; runs on this host only."""
-    damaged: list[DamagedCheckpoint] = []
+    damaged: list[UnusableCheckpoint] = []
     for number in sorted(numbers_in(folder), reverse=True):
         fault = fault_of(folder / str(number))
         if fault is None:
             break
-        damaged.append(DamagedCheckpoint(folder / str(number), fault))
+        damaged.append(UnusableCheckpoint(folder / str(number), fault))
     return tuple(damaged)
 
 
-def set_aside(damaged: Collection[DamagedCheckpoint]) -> list[str]:
+def set_aside(damaged: Collection[UnusableCheckpoint]) -> list[str]:
     """Move checkpoints that cannot be used into `damaged/` next to their folder, out of the way of later saves.
 
     Returns:

@@ -15,9 +15,9 @@ from rljax.records import required
 from rljax.rollout import DecodingEngine
 from rljax.rollout.decoder_check import check_decoder
 from rljax.training.objective.algorithm import keeps_reference
-from rljax.training.objective.critic import first_critic
+from rljax.training.objective.critic import initial_critic_state
 from rljax.training.objective.optimizer import check_optimizer, critic_optimizer, warm_start_optimizer
-from rljax.training.parts.adapter import first_adapter, fresh_adapter, merge_params
+from rljax.training.parts.adapter import fresh_adapter, initial_adapter, merge_params
 from rljax.training.scoring import check_policy
 from rljax.training.setup import Setup
 from rljax.training.state import (
@@ -36,7 +36,7 @@ from rljax.training.state import (
 def first_params(setup: Setup) -> Params:
     """Load or initialize the trained parameters."""
     if setup.base is not None:
-        return first_adapter(setup.config, setup.base)
+        return initial_adapter(setup.config, setup.base)
     return setup.policy.init(jax.random.key(setup.config.run.seed))
 
 
@@ -99,7 +99,7 @@ def initial_critic(setup: Setup, params: Params) -> CriticState | None:
     if setup.config.adapter.quantize is not None:
         # The merged copy has the dtype of the matrix products, but a critic learns in float32.
         params = jax.tree.map(lambda array: array.astype(jnp.float32), params)
-    return first_critic(setup.critic, optimizer, params, setup.config.run.seed, blended=blended)
+    return initial_critic_state(setup.critic, optimizer, params, setup.config.run.seed, blended=blended)
 
 
 def make_unplaced_state(setup: Setup, params: Params, all_params: Params | None) -> TrainState:

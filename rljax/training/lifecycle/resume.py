@@ -30,8 +30,8 @@ from rljax.tracking.start_records import (
     text_inputs,
 )
 from rljax.training.config import TrainConfig
+from rljax.training.parts.custom_parts import CustomParts
 from rljax.training.parts.reward import digest_of_reward
-from rljax.training.parts.seams import Seams
 from rljax.training.setup import Setup
 from rljax.training.state import RL, WARM_START, TrainState
 
@@ -77,11 +77,11 @@ def check_changes(changes: Collection[Change]) -> None:
         )
 
 
-def inputs_of(setup: Setup, seams: Seams) -> dict[str, str]:
+def inputs_of(setup: Setup, custom: CustomParts) -> dict[str, str]:
     """Return digests of a run's inputs other than its settings: data, models, tokenizer, and the parts passed to `train`."""
     config, model, heldout = setup.config, setup.config.model.path, setup.heldout
     environment, named = setup.train.environment, config.reward.environment
-    judge = None if environment is not None else digest_of_reward(config, seams.reward)
+    judge = None if environment is not None else digest_of_reward(config, custom.reward)
     found: dict[str, str | None] = {
         "training rows": digest_of_rows(setup.train.prompts.problems),
         **evaluation_inputs(heldout.prompts.problems, judge),

@@ -20,8 +20,8 @@ from rljax.training.config import TrainConfig
 from rljax.training.lifecycle.resume import changes_between, check_changes
 from rljax.training.objective.algorithm import with_paper_lengths
 from rljax.training.parts.adapter import BASE, with_stored_adapter
+from rljax.training.parts.custom_parts import CustomParts, check_custom_parts, read_saved_settings
 from rljax.training.parts.reward import code_of, code_of_training
-from rljax.training.parts.seams import Seams, check_seams, read_saved_settings
 
 AUTO = "auto"
 """Value of `resume` that continues the run in the configured folder if there is one, and otherwise begins a new run there."""
@@ -40,7 +40,7 @@ NO_CONSENT = Consent()
 
 
 def settings_of(
-    config: TrainConfig | None, resume: str | Path | None, seams: Seams, consent: Consent = NO_CONSENT
+    config: TrainConfig | None, resume: str | Path | None, custom: CustomParts, consent: Consent = NO_CONSENT
 ) -> tuple[TrainConfig, RunFolder | None, tuple[Change, ...] | None]:
     """Return a run's settings, its folder, and the settings that change; the last two are None unless the run is resumed.
 
@@ -66,10 +66,10 @@ def settings_of(
         return config, None, None
     existing = together(lambda: RunFolder.open(resume))
     saved, needed = read_saved_settings(existing.config)
-    check_seams(needed, seams)
+    check_custom_parts(needed, custom)
     if config is None:
         own = code_of_training(saved)
-        names = own if seams.reward is None else [name for name in own if name not in code_of(saved)]
+        names = own if custom.reward is None else [name for name in own if name not in code_of(saved)]
         check_trusted(existing.path, names, trust=consent.trust)
     saved = saved.replace(**absolute_paths(saved.to_flat()))
     if together(lambda: lacks_recorded_inputs(existing)):
@@ -123,12 +123,12 @@ def continue_folder(folder: RunFolder, config: TrainConfig, changes: Sequence[Ch
     return together(lambda: RunFolder.open(folder.path))
 
 
-def new_folder(config: TrainConfig, seams: Seams, base: Mapping[str, str]) -> RunFolder:
+def new_folder(config: TrainConfig, custom: CustomParts, base: Mapping[str, str]) -> RunFolder:
     """Make the folder of a new run; its config.json also names the parts that a resume needs, and contains the `base_entry`."""
     path = config.run.folder
     path = default_run_path(config.run.name, time_of_first()) if path is None else path
     settings = (
-        replace(config, run=replace(config.run, folder=str(path))).to_json() | {"seams": list(seams.names())} | dict(base)
+        replace(config, run=replace(config.run, folder=str(path))).to_json() | {"seams": list(custom.names())} | dict(base)
     )
     on_first(lambda: RunFolder.create(path, settings))
     return together(lambda: RunFolder.open(path))

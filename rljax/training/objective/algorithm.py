@@ -155,13 +155,13 @@ def reward_weights(algorithm: Algorithm, worker: RolloutWorker) -> Mapping[str, 
     Return None if the algorithm reads the sum, an environment judges, there is only one reward, or each weight is 1.
     """
     reward = worker.judge.reward
-    if not sums_rewards(algorithm) or len(reward_names(worker)) == 1 or not isinstance(reward, Weighted):
+    if not reads_rewards_separately(algorithm) or len(reward_names(worker)) == 1 or not isinstance(reward, Weighted):
         return None
     weights = reward.flat().weights
     return None if set(weights.values()) == {1} else weights
 
 
-def sums_rewards(algorithm: Algorithm) -> bool:
+def reads_rewards_separately(algorithm: Algorithm) -> bool:
     """Return True if the advantage reads several rewards separately, and adds them itself with the argument `weights`."""
     return algorithm.needs("reward_parts") and all("rewards" not in credit.needs for credit in algorithm.credits)
 
@@ -258,7 +258,7 @@ def check_algorithm(algorithm: Algorithm, config: TrainConfig, *, rewards: int =
             f"{name} does not compare the responses to a prompt, so remembered_rewards={sampling.remembered_rewards} "
             "cannot apply to it; leave it out."
         )
-    if config.reward.combine != "sum" and sums_rewards(algorithm):
+    if config.reward.combine != "sum" and reads_rewards_separately(algorithm):
         raise InputError(
             f"{name} reads several rewards separately, so reward_combine={config.reward.combine!r} cannot apply; leave it out, "
             "or choose another algorithm."
@@ -297,7 +297,7 @@ def check_features(algorithm: Algorithm, config: TrainConfig, policy: Policy) ->
         )
 
 
-def check_judges(algorithm: Algorithm, config: TrainConfig, worker: RolloutWorker) -> None:
+def check_rewards_and_kinds(algorithm: Algorithm, config: TrainConfig, worker: RolloutWorker) -> None:
     """Reject an algorithm that needs more rewards than there are, or kinds of problems that the data does not have.
 
     Raises:

@@ -151,7 +151,7 @@ def make_critic(
     return critic(value_function(model, bos=bos, eos=eos, init=init), loaded=True)
 
 
-def first_critic(
+def initial_critic_state(
     critic: Critic, optimizer: optax.GradientTransformation, policy: Params, seed: int, *, blended: bool
 ) -> CriticState:
     """Return the critic's initial state, with a copy of its parameters if the algorithm blends in their values (`blended`)."""

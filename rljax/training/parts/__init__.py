@@ -1,4 +1,4 @@
-"""The parts of a run: policy, model folder, tokenizer, adapter, problems and reward, and the user's own parts (`seams`)."""
+"""The parts of a run: policy, model folder, tokenizer, adapter, problems and reward, and the user's own parts (`custom`)."""
 
 from rljax.lazy import lazy_names
 

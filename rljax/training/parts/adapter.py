@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jax.tree_util import tree_leaves_with_path, tree_map_with_path
 from jaxtyping import PyTree
 
-from rljax.data.tokenizer import holds_tokenizer
+from rljax.data.tokenizer import has_tokenizer_files
 from rljax.errors import InputError
 from rljax.models import Params, Policy
 from rljax.models.adapters import Adapter, Base, adapted_paths, effective_params, fingerprint, init_adapter
@@ -128,12 +128,12 @@ def with_stored_adapter(config: TrainConfig) -> TrainConfig:
     targets = tuple(
         "/".join(path_names(key_path[:-1])) for key_path, _ in tree_leaves_with_path(factors) if key_path[-1].name == "a"
     )
-    tokenizer = str(path) if config.model.tokenizer is None and holds_tokenizer(path) else config.model.tokenizer
+    tokenizer = str(path) if config.model.tokenizer is None and has_tokenizer_files(path) else config.model.tokenizer
     adapter = replace(config.adapter, rank=stored.rank, alpha=float(stored.alpha), targets=targets, start=str(path))
     return replace(config, model=replace(config.model, path=stored.base, tokenizer=tokenizer), adapter=adapter)
 
 
-def first_adapter(config: TrainConfig, base: Base) -> Adapter:
+def initial_adapter(config: TrainConfig, base: Base) -> Adapter:
     """Return the adapter that training begins with: the stored one, or a fresh one."""
     if config.adapter.start is None:
         return fresh_adapter(config, base)

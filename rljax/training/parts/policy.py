@@ -10,7 +10,7 @@ from rljax.errors import InputError
 from rljax.models import Policy, TransformerConfig, transformer_policy
 from rljax.models.huggingface import locate, read_config
 from rljax.training.config import ModelConfig, TrainConfig
-from rljax.training.parts.seams import Seams
+from rljax.training.parts.custom_parts import CustomParts
 
 
 def make_shape(config: ModelConfig, vocab_size: int) -> TransformerConfig:
@@ -62,7 +62,7 @@ def make_policy(config: ModelConfig, tokenizer: Tokenizer, mesh: Mesh) -> Policy
     return with_calculator(policy, tokenizer.encode, share=config.calculator, rate=config.calculator_rate)
 
 
-def choose_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
+def choose_policy(config: TrainConfig, custom: CustomParts, tokenizer: Tokenizer, mesh: Mesh) -> Policy:
     """Return the policy that was passed, or make the built-in one.
 
     Raises:
@@ -70,10 +70,10 @@ def choose_policy(config: TrainConfig, seams: Seams, tokenizer: Tokenizer, mesh:
     """
     chosen = {name: getattr(config.model, name) for name in ("calculator", "sub_policies")}
     setting = next((f"{name}={value}" for name, value in chosen.items() if value is not None), None)
-    own = next((name for name in ("engine", "policy") if getattr(seams, name) is not None), None)
+    own = next((name for name in ("engine", "policy") if getattr(custom, name) is not None), None)
     if setting and own:
         raise InputError(
             f"{setting} changes the built-in model, in sampling and in scoring; leave your own {own} or the setting "
             "out. For your own policy, use rljax.models.symbolic.mixed_policy or rljax.models.sub_policies.sub_policies."
         )
-    return make_policy(config.model, tokenizer, mesh) if seams.policy is None else seams.policy
+    return make_policy(config.model, tokenizer, mesh) if custom.policy is None else custom.policy

@@ -16,7 +16,7 @@ from rljax.records import required
 from rljax.tasks import TaskConfig, task_name
 from rljax.tracking.run_folder import CONFIG, RunFolder
 from rljax.training.config import ModelConfig, TrainConfig
-from rljax.training.parts.seams import Seams, read_saved_settings
+from rljax.training.parts.custom_parts import CustomParts, read_saved_settings
 
 COMPARING = frozenset({"exact", "math", "math_or_last_number", "gsm8k", "aime", "yes_no", "multiple_choice"})
 """Rewards that need a reference answer."""
@@ -170,12 +170,12 @@ def training_problems(run: Path | None, source: str | Path, *, flag: str = "--da
     return make_problems(config, needs_answers=not {"reward", "environment"} & set(parts)).train
 
 
-def problems_of_run(config: TrainConfig, seams: Seams) -> Problems:
+def problems_of_run(config: TrainConfig, custom: CustomParts) -> Problems:
     """Return the problems of a run: those passed to `train`, or from rows passed to `train`, or from the settings."""
-    if seams.problems is not None:
-        return Problems(*seams.problems)
-    needs_answers = seams.reward is None and seams.environment is None
-    return make_problems(config, seams.dataset, needs_answers=needs_answers)
+    if custom.problems is not None:
+        return Problems(*custom.problems)
+    needs_answers = custom.reward is None and custom.environment is None
+    return make_problems(config, custom.dataset, needs_answers=needs_answers)
 
 
 def check_images(config: ModelConfig, problems: Sequence[Problem]) -> None:

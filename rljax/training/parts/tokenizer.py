@@ -7,7 +7,7 @@ from rljax.data.tokenizer import (
     HuggingFaceTokenizer,
     IdTokenizer,
     Tokenizer,
-    holds_tokenizer,
+    has_tokenizer_files,
     load_tokenizer,
     turn_end,
 )
@@ -80,7 +80,7 @@ def _id_tokenizer(config: ModelConfig) -> IdTokenizer:
 def has_tokenizer(model: str) -> bool:
     """Return True if a model folder or hub id comes with a tokenizer."""
     folder = locate(model)
-    return read_note(folder) is not None or holds_tokenizer(folder)
+    return read_note(folder) is not None or has_tokenizer_files(folder)
 
 
 def check_stop_ids(stop_ids: Sequence[int], tokenizer: Tokenizer) -> None:

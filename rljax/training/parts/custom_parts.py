@@ -15,7 +15,7 @@ from rljax.rollout.request import check_engine
 from rljax.training.config import TrainConfig
 
 
-class Seams(NamedTuple):
+class CustomParts(NamedTuple):
     """Parts that a user passes in place of the built-in ones; None means the built-in one."""
 
     policy: Policy | None = None
@@ -43,7 +43,7 @@ class Seams(NamedTuple):
 ROWS = "rows passed to train()"
 """Name of the dataset in the settings of a run whose rows were passed to `train`."""
 
-BUILT_IN = Seams()
+BUILT_IN = CustomParts()
 """Built-in parts only."""
 
 
@@ -56,21 +56,21 @@ def read_saved_settings(raw: Mapping[str, Any]) -> tuple[TrainConfig, tuple[str,
     settings = dict(raw)
     names = settings.pop("seams", ())
     settings.pop("base_fingerprint", None)
-    if not isinstance(names, list | tuple) or not set(map(str, names)) <= set(Seams._fields):
+    if not isinstance(names, list | tuple) or not set(map(str, names)) <= set(CustomParts._fields):
         raise InputError(
-            f"The run's config.json has {names!r:.80} as seams; a list of {', '.join(Seams._fields)} is expected."
+            f"The run's config.json has {names!r:.80} as seams; a list of {', '.join(CustomParts._fields)} is expected."
         )
     return TrainConfig.from_json(settings), tuple(names)
 
 
-def check_seams(needed: Sequence[str], seams: Seams) -> None:
+def check_custom_parts(needed: Sequence[str], custom: CustomParts) -> None:
     """Refuse to resume a run without exactly the parts that were passed to `train` when it was started.
 
     Raises:
         InputError: the arguments differ; the message names them.
     """
-    refuse_missing(set(needed) - set(seams.names()))
-    extra = sorted(set(seams.names()) - set(needed))
+    refuse_missing(set(needed) - set(custom.names()))
+    extra = sorted(set(custom.names()) - set(needed))
     if extra:
         raise InputError(f"The run was started without {', '.join(extra)}; leave that out, or start a new run.")
 
@@ -85,27 +85,27 @@ def refuse_missing(missing: Collection[str]) -> None:
         raise InputError(f"The run was started with {', '.join(sorted(missing))} passed to train(); pass the same again.")
 
 
-def check_parts(seams: Seams) -> None:
+def check_parts(custom: CustomParts) -> None:
     """Reject parts of the wrong type, and parts that exclude each other.
 
     Raises:
         InputError: a part is not valid; the message names it.
     """
     for name, kind in (("policy", Policy), ("algorithm", Algorithm)):
-        part = seams._asdict()[name]
+        part = custom._asdict()[name]
         if part is not None and not isinstance(part, kind):
             raise InputError(f"{name}: a record {kind.__module__}.{kind.__qualname__} is needed; got {part!r:.80}.")
-    if seams.engine is not None:
-        check_engine(seams.engine)
-    if seams.environment is not None:
-        check_environment(seams.environment)
-        if seams.reward is not None:
+    if custom.engine is not None:
+        check_engine(custom.engine)
+    if custom.environment is not None:
+        check_environment(custom.environment)
+        if custom.reward is not None:
             raise InputError(
                 "environment: the rewards come from its steps, so a reward cannot apply as well; got both. Leave one of them out."
             )
-    if seams.problems is not None:
-        check_problems(seams.problems)
-        if seams.dataset is not None:
+    if custom.problems is not None:
+        check_problems(custom.problems)
+        if custom.dataset is not None:
             raise InputError("problems and dataset are two ways to pass problems; leave one of them out.")
 
 
