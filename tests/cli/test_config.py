@@ -66,7 +66,7 @@ def test_config_of_a_run_starts_a_new_run(tmp_path):
         path = write_file(tmp_path, json.dumps(saved, indent="\t"), "config.json")
         expected = TrainConfig.from_json({name: part for name, part in saved.items() if name != "seams"}).replace(run=None)
         assert load_config(path) == expected
-    seams = write_file(tmp_path, json.dumps(config.to_json() | {"seams": ["reward"]}), "config.json")
+    custom = write_file(tmp_path, json.dumps(config.to_json() | {"seams": ["reward"]}), "config.json")
     with pytest.raises(ValueError, match=r"config.json:1: this run was started with reward passed to rljax.train\(\)"):
         load_config(custom)
 
