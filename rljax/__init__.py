@@ -1,7 +1,7 @@
 """Reinforcement learning for language models in JAX: a book of equations that run, and a trainer built from them.
 
 rljax.ops.gae.gae                                 equations: arrays in, arrays out
-rljax.algorithms.dapo()                           algorithms: records of equations
+rljax.algorithms.dapo()                           algorithms: each a record of its equations
 rljax.rewards.math                                rewards: functions that judge responses
 rljax.train(rljax.TrainConfig.flat(steps=100))    the trainer
 rljax.load(run), rljax.evaluate(run), rljax.export(run, folder)
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from rljax.training.config import TrainConfig
     from rljax.training.loop import Result
 
-if sys.version_info < (3, 11):  # noqa: UP036  a clone that is not installed has no other check
+if sys.version_info < (3, 11):  # noqa: UP036  pip checks only installed packages, not a clone
     raise ImportError(
-        f"rljax needs Python 3.11 or newer, and this is {sys.version.split()[0]}; make an environment with a newer one: "
+        f"rljax needs Python 3.11 or newer, but this is {sys.version.split()[0]}; create an environment with a newer Python: "
         "`python3.12 -m venv .venv && .venv/bin/pip install -e .`"
     )
 

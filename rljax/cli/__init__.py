@@ -1,6 +1,6 @@
-"""Layer 7: the commands. Each module has the record that Tyro parses for a command, and the function that runs the command.
+"""Layer 7: the commands. Each module defines a record, which Tyro fills from the command line, and the function that runs it.
 
-Heavy imports are inside these functions, so that `--help` stays fast.
+These functions contain the heavy imports, so that `--help` stays fast.
 """
 
 import contextlib
@@ -85,39 +85,39 @@ rljax train --smoke               test this machine, in about a minute
 rljax train --model FOLDER_OR_HUB_ID --dataset FILE_OR_HUB_ID --reward exact
 rljax sft --dataset FILE_OR_HUB_ID  fine-tune on demonstrations (SFT)
 rljax pretrain FILES --steps 500  learn plain text: next-token training
-rljax config [FLAGS]              print the settings in force, for --config
+rljax config [FLAGS]              print the settings in use, as a --config file
 rljax plan [FLAGS]                memory and compute that a run would need
 rljax tune --try NAME=VALUE,VALUE find the best of several settings
 rljax ablate dapo --seeds 5       what each part of an algorithm contributes
 rljax eval RUN                    accuracy: greedy, avg@k, pass@k, maj@k
 rljax sample RUN --prompt "3+4="  continue a prompt
 rljax chat RUN_OR_MODEL           talk to a model in the terminal
-rljax serve RUN_OR_MODEL          a server for clients of OpenAI's interface
+rljax serve RUN_OR_MODEL          an HTTP server with OpenAI's interface
 rljax search RUN                  beam or tree search over reasoning steps
 rljax generate RUN OUT.jsonl      training data written by the model
 rljax runs [FOLDER]               the runs in a folder: progress and accuracy
 rljax show RUN                    a run's rollouts, token by token (HTML)
 rljax doctor RUN                  what is wrong with a run, as a report (HTML)
 rljax compare RUN RUN [RUN ...]   settings, accuracy and answers side by side
-rljax debug RUN                   which term, row and token was not finite
+rljax debug RUN                   the first term, row and token not finite
 rljax plot RUN [RUN ...]          plot the curves of one or several runs
-rljax explain [METRIC ...]        what a metric of a run means, and what to do
+rljax explain [METRIC ...]        what a run's metric means, and what to do
 rljax export RUN FOLDER           write the model as a Hugging Face folder
-rljax relocate RUN OLD NEW        a run's data or model is now somewhere else
-rljax average RUN RUN FOLDER      average weights of runs with the same start
+rljax relocate RUN OLD NEW        record that a run's data or model moved
+rljax average RUN RUN FOLDER      average runs that started from one model
 rljax adapt RUN --feedback FILE   learn from feedback on a served model
 
 rljax preprocess INPUT OUTPUT     check a dataset; drop bad or repeated rows
-rljax pairs RUN FILE              right and wrong responses, as pairs
+rljax pairs RUN FILE              preference pairs from a run's responses
 rljax reward-model PAIRS          train a reward model on preference pairs
 rljax preference PAIRS --loss dpo train on preference pairs: DPO and others
 
 rljax recommend [FACTS]           an algorithm for a task, with reasons
 rljax algorithms [NAME ...]       the algorithms: options, slots, equations
 rljax equations [WORDS ...]       search the equations: formula, paper, test
-rljax claims [NAME ...]           claims of papers, each tested
+rljax claims [NAME ...]           claims from papers, each tested
 rljax conform FILE.py:FUNCTION    your own loss or GAE, compared with a paper's
-rljax errata                      errors of papers and libraries, with examples
+rljax errata                      errors in papers and libraries, with examples
 
 rljax completion SHELL            tab completion for bash, zsh or tcsh
 rljax --version                   versions and devices, for a bug report
@@ -125,14 +125,14 @@ rljax --version                   versions and devices, for a bug report
 `rljax COMMAND --help` explains a command."""
 
 LONGEST_NAME = 200
-"""Maximum length of a file name in a message, in characters."""
+"""Maximum length of a file name or of JAX's error text in a message, in characters."""
 CRASHED = 1
 """Exit code for a fault in rljax."""
 UNREAD = 141
 """Exit code if the program that reads the output has closed the pipe, as after SIGPIPE (128 + 13)."""
 YOUNG_OBJECTS = 50_000
-"""Number of new objects after which Python's garbage collector runs. Tracing makes many objects and little garbage: with Python's
-own limit, 700, collection takes a tenth of the time until a run's first step."""
+"""Number of new objects after which Python's garbage collector runs. Tracing makes many objects but little garbage.
+With Python's default, 700, garbage collection takes a tenth of the time until a run's first step."""
 
 
 def run_completion(command: Completion) -> int:
@@ -182,7 +182,7 @@ COMMANDS: MappingProxyType[str, tuple[type, Callable[..., int]]] = MappingProxyT
 )
 """Name of a command -> the record that Tyro parses, and the function that runs the command.
 
-If the record is a `Settings`, the function also takes the settings before the flags, and the flags.
+If the record is a `Settings`, the function also takes the `Start` that the flags change, and the flags.
 """
 
 __all__ = ["COMMANDS", "DEFAULT_EXPERIMENT", "main", "parse", "starting_config"]
@@ -191,7 +191,7 @@ __getattr__, __dir__ = lazy_names(__name__)
 
 
 def _union(defaults: dict[str, Any]) -> Any:
-    """Join all commands into one type for Tyro; `defaults` has the default record of each command that has one."""
+    """Join all commands into one type for Tyro; `defaults` maps the names of some commands to their default records."""
     commands: list[Any] = [
         Annotated[record, tyro.conf.subcommand(name, prefix_name=False, default=defaults.get(name, tyro.MISSING_NONPROP))]
         for name, (record, _) in COMMANDS.items()
@@ -200,11 +200,11 @@ def _union(defaults: dict[str, Any]) -> Any:
 
 
 def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
-    """Parse a command line into the record of its command, as a subcommand of Tyro.
+    """Parse a command line into its command's record, as a Tyro subcommand.
 
     Args:
         arguments: name of the command, and its flags.
-        start: settings before the flags; None finds them.
+        start: settings that the flags change; None finds them from the arguments.
 
     Raises:
         InputError: the command cannot start from these settings, or a flag does not exist.
@@ -238,7 +238,7 @@ def parse(arguments: Sequence[str], start: Start | None = None) -> Any:
 
 
 def _start(arguments: Sequence[str]) -> Start:
-    """Find the settings before the flags of a command."""
+    """Find the settings that a command's flags change."""
     command, *words = arguments
     if command == "ablate":
         words = as_train(words)
@@ -248,12 +248,12 @@ def _start(arguments: Sequence[str]) -> Start:
 
 
 def _format_error(text: str, stream: TextIO) -> str:
-    """Format an error message: wrapped for a terminal, but a single line for files and for programs that search it."""
+    """Format an error message: wrapped for a terminal, but on a single line for files and pipes, where programs search it."""
     return wrap(text, columns_of(stream), indent="rljax: ", hang=" " * 4) if stream.isatty() else f"rljax: {text}"
 
 
 def _plain_types(text: str) -> str:
-    """Remove Tyro's mark for a setting that may be None, which its default already shows; keep the columns aligned."""
+    """Remove Tyro's `{None}|`, because the default already shows that a setting may be None; keep the columns aligned."""
     return re.sub(r"\{None\}\|(\S+)( *)", lambda found: found[1] + found[2] + " " * 7 * bool(found[2]), text)
 
 
@@ -282,8 +282,8 @@ def run(arguments: list[str]) -> int:
         print(short_help(start.config))
         return 0
     if wants_help:
-        shown, flags = helps[name]
-        print(shown(start.config, flags))
+        render_help, flags = helps[name]
+        print(render_help(start.config, flags))
         return 0
     if start.experiment is not None and name not in ("config", "plan"):  # the commands that train
         partial = check_complete(start.experiment, [flag[2:] for flag in flags_in(arguments[1:])])
@@ -292,8 +292,8 @@ def run(arguments: list[str]) -> int:
 
 
 def explain_error(error: Exception) -> str | None:
-    """Tell the user what to correct after this error; None if the error is a fault in rljax."""
-    # An error while the run's files are closed must not hide why the run ended.
+    """Return what the user should correct after this error; None if the error is a fault in rljax."""
+    # An error raised while closing the run's files must not hide why the run ended.
     refusal = next((cause for cause in causes(error) if isinstance(cause, InputError)), None)
     if refusal is not None:
         return str(refusal)
@@ -313,15 +313,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     The code is 0 for success; 1 if an example of `errata` fails, if a run that `plan` examines does not fit, or if `conform` finds
-    a difference; 2 for an input to correct; 75 if another host or the sampling server was lost; 130 after Ctrl-C; and 141 if the
-    reader of the pipe has closed it. Without `arguments`, the command is the one of this process, which then ends even if the
-    user's code has left a thread running.
+    a difference; 2 for invalid input; 75 if another host or the sampling server was lost; 130 after Ctrl-C; and 141 if the
+    reader of the pipe has closed it. Without `arguments`, the command line is this process's own, and the process then ends even
+    if the user's code has left a thread running.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if arguments is not None:
         return _run_main(words)
     gc.set_threshold(YOUNG_OBJECTS)
-    if sys.stdout is None or sys.stderr is None:  # closed before the start
+    if sys.stdout is None or sys.stderr is None:  # a stream that was closed before the start
         nowhere = Path(os.devnull).open("w")  # noqa: SIM115  it stays open until the end
         sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal or a pipe that is not UTF-8 gets escapes, as on stderr

@@ -1,4 +1,4 @@
-"""`rljax ablate`: an algorithm without each of its parts."""
+"""`rljax ablate`: train an algorithm, and variants that each lack one of its parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from rljax.programs.base_settings import Start
 from rljax.training.interrupt import INTERRUPTED
 
 OWN = ("--seeds", "--out")
-"""Flags that `rljax train` does not have, or has with another meaning."""
+"""Flags that `rljax train` does not have, or that mean something else there."""
 REFUSED = ("--algorithm", "--run", "--resume", "--without", "--smoke")
 """Flags of `rljax train` that `rljax ablate` refuses."""
 
 
 @dataclass(frozen=True)
 class Ablate(Settings):
-    """Train an algorithm, and the algorithm without each of its parts, on the same seeds.
+    """Train an algorithm, and variants that each lack one of its parts, on the same seeds.
 
     One table and one plot show held-out accuracy and the difference that each part makes, with 95 % intervals over seeds. The
     warm start, if there is one, runs once per seed, and all variants start from it. To continue an ablation that was stopped,
-    repeat the same command. All other flags are those of `rljax train`: your model, dataset and reward.
+    repeat the same command. All other flags are those of `rljax train`, such as your model, dataset and reward.
     """
 
     whole: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ALGORITHM")] = ""
@@ -39,7 +39,7 @@ class Ablate(Settings):
 
 
 def as_train(arguments: Sequence[str]) -> list[str]:
-    """Replace the name of the algorithm with a flag of `rljax train`, and leave out the flags that only `rljax ablate` has.
+    """Rewrite the arguments for `rljax train`: pass the algorithm's name as a flag, and drop the flags in `OWN`.
 
     Example:
         >>> as_train(["dapo", "--seeds", "5", "--steps", "8", "--out=runs/a"])
@@ -47,12 +47,12 @@ def as_train(arguments: Sequence[str]) -> list[str]:
     """
     words: list[str] = []
     rest = iter(arguments)
-    for place, word in enumerate(rest):
+    for index, word in enumerate(rest):
         flag, equals, _ = word.partition("=")
         if flag in OWN:
             if not equals:
                 next(rest, None)
-        elif place == 0 and not word.startswith("-"):
+        elif index == 0 and not word.startswith("-"):
             words += ["--algorithm", word]
         else:
             words.append(word)
@@ -60,7 +60,7 @@ def as_train(arguments: Sequence[str]) -> list[str]:
 
 
 def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
-    """Train the arms, and print the table and the paths of the files."""
+    """Train all variants, and print the table and the paths of the files."""
     flags = set(flags_in(arguments))
     refused = next((flag for flag in REFUSED if flag in flags), None)
     if refused is not None:
@@ -83,7 +83,7 @@ def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
     folder = command.out or Path("runs") / f"ablation-{command.whole}"
     first = command.config.run.seed
     try:
-        found = ablation.run_ablation(
+        results = ablation.run_ablation(
             configs,
             range(first, first + command.seeds),
             folder,
@@ -94,7 +94,7 @@ def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
     except Interrupted:
         note("The same command continues this ablation.")
         return INTERRUPTED
-    numbers, picture = ablation.write_ablation(folder, found, title=f"Ablation of {command.whole}")
-    print(ablation.ablation_text(found))
-    print(f"Results: {numbers}\nPlot: {picture}")
+    table_file, plot_file = ablation.write_ablation(folder, results, title=f"Ablation of {command.whole}")
+    print(ablation.ablation_text(results))
+    print(f"Results: {table_file}\nPlot: {plot_file}")
     return 0

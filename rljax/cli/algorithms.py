@@ -1,4 +1,4 @@
-"""`rljax algorithms`: the algorithms with their options and slots, their table, and their genealogy."""
+"""`rljax algorithms`: list the algorithms with their options and slots, as text, a table, JSON or a genealogy."""
 
 import sys
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ from rljax.errors import InputError
 
 @dataclass(frozen=True)
 class Algorithms:
-    """List the algorithms, the corrections and the parts, or show an algorithm slot by slot."""
+    """List the algorithms and the corrections, or the parts, or show an algorithm slot by slot."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = field(default=())
-    """Names of the algorithms to show with their formulas, slots and equations; by default all are listed."""
+    """Algorithms to show with their formulas, slots and equations; by default, all algorithms are listed."""
     parts: bool = False
     """List the parts that `rljax train --with` can put into an algorithm."""
     table: bool = False
     """Print the table of all algorithms and their slots, in Markdown."""
     genealogy: Path | None = None
-    """File (.png or .svg) for a picture of the genealogy: which algorithm changed which slot of which earlier one."""
+    """Picture (.png or .svg) to write of the genealogy: which slots each algorithm changed in which earlier algorithm."""
     json: bool = False
     """Print JSON."""
 
@@ -29,7 +29,7 @@ def run_algorithms(command: Algorithms) -> int:
     """Print the list, the named algorithms, the parts or the table, or draw the genealogy.
 
     Raises:
-        InputError: more than one of these is requested, a name is unknown, or the picture's suffix is unknown.
+        InputError: the flags exclude each other, a name is unknown, or the picture's suffix is unknown.
     """
     wanted = [command.parts, command.table, command.genealogy is not None, command.json]
     if sum(wanted) > 1 or (command.names and any(wanted[:3])):

@@ -28,27 +28,27 @@ def show_algorithms(names: Sequence[str], stream: TextIO) -> None:
         descents = genealogy()
         stream.write("\n\n".join(algorithm_text(name, descents, columns) for name in names) + "\n")
         return
-    blocks = [_short(name, columns) for name in sorted(BY_NAME)]
-    blocks += [_correction(name, correction, columns) for name, correction in CORRECTIONS.items()]
-    hint = "`rljax algorithms NAME` prints its formula, its slots with their equations, and the nearest earlier algorithm."
+    blocks = [_short_entry(name, columns) for name in sorted(BY_NAME)]
+    blocks += [_correction_entry(name, correction, columns) for name, correction in CORRECTIONS.items()]
+    hint = "`rljax algorithms NAME` prints an algorithm's formula, slots with their equations, and nearest earlier algorithm."
     stream.write("\n".join([*blocks, "", wrap(hint, columns)]) + "\n")
 
 
 def algorithm_text(name: str, descents: Sequence[GenealogyEntry], columns: int) -> str:
-    """Summary, formula, options, slots and genealogy of an algorithm.
+    """Format an algorithm's summary, formula, options, slots and genealogy.
 
     Raises:
         InputError: the name is unknown.
     """
-    options = _options(name)
+    options = _options_text(name)
     entry, record = read_algorithm(name, BY_NAME[name]), BY_NAME[name]()
     described, filled = slot_contents(record), slots(record)
-    lines = [f"{slot}: {what.text()}{_named(ops_in(filled[slot]))}" for slot, what in described.items()]
-    lines += [_optional(use) for use in uses(name) if use.option]
+    lines = [f"{slot}: {what.text()}{_bracketed(ops_in(filled[slot]))}" for slot, what in described.items()]
+    lines += [_optional_slot_line(use) for use in uses(name) if use.option]
     rows = {"source": entry.source, "options": options, "--without": " ".join(ABLATIONS.get(name, ())), "test": entry.test}
     (own,) = (descent for descent in descents if descent.name == name)
     rows["nearest"] = (
-        f"{own.parent}, the earlier algorithm with the most equal slots (computed, not historical)" if own.parent else ""
+        f"{own.parent}, the earlier algorithm that shares the most slots (computed, not historical)" if own.parent else ""
     )
     rows["nearest to"] = ", ".join(descent.name for descent in descents if descent.parent == name)
     below = {"slots": lines}
@@ -69,31 +69,31 @@ def algorithm_text(name: str, descents: Sequence[GenealogyEntry], columns: int) 
     )
 
 
-def _optional(use: Use) -> str:
-    return f"{use.slot}, with the option {use.option}:{_named(use.ops)}"
+def _optional_slot_line(use: Use) -> str:
+    return f"{use.slot}, with the option {use.option}:{_bracketed(use.ops)}"
 
 
-def _named(ops: Sequence[str]) -> str:
+def _bracketed(ops: Sequence[str]) -> str:
     return f" [{', '.join(ops)}]" if ops else ""
 
 
-def _options(name: str) -> str:
+def _options_text(name: str) -> str:
     return " ".join(f"{option}={value}" for option, value in option_names(name).items())
 
 
-def _short(name: str, columns: int) -> str:
+def _short_entry(name: str, columns: int) -> str:
     summary = required(inspect.getdoc(BY_NAME[name]), name).splitlines()[0]
-    lines = [summary, _options(name), f"--without {' '.join(ABLATIONS[name])}" if name in ABLATIONS else ""]
+    lines = [summary, _options_text(name), f"--without {' '.join(ABLATIONS[name])}" if name in ABLATIONS else ""]
     return "\n".join([name, *(wrap(line, columns, indent="    ", hang=" " * 8) for line in lines if line)])
 
 
 def _bounds(correction: Callable[..., Any]) -> dict[str, float | None]:
-    """Bounds of a correction and their defaults; None for one without a default."""
+    """Return a correction's bounds and their defaults; None for a bound without a default."""
     parameters = inspect.signature(correction).parameters.items()
     return {name: None if parameter.default is parameter.empty else parameter.default for name, parameter in parameters}
 
 
-def _correction(name: str, correction: Callable[..., Any], columns: int) -> str:
+def _correction_entry(name: str, correction: Callable[..., Any], columns: int) -> str:
     bounds = " ".join(
         f"--correction-{bound}{'' if default is None else f' {default:g}'}"
         for bound, default in _bounds(correction).items()
@@ -102,9 +102,9 @@ def _correction(name: str, correction: Callable[..., Any], columns: int) -> str:
     return "\n".join([f"--correction {name}", *(wrap(line, columns, indent="    ", hang=" " * 8) for line in lines)])
 
 
-def _part(part: Part, columns: int) -> str:
+def _part_entry(part: Part, columns: int) -> str:
     hyperparameters = " ".join(f"{name}={value:g}" for name, value in part.hyperparameters.items())
-    lines = [f"{part.summary}{_named(ops_in(part.function))}", hyperparameters]
+    lines = [f"{part.summary}{_bracketed(ops_in(part.function))}", hyperparameters]
     return "\n".join([part.spec, *(wrap(line, columns, indent="    ", hang=" " * 8) for line in lines if line)])
 
 
@@ -112,14 +112,14 @@ def show_parts(stream: TextIO) -> None:
     """Print the parts of algorithms with their hyperparameters and equations."""
     columns = columns_of(stream)
     hint = (
-        "`rljax train --with SLOT=PART,NAME=VALUE` puts a part into a slot of an algorithm, in place of the algorithm's own, and "
+        "`rljax train --with SLOT=PART,NAME=VALUE` replaces the part in a slot of the algorithm, and "
         "`--with term=PART` adds a term to its loss; `rljax equations NAME` explains an equation."
     )
-    stream.write("\n".join([*(_part(part, columns) for part in PARTS), "", wrap(hint, columns)]) + "\n")
+    stream.write("\n".join([*(_part_entry(part, columns) for part in PARTS), "", wrap(hint, columns)]) + "\n")
 
 
 def show_algorithms_json(names: Sequence[str], stream: TextIO) -> None:
-    """Print the named algorithms, or all of them and the corrections, as JSON.
+    """Print the named algorithms, or all algorithms, corrections and parts, as JSON.
 
     Raises:
         InputError: a name is unknown.

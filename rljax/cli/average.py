@@ -18,10 +18,9 @@ class Average:
     """
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of two or more runs (or of their checkpoints, RUN/checkpoints/last), then the folder to write, which must not exist
-    yet."""
+    """Folders of two or more runs (or of their checkpoints, RUN/checkpoints/last), then the folder to write; it must not exist yet."""
     weights: tuple[float, ...] | None = None
-    """Weight of each run, such as the number of problems that it was trained on; by default 1."""
+    """Weight of each run, such as the number of problems that it was trained on; by default 1 for each."""
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of each run to use."""
 
@@ -30,7 +29,7 @@ def run_average(command: Average) -> int:
     """Write the average.
 
     Raises:
-        InputError: there is no run, or `average` refuses them.
+        InputError: no folder was passed, or the runs cannot be averaged.
     """
     from rljax.programs.averaging import average  # noqa: PLC0415  --help need not wait for JAX
 

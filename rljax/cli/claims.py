@@ -36,14 +36,14 @@ def claims_text(claims: Sequence[ClaimResult], *, width: int) -> str:
     """The claims under their verdicts, as plain text."""
     parts = []
     for verdict in VERDICTS:
-        blocks = [_entry(claim, width) for claim in claims if claim.verdict == verdict]
+        blocks = [_claim_entry(claim, width) for claim in claims if claim.verdict == verdict]
         if blocks:
             title = f"{verdict} ({len(blocks)})"
             parts.append("\n\n".join([f"{title}\n{'=' * len(title)}", *blocks]))
     return "\n\n\n".join(parts)
 
 
-def _entry(claim: ClaimResult, width: int) -> str:
+def _claim_entry(claim: ClaimResult, width: int) -> str:
     run = f"{claim.statistic.seeds} seeds, {claim.minutes:.1f} minutes, {claim.date}"
     lines = [
         claim.name,
@@ -66,16 +66,16 @@ def page_text(claim: ClaimResult, *, width: int) -> str:
         f"{-claim.margin:g}, and is not seen if none of it is above {claim.margin:g}",
         "equal": f"it holds here if the 95 % interval is within {claim.margin:g} of 0, and is contradicted if it is outside",
     }[claim.kind]
-    lines = [_entry(claim, width), with_label("verdict", f"{claim.verdict}; {rule}", width)]
+    lines = [_claim_entry(claim, width), with_label("verdict", f"{claim.verdict}; {rule}", width)]
     lines += [with_label("first look", claim.first_look, width)] if claim.first_look else []
     lines += [with_label("pilot", claim.pilot, width)] if claim.pilot else []
     lines += [with_label("also", f"{found.text()}: {name}", width) for name, found in claim.figures.items()]
-    arms = [f"{arm}: {_means(numbers)}" for arm, numbers in claim.means.items()]
+    arms = [f"{arm}: {_means_text(numbers)}" for arm, numbers in claim.means.items()]
     lines += ["", "Means over the seeds:", *(wrap(arm, width, indent="    ", hang=" " * 8) for arm in arms)] if arms else []
     return "\n".join([*lines, "", fit_lines(claim.page, width)])
 
 
-def _means(numbers: Mapping[str, float]) -> str:
+def _means_text(numbers: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {mean:.3g}" for name, mean in numbers.items())
 
 

@@ -34,7 +34,7 @@ class Conform:
     clamp a token's KL to [-10, 10]); max_length and cache (of the overlong penalty; 0: none)."""
 
 
-def _option(text: str) -> tuple[str, Any]:
+def _parse_convention(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"--convention takes NAME=VALUE, such as ddof=0; got {text!r}.")
@@ -54,7 +54,7 @@ def run_conform(command: Conform) -> int:
     from rljax.testing.checks import GAEConvention, conform, conform_gae  # noqa: PLC0415
 
     function = import_function(command.function, "function")
-    options = dict(map(_option, command.convention))
+    options = dict(map(_parse_convention, command.convention))
     if command.like == "gae":
         if options:
             raise InputError("--convention does not apply to --like gae.")

@@ -92,9 +92,9 @@ def diagnosis_text(found: "Diagnosis", columns: int) -> str:
         *_critic_note(found, columns),
         "",
         f"  {'not finite':>17}  {'largest':>10}  term",
-        *(_row(term) for term in found.terms if not term.name.startswith(("gradient", "update"))),
-        *_worst(found, "gradient"),
-        *_worst(found, "update"),
+        *(_term_line(term) for term in found.terms if not term.name.startswith(("gradient", "update"))),
+        *_worst_leaves(found, "gradient"),
+        *_worst_leaves(found, "update"),
         "",
     ]
     if cause is None:
@@ -110,7 +110,7 @@ def diagnosis_text(found: "Diagnosis", columns: int) -> str:
         else f"up to {cause.largest:.3g}"
     )
     lines.append(
-        wrap(f"Cause: {cause.name}, {fault}.{_place(cause)} {CAUSES.get(cause.name.split()[0], '')}".rstrip(), columns)
+        wrap(f"Cause: {cause.name}, {fault}.{_location_text(cause)} {CAUSES.get(cause.name.split()[0], '')}".rstrip(), columns)
     )
     for label, value in location_of(found, cause).items():
         lines.append(with_label(label, printable(shorten(value, LONGEST)).replace("\n", " "), columns))
@@ -125,21 +125,21 @@ def _critic_note(found: "Diagnosis", columns: int) -> list[str]:
     return [wrap(text, columns)]
 
 
-def _row(term: "MeasuredTerm") -> str:
+def _term_line(term: "MeasuredTerm") -> str:
     share = f"{term.unsound:,} of {term.count:,}"
     return f"  {share:>17}  {term.largest:>10.3g}  {term.name}"
 
 
-def _worst(found: "Diagnosis", what: str) -> list[str]:
+def _worst_leaves(found: "Diagnosis", what: str) -> list[str]:
     """At most three leaves of a gradient or an update that are not finite; if all are finite, the one with the largest number."""
     leaves = [term for term in found.terms if term.name.startswith(what)]
     unsound = [term for term in leaves if term.unsound]
     shown = unsound[:3] or sorted(leaves, key=lambda term: -term.largest)[:1]
     more = [f"  {'':>17}  {'':>10}  ... and {len(unsound) - 3} more"] if len(unsound) > 3 else []
-    return [*(_row(term) for term in shown), *more]
+    return [*(_term_line(term) for term in shown), *more]
 
 
-def _place(term: "MeasuredTerm") -> str:
+def _location_text(term: "MeasuredTerm") -> str:
     """Position of the first number that is not finite, or else of the largest, in words."""
     if term.kind == "numbers":
         return f" The {'first' if term.unsound else 'largest'} is at {list(term.place)}." if term.place else ""

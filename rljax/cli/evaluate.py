@@ -42,9 +42,9 @@ def run_eval(command: Eval) -> int:
     Raises:
         InputError: options exclude each other.
     """
-    _check_several(command)
+    _check_combination(command)
     if command.vote or command.perturb is not None:
-        return _run_several(command)
+        return _run_combined(command)
     for name, one in split_by_dataset(command).items():
         if command.also:
             print(f"{name}:")
@@ -66,18 +66,18 @@ def split_by_dataset(command: Eval) -> dict[str, Eval]:
     if not command.also:
         return {names[0]: command}
     return {
-        name: replace(command, dataset=dataset, also=(), out=None if command.out is None else _named(command.out, name))
+        name: replace(command, dataset=dataset, also=(), out=None if command.out is None else _path_for_dataset(command.out, name))
         for name, dataset in zip(names, sets, strict=True)
     }
 
 
-def _named(out: Path, name: str) -> Path:
+def _path_for_dataset(out: Path, name: str) -> Path:
     """Return the file, or the folder, for the answers to one of several datasets."""
     name = name.replace(" ", "-")
     return out.with_name(f"{out.stem}-{name}{out.suffix}") if out.suffix else out / name
 
 
-def _check_several(command: Eval) -> None:
+def _check_combination(command: Eval) -> None:
     if command.others and not command.vote:
         raise InputError("Several runs can be evaluated together only with --vote; add it, or name one run.")
     if command.vote and command.perturb is not None:
@@ -95,7 +95,7 @@ def _check_several(command: Eval) -> None:
         raise InputError(f"--choose does not apply to an evaluation with {several}; leave one of the two out.")
 
 
-def _run_several(command: Eval) -> int:
+def _run_combined(command: Eval) -> int:
     """Print the joint result of several evaluations, and write it to `--out` as JSON."""
     from rljax.data.prepared_folder import progress_bar  # noqa: PLC0415  --help need not wait for JAX
     from rljax.files import atomic_write  # noqa: PLC0415

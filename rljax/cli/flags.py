@@ -28,7 +28,7 @@ EQUIVALENT: Mapping[str, str] = MappingProxyType(
 def known_flags(record: type, config: TrainConfig) -> set[str]:
     """Flags of a command that changes these settings."""
     own = get_type_hints(record)
-    names = dict(_own_names(record, own))
+    names = dict(_own_hints(record, own))
     for name, group in config.groups().items():
         if name != "task" or config.task is not None:
             names |= hints_of(type(group))
@@ -37,7 +37,7 @@ def known_flags(record: type, config: TrainConfig) -> set[str]:
     return flags | negated | set(FURTHER)
 
 
-def _own_names(record: type, hints: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _own_hints(record: type, hints: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Name and type of each flag that a command has in addition to the settings of the run."""
     flat = flat_names(record)
     for entry in fields(record):
@@ -72,7 +72,7 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
             ours = own.get(normalize_name(flag.removeprefix("--")))
             message = None if ours is None else f"There is no option {flag}; {'use ' * ours.startswith('--')}{ours}."
             raise InputError(_explain_unknown(flag, known, config) if message is None else message)
-    hints = dict(_own_names(record, get_type_hints(record)))
+    hints = dict(_own_hints(record, get_type_hints(record)))
     for group in config.groups().values():
         hints |= hints_of(type(group))
     check_choices(arguments, hints)

@@ -32,14 +32,14 @@ def run_generate(command: Generate) -> int:
     Raises:
         InputError: an option applies only with, or only without, --clean.
     """
-    lines = _generated(command) if command.clean is None else _cleaned(command, command.clean)
+    lines = _generate_rows(command) if command.clean is None else _clean_rows(command, command.clean)
     for line in lines:
         print(line)
     print(f"Rows: {command.out}")
     return 0
 
 
-def _generated(command: Generate) -> list[str]:
+def _generate_rows(command: Generate) -> list[str]:
     from rljax.data.prepared_folder import progress_bar  # noqa: PLC0415  --help need not wait for JAX
     from rljax.programs.synthetic_data import generate  # noqa: PLC0415
 
@@ -67,7 +67,7 @@ def verdict(right: int, judged: int, rows: int) -> str:
     return f"A verifier finds {right} of {of} correct ({right / judged:.1%})."
 
 
-def _cleaned(command: Generate, dataset: str) -> list[str]:
+def _clean_rows(command: Generate, dataset: str) -> list[str]:
     from rljax.data.prepared_folder import progress_bar  # noqa: PLC0415  as above
     from rljax.programs.synthetic_data import clean  # noqa: PLC0415
 

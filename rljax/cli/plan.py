@@ -104,10 +104,10 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
         return 0
     if plan.peak <= room:
         print(f"It fits in {memory}.")
-        print(_cheaper(config, room, lambda changed: plan_with(changed).peak), end="")
+        print(_suggest_remat(config, room, lambda changed: plan_with(changed).peak), end="")
         return 0
     print(f"It does not fit in {memory}; a run may use nine tenths of that.")
-    print(_advice(config, count, room, lambda changed: plan_with(changed).peak))
+    print(_suggest_flags(config, count, room, lambda changed: plan_with(changed).peak))
     return 1
 
 
@@ -167,7 +167,7 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
     return lines if device is None else [*lines, f"  {'sum':<60}{total:>10.2f}"]
 
 
-def _cheaper(config: TrainConfig, room: int, needs: Callable[[TrainConfig], int]) -> str:
+def _suggest_remat(config: TrainConfig, room: int, needs: Callable[[TrainConfig], int]) -> str:
     """Name a setting of `remat` that recomputes less and fits as well; nothing if there is none."""
     from rljax.programs.smaller_runs import cheaper_remat  # noqa: PLC0415  --help need not wait for JAX
 
@@ -177,7 +177,7 @@ def _cheaper(config: TrainConfig, room: int, needs: Callable[[TrainConfig], int]
     return f"With --remat {found[0]} it would fit too ({found[1] / 1e9:.3f} GB), and an update recomputes less.\n"
 
 
-def _advice(config: TrainConfig, count: int, room: int, needs: Callable[[TrainConfig], int]) -> str:
+def _suggest_flags(config: TrainConfig, count: int, room: int, needs: Callable[[TrainConfig], int]) -> str:
     """Name the first flags with which the run fits; the changes are tried one after another."""
     from rljax.programs.smaller_runs import changes_to_try  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.memory_plan import try_changes  # noqa: PLC0415

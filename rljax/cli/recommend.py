@@ -82,7 +82,7 @@ CONTRADICTED = (
 """Advice if an experiment contradicts a recommendation."""
 
 
-def _reason(rule: Rule, evidence: Mapping[str, list[ClaimEvidence]], width: int) -> list[str]:
+def _reason_lines(rule: Rule, evidence: Mapping[str, list[ClaimEvidence]], width: int) -> list[str]:
     lines = [
         with_label("case", rule.case, width),
         with_label("because", rule.because, width),
@@ -102,8 +102,8 @@ def recommendation_text(found: Recommendation, evidence: Mapping[str, list[Claim
         for name, value in asdict(found.facts).items()
     ]
     blocks = [["Facts of the task, each a flag of this command", *facts]]
-    blocks.append([f"Algorithm: {found.chosen.choice}", *_reason(found.chosen, evidence, width)])
-    blocks += [[f"Part: {rule.choice}", *_reason(rule, evidence, width)] for rule in found.parts]
+    blocks.append([f"Algorithm: {found.chosen.choice}", *_reason_lines(found.chosen, evidence, width)])
+    blocks += [[f"Part: {rule.choice}", *_reason_lines(rule, evidence, width)] for rule in found.parts]
     if found.also:
         others = [with_label(rule.choice, f"{rule.case}: {rule.because}", width) for rule in found.also]
         blocks.append(["Other algorithms that these facts allow", *others])
