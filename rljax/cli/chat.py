@@ -1,4 +1,4 @@
-"""`rljax chat` and `rljax serve`: talk to a trained model in the terminal, or let clients of OpenAI's protocol do so."""
+"""`rljax chat` and `rljax serve`: talk to a trained model in the terminal, or serve it over HTTP with OpenAI's interface."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,8 +19,8 @@ END, RESET = "/exit", "/reset"
 class Chat:
     """Talk to a trained model, turn by turn, with its tokenizer's chat template.
 
-    Each line of the input is your turn; the reply appears as it is sampled. `/reset` begins a new conversation, and `/exit` or
-    the end of the input (Ctrl-D) ends the program. Messages can be piped in, one per line.
+    Each line of the input is your turn; the reply appears as it is sampled. `/reset` begins a new conversation; `/exit` or the
+    end of the input (Ctrl-D) ends the program. Messages can be piped in, one per line.
     """
 
     target: tyro.conf.Positional[str]
@@ -32,7 +32,7 @@ class Chat:
     top_k: int | None = None
     """Sample from the k likeliest tokens only."""
     top_p: float | None = None
-    """Sample from the smallest set of likeliest tokens with this share of the probability."""
+    """Sample only from the fewest likeliest tokens whose probabilities sum to at least this."""
     max_response_tokens: int = 512
     """Maximum number of tokens of a reply."""
     accept_changes: bool = False
@@ -42,13 +42,13 @@ class Chat:
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run to use."""
     quantize: Quantization = None
-    """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4)."""
+    """Answer with weights quantized to 8 bits (int8) or 4 bits (nf4)."""
     seed: int = 0
     """Random seed for sampling."""
 
 
 def turns_of(lines: Iterable[str]) -> Iterator[str]:
-    """The user's turns: the typed lines that are not blank, up to `/exit`.
+    """Yield the user's turns: the lines that are not blank, up to `/exit`.
 
     Example:
         >>> list(turns_of(["hello\\n", "\\n", "/exit\\n", "more\\n"]))
@@ -63,7 +63,7 @@ def turns_of(lines: Iterable[str]) -> Iterator[str]:
 
 
 def typed_lines() -> Iterator[str]:
-    """Lines of stdin; if stdin is a terminal, each line is prompted for."""
+    """Yield the lines of stdin; if stdin is a terminal, print a prompt before each line."""
     while True:
         if sys.stdin.isatty():
             print("\n> ", end="", flush=True)
@@ -97,13 +97,13 @@ def run_chat(command: Chat) -> int:
     opened.say_unused(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
     start = [] if command.system is None else [{"role": "system", "content": command.system}]
     messages = list(start)
-    for place, text in enumerate(turns_of(typed_lines())):
+    for index, text in enumerate(turns_of(typed_lines())):
         if text == RESET:
             messages = list(start)
             continue
         messages.append({"role": "user", "content": text})
         pieces: list[str] = []
-        for piece in stream_reply(opened, worker, messages, seed=command.seed + place):
+        for piece in stream_reply(opened, worker, messages, seed=command.seed + index):
             print(piece, end="", flush=True)
             pieces.append(piece)
         print(flush=True)
@@ -116,20 +116,20 @@ class Serve:
     """Serve a trained model over HTTP, with OpenAI's interface.
 
     The paths are `/v1/chat/completions`, `/v1/completions`, `/v1/models`, `/health`, `/metrics` for Prometheus, and `POST /weights`
-    to replace the weights. Requests are sampled together, and every program is compiled at the start. After SIGTERM or Ctrl-C the
+    to replace the weights. Concurrent requests are sampled in one batch, and every program is compiled at the start. After SIGTERM or Ctrl-C the
     server completes the running responses and then ends. The command needs the extra `serve`.
     """
 
     target: tyro.conf.Positional[str]
     """Folder of a run or of its checkpoint (RUN/checkpoints/last), Hugging Face folder, or hub id."""
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 for all of this machine."""
+    """Address to listen on; 0.0.0.0 listens on all addresses of this machine."""
     port: int = 8000
-    """Port to listen on; 0 chooses a free one."""
+    """Port to listen on; 0 chooses a free port."""
     name: str | None = None
     """Name of the model in requests; by default the name of its folder."""
     api_key_file: Path | None = None
-    """File that contains the API key that requests must send; by default they need none."""
+    """File with the API key that requests must send; by default, requests need no key."""
     rows: int = 32
     """Number of responses that are sampled at once; each needs memory for `--context` tokens."""
     context: int = 2048
@@ -145,30 +145,30 @@ class Serve:
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: a folder or a hub id."""
     quantize: Quantization = None
-    """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4)."""
+    """Answer with weights quantized to 8 bits (int8) or 4 bits (nf4)."""
     cache_dtype: CacheDtype = None
-    """Round keys and values to 8 bits (int8); by default as in the run."""
+    """Quantize cached keys and values to 8 bits (int8); by default as in the run."""
     paged_cache: float | None = None
-    """Keep keys and values in pages that responses take as they grow, with memory for this share of --rows times --context tokens,
-    such as 0.25. A response begins once there are pages for its prompt and its `max_tokens`. By default each row has room for
-    --context tokens."""
+    """Keep keys and values in pages that responses take as they grow, with memory for this fraction of --rows times --context
+    tokens, such as 0.25. A response begins once there are pages for its prompt and its `max_tokens`. By default, each response has
+    memory for --context tokens."""
     version: int = 0
-    """Version of the weights; weights that replace them need a higher version."""
+    """Version of the initial weights; weights sent to `POST /weights` need a higher version."""
     log: Path | None = None
-    """Folder for a log of answers, and of the feedback that `POST /feedback` takes, which `rljax adapt` reads."""
+    """Folder for a log of answers and of the feedback sent to `POST /feedback`; `rljax adapt` reads this log."""
     best_of: int | None = None
-    """Sample this many answers to each prompt, and send the one with the highest score."""
+    """Sample this many answers per prompt, and send the one with the highest score."""
     choose_by: str = "confidence"
     """Score for `--best-of`: confidence (mean log-probability), model:FOLDER (a reward model), or a reward that needs no reference
     answer."""
     majority: int | None = None
-    """Sample this many answers to each prompt, and send one that states the most frequent result."""
+    """Sample this many answers per prompt, and send one that states the most frequent result."""
     filter_prompts: tuple[str, ...] = ()
-    """Refuse prompts that score too low with constitution:FILE, model:FOLDER,least=SCORE or REWARD,least=SCORE."""
+    """Refuse prompts that fail one of these filters: constitution:FILE, model:FOLDER,least=SCORE or REWARD,least=SCORE."""
     filter_answers: tuple[str, ...] = ()
-    """Withhold answers that score too low with such a filter."""
+    """Withhold answers that fail one of these filters, written as in --filter-prompts."""
     drift: float | None = None
-    """Warn if answers at this temperature differ in length or log-probability from answers to the run's held-out problems."""
+    """Warn if served answers at this temperature differ in length or log-probability from answers to the run's held-out problems."""
     grace_seconds: float = 30.0
     """Seconds after SIGTERM within which running responses may finish."""
 

@@ -1,4 +1,4 @@
-"""`rljax claims`: claims of papers, each with the experiment that decides it."""
+"""`rljax claims`: claims from papers, each with the experiment that tests it."""
 
 import importlib
 import json
@@ -20,20 +20,20 @@ from rljax.files import experiments_folder
 
 @dataclass(frozen=True)
 class Claims:
-    """Show which claims of papers hold in small experiments, and with what numbers."""
+    """Show which claims from papers hold in small experiments, and with what statistics."""
 
     name: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Claims, or experiments with the trainer, whose pages to print; by default, all are listed."""
+    """Claims or trainer experiments to print as full pages; by default, all are listed."""
     rerun: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
-    """Claims whose experiments to run again, starting with the first seed."""
+    """Claims whose experiments are run again, starting with the first seed."""
     finish: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
-    """Claims whose experiments to complete, for example after Ctrl-C: only what has no result yet is run."""
+    """Claims whose experiments are completed, for example after Ctrl-C: only arms and seeds without a result are run."""
     json: bool = False
     """Print JSON."""
 
 
 def claims_text(claims: Sequence[ClaimResult], *, width: int) -> str:
-    """The claims under their verdicts, as plain text."""
+    """Format the claims as plain text, grouped by verdict."""
     parts = []
     for verdict in VERDICTS:
         blocks = [_claim_entry(claim, width) for claim in claims if claim.verdict == verdict]
@@ -60,11 +60,12 @@ def _claim_entry(claim: ClaimResult, width: int) -> str:
 
 
 def page_text(claim: ClaimResult, *, width: int) -> str:
-    """Page of a claim: its experiment in words, its decision rule, and its numbers."""
+    """Format a claim's page: its experiment in words, its decision rule, and its statistics."""
     rule = {
-        "above": f"it holds here if the 95 % interval is above {claim.margin:g}, is contradicted if it is below "
-        f"{-claim.margin:g}, and is not seen if none of it is above {claim.margin:g}",
-        "equal": f"it holds here if the 95 % interval is within {claim.margin:g} of 0, and is contradicted if it is outside",
+        "above": f"the claim holds here if the 95 % interval is above {claim.margin:g}, is contradicted if the interval is below "
+        f"{-claim.margin:g}, and is not seen if none of the interval is above {claim.margin:g}",
+        "equal": f"the claim holds here if the 95 % interval is within {claim.margin:g} of 0, and is contradicted if the interval "
+        "is outside",
     }[claim.kind]
     lines = [_claim_entry(claim, width), with_label("verdict", f"{claim.verdict}; {rule}", width)]
     lines += [with_label("first look", claim.first_look, width)] if claim.first_look else []
@@ -80,7 +81,7 @@ def _means_text(numbers: Mapping[str, float]) -> str:
 
 
 def trainer_text(experiments: Sequence[TrainerExperiment], *, width: int) -> str:
-    """The experiments with the trainer: their questions, and where their results are."""
+    """Format the list of trainer experiments, with each one's question, result file and command."""
     title = f"with the trainer, decided by the same rule ({len(experiments)} long experiments)"
     blocks = [
         "\n".join(
@@ -97,9 +98,9 @@ def trainer_text(experiments: Sequence[TrainerExperiment], *, width: int) -> str
 
 
 def claim_row(claim: ClaimResult) -> dict[str, Any]:
-    """A claim for JSON, with None for a missing interval."""
+    """Return a claim as a JSON object; None replaces a statistic or bound that is not finite."""
     value, low, high, seeds = claim.statistic
-    finite = {"value": value, "low": low, "high": high}
+    interval = {"value": value, "low": low, "high": high}
     return {
         "name": claim.name,
         "claim": claim.text,
@@ -107,7 +108,7 @@ def claim_row(claim: ClaimResult) -> dict[str, Any]:
         "place": claim.place,
         "verdict": claim.verdict,
         "statistic": claim.unit,
-        **{name: number if math.isfinite(number) else None for name, number in finite.items()},
+        **{name: number if math.isfinite(number) else None for name, number in interval.items()},
         "kind": claim.kind,
         "margin": claim.margin,
         "budget": claim.budget or None,
@@ -134,10 +135,10 @@ def run_experiments(names: Sequence[str], *, again: bool) -> None:
 
 
 def run_claims(command: Claims) -> int:
-    """Run experiments if requested, then print the table or pages.
+    """Run experiments if requested, then print the list or pages.
 
     Raises:
-        InputError: there is no such claim, or both pages and runs are requested.
+        InputError: there is no such claim, or pages and runs are both requested.
     """
     runs, files = (*command.rerun, *command.finish), trainer_experiments()
     if command.name and runs:
@@ -146,30 +147,30 @@ def run_claims(command: Claims) -> int:
         raise InputError(f"{name} is an experiment with the trainer; run {read_trainer_experiment(files[name]).command}.")
     run_experiments(command.rerun, again=True)
     run_experiments(command.finish, again=False)
-    named = [read_trainer_experiment(files[name]) for name in command.name if name in files]
+    trainer_pages = [read_trainer_experiment(files[name]) for name in command.name if name in files]
     names = [name for name in (*command.name, *runs) if name not in files]
     claims = [read_claim(name) for name in (names if command.name or runs else claim_names())]
     width = columns_of(sys.stdout)
     if command.json:
-        rows = [*map(claim_row, claims), *(each._asdict() for each in named)]
+        rows = [*map(claim_row, claims), *(each._asdict() for each in trainer_pages)]
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     elif command.name or runs:
         texts = [page_text(claim, width=width) for claim in claims]
-        print("\n\n\n".join([*texts, *(f"{each.text}\n\n{each.table}" for each in named)]))
+        print("\n\n\n".join([*texts, *(f"{each.text}\n\n{each.table}" for each in trainer_pages)]))
     else:
-        trained = trainer_text([read_trainer_experiment(file) for file in files.values()], width=width)
+        trainer_list = trainer_text([read_trainer_experiment(file) for file in files.values()], width=width)
         lines = summary_lines({claim.name: claim.verdict for claim in claims})
-        first = "\n".join([*lines, "", sign_legend(), "", wrap(total(claims), width)])
-        print("\n\n\n".join([first, claims_text(claims, width=width), trained]))
+        overview = "\n".join([*lines, "", sign_legend(), "", wrap(total(claims), width)])
+        print("\n\n\n".join([overview, claims_text(claims, width=width), trainer_list]))
     return 0
 
 
 def total(claims: Sequence[ClaimResult]) -> str:
-    """Count the verdicts, in words."""
+    """State in words how many claims have each verdict, and the total time."""
     verdicts = [claim.verdict for claim in claims]
     counted = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
     minutes = sum(claim.minutes for claim in claims)
     return (
         f"{len(claims)} claims: {counted}. All experiments together took {minutes:.0f} minutes. The experiments are small, "
-        "and a verdict is only about them. `rljax claims NAME` prints the experiment of a claim."
+        "and the verdicts apply only to them. `rljax claims NAME` prints the experiment of a claim."
     )

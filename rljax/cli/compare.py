@@ -1,4 +1,4 @@
-"""`rljax compare`: runs side by side."""
+"""`rljax compare`: compare runs side by side."""
 
 import json
 import sys
@@ -16,9 +16,9 @@ class Compare:
     """Compare runs: settings that differ, held-out accuracy with 95 % intervals, curves, and answers to the same problems."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs, at least two."""
+    """Folders of two or more runs."""
     out: Path | None = None
-    """Picture of the held-out curves to write (.png, .pdf or .svg)."""
+    """File (.png, .pdf or .svg) to plot the held-out curves in."""
     samples: int = 3
     """Number of problems whose answers are shown."""
     json: bool = False

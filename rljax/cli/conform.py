@@ -1,4 +1,4 @@
-"""`rljax conform`: a function of your own, compared with a paper's mathematics."""
+"""`rljax conform`: compare your own loss or GAE function with a paper's."""
 
 import ast
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from rljax.errors import InputError
 
 @dataclass(frozen=True)
 class Conform:
-    """Compare your loss or GAE function with a paper's, in value and gradient. The report names the convention that it follows, or
-    the slot in which it differs (advantage, groups, weights, ratio, clip, KL, overlong, gaps between tokens, gradient, value), with
+    """Compare your loss or GAE function with a paper's, in value and gradient. The report names the convention that your
+    function follows, or the slot in which it differs (advantage, groups, weights, ratio, clip, KL, overlong, gaps between tokens, gradient, value), with
     one small counterexample."""
 
     function: tyro.conf.Positional[str]
-    """`file.py:function` or `module:function`. A loss has some of the parameters logp, old_logp, ref_logp and mask `[prompts,
-    responses, tokens]` and rewards `[prompts, responses]`, and returns a number to be minimized. GAE has the parameters rewards,
+    """`file.py:function` or `module:function`. A loss takes some of the parameters logp, old_logp, ref_logp and mask `[prompts,
+    responses, tokens]` and rewards `[prompts, responses]`, and returns a scalar to minimize. GAE takes rewards,
     values and mask `[rows, tokens]`, gamma, lambda_ and bootstrap `[rows]`, and returns the advantages."""
     like: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "lite_ppo", "rloo", "gae"]
-    """The algorithm that it should compute."""
+    """Algorithm that the function should compute."""
     arrays: Literal["numpy", "jax", "torch"] = "jax"
     """Library whose arrays the function takes. Gradients come from automatic differentiation, or, for NumPy, from central
     differences."""
@@ -40,7 +40,7 @@ def _parse_convention(text: str) -> tuple[str, Any]:
         raise InputError(f"--convention takes NAME=VALUE, such as ddof=0; got {text!r}.")
     try:
         return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):  # a word, such as sequence
+    except (ValueError, SyntaxError):  # a plain word, such as sequence, is no Python literal
         return name, value
 
 
@@ -48,7 +48,7 @@ def run_conform(command: Conform) -> int:
     """Print the report, and return 0 if the function conforms, else 1.
 
     Raises:
-        InputError: the function cannot be imported, has an unknown parameter, or a convention does not exist.
+        InputError: the function cannot be imported or has an unknown parameter, or a convention does not exist.
     """
     from rljax.importing import import_function  # noqa: PLC0415
     from rljax.testing.checks import GAEConvention, conform, conform_gae  # noqa: PLC0415

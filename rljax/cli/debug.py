@@ -1,4 +1,4 @@
-"""`rljax debug`: why a run was stopped by its guard, down to the term, the row and the token."""
+"""`rljax debug`: find the term, row and token that made a run's guard stop it."""
 
 import json
 import sys
@@ -16,34 +16,33 @@ if TYPE_CHECKING:
     from rljax.programs.debugging import Diagnosis, MeasuredTerm
 
 CAUSES: Mapping[str, str] = {
-    "reward": "The reward function returned this number. Make it return finite numbers, or None to abstain.",
+    "reward": "The reward function returned this number. Make the function return finite numbers, or None to abstain.",
     "behaviour_logp": "The sampler stored this log-probability, so the parameters that it sampled with were already broken.",
     "policy_logp": "The sampler stored this log-probability, so the parameters that it sampled with were already broken.",
     "ref_logp": "The reference model computes this: its parameters are broken, or its dtype overflows.",
     "teacher_logp": "The teacher computes this: its parameters are broken, or its dtype overflows.",
     "values": "The critic computes this: its parameters are broken. Start with a lower --critic-learning-rate.",
-    "advantage": "The rewards or values before it are finite, so their differences or their scale overflow: look for very large "
-    "rewards.",
+    "advantage": "The rewards and values are finite, so their differences or their scale overflow: look for very large rewards.",
     "logp": "The policy computes this: its parameters are broken, or its dtype overflows. Start with a lower --learning-rate, or "
     "--dtype float32.",
-    "ratio": "The current policy and the one that sampled differ so much that their ratio overflows. Lower --learning-rate, or use "
+    "ratio": "The current policy and the sampling policy differ so much that their ratio overflows. Lower --learning-rate, or use "
     "a --correction.",
-    "surrogate": "The ratio and the advantage are finite, but the objective is not: look at both in this row.",
+    "surrogate": "The ratio and the advantage are finite, but the objective is not: look at the ratio and the advantage in this row.",
     "value_loss": "The value and its target are finite, but their difference overflows: look for very large rewards.",
-    "gradient": "Every part of the loss is finite, but its derivative is not: look for a square root or a logarithm at 0, in an "
-    "algorithm or a model of your own.",
+    "gradient": "Every term of the loss is finite, but the derivative is not: look for a square root or a logarithm at 0 in your "
+    "own algorithm or model.",
     "update": "The gradient is finite, but the update is far too large for the parameters: lower the learning rate.",
 }
-"""First word of a term's name -> the explanation that is printed if that term is the first that is not finite or is too large."""
+"""First word of a term's name -> the advice printed if that term is the first that is not finite or too large."""
 LONGEST = 300
-"""Maximum length of a prompt or response shown, in characters."""
+"""Maximum length of a printed prompt or response, in characters."""
 
 
 @dataclass(frozen=True)
 class Debug:
     """Replay the batch that stopped a run because the loss or gradient was not finite, or an update was far too large.
 
-    Rewards, scores and values are stored with the batch. Every later term is computed again with the parameters of the last
+    Rewards, scores and values are stored with the batch. Every later term is recomputed with the parameters of the last
     checkpoint: log-probabilities, advantage, ratio, surrogate, KL, value loss, and the gradient and update of each parameter. The
     report names the first term that is not finite, with its row and token.
     """
@@ -73,7 +72,7 @@ def run_debug(command: Debug) -> int:
 
 
 def location_of(found: "Diagnosis", term: "MeasuredTerm") -> dict[str, str]:
-    """Prompt, response and token at a term's position; empty for a parameter."""
+    """Return the prompt, response and token at a term's position; empty for a parameter."""
     if term.kind == "numbers":
         return {}
     row, *token = term.place
@@ -81,7 +80,7 @@ def location_of(found: "Diagnosis", term: "MeasuredTerm") -> dict[str, str]:
 
 
 def diagnosis_text(found: "Diagnosis", columns: int) -> str:
-    """The diagnosis, formatted for a terminal."""
+    """Format the diagnosis for a terminal."""
     rows, cause = found.kept.scored_rollout.groups.rollout.rewards.size, found.cause
     lines = [
         wrap(
@@ -101,7 +100,7 @@ def diagnosis_text(found: "Diagnosis", columns: int) -> str:
         return "\n".join(
             [
                 *lines,
-                wrap("Every term is finite and the update is small enough: the fault is not in this batch.", columns),
+                wrap("Every term is finite and the update is small enough, so the fault is not in this batch.", columns),
             ]
         )
     fault = (
@@ -118,20 +117,20 @@ def diagnosis_text(found: "Diagnosis", columns: int) -> str:
 
 
 def _critic_note(found: "Diagnosis", columns: int) -> list[str]:
-    """Explain which critic computed the values; nothing without a critic."""
+    """Explain which critic computed the values; empty if the run has no critic."""
     if not any(term.name == "value now" for term in found.terms):
         return []
-    text = "value now and value_loss are computed by the critic after this batch, from which it may have learned."
+    text = "`value now` and value_loss come from the critic after this batch's updates, so it may have learned from this batch."
     return [wrap(text, columns)]
 
 
 def _term_line(term: "MeasuredTerm") -> str:
-    share = f"{term.unsound:,} of {term.count:,}"
-    return f"  {share:>17}  {term.largest:>10.3g}  {term.name}"
+    ratio = f"{term.unsound:,} of {term.count:,}"
+    return f"  {ratio:>17}  {term.largest:>10.3g}  {term.name}"
 
 
 def _worst_leaves(found: "Diagnosis", what: str) -> list[str]:
-    """At most three leaves of a gradient or an update that are not finite; if all are finite, the one with the largest number."""
+    """Lines for up to three leaves of a gradient or update that are not finite; if all are, for the leaf with the largest number."""
     leaves = [term for term in found.terms if term.name.startswith(what)]
     unsound = [term for term in leaves if term.unsound]
     shown = unsound[:3] or sorted(leaves, key=lambda term: -term.largest)[:1]
@@ -140,7 +139,7 @@ def _worst_leaves(found: "Diagnosis", what: str) -> list[str]:
 
 
 def _location_text(term: "MeasuredTerm") -> str:
-    """Position of the first number that is not finite, or else of the largest, in words."""
+    """State the position of the first number that is not finite; if all are finite, of the largest number."""
     if term.kind == "numbers":
         return f" The {'first' if term.unsound else 'largest'} is at {list(term.place)}." if term.place else ""
     names = zip(("row", "token"), term.place, strict=False)

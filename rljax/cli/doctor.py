@@ -1,4 +1,4 @@
-"""`rljax doctor`: a report on what is wrong with a run, on the screen and as one HTML file."""
+"""`rljax doctor`: report what is wrong with a run, on the screen and in one HTML file."""
 
 import json
 import sys

@@ -27,12 +27,12 @@ PANELS = (
     *("kl_to_reference", "sampler_gap", "clip_fraction_low", "clip_fraction_high"),
     *("up_clipped_probability", "reward_length_correlation", "repetition", "commonest_response"),
 )
-"""Metrics that alarms check and that are not among the curves."""
+"""Metrics that alarms check but that the curves do not show."""
 SHOWN_ANSWERS, SHOWN_SAMPLES = 8, 8
 
 
 def format_diagnosis(folder: RunFolder, summary: Summary) -> list[tuple[str, str]]:
-    """Format paragraphs for the screen, each with the indentation of its second and later lines."""
+    """Format the diagnosis as paragraphs for the screen, each with the indentation of its second and later lines."""
     raised = [event for event in summary.events if event.what == "raised"]
     lines = [(f"{summary.path}: {summary.algorithm}, step {summary.steps} of {summary.total}, {summary.status}", "    ")]
     lines += [(line, "    ") for line in describe_outcome(folder, summary)]
@@ -59,12 +59,12 @@ def describe_outcome(folder: RunFolder, summary: Summary) -> list[str]:
         if evaluation is None or evaluation.accuracy is None or (name == "last" and evaluation.step == 0):
             continue
         estimate = interval_of(evaluation.accuracy, rows)
-        share = f"{evaluation.accuracy:.1%}" if estimate is None else estimate.text()
-        parts.append(f"{name}{f' (step {evaluation.step})' * (evaluation.step > 0)} {share}")
+        accuracy = f"{evaluation.accuracy:.1%}" if estimate is None else estimate.text()
+        parts.append(f"{name}{f' (step {evaluation.step})' * (evaluation.step > 0)} {accuracy}")
     if summary.best is not None and summary.best.accuracy is not None:
         parts.append(f"best of all evaluations (step {summary.best.step}) {summary.best.accuracy:.1%}")
     has_interval = any("(" in part.rpartition("%")[2] for part in parts)
-    kind = ", with 95 % intervals (the best is a maximum, and has none)" if has_interval else ""
+    kind = ", with 95 % intervals (none for the best, which is a maximum)" if has_interval else ""
     lines = [f"Held-out {describe_measure(rows)}{kind}: {'; '.join(parts)}."] if parts else []
     comparison = compare(rows)
     if comparison is not None:
@@ -107,7 +107,7 @@ def write_report(folder: RunFolder, summary: Summary, out: Path) -> None:
         atomic_write(out, render_report(contents).encode("utf-8", errors="backslashreplace"))
     except OSError as error:
         raise InputError(
-            f"the report {str(out)!r} cannot be written ({error}); choose another place with --out."
+            f"the report {str(out)!r} cannot be written ({error}); choose another location with --out."
         ) from error
 
 
@@ -119,8 +119,8 @@ class ShownSettings(NamedTuple):
     overrides: list[str]
     """Names of the settings that differ from the defaults."""
     notes: tuple[str, ...]
-    """If this version cannot read all settings: why they are shown as in `config.json`. Then a note for each setting that an alarm
-    changed."""
+    """If this version cannot read all settings, a note on why they are shown as in `config.json`. Then one note per setting that an
+    alarm changed."""
 
 
 def settings_of(folder: RunFolder) -> ShownSettings:
@@ -129,7 +129,7 @@ def settings_of(folder: RunFolder) -> ShownSettings:
     try:
         config, own_parts = read_saved_settings(folder.config)
     except InputError as error:
-        flat, notes = flatten_settings(folder.config), (f"Settings are shown as config.json has them. {error}",)
+        flat, notes = flatten_settings(folder.config), (f"Settings are shown as in config.json. {error}",)
     else:
         flat, notes = json_safe(config.to_flat(), "settings"), ()
         flat |= {"own parts": list(own_parts)} if own_parts else {}
@@ -142,7 +142,7 @@ def settings_of(folder: RunFolder) -> ShownSettings:
 
 
 def flatten_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the contents of a `config.json` by flag; entries without a flag by their path.
+    """Return the contents of a `config.json` as flag -> value; an entry without a flag is named by its path.
 
     Example:
         >>> flatten_settings({"optimization": {"steps": 9, "momentum": 0.5}, "seams": []})
@@ -159,14 +159,14 @@ def flatten_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw_pictures(folder: RunFolder) -> dict[str, bytes]:
-    """The curves, and the other metrics that alarms check; none before the first step."""
-    rows, found = rows_so_far(folder), {}
+    """Plot the curves, and the other metrics that alarms check; return title -> PNG, empty before the first step."""
+    rows, pictures = rows_so_far(folder), {}
     if not rows:
-        return found
+        return pictures
     with TemporaryDirectory() as scratch:
         file = Path(scratch) / "curves.png"
         plot_curves(rows, file, title="")
-        found["Curves"] = file.read_bytes()
+        pictures["Curves"] = file.read_bytes()
         if plot_metrics(rows, PANELS, file, title=""):
-            found["Metrics with alarms; dashed: the limit of the alarm"] = file.read_bytes()
-    return found
+            pictures["Metrics with alarms; dashed: the alarm's limit"] = file.read_bytes()
+    return pictures

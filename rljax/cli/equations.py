@@ -14,14 +14,13 @@ class Equations:
 
     query: tyro.conf.Positional[tuple[str, ...]] = ()
     """A name, words, an arXiv id, a symbol or a question, e.g. `clip higher`, `2503.14476`, `λ`, `what bounds the ratio?`. Names,
-    ideas, summaries, sources and formulas are searched; earlier ones in this list weigh more. A full name prints only that
-    equation."""
+    ideas, summaries, sources and formulas are searched, in order of decreasing weight. A full name prints only that equation."""
     limit: int = 10
     """Maximum number of entries to show; the first three are printed in full."""
     bibtex: bool = False
-    """Print BibTeX of the sources: all of them, or those of the entries that the query finds."""
+    """Print BibTeX for all sources, or for the sources of the entries that the query finds."""
     json: bool = False
-    """Print JSON: all entries, or all that the query finds."""
+    """Print all entries, or all that the query finds, as JSON."""
 
 
 def run_equations(command: Equations) -> int:

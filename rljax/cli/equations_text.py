@@ -1,4 +1,4 @@
-"""Text of `rljax equations`: the index, the results of a query, and an entry with its formula, source and links."""
+"""Text of `rljax equations`: the index, a query's matches, and single entries with formula, source and links."""
 
 import difflib
 import itertools
@@ -21,7 +21,7 @@ MOST_IN_FULL = 3
 
 
 def links() -> dict[str, dict[str, tuple[str, ...]]]:
-    """Links of each entry: op -> `used by`, `called by` and `calls`; algorithm -> the ops of its slots."""
+    """Return the links of each entry: `used by`, `called by` and `calls` for an op; the ops in each slot for an algorithm."""
     records = calls_of_records() | {f"preference --loss {name}": ops_in(make()) for name, make in DIRECT_LOSSES.items()}
     calls = calls_of_ops()
     used, called = callers(records), callers(calls)
@@ -33,7 +33,7 @@ def links() -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 def entry_text(entry: Equation, linked: Mapping[str, tuple[str, ...]], columns: int) -> str:
-    """Name, summary, formula, source, function, test and links of an entry."""
+    """Format an entry's name, summary, formula, source, function, test and links."""
     head = wrap(f"{entry.name}: {entry.summary}", columns, hang="    ")
     rows = {"source": entry.source, "function": f"{entry.module}.{entry.function}", "test": entry.test}
     if entry.name in BY_NAME:
@@ -52,14 +52,14 @@ MOST_USED = 10
 
 
 def most_used() -> list[tuple[Equation, int]]:
-    """The equations that most algorithms use, each with its count; the most used first."""
+    """Return the most used equations, each with the number of algorithms that use it, in decreasing order."""
     used = callers(calls_of_records())
     entries = [(entry, sum(name in BY_NAME for name in used[entry.name])) for entry in equations() if entry.name in used]
     return sorted(entries, key=lambda pair: -pair[1])[:MOST_USED]
 
 
 def index_text(entries: Sequence[Equation], columns: int) -> str:
-    """The most used equations; then every entry, by role and module, with its name, summary and source."""
+    """Format the most used equations, then every entry by role and module, with its name, summary and source."""
     first = [(entry.name, f"{entry.summary} [{count} algorithms]") for entry, count in most_used()]
     parts = [f"The {len(first)} most used\n{with_paragraphs(first, columns)}"]
     for role, group in by_role(entries).items():
@@ -75,7 +75,7 @@ def _module_of(entry: Equation) -> str:
 
 
 def matches_text(matches: Sequence[Match], query: str, columns: int, *, limit: int) -> str:
-    """The best matches in full, the next ones in one line each, and notes on words and entries that are missing."""
+    """Format the best matches in full, the next ones in one line each, and notes on missing words and omitted entries."""
     linked = links()
     blocks = [entry_text(match.entry, linked[match.entry.name], columns) for match in matches[: min(MOST_IN_FULL, limit)]]
     others = [(match.entry.name, match.entry.summary) for match in matches[MOST_IN_FULL:limit]]
@@ -84,7 +84,7 @@ def matches_text(matches: Sequence[Match], query: str, columns: int, *, limit: i
     words = content_words(query)
     notes = []
     if matches[0].found < len(words) and len(matches) > 1:
-        notes.append(f"No entry has all of these words: {', '.join(words)}. These entries have the most of them.")
+        notes.append(f"No entry has all of these words: {', '.join(words)}. The entries above have the most of them.")
     if len(matches) > limit:
         notes.append(f"{limit} of {len(matches)} entries, the best first; --limit {len(matches)} shows all.")
     return "\n\n".join([*blocks, *(wrap(note, columns) for note in notes)])
@@ -127,7 +127,7 @@ def show_equations(query: str, stream: TextIO, *, limit: int = 10) -> None:
 
 
 def show_equations_json(query: str, stream: TextIO) -> None:
-    """Print every entry, or all that a query finds with its score, as a JSON list.
+    """Print every entry, or all matches of a query with their scores, as a JSON list.
 
     Raises:
         InputError: the query finds nothing.
@@ -145,7 +145,7 @@ def show_equations_json(query: str, stream: TextIO) -> None:
 
 
 def show_bibtex(query: str, stream: TextIO) -> None:
-    """Print BibTeX of every document that the book cites, or of those that the entries found by a query cite.
+    """Print BibTeX for every document that the book cites, or for the documents that the query's matches cite.
 
     Raises:
         InputError: the query finds nothing, or nothing with a published source.

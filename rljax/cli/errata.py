@@ -1,4 +1,4 @@
-"""`rljax errata`: errors and ambiguities in papers and libraries, with the results of their counterexamples."""
+"""`rljax errata`: errors and ambiguities in papers and libraries, with recomputed counterexamples."""
 
 import json
 import sys
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Errata:
-    """Recompute the example of every known error, ambiguity or difference in published papers, their code, and libraries."""
+    """Recompute the example for every known error, ambiguity or difference in published papers, their code, and libraries."""
 
     json: bool = False
     """Print JSON."""
 
 
 def errata_text(results: "Sequence[tuple[Erratum, Evidence | None]]", *, width: int = 100) -> str:
-    """The entries under the titles of their documents, as plain text."""
+    """Format the entries as plain text, under their documents' titles."""
     documents = dict.fromkeys(entry.document for entry, _ in results)
     parts = []
     for document in documents:
@@ -45,7 +45,7 @@ VERDICTS = {
     "ambiguity": ("The readings differ.", "They do NOT differ."),
     "difference": ("They differ.", "They do NOT differ."),
 }
-"""Kind of an entry -> verdict if its numbers confirm it, and verdict if they do not. Entries of other kinds refute a claim."""
+"""Kind of an entry -> the verdict if its numbers confirm the entry, and if they do not. Entries of other kinds refute a claim."""
 
 
 def _verdict(entry: "Erratum", evidence: "Evidence | None") -> str:
@@ -56,7 +56,7 @@ def _verdict(entry: "Erratum", evidence: "Evidence | None") -> str:
 
 
 def errata_rows(results: "Sequence[tuple[Erratum, Evidence | None]]") -> list[dict[str, Any]]:
-    """The entries for JSON; `refuted` is None if there is nothing to compute."""
+    """Return the entries as JSON objects; `refuted` is None if there is nothing to compute."""
     names = ("number", "document", "where", "claim", "correction", "source", "kind")
     return [
         {name: getattr(entry, name) for name in names}
@@ -69,7 +69,7 @@ def errata_rows(results: "Sequence[tuple[Erratum, Evidence | None]]") -> list[di
 
 
 def run_errata(command: Errata) -> int:
-    """Run every counterexample and print all entries; return 1 if a claim was not refuted, else 0."""
+    """Run every counterexample and print all entries; return 1 if an example does not confirm its entry, else 0."""
     from rljax.book.errata import run_all  # noqa: PLC0415  --help need not wait for JAX
 
     results = run_all()

@@ -17,7 +17,7 @@ class Eval(EvalSettings):
     """Measure how many problems a model answers correctly, with 95 % confidence intervals over problems.
 
     The model answers each problem once, greedily, or --samples times at a temperature. The report has pass@k (at least one of k
-    answers is right; an unbiased estimate), avg@N (the share of answers that are right), maj@k (the most frequent of k answers
+    answers is right; an unbiased estimate), avg@N (the fraction of answers that are right), maj@k (the most frequent of k answers
     is right), and tables by response length and by columns of the data. With --out every answer is saved as it arrives, and the
     same command continues an evaluation that was interrupted.
     """
@@ -25,35 +25,34 @@ class Eval(EvalSettings):
     target: tyro.conf.Positional[str]
     """Folder of a run, Hugging Face folder, or hub id."""
     others: tyro.conf.Positional[tuple[str, ...]] = ()
-    """With --vote: further runs."""
+    """Further runs, for --vote."""
     also: tuple[str, ...] = ()
     """Further datasets to answer after --dataset, each with its own report: --dataset math.jsonl --also aime.jsonl gsm8k.jsonl.
-    With --out, each dataset gets a folder with its name, or a file with its name in the file's name."""
+    With --out, the answers to each dataset go into a folder or file of their own, with the dataset's name in its name."""
     vote: bool = False
-    """Evaluate a vote over the answers of several runs: whether the most frequent of all answers is right."""
+    """Evaluate a vote among several runs: a problem is solved if the most frequent of all their answers is right."""
     perturb: Literal["spaces", "case", "typos", "order"] | None = None
-    """Also answer the problems with changed prompts (more spaces, words in upper case, swapped letters, or summands in another
-    order), and report the paired difference."""
+    """Also answer the problems with changed prompts (more spaces, words in upper case, swapped letters, or reordered summands), and report the paired difference."""
 
 
 def run_eval(command: Eval) -> int:
     """Evaluate the model, save the answers, and print the headline and the tables.
 
     Raises:
-        InputError: options exclude each other.
+        InputError: two options exclude each other, or two datasets have the same name.
     """
     _check_combination(command)
     if command.vote or command.perturb is not None:
         return _run_combined(command)
-    for name, one in split_by_dataset(command).items():
+    for name, evaluation in split_by_dataset(command).items():
         if command.also:
             print(f"{name}:")
-        _run_one(one)
+        _run_one(evaluation)
     return 0
 
 
 def split_by_dataset(command: Eval) -> dict[str, Eval]:
-    """Return one evaluation per dataset, by the dataset's name: one for `--dataset`, and one for each of `--also`.
+    """Return dataset name -> the evaluation of that dataset, for `--dataset` and each dataset of `--also`.
 
     Raises:
         InputError: two datasets have the same name.
@@ -72,7 +71,7 @@ def split_by_dataset(command: Eval) -> dict[str, Eval]:
 
 
 def _path_for_dataset(out: Path, name: str) -> Path:
-    """Return the file, or the folder, for the answers to one of several datasets."""
+    """Return the file or folder for the answers to one of several datasets."""
     name = name.replace(" ", "-")
     return out.with_name(f"{out.stem}-{name}{out.suffix}") if out.suffix else out / name
 
@@ -106,13 +105,13 @@ def _run_combined(command: Eval) -> int:
     if out is not None:
         check_new_file(out)
     if command.vote:
-        found = ensemble([command.target, *command.others], settings, watch=watch)
+        result = ensemble([command.target, *command.others], settings, watch=watch)
     else:
-        found = robustness(command.target, str(command.perturb), settings, watch=watch)
-    for line in found.lines():
+        result = robustness(command.target, str(command.perturb), settings, watch=watch)
+    for line in result.lines():
         print(line)
     if out is not None:
-        atomic_write(out, json.dumps(found.to_json(), ensure_ascii=False, indent=2).encode() + b"\n")
+        atomic_write(out, json.dumps(result.to_json(), ensure_ascii=False, indent=2).encode() + b"\n")
         print(f"Results: {out}")
     return 0
 
@@ -131,7 +130,7 @@ def _run_one(command: Eval) -> None:
             print(f"The answers so far are in {command.out}; the same command continues from there.")
         raise
     if report.dropped:
-        print(f"{report.dropped} problems left out: their prompts have too many tokens.")
+        print(f"{report.dropped} problems left out, because their prompts have too many tokens.")
     print(report.headline())
     console = Console()
     for table in report.tables():

@@ -19,14 +19,14 @@ class Explain:
     """Explain the metrics of a run: what each is, its unit and formula, what to expect, and what to do."""
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[METRIC ...]")] = field(default=())
-    """Metrics, named as in metrics.jsonl or on the screen, such as kl or "filtered groups", or rewards, such as math; by default
-    all metrics are listed."""
+    """Metrics, named as in metrics.jsonl or on the screen (kl, "filtered groups"), or rewards (math), to see what form of answer they
+    read; by default all metrics are listed."""
     json: bool = False
     """Print JSON."""
 
 
 def entry_text(entry: Entry, columns: int) -> str:
-    """One entry, formatted to the terminal's width."""
+    """Format one entry to the terminal's width."""
     rows = {
         "on screen": LABELS.get(entry.name, "not shown"),
         "unit": entry.unit or "none",
@@ -41,7 +41,7 @@ def entry_text(entry: Entry, columns: int) -> str:
 
 
 def list_text(columns: int) -> str:
-    """All names by group, each with the first sentence of its meaning."""
+    """List all names by group, each with the first sentence of its meaning."""
     parts = []
     for group, entries in GROUPS.items():
         lines = [f"{group}\n{'=' * len(group)}"]
@@ -49,12 +49,12 @@ def list_text(columns: int) -> str:
             sentence = entry.meaning.split(". ")[0].rstrip(".")
             lines.append(f"{entry.name}\n{wrap(sentence, columns, indent='    ', hang='    ')}")
         parts.append("\n".join(lines))
-    hint = "`rljax explain METRIC` prints its formula, its unit, what to expect and what to do."
+    hint = "`rljax explain METRIC` prints a metric's formula and unit, what to expect, and what to do."
     return "\n\n".join([*parts, wrap(hint, columns)])
 
 
 def reward_text(name: str, columns: int) -> str:
-    """What a reward returns, and which form of answer it reads."""
+    """Explain what a reward returns, and which form of answer it reads."""
     reward = BY_NAME[name]
     summary = (inspect.getdoc(reward) or "").partition("\n\n")[0]
     head = wrap(f"{name}: {summary}", columns, hang="    ")
