@@ -17,10 +17,10 @@ class Adapt:
 
     A line is a JSON object with "prompt" (text or chat), "response" (text or token ids), and "reward" (a number) or "thumbs" (true
     or false). Optional keys: "id" keeps a line from being learned twice, "logp" is the log-probability of each token under the
-    model that sampled it, and "finished" is false for a response that was cut off. Each reward is compared with the mean of the other rewards,
-    the probability ratio to the model that sampled the response is clipped, and the policy is kept close to the served model.
-    After each batch a checkpoint is saved with the position in the queue, and the same command continues from there. Invalid lines are
-    reported and copied to rejects.jsonl.
+    model that sampled it, and "finished" is false for a response that was cut off. Each reward is compared with the mean of the
+    other rewards, the probability ratio to the model that sampled the response is clipped, and the policy is kept close to the
+    served model. After each batch a checkpoint is saved with the position in the queue, and the same command continues from there.
+    Invalid lines are reported and copied to rejects.jsonl.
     """
 
     config: tyro.conf.OmitArgPrefixes[AdaptationConfig]

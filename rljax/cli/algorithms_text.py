@@ -30,7 +30,9 @@ def show_algorithms(names: Sequence[str], stream: TextIO) -> None:
         return
     blocks = [_short_entry(name, columns) for name in sorted(BY_NAME)]
     blocks += [_correction_entry(name, correction, columns) for name, correction in CORRECTIONS.items()]
-    hint = "`rljax algorithms NAME` prints an algorithm's formula, slots with their equations, and nearest earlier algorithm."
+    hint = (
+        "`rljax algorithms NAME` prints an algorithm's formula, slots with their equations, and nearest earlier algorithm."
+    )
     stream.write("\n".join([*blocks, "", wrap(hint, columns)]) + "\n")
 
 

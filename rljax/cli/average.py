@@ -18,7 +18,7 @@ class Average:
     """
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of two or more runs (or of their checkpoints, RUN/checkpoints/last), then the folder to write; it must not exist yet."""
+    """Folders of two or more runs (or of their checkpoints, RUN/checkpoints/last), then a folder to write, which must not exist."""
     weights: tuple[float, ...] | None = None
     """Weight of each run, such as the number of problems that it was trained on; by default 1 for each."""
     checkpoint: Literal["best", "last"] = "best"

@@ -116,8 +116,8 @@ class Serve:
     """Serve a trained model over HTTP, with OpenAI's interface.
 
     The paths are `/v1/chat/completions`, `/v1/completions`, `/v1/models`, `/health`, `/metrics` for Prometheus, and `POST /weights`
-    to replace the weights. Concurrent requests are sampled in one batch, and every program is compiled at the start. After SIGTERM or Ctrl-C the
-    server completes the running responses and then ends. The command needs the extra `serve`.
+    to replace the weights. Concurrent requests are sampled in one batch, and every program is compiled at the start. After
+    SIGTERM or Ctrl-C the server completes the running responses and then ends. The command needs the extra `serve`.
     """
 
     target: tyro.conf.Positional[str]
@@ -168,7 +168,7 @@ class Serve:
     filter_answers: tuple[str, ...] = ()
     """Withhold answers that fail one of these filters, written as in --filter-prompts."""
     drift: float | None = None
-    """Warn if served answers at this temperature differ in length or log-probability from answers to the run's held-out problems."""
+    """Warn if served answers at this temperature differ in length or log-probability from answers to held-out problems."""
     grace_seconds: float = 30.0
     """Seconds after SIGTERM within which running responses may finish."""
 

@@ -12,8 +12,8 @@ from rljax.errors import InputError
 @dataclass(frozen=True)
 class Conform:
     """Compare your loss or GAE function with a paper's, in value and gradient. The report names the convention that your
-    function follows, or the slot in which it differs (advantage, groups, weights, ratio, clip, KL, overlong, gaps between tokens, gradient, value), with
-    one small counterexample."""
+    function follows, or the slot in which it differs (advantage, groups, weights, ratio, clip, KL, overlong, gaps between tokens,
+    gradient, value), with one small counterexample."""
 
     function: tyro.conf.Positional[str]
     """`file.py:function` or `module:function`. A loss takes some of the parameters logp, old_logp, ref_logp and mask `[prompts,

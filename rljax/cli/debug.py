@@ -27,7 +27,7 @@ CAUSES: Mapping[str, str] = {
     "--dtype float32.",
     "ratio": "The current policy and the sampling policy differ so much that their ratio overflows. Lower --learning-rate, or use "
     "a --correction.",
-    "surrogate": "The ratio and the advantage are finite, but the objective is not: look at the ratio and the advantage in this row.",
+    "surrogate": "The ratio and the advantage are finite, but the objective is not: look at both factors in this row.",
     "value_loss": "The value and its target are finite, but their difference overflows: look for very large rewards.",
     "gradient": "Every term of the loss is finite, but the derivative is not: look for a square root or a logarithm at 0 in your "
     "own algorithm or model.",
@@ -109,7 +109,10 @@ def diagnosis_text(found: "Diagnosis", columns: int) -> str:
         else f"up to {cause.largest:.3g}"
     )
     lines.append(
-        wrap(f"Cause: {cause.name}, {fault}.{_location_text(cause)} {CAUSES.get(cause.name.split()[0], '')}".rstrip(), columns)
+        wrap(
+            f"Cause: {cause.name}, {fault}.{_location_text(cause)} {CAUSES.get(cause.name.split()[0], '')}".rstrip(),
+            columns,
+        )
     )
     for label, value in location_of(found, cause).items():
         lines.append(with_label(label, printable(shorten(value, LONGEST)).replace("\n", " "), columns))
@@ -130,7 +133,7 @@ def _term_line(term: "MeasuredTerm") -> str:
 
 
 def _worst_leaves(found: "Diagnosis", what: str) -> list[str]:
-    """Lines for up to three leaves of a gradient or update that are not finite; if all are, for the leaf with the largest number."""
+    """Lines for up to three leaves that are not finite; if all are finite, for the leaf with the largest number."""
     leaves = [term for term in found.terms if term.name.startswith(what)]
     unsound = [term for term in leaves if term.unsound]
     shown = unsound[:3] or sorted(leaves, key=lambda term: -term.largest)[:1]

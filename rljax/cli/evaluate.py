@@ -32,7 +32,8 @@ class Eval(EvalSettings):
     vote: bool = False
     """Evaluate a vote among several runs: a problem is solved if the most frequent of all their answers is right."""
     perturb: Literal["spaces", "case", "typos", "order"] | None = None
-    """Also answer the problems with changed prompts (more spaces, words in upper case, swapped letters, or reordered summands), and report the paired difference."""
+    """Also answer the problems with changed prompts (more spaces, words in upper case, swapped letters, or reordered summands),
+    and report the paired difference."""
 
 
 def run_eval(command: Eval) -> int:
@@ -65,7 +66,9 @@ def split_by_dataset(command: Eval) -> dict[str, Eval]:
     if not command.also:
         return {names[0]: command}
     return {
-        name: replace(command, dataset=dataset, also=(), out=None if command.out is None else _path_for_dataset(command.out, name))
+        name: replace(
+            command, dataset=dataset, also=(), out=None if command.out is None else _path_for_dataset(command.out, name)
+        )
         for name, dataset in zip(names, sets, strict=True)
     }
 

@@ -19,8 +19,8 @@ class Explain:
     """Explain the metrics of a run: what each is, its unit and formula, what to expect, and what to do."""
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[METRIC ...]")] = field(default=())
-    """Metrics, named as in metrics.jsonl or on the screen (kl, "filtered groups"), or rewards (math), to see what form of answer they
-    read; by default all metrics are listed."""
+    """Metrics, named as in metrics.jsonl or on the screen (kl, "filtered groups"), or rewards (math), to see which form of answer
+    they read; by default all metrics are listed."""
     json: bool = False
     """Print JSON."""
 

@@ -1,4 +1,4 @@
-"""Flags of the commands: which ones exist, and the error messages for those that do not."""
+"""Checks of the commands' flags: an unknown flag or choice raises an error that suggests what to use instead."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ EQUIVALENT: Mapping[str, str] = MappingProxyType(
 
 
 def known_flags(record: type, config: TrainConfig) -> set[str]:
-    """Flags of a command that changes these settings."""
+    """Return all flags of a command that takes a run's settings, if these are the settings."""
     own = get_type_hints(record)
     names = dict(_own_hints(record, own))
     for name, group in config.groups().items():
@@ -38,7 +38,7 @@ def known_flags(record: type, config: TrainConfig) -> set[str]:
 
 
 def _own_hints(record: type, hints: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Name and type of each flag that a command has in addition to the settings of the run."""
+    """Yield the name and type of each flag that a command has in addition to the run's settings."""
     flat = flat_names(record)
     for entry in fields(record):
         if entry.name != "config":
@@ -51,10 +51,11 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
     Args:
         arguments: name of the command, and its flags.
         record: the command's record.
-        config: the settings before the flags.
+        config: the settings that the flags change.
 
     Raises:
-        InputError: a flag does not exist (the message names the first such flag), or a command that takes only flags gets a word.
+        InputError: a flag does not exist (the message names the first such flag), or a command without positional arguments
+            is passed a word.
     """
     command, *arguments = arguments
     takes_words = any(
@@ -66,10 +67,10 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
             f"`rljax {command}` takes only flags, not {word!r}; for a dataset, write --dataset {shlex.quote(word)}."
         )
     known = known_flags(record, config)
-    own = tables().by_command.get(command, {})
+    counterparts = tables().by_command.get(command, {})
     for flag in flags_in(arguments):
         if flag not in known:
-            ours = own.get(normalize_name(flag.removeprefix("--")))
+            ours = counterparts.get(normalize_name(flag.removeprefix("--")))
             message = None if ours is None else f"There is no option {flag}; {'use ' * ours.startswith('--')}{ours}."
             raise InputError(_explain_unknown(flag, known, config) if message is None else message)
     hints = dict(_own_hints(record, get_type_hints(record)))
@@ -79,7 +80,7 @@ def check_flags(arguments: Sequence[str], record: type, config: TrainConfig) -> 
 
 
 def flags_of(record: type) -> set[str]:
-    """Flags of a command that does not change a run's settings."""
+    """Return the flags of a command that does not take a run's settings."""
     hints = get_type_hints(record, include_extras=True)
     flags = {"--help", "--help-all"}
     for name, flag in flat_names(record).items():
@@ -94,7 +95,7 @@ def flags_of(record: type) -> set[str]:
 
 
 def with_values(arguments: Sequence[str], record: type) -> list[str]:
-    """Give each flag of an on/off/undecided setting an explicit value: `--no-chat` becomes `--chat False`."""
+    """Add an explicit value to each flag of a `bool | None` setting: `--no-chat` becomes `--chat False`."""
     hints = get_type_hints(record)
     switches = [flag.replace("_", "-") for name, flag in flat_names(record).items() if hints[name] == bool | None]
     values = {f"--{no}{switch}": [f"--{switch}", str(not no)] for switch in switches for no in ("", "no-")}
@@ -117,7 +118,7 @@ def check_own_flags(command: str, arguments: Sequence[str], record: type) -> Non
 
 
 def _all_hints(record: type) -> dict[str, Any]:
-    """Type of each setting of a command, including those in groups."""
+    """Return the type of each setting of a command, including settings in groups."""
     hints = hints_of(record)
     for hint in list(hints.values()):
         if isinstance(hint, type) and is_dataclass(hint):
@@ -145,7 +146,7 @@ def check_choices(arguments: Sequence[str], hints: Mapping[str, Any]) -> None:
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
-    """The choices of a setting; empty if it also accepts other values."""
+    """Return the choices of a setting; empty if the setting also accepts other values."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _choices(arguments[0])
@@ -158,12 +159,12 @@ def _choices(hint: Any) -> tuple[str, ...]:
 
 
 def _type_and_markers(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The type and the markers of an annotation."""
+    """Split an annotation into its type and its markers."""
     return getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", ())
 
 
 def _explain_unknown(flag: str, known: set[str], config: TrainConfig) -> str:
-    """The message for a flag of a run's settings that does not exist."""
+    """Return the error message for a flag that is not one of a run's settings."""
     name = flag.removeprefix("--")
     owners = [task for task, settings in TASKS.items() if name.replace("-", "_") in flat_names(settings).values()]
     if owners:

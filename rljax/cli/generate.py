@@ -1,4 +1,4 @@
-"""`rljax generate`: training data that a model writes itself, and demonstrations that its votes clean."""
+"""`rljax generate`: let a model write training data, or clean demonstrations by a vote among its answers."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +11,11 @@ from rljax.programs.answer_settings import GenerateSettings
 
 @dataclass(frozen=True)
 class Generate(GenerateSettings):
-    """Write training data with a model: distinct, accepted responses of its own or, with --clean, demonstrations that it confirms.
+    """Write training data with a model: its own distinct, accepted responses or, with --clean, demonstrations that it confirms.
 
     The rows have the columns prompt, answer and demonstration, and `rljax train --dataset OUT` learns from them in its warm start.
-    Two responses count as duplicates if the Jaccard similarity of their sequences of three words or symbols is above --similarity.
+    Two responses count as duplicates if the Jaccard similarity of their sets of three-word sequences is above --similarity
+    (a punctuation mark counts as a word).
     """
 
     target: tyro.conf.Positional[str]
@@ -22,12 +23,12 @@ class Generate(GenerateSettings):
     out: tyro.conf.Positional[Path]
     """JSONL file to write; it must not exist yet, but its folder must."""
     clean: str | None = None
-    """Demonstrations (file or hub id) to clean: if the model's answers agree on another answer than a row's, the row is dropped, or
-    its demonstration is replaced."""
+    """Demonstrations (file or hub id) to clean: if the model's votes agree on a different answer than a row has, the row is
+    dropped, or its demonstration is replaced."""
 
 
 def run_generate(command: Generate) -> int:
-    """Write the rows, and print how many there are.
+    """Write the rows, and print a summary.
 
     Raises:
         InputError: an option applies only with, or only without, --clean.
@@ -50,21 +51,21 @@ def _generate_rows(command: Generate) -> list[str]:
         f"{kept.accepted} were accepted, but some were too similar or more than needed."
     ]
     if kept.false_steps:
-        lines.append(f"{kept.false_steps} responses with a right answer left out: one of their steps is false.")
+        lines.append(f"{kept.false_steps} responses with a right answer left out, because one of their steps is false.")
     if kept.dropped:
-        lines.append(f"{kept.dropped} problems left out: their prompts have too many tokens.")
+        lines.append(f"{kept.dropped} problems left out, because their prompts have too many tokens.")
     return lines if kept.right is None else [*lines, verdict(kept.right, kept.judged, len(kept.rows))]
 
 
 def verdict(right: int, judged: int, rows: int) -> str:
-    """State the share of rows that a verifier finds correct, among those that it can judge.
+    """State the fraction of rows that a verifier finds correct, among the rows that it can judge.
 
     Example:
         >>> verdict(3, 4, 4), verdict(3, 4, 20)
-        ('A verifier finds 3 of them correct (75.0%).', 'A verifier finds 3 of the 4 that it can judge correct (75.0%).')
+        ('A verifier finds 3 of them correct (75.0%).', 'A verifier finds 3 of the 4 judgeable rows correct (75.0%).')
     """
-    of = "them" if judged == rows else f"the {judged} that it can judge"
-    return f"A verifier finds {right} of {of} correct ({right / judged:.1%})."
+    judgeable = "them" if judged == rows else f"the {judged} judgeable rows"
+    return f"A verifier finds {right} of {judgeable} correct ({right / judged:.1%})."
 
 
 def _clean_rows(command: Generate, dataset: str) -> list[str]:
@@ -75,5 +76,5 @@ def _clean_rows(command: Generate, dataset: str) -> list[str]:
     cleaned = clean(command.target, command.out, command, dataset=dataset, watch=watch)
     return [
         f"{len(cleaned.rows)} rows left: {cleaned.confirmed} confirmed by the votes, {cleaned.contradicted} contradicted and "
-        f"{verb}, {cleaned.undecided} undecided, {cleaned.unread} without an answer that can be read."
+        f"{verb}, {cleaned.undecided} undecided, {cleaned.unread} without a readable answer."
     ]

@@ -1,19 +1,19 @@
-"""Joining the hosts of a command that runs on several."""
+"""Join the hosts of a command that runs on several hosts."""
 
 from rljax.errors import InputError
 
 
 def join_hosts(coordinator: str | None, hosts: int | None, host: int | None, *, limit: float = 0.0) -> None:
-    """Join the other hosts of a command, if there are any.
+    """Join the other hosts of a command; do nothing on a single host.
 
     Args:
-        coordinator: address of the first host, "auto", or None for a command on one host.
+        coordinator: address of host 0, "auto", or None for a command on one host.
         hosts: number of hosts.
         host: index of this host.
         limit: seconds of silence after which a host counts as lost.
 
     Raises:
-        InputError: `hosts` or `host` without a coordinator, or the hosts cannot be joined.
+        InputError: `hosts` or `host` is set without a coordinator, or the hosts cannot be joined.
     """
     if coordinator is None:
         if (hosts, host) != (None, None):

@@ -11,7 +11,7 @@ def loading(*, quiet: bool) -> Generator[None]:
     if quiet or not sys.stdout.isatty():
         yield
         return
-    from rich.console import Console  # noqa: PLC0415  --help need not wait for it
+    from rich.console import Console  # noqa: PLC0415  --help need not wait for rich
 
     with Console(highlight=False).status("starting JAX", spinner_style="cyan"):
         yield

@@ -1,4 +1,4 @@
-"""`rljax sample` and `rljax export`: sample from a trained model, and write it as a Hugging Face folder."""
+"""`rljax sample` and `rljax export`: sample from a trained model, or write the model as a Hugging Face folder."""
 
 import sys
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ class Sample:
     prompt_ids: tuple[int, ...] = ()
     """One prompt as token ids. If the model has no tokenizer, ids are printed, including the end token."""
     count: int = 1
-    """Number of continuations of each prompt."""
+    """Number of continuations per prompt."""
     temperature: float = 0.0
     """Sampling temperature; 0 always takes the likeliest token."""
     top_k: int | None = None
     """Sample from the k likeliest tokens only."""
     top_p: float | None = None
-    """Sample from the smallest set of tokens with this share of probability."""
+    """Sample only from the fewest likeliest tokens whose probabilities sum to at least this."""
     stop: tuple[str, ...] | None = None
-    """Texts that end a continuation, which keeps them; by default those of the run."""
+    """Texts that end a continuation, and stay at its end; by default the run's stop texts."""
     stop_ids: tuple[int, ...] = ()
-    """Ids of tokens that end a continuation, in addition to those of the model and of the run."""
+    """Ids of tokens that end a continuation, in addition to the model's and the run's own."""
     max_response_tokens: int | None = None
     """Maximum number of tokens of a continuation; by default the run's."""
     least_tokens: int | None = None
@@ -49,13 +49,13 @@ class Sample:
     accept_changes: bool = False
     """Open a run even if its chat template or tokenizer has changed since its last start."""
     chat: ChatSwitch = None
-    """Whether to make each prompt the user's turn in the tokenizer's chat template; by default as in the run."""
+    """Whether to format each prompt as a user's turn with the tokenizer's chat template; by default as in the run."""
     tokenizer: str | None = None
     """Tokenizer for a model folder without one: 'bytes', 'characters', 'ids' (ids as text), a folder or a hub id."""
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run to use."""
     quantize: Quantization = None
-    """Answer with weights rounded to 8 bits (int8) or 4 bits (nf4)."""
+    """Answer with weights quantized to 8 bits (int8) or 4 bits (nf4)."""
     seed: int = 0
     """Random seed for sampling."""
 
@@ -75,17 +75,17 @@ class Export:
     checkpoint: Literal["best", "last"] = "best"
     """Which checkpoint of the run to use."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Type of the weights; by default the type in the checkpoint that the run started from, or float32."""
+    """Type of the weights; by default their type in the model that the run started from, or float32."""
     max_shard_size: str = "50GB"
-    """Maximum size of a file of weights, such as 5GB; larger models are split into several files with an index."""
+    """Maximum size of a weights file, such as 5GB; a larger model is split into several files with an index."""
     quantize: Literal["int8", "int4"] | None = None
-    """Store the matrices of the layers as integers; transformers with the package compressed-tensors, vLLM and rljax open them."""
+    """Store the layers' weight matrices as integers, which rljax, vLLM and transformers (with compressed-tensors) open."""
     prune: str | None = None
-    """Set the smallest weights of each matrix of the layers to zero: a share such as 0.5, or N:M, such as 2:4, to keep N of M
-    adjacent inputs. The folder is not smaller; hardware that skips zeros needs the pattern."""
+    """Set the smallest weights in each of the layers' matrices to zero: a fraction such as 0.5, or N:M, such as 2:4, to keep N of
+    every M adjacent inputs. The folder does not become smaller; hardware that skips zeros needs the N:M pattern."""
     adapter: bool = False
-    """For a run with --lora-rank: write only the low-rank adapter, as a folder that `peft` opens; otherwise the adapter is merged
-    into the model."""
+    """For a run with --lora-rank: write only the low-rank adapter, as a folder that `peft` opens; by default, the adapter is
+    merged into the model."""
     push: str | None = None
     """Repository on the Hugging Face hub, OWNER/NAME, to upload the folder to; needs `hf auth login`."""
     private: bool = False
@@ -99,7 +99,7 @@ class Export:
 
 
 def run_sample(command: Sample) -> int:
-    """Print continuations."""
+    """Sample continuations of the prompts, and print them."""
     from rljax.data.problem import Problem  # noqa: PLC0415  --help need not wait for JAX
     from rljax.data.tokenizer import IDS, IdTokenizer  # noqa: PLC0415
     from rljax.programs.trained_policy import find_run, load  # noqa: PLC0415
@@ -128,8 +128,8 @@ def run_sample(command: Sample) -> int:
         opened = opened._replace(worker=force_budget(opened.worker, command.least_tokens, command.continuation))
     if opened.skipped is not None:
         print(
-            f"note: the run's environment {opened.skipped} is code that its config.json names, so it is not executed and a prompt "
-            "gets one turn; read it, then add --trust.",
+            f"note: the run's environment {opened.skipped} is code that its config.json names, so the code is not executed and a "
+            "prompt gets one turn; read the code, then add --trust.",
             file=sys.stderr,
         )
     opened.say_unused(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
@@ -153,7 +153,7 @@ def run_sample(command: Sample) -> int:
 
 
 def run_export(command: Export) -> int:
-    """Write a Hugging Face folder."""
+    """Write the Hugging Face folder; on several hosts, join them first."""
     join_hosts(command.coordinator, command.hosts, command.host)
     from rljax.data.tokenizer import has_tokenizer_files  # noqa: PLC0415  --help need not wait for JAX
     from rljax.parallel import is_first  # noqa: PLC0415
@@ -175,7 +175,7 @@ def run_export(command: Export) -> int:
         print(f"Model: {folder}")
         if not has_tokenizer_files(folder):
             print(
-                f"note: no tokenizer was written, and AutoTokenizer would give an empty one; copy its files into {folder}."
+                f"note: no tokenizer was written, and AutoTokenizer would make an empty one; copy one into {folder}."
             )
         if command.push is not None:
             print(f"Pushed to https://huggingface.co/{command.push}")

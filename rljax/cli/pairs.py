@@ -1,4 +1,4 @@
-"""`rljax pairs`: preference pairs from a policy's own responses."""
+"""`rljax pairs`: write preference pairs of a policy's own responses."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +10,11 @@ from rljax.programs.answer_settings import PairSettings
 
 @dataclass(frozen=True)
 class Pairs(PairSettings):
-    """Sample responses of a policy, judge them, and write pairs of a right and a wrong one.
+    """Sample a policy's responses, judge them, and write pairs of a right and a wrong response.
 
-    A reward model trained on these pairs knows what the policy does now, including what an older reward model overrated:
-    `rljax pairs RUN new.jsonl --reward exact`, then `rljax reward-model new.jsonl` and `rljax train --model RUN/last --reward
-    model:FOLDER`. `rljax preference` also reads them.
+    A reward model trained on these pairs learns from what the policy does now, including responses that an older reward model
+    overrated: run `rljax pairs RUN new.jsonl --reward exact`, then `rljax reward-model new.jsonl` and `rljax train --model RUN/last
+    --reward model:FOLDER`. `rljax preference` also reads the pairs.
     """
 
     target: tyro.conf.Positional[str]
@@ -24,7 +24,7 @@ class Pairs(PairSettings):
 
 
 def run_pairs(command: Pairs) -> int:
-    """Write the pairs, and print how many there are."""
+    """Write the pairs, and print a summary."""
     from rljax.programs.labelled_pairs import label_responses  # noqa: PLC0415  --help need not wait for JAX
 
     found = label_responses(command.target, command.out, command)
@@ -32,9 +32,11 @@ def run_pairs(command: Pairs) -> int:
     if found.unjudged:
         print(f"Responses without a verdict, which are in no pair: {found.unjudged}.")
     if found.dropped:
-        print(f"{found.dropped} problems left out: their prompts have too many tokens.")
+        print(f"{found.dropped} problems left out, because their prompts have too many tokens.")
     if found.demonstrated:
-        print(f"Prompts without a right response, for which the demonstration is the chosen one: {found.demonstrated}.")
+        print(
+            f"Prompts without a right response, paired with the demonstration as the chosen response: {found.demonstrated}."
+        )
     if found.without:
         print(f"Prompts without a pair: {found.without}.")
     print(f"Pairs: {found.pairs} in {command.out}")

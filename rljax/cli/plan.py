@@ -22,33 +22,33 @@ class Plan(Settings):
     """Estimate how much memory and time `rljax train` with the same flags would need on each device, before it starts.
 
     The model's weights are not read, only its config.json, and the devices need not be present: programs are compiled, but not run.
-    With --device-memory or --device the exit code is 1 if the run does not fit, and the command names flags with which it would;
-    if it fits with --remat, the command also names the value that recomputes least and fits.
-    With --device it also prints the shortest possible time of each phase of a step; with --device cpu it instead adds the memory of
-    the process and of its programs.
+    With --device-memory or --device, the exit code is 1 if the run does not fit, and the command suggests flags with which it fits.
+    If the run fits with --remat, the command names the --remat value that recomputes least and still fits.
+    With --device, the command also prints the shortest possible time of each phase of a step; with --device cpu, it instead
+    adds the memory of the process and of its programs.
 
     With --topology, the estimate comes from the devices' own compiler, on any machine. Otherwise it comes from the compiler for
-    CPUs: kernels that exist only for accelerators (`--attention cudnn`, `splash`) then count as blockwise attention, with the mask
-    that cuDNN reads, and the estimates of memory and communication are larger than on an accelerator.
+    CPUs: kernels that exist only for accelerators (`--attention cudnn`, `splash`) are then replaced by blockwise attention, plus
+    cuDNN's mask, and the estimates of memory and communication are larger than on an accelerator.
     """
 
     topology: str | None = None
-    """Devices whose own compiler makes the estimate; they need not be present. TPUs such as v5e:2x2, v5p:2x2x2 or v6e:2x4, or
-    two slices of them such as 2xv5e:2x2 (package libtpu), or H100s such as h100x8 (package jax-cuda13-plugin). It replaces --device
-    and --device-count."""
+    """Devices whose own compiler makes the estimate; the devices need not be present. Either TPUs, such as v5e:2x2, v5p:2x2x2 or
+    v6e:2x4, or two TPU slices, such as 2xv5e:2x2 (package libtpu), or H100s, such as h100x8 (package jax-cuda13-plugin). This
+    option replaces --device and --device-count."""
     device_count: int = 1
     """Number of devices of the run."""
     device_memory: str | None = None
     """Memory of one device, such as 80GB; by default the memory of --device."""
     device: str | None = None
-    """Kind of the devices: a100, h100, h200, b200, v5e, v5p or v6e, whose peak figures give the shortest time of a step; or cpu,
-    with the memory of this machine."""
+    """Kind of the devices: a100, h100, h200, b200, v5e, v5p or v6e, whose peak speeds give the shortest time of a step; or cpu, for
+    this machine's memory."""
     prompt_length: int | None = None
     """Number of tokens of the longest prompt; by default --max-prompt-tokens."""
 
 
 def simulate_devices(environment: MutableMapping[str, str], count: int) -> None:
-    """Make JAX simulate several devices on a CPU; JAX reads the environment at its first computation."""
+    """Make JAX simulate several devices on a CPU, by changing the environment that JAX reads at its first computation."""
     environment["JAX_PLATFORMS"] = "cpu"
     flags = environment.get("XLA_FLAGS", "")
     environment["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
@@ -60,11 +60,11 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     if command.device_count < 1:
         raise InputError(f"--device-count is {command.device_count}; it must be at least 1.")
     if command.topology is not None and (command.device, command.device_count) != (None, 1):
-        raise InputError("--topology names the devices and their number: leave out --device and --device-count.")
+        raise InputError("--topology sets the kind and number of devices; leave out --device and --device-count.")
     simulate_devices(os.environ, command.device_count)
     import jax  # noqa: PLC0415
 
-    # By now, reading the folder of --model has already imported JAX, before its environment was set.
+    # Reading the folder of --model has already imported JAX, before JAX_PLATFORMS was set.
     jax.config.update("jax_platforms", "cpu")
     from rljax.programs.plan import plan_of  # noqa: PLC0415
     from rljax.programs.roofline import device_of  # noqa: PLC0415
@@ -98,7 +98,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
     elif device is not None:
         print(
             f"Compiled for CPUs, which need more memory and send more bytes than {command.device}; for an estimate by the device's "
-            "own compiler, use --topology."
+            "own compiler, use --topology instead."
         )
     if room is None:
         return 0
@@ -112,7 +112,7 @@ def run_plan(command: Plan, start: Start, arguments: list[str]) -> int:
 
 
 def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
-    """The plan as lines of a table.
+    """Format the plan as lines of a table.
 
     Args:
         plan: a `rljax.programs.plan.Plan`.
@@ -145,7 +145,7 @@ def table_of(plan: Any, config: TrainConfig, count: int) -> list[str]:
 
 
 def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> list[str]:
-    """The work in each phase of a step as table rows, with its shortest possible time if the kind of device is known.
+    """Format the work in each phase of a step as table rows, with its shortest possible time if the kind of device is known.
 
     Args:
         plan: a `rljax.programs.plan.Plan`.
@@ -167,23 +167,23 @@ def time_table(plan: Any, config: TrainConfig, command: Plan, device: Any) -> li
     return lines if device is None else [*lines, f"  {'sum':<60}{total:>10.2f}"]
 
 
-def _suggest_remat(config: TrainConfig, room: int, needs: Callable[[TrainConfig], int]) -> str:
-    """Name a setting of `remat` that recomputes less and fits as well; nothing if there is none."""
+def _suggest_remat(config: TrainConfig, room: int, peak_of: Callable[[TrainConfig], int]) -> str:
+    """Suggest a setting of `remat` that recomputes less and also fits; return "" if there is none."""
     from rljax.programs.smaller_runs import cheaper_remat  # noqa: PLC0415  --help need not wait for JAX
 
-    found = cheaper_remat(config, needs, room)
+    found = cheaper_remat(config, peak_of, room)
     if found is None:
         return ""
     return f"With --remat {found[0]} it would fit too ({found[1] / 1e9:.3f} GB), and an update recomputes less.\n"
 
 
-def _suggest_flags(config: TrainConfig, count: int, room: int, needs: Callable[[TrainConfig], int]) -> str:
-    """Name the first flags with which the run fits; the changes are tried one after another."""
+def _suggest_flags(config: TrainConfig, count: int, room: int, peak_of: Callable[[TrainConfig], int]) -> str:
+    """Add changes one after another until the run fits, and suggest their flags."""
     from rljax.programs.smaller_runs import changes_to_try  # noqa: PLC0415  --help need not wait for JAX
     from rljax.training.memory_plan import try_changes  # noqa: PLC0415
 
     changes = changes_to_try(config, count)
-    trial = try_changes(config, changes, needs, room)
+    trial = try_changes(config, changes, peak_of, room)
     if trial.fits:
         return f"With {' '.join(trial.flags)} it would: {trial.needed / 1e9:.3f} GB."
     tried = f"It still does not fit with {' '.join(trial.flags)}: {trial.needed / 1e9:.3f} GB. " if trial.flags else ""

@@ -14,20 +14,20 @@ from rljax.errors import InputError
 class Plot:
     """Plot the curves of a run again, or the held-out accuracy of several runs in one figure.
 
-    A folder that contains runs, such as `rljax train --seeds` writes, gives one curve: the mean over the runs, with its 95 %
-    interval.
+    A folder that contains runs, such as the one that `rljax train --seeds` writes, gives one curve: the mean over the runs, with
+    its 95 % interval.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs, or folders that contain runs."""
     group: bool = False
-    """Also average the named runs that differ only in their seeds."""
+    """Also average named runs that differ only in their seeds."""
     out: Path | None = None
     """PNG file to write; by default curves.png in the run's folder, or overlay.png in the current folder for several runs."""
 
 
 def title_of(config: Mapping[str, Any]) -> str:
-    """Name and algorithm of a run."""
+    """Title of a run's plot: its name, and its algorithm or "supervised fine-tuning"."""
     is_supervised = config["warm_start"]["steps"] and not config["optimization"]["steps"]
     return f"{config['run']['name']}: {'supervised fine-tuning' if is_supervised else config['algorithm']['name']}"
 

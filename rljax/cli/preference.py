@@ -14,7 +14,7 @@ class Preference:
     """Train a language model on preference pairs directly, without a reward model (DPO, IPO, KTO, SimPO, ORPO).
 
     A row of the dataset has a prompt, a chosen and a rejected response, as text or as chat messages. Without a prompt column, the
-    beginning that both responses share is the prompt. The reference of DPO, IPO and KTO is the model before training; its
+    common beginning of the two responses is the prompt. The reference of DPO, IPO and KTO is the model before training; its
     log-probabilities are computed once. The command writes a Hugging Face folder, which `rljax sample FOLDER`, `rljax eval FOLDER`
     and `rljax train --model FOLDER` open.
     """

@@ -1,4 +1,4 @@
-"""`rljax recommend`: an algorithm for a task, with reasons, and the experiments that support or contradict them."""
+"""`rljax recommend`: recommend an algorithm for a task, with reasons and the experiments that support or contradict these."""
 
 import json
 import shlex
@@ -33,20 +33,20 @@ from rljax.errors import InputError
 class Recommend:
     """Recommend an algorithm, its parts and flags for a task, and print the command.
 
-    The command asks nothing: a fact that no flag sets has its default, which is printed. Each reason is followed by the experiments
-    of `rljax claims` that bear on it, and by their verdicts.
+    The command asks no questions: a fact without a flag keeps its default, and all facts are printed. Each reason is followed by
+    the related experiments of `rljax claims` and their verdicts.
     """
 
     facts: tyro.conf.OmitArgPrefixes[Facts] = field(default_factory=Facts)
     """Facts of the task."""
     table: bool = False
-    """Print all rules as a table in Markdown; facts cannot be combined with it."""
+    """Print all rules as a Markdown table, without using facts."""
     json: bool = False
     """Print JSON."""
 
 
 def evidence_of(rules: Iterable[Rule]) -> dict[str, list[ClaimEvidence]]:
-    """Evidence from the experiments on each rule's claims: case -> one entry per claim."""
+    """Collect the evidence from the experiments on each rule's claims: case -> one entry per claim."""
     of_trainer = trainer_experiments()
     found: dict[str, list[ClaimEvidence]] = {}
     for rule in rules:
@@ -65,7 +65,7 @@ def evidence_of(rules: Iterable[Rule]) -> dict[str, list[ClaimEvidence]]:
 
 
 def _evidence_of_trainer(file: Path, choice: str, bearing: Bearing) -> ClaimEvidence:
-    """Evidence from a trainer experiment: the verdicts on the choice in the last of its rows, the one with the largest change."""
+    """Evidence from a trainer experiment: the verdicts in the choice's last table row, which has the largest change."""
     experiment = read_trainer_experiment(file)
     row = [line for line in experiment.table.splitlines() if line.startswith(f"| {choice} |")][-1]
     counts = {verdict: row.count(f": {verdict} |") for verdict in VERDICTS}
@@ -95,7 +95,7 @@ def _reason_lines(rule: Rule, evidence: Mapping[str, list[ClaimEvidence]], width
 
 
 def recommendation_text(found: Recommendation, evidence: Mapping[str, list[ClaimEvidence]], *, width: int) -> str:
-    """The recommendation as plain text."""
+    """Format the recommendation as plain text."""
     default = asdict(Facts())
     facts = [
         with_label(name.replace("_", "-"), f"{value}{' (default)' * (value == default[name])}", width)
@@ -122,7 +122,7 @@ def _wrap_command(words: Sequence[str], width: int) -> str:
 
 
 def recommendation_json(found: Recommendation, evidence: Mapping[str, list[ClaimEvidence]]) -> dict[str, Any]:
-    """The recommendation for JSON."""
+    """Return the recommendation as a JSON object."""
 
     def row(rule: Rule) -> dict[str, Any]:
         conditions = [condition.flag() for condition in rule.where]

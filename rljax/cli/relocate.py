@@ -1,4 +1,4 @@
-"""`rljax relocate`: record in a run's settings that a file or folder that it reads was moved."""
+"""`rljax relocate`: update a run's settings after a file or folder that the run reads was moved."""
 
 import os
 from collections.abc import Mapping
@@ -16,25 +16,25 @@ from rljax.files import FOLDERS, check_local, moved_paths
 class Relocate:
     """Record that a file or folder that a run reads was moved.
 
-    The run is then resumed, evaluated and served as before. OLD may be a dataset, a model's folder, a Python file with a reward, or
-    a folder that contains some of them; every setting with a path at or below OLD is changed. The run has digests of what it read,
-    and the next command that reads it refuses any other contents by name.
+    The run can then be resumed, evaluated and served as before. OLD may be a dataset, a model's folder, a Python file with a
+    reward, or a folder that contains some of them; every setting with a path at or below OLD is changed. The run stores digests
+    of what it read, so the next command that reads changed contents refuses them and names the input.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run, or of training on preference pairs."""
     old: tyro.conf.Positional[Path]
-    """The path in the run's settings, or a folder above it."""
+    """The old path, as in the run's settings, or a folder above it."""
     new: tyro.conf.Positional[Path]
-    """The present path of that file or folder."""
+    """The new path of that file or folder."""
 
 
 def run_relocate(command: Relocate) -> int:
     """Change the paths, and print the changes.
 
     Raises:
-        InputError: the folder contains no run, a process is training in it, no setting has the old path, or the new one does not
-            exist.
+        InputError: the folder contains no run, a process is training in it, no setting has the old path, or the new path does
+            not exist.
     """
     for setting, (before, after) in relocate(command.run, command.old, command.new).items():
         print(f"{setting}: {before} -> {after}")
@@ -42,7 +42,7 @@ def run_relocate(command: Relocate) -> int:
 
 
 def relocate(run: Path, old: Path, new: Path) -> dict[str, tuple[str, str]]:
-    """Replace a path in the settings of a run; return the settings that changed, each before and after.
+    """Replace a path in the settings of a run; return the settings that changed, each with its old and new value.
 
     Args:
         run: folder of the run.
@@ -57,18 +57,18 @@ def relocate(run: Path, old: Path, new: Path) -> dict[str, tuple[str, str]]:
     from rljax.training.parts.custom_parts import read_saved_settings  # noqa: PLC0415  as above
 
     check_local(new, "new")
-    of_pairs = (run / SETTINGS).is_file()
-    folder = (PairFolder if of_pairs else RunFolder).open(run)
-    config = folder.config if of_pairs else read_saved_settings(folder.config)[0]
+    is_pair_run = (run / SETTINGS).is_file()
+    folder = (PairFolder if is_pair_run else RunFolder).open(run)
+    config = folder.config if is_pair_run else read_saved_settings(folder.config)[0]
     settings: Mapping[str, Any] = config if isinstance(config, Mapping) else config.to_flat()
     moved = moved_paths(settings, str(old.expanduser()), str(new.expanduser().absolute()))
     moved = moved or moved_paths(settings, str(old.expanduser().absolute()), str(new.expanduser().absolute()))
     if not moved:
         named = [str(settings[name]) for name in FOLDERS if os.path.isabs(settings.get(name) or "")]
-        found = ", ".join(dict.fromkeys(named)) or "none of the settings has a path"
-        raise InputError(f"no setting of the run {str(run)!r} has a path at or below {str(old)!r}; its paths: {found}.")
+        paths = ", ".join(dict.fromkeys(named)) or "none"
+        raise InputError(f"no setting of the run {str(run)!r} has a path at or below {str(old)!r}; its paths: {paths}.")
     if not new.expanduser().exists():
-        raise InputError(f"{str(new)!r} does not exist; give the file or folder that was {str(old)!r}.")
+        raise InputError(f"{str(new)!r} does not exist; pass the path to which {str(old)!r} was moved.")
     if folder.is_locked:
         raise InputError(f"a process is training in {str(run)!r}; wait until it ends, or stop it.")
     if isinstance(config, Mapping):

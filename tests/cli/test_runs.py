@@ -81,7 +81,7 @@ def test_doctor_names_the_alarm_and_the_remedy(runs, tmp_path, capsys):
 
 def test_best_evaluation_has_no_interval(runs, tmp_path, capsys):
     words = " ".join(printed(capsys, "doctor", str(runs / "bad"), "--out", str(tmp_path / "r.html")).split())
-    assert "(the best is a maximum, and has none)" in words
+    assert "(none for the best, which is a maximum)" in words
     assert "best of all evaluations (step 28) 50.0%." in words
     found = json.loads(printed(capsys, "compare", str(runs / "good"), str(runs / "bad"), "--json"))
     assert found["runs"][0]["best"] == {"step": 30, "accuracy": 0.75}
@@ -110,11 +110,11 @@ def test_unknown_setting_does_not_stop_the_report(tmp_path, capsys):
     config = json.loads(folder.config_file.read_text())
     config["optimization"] |= {"momentum_of_old": 0.5, "learning_rate": 0.25}
     folder.config_file.write_text(json.dumps(config))
-    note = "Settings are shown as config.json has them. The run's config.json has settings unknown to this version"
+    note = "Settings are shown as in config.json. The run's config.json has settings unknown to this version"
     assert note in " ".join(printed(capsys, "doctor", str(folder.path)).split())
     report = (folder.path / "report.html").read_text(encoding="utf-8")
     assert "optimization.momentum_of_old" in report
-    assert "Settings are shown as config.json has them." in report
+    assert "Settings are shown as in config.json." in report
     words = " ".join(printed(capsys, "compare", str(folder.path), str(other.path)).split())
     assert note in words
     assert "learning_rate: A 0.25" in words

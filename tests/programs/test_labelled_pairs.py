@@ -53,7 +53,7 @@ def test_if_no_response_is_right_the_demonstration_is_chosen(finished, tmp_path,
     options = ["--reward", "exact", "--prompts", "4", "--samples", "2", "--temperature", "3"]
     text = printed(capsys, "pairs", str(finished.run), str(out), *options)
     assert "Responses that are right: 0.0%." in text
-    assert "for which the demonstration is the chosen one: 4." in text
+    assert "paired with the demonstration as the chosen response: 4." in text
     demonstrations = {p.prompt: p.demonstration for p in make_problems(load(finished.run, reward="exact").config).train}
     pairs = read_preferences(out).preferences
     assert len({pair.prompt for pair in pairs}) == 4
