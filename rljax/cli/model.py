@@ -175,7 +175,7 @@ def run_export(command: Export) -> int:
         print(f"Model: {folder}")
         if not has_tokenizer_files(folder):
             print(
-                f"note: no tokenizer was written, and AutoTokenizer would make an empty one; copy one into {folder}."
+                f"note: no tokenizer was written, so AutoTokenizer would make an empty one; copy a tokenizer into {folder}."
             )
         if command.push is not None:
             print(f"Pushed to https://huggingface.co/{command.push}")

@@ -23,7 +23,7 @@ class Plan(Settings):
 
     The model's weights are not read, only its config.json, and the devices need not be present: programs are compiled, but not run.
     With --device-memory or --device, the exit code is 1 if the run does not fit, and the command suggests flags with which it fits.
-    If the run fits with --remat, the command names the --remat value that recomputes least and still fits.
+    If the run fits, but with more recomputation than it needs, the command names the --remat value that recomputes less.
     With --device, the command also prints the shortest possible time of each phase of a step; with --device cpu, it instead
     adds the memory of the process and of its programs.
 
