@@ -1,4 +1,4 @@
-"""Strict JAX for every test: signatures are checked, type and rank promotion raise errors, and the CPU counts as eight devices."""
+"""Strict JAX for every test: signatures are checked, type or rank promotion is an error, and the CPU acts as eight devices."""
 
 import ctypes
 import gc
@@ -10,10 +10,10 @@ from pathlib import Path
 
 # Set in the environment, not in jax.config, so that commands and notebooks started by tests inherit it.
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"  # compiling is most of the suite's work
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"  # compilation takes most of the suite's time
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-if version("jaxlib").startswith("0.10."):  # compiles twice as fast; an unknown flag would end the process
+if version("jaxlib").startswith("0.10."):  # compiles twice as fast; other versions may abort on an unknown flag
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 import hypothesis
@@ -22,7 +22,7 @@ import jaxtyping
 import pytest
 
 CONTEXTS = threading.local()
-"""`one`: the MLIR context of all lowerings in this thread."""
+"""Thread-local storage: the attribute `one` is the MLIR context shared by all lowerings in a thread."""
 if version("jax").startswith("0.10."):
     from jax._src.interpreters import mlir
 
@@ -38,8 +38,8 @@ if version("jax").startswith("0.10."):
 
 # Tracing makes many objects but little garbage, and collecting it took a tenth of the suite's time.
 gc.set_threshold(50_000)
-MOST_MEMORY = 3 << 30
-"""Bytes of memory that a process may use after a test module before its compiled programs are dropped."""
+MEMORY_LIMIT = 3 << 30
+"""Bytes; a process that uses more after a test module drops its compiled programs."""
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -61,7 +61,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", float(os.environ
 
 
 def pytest_collection_finish():
-    """Do not plot the curves of runs, and exclude everything imported so far from garbage collection."""
+    """Turn off the plots of training runs, and exclude everything imported so far from garbage collection."""
     if "rljax.training" in sys.modules:
         from skip_plots import skip_curves
 
@@ -74,7 +74,7 @@ def pytest_collection_finish():
 def bounded_memory():
     """Drop compiled programs when a process uses too much memory; the cache on disk still has them."""
     yield
-    if resident_bytes() > MOST_MEMORY:
+    if resident_bytes() > MEMORY_LIMIT:
         jax.clear_caches()
         vars(CONTEXTS).clear()
         gc.collect()
@@ -99,7 +99,7 @@ def untyped():
 
 @pytest.fixture(scope="module")
 def standard_promotion():
-    """JAX's standard promotion, for modules that call Optax directly: Optax raises decay rates to the power of an integer count."""
+    """JAX's standard promotion, for modules that call Optax directly: Optax raises a decay rate to an integer power."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 

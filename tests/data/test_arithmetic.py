@@ -1,4 +1,4 @@
-"""Arithmetic problems: every step is checked with Python's own parser, and the split is checked for leaks."""
+"""Arithmetic problems: Python's own parser checks every step, and the two splits must not overlap."""
 
 import ast
 import itertools
@@ -25,7 +25,7 @@ APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 def evaluate(node, steps):
-    """Evaluate a parse tree, collecting each operation that it needs."""
+    """Evaluate a parse tree, and append each operation to `steps`."""
     if isinstance(node, ast.Constant):
         return node.value
     left, right = evaluate(node.left, steps), evaluate(node.right, steps)
@@ -42,7 +42,7 @@ def depth(text):
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("split", ["train", "heldout"])
-def test_every_step_and_answer_is_right(split, setting):
+def test_arithmetic_steps_and_answers_are_correct(split, setting):
     for problem in arithmetic(split, 200, seed=3, **setting):
         steps = []
         result = evaluate(ast.parse(problem.prompt.removesuffix("="), mode="eval").body, steps)
@@ -53,7 +53,7 @@ def test_every_step_and_answer_is_right(split, setting):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_problems_match_the_settings(setting):
+def test_arithmetic_follows_settings(setting):
     problems = arithmetic("train", 200, seed=0, **setting)
     low, high = setting.get("operands", (3, 6))
     for problem in problems:
@@ -62,9 +62,9 @@ def test_problems_match_the_settings(setting):
         assert {len(number) for number in numbers} == {setting.get("digits", 1)}
         assert depth(problem.prompt) == problem.prompt.count("(") == setting.get("nesting", 0)
         assert set(problem.prompt + problem.demonstration) <= set(ALPHABET)
-    shares = Counter(problem.columns["operands"] for problem in problems)
-    assert set(shares) == set(range(low, high + 1))
-    assert max(shares.values()) - min(shares.values()) <= 1
+    counts = Counter(problem.columns["operands"] for problem in problems)
+    assert set(counts) == set(range(low, high + 1))
+    assert max(counts.values()) - min(counts.values()) <= 1
     assert {c for p in problems for c in p.prompt} & set("+-*") == set(setting.get("operators", "+"))
     assert len({problem.prompt for problem in problems}) == 200
 
@@ -79,18 +79,18 @@ def test_problems_match_the_settings(setting):
         ([2, 3, 4, 5], "+*-", [], "3*4=12 2+12=14 14-5=9"),
     ],
 )
-def test_steps_go_from_the_innermost_parentheses_outwards(values, signs, spans, expected):
+def test_solve_starts_at_innermost_parentheses(values, signs, spans, expected):
     steps, result = module._solve(values, signs, spans)
     assert steps == expected.split()
     assert result == int(expected.rpartition("=")[2])
 
 
-def test_lengths_differ_widely():
+def test_demonstration_lengths_vary():
     lengths = [len(p.demonstration) for p in arithmetic("train", 500, seed=0)]
     assert max(lengths) > 2 * min(lengths)
 
 
-def test_splits_share_no_prompt_whatever_the_seed_and_difficulty():
+def test_splits_are_disjoint():
     prompts = {
         split: {
             problem.prompt
@@ -104,20 +104,20 @@ def test_splits_share_no_prompt_whatever_the_seed_and_difficulty():
     assert not any(is_heldout(prompt) for prompt in prompts["train"])
 
 
-def test_an_eighth_is_held_out_and_the_choice_never_changes():
+def test_is_heldout_selects_a_fixed_eighth():
     prompts = [f"{a}+{b}=" for a in range(100) for b in range(100)]
     held = [prompt for prompt in prompts if is_heldout(prompt)]
     assert 1150 < len(held) < 1350
     assert held[:3] == ["0+9=", "0+12=", "0+27="]
 
 
-def test_the_seed_determines_the_problems():
+def test_seed_determines_problems():
     assert arithmetic("train", 50, seed=5) == arithmetic("train", 50, seed=5)
     assert arithmetic("train", 50, seed=5) != arithmetic("train", 50, seed=6)
 
 
 @pytest.mark.parametrize(("operands", "operators", "nesting"), [(2, "+-", 0), (3, "+", 1), (3, "-*", 1)])
-def test_an_enumerated_problem_space_is_counted_correctly_and_can_be_exhausted(operands, operators, nesting):
+def test_list_prompts_covers_the_problem_space(operands, operators, nesting):
     difficulty = module._Difficulty(digits=1, operators=operators, nesting=nesting)
     train, heldout = map(module._list_prompts(difficulty, operands).get, (False, True))
     prompts = {prompt for prompt, *_ in train + heldout}
@@ -127,19 +127,19 @@ def test_an_enumerated_problem_space_is_counted_correctly_and_can_be_exhausted(o
     assert {problem.prompt for problem in everything} == {prompt for prompt, *_ in heldout}
 
 
-def test_the_count_of_groupings_matches_the_list():
+def test_count_groupings_matches_list():
     for operands, nesting in itertools.product(range(2, 8), range(4)):
         listed = list(module._groupings(operands, nesting, 0))
         assert len(set(listed)) == len(listed) == module._count_groupings(operands, nesting)
 
 
-def test_a_small_supply_is_compensated_for_by_the_larger_ones():
+def test_share_fills_shortages_from_larger_supplies():
     assert module._share(10, {3: 100, 4: 1, 5: 3}) == {4: 1, 5: 3, 3: 6}
     assert module._share(7, {3: 2, 4: 2, 5: 3}) == {3: 2, 4: 2, 5: 3}
-    shares = Counter(p.columns["operands"] for p in arithmetic("heldout", 400, seed=0, operands=(2, 4)))
+    counts = Counter(p.columns["operands"] for p in arithmetic("heldout", 400, seed=0, operands=(2, 4)))
     pairs = sum(is_heldout(f"{a}+{b}=") for a in range(1, 10) for b in range(1, 10))
     triples = sum(is_heldout(f"{a}+{b}+{c}=") for a, b, c in itertools.product(range(1, 10), repeat=3))
-    assert shares == {2: pairs, 3: triples, 4: 400 - pairs - triples}
+    assert counts == {2: pairs, 3: triples, 4: 400 - pairs - triples}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_invalid_arguments_are_refused(arguments, message):
         arithmetic(**{"split": "train", "count": 5, "seed": 0, **arguments})
 
 
-def test_a_request_for_too_many_problems_names_both_numbers():
+def test_arithmetic_too_many_problems():
     supply = sum(not is_heldout(f"{a}+{b}=") for a in range(1, 10) for b in range(1, 10))
     assert len(arithmetic("train", supply, seed=0, operands=(2, 2))) == supply
     with pytest.raises(
@@ -174,7 +174,7 @@ def test_a_request_for_too_many_problems_names_both_numbers():
         arithmetic("train", supply + 1, seed=0, operands=(2, 2))
 
 
-def test_a_sampled_problem_space_supplies_as_many_problems_as_it_promises():
+def test_arithmetic_supplies_the_promised_count():
     assert module.LARGEST_COUNTED < 9**5
     promised = 9**5 // 16
     problems = arithmetic("heldout", promised, seed=0, operands=(5, 5))
@@ -185,7 +185,7 @@ def test_a_sampled_problem_space_supplies_as_many_problems_as_it_promises():
         arithmetic("train", 9**5, seed=0, operands=(5, 5))
 
 
-def test_unfinished_demonstrations_keep_their_steps_and_lose_their_answer():
+def test_unfinished_removes_only_the_answer():
     problems = arithmetic("train", 600, seed=0, operands=(3, 6))
     changed = unfinished(problems, share=0.65, operands=5)
     assert [problem.prompt for problem in changed] == [problem.prompt for problem in problems]
@@ -200,13 +200,13 @@ def test_unfinished_demonstrations_keep_their_steps_and_lose_their_answer():
 
 
 @pytest.mark.parametrize(("share", "changed"), [(0.0, 0), (1.0, 40)])
-def test_a_share_of_0_leaves_no_demonstration_unfinished_and_1_leaves_all(share, changed):
+def test_unfinished_share_0_and_1(share, changed):
     problems = arithmetic("train", 40, seed=0, operands=(3, 6))
     after = unfinished(problems, share=share, operands=3)
     assert sum(old != new for old, new in zip(problems, after, strict=True)) == changed
 
 
-def test_every_demonstration_of_at_least_a_given_length_is_unfinished():
+def test_unfinished_never_finishes_long_problems():
     problems = arithmetic("train", 200, seed=0, operands=(2, 5))
     by_share, after = (unfinished(problems, share=0.5, operands=4, never=never) for never in (None, 5))
     for old, half, new in zip(problems, by_share, after, strict=True):
@@ -217,6 +217,6 @@ def test_every_demonstration_of_at_least_a_given_length_is_unfinished():
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_impossible_shares_are_refused(share):
+def test_unfinished_invalid_share(share):
     with pytest.raises(InputError, match="share of unfinished demonstrations"):
         unfinished([], share=share, operands=3)

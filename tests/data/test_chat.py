@@ -1,4 +1,4 @@
-"""Chats: nothing is lost between a row and its tokens, and turns begin and end as the template writes them."""
+"""Chat encoding: a row's tokens contain all of its messages, and turns begin and end as the template prescribes."""
 
 import importlib.util
 import json
@@ -40,7 +40,7 @@ TEMPLATE = """\
 {% endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-OPENS = TEMPLATE.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}")
+OPEN_THINK_TEMPLATE = TEMPLATE.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}")
 SPECIALS = ("<pad>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<bos>", "<|begin_of_text|>")
 SPECIALS += ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<start_of_turn>", "<end_of_turn>", "<|end|>")
 SPECIALS += ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>")
@@ -53,9 +53,9 @@ REPLY = {"role": "assistant", "content": "It is 4."}
 
 
 def make_tokenizer(template=TEMPLATE, *, keeps_special=False, **settings):
-    """A tokenizer of bytes and special tokens whose end token is not its template's, as in Qwen2.5's base models."""
+    """A byte tokenizer with special tokens. Its EOS token differs from the template's end-of-turn token, as in Qwen2.5 base."""
     vocabulary = dict.fromkeys([*SPECIALS, *sorted(pre_tokenizers.ByteLevel.alphabet())])
-    inner = Tokenizer(models.BPE({token: place for place, token in enumerate(vocabulary)}, []))
+    inner = Tokenizer(models.BPE({token: index for index, token in enumerate(vocabulary)}, []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
     names = {"eos_token": "<|endoftext|>", "pad_token": "<pad>", "bos_token": "<bos>"}
@@ -69,7 +69,7 @@ def text_of(ids, tokenizer):
 
 
 def mark_trained(problem, tokenizer):
-    """The response as text, with brackets around the tokens that are trained on."""
+    """Return the response as text, with brackets around the trained tokens."""
     ids, mask = response_tokens(problem, tokenizer, chat=True)
     assert len(ids) == len(mask)
     marks = [*mask, False]
@@ -90,7 +90,7 @@ def rows(tmp_path):
     return write
 
 
-def test_tool_calls_and_names_and_reasoning_and_tools_reach_the_template(rows):
+def test_template_receives_all_message_fields(rows):
     messages = [
         QUESTION,
         {**TOOL_CALL, "content": None, "name": None},
@@ -111,7 +111,7 @@ def test_tool_calls_and_names_and_reasoning_and_tools_reach_the_template(rows):
     assert problem.prompt == '2+2?\n[{"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}]\nfour'
 
 
-def test_only_the_assistant_turns_of_a_completion_are_trained_on_and_all_roles_are_kept(rows):
+def test_completion_trains_only_assistant_turns(rows):
     (problem,) = rows({"prompt": [QUESTION], "completion": [TOOL_CALL, TOOL_RESULT, REPLY], "tools": TOOLS})
     tokenizer = make_tokenizer(date="2026-01-31")
     call = json.dumps(CALL)
@@ -130,7 +130,7 @@ def test_only_the_assistant_turns_of_a_completion_are_trained_on_and_all_roles_a
         rows({"prompt": [QUESTION], "completion": [TOOL_CALL, TOOL_RESULT]})
 
 
-def test_every_assistant_turn_of_a_complete_dialogue_is_trained_on(rows):
+def test_whole_dialogue_trains_every_assistant_turn(rows):
     (problem,) = rows({"messages": [QUESTION, TOOL_CALL, TOOL_RESULT, REPLY], "tools": TOOLS})
     tokenizer = make_tokenizer(date="2026-01-31")
     assert mark_trained(problem, tokenizer) == "[It is 4.<|im_end|>]"
@@ -156,7 +156,7 @@ def test_every_assistant_turn_of_a_complete_dialogue_is_trained_on(rows):
     assert whole_dialogue(problem) == problem
 
 
-def test_a_message_of_weight_0_is_not_trained_on(rows):
+def test_message_weight_0_is_not_trained(rows):
     tokenizer = make_tokenizer(date="2026-01-31")
     (problem,) = rows(
         {"messages": [QUESTION, {**TOOL_CALL, "weight": 0}, TOOL_RESULT, {**REPLY, "weight": 1}], "tools": TOOLS}
@@ -171,7 +171,7 @@ def test_a_message_of_weight_0_is_not_trained_on(rows):
 
 
 @pytest.mark.parametrize("end", ["", "<|im_end|>", "<|im_end|>\n", "<|im_end|><|im_end|>"])
-def test_a_demonstration_ends_with_exactly_one_end_of_turn_token(end):
+def test_demonstration_ends_with_one_turn_end(end):
     tokenizer = make_tokenizer()
     assert mark_trained(Problem("1+1?", "2", f"2{end}"), tokenizer) == "[2<|im_end|>]"
     assert tokenizer.turn_end == tokenizer.inner.convert_tokens_to_ids("<|im_end|>") != tokenizer.eos_token_id
@@ -179,7 +179,7 @@ def test_a_demonstration_ends_with_exactly_one_end_of_turn_token(end):
     assert text_of(response_tokens(plain, tokenizer)[0], tokenizer) == "2<|endoftext|>"
 
 
-def test_the_date_can_be_fixed():
+def test_chat_date_is_fixed():
     pinned = make_tokenizer(date="2026-01-31")
     assert "[31 Jan 2026]" in pinned.render([QUESTION], opens_turn=True)
     assert f"[{time.strftime('%d %b %Y')}]" in make_tokenizer().render([QUESTION], opens_turn=True)
@@ -189,7 +189,7 @@ def test_the_date_can_be_fixed():
         ChatFormat(date="31 Jan")
 
 
-def test_options_of_the_run_and_of_the_row():
+def test_template_options_of_run_and_row():
     tokenizer = make_tokenizer(options={"mood": "kind"})
     assert "(kind)" in tokenizer.render([QUESTION], opens_turn=True)
     row = Problem("1+1?", "2", columns={"chat_template_kwargs": '{"mood": "stern"}'})
@@ -201,8 +201,8 @@ def test_options_of_the_run_and_of_the_row():
             prompt_tokens(Problem("1", "2", columns={"tools": wrong}), tokenizer, chat=True)
 
 
-def test_a_prefill_and_an_open_think_tag_are_part_of_the_answer():
-    tokenizer = make_tokenizer(OPENS, prefill="First", keeps_special=True)
+def test_prefill_and_open_think_tag_belong_to_answer():
+    tokenizer = make_tokenizer(OPEN_THINK_TEMPLATE, prefill="First", keeps_special=True)
     ids = prompt_tokens(Problem("1+1?", "2"), tokenizer, chat=True)
     assert text_of(ids, tokenizer).endswith("<|im_start|>assistant\n<think>\nFirst")
     sampled = tokenizer.encode(" so</think>2<|im_end|>")
@@ -212,7 +212,7 @@ def test_a_prefill_and_an_open_think_tag_are_part_of_the_answer():
     assert mark_trained(Problem("1+1?", "2", "It is 2"), make_tokenizer(prefill="It is ")) == "[2<|im_end|>]"
 
 
-def test_special_tokens_stay_in_answers_only_on_request():
+def test_keeps_special_keeps_special_tokens():
     ids = make_tokenizer().encode("<think>a</think>4<|im_end|><|endoftext|><pad>")
     assert make_tokenizer().decode(ids) == "a4"
     assert make_tokenizer(keeps_special=True).decode(ids) == "<think>a</think>4"
@@ -220,7 +220,7 @@ def test_special_tokens_stay_in_answers_only_on_request():
     assert "<think>" not in make_tokenizer(keeps_special=True).special_texts >= {"<|endoftext|>", "<|im_end|>"}
 
 
-def test_a_template_that_never_finishes_is_named(monkeypatch):
+def test_template_timeout(monkeypatch):
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}{% endfor %}"
     monkeypatch.setattr(chat, "RENDER_SECONDS", 0.5)
     start = time.monotonic()
@@ -229,7 +229,7 @@ def test_a_template_that_never_finishes_is_named(monkeypatch):
     assert time.monotonic() - start < 20
 
 
-def test_lost_parts_of_a_chat_are_reported():
+def test_prompt_omissions_of_chats():
     conversation = Problem(
         "x", "4", None, {"tools": TOOLS}, ({"role": "system", "content": "s"}, QUESTION, TOOL_CALL, TOOL_RESULT)
     )
@@ -248,7 +248,7 @@ def test_lost_parts_of_a_chat_are_reported():
     )
 
 
-def test_what_prompts_leave_out_is_said_for_plain_prompts_and_silent_templates():
+def test_prompt_omissions_of_plain_prompts_and_templates():
     plain = Problem("x", "4", None, {"tools": TOOLS})
     assert list_prompt_omissions([plain], make_tokenizer(), chat=False) == [
         "chat is off, so the prompts leave out the column tools; use --chat"
@@ -266,7 +266,7 @@ def test_what_prompts_leave_out_is_said_for_plain_prompts_and_silent_templates()
     assert note.endswith("content (of a message of the role 'system')")
 
 
-def test_columns_are_left_out_unless_their_text_is_in_the_prompt():
+def test_prompt_omissions_of_columns():
     choices = Problem("Which is even?", "1", columns={"choices": ["3", "4"], "images": None})
     (note,) = list_prompt_omissions([choices], ByteTokenizer(), chat=False)
     assert note == "the prompts leave out the column choices; write it into the prompts"
@@ -287,7 +287,7 @@ def test_columns_are_left_out_unless_their_text_is_in_the_prompt():
     assert pair.columns == {"system": "Be brief."}
 
 
-def test_pairs_keep_tools_and_turns_that_plain_text_cannot_represent():
+def test_read_preference_keeps_tools_and_turns():
     columns = PreferenceColumns("prompt", "chosen", "rejected")
     row = {"prompt": [QUESTION], "chosen": [REPLY], "rejected": [{**REPLY, "content": "5"}], "tools": TOOLS}
     assert read_preference(row, columns).columns == {"tools": TOOLS}
@@ -299,14 +299,14 @@ def test_pairs_keep_tools_and_turns_that_plain_text_cannot_represent():
     assert all(encoded.learned[0][1])
 
 
-def test_feedback_and_labelled_pairs_keep_tools():
+def test_feedback_and_labeled_pairs_keep_tools():
     line = {"prompt": [QUESTION], "response": "4", "reward": 1, "tools": TOOLS, "other": 1}
     assert feedback_of(line).columns == {"tools": TOOLS}
     pair = row_of(Problem("2+2?", "4", columns={"tools": TOOLS, "level": 1}, messages=(QUESTION,)), "4", "5")
     assert set(pair) == {"prompt", "chosen", "rejected", "tools"}
 
 
-def test_parts_of_a_message():
+def test_chat_of_joins_text_parts():
     parts = [{"type": "text", "text": "2+"}, {"type": "text", "text": "2?"}]
     assert chat_of([{"role": "user", "content": parts}], "prompt") == (QUESTION,)
     with pytest.raises(Exception, match=r"part of a chat message must be .* not \{'type': 'image'"):
@@ -316,7 +316,7 @@ def test_parts_of_a_message():
 @pytest.mark.parametrize(
     "name", ["tools.jsonl", "messages_tool_content_null.jsonl", "reasoning_content.jsonl", "chat.jsonl"]
 )
-def test_the_shared_cases_are_read(name, shared_data):
+def test_load_problems_reads_shared_chat_cases(name, shared_data):
     file = shared_data.parent / "cases" / name
     if not file.is_file():
         pytest.skip("the file of the case is absent")
@@ -352,7 +352,7 @@ CHATS = {
 @pytest.mark.skipif(not TEMPLATES.is_dir(), reason="the templates of the families come with TRL: pip install trl")
 @pytest.mark.parametrize("conversation", CHATS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_templates_of_the_families_are_rendered_as_transformers_renders_them(family, conversation):
+def test_model_family_templates_match_transformers(family, conversation):
     tokenizer = make_tokenizer((TEMPLATES / f"{family}.jinja").read_text())
     messages, tools = CHATS[conversation]
     columns = {"tools": tools} if tools else {}
@@ -367,7 +367,7 @@ def test_templates_of_the_families_are_rendered_as_transformers_renders_them(fam
 
 @pytest.mark.skipif(not TEMPLATES.is_dir(), reason="the templates of the families come with TRL: pip install trl")
 @pytest.mark.parametrize("family", ["llama3", "qwen2_5", "qwen3", "qwen3_instruct_2507", "phi3"])
-def test_the_trained_tokens_are_those_that_the_training_templates_mark(family):
+def test_trained_tokens_match_trl_training_templates(family):
     turns = (REPLY,) if family in ("llama3", "phi3") else (TOOL_CALL, TOOL_RESULT, REPLY)
     problem = Problem("2+2?", "4", "x", {"tools": TOOLS} if len(turns) > 1 else {}, None, turns)
     tokenizer = make_tokenizer((TEMPLATES / f"{family}.jinja").read_text())
@@ -377,12 +377,12 @@ def test_the_trained_tokens_are_those_that_the_training_templates_mark(family):
     theirs = [token for token, is_own in zip(marked["input_ids"], marked["assistant_masks"], strict=True) if is_own]
     ids, mask = response_tokens(problem, tokenizer, chat=True)
     ours = [token for token, is_own in zip(ids, mask, strict=True) if is_own]
-    # TRL's templates are patched: they always write an empty thought, and the trained tokens begin at the line break before it.
+    # TRL patches its training templates: they always write an empty thought, and training starts at the line break before it.
     plain = [text_of(tokens, tokenizer).replace("\n", "").replace("<think></think>", "") for tokens in (ours, theirs)]
     assert plain[0] == plain[1].removesuffix("<|endoftext|>")
 
 
-def test_weights_labels_and_scores_without_effect_are_reported():
+def test_columns_left_out_without_effect():
     user = {"role": "user", "content": "2+2?"}
     problems = [Problem("2+2?", "4", "4", messages=(user | {"weight": weight},)) for weight in (0, 1)]
     assert list_columns_left_out(problems[:1]) == []

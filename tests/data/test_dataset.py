@@ -1,4 +1,4 @@
-"""Loading problems from files: the usual formats, and the messages for rows that cannot be used."""
+"""Loading problems from files: the usual formats, and the error messages for unusable rows."""
 
 import json
 import math
@@ -21,7 +21,7 @@ CHAT = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?
 
 @pytest.fixture
 def write(tmp_path):
-    """Write rows to a file and return its path; text is written unchanged."""
+    """Return a function that writes rows, or text unchanged, to a file and returns the file's path."""
 
     def _write(rows, name="data.jsonl"):
         path = tmp_path / name
@@ -35,7 +35,7 @@ def write(tmp_path):
 
 @pytest.mark.parametrize("prompt", ["prompt", "question", "problem", "text"])
 @pytest.mark.parametrize("answer", ["answer", "solution", "ground_truth", "target"])
-def test_known_columns(write, prompt, answer):
+def test_default_columns(write, prompt, answer):
     (problem,) = load_problems(write([{prompt: "1+1?", answer: "2", "level": 3}]))
     assert (problem.prompt, problem.answer) == ("1+1?", "2")
     kept = {"level": 3} if answer == "answer" else {answer: "2", "level": 3}
@@ -43,7 +43,7 @@ def test_known_columns(write, prompt, answer):
     assert reward_columns([problem]) == {"answer": ["2"]} | {name: [value] for name, value in kept.items()}
 
 
-def test_the_first_known_column_wins(write):
+def test_default_column_priority(write):
     row = {"text": "d", "problem": "c", "question": "b", "prompt": "a", "target": "4", "ground_truth": "3", "solution": "2"}
     (problem,) = load_problems(write([row]))
     assert (problem.prompt, problem.answer) == ("a", "2")
@@ -59,7 +59,7 @@ def test_named_columns(write):
     assert problem == Problem("1+1?", "2", "so 2", columns)
 
 
-def test_a_column_name_may_contain_a_dot(write):
+def test_column_name_with_dot(write):
     (problem,) = load_problems(write([{"prompt": "1+1?", "a.b": "2", "a": {"b": "3"}}]), answer_column="a.b")
     assert problem.answer == "2"
 
@@ -108,18 +108,18 @@ def test_trl_rows(write):
         (" a ", " a "),
     ],
 )
-def test_answers_become_text(write, value, text):
+def test_answer_as_text(write, value, text):
     assert load_problems(write([{"prompt": "?", "answer": value}]))[0].answer == text
 
 
-def test_json_lists_blank_lines_and_a_byte_order_mark(write):
+def test_json_list_blank_lines_and_byte_order_mark(write):
     row = {"prompt": "a\u2028b", "answer": "1"}
     assert load_problems(write([row, row], "data.json")) == [Problem("a\u2028b", "1")] * 2
     text = json.dumps(row, ensure_ascii=False)
     assert load_problems(write(f"\ufeff{text}\r\n\r\n{text}")) == [Problem("a\u2028b", "1")] * 2
 
 
-def test_a_folder_contains_a_file_for_each_split(write, tmp_path):
+def test_folder_has_one_file_per_split(write, tmp_path):
     write([{"prompt": "a", "answer": "1"}], "train.jsonl")
     write([{"prompt": "b", "answer": "1"}], "test.json")
     assert load_problems(tmp_path)[0].prompt == "a"
@@ -166,13 +166,13 @@ GOOD = '{"prompt": "a", "answer": "1"}\n'
         ('{"prompt": "a", "answer": ""}', "line 2, column 'answer': the answer is empty"),
     ],
 )
-def test_a_bad_line_is_named(write, second, message):
+def test_error_names_the_bad_line(write, second, message):
     path = write(GOOD + second + "\n" + GOOD)
     with pytest.raises(InputError, match=r"data\.jsonl, " + message):
         load_problems(path)
 
 
-def test_further_bad_rows_are_counted(write):
+def test_error_counts_further_bad_rows(write):
     bad = {"prompt": "a", "answer": None}
     with pytest.raises(
         InputError, match=r"data\.json, entry 2, column 'answer'.* row\. 2 more rows cannot be used either\."
@@ -198,7 +198,7 @@ def test_further_bad_rows_are_counted(write):
         ({"prompt": "a", "answer": "1"}, {"demonstration_column": "code"}, "line 1, column 'code': the column is missing"),
     ],
 )
-def test_columns_that_cannot_be_found(write, row, arguments, message):
+def test_missing_columns(write, row, arguments, message):
     with pytest.raises(InputError, match=message):
         load_problems(write([row, row]), **arguments)
 
@@ -213,29 +213,29 @@ def test_columns_that_cannot_be_found(write, row, arguments, message):
         (GOOD, "data.csv", r"data\.csv' is not a \.jsonl, \.json or \.parquet file; convert it"),
     ],
 )
-def test_files_that_cannot_be_used(write, text, name, message):
+def test_unusable_files(write, text, name, message):
     with pytest.raises(InputError, match=message):
         load_problems(write(text, name))
 
 
-def test_a_file_in_another_encoding(tmp_path):
+def test_file_not_utf8(tmp_path):
     (tmp_path / "data.jsonl").write_bytes(GOOD.encode() + '{"prompt": "é", "answer": "1"}'.encode("latin-1"))
     with pytest.raises(InputError, match=r"data\.jsonl, line 2: the line is not in UTF-8"):
         load_problems(tmp_path / "data.jsonl")
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "./missing", "a/b/missing", "~/no-such-dataset"])
-def test_a_missing_file(name):
+def test_missing_file(name):
     with pytest.raises(InputError, match=f"the dataset '{name}' does not exist"):
         load_problems(name)
 
 
-def test_an_empty_name():
+def test_empty_dataset_name():
     with pytest.raises(InputError, match="the name of the dataset is empty"):
         load_problems("")
 
 
-def test_missing_packages_are_named(monkeypatch, write):
+def test_missing_packages(monkeypatch, write):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(InputError, match="needs the package pyarrow; run `pip install pyarrow`"):
@@ -265,7 +265,7 @@ def test_parquet(tmp_path):
         load_problems(tmp_path / "data.parquet")
 
 
-def test_the_hub_is_read_through_datasets(monkeypatch):
+def test_hub_dataset_uses_datasets_package(monkeypatch):
     calls = []
 
     def load_dataset(name, configuration, *, split):
@@ -305,7 +305,7 @@ def test_real_files(shared_data, write):
     assert load_problems(shared_data / "mbpp.jsonl", answer_column="code")[1].columns["test_list"]
 
 
-def test_the_four_bad_rows_of_a_real_file(shared_data):
+def test_math_train_bad_rows(shared_data):
     path = shared_data / "math_train.json"
     with pytest.raises(InputError, match=r"math_train\.json, entry 887, column 'answer': .*not null.* 3 more rows"):
         load_problems(path)
@@ -332,12 +332,12 @@ def test_the_four_bad_rows_of_a_real_file(shared_data):
         ),
     ],
 )
-def test_a_name_that_occurs_twice_is_refused(write, text, name, message):
+def test_duplicate_json_key(write, text, name, message):
     with pytest.raises(InputError, match=message):
         load_problems(write(text, name))
 
 
-def test_an_integer_that_no_float_can_represent_is_an_answer(write):
+def test_huge_integer_answer(write):
     huge = 10**400 + 1
     (problem,) = load_problems(write(f'{{"prompt": "a", "answer": {huge}}}\n'))
     assert problem.answer == str(huge)
@@ -348,12 +348,12 @@ def test_an_integer_that_no_float_can_represent_is_an_answer(write):
 
 
 @pytest.mark.parametrize("part", [{"type": "text"}, {"type": "text", "text": None}, {"type": "text", "content": "x"}, "x"])
-def test_a_part_of_a_message_without_text_is_refused(part):
+def test_message_part_without_text(part):
     with pytest.raises(InputError, match="a part of a chat message must be"):
         read_problems([{"prompt": [{"role": "user", "content": [part]}], "answer": "1"}])
 
 
-def test_parquet_files_lose_no_column_and_no_digit(tmp_path):
+def test_parquet_keeps_columns_and_digits(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
@@ -397,7 +397,7 @@ def test_parquet_files_lose_no_column_and_no_digit(tmp_path):
     assert (fourth["half"], fourth["list"], fourth["dictionary"]) == (65504.0, [None, 0.7], None)
 
     class Rows(list):
-        """Like a dataset of the package `datasets`, which also widens its numbers."""
+        """A stand-in for a dataset of the package `datasets`, which also widens float32 values."""
 
         features = SimpleNamespace(arrow_schema=table.schema)
 
@@ -417,6 +417,6 @@ def test_parquet_files_lose_no_column_and_no_digit(tmp_path):
         *[(np.float32(2), "2"), (np.bool_(1), "True"), (np.str_("a"), "a")],
     ],
 )
-def test_scalars_of_numpy_are_answers(answer, text):
+def test_numpy_scalar_answers(answer, text):
     (problem,) = read_problems([{"prompt": "a", "answer": answer}]).problems
     assert problem.answer == text

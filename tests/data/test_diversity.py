@@ -1,17 +1,17 @@
-"""The choice of texts that differ from each other."""
+"""Selecting texts that differ from each other."""
 
 import pytest
 
 from rljax.data.diversity import different, similarity
 
 
-def test_similarity_is_the_share_of_common_word_triples():
-    """The first has the triples a b c and b c d, the second b c d and c d e: one of three is common."""
+def test_similarity_is_fraction_of_common_word_triples():
+    """The triples are abc and bcd in the first text, bcd and cde in the second, so one of three is common."""
     assert similarity("a b c d", "b c d e") == pytest.approx(1 / 3)
     assert similarity("one two", "ONE two") == 1.0
 
 
-def test_no_two_chosen_texts_are_alike_and_none_is_chosen_twice():
+def test_different_skips_similar_texts():
     texts = ["a b c d e", "a b c d e", "a b c d f", "x y z", "u v w"]
     assert different(texts, most=9, threshold=1.0) == [0, 2, 3, 4]
     assert different(texts, most=9, threshold=0.4) == [0, 3, 4]

@@ -1,4 +1,4 @@
-"""A queue of feedback: every complete line is read once and in order, whatever happens to the files; bad lines have a reason."""
+"""Feedback queues: every complete line is read once and in order, even if files are rotated, and bad lines get a reason."""
 
 import json
 import os
@@ -11,22 +11,22 @@ from rljax.data.feedback import Line, list_parts, list_queues, list_rotated, lis
 
 
 def row(number, **entries):
-    """A good line."""
+    """A valid line with this number in its prompt and as its reward."""
     return json.dumps({"prompt": f"{number}+1=", "response": "2", "reward": number} | entries) + "\n"
 
 
 def rewards(lines):
-    """The rewards of the lines, which identify them."""
+    """The rewards of the lines; each test line has a different reward."""
     return [int(line.content.reward) for line in lines if isinstance(line, Line)]
 
 
 def notes(lines):
-    """The messages about the files."""
+    """The messages about queue files among the lines."""
     return [line for line in lines if isinstance(line, str)]
 
 
 def add_places(taken, lines):
-    """Add the places of more lines to those that were read."""
+    """Return `taken`, the places of the lines read so far, with the places of these lines added."""
     found = {queue: list(places) for queue, places in taken.items()}
     for line in lines:
         if isinstance(line, Line):
@@ -46,7 +46,7 @@ def make_older(file, seconds):
     os.utime(file, (file.stat().st_mtime - seconds,) * 2)
 
 
-def test_a_line_is_read_when_its_end_is_written(queue):
+def test_new_lines_waits_for_the_line_end(queue):
     line = row(3)
     with queue.open("a") as file:
         file.write(line[:20])
@@ -61,12 +61,12 @@ def test_a_line_is_read_when_its_end_is_written(queue):
     assert (second[0].place.line, second[0].place.end) == (4, queue.stat().st_size)
 
 
-def test_a_file_that_does_not_exist_yet_has_no_lines(tmp_path):
+def test_new_lines_of_missing_file(tmp_path):
     assert [*new_lines(tmp_path / "queue.jsonl", {})] == []
     assert list_unfinished(tmp_path / "queue.jsonl") == []
 
 
-def test_a_rotated_file_is_read_to_its_end_before_the_new_one(queue):
+def test_new_lines_finishes_rotated_file_first(queue):
     taken = add_places({}, [*new_lines(queue, {})][:2])
     queue.rename(queue.with_name("queue.jsonl.1"))
     assert rewards(new_lines(queue, taken)) == [2]
@@ -81,7 +81,7 @@ def test_a_rotated_file_is_read_to_its_end_before_the_new_one(queue):
     assert rewards(new_lines(queue, taken)) == [4]
 
 
-def test_a_rotation_before_the_first_line_is_read(queue):
+def test_new_lines_rotated_before_first_read(queue):
     rotation = queue.with_name("queue.jsonl.1")
     queue.rename(rotation)
     assert rewards(new_lines(queue, {})) == [0, 1, 2]
@@ -94,7 +94,7 @@ def test_a_rotation_before_the_first_line_is_read(queue):
     assert rewards(new_lines(queue, taken)) == [1, 2, 3]
 
 
-def test_a_rotation_of_a_new_file_in_a_folder(queue):
+def test_new_lines_rotated_new_file_in_folder(queue):
     taken = add_places({}, [*new_lines(queue.parent, {})])
     new = queue.with_name("second.jsonl")
     new.write_text(row(5))
@@ -103,7 +103,7 @@ def test_a_rotation_of_a_new_file_in_a_folder(queue):
     assert rewards(new_lines(queue.parent, taken)) == [5, 6]
 
 
-def test_names_of_rotated_files(queue):
+def test_list_rotated_names(queue):
     dates = [".2026-11-22", "-2026-11-22", ".2026-11-22_10", ".2026-11-22_10-30-00"]
     ends = [".1", ".003", ".20261122", "-20261122", "-1", *dates]
     others = [".bak", ".gz", ".1.gz", ".tmp", "-old", ".", ".1~", "1", ".2026-11"]
@@ -112,7 +112,7 @@ def test_names_of_rotated_files(queue):
     assert {file.name for file in list_rotated(queue)} == {queue.name + end for end in ends}
 
 
-def test_two_rotations_between_two_reads(queue):
+def test_new_lines_after_two_rotations(queue):
     taken = add_places({}, [*new_lines(queue, {})][:1])
     first, second = (queue.with_name(f"queue.jsonl.{number}") for number in (2, 1))
     queue.rename(first)
@@ -124,7 +124,7 @@ def test_two_rotations_between_two_reads(queue):
     assert rewards(new_lines(queue, taken)) == [1, 2, 3, 4]
 
 
-def test_a_copy_of_a_file_that_is_then_truncated_is_a_rotation(queue):
+def test_new_lines_copy_and_truncate_rotation(queue):
     taken = add_places({}, [*new_lines(queue, {})])
     queue.with_name("queue.jsonl-20261122").write_bytes(queue.read_bytes())
     queue.write_text("")
@@ -133,7 +133,7 @@ def test_a_copy_of_a_file_that_is_then_truncated_is_a_rotation(queue):
     assert rewards(new_lines(queue, taken)) == [3]
 
 
-def test_of_two_files_that_contain_the_place_the_newer_one_was_rotated(queue):
+def test_new_lines_prefers_the_newer_rotated_file(queue):
     taken = add_places({}, [*new_lines(queue, {})])
     copy, old = queue.with_name("queue.jsonl.2"), queue.with_name("queue.jsonl.1")
     copy.write_bytes(queue.read_bytes())
@@ -143,7 +143,7 @@ def test_of_two_files_that_contain_the_place_the_newer_one_was_rotated(queue):
     assert rewards(new_lines(queue, taken)) == [3]
 
 
-def test_a_truncated_file_is_read_from_after_the_remaining_lines(queue):
+def test_new_lines_after_truncation(queue):
     taken = add_places({}, [*new_lines(queue, {})])
     queue.write_text(row(0) + row(7))
     lines = [*new_lines(queue, taken)]
@@ -154,7 +154,7 @@ def test_a_truncated_file_is_read_from_after_the_remaining_lines(queue):
     assert rewards(new_lines(queue, add_places(taken, lines))) == []
 
 
-def test_a_file_that_was_replaced_is_read_from_its_beginning(queue):
+def test_new_lines_after_replacement(queue):
     taken = add_places({}, [*new_lines(queue, {})])
     queue.write_text(row(5) + row(6))
     (note, *lines) = new_lines(queue, taken)
@@ -164,7 +164,7 @@ def test_a_file_that_was_replaced_is_read_from_its_beginning(queue):
     assert list_parts(queue, taken["queue.jsonl"]) == []
 
 
-def test_each_file_of_a_folder_is_its_own_queue(tmp_path):
+def test_new_lines_folder_has_one_queue_per_file(tmp_path):
     for name, numbers in (("b.jsonl", [2, 3]), ("a.jsonl", [0, 1]), ("notes.txt", [9])):
         (tmp_path / name).write_text("".join(map(row, numbers)))
     assert [file.name for file in list_queues(tmp_path)] == ["a.jsonl", "b.jsonl"]
@@ -179,7 +179,7 @@ def test_each_file_of_a_folder_is_its_own_queue(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_line_is_read_once_under_random_writes_rotations_and_reads(tmp_path, seed):
+def test_new_lines_random_writes_and_rotations(tmp_path, seed):
     queue, random = tmp_path / "queue.jsonl", np.random.default_rng(seed)
     written, read, pending, taken, rotations = 0, [], b"", {}, 0
     queue.touch()
@@ -240,18 +240,18 @@ def test_every_line_is_read_once_under_random_writes_rotations_and_reads(tmp_pat
         (b'{"prompt": [{"role": "assistant", "content": "1"}], "response": "2", "reward": 1}', "ends with the assistant"),
     ],
 )
-def test_a_bad_line_has_a_reason(line, message):
+def test_read_line_rejects_bad_line(line, message):
     found = read_line(line)
     assert isinstance(found, BadRowError)
     assert message in str(found)
 
 
-def test_columns_about_the_writer_are_ignored():
+def test_read_line_ignores_writer_columns():
     found = read_line(b'{"prompt": "1", "response": "2", "reward": 1, "user": "a", "uid": 3, "time": 1.5, "model": "m"}')
     assert found.reward == 1.0
 
 
-def test_a_bad_line_does_not_stop_the_others(tmp_path):
+def test_new_lines_continues_after_bad_line(tmp_path):
     queue = tmp_path / "queue.jsonl"
     queue.write_bytes(
         b"\xef\xbb\xbf" + row(0).encode() + b"{\n\n" + row(1).strip().encode() + b"\r\n" + row(2, note="\u2028").encode()
@@ -262,7 +262,7 @@ def test_a_bad_line_does_not_stop_the_others(tmp_path):
     assert [lines[1].text, lines[2].text] == ["{", row(1).strip()]
 
 
-def test_the_fields_of_a_line():
+def test_read_line_fields():
     found = read_line(
         b'{"prompt": "1+1=", "response": [3, 4], "thumbs": false, "id": 7, "logp": [-1, 0.0], "finished": false}'
     )

@@ -1,4 +1,4 @@
-"""Published datasets are recognized by their columns; every format is tested on rows written here."""
+"""Formats of published datasets, recognized by their columns. Each test row is written in this file."""
 
 import json
 
@@ -279,12 +279,12 @@ def test_every_format(tmp_path, row, name, problem):
         ({"messages": [USER, REPLY]}, {"messages": "a"}, "column 'messages': a prompt must be .*, not text"),
     ],
 )
-def test_rows_that_do_not_parse_are_named_with_their_column(tmp_path, good, changes, message):
+def test_error_names_row_and_column(tmp_path, good, changes, message):
     with pytest.raises(InputError, match=rf"data\.jsonl, line 2, {message}"):
         load(tmp_path, good, good | changes)
 
 
-def test_columns_that_a_user_names_take_precedence_over_any_format(tmp_path):
+def test_named_columns_override_format(tmp_path):
     loaded = load(tmp_path, GSM8K, answer_column="answer")
     assert (loaded.format, loaded.problems[0].answer, loaded.problems[0].demonstration) == ("plain", GSM8K["answer"], None)
     loaded = load(tmp_path, {**GSM8K, "steps": "two"}, demonstration_column="steps")
@@ -292,7 +292,7 @@ def test_columns_that_a_user_names_take_precedence_over_any_format(tmp_path):
 
 
 @pytest.mark.parametrize("row", [GSM8K, MATH, AIME, HUMAN_EVAL, MBPP, STRATEGY, FOLIO, COMMONSENSE, CONTEST, DAPO])
-def test_what_preprocessing_writes_is_read_back_unchanged(tmp_path, row):
+def test_preprocessed_row_round_trip(tmp_path, row):
     (problem,) = load(tmp_path, row).problems
     prompt = problem.prompt if problem.messages is None else list(problem.messages)
     written = {**problem.columns, "prompt": prompt, "answer": problem.answer, "length_bin": 0}
@@ -303,7 +303,7 @@ def test_what_preprocessing_writes_is_read_back_unchanged(tmp_path, row):
     assert again.demonstration == problem.demonstration
 
 
-def test_choices_get_letters_whatever_their_labels(tmp_path):
+def test_multiple_choice_labels_become_letters(tmp_path):
     arc = {**COMMONSENSE, "choices": {"label": ["1", "2"], "text": ["bank", "zoo"]}, "answerKey": "2"}
     (problem, hidden) = load(tmp_path, arc, {**arc, "answerKey": ""}).problems
     assert problem.prompt.endswith("measure?\nA. bank\nB. zoo")
@@ -312,8 +312,9 @@ def test_choices_get_letters_whatever_their_labels(tmp_path):
 
 
 @pytest.mark.parametrize(("label", "letter"), [("True", "A"), ("False", "B"), ("Uncertain", "C"), ("Unknown", "C")])
-def test_labels_of_folio_become_letters(tmp_path, label, letter):
-    lines = {**FOLIO, "premises": "All cats purr.\nTom is a cat."}  # as on the hub; the original has a list
+def test_folio_labels_become_letters(tmp_path, label, letter):
+    # In the original data, the premises are a list; on the Hugging Face Hub, they are lines of text.
+    lines = {**FOLIO, "premises": "All cats purr.\nTom is a cat."}
     loaded = load(tmp_path, {**FOLIO, "label": label}, {**lines, "label": label})
     assert loaded.format == "FOLIO"
     first, second = loaded.problems
@@ -325,7 +326,7 @@ def test_labels_of_folio_become_letters(tmp_path, label, letter):
     assert multiple_choice([first.prompt], [f"Therefore the answer is {letter}."], [first.answer]) == [1.0]
 
 
-def test_contests_without_a_solution_in_python(tmp_path):
+def test_contest_without_python_solution(tmp_path):
     rows = [
         {**CONTEST, "solutions": {"language": [1, 2], "solution": ["a", "b"]}},
         {n: v for n, v in CONTEST.items() if n != "solutions"},
@@ -333,13 +334,13 @@ def test_contests_without_a_solution_in_python(tmp_path):
     assert [problem.demonstration for problem in load(tmp_path, *rows).problems] == [None, None]
 
 
-def test_a_solution_may_be_left_out_if_there_is_an_answer(tmp_path):
+def test_math_solution_is_optional_with_answer(tmp_path):
     row = {**MATH, "answer": "1"}
     loaded = load(tmp_path, row, {**row, "solution": ""}, {**row, "solution": None})
     assert [problem.demonstration for problem in loaded.problems] == [MATH["solution"], None, None]
 
 
-def test_boxes(tmp_path):
+def test_answer_from_last_box(tmp_path):
     texts = [
         r"\boxed{1} then \boxed{\{2\}}",
         r"\fbox{3}",
@@ -351,18 +352,18 @@ def test_boxes(tmp_path):
     assert [problem.answer for problem in loaded.problems] == [r"\{2\}", "3", "4", "6", r"\text{(7)}"]
 
 
-def test_no_format_is_recognized_in_a_plain_row():
+def test_recognize_plain_row():
     assert recognize({"prompt": "a", "answer": "1"}) is None
     assert recognize({}) is None
 
 
-def test_a_chat_template_receives_the_messages(tmp_path):
+def test_trl_messages_keep_system_message(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps({"messages": [{"role": "system", "content": "Add."}, USER, REPLY]}))
     assert load_problems(path)[0].messages == ({"role": "system", "content": "Add."}, USER)
 
 
-def test_programs_in_rows_of_verl_have_their_inputs_and_outputs(tmp_path):
+def test_verl_program_inputs_and_outputs(tmp_path):
     truth = json.dumps({"inputs": ["2\n", "3\n"], "outputs": ["4\n", "6\n"]})
     row = {"prompt": [USER], "reward_model": {"style": "rule", "ground_truth": truth}, "data_source": "taco"}
     (problem,) = load(tmp_path, row).problems
@@ -383,13 +384,13 @@ def test_programs_in_rows_of_verl_have_their_inputs_and_outputs(tmp_path):
         ({"inputs": ["2", "3"], "outputs": ["3"]}, {}),
     ],
 )
-def test_other_tests_in_rows_of_verl(tmp_path, truth, columns):
+def test_verl_other_tests(tmp_path, truth, columns):
     row = {"prompt": [USER], "reward_model": {"ground_truth": json.dumps(truth)}}
     (problem,) = load(tmp_path, row).problems
     assert {name: problem.columns[name] for name in ("stdin", "stdout", "tests") if name in problem.columns} == columns
 
 
-def test_rows_that_other_programs_write_are_read_by_their_meaning(tmp_path):
+def test_ambiguous_columns(tmp_path):
     chat = load(tmp_path, {"prompt": USER["content"], "prompt_id": "7", "messages": [USER, REPLY]})
     assert (chat.format, chat.problems[0].messages, chat.problems[0].demonstration) == (
         "TRL messages",

@@ -1,4 +1,4 @@
-"""The history of pass rates, and the choice of prompts by pass rate."""
+"""Recording pass rates per prompt, and choosing prompts by their pass rate."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from rljax.data.history import History, Window, choose, curriculum, mean_lengths
 from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 
-EVERYTHING = Window(0.0, 1.0)
+OPEN_WINDOW = Window(0.0, 1.0)
 
 
 def make_history(attempts, passes):
@@ -17,7 +17,7 @@ def make_history(attempts, passes):
 
 
 @given(st.data())
-def test_recording_matches_counts_by_hand(data):
+def test_record_matches_manual_counts(data):
     decay = data.draw(st.sampled_from([1.0, 0.5]))
     history, counts = no_history(4), np.zeros((3, 4))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -37,20 +37,20 @@ def test_recording_matches_counts_by_hand(data):
     assert all(column.dtype == np.float32 for column in history)
 
 
-def test_a_history_is_not_changed_in_place():
+def test_record_does_not_change_history_in_place():
     history = no_history(2)
     record(history, np.array([0]), np.ones((1, 2)), np.ones((1, 2), int))
     assert np.stack(history).sum() == 0
 
 
-def test_rates_and_lengths():
+def test_pass_rates_and_mean_lengths():
     history = History(*(np.array(column, np.float32) for column in ([0, 4, 2], [0, 1, 2], [0, 10, 0])))
     np.testing.assert_array_equal(pass_rates(history), np.array([np.nan, 0.25, 1.0], np.float32))
     np.testing.assert_array_equal(mean_lengths(history, 7.0), np.array([7.0, 2.5, 1.0], np.float32))
     np.testing.assert_array_equal(mean_lengths(history, np.array([3.0, 0.0, 0.0])), np.array([3.0, 2.5, 1.0], np.float32))
 
 
-def test_the_window_moves():
+def test_curriculum_moves_window():
     begin, end = Window(0.5, 1.0), Window(0.1, 0.6)
     assert curriculum(begin, end, step=0, steps=10) == begin
     assert curriculum(begin, end, step=5, steps=10) == Window(0.3, 0.8)
@@ -58,15 +58,15 @@ def test_the_window_moves():
 
 
 @given(st.integers(0, 50), st.integers(0, 12))
-def test_an_open_window_is_the_stream_itself(position, count):
+def test_choose_open_window_follows_stream(position, count):
     stream = PromptStream(range(7), seed=1)
     history = make_history([0, 1, 2, 3, 4, 5, 6], [0, 1, 1, 0, 2, 5, 6])
-    choice = choose(history, stream, position, count, window=EVERYTHING, seed=0)
+    choice = choose(history, stream, position, count, window=OPEN_WINDOW, seed=0)
     assert choice.problems.tolist() == stream.indices(position, count)
     assert (choice.position, choice.passed_over) == (position + count, 0)
 
 
-def test_only_prompts_in_the_window_and_untried_prompts_are_chosen():
+def test_choose_takes_prompts_in_window_or_untried():
     history = make_history([4, 4, 4, 4, 0, 0], [0, 1, 3, 4, 0, 0])
     stream = PromptStream(range(6), seed=2)
     choice = choose(history, stream, 0, 8, window=Window(0.25, 0.75), seed=0, revisit=0.0)
@@ -78,7 +78,7 @@ def test_only_prompts_in_the_window_and_untried_prompts_are_chosen():
     assert trusted.problems.tolist() == stream.indices(0, 8)
 
 
-def test_if_the_window_has_too_few_prompts_the_nearest_ones_are_added():
+def test_choose_adds_nearest_prompts():
     history = make_history([10] * 5, [0, 1, 5, 8, 10])
     stream = PromptStream(range(5), seed=0)
     choice = choose(history, stream, 0, 4, window=Window(0.5, 0.5), seed=0, revisit=0.0, patience=2)
@@ -86,12 +86,12 @@ def test_if_the_window_has_too_few_prompts_the_nearest_ones_are_added():
     assert choice.position == 8
     assert choice.passed_over == 8 - 4
     distance = {0: 0.5, 1: 0.4, 2: 0.0, 3: 0.3, 4: 0.5}
-    nearest = sorted(range(8), key=lambda place: (distance[walked[place]], place))[:4]
-    assert choice.problems.tolist() == [walked[place] for place in sorted(nearest)]
-    assert {2, 3} <= set(choice.problems.tolist()), "both are needed"
+    nearest = sorted(range(8), key=lambda index: (distance[walked[index]], index))[:4]
+    assert choice.problems.tolist() == [walked[index] for index in sorted(nearest)]
+    assert {2, 3} <= set(choice.problems.tolist()), "prompts 2 and 3 are the nearest to the window"
 
 
-def test_prompts_outside_the_window_are_revisited_now_and_then():
+def test_choose_revisits_prompts_outside_window():
     history = make_history([4] * 400, [4] * 400)
     stream = PromptStream(range(400), seed=0)
     choice = choose(history, stream, 0, 20, window=Window(0.2, 0.8), seed=0, revisit=0.25)
@@ -102,7 +102,7 @@ def test_prompts_outside_the_window_are_revisited_now_and_then():
 
 
 @given(st.integers(0, 30), st.integers(1, 6), st.integers(1, 6))
-def test_a_resumed_choice_continues_as_if_never_stopped(position, first, second):
+def test_choose_resumes_at_position(position, first, second):
     history = make_history([4, 4, 4, 0, 0, 4, 4, 4], [0, 2, 4, 0, 0, 2, 2, 2])
     stream = PromptStream(range(8), seed=3)
     options = {"window": Window(0.2, 0.8), "seed": 5, "revisit": 0.3}
@@ -119,16 +119,16 @@ def test_invalid_arguments_are_refused():
         with pytest.raises(InputError, match=r"difficulty window is .*; give two pass rates between 0 and 1"):
             choose(history, stream, 0, 1, window=window, seed=0)
     with pytest.raises(InputError, match="patience is 0; it must be at least 1"):
-        choose(history, stream, 0, 1, window=EVERYTHING, seed=0, patience=0)
+        choose(history, stream, 0, 1, window=OPEN_WINDOW, seed=0, patience=0)
     with pytest.raises(InputError, match=r"revisit is 1\.5"):
-        choose(history, stream, 0, 1, window=EVERYTHING, seed=0, revisit=1.5)
+        choose(history, stream, 0, 1, window=OPEN_WINDOW, seed=0, revisit=1.5)
     with pytest.raises(ValueError, match="history has 2 prompts, but the stream has 3"):
-        choose(no_history(2), stream, 0, 1, window=EVERYTHING, seed=0)
+        choose(no_history(2), stream, 0, 1, window=OPEN_WINDOW, seed=0)
     with pytest.raises(ValueError, match="prompts must be at least 1, got 0"):
         no_history(0)
     for step, steps in ((-1, 5), (0, 0)):
         with pytest.raises(ValueError, match="step must not be negative"):
-            curriculum(EVERYTHING, EVERYTHING, step=step, steps=steps)
+            curriculum(OPEN_WINDOW, OPEN_WINDOW, step=step, steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_invalid_arguments_are_refused():
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_recording_refuses_arrays_that_do_not_fit(changes, message):
+def test_record_invalid_arguments(changes, message):
     arguments = {"problems": np.array([0]), "rewards": np.ones((1, 2)), "lengths": np.ones((1, 2), int)} | changes
     with pytest.raises(ValueError, match=message):
         record(no_history(3), **arguments)

@@ -1,4 +1,4 @@
-"""Images as Braille characters: no pixel is lost, each dot has its position, and invalid images are refused."""
+"""Images as Braille characters: no pixel is lost, every dot is at its Unicode position, and invalid images are refused."""
 
 import unicodedata
 
@@ -12,24 +12,24 @@ from rljax.errors import InputError
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_an_image_comes_back_unchanged(rows, columns, random):
+def test_image_round_trip(rows, columns, random):
     pixels = [[random.random() < 0.5 for _ in range(2 * columns)] for _ in range(4 * rows)]
     text = text_of(pixels)
     assert len(text) == rows * columns
     assert pixels_of(text, height=4 * rows, width=2 * columns) == pixels
 
 
-def test_dots_are_numbered_as_in_unicode():
-    """Unicode's names number the dots: 1 to 3 and 7 down the left side, 4 to 6 and 8 down the right side."""
+def test_dots_match_unicode_names():
+    """Unicode numbers the dots 1, 2, 3, 7 down the left column and 4, 5, 6, 8 down the right column."""
     dots = {(0, 0): 1, (1, 0): 2, (2, 0): 3, (3, 0): 7, (0, 1): 4, (1, 1): 5, (2, 1): 6, (3, 1): 8}
-    assert [dots[place] for place in DOTS] == list(range(1, 9))
+    assert [dots[position] for position in DOTS] == list(range(1, 9))
     for character in PATTERNS[1:]:
         pixels = np.array(pixels_of(character, height=4, width=2))
         black = "".join(map(str, sorted(dots[row, column] for row, column in np.argwhere(pixels).tolist())))
         assert unicodedata.name(character) == f"BRAILLE PATTERN DOTS-{black}"
 
 
-def test_patches_are_ordered_from_left_to_right_and_from_top_to_bottom():
+def test_patches_in_reading_order():
     pixels = np.zeros((8, 6), bool)
     pixels[4:, 2:4] = True
     assert text_of(pixels.tolist()) == PATTERNS[0] * 4 + PATTERNS[255] + PATTERNS[0]
@@ -49,12 +49,12 @@ def test_patches_are_ordered_from_left_to_right_and_from_top_to_bottom():
         (lambda: check_whole_images(f"{PATTERNS[:3]}=", height=4, width=4), "has 3 patches in a row, and .* has 2"),
     ],
 )
-def test_invalid_images_are_refused(call, message):
+def test_invalid_images(call, message):
     with pytest.raises(InputError, match=message):
         call()
 
 
-def test_complete_images_anywhere_in_a_text_are_accepted():
+def test_check_whole_images_accepts_complete_images():
     for text in ("3+4=", PATTERNS[:4], f"{PATTERNS[5:7]}+{PATTERNS[:2]}=", ""):
         check_whole_images(text, height=4, width=4)
         assert has_patch(text) == (set(text) & set(PATTERNS) != set())

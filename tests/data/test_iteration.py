@@ -1,4 +1,4 @@
-"""Chains of one rule applied again and again: correct, disjoint between splits, reproducible, and long."""
+"""Iterated-addition problems are correct, differ between the splits, are reproducible, and have long solutions."""
 
 import re
 from itertools import pairwise
@@ -12,7 +12,7 @@ from rljax.rewards.exact import exact
 
 
 def replay(problem):
-    """Check a demonstration line by line; return the steps that lapsed, and those that were left open."""
+    """Check a demonstration line by line; return the lapsed steps (marked *) and, among them, those without a result."""
     above, first, second, value = map(int, re.fullmatch(r"(\d+)=(\d)\+(\d)=(\d);", problem.prompt).groups())
     assert value == (first + second) % 10
     *lines, answer = problem.demonstration.split(";")
@@ -32,20 +32,20 @@ def replay(problem):
     return lapsed, left_open
 
 
-def test_every_step_follows_from_the_one_before():
+def test_iteration_steps_are_correct():
     for problem in iteration("train", 200, seed=0):
         assert replay(problem) == ([], [])
         assert exact([problem.prompt], [problem.demonstration], [problem.answer]) == [1.0]
         assert set(problem.prompt + problem.demonstration) <= set(ALPHABET)
 
 
-def test_lengths_spread_over_an_order_of_magnitude_and_fit_512_tokens():
+def test_iteration_lengths_vary_and_fit_512_tokens():
     lengths = [len(problem.demonstration) + 1 for problem in iteration("train", 2000, seed=1)]
     assert min(lengths) <= 52
     assert 490 < max(lengths) <= 512
 
 
-def test_splits_share_nothing_and_seeds_repeat():
+def test_iteration_splits_and_seeds():
     train, heldout = iteration("train", 500, seed=0), iteration("heldout", 300, seed=0)
     assert not {p.prompt for p in train} & {p.prompt for p in heldout}
     assert len({p.prompt for p in train}) == 500
@@ -64,19 +64,19 @@ def test_splits_share_nothing_and_seeds_repeat():
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_what_cannot_be_generated_is_refused(arguments, message):
+def test_iteration_invalid_arguments(arguments, message):
     with pytest.raises(InputError, match=message):
         iteration(**{"split": "train", "count": 3, "seed": 0, **arguments})
 
 
-def test_lapses_occur_at_every_tenth_step_and_spoil_the_answer_if_they_stay_open():
+def test_lapses_at_every_tenth_step():
     problems = lapses(iteration("train", 1500, seed=0), share=0.65)
     steps = [replay(problem) for problem in problems]
     lapsed = [k for some, _ in steps for k in some]
     left_open = [k for _, some in steps for k in some]
     assert set(lapsed) == {11, 21, 31, 41, 51}
-    places = sum((problem.columns["steps"] - 1) // 10 for problem in problems)
-    assert abs(len(lapsed) / places - 0.65) < 0.02
+    possible_lapses = sum((problem.columns["steps"] - 1) // 10 for problem in problems)
+    assert abs(len(lapsed) / possible_lapses - 0.65) < 0.02
     assert abs(len(left_open) / len(lapsed) - 0.65) < 0.02
     right = [exact([problem.prompt], [problem.demonstration], [problem.answer]) == [1.0] for problem in problems]
     spoiled = [bool(some) for _, some in steps]
@@ -84,14 +84,14 @@ def test_lapses_occur_at_every_tenth_step_and_spoil_the_answer_if_they_stay_open
     assert sum(fine for fine, bad in zip(right, spoiled, strict=True) if bad) / sum(spoiled) < 0.12
 
 
-def test_a_lapse_share_of_0_changes_nothing():
+def test_lapses_share_0_changes_nothing():
     problems = iteration("train", 50, seed=0)
     assert lapses(problems, share=0.0) == problems
     with pytest.raises(InputError, match=r"the share of lapses is 1\.5; it must be between 0 and 1"):
         lapses(problems, share=1.5)
 
 
-def test_only_beginnings_whose_numbers_repeat_late_are_used():
+def test_iteration_starts_have_long_periods():
     for problem in iteration("train", 200, seed=2, steps=(70, 80)):
         digits = [int(line[-1]) for line in problem.demonstration.split(";")[:-1]]
         pairs = [*pairwise(digits)]

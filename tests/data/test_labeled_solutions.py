@@ -1,4 +1,4 @@
-"""Solutions with labeled steps: rows in TRL's stepwise format, and what is refused of them."""
+"""Solutions with labeled steps: rows in TRL's stepwise format, and the errors for invalid rows."""
 
 import json
 
@@ -11,7 +11,7 @@ from rljax.errors import InputError
 ROW = {"prompt": "1+1+1=", "completions": ["1+1=2", "2+1=4"], "labels": [True, 0.25]}
 
 
-def test_a_row_is_read_with_labels_as_numbers_and_its_prompt_may_be_a_chat():
+def test_read_solution():
     solution = read_solution(ROW)
     assert (solution.prompt, solution.steps, solution.labels) == ("1+1+1=", ("1+1=2", "2+1=4"), (1.0, 0.25))
     messages = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1="}]
@@ -36,17 +36,17 @@ def test_a_row_is_read_with_labels_as_numbers_and_its_prompt_may_be_a_chat():
         ({"prompt": " "}, "prompt is empty"),
     ],
 )
-def test_other_rows_are_refused(changes, message):
+def test_read_solution_invalid_row(changes, message):
     with pytest.raises(BadRowError, match=message):
         read_solution({**ROW, **changes})
 
 
-def test_a_row_without_a_prompt_is_refused():
+def test_read_solution_without_prompt():
     with pytest.raises(BadRowError, match="no column with the prompt"):
         read_solution({"completions": ["1"], "labels": [1]})
 
 
-def test_bad_rows_of_a_file_stop_the_reading_or_are_dropped(tmp_path):
+def test_read_solutions_on_error(tmp_path):
     file = tmp_path / "steps.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in (ROW, {**ROW, "labels": []}, ROW)))
     with pytest.raises(InputError, match=r"line 2, column 'labels': 2 steps have 0 labels"):

@@ -1,4 +1,4 @@
-"""Batches by length: bins at the percentiles, sampled by their weights, resumable anywhere; and groups under a budget."""
+"""Weighted, resumable sampling from length bins with edges at percentiles, and group sizes within a token budget."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def stream(weights=EQUAL, seed=0):
     return LengthStream(range(200), LENGTHS, weights=weights, seed=seed)
 
 
-def test_bins_are_sampled_in_proportion_to_their_weights():
+def test_length_stream_bin_weights():
     sampled = BIN[stream((0, 0, 3, 1, 0)).indices(0, 4000)]
     counts = np.bincount(sampled, minlength=5) / 4000
     assert counts[[0, 1, 4]].tolist() == [0, 0, 0]
@@ -27,26 +27,26 @@ def test_bins_are_sampled_in_proportion_to_their_weights():
     np.testing.assert_allclose(rare, 0.2, atol=0.03)
 
 
-def test_an_epoch_takes_the_records_of_a_bin_in_turn():
+def test_length_stream_visits_every_record_of_a_bin():
     epochs = [np.array(stream().indices(200 * epoch, 200)) for epoch in range(3)]
     for epoch in epochs:
-        for number in range(5):
-            mine = epoch[BIN[epoch] == number]
-            size = int(np.count_nonzero(number == BIN))
-            for begin in range(0, len(mine), size):
-                turn = mine[begin : begin + size]
-                assert len(set(turn)) == len(turn), "no record occurs twice before every record has occurred"
+        for bin_index in range(5):
+            from_bin = epoch[BIN[epoch] == bin_index]
+            size = int(np.count_nonzero(bin_index == BIN))
+            for begin in range(0, len(from_bin), size):
+                one_pass = from_bin[begin : begin + size]
+                assert len(set(one_pass)) == len(one_pass), "no record occurs twice before every record has occurred"
     assert epochs[0].tolist() != epochs[1].tolist()
 
 
 @given(st.integers(0, 900), st.integers(0, 60), st.integers(0, 60))
-def test_a_position_is_enough_to_resume_from(position, first, second):
+def test_length_stream_resumes_at_position(position, first, second):
     whole = stream(seed=3).indices(position, first + second)
     assert whole[first:] == stream(seed=3).indices(position + first, second)
     assert whole == stream(seed=3).indices(position, first + second)
 
 
-def test_seeds_give_different_orders():
+def test_length_stream_order_depends_on_seed():
     assert len({tuple(stream(seed=seed).indices(0, 30)) for seed in range(6)}) == 6
 
 
@@ -66,26 +66,26 @@ def test_seeds_give_different_orders():
         ),
     ],
 )
-def test_what_cannot_be_sampled_from_is_refused(change, message):
+def test_length_stream_invalid_arguments(change, message):
     arguments = {"records": range(2), "lengths": [3, 9], "weights": EQUAL, "seed": 0, **change}
     with pytest.raises(InputError, match=message):
         LengthStream(arguments.pop("records"), arguments.pop("lengths"), **arguments)
 
 
 @pytest.mark.parametrize(("position", "count"), [(-1, 1), (0, -1)])
-def test_positions_are_not_negative(position, count):
+def test_length_stream_negative_position(position, count):
     with pytest.raises(ValueError, match="position and count must not be negative"):
         stream().indices(position, count)
 
 
-def test_group_sizes_are_bounded_on_both_sides():
+def test_group_sizes_bounds():
     lengths = np.array([1.0, 64, 512, 600, 2048, 5000])
     np.testing.assert_array_equal(group_sizes(lengths, budget=6 * 4096, most=64), [64, 64, 8, 6, 2, 2])
     np.testing.assert_array_equal(group_sizes(np.array([10.0, 40, 90]), budget=1200, most=16, floor=5), [16, 10, 5])
 
 
 @given(st.lists(st.floats(1, 100), min_size=4, max_size=4), st.integers(800, 20_000), st.integers(2, 32))
-def test_the_budget_holds_whenever_the_smallest_groups_fit_it(lengths, budget, most):
+def test_group_sizes_stay_within_budget(lengths, budget, most):
     lengths = np.asarray(lengths, np.float32)
     sizes = group_sizes(lengths, budget=budget, most=most)
     assert (sizes * lengths).sum() <= budget * (1 + 1e-5)
@@ -103,7 +103,7 @@ def test_the_budget_holds_whenever_the_smallest_groups_fit_it(lengths, budget, m
         ({"lengths": np.array([0.0, 1.0])}, "lengths"),
     ],
 )
-def test_impossible_groups_are_refused(change, message):
+def test_group_sizes_invalid_arguments(change, message):
     arguments = {"lengths": np.ones(2), "budget": 100, "most": 8, **change}
     with pytest.raises(ValueError, match=message):
         group_sizes(arguments.pop("lengths"), **arguments)

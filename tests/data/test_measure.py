@@ -1,4 +1,4 @@
-"""Lengths, bins, complexity and prompt templates."""
+"""Length bins, complexity, response lengths, summaries and prompt wordings."""
 
 import numpy as np
 import pytest
@@ -11,18 +11,18 @@ from rljax.data.tokenizer import ByteTokenizer
 
 
 @given(st.lists(st.integers(1, 60), min_size=8, max_size=8))
-def test_bins_follow_their_edges(lengths):
+def test_bins_of_matches_percentiles(lengths):
     bins, edges = bins_of(lengths)
     np.testing.assert_allclose(edges, np.percentile(lengths, [25, 50, 75, 95]), rtol=1e-6)
     assert bins == [sum(edge < length for edge in edges) for length in lengths]
 
 
-def test_numbers():
+def test_numbers_in():
     assert numbers_in("3 pens, 3 cups, 1,200.50 dollars and x2") == 3
     assert numbers_in("no number") == 0
 
 
-def test_steps():
+def test_steps_in():
     assert steps_in("a=1\n\nb=2; c=3. So d.") == 4
     assert steps_in("0.5 is half") == 1
 
@@ -34,23 +34,23 @@ def test_complexity_is_the_mean_percentile_rank():
         Problem("1", "", None),
         Problem("1 2", "", "a"),
     ]
-    shares_of_length = [0.5 / 4, 1.5 / 4, 2.5 / 4, 3.5 / 4]
-    shares_of_numbers = [2 / 4, 3.5 / 4, 0.5 / 4, 2 / 4]
-    shares_of_steps = [1 / 3, 2.5 / 3, None, 1 / 3]
+    length_ranks = [0.5 / 4, 1.5 / 4, 2.5 / 4, 3.5 / 4]
+    number_ranks = [2 / 4, 3.5 / 4, 0.5 / 4, 2 / 4]
+    step_ranks = [1 / 3, 2.5 / 3, None, 1 / 3]
     expected = []
-    for parts in zip(shares_of_length, shares_of_numbers, shares_of_steps, strict=True):
-        present = [part for part in parts if part is not None]
+    for ranks in zip(length_ranks, number_ranks, step_ranks, strict=True):
+        present = [rank for rank in ranks if rank is not None]
         expected.append(sum(present) / len(present))
     np.testing.assert_allclose(complexity_of(problems, [1, 2, 3, 4]), expected, atol=5e-5)
 
 
-def test_complexity_grows_with_every_part():
+def test_complexity_grows_with_every_component():
     easy, hard = Problem("1+1", "2", "2"), Problem("1+2+3", "6", "3\n6")
     low, high = complexity_of([easy, hard], [3, 5])
     assert (low, high) == (0.25, 0.75)
 
 
-def test_a_prompt_template_surrounds_the_question_and_nothing_else():
+def test_reword_changes_only_the_question():
     wording = "Think: {prompt}\nUse \\boxed{}."
     assert reword(Problem("1+1?", "2"), wording) == Problem("Think: 1+1?\nUse \\boxed{}.", "2")
     chat = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"})
@@ -59,7 +59,7 @@ def test_a_prompt_template_surrounds_the_question_and_nothing_else():
     assert written.prompt == "Add.\nThink: 1+1?\nUse \\boxed{}."
 
 
-def test_a_response_counts_its_end_token():
+def test_response_length_includes_end_token():
     assert response_length(Problem("a", "b", "abc"), ByteTokenizer()) == 4
     assert response_length(Problem("a", "b"), ByteTokenizer()) is None
 
@@ -69,6 +69,6 @@ def test_summary():
     assert summary([]) is None
 
 
-def test_an_empty_list_of_lengths_is_refused():
+def test_bins_of_empty_list():
     with pytest.raises(ValueError, match="lengths must hold at least one length"):
         bins_of([])

@@ -1,4 +1,4 @@
-"""Bad rows are named by file, line and column; they are fatal, left out or kept, and counted. The file is never changed."""
+"""The `on_error` choices for bad rows: fatal, drop or keep. Faults name file, line and column; files are not changed."""
 
 import json
 import stat
@@ -21,7 +21,7 @@ BAD = {
     "mixed types": '{"prompt": "a", "answer": {"value": 1}}',
     "number as prompt": '{"prompt": 7, "answer": "1"}',
     "huge answer": json.dumps({"prompt": "a", "answer": "1" * 10_000_000}),
-    "half a character": '{"prompt": "a\\ud800", "answer": "1"}',
+    "lone surrogate": '{"prompt": "a\\ud800", "answer": "1"}',
 }
 KEPT = {"missing answer", "null answer", "mixed types", "huge answer"}
 
@@ -38,7 +38,7 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_fatal_is_the_default_and_names_the_line(write, name):
+def test_on_error_default_is_fatal(write, name):
     with pytest.raises(InputError, match=r"data\.jsonl, line 2[,:]") as refused:
         load_problems(write(GOOD, BAD[name], GOOD))
     assert len(str(refused.value)) < 500
@@ -46,7 +46,7 @@ def test_fatal_is_the_default_and_names_the_line(write, name):
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_dropped_rows_are_left_out_and_counted(write, name):
+def test_on_error_drop(write, name):
     path = write(GOOD, BAD[name], GOOD)
     before = path.read_bytes()
     loaded = read_problems(path, on_error="drop")
@@ -58,26 +58,26 @@ def test_dropped_rows_are_left_out_and_counted(write, name):
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_kept_rows_have_an_empty_answer_and_rows_without_a_prompt_cannot_be_kept(write, name):
+def test_on_error_keep(write, name):
     loaded = read_problems(write(GOOD, BAD[name], GOOD), on_error="keep")
     assert [problem.answer for problem in loaded.problems] == (["1", "", "1"] if name in KEPT else ["1", "1"])
     (fault,) = loaded.faults
     assert fault.kept == (name in KEPT)
 
 
-def test_the_limit_of_length(write):
+def test_answer_of_maximum_length(write):
     longest = json.dumps({"prompt": "a", "answer": "1" * MAX_CHARACTERS})
     assert len(load_problems(write(longest))[0].answer) == MAX_CHARACTERS
 
 
-def test_the_limit_is_reported(write):
+def test_answer_too_long(write):
     with pytest.raises(
         InputError, match=r"line 1, column 'answer': the answer has 10,000,000 characters, more than 1,000,000"
     ):
         load_problems(write(BAD["huge answer"]))
 
 
-def test_an_empty_file_is_an_error_for_every_on_error(write):
+def test_empty_file_is_always_an_error(write):
     for on_error in ("fatal", "drop", "keep"):
         path = write("")
         with pytest.raises(InputError, match=r"data\.jsonl contains no problems"):
@@ -85,12 +85,12 @@ def test_an_empty_file_is_an_error_for_every_on_error(write):
         path.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
 
-def test_a_file_of_only_bad_rows_is_an_error(write):
+def test_only_bad_rows_is_an_error(write):
     with pytest.raises(InputError, match=r"line 1: the line is not JSON .* 1 more rows cannot be used either"):
         load_problems(write(GOOD[:-1], GOOD[:-1]), on_error="drop")
 
 
-def test_columns_are_determined_by_the_first_row_that_has_them(write):
+def test_first_usable_row_determines_columns(write):
     loaded = read_problems(write("{", '{"id": 1}', GOOD), on_error="drop")
     assert loaded.places == ["line 3"]
     assert [fault.place for fault in loaded.faults] == ["line 1", "line 2"]
@@ -98,7 +98,7 @@ def test_columns_are_determined_by_the_first_row_that_has_them(write):
         load_problems(write("{", '{"id": 1}', GOOD))
 
 
-def test_only_the_demonstration_is_lost_if_nothing_else_is_bad(write):
+def test_on_error_keep_drops_only_bad_demonstration(write):
     worked = '{"prompt": "a", "answer": "1", "demonstration": "so 1"}'
     broken = '{"prompt": "a", "answer": "1", "demonstration": 3}'
     loaded = read_problems(write(worked, broken), on_error="keep")
@@ -106,7 +106,7 @@ def test_only_the_demonstration_is_lost_if_nothing_else_is_bad(write):
     assert loaded.faults[0].column == "demonstration"
 
 
-def test_many_faults_are_summed_up(write):
+def test_describe_summarizes_faults(write):
     loaded = read_problems(write(GOOD, *["{"] * 5, BAD["null answer"]), on_error="keep")
     summary = describe(loaded.faults)
     assert summary.startswith("5 bad rows left out, 1 bad row kept, with an empty answer")
@@ -116,6 +116,6 @@ def test_many_faults_are_summed_up(write):
 
 
 @pytest.mark.usefixtures("untyped")
-def test_an_unknown_on_error_is_refused(write):
+def test_unknown_on_error(write):
     with pytest.raises(InputError, match="on_error is 'skip'; choose one of fatal, drop, keep"):
         load_problems(write(GOOD), on_error="skip")

@@ -1,4 +1,4 @@
-"""Perturbed prompts differ from their originals, are the same for the same seed, and keep their numbers and formulas."""
+"""Perturbed prompts differ from the originals, depend only on the seed, and keep numbers and formulas."""
 
 import random
 import re
@@ -13,7 +13,7 @@ TEXT = r"Natalia sold 48 clips in April, and 1/2 as many in May; what is x+y if 
 
 
 @pytest.mark.parametrize("name", [name for name in PERTURBATIONS if name != "order"])
-def test_numbers_formulas_and_letters_do_not_change(name):
+def test_perturb_keeps_numbers_formulas_and_letters(name):
     problem = Problem(TEXT, "72", columns={"level": 1})
     (changed,) = perturb([problem], name)
     assert changed.prompt != TEXT
@@ -25,7 +25,7 @@ def test_numbers_formulas_and_letters_do_not_change(name):
     assert sorted(changed.prompt.lower().replace(" ", "")) == sorted(TEXT.lower().replace(" ", ""))
 
 
-def test_summands_are_reordered_and_nothing_else_changes():
+def test_perturb_order_reorders_only_summands():
     problem = Problem("What is 3+4+12, if 2*3+4=10, (1+2)/3=1 and x+7=8?", "19")
     (changed,) = perturb([problem], "order")
     head, _, tail = changed.prompt.partition(",")
@@ -36,7 +36,7 @@ def test_summands_are_reordered_and_nothing_else_changes():
         perturb([Problem("5+5=", "10")], "order")
 
 
-def test_only_the_user_messages_of_a_chat_are_changed():
+def test_perturb_changes_only_user_messages():
     messages = (
         {"role": "system", "content": "Think before you answer."},
         {"role": "user", "content": "What is seven times two?"},
@@ -47,7 +47,7 @@ def test_only_the_user_messages_of_a_chat_are_changed():
     assert changed.prompt == "\n".join(message["content"] for message in changed.messages)
 
 
-def test_prompts_with_nothing_to_change_are_refused():
+def test_perturb_needs_a_changeable_prompt():
     reason = r"no prompt of these problems, such as '3\+4=', because it needs words of at least four letters; perturbations that "
     with pytest.raises(InputError, match=reason + r"would change some of these prompts: spaces, order\."):
         perturb([Problem("3+4=", "7")], "typos")
@@ -57,7 +57,7 @@ def test_prompts_with_nothing_to_change_are_refused():
         perturb([Problem("3+4=", "7")], "noise")
 
 
-def test_a_minus_is_an_operator_and_a_hyphen_is_not():
+def test_spaces_treats_minus_as_operator_but_not_hyphen():
     always = type("Always", (random.Random,), {"random": lambda self: 0.0})()
     assert PERTURBATIONS["spaces"]("9-4=", always) == "9 - 4 ="
     assert PERTURBATIONS["spaces"](r"\frac{1}{2}-x", always) == r"\frac{1}{2} - x"

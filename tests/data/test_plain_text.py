@@ -1,4 +1,4 @@
-"""Plain text: files become rows, and their tokens become the blocks that are worked out by hand here."""
+"""Plain text: files become rows, and their tokens become blocks, checked against token streams built by hand."""
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ def documents(*texts):
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 50])
-def test_each_token_after_the_first_is_predicted_once_in_order(length):
-    """The oracle is the stream written out by hand; each block is a slice of it, preceded by the previous token."""
+def test_cut_blocks_predicts_each_token_once(length):
+    """Each block must be a slice of the stream built by hand, preceded by the token before the slice."""
     tokenizer = ByteTokenizer()
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     stream = [bos, *tokenizer.encode("héllo"), eos, bos, *tokenizer.encode("you"), eos]
@@ -31,7 +31,7 @@ def test_each_token_after_the_first_is_predicted_once_in_order(length):
     assert blocks.response_tokens.shape[1] == length
 
 
-def test_without_a_start_token_an_end_token_begins_the_stream():
+def test_cut_blocks_without_bos_starts_with_eos():
     tokenizer = load_tokenizer("characters")
     assert tokenizer.bos_token_id is None
     blocks = cut_blocks(documents("1+2", "3"), tokenizer, 8)
@@ -40,7 +40,7 @@ def test_without_a_start_token_an_end_token_begins_the_stream():
     assert blocks.response_tokens[0].tolist() == [*tokenizer.encode("1+2"), eos, *tokenizer.encode("3"), eos, *([0] * 2)]
 
 
-def test_the_last_tenth_of_each_file_is_held_out(tmp_path):
+def test_text_dataset_holds_out_last_tenth_of_each_file(tmp_path):
     first, second = tmp_path / "one.txt", tmp_path / "two words.txt"
     first.write_text("\ufeff" + "a" * 90 + "b" * 10, encoding="utf-8")
     second.write_text("c" * 47 + "d" * 5, encoding="utf-8")
@@ -53,7 +53,7 @@ def test_the_last_tenth_of_each_file_is_held_out(tmp_path):
     assert len({problem.prompt for problem in (*train, *heldout)}) == 4
 
 
-def test_files_without_usable_text_are_refused(tmp_path):
+def test_unusable_text_files(tmp_path):
     short, binary = tmp_path / "short.txt", tmp_path / "binary.txt"
     short.write_text("123456789")
     binary.write_bytes(b"\xff\xfe\x00" * 20)
@@ -68,7 +68,7 @@ def test_files_without_usable_text_are_refused(tmp_path):
         read_problems("text:")
 
 
-def test_jsonl_files_are_refused(tmp_path):
+def test_text_dataset_jsonl_file(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "one two three"}\n' * 9)
     with pytest.raises(InputError, match="contains rows, and their braces and column names would be learned as text"):

@@ -1,4 +1,4 @@
-"""Preference pairs: TRL's formats, the messages for rows that cannot be used, and the split by prompt."""
+"""Preference pairs: TRL's formats, the error messages for unusable rows, and the split by prompt."""
 
 import json
 
@@ -21,7 +21,7 @@ PAIR = {"prompt": "1+1=", "chosen": "2", "rejected": "3"}
 
 @pytest.fixture
 def write(tmp_path):
-    """Write rows to a file and return its path; text is written unchanged."""
+    """Return a function that writes rows, or text unchanged, to a file and returns the file's path."""
 
     def _write(rows, name="pairs.jsonl"):
         path = tmp_path / name
@@ -48,7 +48,7 @@ def test_explicit_chat(write):
     assert read_preferences(write([as_text])).preferences == [Preference("1+1?", "2", "3")]
 
 
-def test_implicit_chat_begins_with_the_prompt(write):
+def test_implicit_chat_prompt_is_common_prefix(write):
     turns = [USER, RIGHT, {"role": "user", "content": "sure?"}]
     rows = [{"chosen": [*turns, RIGHT], "rejected": [*turns, WRONG]}]
     assert read_preferences(write(rows)).preferences == [Preference("1+1?\n2\nsure?", "2", "3", tuple(turns))]
@@ -65,7 +65,7 @@ def test_implicit_chat_begins_with_the_prompt(write):
         ("a  b", "a  c", ("a ", " b", " c")),
     ],
 )
-def test_implicit_text_is_cut_before_the_word_that_differs(write, chosen, rejected, parts):
+def test_implicit_text_splits_before_first_difference(write, chosen, rejected, parts):
     assert read_preferences(write([{"chosen": chosen, "rejected": rejected}])).preferences == [Preference(*parts)]
 
 
@@ -80,7 +80,7 @@ def test_named_columns_and_margin(write):
     assert (found.prompt, found.margin) == ("1+1=", 0.5)
 
 
-def test_parquet_and_a_folder(tmp_path):
+def test_folder_with_parquet_file(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="reading parquet needs pyarrow")
     from pyarrow import Table
 
@@ -114,7 +114,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("line", BAD, ids=list(BAD.values()))
-def test_a_bad_row_is_named_and_dropped_on_demand(write, line):
+def test_bad_row_is_reported_or_dropped(write, line):
     path = write(f"{json.dumps(PAIR)}\n\n{line}\n")
     with pytest.raises(InputError, match=rf"pairs\.jsonl, line 3.*{BAD[line]}"):
         read_preferences(path)
@@ -124,7 +124,7 @@ def test_a_bad_row_is_named_and_dropped_on_demand(write, line):
     assert path.read_text().endswith(f"{line}\n")
 
 
-def test_responses_may_have_several_turns_and_tool_calls(write):
+def test_responses_with_turns_and_tool_calls(write):
     call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]}
     returned, tools = {"role": "tool", "content": "2"}, [{"type": "function", "function": {"name": "add"}}]
     row = {"prompt": [USER], "chosen": [call, returned, RIGHT], "rejected": [WRONG], "tools": tools}
@@ -150,18 +150,18 @@ def test_responses_may_have_several_turns_and_tool_calls(write):
         ({}, r"no column 'chosen' .*\(there are no columns\)"),
     ],
 )
-def test_implicit_rows_without_a_preference_are_refused(write, row, message):
+def test_implicit_rows_without_preference(write, row, message):
     with pytest.raises(InputError, match=message):
         read_preferences(write([row]))
 
 
-def test_a_prompt_that_only_later_rows_have_is_refused(write):
+def test_prompt_missing_in_first_row(write):
     with pytest.raises(InputError, match="line 2, column 'prompt': this row has a prompt, but the first row"):
         read_preferences(write([{"chosen": "a b", "rejected": "a c"}, PAIR]))
 
 
 @pytest.mark.usefixtures("untyped")
-def test_a_file_without_a_usable_row_is_refused(write):
+def test_no_usable_row(write):
     with pytest.raises(InputError, match="contains no pairs"):
         read_preferences(write(""))
     with pytest.raises(InputError, match=r"line 1.* 1 more rows cannot be used either"):
@@ -172,17 +172,17 @@ def test_a_file_without_a_usable_row_is_refused(write):
         read_preferences(write([PAIR]), prompt_column="q")
 
 
-def test_read_preference_does_not_change_the_row():
+def test_read_preference_does_not_change_row():
     row = {"prompt": [USER], "chosen": [RIGHT], "rejected": [WRONG]}
     before = json.dumps(row)
     read_preference(row, PreferenceColumns("prompt", "chosen", "rejected"))
     assert json.dumps(row) == before
 
 
-def test_the_split_shares_no_prompt():
+def test_split_pairs_by_prompt():
     pairs = [Preference(f"q{n % 40}", f"a{n}", "b") for n in range(120)]
     train, heldout = split_pairs(pairs, 9, seed=0)
-    assert len(heldout) == 9  # of 4 prompts with 3 pairs each
+    assert len(heldout) == 9  # the prompts have 3 pairs each, so 3 prompts are held out
     assert not {pair.prompt for pair in train} & {pair.prompt for pair in heldout}
     assert len(train) == 108
     assert split_pairs(pairs, 9, seed=0) == (train, heldout)
@@ -191,14 +191,14 @@ def test_the_split_shares_no_prompt():
     assert [len(part) for part in split_pairs(bare, 100, seed=0)] == [18, 2]
 
 
-def test_an_impossible_split_is_refused():
+def test_split_pairs_impossible_split():
     with pytest.raises(InputError, match="a single prompt"):
         split_pairs([Preference("q", "a", "b"), Preference("q", "c", "b")], 1, seed=0)
     with pytest.raises(InputError, match="0 pairs cannot be held out"):
         split_pairs([Preference("q", "a", "b"), Preference("r", "c", "b")], 0, seed=0)
 
 
-def test_a_third_response_is_read_from_its_column_and_may_repeat_the_prompt():
+def test_read_preference_gold_response():
     columns = PreferenceColumns("prompt", "chosen", "rejected", "reference")
     row = {"prompt": "1+1=", "chosen": "2", "rejected": "3", "reference": "It is 2."}
     assert read_preference(row, columns).gold == "It is 2."

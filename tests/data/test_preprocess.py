@@ -1,4 +1,4 @@
-"""Every reason to leave a row out, what is written for the others, and that the same command writes the same bytes."""
+"""Preprocessing: every reason for dropping a row, the columns of written rows, and byte-identical output."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ LONG = "Tom has {} red pens and some blue pens in a box that Ann gave him on a d
 
 @pytest.fixture
 def prepare(tmp_path):
-    """Write rows, read them again and prepare them."""
+    """Return a function that writes rows to a file, reads the file and prepares the rows."""
 
     def _prepare(*rows, heldout=(), verify=VERIFY, tokenizer=None, **options):
         path = tmp_path / "raw.jsonl"
@@ -45,10 +45,10 @@ def row(prompt, answer, **more):
 
 
 def reasons(prepared):
-    return [(item.place, item.reason) for item in prepared.dropped]
+    return [(drop.place, drop.reason) for drop in prepared.dropped]
 
 
-def test_what_is_written_for_a_row(prepare):
+def test_written_row(prepare):
     prepared = prepare(row("1+1=", 2, demonstration="so\n#### 2", level=3))
     (written,) = prepared.rows
     assert written == {
@@ -75,7 +75,7 @@ def test_bad_rows_and_identical_rows(prepare):
     assert [written["source_row"] for written in prepared.rows] == ["line 1", "line 5"]
 
 
-def test_kept_rows_are_not_judged(prepare):
+def test_kept_faulty_rows_are_not_checked(prepare):
     prepared = prepare(row("a", "1"), row("b", None), on_error="keep")
     assert [written["answer"] for written in prepared.rows] == ["1", ""]
     assert (prepared.report["kept_with_faults"], prepared.report["answers_checked"]) == (1, 1)
@@ -83,7 +83,7 @@ def test_kept_rows_are_not_judged(prepare):
     assert len(prepared.rows) == 2
 
 
-def test_wrong_demonstrations_and_answers_that_are_not_recognized(prepare):
+def test_wrong_demonstrations_and_unreadable_answers(prepare):
     rows = [
         row("a", "1", demonstration="#### 1"),
         row("b", "1", demonstration="#### 11"),
@@ -97,7 +97,7 @@ def test_wrong_demonstrations_and_answers_that_are_not_recognized(prepare):
     assert "not recognized" in prepared.dropped[0].detail
 
 
-def test_a_row_is_kept_if_the_reward_abstains(prepare):
+def test_row_is_kept_if_reward_abstains(prepare):
     def undecided(prompts, completions, columns):
         return [0.0] * len(prompts), [prompt != "b" for prompt in prompts]
 
@@ -106,7 +106,7 @@ def test_a_row_is_kept_if_the_reward_abstains(prepare):
     assert prepared.report["answers_checked"] == 1
 
 
-def test_rows_with_tests_are_judged_only_by_a_named_reward(prepare):
+def test_rows_with_tests_are_checked_only_by_named_reward(prepare):
     calls = []
 
     def runs_tests(prompts, completions, columns):
@@ -123,7 +123,7 @@ def test_rows_with_tests_are_judged_only_by_a_named_reward(prepare):
     assert calls == [("good", ["assert f"]), ("bad", ["assert g"])]
 
 
-def test_a_verifier_that_raises_costs_one_row_unless_errors_are_fatal(prepare):
+def test_verifier_error_drops_one_row_unless_fatal(prepare):
     def raises(prompts, completions, columns):
         if "b" in prompts:
             raise InputError("the reward raised")
@@ -136,7 +136,7 @@ def test_a_verifier_that_raises_costs_one_row_unless_errors_are_fatal(prepare):
         prepare(row("a", "1"), row("b", "1"), verify=raises, on_error="fatal")
 
 
-def test_a_large_batch_is_halved_until_the_rows_that_fail_are_found(prepare):
+def test_failing_batch_is_bisected(prepare):
     sizes = []
 
     def raises(prompts, completions, columns):
@@ -152,7 +152,7 @@ def test_a_large_batch_is_halved_until_the_rows_that_fail_are_found(prepare):
     assert len(sizes) < 50
 
 
-def test_a_reward_function_that_raises_costs_only_its_row(raw, tmp_path):
+def test_reward_function_error_drops_one_row(raw, tmp_path):
     reward = tmp_path / "mine.py"
     reward.write_text("def f(prompts, completions, answer):\n    return [1.0 / (a != '4') for a in answer]\n")
     assert main(["preprocess", str(raw), str(tmp_path / "out"), "--reward", f"{reward}:f"]) == 0
@@ -169,12 +169,12 @@ def test_repeated_prompts(prepare):
     assert prepared.dropped[1].detail == "different answers in line 3, line 4"
 
 
-def test_a_repetition_of_a_wrong_row_is_not_a_duplicate(prepare):
+def test_wrong_row_does_not_make_a_duplicate(prepare):
     prepared = prepare(row("a", "1", demonstration="#2"), row("a", "1", demonstration="#1"))
     assert reasons(prepared) == [("line 1", "wrong answer")]
 
 
-def test_another_speaker_makes_another_prompt(prepare):
+def test_prompts_with_different_roles_differ(prepare):
     chats = [[{"role": role, "content": "a"}, {"role": "user", "content": "b"}] for role in ("system", "user")]
     assert len(prepare(*(row(chat, "1") for chat in chats), near_duplicates=None).rows) == 2
     assert prepare(row(chats[0], "1")).rows[0]["prompt"] == chats[0]
@@ -189,7 +189,7 @@ def test_near_duplicates(prepare):
     assert len(prepare(*rows, near_duplicates=1.0).rows) == 3
 
 
-def test_leaks(prepare):
+def test_heldout_leak_is_dropped(prepare):
     heldout = [Problem(LONG.format("three"), "")]
     rows = [row("Think . " + LONG.format("three") + " Be brief .", "5"), row("b", "6")]
     prepared = prepare(*rows, heldout=heldout)
@@ -206,7 +206,7 @@ def test_limits_of_length(prepare):
     ]
 
 
-def test_what_the_tokenizer_cannot_encode(prepare):
+def test_untokenizable_rows(prepare):
     prepared = prepare(row("1+1=", "2"), row("é", "2"), tokenizer=CharacterTokenizer())
     assert reasons(prepared) == [("line 2", "not tokenizable")]
     with pytest.raises(InputError, match=r"nothing is left of the 1 rows .*cannot encode it .*chat template"):
@@ -223,7 +223,7 @@ def test_wordings(prepare):
     assert reasons(prepared) == [("line 2", "long prompt")]
 
 
-def test_an_empty_result_is_an_error_that_says_why(prepare):
+def test_empty_result_error_gives_reason(prepare):
     with pytest.raises(InputError, match=r"nothing is left of the 2 rows .*line 1: the prompt is too long \(3 tokens\)"):
         prepare(row("ab", "1"), row("cd", "1"), max_prompt_tokens=1)
 
@@ -239,7 +239,7 @@ def test_an_empty_result_is_an_error_that_says_why(prepare):
         ({"wordings": ("{prompt}", "{prompt}")}, "contains a wording twice"),
     ],
 )
-def test_options_that_cannot_work(tmp_path, options, message):
+def test_invalid_options(tmp_path, options, message):
     with pytest.raises(InputError, match=message):
         Preprocess("in", tmp_path, **options)
 
@@ -256,7 +256,7 @@ def raw(tmp_path):
     return path
 
 
-def test_the_same_command_twice_gives_the_same_bytes(raw, tmp_path, capsys):
+def test_preprocess_is_reproducible(raw, tmp_path, capsys):
     before = raw.read_bytes()
     out = tmp_path / "out"
     assert main(["preprocess", str(raw), str(out)]) == 0
@@ -278,7 +278,7 @@ def test_the_same_command_twice_gives_the_same_bytes(raw, tmp_path, capsys):
     assert [json.loads(line)["reason"] for line in first["dropped.jsonl"].splitlines()] == ["bad row", "identical"]
 
 
-def test_the_output_is_a_dataset(raw, tmp_path):
+def test_output_folder_is_a_dataset(raw, tmp_path):
     preprocess(Preprocess(str(raw), tmp_path / "out"), VERIFY)
     problems = load_problems(tmp_path / "out")
     assert [(problem.prompt, problem.answer) for problem in problems] == [("1+1=", "2"), ("2+2=", "4")]
@@ -286,41 +286,41 @@ def test_the_output_is_a_dataset(raw, tmp_path):
     assert set(MEASURED) <= set(problems[0].columns)
 
 
-def test_held_out_files_are_read_and_named_in_the_manifest(raw, tmp_path):
-    secret = tmp_path / "secret.jsonl"
-    secret.write_text(json.dumps(row("2+2=", None)) + "\n" + json.dumps(row("9+9=", "18")))
-    recipe = Preprocess(str(raw), tmp_path / "out", heldout=(str(secret),))
+def test_heldout_files_are_in_manifest(raw, tmp_path):
+    heldout_file = tmp_path / "heldout_file.jsonl"
+    heldout_file.write_text(json.dumps(row("2+2=", None)) + "\n" + json.dumps(row("9+9=", "18")))
+    recipe = Preprocess(str(raw), tmp_path / "out", heldout=(str(heldout_file),))
     prepared = preprocess(recipe, VERIFY)
     assert reasons(prepared)[-1] == ("line 3", "leak")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["heldout"][0]["sha256"] == hashlib.sha256(secret.read_bytes()).hexdigest()
+    assert manifest["heldout"][0]["sha256"] == hashlib.sha256(heldout_file.read_bytes()).hexdigest()
 
 
-def test_folders_that_are_not_overwritten(raw, tmp_path, capsys):
+def test_existing_output_folders(raw, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["preprocess", str(raw), str(out)]) == 0
     before = read_files(out)
 
-    def refused(*arguments):
+    def error_of(*arguments):
         capsys.readouterr()
         assert main(["preprocess", *arguments]) == 2
         return capsys.readouterr().err
 
-    assert "result of other options" in refused(str(raw), str(out), "--on-error", "keep")
-    assert "line 4, column 'answer'" in refused(str(raw), str(tmp_path / "no"), "--on-error", "fatal")
-    assert "contains 'out', which this command did not write" in refused(str(raw), str(tmp_path))
-    assert "is a file; choose a folder" in refused(str(raw), str(raw))
+    assert "result of other options" in error_of(str(raw), str(out), "--on-error", "keep")
+    assert "line 4, column 'answer'" in error_of(str(raw), str(tmp_path / "no"), "--on-error", "fatal")
+    assert "contains 'out', which this command did not write" in error_of(str(raw), str(tmp_path))
+    assert "is a file; choose a folder" in error_of(str(raw), str(raw))
     assert read_files(out) == before
     raw.write_text(raw.read_text() + json.dumps(row("4+4=", "8")) + "\n")
-    assert "of another input" in refused(str(raw), str(out))
+    assert "of another input" in error_of(str(raw), str(out))
     (out / "manifest.json").write_text("{}")
-    assert "result of other options" in refused(str(raw), str(out))
+    assert "result of other options" in error_of(str(raw), str(out))
     (out / "manifest.json").unlink()
-    assert "files without a manifest" in refused(str(raw), str(out))
+    assert "files without a manifest" in error_of(str(raw), str(out))
     assert not (tmp_path / "no").exists()
 
 
-def test_help_of_a_command_names_it_and_exits_with_0(capsys):
+def test_preprocess_help_lists_every_option(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["preprocess", "--help"])
     assert stopped.value.code == 0
@@ -340,7 +340,7 @@ def test_help_of_a_command_names_it_and_exits_with_0(capsys):
         (("--max-prompt-tokens", "1"), "nothing is left of the 4 rows"),
     ],
 )
-def test_options_that_cannot_work_write_nothing(raw, tmp_path, capsys, arguments, message):
+def test_failed_command_writes_nothing(raw, tmp_path, capsys, arguments, message):
     assert main(["preprocess", str(raw), str(tmp_path / "out"), *arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("rljax: ")
@@ -348,7 +348,7 @@ def test_options_that_cannot_work_write_nothing(raw, tmp_path, capsys, arguments
     assert not (tmp_path / "out").exists()
 
 
-def test_every_reason_is_explained_in_the_table(prepare):
+def test_report_table_explains_reasons(prepare):
     prepared = prepare(row("a", "1"), "{", row("b", "1"), row("b", "1"))
     table = report_table(prepared.report)
     cells = [str(cell) for column in table.columns for cell in column.cells]
@@ -358,7 +358,7 @@ def test_every_reason_is_explained_in_the_table(prepare):
     assert any("the line is not JSON" in cell for cell in cells)
 
 
-def test_a_wrong_row_is_reported_with_the_reward_that_judged_it(prepare):
+def test_wrong_answer_detail_names_reward(prepare):
     prepared = prepare(row("a", "1", demonstration="so it is 1"), row("b", "2"))
     (dropped,) = prepared.dropped
     assert dropped.detail.startswith(
@@ -367,7 +367,7 @@ def test_a_wrong_row_is_reported_with_the_reward_that_judged_it(prepare):
     assert "by default exact, which reads the answer after the last '#' or in a box" in dropped.detail
 
 
-def test_correct_rows_in_another_form_are_distinguished_from_wrong_ones(tmp_path, capsys):
+def test_unread_answers_are_not_wrong_answers(tmp_path, capsys):
     rows = [row(f"{n}+1=", str(n + 1), demonstration=f"The sum is {n + 1}.") for n in range(32)]
     rows += [row(f"{n}+2=", str(n + 2), demonstration=f"#{n + 2}") for n in range(2)]
     rows += [row(f"{n}+3=", str(n + 3), demonstration=f"#{n + 2}") for n in range(3)]
@@ -390,7 +390,7 @@ def test_correct_rows_in_another_form_are_distinguished_from_wrong_ones(tmp_path
     assert len((tmp_path / "lenient" / "train.jsonl").read_text().splitlines()) == 34
 
 
-def test_a_demonstration_of_several_turns_is_written_and_read_again(prepare, tmp_path):
+def test_multi_turn_demonstration_round_trip(prepare, tmp_path):
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
     turns = [
         {"role": "assistant", "content": "", "tool_calls": [call]},

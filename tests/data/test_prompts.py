@@ -1,4 +1,4 @@
-"""Prompts as arrays, and the order in which they are served."""
+"""Encoding prompts and demonstrations as arrays, and the order of a prompt stream."""
 
 import numpy as np
 import pytest
@@ -24,13 +24,13 @@ token_rows = st.lists(st.lists(st.integers(0, 99), max_size=6), min_size=1, max_
 
 
 class ChatTokenizer(ByteTokenizer):
-    """Writes a chat as text, `role:content|` for each message."""
+    """A byte tokenizer whose chat template writes `role:content|` for each message."""
 
     def apply_chat_template(self, messages):
         return self.encode("".join(f"{m['role']}:{m['content']}|" for m in messages))
 
 
-def test_prompts_are_encoded_in_order_and_long_ones_dropped():
+def test_encode_prompts_drops_long_prompts():
     tokenizer = CharacterTokenizer()
     encoded = encode_prompts(PROBLEMS, tokenizer, max_length=4)
     assert encoded.problems == (PROBLEMS[0], PROBLEMS[2])
@@ -39,14 +39,14 @@ def test_prompts_are_encoded_in_order_and_long_ones_dropped():
     assert encode_prompts(PROBLEMS, tokenizer, max_length=6).dropped == 0
 
 
-def test_the_opening_token_comes_first_and_counts():
+def test_encode_prompts_adds_bos():
     tokenizer = ByteTokenizer()
     encoded = encode_prompts(PROBLEMS, tokenizer, max_length=6)
     assert encoded.tokens[0] == [tokenizer.bos_token_id, *tokenizer.encode("1+1=")]
     assert (len(encoded.tokens), encoded.dropped) == (2, 1)
 
 
-def test_a_chat_goes_through_the_template():
+def test_encode_prompts_applies_chat_template():
     messages = ({"role": "system", "content": "add"}, {"role": "user", "content": "1+1="})
     problems = [PROBLEMS[0], Problem("add\n1+1=", "2", messages=messages)]
     encoded = encode_prompts(problems, ChatTokenizer(), max_length=99, chat=True)
@@ -72,7 +72,7 @@ def test_invalid_arguments_are_refused(problems, arguments, message):
         encode_prompts(problems, CharacterTokenizer(), **arguments)
 
 
-def test_a_prompt_without_a_token_is_refused_only_if_a_response_follows():
+def test_check_has_token_refuses_empty_prompt():
     empty = Problem("", "1")
     encoded = encode_prompts([empty], CharacterTokenizer(), max_length=9)
     assert encoded.tokens == ([],)
@@ -83,20 +83,20 @@ def test_a_prompt_without_a_token_is_refused_only_if_a_response_follows():
 
 @given(token_rows)
 def test_padding(rows):
-    for pad, sides in ((left_pad, lambda row, fill: fill + row), (right_pad, lambda row, fill: row + fill)):
+    for pad, add_fill in ((left_pad, lambda row, fill: fill + row), (right_pad, lambda row, fill: row + fill)):
         tokens, mask = pad(rows, 6, 7)
         assert (tokens.dtype, mask.dtype) == (np.int32, np.bool_)
-        assert tokens.tolist() == [sides(row, [7] * (6 - len(row))) for row in rows]
-        assert mask.tolist() == [sides([True] * len(row), [False] * (6 - len(row))) for row in rows]
+        assert tokens.tolist() == [add_fill(row, [7] * (6 - len(row))) for row in rows]
+        assert mask.tolist() == [add_fill([True] * len(row), [False] * (6 - len(row))) for row in rows]
 
 
 @pytest.mark.parametrize("pad", [left_pad, right_pad])
-def test_padding_refuses_what_does_not_fit(pad):
+def test_padding_refuses_long_row(pad):
     with pytest.raises(ValueError, match="row 1 has 3 tokens, more than the length 2"):
         pad([[1], [1, 2, 3]], 2, 0)
 
 
-def test_prompts_are_padded_left_and_demonstrations_right_with_an_end_token():
+def test_encode_demonstrations_padding():
     tokenizer = CharacterTokenizer()
     arrays = encode_demonstrations(PROBLEMS, tokenizer, prompt_length=5, response_length=12)
     assert arrays.dropped == 1
@@ -108,10 +108,10 @@ def test_prompts_are_padded_left_and_demonstrations_right_with_an_end_token():
     assert arrays.prompt_attention.tolist() == [[False] + [True] * 4] * 2
     assert arrays.response_attention.sum(-1).tolist() == [3, 9]
     assert arrays.response_attention[0].tolist() == [True] * 3 + [False] * 6
-    assert arrays.response_tokens.shape == (2, 9), "as long as the longest that fits"
+    assert arrays.response_tokens.shape == (2, 9), "the width is the longest response that fits"
 
 
-def test_a_demonstration_must_fit_with_its_end_token():
+def test_encode_demonstrations_drops_long_rows():
     assert encode_demonstrations(PROBLEMS, CharacterTokenizer(), 6, 8).dropped == 2
     assert encode_demonstrations(PROBLEMS, CharacterTokenizer(), 6, 13).dropped == 0
     assert encode_demonstrations(PROBLEMS, CharacterTokenizer(), 5, 13).dropped == 1
@@ -123,40 +123,40 @@ def test_a_demonstration_must_fit_with_its_end_token():
         encode_demonstrations([*PROBLEMS, Problem("a", "1")], CharacterTokenizer(), 9, 99)
 
 
-def test_demonstrations_of_a_chat():
+def test_encode_demonstrations_with_chat():
     arrays = encode_demonstrations(PROBLEMS[:1], ChatTokenizer(), 20, 9, chat=True)
     assert ChatTokenizer().decode(arrays.prompt_tokens[0]) == "user:1+1=|"
 
 
-def test_no_demonstration_of_the_arithmetic_task_is_dropped():
+def test_encode_demonstrations_of_arithmetic():
     problems = arithmetic("train", 50, seed=0)
     arrays = encode_demonstrations(problems, CharacterTokenizer(), 12, 48)
     assert (arrays.dropped, arrays.prompt_tokens.shape) == (0, (50, 12))
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 300])
-def test_every_epoch_contains_every_record_once(size):
+def test_prompt_stream_epoch_has_every_record_once(size):
     stream = PromptStream(range(size), seed=0)
     for epoch in range(4):
         assert sorted(stream.indices(epoch * size, size)) == list(range(size))
     assert sorted(stream.indices(0, 3 * size)) == sorted([*range(size)] * 3)
 
 
-def test_every_epoch_has_its_own_order():
+def test_prompt_stream_epochs_differ():
     stream = PromptStream(range(300), seed=0)
     beginnings = {tuple(stream.indices(300 * epoch, 10)) for epoch in range(8)}
     assert len(beginnings) == 8
     assert tuple(range(10)) not in beginnings
 
 
-def test_neighboring_seeds_do_not_share_their_epochs():
+def test_prompt_stream_seeds_do_not_share_epochs():
     streams = [PromptStream(range(300), seed=seed) for seed in range(6)]
     beginnings = {tuple(stream.indices(300 * epoch, 10)) for stream in streams for epoch in range(6)}
     assert len(beginnings) == 36
 
 
 @given(st.integers(0, 1000), st.integers(0, 40), st.integers(0, 40))
-def test_resuming_at_a_position_continues_as_if_never_stopped(position, first, second):
+def test_prompt_stream_resumes_at_position(position, first, second):
     whole = PromptStream(range(300), seed=3).indices(position, first + second)
     resumed = PromptStream(range(300), seed=3).indices(position + first, second)
     assert whole[first:] == resumed
@@ -164,12 +164,12 @@ def test_resuming_at_a_position_continues_as_if_never_stopped(position, first, s
     assert all(0 <= i < 300 for i in whole)
 
 
-def test_records_are_served_by_their_indices():
+def test_prompt_stream_take():
     stream = PromptStream("abcde", seed=1)
     assert stream.take(3, 9) == ["abcde"[i] for i in stream.indices(3, 9)]
 
 
-def test_stream_refusals():
+def test_prompt_stream_invalid_arguments():
     with pytest.raises(InputError, match="no records to sample from"):
         PromptStream([], seed=0)
     with pytest.raises(InputError, match="seed of the data order is -1"):
@@ -179,7 +179,7 @@ def test_stream_refusals():
             PromptStream("a", seed=0).indices(position, count)
 
 
-def test_the_tokens_of_one_prompt():
+def test_prompt_tokens_with_and_without_chat():
     chat = Problem("add\n1+1=", "2", messages=({"role": "user", "content": "1+1="},))
     assert prompt_tokens(chat, ByteTokenizer()) == [1, *ByteTokenizer().encode("add\n1+1=")]
     assert prompt_tokens(chat, ChatTokenizer(), chat=True) == ByteTokenizer().encode("user:1+1=|")

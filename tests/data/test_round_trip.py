@@ -1,4 +1,4 @@
-"""A thousand rows of each recognized format are read from a table like those of `datasets`; nothing is lost silently."""
+"""Reading 1,000 rows per recognized format, stored with nulls as `datasets` stores them, loses no value silently."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def question(n):
 
 
 def make_reply(n):
-    """A reply with or without a tool call, so that a table fills the missing entries with nulls."""
+    """A reply; only every second one has a tool call, so the table contains nulls."""
     last = {"role": "assistant", "content": f"a{n}", "reasoning_content": f"r{n}"}
     if n % 2:
         return [last]
@@ -105,24 +105,24 @@ FORMATS = {
     "TRL messages": lambda n: {"messages": [*question(n), *make_reply(n)], "tools": [TOOL], "source": f"z{n}"},
     "TRL completion": lambda n: {"prompt": question(n), "completion": make_reply(n), "tools": [TOOL], "score": n / 4},
 }
-LOST = {
+CHANGED = {
     "CodeContests": {"cpp", "wrong", "2"},
     "CommonsenseQA": {"A", "B"},
     "StrategyQA": {"True", "False"},
 }
-"""Prefixes of values that a format leaves out or rewrites: other solutions, labels that become letters or words."""
+"""Format -> prefixes of the values that it drops or rewrites: other solutions, and labels that become letters or words."""
 
 
 def leaves(value):
     if isinstance(value, Mapping):
-        return {leaf for held in value.values() for leaf in leaves(held)}
+        return {leaf for entry in value.values() for leaf in leaves(entry)}
     if isinstance(value, list | tuple):
-        return {leaf for held in value for leaf in leaves(held)}
+        return {leaf for entry in value for leaf in leaves(entry)}
     return set() if value is None else {str(value)}
 
 
 def write_rows(rows, file):
-    """Write rows as a table, which fills missing entries with null, to Parquet or to JSON lines."""
+    """Convert rows to a table, which fills missing entries with null, and write it as Parquet or JSON Lines."""
     table = pyarrow.Table.from_pylist(rows)
     if file.suffix == ".parquet":
         parquet.write_table(table, file)
@@ -133,7 +133,7 @@ def write_rows(rows, file):
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 @pytest.mark.parametrize("name", FORMATS)
-def test_nothing_of_a_row_is_lost(tmp_path, name, suffix):
+def test_read_problems_keeps_every_value(tmp_path, name, suffix):
     rows = [FORMATS[name](n) for n in range(ROWS)]
     loaded = read_problems(write_rows(rows, tmp_path / f"rows{suffix}"))
     assert loaded.format == name
@@ -143,12 +143,12 @@ def test_nothing_of_a_row_is_lost(tmp_path, name, suffix):
         text = "\n".join([problem.prompt, problem.answer, problem.demonstration or ""])
         kept = leaves([problem.columns, problem.messages, problem.turns, problem.answer])
         lost = {leaf for leaf in leaves(row) if leaf not in kept and leaf not in text}
-        assert {leaf for leaf in lost if not leaf.startswith(tuple(LOST.get(name, ("\0",))))} == set()
-        assert bool(lost) <= (name in LOST)
+        assert {leaf for leaf in lost if not leaf.startswith(tuple(CHANGED.get(name, ("\0",))))} == set()
+        assert bool(lost) <= (name in CHANGED)
 
 
 @pytest.mark.parametrize("name", ["TRL messages", "TRL completion"])
-def test_messages_equal_those_of_the_row_without_the_nulls_of_the_table(tmp_path, name):
+def test_read_problems_removes_nulls_from_messages(tmp_path, name):
     rows = [FORMATS[name](n) for n in range(20)]
     for row, problem in zip(rows, read_problems(write_rows(rows, tmp_path / "rows.parquet")).problems, strict=True):
         chat = row["messages"] if "messages" in row else [*row["prompt"], *row["completion"]]
@@ -172,7 +172,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_nothing_of_a_pair_is_lost(tmp_path, name):
+def test_read_preferences_keeps_every_value(tmp_path, name):
     rows = [PAIRS[name](n) for n in range(ROWS)]
     pairs = read_preferences(write_rows(rows, tmp_path / "rows.parquet")).preferences
     for row, pair in zip(rows, pairs, strict=True):
@@ -188,7 +188,7 @@ FEEDBACK = {
 
 
 @pytest.mark.parametrize("name", FEEDBACK)
-def test_nothing_of_a_feedback_file_is_lost(tmp_path, name):
+def test_new_lines_keeps_every_value(tmp_path, name):
     rows = [FEEDBACK[name](n) for n in range(ROWS)]
     file = tmp_path / "queue.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))

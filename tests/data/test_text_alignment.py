@@ -1,4 +1,4 @@
-"""Spans of two tokenizers, on tokenizers in the formats of real models: byte-level BPE, and BPE with byte fallback."""
+"""Aligning the tokens of two tokenizers in the formats of real models: byte-level BPE, and BPE with byte fallback."""
 
 import json
 
@@ -25,15 +25,15 @@ def pair(tmp_path_factory):
     return load_tokenizer(str(byte_level(folder / "one"))), load_tokenizer(str(byte_fallback(folder / "two")))
 
 
-def spans_by_hand(decode_ours, ours, decode_theirs, theirs):
-    """Try every pair of prefixes, and keep the ends at which both decode to the same beginning of the text."""
+def align_by_brute_force(decode_ours, ours, decode_theirs, theirs):
+    """Try every pair of prefixes, and end a span where both prefixes decode to the same beginning of the text."""
     text, cuts = decode_ours(ours), []
     for i in range(1, len(ours) + 1):
         for j in range(1, len(theirs) + 1):
             one, two = decode_ours(ours[:i]), decode_theirs(theirs[:j])
             if one == two and one and text.startswith(one):
                 cuts.append((i, j, len(one)))
-    last = {length: (i, j) for i, j, length in cuts}  # of tokens without characters the last
+    last = {length: (i, j) for i, j, length in cuts}  # tokens without characters: keep the last
     spans, begin = [], (0, 0)
     for length in sorted(last):
         end = last[length]
@@ -43,12 +43,12 @@ def spans_by_hand(decode_ours, ours, decode_theirs, theirs):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_spans_are_the_shortest_pieces_that_both_tokenizers_divide(pair, text):
+def test_align_finds_shortest_common_spans(pair, text):
     one, two = pair
     ours, theirs = one.encode(text), two.encode(text)
     assert one.decode(ours) == two.decode(theirs) == text
     spans = align(token_ends(one.decode, ours), token_ends(two.decode, theirs))
-    assert spans == spans_by_hand(one.decode, ours, two.decode, theirs)
+    assert spans == align_by_brute_force(one.decode, ours, two.decode, theirs)
     assert align(token_ends(two.decode, theirs), token_ends(one.decode, ours)) == [Span(b, a) for a, b in spans]
     if text:
         assert (spans[-1].ours[1], spans[-1].theirs[1]) == (len(ours), len(theirs)), "the spans cover the text"
@@ -57,14 +57,14 @@ def test_spans_are_the_shortest_pieces_that_both_tokenizers_divide(pair, text):
         assert one.decode(ours[:end]) == two.decode(theirs[:last])
 
 
-def test_the_tokenizers_divide_a_word_differently(pair):
+def test_align_pairs_different_token_counts(pair):
     one, two = pair
     spans = align(token_ends(one.decode, one.encode(TEXTS[0])), token_ends(two.decode, two.encode(TEXTS[0])))
     assert any(span.ours[1] - span.ours[0] != span.theirs[1] - span.theirs[0] for span in spans)
     assert len(spans) > 1
 
 
-def test_tokens_inside_a_character_end_nowhere(pair):
+def test_token_ends_inside_a_character(pair):
     one, _ = pair
     ids = one.encode("é🙂")
     ends = token_ends(one.decode, ids)
@@ -73,7 +73,7 @@ def test_tokens_inside_a_character_end_nowhere(pair):
     assert align(token_ends(one.decode, ids[:-1]), [1, 2])[-1].ours[1] < len(ids), "an incomplete character is in no span"
 
 
-def test_with_one_tokenizer_every_token_is_a_span():
+def test_align_tokenizer_with_itself():
     tokenizer = CharacterTokenizer()
     ids = tokenizer.encode("12+30=42")
     ends = token_ends(tokenizer.decode, ids)

@@ -1,4 +1,4 @@
-"""Rows of token ids with a mask: read without a loss, refused if they cannot be, and trained on."""
+"""Rows of token ids with a mask: read without losing information, refused if that is impossible, and trained on."""
 
 import json
 
@@ -38,11 +38,11 @@ EXPECTED = TokenizedRow((5, 6), (7, 8, 9), (True, False, True))
         },
     ],
 )
-def test_every_kind_of_mask_is_read(row):
+def test_read_tokens_mask_formats(row):
     assert read_tokens(row) == EXPECTED
 
 
-def test_the_first_token_is_never_predicted():
+def test_read_tokens_first_token_is_prompt():
     assert read_tokens({"input_ids": [5, 6], "labels": [5, 6]}) == TokenizedRow((5,), (6,), (True,))
 
 
@@ -71,13 +71,13 @@ def test_the_first_token_is_never_predicted():
         ({"input_ids": IDS, "loss_mask": [0, 1, 1, 1, 1], "seq_lengths": [3, 2]}, "seq_lengths", "several sequences"),
     ],
 )
-def test_a_row_that_cannot_be_read_without_a_loss_is_refused(row, column, message):
+def test_read_tokens_refuses_lossy_rows(row, column, message):
     with pytest.raises(BadRowError, match=message) as caught:
         read_tokens(row)
     assert caught.value.column == column
 
 
-def test_tokens_and_mask_reach_the_arrays_unchanged():
+def test_encode_demonstrations_keeps_tokens_and_mask():
     rows = [
         {"input_ids": IDS, "labels": [-100, -100, 7, -100, 9], "source": "a", "text": "other"},
         {"input_ids": [5, 6, 7, 8, 9, 10, 11, 12], "labels": [-100, 6, 7, 8, 9, 10, 11, 12], "source": "b", "text": "more"},
@@ -87,9 +87,9 @@ def test_tokens_and_mask_reach_the_arrays_unchanged():
     assert problems[0].columns == {"source": "a", "text": "other"}
     found = encode_demonstrations(problems, ByteTokenizer(), 4, 5, chat=False)
     assert found.dropped == 0, "a row may have as many tokens as prompt and response together"
-    for place, row in enumerate(rows):
-        ids = [*found.prompt_tokens[place][found.prompt_attention[place]], *found.response_tokens[place]]
-        mask = [*np.zeros(found.prompt_attention[place].sum(), bool), *found.response_mask[place]]
+    for index, row in enumerate(rows):
+        ids = [*found.prompt_tokens[index][found.prompt_attention[index]], *found.response_tokens[index]]
+        mask = [*np.zeros(found.prompt_attention[index].sum(), bool), *found.response_mask[index]]
         assert ids[: len(row["input_ids"])] == row["input_ids"]
         assert [label != -100 for label in row["labels"]] == mask[: len(row["labels"])]
     assert encode_demonstrations(problems, ByteTokenizer(), 4, 3, chat=False).dropped == 1
@@ -98,7 +98,7 @@ def test_tokens_and_mask_reach_the_arrays_unchanged():
         encode_demonstrations(large, ByteTokenizer(), 4, 4)
 
 
-def test_only_supervised_training_reads_token_ids():
+def test_token_ids_need_tokenized_option():
     rows = [{"input_ids": IDS, "labels": IDS, "prompt": "1+1=", "answer": "2"}]
     assert read_problems(rows).problems[0].prompt == "1+1="
     with pytest.raises(InputError, match="rows of token ids have no prompt as text, and only `rljax sft` reads them"):
@@ -106,7 +106,7 @@ def test_only_supervised_training_reads_token_ids():
 
 
 def write_rows(tokenizer, chats, ids, numbers):
-    """Write dialogues as messages, and as the token ids and masks that the template of `save_chat_model` gives them."""
+    """Write dialogues twice: as messages, and as the token ids and masks from the template of `save_chat_model`."""
     with chats.open("w") as texts, ids.open("w") as tokens:
         for number in numbers:
             turns = [
@@ -126,11 +126,11 @@ def write_rows(tokenizer, chats, ids, numbers):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_training_on_token_ids_equals_training_on_the_chats_that_they_come_from(tmp_path, capsys, packed):
+def test_sft_on_token_ids_matches_sft_on_chats(tmp_path, capsys, packed):
     model = save_chat_model(tmp_path / "model")
     names = {name: (tmp_path / f"{name}.jsonl", tmp_path / f"{name}_heldout.jsonl") for name in ("chats", "ids")}
-    for part, numbers in enumerate((range(24), range(100, 104))):
-        write_rows(load_tokenizer(str(model)), names["chats"][part], names["ids"][part], numbers)
+    for split, numbers in enumerate((range(24), range(100, 104))):
+        write_rows(load_tokenizer(str(model)), names["chats"][split], names["ids"][split], numbers)
     words = ["--steps", "2", "--batch", "8", "--learning-rate", "1e-3", "--max-response-tokens", "24", "--replicas", "1"]
     words += ["--microbatch-rows", "4"] if packed else []
     runs = {}

@@ -1,4 +1,4 @@
-"""Tokenizers: round trips, special tokens, and the names that a user may give."""
+"""Tokenizers: round trips, special tokens, and the names that `load_tokenizer` accepts."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def train(*, opening: bool = False) -> Tokenizer:
 
 @pytest.fixture
 def save(tmp_path):
-    """Save a tokenizer with the given special tokens into a folder."""
+    """Return a function that saves a tokenizer with the passed special tokens and returns its folder."""
 
     def _save(*, opening=False, chat_template=None, **special_tokens):
         fast = transformers.PreTrainedTokenizerFast(tokenizer_object=train(opening=opening), **special_tokens)
@@ -54,7 +54,7 @@ def save(tmp_path):
 
 
 @given(st.text(ALPHABET))
-def test_characters_round_trip(text):
+def test_character_tokenizer_round_trip(text):
     tokenizer = CharacterTokenizer()
     ids = tokenizer.encode(text)
     assert len(ids) == len(text)
@@ -62,14 +62,14 @@ def test_characters_round_trip(text):
     assert tokenizer.decode([0, 0, *ids, 1, 0]) == text
 
 
-def test_character_ids_follow_the_order_of_the_alphabet():
+def test_character_tokenizer_ids_follow_alphabet():
     tokenizer = CharacterTokenizer("ba")
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.vocab_size) == (0, 1, None, 4)
     assert tokenizer.encode("ab") == [3, 2]
     assert tokenizer.decode([2, 3, 4, 9]) == "ba��"
 
 
-def test_the_arithmetic_task_is_within_the_default_alphabet():
+def test_character_tokenizer_encodes_arithmetic():
     tokenizer = load_tokenizer("characters")
     for problem in arithmetic("train", 20, seed=0, operators="+-*", nesting=1):
         text = problem.prompt + problem.demonstration
@@ -77,14 +77,14 @@ def test_the_arithmetic_task_is_within_the_default_alphabet():
 
 
 @given(st.text())
-def test_bytes_round_trip(text):
+def test_byte_tokenizer_round_trip(text):
     tokenizer = ByteTokenizer()
     ids = tokenizer.encode(text)
     assert ids == [byte + 3 for byte in text.encode("utf-8")]
     assert tokenizer.decode([0, 1, *ids, 2, 0]) == text
 
 
-def test_invalid_bytes_become_replacement_characters():
+def test_byte_tokenizer_invalid_bytes():
     tokenizer = ByteTokenizer()
     assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.vocab_size) == (0, 1, 2, 259)
     assert tokenizer.decode([0x61 + 3, 0xC3 + 3, 0x62 + 3]) == "a�b"
@@ -92,7 +92,7 @@ def test_invalid_bytes_become_replacement_characters():
     assert tokenizer.decode([258]) == "�"
 
 
-def test_a_saved_tokenizer_round_trips(save):
+def test_saved_tokenizer_round_trip(save):
     tokenizer = load_tokenizer(save(bos_token="<s>", eos_token="</s>", pad_token="<pad>"))
     text = "the  sum , of é\n is 42"
     ids = tokenizer.encode(text)
@@ -104,18 +104,18 @@ def test_a_saved_tokenizer_round_trips(save):
 
 
 @pytest.mark.parametrize(("opening", "bos"), [(True, 1), (False, None)])
-def test_bos_is_what_the_tokenizer_really_puts_first(save, opening, bos):
+def test_bos_is_the_token_that_is_added(save, opening, bos):
     tokenizer = load_tokenizer(save(opening=opening, bos_token="<s>", eos_token="</s>"))
     assert tokenizer.bos_token_id == bos
     assert 1 not in tokenizer.encode("two")
 
 
-def test_the_end_token_pads_if_there_is_no_pad_token(save):
+def test_eos_is_default_pad_token(save):
     tokenizer = load_tokenizer(save(eos_token="</s>"))
     assert tokenizer.pad_token_id == tokenizer.eos_token_id == 2
 
 
-def test_a_tokenizer_without_an_end_token_is_refused(save):
+def test_tokenizer_without_eos(save):
     folder = save(pad_token="<pad>")
     with pytest.raises(
         InputError, match=r"tokenizer' has no end-of-sequence token.*set `eos_token` in its tokenizer_config"
@@ -135,7 +135,7 @@ def make_bare_tokenizer() -> HuggingFaceTokenizer:
     return HuggingFaceTokenizer(transformers.PreTrainedTokenizerFast(tokenizer_object=train(), eos_token="</s>"), "bare")
 
 
-def test_a_missing_chat_template_is_reported():
+def test_missing_chat_template():
     with pytest.raises(InputError, match="'bare' has no chat template; turn chat off"):
         make_bare_tokenizer().apply_chat_template([{"role": "user", "content": "2"}])
 
@@ -150,7 +150,7 @@ def test_a_missing_chat_template_is_reported():
         ),
     ],
 )
-def test_a_failing_chat_template_is_reported(monkeypatch, raised, message):
+def test_failing_chat_template(monkeypatch, raised, message):
     def fail(*args, **kwargs):
         raise raised
 
@@ -161,13 +161,13 @@ def test_a_failing_chat_template_is_reported(monkeypatch, raised, message):
         tokenizer.apply_chat_template([{"role": "system", "content": "2"}])
 
 
-def test_names_of_tokenizers():
+def test_load_tokenizer_names():
     assert isinstance(load_tokenizer("bytes"), ByteTokenizer)
     assert load_tokenizer("characters").alphabet == ALPHABET
     assert load_tokenizer("characters:a:b").alphabet == "a:b"
 
 
-def test_a_hub_id_is_passed_to_transformers(monkeypatch):
+def test_load_tokenizer_hub_id(monkeypatch):
     names = []
 
     def from_pretrained(name):
@@ -197,7 +197,7 @@ def test_invalid_arguments_are_refused(name, message):
         load_tokenizer(name)
 
 
-def test_folders_that_contain_no_tokenizer(tmp_path):
+def test_load_tokenizer_invalid_folder(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match=r"contains no tokenizer .*`--tokenizer bytes`"):
         load_tokenizer(str(tmp_path))
@@ -208,19 +208,19 @@ def test_folders_that_contain_no_tokenizer(tmp_path):
         load_tokenizer(str(tmp_path / "tokenizer.json"))
 
 
-def test_the_unknown_character_is_named():
+def test_character_tokenizer_unknown_character():
     with pytest.raises(InputError, match=r"the character 'x' in '1x2y' is not in the tokenizer's alphabet '012'"):
         CharacterTokenizer("012").encode("1x2y")
     with pytest.raises(InputError, match=r"in '1{60}…' is"):
         CharacterTokenizer("1").encode("1" * 100 + "?")
 
 
-def test_importing_is_light():
+def test_importing_data_skips_heavy_packages():
     code = "import sys, rljax.data, rljax.data.tokenizer, rljax.data.dataset; print({'transformers', 'grain'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
-def test_ids_with_a_gap_count_up_to_the_largest():
+def test_vocab_size_includes_id_gaps():
     inner = Tokenizer(models.WordLevel({"<eos>": 0, "a": 1, "far": 900}, unk_token="a"))
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>")
     assert HuggingFaceTokenizer(fast, "gap").vocab_size == 901
@@ -230,7 +230,7 @@ def test_ids_with_a_gap_count_up_to_the_largest():
     ("single", "prefix"),
     [("<s> $A", [1]), ("<s> <pad> $A", [1, 0]), ("</s> $A", [2]), ("<s> $A </s>", [1]), ("$A </s>", []), ("$A", [])],
 )
-def test_a_prefix_of_any_length_is_kept_and_a_suffix_is_not(single, prefix):
+def test_prefix_is_kept_and_suffix_is_dropped(single, prefix):
     backend = train()
     specials = [("<pad>", 0), ("<s>", 1), ("</s>", 2)]
     backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=specials)
@@ -242,20 +242,20 @@ def test_a_prefix_of_any_length_is_kept_and_a_suffix_is_not(single, prefix):
     assert prompt_tokens(Problem("two and two", "4"), tokenizer) == (whole[:-1] if single.endswith("</s>") else whole)
 
 
-def names_in_source():
-    """Entries of tokenizer_config.json that the classes of `transformers` read, extracted from their source."""
+def config_keys_in_source():
+    """Keys of tokenizer_config.json that the source code of `transformers` reads."""
     root = Path(transformers.__file__).parent
     text = "".join((root / f"tokenization_utils_{part}.py").read_text() for part in ("base", "tokenizers"))
     return set(re.findall(r'kwargs\.(?:pop|get|setdefault)\("([a-z_]+)"', text)) - {"name_or_path", "tokenizer_file"}
 
 
-def test_every_entry_of_tokenizer_config_acts_as_in_transformers(save):
-    """A sweep: with each entry changed, a prompt has the ids that `transformers` gives it, up to an end token."""
+def test_tokenizer_config_keys_match_transformers(save):
+    """For each key and value, a prompt has the same ids as in `transformers`, apart from an end token."""
     folder = Path(save(opening=True, bos_token="<s>", eos_token="</s>", pad_token="<pad>"))
     file = folder / "tokenizer_config.json"
     plain = json.loads(file.read_text())
     names = {*transformers.PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES, *plain, "add_bos_token", "add_eos_token"}
-    names |= names_in_source()
+    names |= config_keys_in_source()
     assert names >= {
         "split_special_tokens",
         "add_prefix_space",

@@ -1,4 +1,4 @@
-"""Every key of tokenizer_config.json acts as in transformers: a sweep over the arguments of its own class."""
+"""Every key of tokenizer_config.json acts as in transformers, tested on all arguments of its tokenizer class."""
 
 import inspect
 import json
@@ -13,8 +13,8 @@ from rljax.data.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from rljax.errors import InputError
 
 SPECIAL = tuple(PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES)
-OTHERS = tuple(re.findall(r'kwargs\.pop\("(\w+)"', inspect.getsource(PreTrainedTokenizerBase.__init__)))
-KEYS = sorted({*SPECIAL, *OTHERS, "add_bos_token", "add_eos_token", "add_prefix_space"})
+OTHER_KEYS = tuple(re.findall(r'kwargs\.pop\("(\w+)"', inspect.getsource(PreTrainedTokenizerBase.__init__)))
+KEYS = sorted({*SPECIAL, *OTHER_KEYS, "add_bos_token", "add_eos_token", "add_prefix_space"})
 TEXT = " two  words <s>, a turn<end>"
 VALUES = (True, "<u>", "left", ["<u>"], 700, {"image_token": "<u>"})
 """Values of several types; each key accepts at least one of them."""
@@ -26,7 +26,7 @@ def model(tmp_path_factory):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_key_acts_as_in_transformers(model, key):
+def test_config_key_matches_transformers(model, key):
     file = model / "tokenizer_config.json"
     before = file.read_text()
     accepted = 0
@@ -38,7 +38,7 @@ def test_a_key_acts_as_in_transformers(model, key):
                 ids = theirs.encode(TEXT, add_special_tokens=False)
             except (TypeError, ValueError, AttributeError, KeyError):
                 continue
-            if theirs.eos_token == "left":  # a new token, which no model has learned
+            if theirs.eos_token == "left":  # transformers adds this as a new token, which no model has learned
                 with pytest.raises(InputError, match="has eos_token 'left', which is not in its vocabulary"):
                     load_tokenizer(str(model))
                 continue
@@ -52,7 +52,7 @@ def test_a_key_acts_as_in_transformers(model, key):
     assert accepted
 
 
-def test_a_chat_template_whose_marks_would_be_split_is_refused(model):
+def test_chat_template_with_split_special_tokens(model):
     inner = AutoTokenizer.from_pretrained(model, split_special_tokens=True)
     tokenizer = HuggingFaceTokenizer(inner, "model", chat=ChatFormat(is_used=True))
     with pytest.raises(InputError, match="sets split_special_tokens, so the special tokens of its chat template"):

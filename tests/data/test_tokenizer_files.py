@@ -1,4 +1,4 @@
-"""Tokenizers saved with weights: `AutoTokenizer` gives the ids that rljax trained on, and rljax recognizes its own."""
+"""Tokenizer files saved with weights: `AutoTokenizer` encodes as rljax did, and rljax recognizes its own tokenizers."""
 
 import json
 import os
@@ -20,11 +20,11 @@ OWN = {"arithmetic": CharacterTokenizer(), "letters": CharacterTokenizer(LETTERS
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A folder with the files of each of rljax's own tokenizers."""
-    made = {name: tmp_path_factory.mktemp(name) for name in OWN}
-    for name, folder in made.items():
+    """Tokenizer name -> a folder with its files, for each of rljax's own tokenizers."""
+    folders_by_name = {name: tmp_path_factory.mktemp(name) for name in OWN}
+    for name, folder in folders_by_name.items():
         assert save_tokenizer_files(OWN[name], folder) == ["tokenizer.json", "tokenizer_config.json"]
-    return made
+    return folders_by_name
 
 
 @pytest.fixture(scope="module")
@@ -39,50 +39,50 @@ def assert_same(ours, theirs, text):
 
 
 @given(st.text(ALPHABET))
-def test_characters_have_the_same_ids(theirs, text):
+def test_saved_character_tokenizer_ids(theirs, text):
     assert_same(OWN["arithmetic"], theirs["arithmetic"], text)
 
 
 @given(st.text(LETTERS))
-def test_spaces_and_lines_and_names_of_special_tokens_are_characters(theirs, text):
+def test_saved_character_tokenizer_special_names_are_text(theirs, text):
     for one in (text, f"<eos>{text}<pad> "):
         assert_same(OWN["letters"], theirs["letters"], one)
 
 
 @given(st.text())
-def test_bytes_have_the_same_ids(theirs, text):
+def test_saved_byte_tokenizer_ids(theirs, text):
     for one in (text, f"<bos>{text}<eos>"):
         assert_same(OWN["bytes"], theirs["bytes"], one)
 
 
 @given(st.binary())
-def test_invalid_bytes_decode_alike(theirs, data):
+def test_saved_byte_tokenizer_invalid_bytes(theirs, data):
     ids = [byte + 3 for byte in data]
     assert theirs["bytes"].decode(ids, skip_special_tokens=True) == OWN["bytes"].decode(ids)
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_special_tokens_are_the_same(theirs, name):
+def test_saved_tokenizer_special_tokens(theirs, name):
     ours, other = OWN[name], theirs[name]
     ends = (other.pad_token_id, other.eos_token_id, other.bos_token_id, len(other))
     assert ends == (ours.pad_token_id, ours.eos_token_id, ours.bos_token_id, ours.vocab_size)
     opening = [] if ours.bos_token_id is None else [ours.bos_token_id]
-    assert other("1+1=")["input_ids"] == opening + ours.encode("1+1="), "as for a training prompt"
+    assert other("1+1=")["input_ids"] == opening + ours.encode("1+1="), "the ids of a training prompt"
 
 
-def test_an_unknown_character_is_an_error_in_transformers_too(theirs):
+def test_saved_character_tokenizer_unknown_character(theirs):
     with pytest.raises(Exception, match="Missing"):
         theirs["letters"]("x")
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_rljax_recognizes_its_own_tokenizer(folders, name):
+def test_load_tokenizer_recognizes_own_files(folders, name):
     again = load_tokenizer(str(folders[name]))
     assert type(again) is type(OWN[name])
     assert vars(again) == vars(OWN[name])
 
 
-def test_a_changed_tokenizer_is_no_longer_ours(folders, tmp_path):
+def test_load_tokenizer_changed_files(folders, tmp_path):
     changed = AutoTokenizer.from_pretrained(folders["letters"])
     changed.add_tokens(["<tool>"])
     changed.save_pretrained(tmp_path)
@@ -96,7 +96,7 @@ def make_word_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
 
 
-def test_files_of_a_checkpoint_are_copied_unchanged(tmp_path):
+def test_save_tokenizer_files_copies_checkpoint_files(tmp_path):
     source, folder = tmp_path / "source", tmp_path / "model"
     folder.mkdir()
     inner = make_word_tokenizer()
@@ -123,14 +123,14 @@ def umask() -> int:
     return mask
 
 
-def test_a_tokenizer_that_was_built_in_python_is_written(tmp_path):
+def test_save_tokenizer_files_of_python_tokenizer(tmp_path):
     from rljax.data.tokenizer import HuggingFaceTokenizer
 
     assert "tokenizer.json" in save_tokenizer_files(HuggingFaceTokenizer(make_word_tokenizer(), "words"), tmp_path)
     assert load_tokenizer(str(tmp_path)).encode("a b") == [1, 2]
 
 
-def test_models_that_cannot_be_written_are_refused(untyped, tmp_path):
+def test_save_tokenizer_files_errors(untyped, tmp_path):
     source = tmp_path / "source"
     make_word_tokenizer().save_pretrained(source)
     tokenizer = load_tokenizer(str(source))
@@ -146,7 +146,7 @@ def test_models_that_cannot_be_written_are_refused(untyped, tmp_path):
         save_tokenizer_files(Foreign(), tmp_path)
 
 
-def test_ids_are_text_without_a_tokenizer(tmp_path):
+def test_id_tokenizer(tmp_path):
     tokenizer = IdTokenizer(20, eos=2)
     assert tokenizer.encode("") == []
     assert tokenizer.decode([12, 2]) == "12"

@@ -1,6 +1,6 @@
-"""Messages between turns: written one after the other, they equal what the template writes for the complete dialogue."""
+"""Messages between turns: encoded one by one, they equal the template's text for the complete dialogue."""
 
-# ruff: noqa: E501  a chat template breaks lines where its text does
+# ruff: noqa: E501  a line break in a chat template would change its text
 
 import json
 
@@ -163,10 +163,10 @@ def add(a: int, b: int) -> int:
 
 
 def make_tokenizer(template, *, end="<|im_end|>"):
-    """A tokenizer of bytes and the families' special tokens."""
+    """A byte tokenizer with the special tokens of all model families."""
     specials = [*SPECIAL, *dict.fromkeys(ENDS.values())]
     vocabulary = dict.fromkeys([*specials, *sorted(pre_tokenizers.ByteLevel.alphabet())])
-    inner = Tokenizer(models.BPE({token: place for place, token in enumerate(vocabulary)}, []))
+    inner = Tokenizer(models.BPE({token: index for index, token in enumerate(vocabulary)}, []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
     names = {"eos_token": end, "pad_token": "<pad>"}
@@ -180,7 +180,7 @@ def family_tokenizer(family):
 
 
 def call_message(family):
-    """A message with the call; DeepSeek's template needs arguments as text."""
+    """An assistant message with CALL; DeepSeek's template needs the arguments as text."""
     message = CALL.to_message()
     if family == "deepseek":
         message["function"]["arguments"] = json.dumps(CALL.arguments)
@@ -191,7 +191,7 @@ RESULT = {"role": "tool", "name": "add", "tool_call_id": CALL.id, "content": 'fi
 
 
 def write_turn(tokenizer, before, turn, end, **columns):
-    """The text of a turn as a model that follows the template would write it, with its end token."""
+    """The text, with its end token, that a model would write for this turn if it followed the template."""
     opened = tokenizer.render(before, opens_turn=True, **columns)
     ended = tokenizer.render([*before, turn], opens_turn=False, **columns)
     assert ended.startswith(opened)
@@ -200,7 +200,7 @@ def write_turn(tokenizer, before, turn, end, **columns):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_user_messages_continue_a_dialogue_as_the_template_writes_it(family):
+def test_text_between_user_messages(family):
     tokenizer, prompt = family_tokenizer(family), chat_messages(PROBLEM)
     text, dialogue = tokenizer.render(prompt, opens_turn=True), [*prompt]
     for reply, observation in (("It is 4.", "Wrong."), ("It is 5.", "Right. And 3 + 3?"), ("6", "Right.")):
@@ -212,7 +212,7 @@ def test_user_messages_continue_a_dialogue_as_the_template_writes_it(family):
 
 
 @pytest.mark.parametrize("family", WRITES_TOOLS)
-def test_tool_results_continue_a_dialogue_as_the_template_writes_it(family):
+def test_text_between_tool_results(family):
     tokenizer = family_tokenizer(family)
     (problem,) = with_tools([PROBLEM], [add], tokenizer)
     tools = problem.columns["tools"]
@@ -230,7 +230,7 @@ def test_tool_results_continue_a_dialogue_as_the_template_writes_it(family):
 
 
 @pytest.mark.parametrize("family", ["gemma", "smollm2"])
-def test_a_template_without_tools_gets_instructions_and_results_as_user_messages(family):
+def test_with_tools_without_template_support(family):
     tokenizer = family_tokenizer(family)
     (problem,) = with_tools([PROBLEM], [add], tokenizer)
     text = tokenizer.render(chat_messages(problem), opens_turn=True)
@@ -267,7 +267,7 @@ THINKING = QWEN.replace(
     ],
     ids=["tools move", "reasoning is removed", "a role is refused"],
 )
-def test_a_template_that_cannot_be_continued_is_refused_with_the_reason(template, tools, messages, message):
+def test_text_between_refuses_unsuitable_template(template, tools, messages, message):
     tokenizer = make_tokenizer(template)
     (problem,) = with_tools([PROBLEM], tools, tokenizer)
     with pytest.raises(InputError, match=message) as caught:
@@ -275,7 +275,7 @@ def test_a_template_that_cannot_be_continued_is_refused_with_the_reason(template
     assert "\n" not in str(caught.value)
 
 
-def test_messages_without_a_template_are_their_text():
+def test_encode_messages_without_template():
     plain = ByteTokenizer()
     assert plain.decode(encode_messages(plain, PROBLEM, "4", [{"role": "tool", "content": "5"}])) == "5\n"
     assert with_tools([PROBLEM], [add], plain) == [PROBLEM]
@@ -296,7 +296,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("family", "text", "fault"), MALFORMED)
-def test_a_malformed_call_is_reported_and_never_run(family, text, fault):
+def test_parse_turn_malformed_call(family, text, fault):
     turn = parse_turn(text, dialect_of(family_tokenizer(family)))
     assert turn == text
     assert not turn.calls
@@ -304,7 +304,7 @@ def test_a_malformed_call_is_reported_and_never_run(family, text, fault):
     assert fault in turn.malformed[0]
 
 
-def test_several_calls_and_text_around_them():
+def test_parse_turn_several_calls():
     turn = parse_turn(
         'Both:<tool_call>{"name": "a", "arguments": "{\\"x\\": 1}"}</tool_call><tool_call>{"name": "b"}</tool_call>!'
     )
