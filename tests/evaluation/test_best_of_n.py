@@ -1,4 +1,4 @@
-"""Best of k by a score: the expectation over all subsets, checked against a loop over them."""
+"""Best of k by a score: the expectation over all subsets of k responses, checked by enumerating the subsets."""
 
 from itertools import combinations
 
@@ -10,30 +10,30 @@ from rljax.evaluation.best_of_n import accuracy_by_chooser, best_at_k, chosen_ta
 from rljax.evaluation.statistics import average_at_n, pass_at_k
 
 
-def by_all_subsets(scores, right, judged, k):
-    """The share of right responses among the highest scores of each subset, averaged over the subsets."""
+def enumerate_best(scores, right, judged, k):
+    """The fraction of right responses among the highest-scoring ones of a subset, averaged over all subsets."""
     answers = []
     for row, good, seen in zip(scores, right, judged, strict=True):
-        places = [place for place in range(len(row)) if seen[place]]
-        shares = []
-        for subset in combinations(places, k):
-            numbers = [-1e9 if np.isnan(row[place]) else row[place] for place in subset]
-            highest = [place for place, number in zip(subset, numbers, strict=True) if number == max(numbers)]
-            shares.append(sum(bool(good[place]) for place in highest) / len(highest))
-        answers.append(np.mean(shares) if shares else np.nan)
+        indices = [i for i in range(len(row)) if seen[i]]
+        fractions = []
+        for subset in combinations(indices, k):
+            values = [-1e9 if np.isnan(row[i]) else row[i] for i in subset]
+            highest = [i for i, value in zip(subset, values, strict=True) if value == max(values)]
+            fractions.append(sum(bool(good[i]) for i in highest) / len(highest))
+        answers.append(np.mean(fractions) if fractions else np.nan)
     return np.array(answers)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 6])
-def test_every_subset_counts_once(k):
+def test_best_at_k_matches_enumeration(k):
     rng = np.random.default_rng(k)
     scores = rng.integers(0, 4, (8, 6)).astype(float)  # few values, so that there are ties
     scores[rng.random(scores.shape) < 0.1] = np.nan
     right, judged = rng.random(scores.shape) < 0.4, rng.random(scores.shape) < 0.85
-    np.testing.assert_allclose(best_at_k(scores, right, judged, k=k), by_all_subsets(scores, right, judged, k))
+    np.testing.assert_allclose(best_at_k(scores, right, judged, k=k), enumerate_best(scores, right, judged, k))
 
 
-def test_a_perfect_score_is_pass_at_k_and_a_constant_one_is_the_mean():
+def test_best_at_k_of_perfect_and_constant_scores():
     rng = np.random.default_rng(0)
     right, judged = rng.random((5, 6)) < 0.3, np.ones((5, 6), bool)
     for k in (1, 2, 5):
@@ -43,7 +43,7 @@ def test_a_perfect_score_is_pass_at_k_and_a_constant_one_is_the_mean():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_wrong_shapes_and_numbers_are_refused():
+def test_best_at_k_invalid_arguments():
     right = np.ones((1, 2), bool)
     with pytest.raises(ValueError, match="k must be from 1 to 2"):
         best_at_k(np.zeros((1, 2)), right, right, k=3)
@@ -51,7 +51,7 @@ def test_wrong_shapes_and_numbers_are_refused():
         best_at_k(np.zeros((1, 3)), right, np.ones((1, 3), bool), k=1)
 
 
-def test_a_chooser_that_prefers_wrong_answers_gets_worse_with_more_responses():
+def test_accuracy_by_chooser():
     correct = np.array([[1.0, 0.0, 0.0, 1.0]] * 6)
     answers = [["7", "8", "8", "7"]] * 6
     sampled = SampledAnswers(correct, np.ones((6, 4), int), correct < 0, answers, correct, scores={"bad": -correct})

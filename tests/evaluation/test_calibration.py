@@ -1,4 +1,4 @@
-"""Calibration of stated confidences, checked against loops, and on responses that are calibrated by construction."""
+"""Calibration of stated confidences, checked against loops and on responses calibrated by construction."""
 
 import numpy as np
 import pytest
@@ -16,29 +16,29 @@ from rljax.rollout.judging import Judge
 from rljax.rollout.request import Sampling
 
 
-def by_hand(q, c, used):
-    """Brier score of all responses, and the calibration error bin by bin."""
-    pairs = [(q[place], float(c[place])) for place in np.ndindex(q.shape) if used[place]]
+def loop_scores(q, c, used):
+    """The Brier score over all used responses, and the expected calibration error, summed bin by bin."""
+    pairs = [(q[index], float(c[index])) for index in np.ndindex(q.shape) if used[index]]
     error = 0.0
-    for index in range(BINS):
-        inside = [(a, b) for a, b in pairs if min(int(a * BINS), BINS - 1) == index]
+    for bin_index in range(BINS):
+        inside = [(a, b) for a, b in pairs if min(int(a * BINS), BINS - 1) == bin_index]
         if inside:
             error += abs(sum(b - a for a, b in inside)) / len(pairs)
     return np.mean([(a - b) ** 2 for a, b in pairs]), error
 
 
-def test_both_scores_match_their_formulas():
+def test_brier_and_error_match_loops():
     rng = np.random.default_rng(0)
     q, c, known = rng.random((30, 1)), rng.random((30, 1)) < 0.4, rng.random((30, 1)) < 0.8
     q[::7] = np.nan
     found = calibration(q, c, known)
-    brier, error = by_hand(q, c, known & ~np.isnan(q))
+    brier, error = loop_scores(q, c, known & ~np.isnan(q))
     assert found.brier.value == pytest.approx(brier)
     assert found.error.value == pytest.approx(error)
     assert found.stated == pytest.approx((known & ~np.isnan(q)).sum() / known.sum())
 
 
-def test_true_confidences_have_a_small_error_and_overconfidence_a_large_one():
+def test_error_of_honest_and_overconfident_responses():
     rng = np.random.default_rng(1)
     q = rng.random((4000, 2))
     right, known = rng.random(q.shape) < q, np.ones(q.shape, bool)
@@ -48,17 +48,17 @@ def test_true_confidences_have_a_small_error_and_overconfidence_a_large_one():
     assert honest.brier.high < overconfident.brier.low
 
 
-def test_every_response_has_the_same_weight_in_all_numbers():
+def test_every_response_has_equal_weight():
     """A problem with one stated confidence, and a problem with three."""
     q = np.array([[0.9, np.nan, np.nan], [0.5, 0.5, 0.5]])
     c = np.array([[True, False, False], [False, False, False]])
     found = calibration(q, c, np.ones((2, 3), bool))
-    brier, error = by_hand(q, c, ~np.isnan(q))
+    brier, error = loop_scores(q, c, ~np.isnan(q))
     assert (found.confidence.value, found.accuracy.value) == pytest.approx((0.6, 0.25))
     assert (found.brier.value, found.error.value) == pytest.approx((brier, error))
 
 
-def test_the_error_of_few_responses_has_no_interval():
+def test_error_of_few_responses_has_no_interval():
     rng = np.random.default_rng(3)
     q = rng.random((12, 1))
     found = calibration(q, rng.random((12, 1)) < q, np.ones((12, 1), bool))
@@ -67,7 +67,7 @@ def test_the_error_of_few_responses_has_no_interval():
     assert f"expected calibration error {found.error.value:.3f}, Brier" in found.text()
 
 
-def test_without_confidences_there_is_no_calibration():
+def test_calibration_without_confidences():
     nothing = np.full((3, 2), np.nan)
     assert calibration(nothing, np.ones((3, 2), bool), np.ones((3, 2), bool)) is None
     row = {"problem": 0, "sample": 0, "reward": 1.0, "correct": None, "tokens": 3, "truncated": False}
@@ -86,7 +86,7 @@ class ConfidentEngine:
         return [Response(r.prompt_id, r.group, tokens, mask, zeros, zeros, "stop") for r in requests]
 
 
-def test_the_confidence_of_a_response_is_in_its_row():
+def test_generated_rows_have_confidence():
     prompts = EncodedPrompts((Problem("1+1=", "2"),), (ByteTokenizer().encode("1+1="),), 0)
     judge = Judge(ByteTokenizer(), BY_NAME["exact"])
     worker = RolloutWorker(ConfidentEngine(), prompts, 4, Sampling(32, (ByteTokenizer.eos_token_id,)), judge)

@@ -1,4 +1,4 @@
-"""Answers before and after RL: the counts, checked by hand, and the answers that are shown."""
+"""Comparing answers before and after RL: the counts and the selected example answers."""
 
 import pytest
 
@@ -10,17 +10,17 @@ def rows(step, rewards, *, words="x"):
     return [
         {
             "step": step,
-            "problem": place,
-            "prompt": f"p{place}",
+            "problem": index,
+            "prompt": f"p{index}",
             "completion": f"{words}{reward}",
             "answer": "a",
             "reward": reward,
         }
-        for place, reward in enumerate(rewards)
+        for index, reward in enumerate(rewards)
     ]
 
 
-def test_problems_are_counted_by_how_they_changed():
+def test_compare_counts_changes():
     found = compare(rows(0, [0, 0, 1, 1, 0, None]) + rows(4, [1, 0, 1, 0, 1, 1]))
     assert found is not None
     assert (found.gained, found.lost, found.kept, found.missed) == (2, 1, 1, 1)
@@ -40,7 +40,7 @@ def test_problems_are_counted_by_how_they_changed():
         ([-1, 0.25], [-0.5, 0.5], ["p0", "p1"]),
     ],
 )
-def test_answers_that_are_shown_have_changed(before, after, shown):
+def test_compare_shows_changed_answers(before, after, shown):
     found = compare(rows(0, before) + rows(2, after))
     assert found is not None
     assert [row["prompt"] for row in found.shown] == shown
@@ -50,7 +50,7 @@ def with_verdicts(rows, correct):
     return [{**row, "correct": found} for row, found in zip(rows, correct, strict=True)]
 
 
-def test_a_verifier_decides_and_answers_without_a_verdict_are_not_counted():
+def test_compare_uses_verdicts():
     before = with_verdicts(rows(0, [0.2, 0.2, 0.2]), (False, None, True))
     after = with_verdicts(rows(2, [1.2, 0.0, 0.2]), (True, True, False))
     found = compare([*before, *after])
@@ -68,24 +68,24 @@ def test_a_verifier_decides_and_answers_without_a_verdict_are_not_counted():
     ]
 
 
-def test_the_last_step_counts_and_a_repeated_row_replaces_the_first():
+def test_compare_uses_last_step_and_last_row():
     found = compare(rows(0, [1, 1]) + rows(0, [0, 0]) + rows(2, [0, 0]) + rows(4, [1, 0]))
     assert found is not None
     assert found[:4] == (1, 0, 0, 1)
 
 
 @pytest.mark.parametrize("sides", [[], rows(0, [1.0]), rows(3, [1.0])])
-def test_without_both_sides_there_is_nothing_to_compare(sides):
+def test_compare_needs_two_evaluations(sides):
     assert compare(sides) is None
 
 
-def test_an_answer_that_could_not_be_judged_has_no_reward():
+def test_answer_rows_of_unjudged_answers():
     shown = [{"prompt": "p", "completion": "c", "answer": "a", "reward": reward} for reward in (1.0, 0.0, float("nan"))]
     assert [row["reward"] for row in answer_rows(shown, [True, False, True], 7)] == [1.0, None, None]
     assert [row["problem"] for row in answer_rows(shown, [True] * 3, 7)] == [0, 1, 2]
 
 
-def test_an_accuracy_has_the_interval_of_the_problems_that_were_judged():
+def test_interval_of_judged_problems():
     heldout = rows(0, [1.0, 0.0, 0.0, 1.0, None]) + rows(2, [1.0] * 5)
     found = interval_of(0.75, heldout)
     assert found == Estimate(0.75, *wilson_interval(3, 4), 4)
@@ -93,15 +93,15 @@ def test_an_accuracy_has_the_interval_of_the_problems_that_were_judged():
     assert interval_of(0.5, []) is None
 
 
-def test_two_runs_are_compared_on_the_same_problems():
+def test_paired_difference():
     one, other = rows(0, [1, 1, 1, 1]) + rows(3, [0, 0, 1, 1, 1]), rows(9, [1, 1, 0, 1, None])
     found = paired_difference(one, other)
-    assert found.problems == 4, "the last one could not be judged"
+    assert found.problems == 4, "the last problem has no verdict in the other run"
     assert found.value == (1 + 1 - 1 + 0) / 4
     assert found.low < found.value < found.high
     same = paired_difference(one, one)
-    assert same.low < same.value == 0 < same.high, "equal answers do not prove that the runs are equal"
+    assert same.low < same.value == 0 < same.high, "equal answers do not prove that the models are equally accurate"
     assert paired_difference(other, one).value == -found.value
-    assert paired_difference(one, rows(0, [1, 1])) is None, "it was not evaluated in RL"
+    assert paired_difference(one, rows(0, [1, 1])) is None, "the other run has no evaluation after RL"
     elsewhere = [row | {"prompt": "another"} for row in other]
     assert paired_difference(one, elsewhere) is None

@@ -1,4 +1,4 @@
-"""A model's votes find planted errors in demonstrations, and its responses become different demonstrations."""
+"""A model's majority votes find planted errors in demonstrations, and its right responses become new demonstrations."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ SAMPLES = 8
 
 
 def simulate_responses(problems, rng, *, skill):
-    """Responses of a model that is right with this probability, and otherwise gives one of many wrong answers."""
+    """Responses of a model that is right with probability `skill` and otherwise gives one of many wrong answers."""
     for index, problem in enumerate(problems):
         for number in range(SAMPLES):
             answer = problem.answer if rng.random() < skill else str(rng.integers(100, 10_000))
@@ -23,7 +23,7 @@ def simulate_responses(problems, rng, *, skill):
             }
 
 
-def test_corrupted_demonstrations_are_found():
+def test_clean_demonstrations_finds_corrupted_ones():
     rng = np.random.default_rng(0)
     true = [Problem(f"{n}+1=", str(n + 1), demonstration=f"#{n + 1}") for n in range(200)]
     corrupted = set(rng.choice(200, 40, replace=False).tolist())
@@ -43,7 +43,7 @@ def test_corrupted_demonstrations_are_found():
     assert sum(int(row["answer"]) != int(row["prompt"].split("+")[0]) + 1 for row in replaced.rows) == len(wrong)
 
 
-def test_nothing_is_dropped_without_agreement():
+def test_clean_demonstrations_without_agreement():
     problem = Problem("?", "9", demonstration="#9")
     unread = Problem("?", "9", demonstration="no idea")
     rows = [
@@ -64,7 +64,7 @@ def test_nothing_is_dropped_without_agreement():
 
 
 @pytest.mark.parametrize("keep", ["verifier", "votes"])
-def test_kept_responses_are_right_different_and_few(keep):
+def test_keep_responses_selects_right_and_different(keep):
     rng = np.random.default_rng(1)
     problems = [Problem(f"{n}+1=", str(n + 1), columns={"level": n}) for n in range(30)]
     rows = list(simulate_responses(problems, rng, skill=0.9))
@@ -80,7 +80,7 @@ def test_kept_responses_are_right_different_and_few(keep):
     assert len(alike.rows) == 30, "all responses of a problem share most of their words"
 
 
-def test_a_truncated_response_does_not_become_a_demonstration():
+def test_keep_responses_skips_truncated():
     row = {"problem": 0, "sample": 0, "completion": "#2", "given": "2", "truncated": True, "reward": 1.0, "correct": True}
     kept = keep_responses([row], [Problem("1+1=", "2")], keep="verifier", most=1, threshold=1.0, agreement=0.5)
     assert (kept.rows, kept.accepted, kept.solved) == ([], 0, 0)

@@ -1,4 +1,4 @@
-"""Metrics of held-out answers."""
+"""Metrics of greedy answers to held-out problems."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from rljax.rollout import Groups
 def make_evaluation(lengths, rewards, valid):
     count = len(lengths)
     attention = np.arange(40) < np.asarray(lengths)[:, None, None]
-    trained = attention & (np.arange(40) != 2)  # an observed token is part of the response and is not trained on
+    trained = attention & (np.arange(40) != 2)  # token 2 is an observation: part of the response, but not trained on
     zeros = np.zeros((count, 1, 40), np.float32)
     return Evaluation(
         Groups(
@@ -35,7 +35,7 @@ def make_evaluation(lengths, rewards, valid):
     )
 
 
-def test_averages_leave_out_unjudged_answers():
+def test_metrics_leave_out_unjudged_answers():
     evaluation = make_evaluation([4, 20, 40, 8], [1, 0, 1, 1], [True, True, True, False])
     assert evaluation.metrics() == pytest.approx(
         {
@@ -52,7 +52,7 @@ def test_averages_leave_out_unjudged_answers():
     )
 
 
-def test_parts_of_a_reward_are_averaged_over_the_answers_that_they_judge():
+def test_metrics_average_reward_parts_over_judged_answers():
     evaluation = make_evaluation([4, 20, 40], [1, 0, 1], [True, True, True])
     parts = {"rules/brief": np.float32([[1], [0], [np.nan]]), "silent": np.full((3, 1), np.nan, np.float32)}
     groups = evaluation.groups
@@ -61,5 +61,5 @@ def test_parts_of_a_reward_are_averaged_over_the_answers_that_they_judge():
 
 
 @pytest.mark.parametrize(("length", "most"), [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (512, 512), (513, 1024)])
-def test_length_ranges_double(length, most):
+def test_accuracy_by_length_ranges_double(length, most):
     assert accuracy_by_length(np.array([True]), np.array([length])) == {f"accuracy_to_{most}_tokens": 1.0}

@@ -1,4 +1,4 @@
-"""Progress by kind of problem: shares are counted by hand, and the text claims no more than the interval supports."""
+"""Progress by kind of problem: accuracies before and after, and a text that claims only what the intervals support."""
 
 import pytest
 
@@ -7,17 +7,17 @@ from rljax.evaluation.kinds import MOST_KINDS, describe_progress, kinds_of
 
 
 def problems(values, column="operands"):
-    return [Problem(f"p{place}", "a", columns={column: value}) for place, value in enumerate(values)]
+    return [Problem(f"p{index}", "a", columns={column: value}) for index, value in enumerate(values)]
 
 
 def rows(step, rewards):
     return [
-        {"step": step, "problem": place, "prompt": f"p{place}", "completion": "c", "answer": "a", "reward": reward}
-        for place, reward in enumerate(rewards)
+        {"step": step, "problem": index, "prompt": f"p{index}", "completion": "c", "answer": "a", "reward": reward}
+        for index, reward in enumerate(rewards)
     ]
 
 
-def test_shares_before_and_after_are_counted_by_kind():
+def test_kinds_of_before_and_after():
     found = kinds_of(rows(0, [1, 0, 0, 0, None]) + rows(9, [1, 1, 1, 0, 1]), problems([10, 10, 9, 9, 9]))
     assert [(kind.name, kind.before, kind.after, kind.change.problems) for kind in found] == [
         ("9 operands", 0.0, 0.5, 2),
@@ -25,7 +25,7 @@ def test_shares_before_and_after_are_counted_by_kind():
     ]
 
 
-def test_only_a_significant_change_is_called_learned():
+def test_describe_progress_needs_significant_change():
     before = [0] * 40 + [1] * 40 + [1, 0]
     after = [1] * 40 + [0] * 40 + [1, 1]
     kinds = kinds_of(rows(0, before) + rows(9, after), problems([4] * 40 + [5] * 40 + [2] * 2))
@@ -36,7 +36,7 @@ def test_only_a_significant_change_is_called_learned():
     ]
 
 
-def test_a_verifier_decides_and_answers_without_a_verdict_are_not_counted():
+def test_kinds_of_uses_verdicts():
     before = [
         {**row, "correct": correct} for row, correct in zip(rows(0, [0.1, 0.1, 0.1]), (False, True, None), strict=True)
     ]
@@ -55,18 +55,18 @@ def test_a_verifier_decides_and_answers_without_a_verdict_are_not_counted():
         ([3, 4], "color", []),
     ],
 )
-def test_problems_of_one_kind_or_of_too_many_are_not_split(values, column, names):
+def test_kinds_of_one_or_too_many_kinds(values, column, names):
     both = rows(0, [0] * len(values)) + rows(9, [1] * len(values))
     assert [kind.name for kind in kinds_of(both, problems(values, column))] == names
 
 
-def test_answers_to_other_problems_are_left_out():
+def test_kinds_of_ignores_other_problems():
     both = rows(0, [0, 0, 0]) + rows(9, [1, 1, 1])
     changed = [problems([2])[0], Problem("another", "a", columns={"operands": 3})]
     assert [kind.name for kind in kinds_of(both, changed)] == ["2 operands"]
 
 
-def test_a_run_without_answers_before_and_after_has_no_progress():
+def test_kinds_of_needs_both_evaluations():
     assert kinds_of([], problems([2, 3])) == []
     assert kinds_of(rows(0, [0, 1]), problems([2, 3])) == []
     assert kinds_of(rows(0, [None, None]) + rows(9, [1, 1]), problems([2, 3])) == []

@@ -5,14 +5,14 @@ import numpy as np
 from rljax.evaluation.paired_change import format_points, paired_change
 
 
-def test_a_paired_change_leaves_unknown_problems_out():
+def test_paired_change_leaves_out_unknown_problems():
     before, after = np.array([1.0, 0.0, np.nan, 0.5]), np.array([1.0, 1.0, 1.0, np.nan])
     assert paired_change(before, after)[::3] == (0.5, 2)
     halves = paired_change(np.array([0.5, 0.5]), np.array([1.0, 0.5]))
     assert (halves.value, halves.low, halves.high) == (0.25, 0.0, 0.5)
 
 
-def test_equal_differences_have_an_interval_wider_than_0():
+def test_paired_change_of_equal_differences():
     assert format_points(paired_change(np.full(4, 0.5), np.ones(4))) == "+50.0 points"
     certain = paired_change(np.zeros(4), np.ones(4))
     assert certain.low < 0.9 < certain.high

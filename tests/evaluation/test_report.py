@@ -1,4 +1,4 @@
-"""Measures overall, by length and by column, as the screen and a file show them."""
+"""The evaluation report: metrics overall, by length and by column, on the screen and in a file."""
 
 import io
 import json
@@ -38,7 +38,7 @@ def values(part):
     return {name: estimate.value for name, estimate in part.measures.items()}
 
 
-def test_measures_over_all_problems():
+def test_report_metrics_over_all_problems():
     expected = {
         "avg@3": (2 / 3 + 0 + 1 + 0) / 4,
         "pass@1": (2 / 3 + 0 + 1 + 0) / 4,
@@ -56,13 +56,13 @@ def test_measures_over_all_problems():
     assert (problems["avg@3"], problems["pass@3"], problems["truncated"]) == (4, 3, 5)
 
 
-def test_right_answers_have_a_reward_above_the_limit():
+def test_report_right_above_limit():
     assert values(report(right_above=0.0).whole)["pass@3"] == pytest.approx(2 / 3)
     assert values(report(right_above=0.2).whole)["pass@3"] == pytest.approx(1 / 3)
     assert values(report(right_above=1.0).whole)["pass@3"] == 0
 
 
-def test_an_examination_has_an_expected_score():
+def test_report_expected_score():
     found = report(out_of=15)
     assert values(found.whole)["score"] == pytest.approx(15 * values(found.whole)["avg@3"])
     assert "; expected score 6.2" in found.headline()
@@ -70,7 +70,7 @@ def test_an_examination_has_an_expected_score():
     assert "score" not in report().whole.measures
 
 
-def test_the_gap_between_groups_is_in_the_lines_and_in_the_file():
+def test_report_contains_group_gap():
     halves = [Problem("?", "7", columns={"level": index % 2}) for index in range(40)]
     right = np.array([[float(index % 2)] for index in range(40)])
     sampled = SampledAnswers(right, np.ones((40, 1), int), right < 0, [["7"]] * 40)
@@ -79,11 +79,11 @@ def test_the_gap_between_groups_is_in_the_lines_and_in_the_file():
     assert found.to_json()["gaps"]["level"]["best"] == "1"
 
 
-def test_without_answers_there_is_no_vote():
+def test_report_without_answers_has_no_vote():
     assert not [name for name in report(answers=[[None] * 3] * 5).whole.measures if name.startswith("maj@")]
 
 
-def test_values_of_a_column_are_ordered_as_numbers_then_as_texts():
+def test_report_orders_column_values():
     parts = report().by_column["level"]
     assert [(part.label, part.count) for part in parts] == [("2", 2), ("10", 1), ("-", 1), ("hard", 1)]
     assert values(parts[0])["avg@3"] == pytest.approx(0.5)
@@ -91,7 +91,7 @@ def test_values_of_a_column_are_ordered_as_numbers_then_as_texts():
     assert np.isnan(values(parts[2])["avg@3"])
 
 
-def test_lengths_double_and_count_judged_responses():
+def test_report_by_length():
     parts = report().by_length
     found = [(part.label, part.count, part.measures["accuracy"].value) for part in parts]
     assert found == [("1 to 16", 7, pytest.approx(3 / 7)), ("17 to 32", 2, 0.5), ("33 to 64", 2, 0.0)]
@@ -99,13 +99,13 @@ def test_lengths_double_and_count_judged_responses():
     assert length_parts(*np.zeros((2, 4, 1), bool), np.ones((4, 1), int)) == []
 
 
-def test_a_file_contains_no_nan():
+def test_report_json_has_no_nan():
     text = json.dumps(report().to_json(), allow_nan=False)
     (missing,) = (part for part in json.loads(text)["by_column"]["level"] if part["label"] == "-")
     assert missing["measures"]["avg@3"] == {"value": None, "low": None, "high": None, "problems": 0}
 
 
-def test_the_tables_show_every_measure_and_the_headline_the_interval():
+def test_report_tables_and_headline():
     found = report()
     shown = print_tables(found)
     for words in ("avg@3", "pass@2", "maj@3", "response length", "17 to 32", "By level", "66.7%", "hard"):
@@ -116,13 +116,13 @@ def test_the_tables_show_every_measure_and_the_headline_the_interval():
     assert "20.0% truncated" in found.headline()
 
 
-def test_labels_cannot_send_commands_to_the_terminal():
+def test_report_escapes_terminal_commands():
     problems = [Problem("?", "7", columns={"level": "[red]\x1b[31m"}) for _ in LEVELS]
     sampled = SampledAnswers(np.array(REWARDS), np.array(LENGTHS), np.array(LENGTHS) == 64, ANSWERS)
     assert r"[red]\x1b[31m" in print_tables(make_report(sampled, problems, at=(1,), columns=["level"]))
 
 
-def test_columns_are_the_requested_or_the_known_ones():
+def test_choose_columns():
     assert choose_columns(PROBLEMS, None) == ["level"]
     assert choose_columns(PROBLEMS, ["level", "level"]) == ["level"]
     assert choose_columns(PROBLEMS, []) == []
@@ -132,7 +132,7 @@ def test_columns_are_the_requested_or_the_known_ones():
         choose_columns([Problem("?", "7")], ["level"])
 
 
-def test_answers_that_break_no_rule_are_not_counted_as_failures():
+def test_report_of_reward_that_only_subtracts():
     """3 of 8 answers break a rule; an answer that breaks none has a reward of 0."""
     rewards = np.array([[0.0], [0.0], [-1.0], [0.0], [-0.5], [0.0], [0.0], [-1.5]])
     nothing = [[None]] * 8

@@ -1,4 +1,4 @@
-"""Sampling is divided into calls of one shape that cover everything once, and the file contains the first calls."""
+"""Sampling is divided into equally shaped calls that cover every sample once; a reopened file keeps only complete calls."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ def lines(rows):
 
 
 @pytest.mark.parametrize(("problems", "samples", "batch"), SIZES)
-def test_a_plan_covers_everything_once_in_calls_of_one_shape(problems, samples, batch):
+def test_plan_covers_every_sample_once(problems, samples, batch):
     calls = plan(problems, samples, batch=batch)
     pairs = [pair for call in calls for pair in call.pairs()]
     assert sorted(pairs) == list(np.ndindex(problems, samples))
@@ -42,16 +42,16 @@ def test_a_plan_covers_everything_once_in_calls_of_one_shape(problems, samples, 
     assert [call.index for call in calls] == list(range(len(calls)))
     rows = len(calls[0].problems) * calls[0].group
     assert rows <= batch
-    assert len(calls[0].problems) == problems or rows + calls[0].group > batch, "a call is as large as the batch allows"
+    assert len(calls[0].problems) == problems or rows + calls[0].group > batch, "a call must fill the batch"
     assert all(0 <= problem < problems for call in calls for problem in call.problems)
 
 
-def test_a_few_samples_are_one_call():
+def test_plan_of_few_samples_is_one_call():
     (call,) = plan(5, 3, batch=256)
     assert (call.problems, call.group) == ((0, 1, 2, 3, 4), 3)
 
 
-def test_rows_are_arranged_whatever_their_order():
+def test_gather_sorts_rows():
     rows = [
         row(1, 0, reward=None),
         row(0, 1, tokens=7, truncated=True),
@@ -67,7 +67,7 @@ def test_rows_are_arranged_whatever_their_order():
     assert found.correct is None
 
 
-def test_distinct_runs_are_counted_over_the_answers_to_a_problem():
+def test_gather_distinct_bigrams():
     answers = [("a b c", "a b d"), ("a b", "a b")]
     rows = [row(i, j, completion=text) for i, pair in enumerate(answers) for j, text in enumerate(pair)]
     found = gather(rows, 2, 2, verified=False)
@@ -78,7 +78,7 @@ def test_distinct_runs_are_counted_over_the_answers_to_a_problem():
     assert gather([row(0, 0)], 1, 1, verified=False).distinct is None
 
 
-def test_a_verifier_decides_unless_a_limit_of_the_reward_is_named():
+def test_right_and_known_verdict_or_reward_limit():
     decided = [{**row(0, 0, reward=0.5), "correct": False}, {**row(0, 1, reward=0.2), "correct": True}]
     found = gather([*decided, {**row(1, 0, reward=1.5), "correct": None}, row(1, 1, reward=None)], 2, 2, verified=True)
     right, known = found.right_and_known(None)
@@ -98,7 +98,7 @@ CALLS = plan(3, 2, batch=4)
 
 @pytest.mark.parametrize(("count", "kept"), [(0, 0), (3, 0), (4, 4), (5, 4), (6, 6)])
 @pytest.mark.parametrize("tail", [b"", b'{"problem": 2'])
-def test_a_file_is_truncated_to_complete_calls(tmp_path, count, kept, tail):
+def test_reopen_keeps_complete_calls(tmp_path, count, kept, tail):
     files = sample_files(tmp_path / "a.jsonl")
     assert reopen(files, {"seed": 0}, CALLS) == []
     everything = [row(*pair) for call in CALLS for pair in call.pairs()]
@@ -108,7 +108,7 @@ def test_a_file_is_truncated_to_complete_calls(tmp_path, count, kept, tail):
     assert complete_calls(CALLS, count) == complete_calls(CALLS, kept)
 
 
-def test_rows_beyond_the_plan_are_refused(tmp_path):
+def test_reopen_refuses_rows_beyond_plan(tmp_path):
     files = sample_files(tmp_path / "a.jsonl")
     reopen(files, {}, CALLS)
     files.samples.write_bytes(lines([*(row(*pair) for call in CALLS for pair in call.pairs()), row(0, 0)]))
@@ -117,7 +117,7 @@ def test_rows_beyond_the_plan_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("broken", [b"not json", b"[1]", b"\xff"])
-def test_unreadable_settings_are_refused(tmp_path, broken):
+def test_reopen_refuses_unreadable_settings(tmp_path, broken):
     files = sample_files(tmp_path / "a.jsonl")
     reopen(files, {"seed": 0}, CALLS)
     files.settings.write_bytes(broken)
@@ -125,13 +125,13 @@ def test_unreadable_settings_are_refused(tmp_path, broken):
         reopen(files, {"seed": 0}, CALLS)
 
 
-def test_a_path_that_cannot_be_written_is_refused(tmp_path):
+def test_reopen_unwritable_path(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         reopen(sample_files(tmp_path / "file" / "a.jsonl"), {}, CALLS)
 
 
-def test_settings_are_compared_as_json_stores_them(tmp_path):
+def test_reopen_compares_settings_as_json(tmp_path):
     files = sample_files(tmp_path / "a.jsonl")
     reopen(files, {"range": (1, 2), "name": None}, CALLS)
     assert reopen(files, {"range": [1, 2], "name": None}, CALLS) == []

@@ -1,4 +1,4 @@
-"""A search compared with independent responses: how many its tokens would give, and the difference in accuracy."""
+"""A search compared with as many independent responses as its tokens would pay for."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from rljax.evaluation.search_report import search_report, search_row
 
 
 def make_row(tokens, *, problems=4, right=True):
-    """A search that used this many tokens, and four responses of ten tokens, half of which are right."""
+    """The report row of a search with this many tokens, next to four 10-token responses per problem, two of them right."""
     rewards = np.tile([1.0, 0.0, 1.0, 0.0], (problems, 1))
     sampled = SampledAnswers(
         rewards, np.full((problems, 4), 10), rewards < 0, [["7", "5", "7", "5"]] * problems, None, {"critic": rewards}
@@ -23,13 +23,13 @@ def make_row(tokens, *, problems=4, right=True):
     ("tokens", "k", "note"),
     [(25, 2, None), (65, 4, "would give 6 responses, but only 4 were sampled"), (7, 1, "are too few for one response")],
 )
-def test_a_search_is_compared_with_the_responses_that_its_tokens_would_give(tokens, k, note):
+def test_search_row_uses_equal_tokens(tokens, k, note):
     row, line = make_row(tokens)
     assert (row.responses, row.response_tokens) == (k, 10 * k)
     assert "tokens" not in line if note is None else note in line
 
 
-def test_problems_without_a_verdict_are_counted_apart():
+def test_search_report_left_out_problems():
     rewards = np.array([[1.0, 0.0], [np.nan, np.nan], [np.nan, 1.0]])
     sampled = SampledAnswers(rewards, np.full((3, 2), 10), rewards < 0, [["7", "5"]] * 3, None, {"critic": rewards})
     report = search_report(sampled, "critic", [])._replace(dropped=4)
@@ -40,7 +40,7 @@ def test_problems_without_a_verdict_are_counted_apart():
     ]
 
 
-def test_a_difference_with_zero_variance_still_gets_an_interval():
+def test_search_row_interval_with_zero_variance():
     row, line = make_row(10)
     assert row.over_best.value == 0.5
     assert "best of 1 +50.0 points;" in line

@@ -1,4 +1,4 @@
-"""pass@k, avg@n and maj@k, checked against an enumeration of all subsets; intervals, checked against known values and coverage."""
+"""pass@k, avg@n and maj@k, checked by enumerating all subsets, and intervals, checked for published values and coverage."""
 
 import itertools
 import math
@@ -34,7 +34,7 @@ def enumerate_pass(right, judged, k):
 
 
 def enumerate_majority(answers, right, judged, k):
-    """Vote in every subset. Tied winners share the vote equally; a winner scores the fraction of its voters that are right."""
+    """The mean score over all subsets. Tied winners count equally; a winner scores the fraction of its answers that are right."""
     picks, total = subsets(judged, k), 0.0
     for pick in picks:
         votes = Counter(answers[i] for i in pick if answers[i] is not None)
@@ -47,14 +47,14 @@ def enumerate_majority(answers, right, judged, k):
 
 
 @pytest.mark.parametrize("k", range(1, N + 1))
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer(k):
+def test_pass_at_k_matches_enumeration(k):
     right = np.array(list(itertools.product([False, True], repeat=N)))
     judged = RNG.random(right.shape) < 0.8
     expected = [enumerate_pass(*row, k) for row in zip(right, judged, strict=True)]
     np.testing.assert_allclose(pass_at_k(right, judged, k=k), expected, rtol=1e-12, atol=1e-15)
 
 
-def test_pass_at_k_of_many_samples_is_the_formula():
+def test_pass_at_k_of_many_samples():
     right = (np.arange(200) < np.array([[0], [1], [37], [200]]))[:, RNG.permutation(200)]
     found = pass_at_k(right, np.ones_like(right), k=100)
     expected = [1 - math.comb(200 - c, 100) / math.comb(200, 100) for c in (0, 1, 37, 200)]
@@ -62,7 +62,7 @@ def test_pass_at_k_of_many_samples_is_the_formula():
 
 
 @pytest.mark.parametrize("k", range(1, N + 1))
-def test_majority_is_the_mean_over_subsets_and_ties_are_shared(k):
+def test_majority_at_k_matches_enumeration(k):
     answers = RNG.choice(np.array(["a", "b", "c", None], object), size=(150, N))
     right = (answers == "a") | ((answers == "b") & (RNG.random(answers.shape) < 0.3))
     judged = RNG.random(right.shape) < 0.85
@@ -70,20 +70,20 @@ def test_majority_is_the_mean_over_subsets_and_ties_are_shared(k):
     np.testing.assert_allclose(majority_at_k(answers.tolist(), right, judged, k=k), expected, rtol=1e-12, atol=1e-15)
 
 
-def test_majority_of_one_is_pass_at_one_if_every_right_response_has_an_answer():
+def test_majority_at_1_is_pass_at_1():
     answers = RNG.choice(np.array(["a", "b", None], object), size=(20, N))
     right, judged = answers == "a", np.ones((20, N), bool)
     np.testing.assert_allclose(majority_at_k(answers.tolist(), right, judged, k=1), pass_at_k(right, judged, k=1))
 
 
-def test_majority_of_many_stays_finite():
+def test_majority_at_k_of_many_samples_is_finite():
     answers = [[str(i % 3) if i % 5 else None for i in range(MOST_SAMPLES)]]
     right = np.array([[answer == "1" for answer in answers[0]]])
-    (share,) = majority_at_k(answers, right, np.ones_like(right), k=3)
-    assert 0.3 < share < 0.37
+    (accuracy,) = majority_at_k(answers, right, np.ones_like(right), k=3)
+    assert 0.3 < accuracy < 0.37
 
 
-def test_the_average_ignores_unjudged_values():
+def test_average_at_n_ignores_unjudged():
     values = np.array([[1.0, np.nan, 0.5], [np.nan, np.inf, np.nan]])
     judged = np.array([[True, False, True], [False, False, False]])
     np.testing.assert_array_equal(average_at_n(values, judged), [0.75, np.nan])
@@ -91,12 +91,12 @@ def test_the_average_ignores_unjudged_values():
 
 @pytest.mark.parametrize("measure", [pass_at_k, lambda *arrays, k: majority_at_k([[None] * 3] * 2, *arrays, k=k)])
 @pytest.mark.parametrize("k", [0, 4])
-def test_k_beyond_the_samples_is_refused(measure, k):
+def test_k_out_of_range(measure, k):
     with pytest.raises(ValueError, match=f"k must be from 1 to 3 for 3 answers per problem, got {k}"):
         measure(np.ones((2, 3), bool), np.ones((2, 3), bool), k=k)
 
 
-def test_shapes_that_differ_are_refused(untyped):
+def test_mismatched_shapes(untyped):
     ones = np.ones((2, 3), bool)
     with pytest.raises(ValueError, match=r"must both be \[P, N\], got \(2, 3\) and \(3, 2\)"):
         average_at_n(ones, ones.T)
@@ -106,25 +106,25 @@ def test_shapes_that_differ_are_refused(untyped):
         majority_at_k([["a"] * 3, ["a"] * 2], ones, ones, k=1)
 
 
-def test_the_interval_is_wilsons():
+def test_wilson_interval():
     low, high = wilson_interval(50, 100)
     assert (low, high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
     assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
-def test_binary_problems_have_wilsons_interval():
+def test_binary_problems_have_wilson_interval():
     found = over_problems(np.array([1.0] * 8 + [0.0] * 2 + [np.nan]))
     assert found == pytest.approx((0.8, 0.4901625, 0.9433178, 10), abs=1e-6)
     assert ratio_over_problems(np.array([4.0, 7.0]), np.array([4, 7])).low == pytest.approx(2 / (2 + 1.959964**2))
 
 
-def test_problems_with_partial_credit_have_a_bootstrap_interval():
-    """A resample of two problems is the first twice, the second twice (a quarter of the time each), or both."""
+def test_partial_credit_has_bootstrap_interval():
+    """A resample of two problems has the first twice (probability 1/4), the second twice (1/4), or both."""
     found = ratio_over_problems(np.array([1.0, 6.0, 0.0]), np.array([4, 8, 0]))
     assert found == Estimate(7 / 12, 0.25, 0.75, 2)
 
 
-def test_the_bootstrap_has_about_the_normal_width_and_depends_on_its_seed():
+def test_bootstrap_width_and_seed():
     values = RNG.random(400)
     found = over_problems(values)
     width = 2 * 1.96 * values.std() / math.sqrt(400)
@@ -133,15 +133,15 @@ def test_the_bootstrap_has_about_the_normal_width_and_depends_on_its_seed():
     assert found != over_problems(values, seed=1)
 
 
-def test_intervals_treat_problems_not_answers_as_independent():
-    """A thousand answers that agree within each problem are no more evidence than the problems are."""
-    share = np.arange(20) % 2 * 0.9 + 0.05
-    few = ratio_over_problems(share * 2, np.full(20, 2.0))
-    assert ratio_over_problems(share * 1000, np.full(20, 1000.0)) == pytest.approx(few)
+def test_intervals_depend_on_problems_not_answers():
+    """More answers per problem do not narrow the interval if each problem's accuracy stays the same."""
+    accuracy = np.arange(20) % 2 * 0.9 + 0.05
+    few = ratio_over_problems(accuracy * 2, np.full(20, 2.0))
+    assert ratio_over_problems(accuracy * 1000, np.full(20, 1000.0)) == pytest.approx(few)
     assert few.high - few.low > 0.3
 
 
-def test_there_is_no_interval_without_enough_problems():
+def test_no_interval_for_fewer_than_two_problems():
     assert np.isnan(over_problems(np.array([np.nan]))[:3]).all()
     single = over_problems(np.array([0.5]))
     assert single.value == 0.5
@@ -150,7 +150,7 @@ def test_there_is_no_interval_without_enough_problems():
     assert over_problems(np.array([np.nan])).text() == "-"
 
 
-def test_a_mean_that_is_not_a_fraction_has_no_wilson_interval():
+def test_mean_over_problems_uses_bootstrap():
     assert mean_over_problems(np.array([1.0, 1.0, np.nan, 1.0])) == Estimate(1.0, 1.0, 1.0, 3)
     values = RNG.normal(5, 2, 300)
     found = mean_over_problems(values)
@@ -164,8 +164,8 @@ def pairs(both, first, second, neither):
     return np.array(before, bool), np.array([True] * both + [False] * first + [True] * second + [False] * neither, bool)
 
 
-def test_the_paired_interval_agrees_with_newcombes_examples():
-    """Figures of method 10 in the paper, for the first share minus the second."""
+def test_paired_share_difference_matches_newcombe():
+    """The paper's figures for method 10: the first proportion minus the second."""
     for counts, low, high in (((36, 12, 2, 0), 0.0569, 0.3404), ((54, 0, 0, 0), -0.0664, 0.0664)):
         before, after = pairs(*counts)
         found = paired_share_difference(after, before)
@@ -175,8 +175,8 @@ def test_the_paired_interval_agrees_with_newcombes_examples():
     assert math.isnan(paired_share_difference(*pairs(0, 0, 0, 0)).value)
 
 
-def test_the_paired_interval_covers_the_difference():
-    """Exact coverage: all tables of 10 pairs, weighted by their probability."""
+def test_paired_share_difference_coverage():
+    """Exact coverage: every possible table of 10 pairs, weighted by its probability."""
     n = 10
     tables = [(a, b, c, n - a - b - c) for a in range(n + 1) for b in range(n + 1 - a) for c in range(n + 1 - a - b)]
     intervals = [paired_share_difference(*pairs(*table)) for table in tables]
