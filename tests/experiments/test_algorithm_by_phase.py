@@ -1,4 +1,4 @@
-"""Algorithms chosen by phase: the bandit's choices, and phases that pass on the parameters and nothing else."""
+"""Choosing an algorithm per phase: the bandit's choices, and phases that pass on only the parameters."""
 
 import math
 
@@ -13,8 +13,8 @@ from rljax.models import TransformerConfig, transformer_policy
 from rljax.training.parts.problems import make_problems
 
 
-def slow_bounds(past):
-    """UCB1 of scaled gains, one phase at a time."""
+def ucb_bounds(past):
+    """The UCB1 bound of each algorithm, from gains scaled to [0, 1], computed with loops."""
     gains = [gain for _, gain in past]
     scaled = [(name, (gain - min(gains)) / (max(gains) - min(gains))) for name, gain in past]
     bounds = {}
@@ -24,28 +24,28 @@ def slow_bounds(past):
     return bounds
 
 
-def test_each_algorithm_is_tried_once_and_then_the_highest_bound_is_chosen():
+def test_choose_by_ucb():
     random, past = np.random.default_rng(0), []
-    for turn in range(40):
+    for phase in range(40):
         chosen = choose_by_ucb(ALGORITHMS, past)
-        if turn < len(ALGORITHMS):
-            assert chosen == ALGORITHMS[turn]
+        if phase < len(ALGORITHMS):
+            assert chosen == ALGORITHMS[phase]
         else:
-            bounds = slow_bounds(past)
+            bounds = ucb_bounds(past)
             assert chosen == max(bounds, key=bounds.get)
         past.append((chosen, ALGORITHMS.index(chosen) * 0.1 + random.normal(scale=0.05)))
     assert [name for name, _ in past].count(ALGORITHMS[-1]) > 20
     assert choose_by_ucb(ALGORITHMS, [(name, 0.0) for name in ALGORITHMS]) == ALGORITHMS[0], "equal gains have no range"
 
 
-def test_fixed_arms_never_switch_and_a_random_one_does():
+def test_choose_fixed_and_random_arms():
     random = np.random.default_rng(0)
     assert {choose("always KL 4", [], random) for _ in range(5)} == {"KL 4"}
     assert {choose("random", [], random) for _ in range(40)} == {*ALGORITHMS}
 
 
-def test_a_chain_passes_parameters_on_until_the_budget_is_spent(monkeypatch, tmp_path):
-    """Phases that count instead of training: 9,000 tokens each, and the parameter grows by 1."""
+def test_train_chain_passes_parameters_on(monkeypatch, tmp_path):
+    """A fake phase uses 9,000 tokens and adds 1 to the only parameter."""
     calls = []
 
     def count(config, policy, params, problems):
@@ -63,7 +63,7 @@ def test_a_chain_passes_parameters_on_until_the_budget_is_spent(monkeypatch, tmp
     assert row == {"validation before": 0.25, "test": 0.5, "phases": [Phase(name, 9_000, 0.25) for name in ALGORITHMS]}
 
 
-def test_a_phase_starts_from_the_parameters_that_it_gets():
+def test_train_phase_starts_from_passed_parameters():
     config = STEPPED.replace(steps=1, tokenizer="characters", auxiliary=1.0)
     shape = TransformerConfig(vocab_size=20, layers=1, width=16, heads=2, kv_heads=1, head_dim=8, hidden=32)
     policy, (train, heldout) = transformer_policy(shape, eos=1), make_problems(config)[:2]
@@ -78,7 +78,7 @@ def test_a_phase_starts_from_the_parameters_that_it_gets():
         jax.tree.map(np.testing.assert_array_equal, first, after)
 
 
-def test_the_table_compares_the_bandit_with_the_best_fixed_arm():
+def test_report_compares_bandit_with_best_fixed_arm():
     rows = [
         {"arm": arm, "seed": seed, "test": 0.1 * number + 0.01 * seed, "phases": [Phase("alone", 9_000, 0.0)]}
         for seed in range(3)

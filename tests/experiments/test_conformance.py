@@ -1,4 +1,4 @@
-"""The committed results of the conformance kit are complete, and a few of the faults are found again."""
+"""The committed results of the conformance kit are complete, and the kit still finds a sample of the planted faults."""
 
 import importlib.util
 import json
@@ -23,14 +23,14 @@ def load_module(name):
 planted, field = load_module("planted"), load_module("field")
 
 FAULTS_PER_CHECK = 13
-"""One fault in this many is planted again."""
+"""The tests plant every 13th fault again."""
 PLACES = {"planted": planted.PLACES, "fresh": planted.FRESH}
 FAULTS = [
     (which, name, *fault) for which, places in PLACES.items() for name, place in places.items() for fault in place.faults
 ]
 
 
-def test_every_fault_has_a_row_and_was_found_in_a_small_example():
+def test_every_fault_was_found_with_small_example():
     rows = [(which, row) for which, found in SETS.items() for row in found["faults"]]
     assert [(which, row["in"], row["fault"]) for which, row in rows] == [fault[:3] for fault in FAULTS]
     assert len(SETS["planted"]["faults"]) == 100
@@ -41,22 +41,22 @@ def test_every_fault_has_a_row_and_was_found_in_a_small_example():
         ]
 
 
-def test_faults_that_need_three_responses_have_a_counterexample_of_three():
+def test_faults_that_need_three_responses():
     shapes = {row["fault"]: planted.shape_of(row["says"]) for row in SETS["fresh"]["faults"]}
     assert {fault for fault, shape in shapes.items() if shape[1] > 2} == planted.fresh.NEEDS_THREE
 
 
-def test_the_second_set_repeats_no_name_of_the_first():
+def test_fault_names_differ_between_sets():
     first, second = ([row["fault"] for row in SETS[which]["faults"]] for which in ("planted", "fresh"))
     assert not set(first) & set(second)
 
 
 @pytest.mark.parametrize("which", SETS)
-def test_a_page_matches_its_rows(which):
+def test_fault_page_matches_rows(which):
     assert (FOLDER / f"{which}.md").read_text(encoding="utf-8") == planted.page(SETS[which], which)
 
 
-def test_every_correct_implementation_has_a_row_and_passed():
+def test_correct_implementations_passed():
     assert [row["style"] for row in SETS["planted"]["correct"]] == list(planted.correct.CORRECT)
     assert [row["style"] for row in SETS["fresh"]["correct"]] == list(planted.FRESH)
     assert not any(row["found"] for found in SETS.values() for row in found["correct"])
@@ -65,23 +65,23 @@ def test_every_correct_implementation_has_a_row_and_passed():
 @pytest.mark.parametrize(
     ("which", "name", "fault", "texts"), [(*f[:3], f[3:]) for f in FAULTS[::FAULTS_PER_CHECK]], ids=str
 )
-def test_a_fault_is_found_again(which, name, fault, texts, standard_promotion):
+def test_planted_fault_is_found(which, name, fault, texts, standard_promotion):
     place = PLACES[which][name]
     with planted.jax.numpy_rank_promotion("allow"):
         found = planted.run_kit(planted.plant(place, *texts), place.like, place.arrays, **place.options)
     committed = next(row for row in SETS[which]["faults"] if (row["in"], row["fault"]) == (name, fault))
     assert found["found"]
     assert planted.is_small(found["says"], planted.size_limit_of(fault))
-    assert found["says"].splitlines()[0] == committed["says"].splitlines()[0], "the committed report has today's words"
+    assert found["says"].splitlines()[0] == committed["says"].splitlines()[0], "the wording must be current"
 
 
 @pytest.mark.parametrize("style", [style for style, (_, arrays, _) in planted.correct.CORRECT.items() if arrays == "numpy"])
-def test_every_correct_style_still_passes(style):
+def test_correct_implementation_passes(style):
     name, arrays, source = planted.correct.CORRECT[style]
     assert not planted.run_kit(planted.compile_source(source, name), name, arrays)["found"]
 
 
-def test_a_size_is_read_from_a_report():
+def test_is_small_reads_size_from_report():
     loss = "differs from grpo in: clip.\n  {} prompts x 2 responses, lengths [[1, {}]]\n"
     assert planted.is_small(loss.format(2, 3))
     assert not planted.is_small(loss.format(3, 3))
@@ -89,19 +89,19 @@ def test_a_size_is_read_from_a_report():
     assert not planted.is_small("differs from grpo in: padding. The loss was 1 and is 2.")
 
 
-def test_the_table_of_libraries_matches_its_rows():
+def test_library_page_matches_rows():
     assert (FOLDER / "field.md").read_text(encoding="utf-8") == field.page(LIBRARY_ROWS)
     assert {row["library"] for row in LIBRARY_ROWS} == set(field.LIBRARIES)
     assert all(field.with_verdict(row)["verdict"] == row["verdict"] for row in LIBRARY_ROWS)
 
 
-def test_every_row_that_differs_from_the_paper_is_explained():
+def test_library_rows_with_other_verdicts_are_explained():
     noted = set(field.NOTES)
     assert noted <= {(row["library"], row["algorithm"]) for row in LIBRARY_ROWS}
     assert {(row["library"], row["algorithm"]) for row in LIBRARY_ROWS if row["verdict"] != "paper"} <= noted
 
 
-def test_the_versions_in_the_table_are_the_installed_ones():
+def test_library_versions_match_packages():
     for library, title in field.LIBRARIES.items():
         version = title.rpartition(" ")[2]
         assert any(part.endswith(f"=={version}") for call in field.PACKAGES[library] for part in call), title

@@ -1,4 +1,4 @@
-"""Memories of a first task: solved problems are trained on again, and an adapter per task leaves the first task unchanged."""
+"""Ways to remember a first task: replaying its solved problems, and an adapter that leaves the first model unchanged."""
 
 import json
 
@@ -20,8 +20,8 @@ SOLVED = [
 
 
 @pytest.fixture
-def tiny(monkeypatch, tmp_path):
-    """The experiment with two small runs, the first of which counts as having solved two problems; returns the calls."""
+def tiny_experiment(monkeypatch, tmp_path):
+    """Shrink the experiment to two small runs and fake two solved problems; return the work folder and the recorded calls."""
     calls = {"generate": [], "train": []}
     train = rljax.train
 
@@ -41,14 +41,14 @@ def tiny(monkeypatch, tmp_path):
     return tmp_path, calls
 
 
-def test_solved_problems_are_added_to_those_of_the_second_task(tiny):
-    work, calls = tiny
+def test_replay_adds_solved_problems(tiny_experiment):
+    work, calls = tiny_experiment
     row = run_both(work, "replay 32", 0)
     assert row["replayed"] == 2
     assert set(row["before"]) == set(row["after"]) == {"+", "-"}
     assert calls["generate"] == [{"checkpoint": "last", "most": 1, "limit": 32, "samples": 8}]
-    (_, none), (config, (train, heldout)) = calls["train"]
-    assert none is None
+    (_, first_problems), (config, (train, heldout)) = calls["train"]
+    assert first_problems is None
     assert config.model.path.endswith("/last")
     new = make_problems(config)
     assert {problem.prompt for problem in train} == {row["prompt"] for row in SOLVED} | {p.prompt for p in new.train}
@@ -62,26 +62,26 @@ def test_solved_problems_are_added_to_those_of_the_second_task(tiny):
     assert len(calls["generate"]) == 1, "the memory is sampled once"
     run_both(work, "none", 0)
     assert [len(problems[0]) for _, problems in calls["train"][count:]] == [24], (
-        "the first run is shared, nothing is replayed"
+        "the arm reuses the first run and replays nothing"
     )
 
 
-def test_an_adapter_changes_no_parameter_of_the_first_task(tiny, monkeypatch):
-    work, calls = tiny
+def test_adapter_keeps_first_parameters(tiny_experiment, monkeypatch):
+    work, calls = tiny_experiment
     monkeypatch.setattr(continual_memory, "measure_accuracies", lambda run: {"+": float("first" in run.name), "-": 0.25})
     row = run_both(work, "adapters", 0)
-    assert row["after"] == {"+": 1.0, "-": 0.25}, "problems with + are answered without the adapter"
+    assert row["after"] == {"+": 1.0, "-": 0.25}, "problems with + must be answered without the adapter"
     (first, _), (second, _) = calls["train"]
     problems = [rljax.Problem("1+1=", "2")]
     before, after = (load(run, which="last", problems=problems).params for run in (first.run.folder, second.run.folder))
     assert second.adapter.rank == 16
     matrices = [np.asarray(params["layers"][0]["attention"]["query"]) for params in (before, after)]
-    assert not np.array_equal(*matrices), "the second task has learned something"
+    assert not np.array_equal(*matrices), "the second run must have learned something"
     base = load(second.model.path, problems=problems, reward="exact").params
     np.testing.assert_array_equal(np.asarray(base["layers"][0]["attention"]["query"]), matrices[0])
 
 
-def test_the_table_has_every_arm_and_the_differences_are_paired_by_seed():
+def test_report_pairs_arms_by_seed():
     rows = []
     for seed in range(5):
         for number, arm in enumerate(ARMS):

@@ -1,4 +1,4 @@
-"""Federated averaging in rounds: clients see only their own problems, and a round is the weighted mean of their models."""
+"""Federated averaging: clients train on their own problems, and each round ends with the weighted mean of their models."""
 
 import federated
 import jax
@@ -14,13 +14,14 @@ STEP = {"prompts": 2, "group_size": 2, "replicas": 1, "learning_rate": 1e-2, "wa
 
 
 @pytest.fixture
-def trained(monkeypatch):
-    """The experiment with one small step per round; returns the configurations and the problems of all runs, in order."""
+def training_calls(monkeypatch):
+    """Shrink the experiment; return a list to which every training run appends its configuration and problems."""
     calls, train = [], rljax.train
 
     def watch(config, problems=None, **options):
         calls.append((config, problems))
-        odd = lambda completions: [float(len(text) % 2) for text in completions]  # noqa: E731  a random model gets some of it
+        # Even a random model earns this reward for some responses.
+        odd = lambda completions: [float(len(text) % 2) for text in completions]  # noqa: E731
         return train(config, odd, problems=problems, **options)
 
     monkeypatch.setattr(federated, "CONFIG", federated.CONFIG.replace(**TINY, **STEP))
@@ -33,12 +34,12 @@ def trained(monkeypatch):
 
 
 def params_of(folder):
-    """All parameters of a model as float64, in one array."""
+    """All parameters of a model, flattened into one float64 array."""
     params = load(folder, problems=[rljax.Problem("1+1=", "2")], reward="exact").params
     return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(params)])
 
 
-def test_clients_have_problems_of_their_own_kind_and_nobody_trains_on_held_out_ones():
+def test_make_data_gives_clients_their_own_problems():
     data = make_data(3)
     for operator, count in CLIENTS.items():
         others = {*CLIENTS} - {operator}
@@ -50,7 +51,7 @@ def test_clients_have_problems_of_their_own_kind_and_nobody_trains_on_held_out_o
         assert not prompts & {problem.prompt for problem in data.heldout[operator]}
 
 
-def test_a_round_is_the_mean_of_the_clients_weighted_by_their_problems(trained, monkeypatch, tmp_path):
+def test_round_ends_with_weighted_mean(training_calls, monkeypatch, tmp_path):
     measure = federated.accuracies_of
     monkeypatch.setattr(
         federated,
@@ -61,32 +62,30 @@ def test_a_round_is_the_mean_of_the_clients_weighted_by_their_problems(trained, 
     assert row["alone"] == {"+": 0, "-": 1}
     assert {*row["before"]} == {"+", "-"}
     assert {*row} == {"before", "pooled", "two rounds", "one round", "alone", "seconds"}
-    (place,) = tmp_path.iterdir()
-    start, rounds = params_of(place / "start" / "last"), place / "two-rounds"
+    (seed_folder,) = tmp_path.iterdir()
+    start, rounds = params_of(seed_folder / "start" / "last"), seed_folder / "two-rounds"
     for number in (0, 1):
-        one, other, mean = (params_of(rounds / f"{number}-{part}") for part in ("0/last", "1/last", "mean"))
+        one, other, mean = (params_of(rounds / f"{number}-{model}") for model in ("0/last", "1/last", "mean"))
         assert min(abs(one - start).max(), abs(other - start).max(), abs(one - other).max()) > 1e-4
         np.testing.assert_allclose(mean, (9 * one + 3 * other) / 12, atol=1e-6)
-    begun = [config.model.path for config, _ in trained]
-    assert begun[:2] == [None, str(place / "start" / "last")], "the public model, then the pooled run"
-    assert begun[2:6] == [str(place / "start" / "last")] * 2 + [str(rounds / "0-mean")] * 2
-    assert len({config.run.seed for config, _ in trained[2:6]}) == 4, (
-        "no round repeats the order of an earlier one's problems"
-    )
+    begun = [config.model.path for config, _ in training_calls]
+    assert begun[:2] == [None, str(seed_folder / "start" / "last")], "the public model, then the pooled run"
+    assert begun[2:6] == [str(seed_folder / "start" / "last")] * 2 + [str(rounds / "0-mean")] * 2
+    assert len({config.run.seed for config, _ in training_calls[2:6]}) == 4, "every round must have its own problem order"
     sampled = {"pooled": 0, "two-rounds": 0, "one-round": 0}
-    for config, (problems, _) in trained[1:]:
+    for config, (problems, _) in training_calls[1:]:
         arm = next(name for name in sampled if f"/{name}" in config.run.folder)
         sampled[arm] += config.optimization.steps * config.sampling.prompts
         counts = [sum(operator in problem.prompt for problem in problems) for operator in "+-"]
         assert counts in ([[9, 3]] if arm == "pooled" else [[9, 0], [0, 3]])
-    assert len({*sampled.values()}) == 1, "every arm samples equally many responses"
-    count = len(trained)
+    assert len({*sampled.values()}) == 1, "every arm must sample equally many responses"
+    count = len(training_calls)
     assert {**run_seed(tmp_path, 0), "seconds": 0} == {**row, "seconds": 0}
-    assert len(trained) == count, "finished runs are not repeated"
+    assert len(training_calls) == count, "finished runs must not be repeated"
 
 
-def test_a_stopped_client_is_continued_and_the_mean_waits_for_it(trained, monkeypatch, tmp_path):
-    del trained
+def test_stopped_client_is_resumed_before_the_mean(training_calls, monkeypatch, tmp_path):
+    del training_calls
     stopped = []
 
     def stop(*arguments, **options):
@@ -101,15 +100,15 @@ def test_a_stopped_client_is_continued_and_the_mean_waits_for_it(trained, monkey
     assert not (tmp_path / "rounds" / "0-mean").exists()
 
 
-def test_arms_with_other_numbers_of_steps_are_refused(trained, monkeypatch, tmp_path):
-    del trained
+def test_arms_need_equal_step_counts(training_calls, monkeypatch, tmp_path):
+    del training_calls
     monkeypatch.setattr(federated, "ROUNDS", {"two rounds": (2, 1), "one round": (1, 3)})
     monkeypatch.setattr(federated, "finish_run", lambda folder, config: folder)
     with pytest.raises(ValueError, match="must have the same number of steps"):
         run_seed(tmp_path, 0)
 
 
-def test_the_table_compares_means_over_the_operators_paired_by_seed():
+def test_report_pairs_arms_by_seed():
     rows = [
         {"seed": seed, "before": {"+": 0.1, "-": 0.1}}
         | {arm: {"+": 0.1 * seed + 0.2 * number, "-": 0.1 * seed} for number, arm in enumerate(ARMS)}

@@ -1,4 +1,4 @@
-"""The committed figures of real shapes are complete, and the cheapest row is computed again."""
+"""The committed compiler figures for real model shapes are complete, and the cheapest row is computed again."""
 
 import json
 import subprocess
@@ -14,20 +14,20 @@ COMMITTED = CONTENT["rows"]
 CHEAPEST = "qwen3-0.6b/1"
 
 
-def test_every_shape_is_present_on_one_and_on_eight_devices():
+def test_page_has_every_shape_and_device_count():
     shapes = ["qwen3-0.6b", "qwen3-1.7b", "llama-3.1-8b"]
     assert list(COMMITTED) == [f"{shape}/{count}" for shape in shapes for count in (1, 8)]
     page = (FOLDER / "compiled_figures.md").read_text(encoding="utf-8")
     for row in COMMITTED:
-        assert page.count(f"| {row.replace('/', ' | ')} |") == 4, "the bytes, and three phases"
+        assert page.count(f"| {row.replace('/', ' | ')} |") == 4, "one table of bytes and three phases"
 
 
-def test_eight_devices_store_an_eighth_each():
+def test_eight_devices_shard_parameters():
     for shape in ("qwen3-0.6b", "qwen3-1.7b", "llama-3.1-8b"):
         one, eight = (COMMITTED[f"{shape}/{count}"] for count in (1, 8))
         for name in ("parameters", "optimizer", "reference"):
             assert eight["bytes"][name] == pytest.approx(one["bytes"][name] / 8, rel=0.01)
-        # 64 rows, and the same with less room; in addition 4 prompts, and on eight devices 8
+        # caches of 64 sequences at three lengths, and of 4 prompts (8 on eight devices)
         rows = 64 * (1024 + 512 + 256)
         cache = one["bytes"]["cache"] / 8 * (rows + 8 * 512) / (rows + 4 * 512)
         assert eight["bytes"]["cache"] == pytest.approx(cache, rel=1e-6)
@@ -35,19 +35,19 @@ def test_eight_devices_store_an_eighth_each():
         assert one["phases"]["update"]["flops"] == eight["phases"]["update"]["flops"]
 
 
-def test_the_parameter_counts_match_the_models():
-    """The counts are from the models' pages; parameters are float32."""
+def test_parameter_counts_match_models():
+    """The expected counts are published on the models' pages; parameters are float32."""
     for shape, count in (("qwen3-0.6b", 0.6e9), ("qwen3-1.7b", 1.7e9), ("llama-3.1-8b", 8.0e9)):
         assert COMMITTED[f"{shape}/1"]["bytes"]["parameters"] == pytest.approx(4 * count, rel=0.02)
 
 
-def test_the_cheapest_row_matches_the_present_code(tmp_path):
+def test_cheapest_row_matches_current_code(tmp_path):
     command = [sys.executable, FOLDER / "compiled_figures.py", "--rows", CHEAPEST, "--out", tmp_path]
     subprocess.run(command, check=True, cwd=FOLDER.parents[1])
     found = json.loads((tmp_path / "compiled_figures.json").read_text())["rows"][CHEAPEST]
     committed = COMMITTED[CHEAPEST]
     assert found["phases"] == {name: pytest.approx(work) for name, work in committed["phases"].items()}
-    counted = ("temporaries", "peak")  # by the compiler; those of other versions have needed up to 41 % more
+    counted = ("temporaries", "peak")  # reported by the compiler; other versions reported up to 41 % more
     tolerance = 0.1 if CONTENT["versions"]["jaxlib"] == version("jaxlib") else 0.5
     exact = [name for name in committed["bytes"] if name not in counted]
     assert {name: found["bytes"][name] for name in exact} == {name: committed["bytes"][name] for name in exact}
@@ -55,7 +55,7 @@ def test_the_cheapest_row_matches_the_present_code(tmp_path):
         assert found["bytes"][name] == pytest.approx(committed["bytes"][name], rel=tolerance)
 
 
-def test_an_unknown_row_is_refused():
+def test_unknown_row():
     command = [sys.executable, FOLDER / "compiled_figures.py", "--rows", "qwen3-0.6b/2"]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, cwd=FOLDER.parents[1])
     assert ended.returncode == 1

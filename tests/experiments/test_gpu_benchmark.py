@@ -1,4 +1,4 @@
-"""The accelerator benchmark: its formulas are checked against the compiler, and the command runs at a toy size on a CPU."""
+"""The accelerator benchmark: its formulas agree with the compiler, and the command runs a toy model on a CPU."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "benchmarks"
 
 @pytest.fixture(scope="module")
 def gpu():
-    """The module of the command; its neighbors are unloaded again, because their names are short."""
+    """The module `gpu`; it and its sibling modules are unloaded afterwards, because their short names could clash."""
     before = set(sys.modules)
     sys.path.insert(0, str(FOLDER))
     yield importlib.import_module("gpu")
@@ -35,11 +35,11 @@ def gpu():
 
 @pytest.fixture(scope="module")
 def shape(gpu):
-    """The toy shape as a CPU computes it: in float32, with nothing but the logits computed twice."""
+    """The toy shape for a CPU: float32, and no recomputation except of the logits."""
     return replace(gpu.TOY, compute_dtype="float32", remat="none", attention="dense")
 
 
-def test_the_operations_are_close_to_the_compilers_count(gpu, shape):
+def test_training_flops_match_compiler(gpu, shape):
     """The compiler also counts the masked half of the attention scores, the recomputed logits, and the optimizer."""
     step = gpu.TOY_STEP._replace(prompts=2, group=4, prompt_tokens=8, trained=24)
     config = rljax.TrainConfig.flat(
@@ -56,8 +56,8 @@ def test_the_operations_are_close_to_the_compilers_count(gpu, shape):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_bytes_of_a_token_are_close_to_the_compilers_count(gpu, shape, tied):
-    """The program receives the full embedding, and reads and writes parts of it that the formula leaves out."""
+def test_decoding_bytes_match_compiler(gpu, shape, tied):
+    """The program's arguments include the full embedding, of which it reads one row per sequence."""
     shape = replace(shape, tied_head=tied)
     rows, slots, room = 8, 24, 40
     policy = transformer_policy(shape, eos=0)
@@ -72,7 +72,7 @@ def test_the_bytes_of_a_token_are_close_to_the_compilers_count(gpu, shape, tied)
     assert expected <= program.cost_analysis()["bytes accessed"] <= 2.5 * expected
 
 
-def test_numbers_match_a_hand_count(gpu, shape):
+def test_metrics_match_hand_count(gpu, shape):
     device = DEVICES["h100"]._replace(flops=1e9, bandwidth=1e6)
     step = gpu.TOY_STEP._replace(prompts=2, group=4, prompt_tokens=8, trained=24, limit=11)
     layer = 64 * 16 * (4 + 2) * 2 + 3 * 64 * 128
@@ -87,7 +87,7 @@ def test_numbers_match_a_hand_count(gpu, shape):
     assert found == {"tokens_per_second": 40.0, "bandwidth_share": pytest.approx(10 * read / 2e6)}
 
 
-def test_the_peak_is_the_devices_or_must_be_passed(gpu):
+def test_peak_of_known_and_unknown_devices(gpu):
     assert gpu.peak_of("NVIDIA H100 80GB HBM3", None) == DEVICES["h100"]
     assert set(gpu.KINDS.values()) <= set(DEVICES)
     assert gpu.peak_of("cpu", (2.0, 3.0))[:2] == (2.0, 3.0)
@@ -95,7 +95,7 @@ def test_the_peak_is_the_devices_or_must_be_passed(gpu):
         gpu.peak_of("NVIDIA H100 PCIe", None)
 
 
-def test_the_sizes_match_the_names_of_the_cases(gpu):
+def test_sizes_match_case_names(gpu):
     tokens = {
         name: step.prompts * step.group * (step.prompt_tokens + step.trained)
         for name, step in gpu.STEPS.items()
@@ -107,23 +107,23 @@ def test_the_sizes_match_the_names_of_the_cases(gpu):
     assert {name: gpu.STEPS[name].prompts for name in ("decode_500", "decode_64")} == {"decode_500": 500, "decode_64": 64}
 
 
-def test_a_case_that_trains_is_measured_with_each_attention(gpu):
+def test_pairs_training_case_with_every_attention(gpu):
     arguments = gpu.Arguments(cases=("train_16k", "decode_64"), attention=("blockwise", "cudnn"))
     assert gpu.pairs(arguments) == [("train_16k", "blockwise"), ("train_16k", "cudnn"), ("decode_64", "blockwise")]
 
 
-def test_a_row_is_named_after_what_differs_from_the_usual_update(gpu):
+def test_suffix_of_row(gpu):
     assert gpu.suffix_of(gpu.Arguments()) == ""
     assert gpu.suffix_of(gpu.Arguments(scan_layers=True, remat="dots")) == " scanned dots"
 
 
-def test_the_attention_reaches_the_settings_of_the_run(gpu, tmp_path):
+def test_attention_reaches_run_configuration(gpu, tmp_path):
     side = importlib.import_module("sides.of_rljax")
     assert side.configuration(tmp_path, gpu.TOY_STEP._replace(attention="cudnn")).model.attention == "cudnn"
 
 
 @pytest.mark.parametrize("missing", ["git", "checkout"])
-def test_a_copy_without_git_is_measured_and_says_so(gpu, tmp_path, monkeypatch, missing):
+def test_own_version_without_git(gpu, tmp_path, monkeypatch, missing):
     environments = sys.modules["environments"]
     assert re.fullmatch(r"commit [0-9a-f]{12}( with changes)?", environments.commit())
     if missing == "git":
@@ -134,7 +134,7 @@ def test_a_copy_without_git_is_measured_and_says_so(gpu, tmp_path, monkeypatch, 
     assert re.fullmatch(rf"{re.escape(rljax.__version__)} \(in no checkout, sources [0-9a-f]{{12}}\)", version)
 
 
-def test_the_message_says_to_leave_out_a_library_that_cannot_be_installed(gpu, tmp_path, monkeypatch):
+def test_library_cannot_be_installed(gpu, tmp_path, monkeypatch):
     def create(folder, with_pip):
         python = folder / "bin" / "python"
         python.parent.mkdir(parents=True)
@@ -143,13 +143,13 @@ def test_the_message_says_to_leave_out_a_library_that_cannot_be_installed(gpu, t
 
     environments = sys.modules["environments"]
     monkeypatch.setattr(environments.venv, "create", create)
-    for _ in range(2):  # an unfinished file is not mistaken for a complete one
+    for _ in range(2):  # the second call must not reuse the unfinished environment
         with pytest.raises(SystemExit, match=r"pip cannot install what trl needs \(torch==.*\), see above; leave trl out"):
             environments.python_of("trl", tmp_path)
 
 
-def test_the_command_measures_on_a_cpu(tmp_path):
-    """An update, a decode and a step; at the toy's sizes, the other two cases would repeat the first two."""
+def test_command_runs_on_cpu(tmp_path):
+    """One case each of training, decoding and a complete step; the toy's other cases would repeat the first two."""
     cases = ["train_65k", "decode_64", "rl_step"]
     command = [sys.executable, FOLDER / "gpu.py", "--shapes", "toy", "--platform", "cpu", "--peak", "1e12", "1e11"]
     options = ["--cases", *cases, "--rounds", "1", "--out", tmp_path, "--trace", tmp_path / "trace"]

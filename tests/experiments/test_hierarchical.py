@@ -1,10 +1,10 @@
-"""Hierarchical and flat credit: the arms differ in nothing else, and are compared at equal sampled tokens."""
+"""Hierarchical and flat credit: the arms differ only as described, and are compared at equal sampled tokens."""
 
 import pytest
 from hierarchical import ARMS, CONFIG, accuracy_at, config_of, curve_of, report
 
 
-def test_accuracies_are_interpolated_at_equal_sampled_tokens():
+def test_accuracy_at_interpolates_sampled_tokens():
     metrics = [
         {"phase": "eval", "step": 0, "accuracy": 0.1},
         {"phase": "rl", "step": 1, "response_length": 10.0},
@@ -20,7 +20,7 @@ def test_accuracies_are_interpolated_at_equal_sampled_tokens():
         accuracy_at(88, [(0, 0.1), (40, 0.5)])
 
 
-def test_arms_have_the_same_batch_and_the_settings_that_the_page_describes():
+def test_arms_differ_only_in_described_settings():
     assert {config_of(arm, 0).sampling.group_size for arm in ARMS} == {8}
     assert {config_of(arm, 0).sampling.prompts for arm in ARMS} == {8}
     credit, divided = (config_of(arm, 3).to_json() for arm in ("credit", "sub-policies"))
@@ -33,7 +33,7 @@ def test_arms_have_the_same_batch_and_the_settings_that_the_page_describes():
     assert CONFIG.data.heldout_problems == 128
 
 
-def test_the_table_pairs_arms_by_seed():
+def test_report_pairs_arms_by_seed():
     rows = [
         {"arm": arm, "seed": seed, "accuracy": 0.2 * number + 0.1 * seed, "curve": [(0, 0.05)]}
         for seed in range(3)

@@ -1,4 +1,4 @@
-"""The ladders on a transformer: their arms are the papers' rows, and the committed pages match the committed runs."""
+"""The ablation ladders on a transformer: arms match the rows of the papers' tables, and committed pages match the runs."""
 
 import itertools
 import json
@@ -23,22 +23,22 @@ FOLDER = Path(ladders.__file__).parent
 
 
 def algorithm_of(arm):
-    """The algorithm that a run of an arm trains with."""
+    """The algorithm of an arm."""
     return make_setup(config_of(arm, 0, None), BUILT_IN, INSTALLERS).algorithm
 
 
 def differing_slots(one, other):
-    """Slots in which two algorithms differ; functions are compared by their descriptions."""
+    """Names of the slots in which two algorithms differ; functions are compared by their `repr`."""
     return {name for name in one._fields if repr(getattr(one, name)) != repr(getattr(other, name))}
 
 
 @pytest.mark.parametrize(("arm", "row"), [*zip(DAPO_ROWS, dapo_ladder(dapo()), strict=True)])
-def test_arms_are_rows_of_the_papers_table_with_its_rewards(arm, row):
+def test_dapo_arm_matches_paper_row(arm, row):
     expected = dapo_ladder(dapo(max_length=ladders.LIMIT, cache=ladders.LIMIT // 5))[row]
     assert differing_slots(algorithm_of(arm), expected) == {"outcome_reward"}
 
 
-def test_each_arm_of_vapo_leaves_out_one_part():
+def test_vapo_arm_leaves_out_one_part():
     full = BY_NAME["vapo"](alpha=1.0, pretraining_steps=10)
     parts = {
         "value pretraining": "value_pretraining",
@@ -62,13 +62,13 @@ def test_each_arm_of_vapo_leaves_out_one_part():
     assert config_of("VAPO without group sampling", 0, None).sampling.group_size == 1
 
 
-def test_all_arms_train_on_equally_many_responses():
+def test_arms_train_on_equally_many_responses():
     samplings = [config_of(arm, 0, None).sampling for arm in ARMS]
     assert {sampling.prompts * sampling.group_size for sampling in samplings} == {64}
     assert {config_of(arm, 0, None).optimization.minibatches for arm in ARMS} == {4}
 
 
-def test_the_rank_correlation_is_that_of_scipy_and_its_range_that_of_all_orders():
+def test_kendall_and_permutation_test_match_scipy():
     random = np.random.default_rng(3)
     one, other = random.normal(size=6), random.normal(size=6)
     np.testing.assert_allclose(kendall(one, other), stats.kendalltau(one, other).statistic)
@@ -80,11 +80,11 @@ def test_the_rank_correlation_is_that_of_scipy_and_its_range_that_of_all_orders(
         permutation_test(range(10), range(10))
 
 
-def test_ties_count_for_neither_side():
+def test_kendall_ignores_ties():
     assert kendall([1, 2, 3], [5.0, 5.0, 7.0]) == pytest.approx(2 / 3)
 
 
-def test_measurements_of_a_run():
+def test_measurements():
     step = {"phase": "rl", "tokens_per_second": 50.0, "seconds": 2.0, "clip_fraction": 0.1}
     step |= dict.fromkeys(ladders.STEP_METRICS, 0.5)
     value = {"phase": "value", "seconds": 3.0, "value_loss": 0.4}
@@ -106,8 +106,8 @@ def test_measurements_of_a_run():
     assert (found["heldout"], found["clipped"], found["value_loss"]) == ([0.5, 1], [0.1, 0.1], [0.4])
 
 
-def a_row(arm, seed, *, end, truncated):
-    """A run of an arm whose accuracy and share of truncated responses are given."""
+def make_row(arm, seed, *, end, truncated):
+    """The row of a run with this final accuracy and this fraction of truncated responses."""
     key = {"arm": arm, "seed": seed, "rate": None}
     return key | {
         "settings": hash_of(key),
@@ -117,13 +117,13 @@ def a_row(arm, seed, *, end, truncated):
 
 
 @pytest.mark.parametrize(("truncated", "gain", "verdict"), [(0.5, 0.1, "holds here"), (0.5, -0.1, "contradicted")])
-def test_a_claim_is_decided_only_if_its_premise_was_met(truncated, gain, verdict):
+def test_decide_needs_the_premise(truncated, gain, verdict):
     claim = next(claim for claim in CLAIMS if claim.name == "overlong filtering")
 
     def rows(share):
         ends = {"naive GRPO": 0.5, "+ overlong filtering": 0.5 + gain}
         return [
-            a_row(arm, seed, end=end + 0.001 * seed, truncated=share + 0.001 * seed)
+            make_row(arm, seed, end=end + 0.001 * seed, truncated=share + 0.001 * seed)
             for arm, end in ends.items()
             for seed in SEEDS
         ]
@@ -132,18 +132,18 @@ def test_a_claim_is_decided_only_if_its_premise_was_met(truncated, gain, verdict
     assert decide(claim, rows(0.0)).verdict == "not decided"
 
 
-def body(name):
-    """A committed page without its first line, which has the date and the machine."""
+def page_body(name):
+    """A committed page without its first line, which contains the date and the machine."""
     return (FOLDER / f"{name}.md").read_text(encoding="utf-8").split("\n\n", 1)[1]
 
 
-def test_the_page_of_the_ladders_has_the_numbers_of_the_runs():
+def test_ladders_page_matches_runs():
     rows, _ = read_inputs()
-    assert body("ladders") == report(rows)
+    assert page_body("ladders") == report(rows)
     assert ladders.begun_arms(rows, LADDERS[0]) == [*DAPO_ROWS]
 
 
-def test_the_page_of_the_lifted_claims_has_the_numbers_of_the_runs():
+def test_lifted_claims_page_matches_runs():
     stored = json.loads((FOLDER / "lifted_claims.json").read_text(encoding="utf-8"))
     assert stored == summary(*read_inputs())
-    assert body("lifted_claims") == lifted_claims.report(stored)
+    assert page_body("lifted_claims") == lifted_claims.report(stored)

@@ -1,4 +1,4 @@
-"""Recipes for clusters: the Slurm script, with two processes instead of two nodes, the manifest, and the image's steps."""
+"""Launch recipes for clusters: the Slurm script (two processes stand for two nodes), the manifest and the image."""
 
 import json
 import os
@@ -39,8 +39,8 @@ sys.exit(max(task.wait() for task in tasks))
 
 
 @pytest.fixture
-def cluster(tmp_path):
-    """Fake Slurm commands, and the settings of a small run."""
+def environment(tmp_path):
+    """Environment variables with fake Slurm commands on PATH and the settings of a small run."""
     commands = tmp_path / "bin"
     commands.mkdir()
     (commands / "srun").write_text(SRUN.format(python=sys.executable))
@@ -58,16 +58,18 @@ def cluster(tmp_path):
     }
 
 
-def submit(cluster, **more):
+def submit(environment, **more):
     command = ["bash", str(LAUNCH / "slurm.sh")]
-    return subprocess.run(command, env=cluster | more, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+    return subprocess.run(
+        command, env=environment | more, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400
+    )
 
 
-def test_a_slurm_job_that_loses_a_node_is_requeued_and_continues(cluster, tmp_path):
-    lost = submit(cluster, LOSE="1")
+def test_slurm_job_continues_after_lost_node(environment, tmp_path):
+    lost = submit(environment, LOSE="1")
     assert lost.returncode == 75, lost.stderr
-    assert (tmp_path / "requeued").read_text() == f"requeue {cluster['SLURM_JOB_ID']}\n"
-    done = submit(cluster)
+    assert (tmp_path / "requeued").read_text() == f"requeue {environment['SLURM_JOB_ID']}\n"
+    done = submit(environment)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [row["step"] for row in rows if row.get("phase") == "rl"]
@@ -75,7 +77,7 @@ def test_a_slurm_job_that_loses_a_node_is_requeued_and_continues(cluster, tmp_pa
     assert steps[-1] == 12
 
 
-def test_the_manifest_starts_a_command_that_exists(capsys):
+def test_manifest_command_is_valid(capsys):
     manifest = yaml.safe_load((LAUNCH / "jobset.yaml").read_text())
     (job,) = manifest["spec"]["replicatedJobs"]
     pods = job["template"]["spec"]
@@ -88,13 +90,13 @@ def test_the_manifest_starts_a_command_that_exists(capsys):
     assert pods["parallelism"] == pods["completions"] == int(hosts)
     assert coordinator.startswith(f"{manifest['metadata']['name']}-{job['name']}-0-0.{manifest['metadata']['name']}:")
     assert int(coordinator.rsplit(":", 1)[1]) == container["ports"][0]["containerPort"]
-    place = words.index("--run")
-    assert "fsdp: 16" in printed(capsys, "config", *words[3:place])
+    end = words.index("--run")
+    assert "fsdp: 16" in printed(capsys, "config", *words[3:end])
     claims = {volume["name"] for volume in pods["template"]["spec"]["volumes"]}
     assert claims == {mount["name"] for mount in container["volumeMounts"]}
 
 
-def test_the_image_has_the_version_of_the_package_and_no_root():
+def test_image_has_package_version_and_no_root():
     lines = (LAUNCH / "Containerfile").read_text()
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
     named = set(re.findall(r"rljax:(\d+\.\d+\.\d+)", lines + (LAUNCH / "jobset.yaml").read_text()))

@@ -1,4 +1,4 @@
-"""The one-page implementations of DAPO and VAPO are short, and give the same results on eight devices and after a restart."""
+"""The one-page implementations of DAPO and VAPO are short, and give the same results on eight devices and when resumed."""
 
 import importlib.util
 import re
@@ -31,7 +31,7 @@ def load_page(name):
 
 @pytest.fixture(scope="module", params=PAGES)
 def page(request):
-    """The page with a smaller batch, and a reward under which groups are mixed before anything is learned."""
+    """The page with a smaller batch, and a reward that gives even an untrained model both right and wrong responses."""
     module = load_page(request.param)
     module.P, module.G, module.WARM_ROWS, module.VALUE_STEPS = 4, 4, 8, 0
     module.is_right = lambda problem, response: bool(response.sum() % 2)
@@ -40,19 +40,19 @@ def page(request):
 
 
 def compile_once(compile_for):
-    """Compile once for one device and once for eight: every run here has the same optimizer schedule."""
-    known = {}
+    """Cache the compiled programs by device count, which is safe because every run here has the same optimizer schedule."""
+    cache = {}
 
     def programs(devices, *optimizer):
-        if len(devices) not in known:
-            known[len(devices)] = compile_for(devices, *optimizer)
-        return known[len(devices)]
+        if len(devices) not in cache:
+            cache[len(devices)] = compile_for(devices, *optimizer)
+        return cache[len(devices)]
 
     return programs
 
 
 @pytest.fixture(scope="module")
-def on_one_device(page):
+def one_device_run(page):
     return page.train(jax.devices()[:1], **STEPS)
 
 
@@ -60,38 +60,38 @@ def assert_equal(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(ours), jax.device_get(theirs))
 
 
-def test_a_page_is_short_and_imports_nothing_from_the_trainer():
+def test_page_is_short_and_does_not_import_trainer():
     for name, lines in (("dapo", 200), ("vapo", 240)):
         text = path_of(name).read_text(encoding="utf-8")
         assert len(text.splitlines()) <= lines
         assert not re.search(r"import rljax\b|rljax\.(training|cli|programs|options|preference)\b.*import", text)
 
 
-def test_eight_devices_have_the_losses_of_one(page, on_one_device):
+def test_losses_on_eight_devices_match_one(page, one_device_run):
     state, losses = page.train(jax.devices(), **STEPS)
     assert len(losses) == sum(STEPS.values())
-    assert all(np.abs(values).max() > 1e-4 for values in losses), "nothing was learned from"
-    jax.tree.map(lambda ours, one: np.testing.assert_allclose(ours, one, rtol=1e-3, atol=1e-5), losses, on_one_device[1])
+    assert all(np.abs(values).max() > 1e-4 for values in losses), "every step must have a nonzero loss"
+    jax.tree.map(lambda ours, one: np.testing.assert_allclose(ours, one, rtol=1e-3, atol=1e-5), losses, one_device_run[1])
     policy = state.params.get("policy", state.params)
     matrix = policy["layers"][0]["feed_forward"]["gate"]
     assert matrix.sharding.shard_shape(matrix.shape) == (matrix.shape[0] // 2, matrix.shape[1] // 2)
 
 
-def test_a_resumed_run_equals_the_uninterrupted_run_bit_for_bit(page, on_one_device, tmp_path):
+def test_resumed_run_is_bitwise_equal(page, one_device_run, tmp_path):
     devices, folder = jax.devices()[:1], tmp_path / "run"
     _, first = page.train(devices, warm_steps=2, rl_steps=1, folder=folder)
     state, then = page.train(devices, **STEPS, folder=folder)
-    assert first + then == on_one_device[1]
-    assert_equal(state, on_one_device[0])
+    assert first + then == one_device_run[1]
+    assert_equal(state, one_device_run[0])
 
 
-def test_a_run_saved_on_one_device_continues_on_eight(page, on_one_device, tmp_path):
+def test_run_resumes_on_eight_devices(page, one_device_run, tmp_path):
     page.train(jax.devices()[:1], warm_steps=2, rl_steps=1, folder=tmp_path / "run")
     _, then = page.train(jax.devices(), **STEPS, folder=tmp_path / "run")
-    np.testing.assert_allclose(then[-1], on_one_device[1][-1], rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(then[-1], one_device_run[1][-1], rtol=1e-3, atol=1e-5)
 
 
-def test_the_losses_of_vapo_on_a_page_match_its_record():
+def test_vapo_page_losses_match_record():
     page = load_page("vapo")
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, page.T + 1, 4)

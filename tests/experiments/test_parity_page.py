@@ -1,4 +1,4 @@
-"""The committed comparison with transformers and peft is complete and within its bound, and can be made again."""
+"""The committed comparison with transformers and peft is complete, within its bound, and reproducible."""
 
 import importlib.util
 import json
@@ -23,7 +23,7 @@ BOUND = 1e-4
 
 @pytest.fixture(scope="module")
 def parity():
-    """The module of the command, under its own name."""
+    """The comparison's module, imported as `parity_run`."""
     pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     spec = importlib.util.spec_from_file_location("parity_run", FOLDER / "run.py")
     module = importlib.util.module_from_spec(spec)
@@ -33,7 +33,7 @@ def parity():
     del sys.modules["parity_run"]
 
 
-def test_every_family_is_compared_in_every_way():
+def test_rows_cover_families_and_ways():
     adapters = ["adapter of every matrix", "adapter of some"]
     expected = [
         (library, family, way)
@@ -47,21 +47,21 @@ def test_every_family_is_compared_in_every_way():
     assert [(row["library"], row["family"], row["way"]) for row in ROWS] == expected
 
 
-def test_no_difference_exceeds_the_bound():
+def test_differences_are_within_bound():
     for row in ROWS:
         assert 0 < row["logit_difference"] <= BOUND < 1 < row["largest_logit"], row
         assert 0 < row["logp_difference"] <= BOUND, row
         assert row.get("change_by_adapter", 1) > 0.1, row
 
 
-def test_the_page_has_every_row_and_the_versions():
+def test_page_has_rows_and_versions():
     page = (FOLDER / "results.md").read_text(encoding="utf-8")
     assert page.count("| yes |") == len(ROWS)
     assert {row["versions"] for row in ROWS} == {ROWS[0]["versions"]}
     assert ROWS[0]["versions"] in page
 
 
-def test_the_bound_holds_for_a_family_here(parity, tmp_path):
+def test_one_family_is_within_bound_again(parity, tmp_path):
     assert parity.BOUND == BOUND
     assert tuple(parity.FAMILIES) == FAMILIES
     rows = list(parity.model_rows("Qwen3", tmp_path))
@@ -69,7 +69,7 @@ def test_the_bound_holds_for_a_family_here(parity, tmp_path):
     assert all(map(parity.is_equal, rows))
 
 
-def test_a_difference_is_noticed(parity):
+def test_is_equal_detects_differences(parity):
     row = {"logit_difference": 0.0, "logp_difference": 0.0}
     assert parity.is_equal(row)
     assert parity.is_equal(row | {"change_by_adapter": 0.5})

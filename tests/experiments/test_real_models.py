@@ -1,4 +1,4 @@
-"""The experiments on a pretrained model: their rewards, their problems, and that committed results match the settings."""
+"""The experiments with a pretrained model: their rewards and problems, and committed results that match the settings."""
 
 import json
 import re
@@ -30,16 +30,16 @@ def rows_of(experiment):
 
 
 def read_problems(files):
-    """The training and the held-out problems in two files."""
+    """The rows of the training file and of the held-out file."""
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
 
-def test_the_last_number_is_judged():
+def test_last_number_reward():
     answers = ["17 + 25 = 42", "42", "It is 42, since 17 + 25 is that", "about 42.", "forty-two", ""]
     assert last_number(answers, ["42"] * len(answers)) == [1, 1, 0, 1, 0, 0]
 
 
-def test_no_held_out_sum_is_trained_on(tmp_path):
+def test_sums_are_disjoint(tmp_path):
     train, heldout = read_problems(write_sums(tmp_path))
     rows = [*train, *heldout]
     sums = [re.findall(r"\d+", row["prompt"][0]["content"]) for row in rows]
@@ -47,7 +47,7 @@ def test_no_held_out_sum_is_trained_on(tmp_path):
     assert all(int(a) + int(b) == int(row["answer"]) for (a, b), row in zip(sums, rows, strict=True))
 
 
-def test_a_json_answer_is_one_line_with_exactly_the_two_keys():
+def test_json_answer_reward():
     right, wrong = '{"sum": 42, "even": true}', '{"sum": 43, "even": false}'
     scores = {
         right: 1,
@@ -64,13 +64,13 @@ def test_a_json_answer_is_one_line_with_exactly_the_two_keys():
     assert [read_answer(text) is not None for text in scores] == [score > 0 for score in scores.values()]
 
 
-def test_no_held_out_question_is_trained_on(tmp_path):
+def test_questions_are_disjoint(tmp_path):
     train, heldout = read_problems(write_questions(tmp_path))
     questions = [row["prompt"][0]["content"] for row in (*train, *heldout)]
     assert len({*questions}) == len(questions) == 49 * 49
 
 
-def test_only_a_response_that_ends_with_a_number_has_an_answer():
+def test_final_number():
     texts = ["The LCM of 4 and 6 is 12.", "12", "**12**", "The LCM of 4 and 6", "12 is the LCM of both", "none"]
     assert [final_number(text) for text in texts] == ["12", "12", "12", "6", "", ""]
 
@@ -79,18 +79,18 @@ def test_only_a_response_that_ends_with_a_number_has_an_answer():
     ("text", "number"),
     [("so $1,080.00 in all", "1080"), ("3.50", "3.50"), ("-7 degrees", "-7"), ("Step 2: it is 9", "9"), ("none", None)],
 )
-def test_the_last_number_of_a_gsm8k_response(text, number):
+def test_gsm8k_number_of(text, number):
     assert gsm8k.number_of(text) == number
 
 
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="shared data absent")
-def test_gsm8k_is_divided_and_every_problem_has_a_number(tmp_path):
+def test_gsm8k_split(tmp_path):
     train, heldout = read_problems(gsm8k.write_problems(SHARED_DATA / "gsm8k_train.jsonl", tmp_path))
     assert (len(train), len(heldout)) == (7473 - gsm8k.HELD_OUT, gsm8k.HELD_OUT)
     assert all(re.fullmatch(r"-?\d+(\.\d+)?", row["answer"]) for row in (*train, *heldout))
 
 
-def test_curves_count_the_tokens_sampled_until_each_evaluation():
+def test_curves_of_counts_sampled_tokens():
     steps = [
         {"phase": "rl", "step": step, "tokens_per_second": 10.0, "seconds": 3.0, "accuracy": 0.5, "response_length": 4.0}
         for step in (1, 2)
@@ -98,13 +98,13 @@ def test_curves_count_the_tokens_sampled_until_each_evaluation():
     evaluations = [{"phase": "eval", "step": step, "accuracy": 0.1 * step, "seconds": 1.0} for step in (0, 2)]
     found = curves_of([evaluations[0], *steps, evaluations[1]])
     assert found["tokens"] == {"0": 0, "2": 60}
-    assert found["entropy"] == [None, None], "no group to train on: no update"
+    assert found["entropy"] == [None, None], "without a group to train on there is no update"
     assert at_tokens(found, 30) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("experiment", COMMITTED, ids=lambda experiment: experiment.name)
-def test_committed_results_match_the_settings(experiment, tmp_path):
-    """The page and the picture are made from the rows, and the rows with the present settings."""
+def test_committed_results_match_settings(experiment, tmp_path):
+    """The committed page matches the rows, and the rows were produced with the current settings."""
     rows = rows_of(experiment)
     assert [row["settings"] for row in rows] == list(map(partial(settings_of, experiment), rows))
     page = (FOLDER / f"{experiment.name}.md").read_text()
@@ -117,20 +117,20 @@ def test_committed_results_match_the_settings(experiment, tmp_path):
 
 
 @pytest.mark.parametrize("experiment", [ADDITION, COMPARISON], ids=lambda experiment: experiment.name)
-def test_every_run_learned_to_add(experiment):
+def test_committed_runs_learned_to_add(experiment):
     for row in rows_of(experiment):
         first, *_, last = row["accuracy"].values()
         assert last > first + 0.3, (row["arm"], row["seed"])
 
 
-def test_sampling_and_scoring_agree_on_the_gpu():
-    """The mean difference of the log-probabilities that the sampler and the scorer computed in float32 (TF32 products)."""
+def test_committed_sampler_gap_is_small():
+    """Mean difference between the sampler's and the scorer's log-probabilities, in float32 with TF32 products on a GPU."""
     for row in rows_of(COMPARISON):
         assert np.nanmax(np.asarray(row["sampler_gap"], float)) < 1e-4
 
 
 def play_sum(answer, *turns):
-    """The steps of an episode with the calculator."""
+    """Play an episode of the calculator environment and return its steps."""
     environment, steps = Sums(), []
     state = environment.reset(rljax.Problem("", answer))
     for turn in turns:
@@ -139,7 +139,7 @@ def play_sum(answer, *turns):
     return steps
 
 
-def test_a_call_has_a_price_and_gets_its_sum():
+def test_calculator_call_costs_and_returns_sum():
     called, answered = play_sum("9999", "calc(4000 + 5999)", "9999")
     assert called.observation == [{"role": "user", "content": "= 9999"}]
     assert (called.reward, called.done, answered.reward, answered.correct) == (-COST, False, 1.0, True)
@@ -147,7 +147,7 @@ def test_a_call_has_a_price_and_gets_its_sum():
     assert [step.correct for step in play_sum("7", "calc(3+4)")] == [False]
 
 
-def test_no_sum_of_the_calculators_evaluation_is_trained_on(tmp_path):
+def test_calculator_sums_are_disjoint(tmp_path):
     train, heldout = read_problems(write_calculator_sums(tmp_path))
     questions = [{row["prompt"][-1]["content"] for row in rows} for rows in (train, heldout)]
     assert len(heldout) == 64
@@ -155,7 +155,7 @@ def test_no_sum_of_the_calculators_evaluation_is_trained_on(tmp_path):
     assert [sum(is_small(row["answer"]) for row in rows) / len(rows) for rows in (train, heldout)] == [0.5, 0.5]
 
 
-def test_calls_are_measured_for_small_and_for_large_sums():
+def test_calculator_measures_by_sum_size():
     texts = {"calc(40 + 50)\n= 90\n90": "90", "90": "90", "7": "7"}
     found = {name: [measure(*each) for each in texts.items()] for name, measure in CALCULATOR_TOOL.measures.items()}
     assert found["with a call, large sums"] == [True, False, None]

@@ -1,10 +1,10 @@
-"""The costs of algorithms: energy is summed over packages, a run is measured, and the table has its numbers."""
+"""The resource costs of algorithms: energy summed over CPU packages, a measured run, and the table."""
 
 import pytest
 import resources
 
 
-def test_the_energy_is_the_sum_of_the_packages(tmp_path):
+def test_joules_sums_packages(tmp_path):
     assert resources.joules(tmp_path) is None
     for name, energy in {"intel-rapl:0": 2_000_000, "intel-rapl:1": 500_000, "intel-rapl:0:0": 9_000_000}.items():
         (tmp_path / name).mkdir()
@@ -12,7 +12,7 @@ def test_the_energy_is_the_sum_of_the_packages(tmp_path):
     assert resources.joules(tmp_path) == 2.5
 
 
-def test_the_costs_of_an_algorithm_are_measured_and_shown(monkeypatch):
+def test_measure_and_report_costs(monkeypatch):
     tiny = {"layers": 1, "width": 32, "hidden": 32, "heldout_problems": 4, "train_problems": 24, "operands": (2, 2)}
     tiny |= {"warm_start_steps": 1, "prompts": 2, "group_size": 2, "minibatches": 1, "steps": 3, "max_response_tokens": 10}
     monkeypatch.setattr(resources, "CONFIG", resources.CONFIG.replace(**tiny))
@@ -31,7 +31,7 @@ def test_the_costs_of_an_algorithm_are_measured_and_shown(monkeypatch):
 
 
 @pytest.mark.parametrize("name", resources.ALGORITHMS)
-def test_the_costs_are_of_algorithms_that_start_from_one_model(name, tmp_path):
+def test_config_of_starts_from_base_model(name, tmp_path):
     config = resources.config_of(name, resources.Arguments(work=tmp_path, steps=4), 2)
     assert config.model.path == str(tmp_path / "base" / "last")
     assert (config.algorithm.name, config.optimization.steps, config.run.seed, config.warm_start.steps) == (

@@ -1,4 +1,4 @@
-"""The experiment on stratified groups: its measurements, and its page from the committed rows."""
+"""The stratified sampling experiment: its statistics, its committed rows and page, and a tiny run of each arm."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from stratified_sampling import hash_of, sampling_section, training_section
 FOLDER = Path(experiment.__file__).parent
 
 
-def test_the_deviation_is_that_of_a_groups_mean_over_the_seeds():
+def test_sampling_section_deviation_over_seeds():
     means = np.random.default_rng(0).random((5, 7))
     rows = [
         {"part": "sampling", "arm": arm, "seed": seed, "mixed": 0.5, "distinct": 0.25, "passed": 1.0, "means": own.tolist()}
@@ -23,7 +23,7 @@ def test_the_deviation_is_that_of_a_groups_mean_over_the_seeds():
     assert "| 50.0 % (50.0 to 50.0) | 25.0 % (25.0 to 25.0) | 100.0 % (100.0 to 100.0) |" in sampling_section(rows)[-1]
 
 
-def test_arms_are_compared_seed_by_seed():
+def test_training_section_pairs_arms_by_seed():
     rows = [
         {"part": "training", "arm": "stratified", "seed": seed, "accuracy": [0.0] * 30 + [0.5] * 10} for seed in range(5)
     ]
@@ -33,7 +33,7 @@ def test_arms_are_compared_seed_by_seed():
     assert table[2].startswith("| independent | 5 | 40.0 %")
 
 
-def test_the_committed_rows_were_made_with_these_settings():
+def test_page_matches_rows_and_settings():
     rows = json.loads((FOLDER / "stratified_sampling.json").read_text(encoding="utf-8"))
     assert len(rows) == 15
     assert all(row["settings"] == hash_of(row) for row in rows)
@@ -42,7 +42,7 @@ def test_the_committed_rows_were_made_with_these_settings():
 
 
 @pytest.mark.parametrize("arm", experiment.ARMS)
-def test_groups_are_sampled_from_the_base_model(arm, tmp_path, monkeypatch):
+def test_sample_groups_from_base_model(arm, tmp_path, monkeypatch):
     tiny = {"layers": 1, "width": 16, "hidden": 32, "heldout_problems": 4, "train_problems": 24, "operands": (2, 2)}
     tiny |= {"warm_start_steps": 1, "prompts": 2, "minibatches": 1, "max_response_tokens": 12, "unfinished_share": 0.0}
     monkeypatch.setattr(experiment.ladders, "CONFIG", experiment.ladders.CONFIG.replace(**tiny))
