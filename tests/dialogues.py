@@ -1,4 +1,4 @@
-"""Episodes of several turns with a tiny model, for tests of dialogues: which turns follow, and a loop that plays them."""
+"""Multi-turn episodes with a tiny model, for dialogue tests: what follows a turn, and a loop that plays episodes."""
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ REQUESTS = {
     episode: Request(PROMPTS[episode % 4], episode % 4, episode % 4, SAMPLING, seed=episode << 40) for episode in range(12)
 }
 TURNS = {episode: 1 + (episode + 2) % 4 for episode in range(20)}
-"""Number of turns of each episode."""
+"""Episode -> its number of turns."""
 
 
 def make_engine(slots=16, *, text=None, mesh=None, decoder=POLICY.decoder):
@@ -26,12 +26,12 @@ def make_engine(slots=16, *, text=None, mesh=None, decoder=POLICY.decoder):
 
 
 def observe(episode, turn):
-    """Up to nine tokens, or none."""
+    """The environment's observation after a turn: zero to nine tokens."""
     return tuple(np.random.default_rng((episode, turn)).integers(2, 10, (episode + 3 * turn) % 10).tolist())
 
 
 def next_turn(first, request, response):
-    """The request after a turn, with the remaining budget; None if the episode is over."""
+    """The request for the next turn, with the remaining token budget; None if the episode is over."""
     turn = 1 + (request.seed - first.seed)
     episode = first.seed >> 40
     context = (*request.prompt_tokens, *response.tokens.tolist(), *observe(episode, turn))
@@ -43,7 +43,12 @@ def next_turn(first, request, response):
 
 
 def play(dialogue, requests, later=()):
-    """Play the episodes; return requests and responses of all turns. `later` episodes are added after the first sampling call."""
+    """Play the episodes, adding those in `later` after the first sampling call.
+
+    Returns:
+        turns: episode -> (request, response) of each of its turns.
+        waves: the number of responses that each sampling call finished.
+    """
     first, current = {**requests, **dict(later)}, dict(requests)
     turns, waves = {episode: [] for episode in first}, []
     while ended := dialogue.draw():

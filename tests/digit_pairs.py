@@ -1,4 +1,4 @@
-"""Preference pairs that are easy to learn: the longer of two digit strings is preferred, or the one with even digits."""
+"""Preference pairs that are easy to learn: either the longer digit string is preferred, or the one with even digits."""
 
 import random
 
@@ -6,7 +6,7 @@ from rljax.data.preferences import Preference
 
 
 def digit_pairs(count, seed):
-    """Pairs of digit strings; the longer one is preferred."""
+    """Pairs of digit strings of which the longer string is preferred."""
     rng = random.Random(seed)
 
     def digits(length):
@@ -17,12 +17,12 @@ def digit_pairs(count, seed):
 
 
 def texts(pairs):
-    """Prompts and responses of pairs, all preferred responses first."""
+    """Prompts and responses of the pairs: first all preferred responses, then all rejected ones."""
     return [pair.prompt for pair in pairs] * 2, [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
 
 
 def even_pairs(count, seed):
-    """Pairs of four-digit strings; the one with even digits is preferred."""
+    """Pairs of four-digit strings of which the string of even digits is preferred."""
     rng = random.Random(seed)
 
     def sample(digits):

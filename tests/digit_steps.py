@@ -1,4 +1,4 @@
-"""A toy problem for step-level search with a known best response: three digits, whose value is their sum."""
+"""A toy problem for step-level search: a response has three digits, its value is their sum, so the best is 9;9;9;#."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ STEPS = 3
 
 
 class Digits:
-    """An engine that writes a digit and a semicolon, three times, and then ends with #."""
+    """An engine that writes a random digit and a semicolon three times, and then # and the EOS token."""
 
     def __init__(self, digits=10):
         self.digits, self.calls = digits, []
@@ -40,4 +40,4 @@ def make_worker(engine, budget=12):
 
 
 def digit_sum(prefixes):
-    return np.array([sum(int(sign) for sign in prefix.text if sign.isdecimal()) for prefix in prefixes], float)
+    return np.array([sum(int(char) for char in prefix.text if char.isdecimal()) for prefix in prefixes], float)

@@ -1,4 +1,4 @@
-"""The trainer samples on a server: the tokens of the built-in engine, new weights for each step, and servers that fail."""
+"""Training with a server as the sampler: same tokens as the built-in engine, new weights per step, and server failures."""
 
 import json
 import threading
@@ -28,8 +28,8 @@ from rljax.training import metrics
 from rljax.training.config import TrainConfig
 from rljax.training.parts.model_folder import weights_writer
 
-MOST = 12
-ROWS = [Problem(text, "") for text in ("one", "two", "three", "four", "five", "six", "seven", "eight")]
+MAX_RESPONSE_TOKENS = 12
+PROBLEMS = [Problem(text, "") for text in ("one", "two", "three", "four", "five", "six", "seven", "eight")]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(folder):
-    return load(folder, problems=[Problem("", "")], max_response_tokens=MOST)
+    return load(folder, problems=[Problem("", "")], max_response_tokens=MAX_RESPONSE_TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +49,13 @@ def server(folder):
 
 
 def config_of(folder, **settings):
-    """A short run on the served model."""
+    """The configuration of a short run on the served model."""
     short = {"prompts": 2, "group_size": 4, "steps": 3, "eval_every": 0, "sample_every": 0, "learning_rate": 1e-3}
     return TrainConfig.flat(
         model=str(folder),
         chat=False,
         algorithm="grpo",
-        max_response_tokens=MOST,
+        max_response_tokens=MAX_RESPONSE_TOKENS,
         heldout_problems=2,
         learning_rate_warmup=0,
         **{**short, **settings},
@@ -79,13 +79,13 @@ def engine_at(url, opened, folder, *, server="rljax", sampling=None, patience=2.
 
 
 def sampling_of(opened, **settings):
-    return opened.worker.sampling._replace(max_tokens=MOST, temperature=1.0, **settings)
+    return opened.worker.sampling._replace(max_tokens=MAX_RESPONSE_TOKENS, temperature=1.0, **settings)
 
 
 def requests_of(sampling, prompts=5, group=3):
     return [
-        Request((9, 20 + place, 33)[: 1 + place % 3], place, place, sampling, seed=1000 * place + member + (1 << 62))
-        for place in range(prompts)
+        Request((9, 20 + index, 33)[: 1 + index % 3], index, index, sampling, seed=1000 * index + member + (1 << 62))
+        for index in range(prompts)
         for member in range(group)
     ]
 
@@ -97,7 +97,7 @@ def even_length(completions):
 @pytest.mark.parametrize(
     "settings", [{}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 20}, {"top_p": 0.8, "stop": ("a",)}]
 )
-def test_responses_equal_those_of_the_built_in_engine(server, opened, folder, settings):
+def test_server_engine_matches_built_in_engine(server, opened, folder, settings):
     sampling = sampling_of(opened)._replace(**settings)
     engine, requests = engine_at(server[0], opened, folder, sampling=sampling), requests_of(sampling)
     found = engine.generate(opened.params, requests)
@@ -114,7 +114,7 @@ def test_responses_equal_those_of_the_built_in_engine(server, opened, folder, se
     assert isinstance(engine, ReportingEngine)
 
 
-def test_weights_are_published_when_they_change(server, opened, folder, tmp_path):
+def test_server_engine_publishes_changed_weights(server, opened, folder, tmp_path):
     url, served = server
     engine, requests = engine_at(url, opened, folder, into=tmp_path), requests_of(sampling_of(opened), prompts=1)
     before = served.batcher.version
@@ -130,9 +130,9 @@ def test_weights_are_published_when_they_change(server, opened, folder, tmp_path
         np.testing.assert_array_equal(ours.tokens, theirs.tokens)
 
 
-def test_a_run_learns_what_it_would_learn_with_the_built_in_engine(server, folder, tmp_path):
+def test_run_on_server_matches_built_in_engine(server, folder, tmp_path):
     config = config_of(folder)
-    problems = (ROWS[:6], ROWS[6:])
+    problems = (PROBLEMS[:6], PROBLEMS[6:])
     rljax.train(config.replace(run=str(tmp_path / "own")), reward=even_length, problems=problems)
     rljax.train(config.replace(run=str(tmp_path / "served"), engine_url=server[0]), reward=even_length, problems=problems)
     exact = {"step", "reward", "response_length", "prompt_length", "truncated_share", "staleness", "trained_groups"}
@@ -143,21 +143,22 @@ def test_a_run_learns_what_it_would_learn_with_the_built_in_engine(server, folde
     assert max(row["sampler_gap"] for row in rows(tmp_path / "served") if "sampler_gap" in row) < 1e-4
 
 
-def test_it_trains_asynchronously_and_resumes(server, folder, tmp_path):
+def test_asynchronous_run_on_server_resumes(server, folder, tmp_path):
     config = config_of(folder, steps=4, engine_url=server[0], staleness=1, checkpoint_every=1)
-    problems = (ROWS[:6], ROWS[6:])
-    rljax.train(config.replace(run=str(tmp_path / "whole")), reward=even_length, problems=problems)
-    rljax.train(config.replace(run=str(tmp_path / "parts"), steps=2), reward=even_length, problems=problems)
+    problems = (PROBLEMS[:6], PROBLEMS[6:])
+    rljax.train(config.replace(run=str(tmp_path / "uninterrupted")), reward=even_length, problems=problems)
+    rljax.train(config.replace(run=str(tmp_path / "resumed"), steps=2), reward=even_length, problems=problems)
     rljax.train(
-        config.replace(run=str(tmp_path / "parts")), resume=tmp_path / "parts", reward=even_length, problems=problems
+        config.replace(run=str(tmp_path / "resumed")), resume=tmp_path / "resumed", reward=even_length, problems=problems
     )
-    parts, whole = ([row for row in rows(tmp_path / name) if row["phase"] == "rl"] for name in ("parts", "whole"))
-    assert [row["loss"] for row in parts] == pytest.approx([row["loss"] for row in whole], rel=1e-2, abs=1e-4)
-    assert [row["reward"] for row in parts] == [row["reward"] for row in whole]
-    assert [row["staleness"] for row in parts] == [0, 1, 1, 1]
+    names = ("resumed", "uninterrupted")
+    resumed, expected = ([row for row in rows(tmp_path / name) if row["phase"] == "rl"] for name in names)
+    assert [row["loss"] for row in resumed] == pytest.approx([row["loss"] for row in expected], rel=1e-2, abs=1e-4)
+    assert [row["reward"] for row in resumed] == [row["reward"] for row in expected]
+    assert [row["staleness"] for row in resumed] == [0, 1, 1, 1]
 
 
-def test_log_probabilities_of_another_temperature_raise_the_alarm(server, folder, tmp_path, monkeypatch):
+def test_wrong_log_probabilities_raise_alarm(server, folder, tmp_path, monkeypatch):
     ask = ServerEngine._ask
 
     def ask_with_another_temperature(self, requests):
@@ -170,11 +171,11 @@ def test_log_probabilities_of_another_temperature_raise_the_alarm(server, folder
 
     monkeypatch.setattr(ServerEngine, "_ask", ask_with_another_temperature)
     config = config_of(folder, run=str(tmp_path / "run"), engine_url=server[0], steps=6)
-    rljax.train(config, reward=even_length, problems=(ROWS[:6], ROWS[6:]))
+    rljax.train(config, reward=even_length, problems=(PROBLEMS[:6], PROBLEMS[6:]))
     assert "sampler_gap" in (tmp_path / "run" / "alarms.jsonl").read_text()
 
 
-def test_a_server_that_has_lost_its_weights_gets_them_again(folder, opened):
+def test_restarted_server_receives_weights_again(folder, opened):
     with serving(folder) as (url, served):
         engine, requests = engine_at(url, opened, folder), requests_of(sampling_of(opened))
         other = jax.tree.map(lambda leaf: 1.5 * leaf, opened.params)
@@ -187,7 +188,7 @@ def test_a_server_that_has_lost_its_weights_gets_them_again(folder, opened):
         np.testing.assert_array_equal(ours.tokens, theirs.tokens)
 
 
-def test_two_runs_on_one_server_are_refused(folder, opened):
+def test_two_runs_on_one_server(folder, opened):
     with serving(folder) as (url, served):
         engine, requests = engine_at(url, opened, folder), requests_of(sampling_of(opened), prompts=1)
         engine.generate(opened.params, requests)
@@ -196,27 +197,31 @@ def test_two_runs_on_one_server_are_refused(folder, opened):
             engine.generate(opened.params, requests)
 
 
-def test_a_full_queue_is_waited_for(folder, opened):
+def test_full_queue_is_retried(folder, opened):
     with serving(folder, queue=8, rows=2) as (url, _):
         engine = engine_at(url, opened, folder, patience=30.0)
         requests = requests_of(sampling_of(opened), prompts=12, group=2)
         assert len(engine.generate(opened.params, requests)) == 24
 
 
-def test_the_key_is_sent(folder, opened, monkeypatch, tmp_path):
+def test_api_key_is_sent(folder, opened, monkeypatch, tmp_path):
     with serving(folder, api_key="secret") as (url, _):
         with pytest.raises(InputError, match="401 The API key is missing"):
             rljax.train(
-                config_of(folder, run=str(tmp_path / "run"), engine_url=url), reward=even_length, problems=(ROWS, ROWS)
+                config_of(folder, run=str(tmp_path / "run"), engine_url=url),
+                reward=even_length,
+                problems=(PROBLEMS, PROBLEMS),
             )
         assert not (tmp_path / "run").exists()
         monkeypatch.setenv("RLJAX_ENGINE_KEY", "secret")
         rljax.train(
-            config_of(folder, run=str(tmp_path / "run"), engine_url=url, steps=1), reward=even_length, problems=(ROWS, ROWS)
+            config_of(folder, run=str(tmp_path / "run"), engine_url=url, steps=1),
+            reward=even_length,
+            problems=(PROBLEMS, PROBLEMS),
         )
 
 
-def test_a_server_that_cannot_sample_what_is_needed_is_refused(server, folder, opened, tmp_path_factory):
+def test_unsuitable_server(server, folder, opened, tmp_path_factory):
     with pytest.raises(InputError, match="has room for 192 tokens, but a prompt with its response may have 500"):
         engine_at(server[0], opened, folder, needed=500)
     with pytest.raises(InputError, match="allows responses of 64 tokens, but max_response_tokens=65"):
@@ -224,16 +229,16 @@ def test_a_server_that_cannot_sample_what_is_needed_is_refused(server, folder, o
     with pytest.raises(InputError, match="leave sampling_mask out"):
         engine_at(server[0], opened, folder, sampling=sampling_of(opened, top_k=3, kept=3))
     other = make_model(tmp_path_factory.mktemp("models") / "wide", width=32)
-    wide = load(other, problems=[Problem("", "")], max_response_tokens=MOST)
+    wide = load(other, problems=[Problem("", "")], max_response_tokens=MAX_RESPONSE_TOKENS)
     with pytest.raises(InputError, match="has another model or tokenizer: fingerprint"):
         engine_at(server[0], wide, other).generate(wide.params, requests_of(sampling_of(wide), prompts=1))
 
 
-def test_a_server_that_does_not_run_is_named(folder, tmp_path, capsys):
+def test_unreachable_server(folder, tmp_path, capsys):
     with serving(folder) as (url, _):
         pass
     data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps({"prompt": row.prompt, "answer": "1"}) + "\n" for row in ROWS))
+    data.write_text("".join(json.dumps({"prompt": row.prompt, "answer": "1"}) + "\n" for row in PROBLEMS))
     flags = ["train", "--model", str(folder), "--dataset", str(data), "--reward", "exact", "--run", str(tmp_path / "run")]
     flags += ["--engine-url", url, "--engine-patience", "0.5", "--steps", "1", "--no-chat", "--quiet"]
     assert main(flags) == ServerLostError.exit_code == 75
@@ -241,7 +246,7 @@ def test_a_server_that_does_not_run_is_named(folder, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_server_that_dies_during_a_run_is_reported_with_how_to_continue(folder, tmp_path):
+def test_server_lost_during_run(folder, tmp_path):
     calls = []
     with serving(folder) as (url, served):
 
@@ -253,14 +258,14 @@ def test_a_server_that_dies_during_a_run_is_reported_with_how_to_continue(folder
 
         config = config_of(folder, run=str(tmp_path / "run"), engine_url=url, engine_patience=1.0, checkpoint_every=1)
         with pytest.raises(ServerLostError, match=r"No step is lost\. To continue: rljax\.train"):
-            rljax.train(config, reward=reward, problems=(ROWS[:6], ROWS[6:]))
+            rljax.train(config, reward=reward, problems=(PROBLEMS[:6], PROBLEMS[6:]))
     text = (tmp_path / "run" / "log.txt").read_text()
     assert "does not answer" in text
     assert "trying again for 1 seconds" in text
 
 
 class Answer:
-    """An OpenAI server that gives every request the same answer."""
+    """An OpenAI-compatible server that gives the same answer to every request."""
 
     def __init__(self, **choice):
         self.choice = {
@@ -309,24 +314,24 @@ class Answer:
         ({"weights_version": 0}, "lost its weights 5 times"),
     ],
 )
-def test_answers_that_cannot_be_responses_are_refused(opened, folder, choice, message):
+def test_invalid_server_answers(opened, folder, choice, message):
     with running(Answer(**choice).app()) as url:
         engine = engine_at(url, opened, folder)
         with pytest.raises(InputError, match=message):
             engine.generate(opened.params, requests_of(sampling_of(opened), prompts=1, group=1))
 
 
-def test_too_few_responses_are_refused(opened, folder):
+def test_too_few_responses(opened, folder):
     with running(Answer().app()) as url, pytest.raises(InputError, match="1 responses to 3 requests"):
         engine_at(url, opened, folder).generate(opened.params, requests_of(sampling_of(opened), prompts=1))
 
 
 @pytest.mark.parametrize(("name", "app"), [("vllm", vllm), ("sglang", sglang)])
-def test_a_run_samples_on_other_servers(opened, folder, tmp_path, name, app):
+def test_run_on_vllm_and_sglang(opened, folder, tmp_path, name, app):
     state = ServerState(opened.policy.vocab_size)
     with running(app(state)) as url:
         config = config_of(folder, run=str(tmp_path / "run"), engine_url=url, engine_server=name, models="none", steps=2)
-        rljax.train(config, reward=even_length, problems=(ROWS[:6], ROWS[6:]))
+        rljax.train(config, reward=even_length, problems=(PROBLEMS[:6], PROBLEMS[6:]))
     assert len(state.requests) == 2 * 2 + 2 * 8, "two evaluations of two prompts, two steps of eight responses"
     assert len(state.folders) == 3, "the weights at the beginning and after each step"
     assert {row["entropy"] > 0 for row in rows(tmp_path / "run") if row["phase"] == "rl"} == {True}
@@ -335,21 +340,21 @@ def test_a_run_samples_on_other_servers(opened, folder, tmp_path, name, app):
     assert all(0 <= seed < 1 << 63 for seed in seeds)
 
 
-def test_a_restarted_server_without_versions_gets_its_weights_again(opened, folder):
+def test_restarted_server_without_versions(opened, folder):
     state = ServerState(opened.policy.vocab_size)
     requests = requests_of(sampling_of(opened), prompts=2)
     with running(vllm(state)) as url:
         engine = engine_at(url, opened, folder, server="vllm", patience=20.0)
         engine.generate(opened.params, requests)
     with running(vllm(state), port=int(url.rsplit(":", 1)[1])):
-        engine.http.losses += 1  # no request was sent while the server was down, so nothing else counts the loss
+        engine.http.losses += 1  # no request failed while the server was down, so the engine has not noticed the restart
         assert len(engine.generate(opened.params, requests)) == len(requests)
     assert len(state.folders) == 2
     assert state.folders[0] == state.folders[1]
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
-def test_truncation_is_refused_if_only_one_log_probability_is_reported(name):
+def test_dialects_with_one_log_probability_refuse_truncation(name):
     untruncated = Sampling(4, (1,))
     assert dialect_of(name).limits(untruncated) is None
     for sampling in (untruncated._replace(top_k=3), untruncated._replace(top_p=0.5), untruncated._replace(stop=("a",))):
@@ -358,7 +363,7 @@ def test_truncation_is_refused_if_only_one_log_probability_is_reported(name):
         dialect_of("trl")
 
 
-def test_responses_are_copied_to_all_processes(server, opened, folder, monkeypatch):
+def test_share_copies_responses_to_all_processes(server, opened, folder, monkeypatch):
     requests = requests_of(sampling_of(opened))
     found = engine_at(server[0], opened, folder).generate(opened.params, requests)
     monkeypatch.setattr(server_engine, "of_first", lambda tree: jax.tree.map(np.asarray, tree))
@@ -366,11 +371,11 @@ def test_responses_are_copied_to_all_processes(server, opened, folder, monkeypat
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-def test_running_responses_continue_with_new_weights(folder, opened):
-    """Weights that arrive in flight change the rest of a response; each token has the version and log-probability of its own."""
+def test_in_flight_weights_change_running_responses(folder, opened):
+    """Weights published in flight apply to the rest of a response; each token records the version that sampled it."""
     other = jax.tree.map(lambda leaf: leaf * 0.5, opened.params)
     sampling = sampling_of(opened)._replace(max_tokens=120, eos_ids=())
-    requests = [Request(tuple(opened.tokenizer.encode("one two")), place, place, sampling, place) for place in range(4)]
+    requests = [Request(tuple(opened.tokenizer.encode("one two")), index, index, sampling, index) for index in range(4)]
     with serving(folder, most_tokens=120) as (url, served):
         engine = engine_at(url, opened, folder, needed=140, in_flight=True)
         engine.publish_in_flight(opened.params, 3)
@@ -399,11 +404,11 @@ def test_running_responses_continue_with_new_weights(folder, opened):
         )
 
 
-def test_a_run_publishes_weights_in_flight(folder, tmp_path, monkeypatch):
-    """The server samples slowly, so new weights reach responses that have begun; the record says which tokens have which."""
+def test_run_publishes_weights_in_flight(folder, tmp_path, monkeypatch):
+    """The server samples slowly, so new weights reach running responses; the metrics count the version of each token."""
     config = config_of(folder, steps=5, group_size=2, staleness=2, checkpoint_every=1)
     config = config.replace(max_response_tokens=60, logged_rollouts=8, run=str(tmp_path / "run"))
-    problems, ages = (ROWS[:6], ROWS[6:]), []
+    problems, ages = (PROBLEMS[:6], PROBLEMS[6:]), []
     original = metrics.sampled_versions
     monkeypatch.setattr(metrics, "sampled_versions", lambda groups: ages.append(original(groups)) or ages[-1])
     with serving(folder, most_tokens=64) as (url, served):
@@ -418,7 +423,7 @@ def test_a_run_publishes_weights_in_flight(folder, tmp_path, monkeypatch):
     assert all(0 <= row["staleness"] <= 2 for row in found)
     for row, versions in zip(found, ages, strict=True):
         assert row["staleness"] == pytest.approx(row["step"] - 1 - versions.mean())
-    assert any(len(set(versions.tolist())) > 1 for versions in ages), "no rollout has tokens of two versions"
+    assert any(len(set(versions.tolist())) > 1 for versions in ages), "some rollout must have tokens of two versions"
 
 
 @pytest.mark.parametrize(
@@ -432,6 +437,6 @@ def test_a_run_publishes_weights_in_flight(folder, tmp_path, monkeypatch):
         ),
     ],
 )
-def test_weights_in_flight_need_a_server_that_reports_versions(folder, settings, message):
+def test_in_flight_needs_a_server_with_versions(folder, settings, message):
     with pytest.raises(InputError, match=message):
         config_of(folder, **settings)

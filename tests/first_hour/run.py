@@ -1,10 +1,10 @@
-"""The first hour of five newcomers: each path from the clone to a result, in a fresh clone and a fresh environment.
+"""Run the first-hour scripts of five kinds of newcomers, each in a fresh clone and a fresh virtual environment.
 
     python tests/first_hour/run.py                      all five, about 20 minutes on two cores
-    python tests/first_hour/run.py student researcher   some of them
+    python tests/first_hour/run.py student researcher   only these two
 
-Each script is what its reader would type after `pip install -e .`, with commands of the README and of the site. The times and the
-last commit go into result.json. The quick ones run in the test suite, too.
+Each script is what a newcomer types after `pip install -e .`: commands from the README and the site. The times and the
+current commit are written to result.json. The test suite also runs the quick scripts.
 """
 
 import json
@@ -19,42 +19,42 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PERSONS = tuple(sorted(path.stem for path in HERE.glob("*.sh")))
+NEWCOMERS = tuple(sorted(path.stem for path in HERE.glob("*.sh")))
 
 
-def play(person: str, folder: Path, environment: dict[str, str]) -> None:
-    """Run a script in a folder as its reader would; stop at the first command that fails."""
+def run_script(person: str, folder: Path, environment: dict[str, str]) -> None:
+    """Run a newcomer's script in a folder; stop at the first command that fails."""
     subprocess.run(["bash", "-euo", "pipefail", str(HERE / f"{person}.sh")], cwd=folder, env=environment, check=True)
 
 
-def installed(folder: Path) -> dict[str, str]:
-    """Clone, make an environment, and install as the README says; return the variables in which its commands are found."""
+def install(folder: Path) -> dict[str, str]:
+    """Clone the repository, install it as the README says, and return the environment variables for its commands."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
     subprocess.run(
         "python3 -m venv .venv && .venv/bin/pip install --quiet -e .", shell=True, cwd=folder, check=True
-    )  # the README's line without its last command, which the script decides on
+    )  # the README's line without its last command, which each script runs or leaves out
     own = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_", "PYTHON", "VIRTUAL"))}
     caches = {
         "XDG_CACHE_HOME": str(folder / "cache"),
         "HF_HOME": str(folder / "cache" / "hub"),
-    }  # those of a newcomer are empty
+    }  # a newcomer's caches are empty
     return own | caches | {"PATH": f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
 
 def main(persons: list[str]) -> None:
-    """Play the scripts one after the other and write down how long each took."""
-    unknown = set(persons) - set(PERSONS)
+    """Run the scripts one after the other, and write the time of each to result.json."""
+    unknown = set(persons) - set(NEWCOMERS)
     if unknown:
-        raise SystemExit(f"There is no {', '.join(sorted(unknown))}; there are {', '.join(PERSONS)}.")
+        raise SystemExit(f"There is no {', '.join(sorted(unknown))}; there are {', '.join(NEWCOMERS)}.")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True)
     file = HERE / "result.json"
     rows = json.loads(file.read_text()) if file.exists() else {}
     for person in persons:
         with tempfile.TemporaryDirectory() as folder:
             begin = time.monotonic()
-            environment = installed(Path(folder, "rljax"))
+            environment = install(Path(folder, "rljax"))
             ready = time.monotonic()
-            play(person, Path(folder, "rljax"), environment)
+            run_script(person, Path(folder, "rljax"), environment)
             rows[person] = {
                 "commit": commit.stdout.strip(),
                 "date": date.today().isoformat(),
@@ -67,4 +67,4 @@ def main(persons: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(PERSONS))
+    main(sys.argv[1:] or list(NEWCOMERS))

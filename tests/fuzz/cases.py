@@ -1,4 +1,4 @@
-"""Command lines, settings, datasets, model folders and run folders with faults, as Hypothesis strategies."""
+"""Hypothesis strategies for faulty command lines, settings files, datasets, model folders and run folders."""
 
 import json
 import shutil
@@ -70,7 +70,7 @@ PYTHON = (
     ),
 )
 
-Values = st.one_of(
+VALUES = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(min_value=-(2**70), max_value=2**70),
@@ -81,8 +81,8 @@ Values = st.one_of(
 
 
 @st.composite
-def command_lines(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
-    """A command with flags that exist, and values that may be invalid."""
+def command_lines(draw: st.DrawFn, good: ValidInput, directory: Path) -> list[str]:
+    """A command line with mostly existing flags and values that may be invalid."""
     command = draw(
         st.sampled_from(
             ["train"] * 8 + ["config"] * 4 + [*(name for name in COMMANDS if name != "errata"), "", "trian", "\0"]
@@ -98,8 +98,8 @@ def command_lines(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
         flag = FLAGS[name] if draw(st.integers(0, 30)) else draw(TEXTS)
         value = draw(NUMBERS | TEXTS)
         words += draw(st.sampled_from([[flag, value], [f"{flag}={value}"], [flag], [flag, value, value]]))
-    further = draw(st.integers(0, 11))
-    if further == 0:
+    extra = draw(st.integers(0, 11))
+    if extra == 0:
         words += [
             "--coordinator",
             draw(st.sampled_from(COORDINATORS) | TEXTS),
@@ -108,29 +108,29 @@ def command_lines(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
             "--host",
             draw(NUMBERS),
         ]
-    elif further == 1:
-        file = place / f"experiment{draw(st.sampled_from(['.py', '.py', '.txt', '']))}"
+    elif extra == 1:
+        file = directory / f"experiment{draw(st.sampled_from(['.py', '.py', '.txt', '']))}"
         file.write_text(draw(st.sampled_from(PYTHON)), encoding="utf-8", errors="surrogatepass")
         words += [draw(st.sampled_from(["--experiment", "--config"])), str(file)]
-    elif further == 2:
+    elif extra == 2:
         words += [
             "--algorithm-options",
             draw(st.sampled_from(["clip_low=", "max_length=", "a=", "="])) + draw(NUMBERS | TEXTS),
         ]
-    elif further == 3:
+    elif extra == 3:
         words += [draw(st.sampled_from(["--dataset", "--model", "--resume", "--tokenizer", "--critic"])), draw(TEXTS)]
     return words
 
 
 @st.composite
-def settings_files(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
-    """A settings file with values of any type, or a damaged one."""
+def settings_files(draw: st.DrawFn, good: ValidInput, directory: Path) -> list[str]:
+    """A command with a settings file that has values of any type or is damaged."""
     names = draw(st.lists(st.sampled_from(sorted(known_settings())) | TEXTS, max_size=4, unique=True))
-    settings: Any = {name: draw(Values) for name in names}
+    settings: Any = {name: draw(VALUES) for name in names}
     if draw(st.booleans()):
         settings = mutate_json(draw, json.loads((good.folder / "run" / "config.json").read_text()))
     suffix = draw(st.sampled_from([".yaml", ".json", ".json", ".yml"]))
-    file = place / f"settings{suffix}"
+    file = directory / f"settings{suffix}"
     text = json.dumps(settings) if suffix == ".json" else yaml.safe_dump(make_yaml_safe(settings), allow_unicode=True)
     file.write_bytes(
         damage_bytes(draw, text.encode(errors="surrogatepass"))
@@ -141,13 +141,13 @@ def settings_files(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
 
 
 @st.composite
-def datasets(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
-    """Rows of any shape, or a damaged file."""
+def datasets(draw: st.DrawFn, good: ValidInput, directory: Path) -> list[str]:
+    """A command with a dataset that has rows of any shape or is damaged."""
     good_rows = [json.loads(line) for line in (good.folder / "rows.jsonl").read_text().splitlines()]
     rows = [mutate_json(draw, row) if draw(st.booleans()) else row for row in good_rows[: draw(st.integers(0, 8))]]
-    rows += draw(st.lists(Values, max_size=1))
+    rows += draw(st.lists(VALUES, max_size=1))
     suffix = draw(st.sampled_from([".jsonl", ".jsonl", ".json", ".parquet", ".txt"]))
-    file = place / f"rows{suffix}"
+    file = directory / f"rows{suffix}"
     text = json.dumps(rows) if suffix == ".json" else "".join(f"{json.dumps(row)}\n" for row in rows)
     content = text.encode()
     file.write_bytes(damage_bytes(draw, content) if draw(st.integers(0, 2)) == 0 else content)
@@ -156,18 +156,18 @@ def datasets(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
     )
     command = draw(st.sampled_from(["train", "train", "preprocess", "reward-model", "preference"]))
     if command == "preprocess":
-        return [command, str(file), str(place / "out"), "--on-error", draw(st.sampled_from(["fatal", "drop", "keep"]))]
+        return [command, str(file), str(directory / "out"), "--on-error", draw(st.sampled_from(["fatal", "drop", "keep"]))]
     if command in ("reward-model", "preference"):
-        return [command, str(file), "--model", str(place / "nowhere"), "--output", str(place / "model")]
+        return [command, str(file), "--model", str(directory / "nowhere"), "--output", str(directory / "model")]
     errors = draw(st.sampled_from([[], ["--on-error", "drop"], ["--on-error", "keep"]]))
     size = [*SMALLEST, "--heldout-problems", "2"]
     return [command, "--dataset", str(file), "--reward", "exact", *size, *columns, *errors]
 
 
 @st.composite
-def model_folders(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
-    """A model folder in which one file is damaged, missing or changed."""
-    folder = place / "model"
+def model_folders(draw: st.DrawFn, good: ValidInput, directory: Path) -> list[str]:
+    """A command with a model folder in which one file is damaged, missing or changed."""
+    folder = directory / "model"
     shutil.copytree(good.folder / "model", folder, dirs_exist_ok=True)
     damage_folder(draw, folder)
     weights = folder / "model.safetensors"
@@ -188,9 +188,9 @@ def model_folders(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
 
 
 @st.composite
-def run_folders(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
-    """A run folder in which one or two files are damaged, missing or changed."""
-    folder = place / "run"
+def run_folders(draw: st.DrawFn, good: ValidInput, directory: Path) -> list[str]:
+    """A command with a run folder in which one or two files are damaged, missing or changed."""
+    folder = directory / "run"
     shutil.copytree(good.folder / "run", folder, dirs_exist_ok=True)
     for _ in range(draw(st.integers(1, 2))):
         damage_folder(draw, folder)
@@ -198,9 +198,9 @@ def run_folders(draw: st.DrawFn, good: ValidInput, place: Path) -> list[str]:
         st.sampled_from(
             [
                 ["train", "--resume", str(folder), "--quiet"],
-                ["doctor", str(folder), "--out", str(place / "report.html")],
+                ["doctor", str(folder), "--out", str(directory / "report.html")],
                 ["compare", str(folder), str(good.folder / "run")],
-                ["runs", str(place)],
+                ["runs", str(directory)],
                 ["debug", str(folder)],
             ]
         )
@@ -214,7 +214,7 @@ KINDS: dict[str, Callable[..., Any]] = {
     "model folders": model_folders,
     "run folders": run_folders,
 }
-"""The input that has the fault -> the strategy that generates the words of a command."""
+"""Kind of faulty input -> the strategy that generates the words of a command with such input."""
 
 
 def damage_folder(draw: st.DrawFn, folder: Path) -> None:
@@ -241,7 +241,7 @@ def damage_folder(draw: st.DrawFn, folder: Path) -> None:
 
 
 def damage_bytes(draw: st.DrawFn, content: bytes) -> bytes:
-    """Bytes with a part removed, changed or inserted."""
+    """Return the content with some bytes removed, changed or inserted."""
     begin = draw(st.integers(0, len(content)))
     end = min(len(content), begin + draw(st.integers(0, 8)))
     middle = draw(
@@ -251,7 +251,7 @@ def damage_bytes(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 def mutate_json(draw: st.DrawFn, value: Any) -> Any:
-    """JSON in which one entry, at any depth, is deleted, renamed or changed."""
+    """Return the JSON value with one entry, at any depth, deleted, renamed or changed."""
     if isinstance(value, dict) and value and draw(st.integers(0, 9)):
         name, kind = draw(st.sampled_from(sorted(value))), draw(st.integers(0, 5))
         rest = {key: entry for key, entry in value.items() if key != name}
@@ -261,11 +261,11 @@ def mutate_json(draw: st.DrawFn, value: Any) -> Any:
             return rest | {draw(TEXTS): value[name]}
         return value | {name: mutate_json(draw, value[name])}
     if isinstance(value, list) and value and draw(st.booleans()):
-        place = draw(st.integers(0, len(value) - 1))
-        return [*value[:place], mutate_json(draw, value[place]), *value[place + 1 :]]
-    return draw(Values)
+        index = draw(st.integers(0, len(value) - 1))
+        return [*value[:index], mutate_json(draw, value[index]), *value[index + 1 :]]
+    return draw(VALUES)
 
 
 def make_yaml_safe(value: Any) -> Any:
-    """The value, with the characters that YAML cannot write replaced."""
+    """Return the value with the characters that YAML cannot write replaced by question marks."""
     return json.loads(json.dumps(value).encode("ascii", "replace").decode().replace("\\ud800", "?"))
