@@ -1,12 +1,12 @@
-"""The protocol of reward functions: how they are called, and what they may return.
+"""The protocol of reward functions: how rljax calls them, and what they may return.
 
 The convention is TRL's: `f(prompts=..., completions=..., **columns)`, where every argument is a list with one entry per
 completion. If a prompt is a conversation, so is its completion: `completions[i][0]["content"]` is the text. The function
-returns a list of the same length with a number for each completion, or None to abstain. It may be a coroutine function. If it
-names an argument `progress`, it receives a function `(done, all)` to call, or None.
+returns a list of the same length with a number for each completion, or None to abstain. The function may be a coroutine function.
+If it has a parameter `progress`, it receives a function `(done, all)` to call, or None.
 
-A completion that could not be judged is not wrong, and its reward does not abstain. It is a failure, counted by reward and kind: it
-gets no reward, and too many failures stop the run.
+A completion that a reward could not judge is a failure: neither a wrong answer nor an abstention. Failures are counted by reward
+and kind. A failed completion gets no reward, and too many failures stop the run.
 """
 
 import functools
@@ -25,9 +25,9 @@ from rljax.rewards.calling import Answer, Progress, ask, called_name, check_fail
 from rljax.rewards.correctness import Failures, form_of, is_verifier, lowest_right
 
 MAX_FAILURE_SHARE = 0.1
-"""Default share of a batch that may fail before the run stops."""
+"""Default fraction of a batch that may fail before the run stops."""
 IN_MESSAGES = "Its completions are lists of messages, because the prompts are; --no-reward-messages makes them text."
-"""Hint for a reward that raised on conversations."""
+"""Hint that follows the error of a reward that raised on conversations."""
 
 Messages = Sequence[Mapping[str, str]]
 """The messages of a conversation. In TRL's form a prompt is such a list, and a completion is a list with one message."""
@@ -35,19 +35,19 @@ Messages = Sequence[Mapping[str, str]]
 Combination = Callable[
     [Float64[np.ndarray, "K N"], Bool[np.ndarray, "K N"], Float64[np.ndarray, "K"]], Float64[np.ndarray, "N"]
 ]
-"""(rewards of K parts for N completions, which of them are valid, weights) -> one number for each completion; 0 where all parts
+"""(rewards of K parts for N completions, which of these rewards are valid, weights) -> one number per completion; 0 where all parts
 abstain."""
 
 
 def weighted_sum(
     values: Float64[np.ndarray, "K N"], valid: Bool[np.ndarray, "K N"], weights: Float64[np.ndarray, "K"]
 ) -> Float64[np.ndarray, "N"]:
-    """Sum of the weighted rewards that have a verdict, in 64 bits: 0.1 + 0.6 and 0.7 are then the same 32-bit number.
+    """Sum the weighted rewards of the parts that do not abstain, in 64 bits, so that 0.1 + 0.6 and 0.7 give the same 32-bit number.
 
     Args:
-        values: r, rewards of K parts.
+        values: rewards of K parts for N completions.
         valid: False where a part abstains.
-        weights: w, of the parts.
+        weights: weights of the parts.
 
     Example:
         >>> values, valid = np.float64([[1, 2], [3, 0]]), np.array([[True, True], [True, False]])
@@ -63,18 +63,18 @@ def weighted_sum(
 def least(
     values: Float64[np.ndarray, "K N"], valid: Bool[np.ndarray, "K N"], weights: Float64[np.ndarray, "K"]
 ) -> Float64[np.ndarray, "N"]:
-    """The smallest weighted reward among the parts that do not abstain, so that one part alone cannot be exploited.
+    """Return the smallest weighted reward of the parts that do not abstain, so that exploiting a single part does not pay.
 
     ::
 
         r = min_k w_k r_k
 
-    The parts need scores of the same scale, as from reward models that were trained in the same way on the same pairs.
+    The parts must score on the same scale, as reward models do that were trained in the same way on the same pairs.
 
     Args:
-        values: r, rewards of K parts.
+        values: r, rewards of K parts for N completions.
         valid: False where a part abstains.
-        weights: w, of the parts.
+        weights: w, weights of the parts.
 
     Example:
         >>> values, valid = np.float64([[1, 2], [-3, 0]]), np.array([[True, True], [True, False]])
@@ -89,11 +89,11 @@ def least(
 
 
 COMBINATIONS: MappingProxyType[str, Combination] = MappingProxyType({"sum": weighted_sum, "min": least})
-"""Name in `--reward-combine` -> the function."""
+"""Name in `--reward-combine` -> the function that combines the parts."""
 
 
 class Scores(NamedTuple):
-    """The rewards of N completions: the weighted sum, and each part separately."""
+    """The rewards of N completions: the combined reward, and each part's reward."""
 
     total: Float32[np.ndarray, "N"]
     """The weighted sum of the parts that do not abstain, or their minimum; 0 where `valid` is False."""
@@ -102,25 +102,25 @@ class Scores(NamedTuple):
     parts: dict[str, Float32[np.ndarray, "N"]]
     """The unweighted rewards of each part by name; NaN where it abstains or fails."""
     failures: dict[str, Failures]
-    """The number of failures of each part by name."""
+    """The failures of each part, counted by kind, by the part's name."""
     failed: Int8[np.ndarray, "N"]
     """The kind of failure of the first part that failed: 0 for none, else the position in `Failures`, counted from 1."""
     correct: Float32[np.ndarray, "N"] | None = None
-    """1 where every verifier that does not abstain finds the answer correct, 0 where one does not, NaN where all abstain or a part
-    failed; None if no part is a verifier."""
+    """1 where every verifier that does not abstain finds the answer correct, 0 where one finds it wrong, NaN where all verifiers
+    abstain or any part failed; None if no part is a verifier."""
 
 
 @dataclass(frozen=True)
 class Weighted:
-    """Several rewards as one: a weighted sum, or their minimum, whose parts `judge` reports separately.
+    """A reward that combines several rewards into their weighted sum or minimum; `judge` reports each part separately.
 
-    It is itself a reward: it can be passed to the trainer, named, and used as a part of another reward.
+    It can be passed to the trainer, named, and used as a part of another `Weighted`, like any other reward.
 
     Args:
         rewards: the functions, by the names of their parts.
-        weights: a finite number for each of those names.
+        weights: a finite weight for each of these names.
         total: combines the parts' rewards into one number; see `COMBINATIONS`.
-        name: its name as a part of another reward.
+        name: the name of this reward as a part of another reward.
 
     Raises:
         InputError: there are no rewards, or the weights do not match them.
@@ -150,14 +150,14 @@ class Weighted:
                 raise InputError(f"the weight of the reward {name!r} is {weight}; it must be a finite number.")
 
     def __call__(self, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence) -> list[float | None]:
-        """Return the totals, None where all parts abstain or one failed."""
+        """Return the combined rewards; None where all parts abstain or any part failed."""
         scores = judge(self, prompts, completions, columns)
         return [float(total) if valid else None for total, valid in zip(scores.total, scores.valid, strict=True)]
 
     def flat(self) -> "Weighted":
-        """Replace every part that is itself a weighted sum by its parts, named `outer/inner`, with the product of the weights.
+        """Replace every part that is a weighted sum by its own parts, named `outer/inner`; each gets the product of both weights.
 
-        A minimum of weighted sums, and a minimum within a sum, stay unchanged.
+        Weighted sums inside a minimum, and a minimum inside a weighted sum, stay unchanged.
         """
         rewards, weights = {}, {}
         for name, reward in self.rewards.items():
@@ -171,16 +171,16 @@ class Weighted:
 
 
 def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: str = "sum") -> Callable:
-    """Make one reward of several.
+    """Combine several rewards into one.
 
     Args:
-        rewards: the functions. Their names are the names of the parts; a `Weighted` brings its own name, and a second part with the
-            same name is NAME_2.
-        weights: one per reward; None for 1 each.
-        how: a key of `COMBINATIONS`.
+        rewards: the reward functions. Each part has its function's name, or the `name` of its `Weighted`; a second part of the
+            same name is called NAME_2.
+        weights: one weight per reward; None gives each the weight 1.
+        how: how to combine the rewards, a key of `COMBINATIONS`.
 
     Returns:
-        The weighted sum, or the minimum; a single reward without a weight is returned unchanged.
+        A `Weighted`; a single reward without a weight is returned unchanged.
 
     Raises:
         InputError: there are no rewards, the number of weights differs, or the minimum of a single reward is requested.
@@ -207,18 +207,18 @@ def combine(rewards: Sequence[Callable], weights: Sequence[float] | None, how: s
 
 
 def has_verifier(reward: Callable) -> bool:
-    """True if a reward, or one of its parts at any depth, decides what is correct; see `rljax.rewards.verifier`.
+    """True if a reward, or one of its parts at any depth, decides whether answers are correct; see `rljax.rewards.verifier`.
 
     Example:
         >>> from rljax.rewards import BY_NAME
         >>> has_verifier(Weighted({"exact": BY_NAME["exact"], "length": len}, {"exact": 1, "length": -0.01})), has_verifier(len)
         (True, False)
     """
-    return any(map(is_verifier, _leaves(reward)))
+    return any(map(is_verifier, _leaf_rewards(reward)))
 
 
 def only_subtracts(reward: Callable) -> bool:
-    """True if a reward is a sum whose parts all have negative weights, as the rules of a constitution.
+    """True if a reward is a sum whose parts all have negative weights, as the rules of a constitution have.
 
     Example:
         >>> only_subtracts(Weighted({"long": len}, {"long": -1.0})), only_subtracts(len)
@@ -228,14 +228,14 @@ def only_subtracts(reward: Callable) -> bool:
 
 
 def forms_of(reward: Callable) -> dict[str, str]:
-    """Return the form in which each part of a reward reads answers, by the part's name; parts that declare none are left out.
+    """Return the answer format that each part of a reward reads, by the part's name, without the parts that declare no format.
 
     Example:
         >>> from rljax.rewards import BY_NAME
         >>> forms_of(Weighted({"aime": BY_NAME["aime"], "length": len}, {"aime": 1, "length": -0.01}))
         {'aime': 'an integer from 0 to 999 that is stated as for math'}
     """
-    forms = {called_name(leaf).rpartition(".")[2]: form_of(leaf) for leaf in _leaves(reward)}
+    forms = {called_name(leaf).rpartition(".")[2]: form_of(leaf) for leaf in _leaf_rewards(reward)}
     return {name: form for name, form in forms.items() if form is not None}
 
 
@@ -254,7 +254,7 @@ def needs_all_hosts(reward: Callable | None) -> bool:
         >>> needs_all_hosts(len), needs_all_hosts(None)
         (False, False)
     """
-    return reward is not None and any(getattr(leaf, "on_all_hosts", False) for leaf in _leaves(reward))
+    return reward is not None and any(getattr(leaf, "on_all_hosts", False) for leaf in _leaf_rewards(reward))
 
 
 def judge(
@@ -272,18 +272,19 @@ def judge(
     The parts of a `Weighted` are called one after another; those that are coroutine functions run concurrently.
 
     Args:
-        reward: called with `prompts`, `completions` and the columns; without `**kwargs` it receives only what it names.
+        reward: called with `prompts`, `completions` and the columns; without `**kwargs` it receives only the ones it names.
         prompts: N prompts.
         completions: one per prompt.
-        columns: extra data by name, N entries each, including `answer` where there is one.
-        max_failure_share: the largest share of the completions that a part may fail to judge, from 0 to 1. Unless it is 0,
+        columns: extra data by name, N entries each, including `answer` if the data has it.
+        max_failure_share: the largest fraction of the completions that a part may fail to judge, from 0 to 1. Unless it is 0,
             one of several completions may always fail.
-        progress: rewards that support it call it with the number of completions judged and the number of all; or None.
-        chats: the messages of each prompt, None for a prompt that is plain text. A reward that is not built into rljax then gets
-            these prompts and their completions as lists of messages, as from TRL. None means that every reward gets text.
+        progress: called, by rewards that support it, with the number of completions judged and the number of all; or None.
+        chats: the messages of each prompt, None for a prompt that is plain text. A reward that is not built into rljax receives
+            these prompts and their completions as lists of messages, as TRL passes them. If `chats` is None, every reward gets
+            text.
 
     Returns:
-        The total and every part. A reward that is not a `Weighted` has one part, under the function's name.
+        The combined reward and every part's. A reward that is not a `Weighted` has one part, under the function's name.
 
     Raises:
         ValueError: the completions or a column do not have one entry per prompt.
@@ -317,21 +318,21 @@ def answers_of(
     chats: Sequence[Messages | None] | None = None,
     seconds: float | int | None = None,
 ) -> list[Answer]:
-    """Call each part of a reward once, the parts of a part too, and read its answer; the arguments are those of `judge`,
-    and the time limit of each call.
+    """Call each part of a reward once, at any depth, and read its answer.
 
+    The arguments are the same as for `judge`, and `seconds`, the time limit per call.
     The answers of several calls can be joined (`rljax.rewards.calling.join_answers`) before `scores_of` counts their failures.
 
     Raises:
         ValueError: for the reasons `judge` gives.
-        InputError: for the reasons `judge` gives, except that any number of single completions may fail.
+        InputError: for the reasons `judge` gives. Too many failures raise it only if a call itself failed.
     """
     if not 0 <= max_failure_share <= 1:
         raise InputError(f"max_failure_share is {max_failure_share!r}; it must be a number from 0 to 1.")
     for name, column in {"completions": completions, **columns}.items():
         if len(column) != len(prompts):
             raise ValueError(f"{name} must have one entry per prompt, got {len(column)} for {len(prompts)} prompts")
-    parts = _leaves(reward)
+    parts = _leaf_rewards(reward)
     in_chat = [chats is not None and any(chats) and not reads_text(part) for part in parts]
     chat_prompts, chat_completions = (prompts, completions) if chats is None else as_messages(prompts, completions, chats)
     returned = wait_for(
@@ -360,11 +361,11 @@ def answers_of(
 
 
 def scores_of(reward: Callable, answers: Sequence[Answer], *, max_failure_share: float | int = MAX_FAILURE_SHARE) -> Scores:
-    """Combine the answers of a reward's parts into one number for each completion.
+    """Combine the answers of a reward's parts into one number per completion.
 
     Args:
         reward: as in `judge`.
-        answers: the result of `answers_of`, for the same N completions.
+        answers: the result of `answers_of`, one answer per part, all for the same N completions.
         max_failure_share: as in `judge`.
 
     Raises:
@@ -376,7 +377,7 @@ def scores_of(reward: Callable, answers: Sequence[Answer], *, max_failure_share:
 
 
 class _ExactScores(NamedTuple):
-    """Scores in 64 bits, so that no sum of a few rewards is rounded before all are added."""
+    """`Scores` in 64 bits, so that a sum of rewards is rounded to 32 bits only once, at the end."""
 
     total: Float64[np.ndarray, "N"]
     valid: Bool[np.ndarray, "N"]
@@ -387,13 +388,13 @@ class _ExactScores(NamedTuple):
 
 
 def _exact_scores(reward: Callable, answers: Sequence[Answer], max_failure_share: float | int) -> _ExactScores:
-    parts = _as_sum(reward)
+    parts = _flatten(reward)
     count = len(answers[0].values)
     valid, failed, rest = np.zeros(count, bool), np.zeros(count, np.int8), iter(answers)
     read = {}
     for name, part in parts.rewards.items():
-        own = list(islice(rest, len(_leaves(part))))
-        read[name] = (_exact_scores if isinstance(part, Weighted) else _of_one)(part, own, max_failure_share)
+        own = list(islice(rest, len(_leaf_rewards(part))))
+        read[name] = (_exact_scores if isinstance(part, Weighted) else _score_single)(part, own, max_failure_share)
         valid |= read[name].valid
         failed = np.where(has_failed(failed) | (read[name].failed == 0), failed, read[name].failed)
     verdicts = np.stack([own.valid for own in read.values()])
@@ -403,12 +404,12 @@ def _exact_scores(reward: Callable, answers: Sequence[Answer], max_failure_share
     values = {name: np.where(own.valid, own.total, np.nan) for name, own in read.items()}
     failures = {name: Failures(*map(sum, zip(*own.failures.values(), strict=True))) for name, own in read.items()}
     decided = [own.correct for own in read.values() if own.correct is not None]
-    correct = np.where(valid, _all_right(np.stack(decided)), np.float32(np.nan)) if decided else None
+    correct = np.where(valid, _all_correct(np.stack(decided)), np.float32(np.nan)) if decided else None
     return _ExactScores(np.where(valid, total, 0.0), valid, values, failures, failed, correct)
 
 
-def _of_one(reward: Callable, answers: Sequence[Answer], max_failure_share: float | int) -> _ExactScores:
-    """Do the same as `_exact_scores`, for a reward without parts and its one answer."""
+def _score_single(reward: Callable, answers: Sequence[Answer], max_failure_share: float | int) -> _ExactScores:
+    """Compute the scores of a reward without parts from its one answer, as `_exact_scores` does for a `Weighted`."""
     (answer,) = answers
     check_failures(answer, called_name(reward), max_failure_share)
     limit = lowest_right(reward)
@@ -417,23 +418,23 @@ def _of_one(reward: Callable, answers: Sequence[Answer], max_failure_share: floa
     return _ExactScores(answer.values, answer.valid, {}, {"": answer.failures}, answer.failed, correct)
 
 
-def _leaves(reward: Callable) -> list[Callable]:
+def _leaf_rewards(reward: Callable) -> list[Callable]:
     """Return the functions that a reward calls, in order: its parts, at any depth, or the reward itself."""
     if not isinstance(reward, Weighted):
         return [reward]
-    return [leaf for part in reward.flat().rewards.values() for leaf in _leaves(part)]
+    return [leaf for part in reward.flat().rewards.values() for leaf in _leaf_rewards(part)]
 
 
-def _as_sum(reward: Callable) -> Weighted:
-    """Return a reward as a sum of parts that are not sums; a single reward becomes one part under the function's name."""
+def _flatten(reward: Callable) -> Weighted:
+    """Flatten a `Weighted`, or wrap any other reward as the one part of a sum, under the function's name."""
     if isinstance(reward, Weighted):
         return reward.flat()
     name = called_name(reward).rpartition(".")[2]
     return Weighted({name: reward}, {name: 1.0})
 
 
-def _all_right(values: Float[np.ndarray, "V N"]) -> Float32[np.ndarray, "N"]:
-    """Return 1 where all numbers of a column that are not NaN are 1, 0 where one is 0, NaN where all are NaN."""
+def _all_correct(values: Float[np.ndarray, "V N"]) -> Float32[np.ndarray, "N"]:
+    """Combine V verdicts per completion, ignoring NaN: 1 where all are positive, else 0; NaN where all are NaN."""
     known = ~np.isnan(values)
     return np.where(known.any(0), ((values > 0) | ~known).all(0), np.nan).astype(np.float32)
 
@@ -446,7 +447,7 @@ def score(
     *,
     max_failure_share: float | int = MAX_FAILURE_SHARE,
 ) -> tuple[Float32[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
-    """Judge completions with a reward, and return only the total; see `judge`.
+    """Judge completions with a reward, and return only the combined reward; see `judge`.
 
     Args:
         reward: as in `judge`.
@@ -456,7 +457,7 @@ def score(
         max_failure_share: as in `judge`.
 
     Returns:
-        The rewards, and whether there is one; where there is none, the value is 0.
+        The reward of each completion, and whether there is one; a missing reward is 0.
 
     Raises:
         ValueError: for the reasons `judge` gives.
@@ -472,7 +473,7 @@ def score(
 
 
 def reads_text(reward: Callable) -> bool:
-    """True if a reward is built into rljax; these rewards read prompts and completions as text.
+    """True if a reward is built into rljax, because the built-in rewards read prompts and completions as text.
 
     Example:
         >>> from rljax.rewards import BY_NAME
@@ -487,7 +488,7 @@ def reads_text(reward: Callable) -> bool:
 def as_messages(
     prompts: Sequence[str], completions: Sequence[str], chats: Sequence[Messages | None]
 ) -> tuple[list[Any], list[Any]]:
-    """Write the prompts that are conversations as lists of messages, and their completions as lists of one message.
+    """Convert the prompts that are conversations to lists of messages, and their completions to lists of one message.
 
     Args:
         prompts: N prompts as text.

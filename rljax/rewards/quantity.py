@@ -1,6 +1,6 @@
-r"""Numbers as people write them, with their units: read exactly, as fractions, in the trainer's own process.
+r"""Read numbers with their units exactly, as fractions; this is safe in the trainer's own process.
 
-All functions take text in the form that `rljax.rewards.notation.plain` writes.
+All functions take text in the notation that `rljax.rewards.notation.plain` writes.
 """
 
 import re
@@ -9,18 +9,20 @@ from typing import NamedTuple
 
 from rljax.rewards.units import Unit, is_measure, read_unit, same_unit
 
-_LONGEST_NUMBER = 400
-_SIGNIFICANT = 6
-_D = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_MAX_LENGTH = 400
+_MIN_DIGITS = 6
+_DIGITS = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _POWER = r"\{ ?([+-]?\d{1,3}) ?\}"
-_DECIMAL = re.compile(_D)
-_SCIENTIFIC = re.compile(rf"({_D}) ?(?:[eE]([+-]?\d{{1,3}})|(?:\\cdot|x|X) ?10 ?\^{_POWER})")
+_DECIMAL = re.compile(_DIGITS)
+_SCIENTIFIC = re.compile(rf"({_DIGITS}) ?(?:[eE]([+-]?\d{{1,3}})|(?:\\cdot|x|X) ?10 ?\^{_POWER})")
 _POWER_OF_TEN = re.compile(rf"10\^{_POWER}")
-_FRACTION = re.compile(rf"(\d+ ?)?\\frac\{{ ?([+-]?{_D}) ?\}}\{{ ?([+-]?{_D}) ?\}}|(\d+ )?({_D}) ?/ ?({_D})")
+_FRACTION = re.compile(
+    rf"(\d+ ?)?\\frac\{{ ?([+-]?{_DIGITS}) ?\}}\{{ ?([+-]?{_DIGITS}) ?\}}|(\d+ )?({_DIGITS}) ?/ ?({_DIGITS})"
+)
 _REPEATING = re.compile(r"(\d*)\.(\d*?)(?:\\(?:overline|bar|dot) ?\{? ?(\d+) ?\}?|\((\d+)\)|(\d)\5\5+\\ldots)")
 _BASE = re.compile(r"([0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)_\{(?:\\text\{)?(\w+)\}?\}")
 _BASE_IN_WORDS = re.compile(r"\(?(?:\\text\{)?(?:in )?base[- ]?\}? ?(\w+)\}?\)?$")
-_SMALL = (
+_WORDS_TO_NINETEEN = (
     *(
         "zero",
         "one",
@@ -39,40 +41,40 @@ _SMALL = (
     ),
     *("fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 )
-_BASE_NAMES = {name: str(number) for number, name in enumerate(_SMALL[2:11], 2)}
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_IN_WORDS = {
-    **{word: value for value, word in enumerate(_SMALL)},
-    **{word: 10 * tens for tens, word in enumerate(_TENS, 2)},
+_BASE_NAMES = {name: str(number) for number, name in enumerate(_WORDS_TO_NINETEEN[2:11], 2)}
+_TENS_WORDS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_WORD_VALUES = {
+    **{word: value for value, word in enumerate(_WORDS_TO_NINETEEN)},
+    **{word: 10 * tens for tens, word in enumerate(_TENS_WORDS, 2)},
     **{
         f"{word}-{unit}": 10 * tens + value
-        for tens, word in enumerate(_TENS, 2)
-        for value, unit in enumerate(_SMALL[1:10], 1)
+        for tens, word in enumerate(_TENS_WORDS, 2)
+        for value, unit in enumerate(_WORDS_TO_NINETEEN[1:10], 1)
     },
 }
-"""Numbers in words -> their values."""
+"""Number in words -> value."""
 _ORDINAL = re.compile(r"(\d+)(?:\^\{ ?)?(?:\\text\{ ?)?(st|nd|rd|th) ?\}{0,2}")
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 _MONEY_BEFORE = re.compile(
     r"([+-]?) ?(\\\$|[€£¥₹]|\\text\{(?:USD|US\\\$|Rs\.?|EUR)\}|(?:Rs\.?|USD|EUR|INR)(?![a-zA-Z])) ?([+-]?)"
 )
-_END = re.compile(
+_TRAILING_UNIT = re.compile(
     r" ?(?:(?P<sign>%|°|\\\$|[€£¢])(?P<scale> ?(?:\\text\{ ?[CFK] ?\}|[CFK]))?|/? ?\\text\{(?P<words>[^{}]*)\}(?P<power>\^\{\d\})?"
     r"|/? ?\\text\{[^{}]*\}\^\{-\d\})$"
 )
 _WORDS_AFTER_NUMBER = re.compile(r"(.*[0-9}).])( ?)([^\W\d_](?:[^\W\d_]|[ /.'-]|\^\{\d\})*)")
 _ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _ONE_LETTER = re.compile(r"[a-zA-Z](?:\^\{\d\})?")
-_UNIT_LETTER = re.compile(rf"([+-]? ?{_D})( ?)([a-zA-Z](?:\^\{{[23]\}})?)")
+_UNIT_LETTER = re.compile(rf"([+-]? ?{_DIGITS})( ?)([a-zA-Z](?:\^\{{[23]\}})?)")
 
 
 class Quantity(NamedTuple):
-    """An answer and the unit after it."""
+    """An answer, split into its number and its unit."""
 
     core: str
     """The answer without its unit."""
     scale: int
-    """Factor that words such as `million` multiply it by."""
+    """The factor from words such as `million`."""
     unit: Unit
     """The unit; empty if there is none."""
 
@@ -85,7 +87,7 @@ def read_number(text: str) -> Fraction | None:
             `zero` to `ninety-nine`, or an ordinal such as `7th`.
 
     Returns:
-        Its value; None for anything else, for a division by zero and for numbers of more than 400 characters.
+        The number's value; None for any other text, a division by zero, or a number of more than 400 characters.
 
     Example:
         >>> [str(read_number(text)) for text in ("-0.50", r"1\frac{1}{2}", "1 1/2", "6.02e3", r"0.1\overline{6}", "x", "1/0")]
@@ -94,39 +96,39 @@ def read_number(text: str) -> Fraction | None:
         ['3', '21', '7', 'None', 'None', 'None']
     """
     bare = text.strip()
-    if not bare or len(bare) > _LONGEST_NUMBER or not bare.isascii():
+    if not bare or len(bare) > _MAX_LENGTH or not bare.isascii():
         return None
     if bare[-1].isalpha() or bare[-1] == "}":
-        value = _in_words(bare)
+        value = _read_words(bare)
         if value is not None:
             return value
     negative = bare[0] in "-+" and bare[0] == "-"
-    value = _unsigned(bare[1:].lstrip() if bare[0] in "-+" else bare)
+    value = _read_unsigned(bare[1:].lstrip() if bare[0] in "-+" else bare)
     return -value if negative and value is not None else value
 
 
-def _in_words(text: str) -> Fraction | None:
-    """Read a number in words, or an ordinal with the right ending. `seventh` is neither: it may be a seventh part."""
+def _read_words(text: str) -> Fraction | None:
+    """Read a number in words, or an ordinal with the right ending. `seventh` is neither, because it may mean 1/7."""
     if found := _ORDINAL.fullmatch(text):
         last = int(found[1][-2:])
         ending = "th" if last in (11, 12, 13) else _ENDINGS.get(last % 10, "th")
         return Fraction(int(found[1])) if found[2] == ending else None
     word = text.removeprefix(r"\text{").removesuffix("}") if text.startswith(r"\text{") else text
-    value = _IN_WORDS.get("-".join(word.casefold().split()))
+    value = _WORD_VALUES.get("-".join(word.casefold().split()))
     return None if value is None else Fraction(value)
 
 
-def _unsigned(text: str) -> Fraction | None:
+def _read_unsigned(text: str) -> Fraction | None:
     if _DECIMAL.fullmatch(text):
         return Fraction(text)
     if found := _SCIENTIFIC.fullmatch(text):
         return Fraction(found[1]) * Fraction(10) ** int(found[2] if found[2] is not None else found[3])
     if found := _POWER_OF_TEN.fullmatch(text):
         return Fraction(10) ** int(found[1])
-    return _fraction(text) if "." not in text or "/" in text or r"\frac" in text else _repeating(text)
+    return _read_fraction(text) if "." not in text or "/" in text or r"\frac" in text else _read_repeating(text)
 
 
-def _fraction(text: str) -> Fraction | None:
+def _read_fraction(text: str) -> Fraction | None:
     """Read a fraction or a mixed number."""
     found = _FRACTION.fullmatch(text)
     if found is None:
@@ -137,8 +139,8 @@ def _fraction(text: str) -> Fraction | None:
     return (Fraction(0) if whole is None else Fraction(whole)) + Fraction(top) / Fraction(bottom)
 
 
-def _repeating(text: str) -> Fraction | None:
-    r"""Read a decimal that repeats: `0.1\overline{6}`, `0.1\dot{6}`, `0.1(6)`, `0.1666\ldots`."""
+def _read_repeating(text: str) -> Fraction | None:
+    r"""Read a repeating decimal: `0.1\overline{6}`, `0.1\dot{6}`, `0.1(6)`, `0.1666\ldots`."""
     found = _REPEATING.fullmatch(text)
     if found is None:
         return None
@@ -148,7 +150,7 @@ def _repeating(text: str) -> Fraction | None:
 
 
 def is_decimal(text: str) -> bool:
-    """Decide whether a number is written with a decimal point, so that it may be rounded.
+    """Decide whether a number has a decimal point, which means that it may have been rounded.
 
     Example:
         >>> is_decimal("0.333333"), is_decimal("-2"), is_decimal("1/3")
@@ -169,20 +171,20 @@ def significant_digits(text: str) -> int:
 
 
 def rounds_to(exact: Fraction, text: str) -> bool:
-    """Decide whether a decimal number is a value rounded to its last digit, with at least six significant digits.
+    """Decide whether a decimal number with at least six significant digits is a value, rounded to the number's last digit.
 
     Args:
-        exact: the value.
-        text: a decimal number.
+        exact: the exact value.
+        text: the decimal number.
 
     Returns:
-        True for 1/3 and `0.333333`; False for 1/3 and `0.333`, which is too short.
+        True for 1/3 and `0.333333`; False for 1/3 and `0.333`, which has too few digits.
 
     Example:
         >>> rounds_to(Fraction(1, 3), "0.333333"), rounds_to(Fraction(1, 3), "0.333"), rounds_to(Fraction(2, 3), "0.666666")
         (True, False, False)
     """
-    if significant_digits(text) < _SIGNIFICANT:
+    if significant_digits(text) < _MIN_DIGITS:
         return False
     places = len(text.strip().partition(".")[2])
     return abs(exact - Fraction(text.strip())) * 2 * 10**places <= 1
@@ -191,12 +193,12 @@ def rounds_to(exact: Fraction, text: str) -> bool:
 def same_number(reference: str, answer: str) -> bool | None:
     r"""Compare two answers that are numbers.
 
-    Two numbers are the same if their values are. A decimal number may also be the rounded value of a fraction that has no finite
-    decimal form, as in `rounds_to`.
+    Two numbers are the same if their values are equal, or if one is a decimal number to which the other, a fraction without a
+    finite decimal form, rounds (see `rounds_to`).
 
     Args:
         reference: the correct answer, without a unit.
-        answer: the answer to judge, likewise.
+        answer: the answer to judge, without a unit.
 
     Returns:
         True or False; None if one of them is not a number.
@@ -211,13 +213,13 @@ def same_number(reference: str, answer: str) -> bool | None:
     if expected == actual:
         return True
     if is_decimal(answer) and not is_decimal(reference):
-        return not _finite(expected) and rounds_to(expected, answer)
+        return not _has_finite_decimal(expected) and rounds_to(expected, answer)
     if is_decimal(reference) and not is_decimal(answer):
-        return not _finite(actual) and rounds_to(actual, reference)
+        return not _has_finite_decimal(actual) and rounds_to(actual, reference)
     return False
 
 
-def _finite(value: Fraction) -> bool:
+def _has_finite_decimal(value: Fraction) -> bool:
     """Decide whether a fraction has a finite decimal form: its denominator has only the factors 2 and 5."""
     rest = value.denominator
     for factor in (2, 5):
@@ -227,13 +229,13 @@ def _finite(value: Fraction) -> bool:
 
 
 def split_unit(text: str) -> Quantity:
-    r"""Separate an answer from its unit: from words in a text command, signs, and words after a number.
+    r"""Separate an answer from its unit, which may be words in a text command, a sign, or words after a number.
 
     Args:
         text: an answer.
 
     Returns:
-        The answer and its unit. Words that are not a unit stay where they are.
+        The answer and its unit. Words that are not a unit stay in the answer.
 
     Example:
         >>> split_unit(r"\$18"), split_unit("18 eggs"), split_unit(r"5x\text{ is wrong}").unit, split_unit("40°").unit
@@ -243,11 +245,11 @@ def split_unit(text: str) -> Quantity:
     if (before := _MONEY_BEFORE.match(core)) and before.end() < len(core):
         read = read_unit(before[2].replace(r"\$", "$").removeprefix(r"\text{").removesuffix("}"))
         core, unit = before[1] + before[3] + core[before.end() :], () if read is None else read[1]
-    texts = 0  # number of text commands with words; a second one is not a unit, unless it is below a fraction bar
-    while found := _END.search(core):
+    texts = 0  # text commands with words so far; a second one is no unit, unless a slash comes before it
+    while found := _TRAILING_UNIT.search(core):
         words = core[found.start() :] if found["words"] is None else f"{found['words']}{found['power'] or ''}"
         if found["sign"] == "°" and _ANGLE.search(core):
-            break  # the degrees of an angle, and not of the answer
+            break  # the degree sign belongs to an angle inside the answer
         over = found["words"] is not None and found[0].strip().startswith("/")
         texts += found["words"] is not None and bool(found["words"].strip()) and not over
         read = read_unit(words.replace(r"\text{", "").replace("}", "") if found["words"] is None else words)
@@ -264,7 +266,7 @@ def split_unit(text: str) -> Quantity:
 
 
 def _are_words(text: str, *, spaced: bool) -> bool:
-    """Decide whether letters after a number are words and not variables: `18 eggs` and `5cm`, but not `5x` or `5xy`."""
+    """Decide whether letters after a number are words, not variables: `18 eggs` and `5cm`, but not `5x` or `5xy`."""
     letters = re.match(r"[^\W\d_]+", text)
     if letters is None or _ONE_LETTER.fullmatch(text):
         return False
@@ -275,16 +277,16 @@ def _are_words(text: str, *, spaced: bool) -> bool:
 def same_quantity(reference: str, answer: str) -> bool | None:
     r"""Compare two numbers with their units.
 
-    A unit that only one of them has is accepted, a different unit is not (see `rljax.rewards.units.same_unit`). A percent sign is a
-    unit too, but it also divides by 100: `50\%` is `0.5`. If only the answer has one, `0.5\%` is not `0.5`: a reference below 1 is
-    read as the value itself.
+    If only one of them has a unit, the unit is ignored; two different units do not match (see `rljax.rewards.units.same_unit`). A
+    percent sign is a unit that also divides by 100: `50\%` is `0.5`. The exception: `0.5\%` does not match the reference `0.5`,
+    because a reference below 1 without a percent sign is read as the value itself.
 
     Args:
         reference: the correct answer.
         answer: the answer to judge.
 
     Returns:
-        True or False; None if one of them is not a number with or without a unit.
+        True or False; None if one of them is not a number (with or without a unit).
 
     Example:
         >>> same_quantity("5 cm", "5"), same_quantity("5 cm", "5 km"), same_quantity("50%", "0.5"), same_quantity("x", "5")
@@ -293,9 +295,9 @@ def same_quantity(reference: str, answer: str) -> bool | None:
     expected, actual = split_unit(reference), split_unit(answer)
     left, right = read_number(expected.core), read_number(actual.core)
     if right is None and left is not None:
-        actual = _with_letter(actual, expected.unit, spaced=True)
+        actual = _read_unit_letter(actual, expected.unit, spaced=True)
     elif left is None and right is not None:
-        expected = _with_letter(expected, actual.unit, spaced=False)
+        expected = _read_unit_letter(expected, actual.unit, spaced=False)
     left, right = read_number(expected.core), read_number(actual.core)
     if left is None or right is None:
         return None
@@ -313,8 +315,8 @@ def same_quantity(reference: str, answer: str) -> bool | None:
     return left * expected.scale == right * actual.scale
 
 
-def _with_letter(quantity: Quantity, unit: Unit, *, spaced: bool) -> Quantity:
-    """Read a letter after a number as its unit: if that is the unit of the other side, or if a space before it is enough."""
+def _read_unit_letter(quantity: Quantity, unit: Unit, *, spaced: bool) -> Quantity:
+    """Read a letter after a number as its unit, if the other side has that unit or (with `spaced`) a space precedes the letter."""
     found = _UNIT_LETTER.fullmatch(quantity.core)
     read = read_unit(found[3]) if found else None
     if found is None or read is None or quantity.unit or not all(is_measure(word) for word in read[1]):
@@ -329,7 +331,7 @@ def split_base(text: str) -> tuple[str, str | None]:
         text: an answer.
 
     Returns:
-        The digits and the base; None if it states none. Other answers are returned unchanged.
+        The digits, and the base or None if no base is stated. Any other answer is returned unchanged, with None.
 
     Example:
         >>> split_base("1110_{4}"), split_base(r"11 \text{base} 2"), split_base("x_{1}")

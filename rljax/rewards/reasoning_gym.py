@@ -1,8 +1,8 @@
-"""The reward of problems from the package reasoning-gym: the score of their generator, between 0 and 1.
+"""The reward for problems from the package reasoning-gym: the score, from 0 to 1, that the problem's generator assigns.
 
-Some scorers evaluate the answer as a formula or even as Python, so they run in confined processes (`rljax.rewards.pool.Pool`), each
-answer under a time limit. Only a checked number or a reason is returned. Such an answer could still tamper with the process that
-scores it and the answers after it, and thus with their scores.
+Some scorers evaluate the answer as a formula or even as Python. They therefore run in confined processes
+(`rljax.rewards.pool.Pool`), with a time limit per answer, and these return only a validated number or the reason for a failure. An
+answer that runs code can still tamper with its scoring process, and thus with its own score and the scores of later answers there.
 """
 
 import pickle
@@ -17,13 +17,13 @@ from rljax.rewards.pool import shared_pool
 
 PACKAGE = "reasoning_gym"
 SECONDS = 10.0
-"""Time limit of one answer."""
+"""Time limit per answer."""
 MEMORY_BYTES = 4 * 2**30
-"""Address space of one process."""
+"""Address space of each scoring process."""
 
 
 def final_answer(completion: str) -> str:
-    """Read the answer of a completion: the last `<answer>...</answer>`, else all of it.
+    """Read the answer of a completion: the content of the last `<answer>...</answer>`, else the complete text.
 
     Example:
         >>> final_answer("3 and 4 make <answer> 7 </answer>."), final_answer(" 7 ")
@@ -42,18 +42,18 @@ def reasoning_gym(
     progress: Callable | None = None,
     **columns: Sequence,
 ) -> list[float | Failed | None]:
-    """Give the score of the problem's own generator: 1 for a correct answer, partial credit for others if it grants any.
+    """Return the score from the problem's own generator: 1 for a correct answer, and for others the partial credit it grants.
 
     Args:
         prompts: unused; every reward receives them.
-        completions: the responses. The last `<answer>...</answer>` is the answer; without one, the full response is.
-        reasoning_gym: the problems, as the task `reasoning_gym:NAME` makes them.
+        completions: the responses. The answer is read from the last `<answer>...</answer>`, or else is the full response.
+        reasoning_gym: the problems, as the task `reasoning_gym:NAME` makes them; None for a problem of another kind.
         progress: called with the number of answers scored and the number of all; or None.
         columns: unused.
 
     Returns:
-        The score of each completion, in [0, 1]; None if the problem is of another kind, `Failed` if scoring failed, `Unfinished`,
-        which counts as 0, if it took too long.
+        The score of each completion, in [0, 1]; None if the problem is of another kind; `Failed` if scoring failed; `Unfinished`,
+        which counts as 0, if scoring took too long.
 
     Raises:
         InputError: the package is not installed.
@@ -71,15 +71,15 @@ def reasoning_gym(
 
 
 def load() -> None:
-    """Import the package, before the process gives up what importing may need."""
+    """Import the package, before the process drops rights that the import may need."""
     import_optional(PACKAGE, "reasoning-gym")
 
 
 def score(problem: Mapping[str, Any], answer: str) -> float:
-    """Score one answer in a separate process.
+    """Score one answer; this runs in a confined process.
 
     Args:
-        problem: the column of the problem.
+        problem: the problem's entry in the column `reasoning_gym`.
         answer: the answer, without its tags.
     """
     generator = _generator(problem["generator"], pickle.dumps(problem["options"]))

@@ -1,4 +1,4 @@
-"""Count the places at which a response checks or reconsiders what it wrote."""
+"""Count how often a response checks or reconsiders its own text."""
 
 import re
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ _PHRASES = (
     *(r"double[- ]?check(?:ing)?", r"re-?check(?:ing)?", r"to (?:check|verify) (?:this|that|the|my)"),
     *(r"i(?: have|['\u2019]ve)? made an? (?:error|mistake)", r"that[\u2019']?s (?:not right|wrong)"),
 )
-_PLACES = re.compile(rf"\b(?:{'|'.join(_PHRASES)})(?!\w)", re.IGNORECASE)
+_PATTERN = re.compile(rf"\b(?:{'|'.join(_PHRASES)})(?!\w)", re.IGNORECASE)
 
 
 @reads('phrases such as "wait" and "let me check"')
 def reflection(completions: Sequence[str], **columns: Sequence) -> list[float]:
     """Count phrases such as "wait", "let me check" and "I made a mistake" in each response.
 
-    It is a metric, not a goal: give it the weight 0, as in `--reward math,reflection --reward-weights 1 0`. The curve
+    The count is a metric, not a goal, so give it the weight 0, as in `--reward math,reflection --reward-weights 1 0`. The curve
     `reward_reflection` then shows whether self-checking becomes more frequent while the accuracy rises.
 
     Args:
@@ -26,11 +26,11 @@ def reflection(completions: Sequence[str], **columns: Sequence) -> list[float]:
         columns: other columns of the data, which are ignored.
 
     Returns:
-        Number of such places in each response. Overlapping phrases count once.
+        The number of such phrases in each response. Overlapping phrases count once.
 
     Example:
         >>> reflection(["3 + 4 is 8. Wait, let me double-check: it is 7.", "7"])
         [2.0, 0.0]
     """
     del columns
-    return [float(len(_PLACES.findall(completion))) for completion in completions]
+    return [float(len(_PATTERN.findall(completion))) for completion in completions]

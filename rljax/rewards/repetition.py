@@ -6,19 +6,19 @@ from rljax.errors import InputError
 
 
 def repetition(size: int) -> Callable:
-    """Make a reward: the share of a response's runs of n words that repeat an earlier run. Use it with a negative weight.
+    """Make a reward: the fraction of a response's word n-grams that repeat an earlier one. Use it with a negative weight.
 
     ::
 
-        p(y) = 1 - |distinct runs of n words in y| / |runs of n words in y|
+        p(y) = 1 - |distinct n-grams in y| / |n-grams in y|
 
     Words are separated by white space and compared in lower case. A response of fewer than n words gets 0.
 
     Args:
-        size: n, number of words in a run, at least 1; 20 in the source's code. Short runs repeat in ordinary text, too.
+        size: n, the number of words per n-gram, at least 1; 20 in the source's code. Short n-grams repeat in ordinary text, too.
 
     Returns:
-        A reward that takes `completions`, in [0, 1).
+        A reward function of `completions`; its values are in [0, 1).
 
     Raises:
         InputError: `size` is below 1.
@@ -29,27 +29,27 @@ def repetition(size: int) -> Callable:
 
     Source:
         Yeo et al., "Demystifying Long Chain-of-Thought Reasoning in LLMs", arXiv:2502.03373, and its authors' code, which applies
-        the penalty to wrong responses only, and has no answer for a response of fewer than n words.
+        the penalty to wrong responses only, and does not handle a response of fewer than n words.
     """
     if size < 1:
         raise InputError(f"the size of a repeated run is {size}; it must be at least 1 word, e.g. repetition:20.")
 
     def repeated(completions: Sequence[str], **columns: Sequence) -> list[float]:
         del columns
-        return [_share_of_repeats(completion.lower().split(), size) for completion in completions]
+        return [_repeated_fraction(completion.lower().split(), size) for completion in completions]
 
     repeated.__qualname__ = "repetition"
     return repeated
 
 
-def _share_of_repeats(words: Sequence[str], size: int) -> float:
-    """Return the share of the runs of `size` words that occurred before; 0 without a run."""
-    runs = [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
-    return 1 - len(set(runs)) / len(runs) if runs else 0.0
+def _repeated_fraction(words: Sequence[str], size: int) -> float:
+    """Return the fraction of the n-grams of `size` words that occurred before; 0 if there are no n-grams."""
+    ngrams = [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
+    return 1 - len(set(ngrams)) / len(ngrams) if ngrams else 0.0
 
 
 def read_repetition(size: str) -> Callable:
-    """Make the reward from a size given as text.
+    """Make a repetition reward from a size in text form.
 
     Raises:
         InputError: the text is not a whole number of at least 1.

@@ -1,7 +1,7 @@
-"""Results that a sandboxed process sends: each is one line of JSON, which contains a number, null or a failure.
+"""Encode and decode the results of a sandboxed process: each is one line of JSON with a number, null or a failure.
 
-The process may have run what a model wrote, so its line is data and nothing else. It is never unpickled: a pickle can call any
-function of the process that reads it.
+The process may have run code that a model wrote, so its line is treated as data only. The line is never unpickled, because a pickle
+can call any function in the process that reads it.
 """
 
 import json
@@ -13,20 +13,20 @@ from rljax.text import printable
 
 LONGEST_LINE = 2**16
 """The longest line that is accepted, in bytes."""
-_LONGEST_REASON = 1000  # characters; JSON writes one in at most 12 bytes
+_LONGEST_REASON = 1000  # characters; JSON encodes a character in at most 12 bytes
 
 
 def encode_result(value: object) -> bytes:
-    r"""Encode a result.
+    r"""Encode a result as one line.
 
     Args:
-        value: a finite number, None or `Failed`, whose reason is cut to 1000 characters.
+        value: a finite number, None or a `Failed`; its reason is cut to 1000 characters.
 
     Returns:
         The line, including its newline.
 
     Raises:
-        TypeError: the value is of another kind.
+        TypeError: the value has another type.
         ValueError: the number is infinite or NaN.
 
     Example:
@@ -49,10 +49,10 @@ def decode_result(line: bytes) -> float | Failed | None:
         line: the bytes that a process sent, which are not trusted.
 
     Returns:
-        The result. Unprintable characters of a reason are replaced by their escapes.
+        The result. Unprintable characters in a reason are escaped.
 
     Raises:
-        ValueError: the line is not one that `encode_result` could have written.
+        ValueError: the line is not a valid result.
 
     Example:
         >>> decode_result(b"0.5\n"), decode_result(b"null\n"), decode_result(b'{"kind": "raised", "reason": "a\\u001bb"}\n')

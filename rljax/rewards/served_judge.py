@@ -1,4 +1,4 @@
-"""Ask a model on a server a yes-or-no question about texts, through the chat completions of OpenAI's protocol."""
+"""Ask a model on a server a yes-or-no question about texts, through OpenAI's chat completions API."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -12,26 +12,26 @@ from rljax.rewards.correctness import Failed
 from rljax.text import one_line
 
 CONNECTIONS = 16
-"""Questions that are asked at once."""
+"""Number of questions in flight at once."""
 SECONDS = 120.0
-"""Time limit of one question."""
+"""Time limit per question."""
 KEY = "RLJAX_JUDGE_KEY"
-"""Environment variable with the server's API key."""
+"""Name of the environment variable that contains the server's API key."""
 QUESTION = "Text:\n\n{text}\n\nQuestion about the text: {question}\nAnswer with yes or no only."
 
 
 def yes_or_no(
     question: str, url: str, model: str | None = None
 ) -> Callable[[Sequence[str], Progress | None], list[bool | Failed]]:
-    """Make a function that asks the question about texts.
+    """Make a function that asks a yes-or-no question about each of several texts.
 
     Args:
-        question: a question that yes or no answers.
+        question: a question whose answer is yes or no.
         url: address of the server, such as `http://127.0.0.1:8000`.
-        model: name of the model; None takes the first one that the server lists.
+        model: name of the model; None selects the first model that the server lists.
 
     Returns:
-        (texts, progress) -> True for yes, False for no; `Failed` if the server does not answer, or answers otherwise.
+        (texts, progress) -> True for yes, False for no; `Failed` if the server sends no answer or a different one.
 
     Raises:
         InputError: the address does not begin with http:// or https://.
@@ -68,7 +68,7 @@ def _first_model(client: httpx.Client) -> str:
 
 
 def _ask(client: httpx.Client, model: str, content: str) -> bool | Failed:
-    """Ask one question."""
+    """Send one question, and read the answer."""
     body = {"model": model, "messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 8}
     try:
         answer = (

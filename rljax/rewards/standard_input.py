@@ -1,17 +1,17 @@
-"""Wrap programs that read standard input and print their answer, as in programming contests, in functions for the sandbox."""
+"""Wrap programs that read standard input and print an answer, as in programming contests, for testing in the sandbox."""
 
 from collections.abc import Sequence
 
 from rljax.rewards.sandbox import Program
 
-_FUNCTION = '''
+_WRAPPER = '''
 import io, os, sys
 
 _compiled = compile({program!r}, "<program>", "exec")
 
 
 class _Stream(io.BytesIO):
-    """A standard stream: it stays open when a wrapper around it is discarded."""
+    """A standard stream, which stays open when a wrapper around it is discarded."""
 
     def __init__(self, number, content=b""):
         super().__init__(content)
@@ -21,7 +21,7 @@ class _Stream(io.BytesIO):
         return self._number
 
     def close(self):
-        """Leave it open."""
+        """Leave the stream open."""
 
 
 def run_program(text):
@@ -81,21 +81,21 @@ def same_word(word, wanted):
 
 
 def program_of_inputs(program: str, inputs: Sequence[str], outputs: Sequence[str]) -> Program:
-    r"""Turn a program that reads standard input into one that the sandbox can test, with one test for each input.
+    r"""Turn a program that reads standard input into a program with one sandbox test per input.
 
-    The program runs once for each input, in the process of the candidate: it sees the inputs, but no expected output. It passes a
-    test if it ends without an error (`sys.exit(0)` is not an error) and prints the expected words; white space and capitalization
-    do not matter. If one of two words has a decimal point, they may differ by less than 1e-5 as numbers.
+    The program runs once per input, in the candidate's process, which sees the inputs but no expected output. It passes a test if
+    it ends without an error (`sys.exit(0)` is not an error) and prints the expected words. White space and capitalization are
+    ignored. If one of two words has a decimal point, they also match as numbers that differ by less than 1e-5.
 
-    It may read with `input`, `sys.stdin`, `open(0)`, `open("/dev/stdin")` and `os.read(0, n)`, and print with `print`, `sys.stdout`
-    and `os.write(1, b)`. Descriptors 0 and 1 of the process itself are empty: a program that opens them in another way
-    (`io.open(0)`, `os.fdopen(0)`, `open(1, "w")`), asks for the size of its input (`os.fstat(0).st_size`), or prints in another
-    process or at exit (`atexit`) fails its tests.
+    The program may read with `input`, `sys.stdin`, `open(0)`, `open("/dev/stdin")` and `os.read(0, n)`, and print with `print`,
+    `sys.stdout` and `os.write(1, b)`. The process's actual descriptors 0 and 1 are empty. A program therefore fails its tests if
+    it opens them in another way (`io.open(0)`, `os.fdopen(0)`, `open(1, "w")`), asks for the size of its input
+    (`os.fstat(0).st_size`), or prints in another process or at exit (`atexit`).
 
     Args:
-        program: source of the program.
-        inputs: standard input of each test.
-        outputs: expected output of each test.
+        program: source code of the program.
+        inputs: standard input for each test.
+        outputs: expected output for each test.
 
     Returns:
         The program and its tests.
@@ -105,10 +105,10 @@ def program_of_inputs(program: str, inputs: Sequence[str], outputs: Sequence[str
         2
 
     Source:
-        CodeContests, Li et al., arXiv:2203.07814: the comparison follows `OutputsMatch` of its published tester, which compares
+        CodeContests, Li et al., arXiv:2203.07814. The comparison follows `OutputsMatch` in their published tester, which compares
         integers exactly.
     """
     tests = (
         f"assert same_output(run_program({read!r}), {printed!r})" for read, printed in zip(inputs, outputs, strict=True)
     )
-    return Program(code=_FUNCTION.format(program=program), tests=tuple(tests), setup=_COMPARISON)
+    return Program(code=_WRAPPER.format(program=program), tests=tuple(tests), setup=_COMPARISON)

@@ -1,7 +1,7 @@
 """Rewards for reasoning steps, for process supervision.
 
-A step reward is called like a reward, `f(prompts=..., completions=..., **columns)`, and returns a list of steps for each
-completion: `(end, reward)`, where `end` is the number of characters of the completion up to the end of the step.
+A step reward is called like a reward, `f(prompts=..., completions=..., **columns)`, and returns one list of steps per completion.
+Each step is a pair `(end, reward)`, where `end` is the number of the completion's characters up to the end of the step.
 """
 
 import operator
@@ -25,7 +25,7 @@ _OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 def equations(
     prompts: Sequence[str], completions: Sequence[str], answer: Sequence[str], **columns: Sequence
 ) -> list[list[Step]]:
-    """Judge every equation `a+b=c` of a completion, and the final answer as its last step.
+    """Judge each equation such as `a+b=c` in a completion as a step, and the final answer as the last step.
 
     A completion without a final answer also has a last step, with reward 0, so that stopping early does not pay.
 
@@ -36,14 +36,14 @@ def equations(
         columns: unused.
 
     Returns:
-        The steps of each completion in order: 1 for a right equation and 0 for a wrong one, then 1 or 0 for the final answer, at
-        the end of the text.
+        The steps of each completion in order, with reward 1 for a correct equation and 0 for a wrong one. The last step ends with
+        the text and has the reward of the final answer, 1 or 0.
 
     Example:
         >>> equations(["7+5+9="], ["7+5=12;12+9=20;#20"], ["21"])
         [[(7, 1.0), (15, 0.0), (18, 0.0)]]
     """
-    from rljax.rewards.exact import exact  # noqa: PLC0415  other step rewards do without it
+    from rljax.rewards.exact import exact  # noqa: PLC0415  other step rewards do not need it
 
     del columns
     finals = exact(prompts, completions, answer)
@@ -58,12 +58,12 @@ def equations(
 
 
 STEP_REWARDS = MappingProxyType({"equations": equations})
-"""The step rewards that come with the library."""
+"""Name -> step reward that comes with the library."""
 
 STEP_ENDS = MappingProxyType({"equations": (";",)})
 """Name of a step reward -> texts that end its steps. For any other reward, each line is a step."""
 LINE_ENDS = ("\n",)
-"""Default ends of a step."""
+"""Default texts that end a step."""
 
 
 def assign_to_tokens(
@@ -71,9 +71,9 @@ def assign_to_tokens(
 ) -> tuple[Float32[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
     """Assign the steps of one completion to the tokens at which they end.
 
-    A step ends at the first token by which the decoded text has reached the step's end. If the last step ends with the text, it
-    ends at the last token, so that stopping (EOS, which decodes to no text) gets credit too. If two steps end at one token, the
-    later one counts.
+    A step is assigned to the first token at which the decoded text reaches the step's end. If the last step ends with the text, it
+    is assigned to the last token, so that stopping (EOS, which decodes to no text) also gets credit. If two steps end at the same
+    token, only the later step counts.
 
     Args:
         steps: `(end, reward)` in ascending order of `end`.
@@ -81,7 +81,7 @@ def assign_to_tokens(
         tokens: the token ids of the completion, at least one.
 
     Returns:
-        The reward of the step that ends at each token (0 elsewhere), and whether a step ends there.
+        For each token, the reward of the step that ends at it (0 if none does), and whether a step ends at it.
 
     Raises:
         InputError: an end is outside the completion, or a reward is not a finite number.
@@ -112,10 +112,10 @@ def assign_to_tokens(
 def score_steps(
     step_reward: Callable, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence]
 ) -> list[list[Step]]:
-    """Call a step reward on completions.
+    """Call a step reward on completions, and check what it returns.
 
     Args:
-        step_reward: the function.
+        step_reward: the step reward function.
         prompts: N prompts.
         completions: one per prompt.
         columns: extra data by name, N entries each.
@@ -124,7 +124,7 @@ def score_steps(
         The steps of each completion.
 
     Raises:
-        InputError: the function raises, or does not return a list of `(end, reward)` pairs for each completion.
+        InputError: the function raises, or does not return one list of `(end, reward)` pairs per completion.
 
     Example:
         >>> score_steps(equations, ["1+1="], ["1+1=2;#2"], {"answer": ["2"]})

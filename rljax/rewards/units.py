@@ -1,10 +1,10 @@
-r"""Units and other words after a number: which words are a unit, and which units are the same."""
+r"""Decide which words after a number are a unit, and which units are the same."""
 
 import re
 from types import MappingProxyType
 
-# The names of each unit, its usual one first.
-_SAME = """
+# The names of each unit; the first is the one that `read_unit` returns.
+_UNIT_NAMES = """
 mm millimeter millimetre, cm centimeter centimetre, dm decimeter decimetre, m meter metre, km kilometer kilometre,
 inch inche in, foot feet ft, yard yd, mile mi, mg milligram, g gram gm gramme, kg kilogram kilo, ounce oz, pound lb £,
 ml milliliter millilitre, l liter litre, gallon gal, second sec s, minute min, hour hr h, day, week wk, month, year
@@ -12,7 +12,7 @@ yr, degree deg °, radian rad, celsius c, fahrenheit f, kelvin k, percent % perc
 penny pennie, euro € eur, rupee r ₹ inr, yen ¥, newton n, joule j, watt w, volt v, amp ampere a, ohm, hertz hz, mole
 mol, am, pm, acre, hectare ha, person people, child children, man men, woman women
 """
-_NAME = MappingProxyType({word: words.split()[0] for words in _SAME.split(",") for word in words.split()})
+_STANDARD_NAME = MappingProxyType({word: words.split()[0] for words in _UNIT_NAMES.split(",") for word in words.split()})
 _COMPOUND = MappingProxyType(
     {
         "mph": "mile / hour",
@@ -38,48 +38,48 @@ _NO_UNIT = frozenset(
     grand thou mil mill bil mn bn lakh lakhs crore crores fold""".split()  # noqa: SIM905 - a list would take 130 lines
 )
 _FILLERS = frozenset({"of", "the", "unit", "units", "total", "in", "all", "altogether", "each"})
-# Fractions and powers in words, and the letters that stand for them: `5 twelfths`, `5 quintillion`, `5 squared`, `5k`, `5 M`.
-_FACTOR = re.compile(
+# Words and letters after a number that change its value: `5 twelfths`, `5 quintillion`, `5 squared`, `5k`, `5 M`.
+_CHANGES_VALUE = re.compile(
     r"^\s*(?:(?:squared|cubed)\b|[kMB]\s*$)"
     r"|\b(?:\w+teen|\w+tie|eleven|twelf|\w+illion)ths?\b|\b(?:qu|se|oc|no|de)\w+illions?\b"
 )
 _WORD = re.compile(r"(?:[^\W\d_]|[%$€£¥₹¢°])+(?:\^\{?-?\d\}?)?|/")
-_LONGEST = 5
+_MAX_WORDS = 5
 
 Unit = tuple[str, ...]
-"""The words of a unit in their usual form; empty for no unit."""
+"""The words of a unit, each under its standard name; empty for no unit."""
 
 
 def read_unit(text: str) -> tuple[int, Unit] | None:
-    r"""Read the words after a number.
+    r"""Read the words after a number as a unit.
 
-    Any one to five words are a unit, except words that deny, change or doubt the number, such as `not`, `wrong`, `half` or `or`.
+    Up to five words are a unit, unless one of them denies, changes or doubts the number, as `not`, `wrong`, `half` and `or` do.
 
     Args:
         text: the words, without the number.
 
     Returns:
-        The factor that words such as `million` stand for, and the unit; None if the words are not a unit.
+        The factor from words such as `million`, and the unit; None if the words are not a unit.
 
     Example:
         >>> read_unit("square feet"), read_unit("ft^{2}"), read_unit("eggs"), read_unit("million dollars"), read_unit("is wrong")
         ((1, ('foot^2',)), (1, ('foot^2',)), (1, ('egg',)), (1000000, ('dollar',)), None)
     """
     bare = text.replace(".", "").replace("'s", "").replace("-", " ").replace("\\", "")
-    if _FACTOR.search(bare) or re.search(r"[^\w\s%$€£¥₹¢°/^{}]|\d(?!\}?(?:$|[\s/]))|(?<![\^{-])\d", bare):
+    if _CHANGES_VALUE.search(bare) or re.search(r"[^\w\s%$€£¥₹¢°/^{}]|\d(?!\}?(?:$|[\s/]))|(?<![\^{-])\d", bare):
         return None
     words = [word.lower() for word in _WORD.findall(re.sub(r"(?<!\w)per(?!\w)", "/", bare, flags=re.IGNORECASE))]
-    if len(words) > _LONGEST or _NO_UNIT.intersection(words):
+    if len(words) > _MAX_WORDS or _NO_UNIT.intersection(words):
         return None
     scale = 1
     while words and words[0] in _SCALE:
         scale *= _SCALE[words.pop(0)]
     if any(word in _SCALE for word in words):
         return None
-    return scale, _usual(words)
+    return scale, _standardize(words)
 
 
-def _usual(words: list[str]) -> Unit:
+def _standardize(words: list[str]) -> Unit:
     usual: list[str] = []
     power = ""
     for word in words:
@@ -92,7 +92,8 @@ def _usual(words: list[str]) -> Unit:
             usual += _COMPOUND[name].split()
         elif name not in _FILLERS:
             usual.append(
-                _NAME.get(name, _NAME.get(_singular(name), _singular(name))) + (caret + exponent.strip("{}") or power)
+                _STANDARD_NAME.get(name, _STANDARD_NAME.get(_singular(name), _singular(name)))
+                + (caret + exponent.strip("{}") or power)
             )
             power = ""
         else:
@@ -107,21 +108,21 @@ def _singular(word: str) -> str:
 
 
 def is_measure(word: str) -> bool:
-    """Decide whether a word is a unit of measurement or money, and not some noun.
+    """Decide whether a word is a unit of measurement or money, rather than an ordinary noun.
 
     Example:
         >>> is_measure("cm"), is_measure("kg"), is_measure("egg")
         (True, True, False)
     """
-    return word == "/" or word.partition("^")[0] in _NAME or word in _COMPOUND
+    return word == "/" or word.partition("^")[0] in _STANDARD_NAME or word in _COMPOUND
 
 
 def same_unit(reference: Unit, answer: Unit) -> bool:
     """Decide whether two units agree.
 
-    A missing unit is accepted, and so are more or fewer nouns (`dogs` and `brown dogs`). A unit of measurement or money that is
-    stated must be the reference's: `5 km` is not `5 cm`, and `500 cm` is not `5 m` either, because the unit is part of the form
-    that the reference sets.
+    A missing unit is accepted, and so are additional or missing nouns (`dogs` and `brown dogs`). If both state a unit of
+    measurement or money, the units must be the same: `5 km` is not `5 cm`. `500 cm` is not `5 m` either, because the reference
+    also determines the unit in which to answer.
 
     Example:
         >>> same_unit(("cm",), ()), same_unit(("cm",), ("km",)), same_unit(("dog",), ("brown", "dog"))

@@ -1,8 +1,8 @@
 """A sandbox for the programs that models write: a program runs confined, and a second process runs its tests.
 
-`judge` runs one program's tests and `judge_all` those of many; `text_of` runs a program and returns what it says. `level` finds the
-strongest confinement that this machine offers, and `unavailable` says why a stronger one does not work.
-`rljax.rewards.sandbox.threats` contains the threat model.
+`judge` runs one program's tests, `judge_all` runs the tests of many programs, and `text_of` returns the text that a program's
+function returns. `level` finds the strongest confinement that works on this machine, and `unavailable` explains why stronger ones
+do not work. `rljax.rewards.sandbox.threats` contains the threat model.
 """
 
 from rljax.lazy import lazy_names

@@ -1,4 +1,4 @@
-"""The tests' end of the connection: what the program may decide and see, and the exceptions that no test has handled yet."""
+"""The tests' end of the connection: it limits what the program may decide and see, and tracks its unhandled exceptions."""
 
 import sys
 import types
@@ -11,7 +11,7 @@ from rljax.rewards.sandbox.proxies import Reference, Remote, derived, reference_
 
 TESTS = "tests"
 """The name of the module that contains the tests."""
-# Objects through which the tests and their names could be reached. The program can use them, but sees none of their attributes.
+# Types of objects that could lead to the tests and their names. The program can use such objects, but not read their attributes.
 _CLOSED = (
     *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.GeneratorType),
     *(types.CoroutineType, types.AsyncGeneratorType, types.FrameType, types.TracebackType, types.CodeType),
@@ -29,30 +29,30 @@ class Link(NamedTuple):
 
 
 class Judge(Peer):
-    """The tests' end of the connection. It keeps account of the exceptions that the tests have not handled yet."""
+    """The tests' end of the connection. It tracks the exceptions that the tests have not handled yet."""
 
     def __init__(self, link: Link) -> None:
         super().__init__(link.answers, link.questions)
         self.classes: set[int] = set()
-        """The numbers of the program's classes that the tests treat as classes."""
+        """The object numbers of the program's classes that the tests treat as classes."""
         self.owed: list[BaseException] = []
         """The program's exceptions that no handler of the tests has handled yet."""
         self.refusals = 0
-        """How often an object of the program was asked for a result that it must not decide, or an answer was not valid."""
+        """How often a result was requested that an object of the program must not decide, or an answer was invalid."""
         self.examined: list[object] = []
-        """The arguments whose content the tests examine after a call."""
+        """The arguments whose content the tests examine after a call that receives them."""
 
     def ask(self, action: str, number: int, *operands: Any) -> Any:
-        """Ask the program's process."""
+        """Have the program's process perform an action; see `Peer.ask`."""
         value = super().ask(action, number, *operands)
         if action in ("__exit__", "__aexit__") and value and isinstance(operands[0], AssertionError):
             self.refusals += 1  # the program's context manager suppresses a failed assertion
         if action == "call" and number in self.classes:
-            return self._constructed(value)
+            return self._mark_constructed(value)
         return value
 
-    def _constructed(self, value: Any) -> Any:
-        """Mark an object as made by the tests."""
+    def _mark_constructed(self, value: Any) -> Any:
+        """Mark an object as constructed by the tests."""
         reference = reference_of(value)
         if reference is None or isinstance(value, BaseException):
             return value
@@ -63,11 +63,11 @@ class Judge(Peer):
         return derived(reference, base, base(value))
 
     def may_change(self, argument: object) -> bool:
-        """True if the tests examine the argument after the call; otherwise the program could change a value they compare with."""
+        """True if the tests examine the argument after the call. Other arguments stay fixed, as tests may compare with them."""
         return any(argument is other for other in self.examined)
 
     def kind_number(self, kind: type) -> int:
-        """Keep the class from the program, which could call it."""
+        """Return -1 for every class, because a program that had a class's number could call the class."""
         return -1
 
     def permits(self, action: str, subject: object, operands: list) -> bool:
@@ -93,17 +93,17 @@ class Judge(Peer):
         return reference.constructed or all(reference_of(operand) is not None for operand in operands)
 
     def refuse(self, reference: Reference, action: str) -> Any:
-        """Fail the test: it compares an object of the program with a value of its own."""
+        """Fail the test, which lets an object of the program decide a comparison with a value of the tests."""
         self.refusals += 1
         return super().refuse(reference, action)
 
     def broken(self, problem: str) -> BaseException:
-        """Fail the test: no program that works sends such an answer."""
+        """Fail the test, because no correct program sends such an answer."""
         self.refusals += 1
         return super().broken(problem)
 
     def received(self, error: BaseException, action: str) -> BaseException:
-        """Note an exception of the program, unless it only means that an iterator has ended or an attribute is missing."""
+        """Record an exception from the program, unless it only means that an iterator has ended or an attribute is missing."""
         ends: dict[str, type[BaseException]] = {
             "__next__": StopIteration,
             "__anext__": StopAsyncIteration,
@@ -114,36 +114,40 @@ class Judge(Peer):
         return error
 
     def left(self, error: BaseException) -> None:
-        """Note a failed assertion that passes through the program, which may swallow it."""
+        """Record a failed assertion that passes through the program, because the program may swallow it."""
         if isinstance(error, AssertionError):
             self.owe(error)
 
     def print(self, printed: Sequence[str]) -> None:
-        """Print what the program has printed, where the tests capture it."""
+        """Print the program's output to each standard stream that the tests capture."""
         for text, stream, original in zip(printed, (sys.stdout, sys.stderr), (sys.__stdout__, sys.__stderr__), strict=True):
             if text and stream is not original:
                 stream.write(text)
 
     def owe(self, error: BaseException) -> None:
-        """Put an exception on the account: the tests have to handle it."""
+        """Add an exception to the ones that the tests must still handle."""
         self.settle(error)
         self.owed.append(error)
 
     def settle(self, error: BaseException | None) -> None:
-        """Take an exception off the account: the tests have handled it."""
+        """Remove an exception that the tests have handled."""
         self.owed = [other for other in self.owed if other is not error]
 
     def is_settled(self) -> bool:
-        """True if the tests have handled every exception since the account was opened, and nothing was lost or refused."""
+        """True if the current test has handled every exception, nothing was refused, and the connection is intact."""
         return not (self.lost or self.owed or self.refusals)
 
     def open_account(self) -> None:
-        """Begin a new account, for a new test."""
+        """Forget the exceptions, refusals and examined arguments of the previous test."""
         self.owed, self.refusals, self.examined = [], 0, []
 
 
 class Guarded:
-    """The object of a `with` statement. An exception that it suppresses is handled, unless the program cuts an assertion short."""
+    """Wraps the object of a `with` statement in a test.
+
+    An exception that the object suppresses counts as handled, unless the object is the program's and the body has an assertion,
+    which the exception may have skipped.
+    """
 
     def __init__(self, judge: Judge, manager: Any, asserts: bool) -> None:
         self._judge, self._manager = judge, manager
@@ -164,7 +168,7 @@ class Guarded:
 
 
 class Assertions:
-    """The assertions of a `check`: each passes if it was reached and never failed."""
+    """The assertions of a `check`. An assertion passes if it was reached and never failed."""
 
     def __init__(self, judge: Judge, count: int) -> None:
         self.judge = judge
@@ -172,17 +176,17 @@ class Assertions:
         self.failed: set[int] = set()
         self._count = count
 
-    def one(self, number: int) -> "_Assertion":
-        """Make the context in which an assertion runs."""
-        return _Assertion(self, number)
+    def one(self, number: int) -> "_AssertionContext":
+        """Make the context manager around one assertion."""
+        return _AssertionContext(self, number)
 
     def result(self) -> tuple[int, int]:
-        """Count the assertions that passed, and all of them. A check that ran to its end without a failure passes completely."""
+        """Return the numbers of passed and of all assertions; (1, 1) for a check that ran to its end without a failure."""
         return (len(self.reached - self.failed), self._count) if self.failed else (1, 1)
 
 
-class _Assertion:
-    """The context of one assertion. What happens there is its own failure, not a failure of the full check."""
+class _AssertionContext:
+    """The context manager around one assertion. A failure inside it fails only this assertion, not the full check."""
 
     def __init__(self, assertions: Assertions, number: int) -> None:
         self._all, self._number = assertions, number

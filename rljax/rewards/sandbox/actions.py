@@ -1,4 +1,4 @@
-"""Actions of one process of the sandbox on an object of the other: a name for each action, and the function that performs it.
+"""The actions that one process of the sandbox can request on an object in the other: their names, and functions for them.
 
 An action on an object is named after the special method that Python would call, or is one of "get", "set", "delete", "type",
 "call" and "content".
@@ -29,7 +29,7 @@ ARITHMETIC: Mapping[str, Callable[[Any, Any], object]] = MappingProxyType(
         **{f"__i{name}__": getattr(operator, f"__i{name}__") for name in _BINARY},
     }
 )
-"""The operators with two operands, those with the operands exchanged, and those that may change the first operand."""
+"""The binary operators, their reflected versions (operands exchanged), and their in-place versions."""
 
 _BASES: tuple[type, ...] = (*(int, float, complex, str, bytes, bytearray, tuple, frozenset, set, list, dict, deque),)
 MUTABLE = (bytearray, set, list, dict, deque)
@@ -37,7 +37,7 @@ MUTABLE = (bytearray, set, list, dict, deque)
 QUESTIONS = frozenset(
     {"startswith", "endswith", "issubset", "issuperset", "isdisjoint", *(n for n in dir(str) if n.startswith("is"))}
 )
-"""The methods of plain types that compare: a test that calls one expects plain data."""
+"""The methods of plain types that return True or False; a test that calls one expects plain data."""
 
 
 def base_of(kind: type) -> type | None:
@@ -58,13 +58,13 @@ def base_of(kind: type) -> type | None:
 
 
 def content(value: Any) -> object:
-    """Copy the plain content of an instance of a class that is derived from a plain type.
+    """Copy the plain content of a value whose class is derived from a plain type.
 
     Args:
-        value: the instance.
+        value: the value.
 
     Returns:
-        The content, of the plain type itself, whatever the class overrides.
+        The content as an instance of the plain type itself. Methods that the class overrides have no effect.
 
     Raises:
         TypeError: the class is not derived from a plain type.
@@ -93,13 +93,13 @@ def content(value: Any) -> object:
 
 
 def awaited(awaitable: Awaitable) -> object:
-    """Run an awaitable to its end, in this process's single event loop; within a running coroutine, in another thread.
+    """Run an awaitable to its end in this process's event loop, or in another thread if that loop is already running.
 
     Args:
         awaitable: a coroutine, or any other object that can be awaited.
 
     Returns:
-        Its result.
+        The result of the awaitable.
 
     Example:
         >>> import asyncio
@@ -107,7 +107,7 @@ def awaited(awaitable: Awaitable) -> object:
         3
     """
 
-    import asyncio  # noqa: PLC0415 - few programs need these, and they take long to load
+    import asyncio  # noqa: PLC0415 - few programs need these modules, which take long to load
     import concurrent.futures  # noqa: PLC0415
 
     async def wait() -> object:
@@ -116,14 +116,14 @@ def awaited(awaitable: Awaitable) -> object:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _runner().run(wait())
-    # A coroutine of this process is running already; it waits for the other process, which waits for this awaitable.
+        return _event_loop_runner().run(wait())
+    # A coroutine is already running here and waits for the other process, which in turn waits for this awaitable.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(wait())).result()
 
 
 @functools.cache
-def _runner() -> Any:
+def _event_loop_runner() -> Any:
     allow_event_loops()
     import asyncio  # noqa: PLC0415
 
@@ -131,8 +131,8 @@ def _runner() -> Any:
 
 
 def allow_event_loops() -> None:
-    """Make `asyncio` work if no socket can be opened, not even a pair: its event loops then wake themselves through a pipe."""
-    import socket  # noqa: PLC0415 - few programs need it
+    """Make `asyncio` work without sockets: if no socket pair can be opened, its event loops wake themselves through a pipe."""
+    import socket  # noqa: PLC0415 - few programs need this module
 
     original = socket.socketpair
 
@@ -146,7 +146,7 @@ def allow_event_loops() -> None:
 
 
 class _PipeEnd:
-    """An end of a pipe, with the methods of a socket that an event loop uses."""
+    """An end of a pipe, with those methods of a socket that an event loop uses."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -205,30 +205,30 @@ ACTIONS: Mapping[str, Callable[..., object]] = MappingProxyType(
         "__copy__": copy.copy,
         "__deepcopy__": copy.deepcopy,
         "__enter__": lambda subject: type(subject).__enter__(subject),
-        "__exit__": lambda subject, error: bool(type(subject).__exit__(subject, *_raised(error))),
+        "__exit__": lambda subject, error: bool(type(subject).__exit__(subject, *_exit_arguments(error))),
         "__await__": awaited,
         "__aiter__": aiter,
         "__anext__": lambda subject: awaited(anext(subject)),
         "__aenter__": lambda subject: awaited(type(subject).__aenter__(subject)),
-        "__aexit__": lambda subject, error: bool(awaited(type(subject).__aexit__(subject, *_raised(error)))),
+        "__aexit__": lambda subject, error: bool(awaited(type(subject).__aexit__(subject, *_exit_arguments(error)))),
         **{name: getattr(operator, name) for name in COMPARISONS},
         **ARITHMETIC,
     }
 )
 
 
-def _raised(error: BaseException | None) -> Sequence:
+def _exit_arguments(error: BaseException | None) -> Sequence:
     return (None, None, None) if error is None else (type(error), error, error.__traceback__)
 
 
 def abilities(value: object) -> list[str]:
-    """List the special methods that an object has, and "match" for a match of a regular expression, which is always true.
+    """List the special methods that an object has, plus "coroutine" for a coroutine and "match" for a regular expression match.
 
     Args:
         value: an object.
 
     Returns:
-        Names of actions.
+        Names of special methods, and the two other words.
 
     Example:
         >>> [name for name in abilities(iter([])) if name in ("__next__", "__len__")], "__call__" in abilities(len)
@@ -237,7 +237,7 @@ def abilities(value: object) -> list[str]:
     methods = {name: method for kind in reversed(type(value).__mro__) for name, method in vars(kind).items()}
     names = [name for name in ("__call__", *ACTIONS) if name.startswith("__") and methods.get(name) is not None]
     if "__getitem__" in names and "__iter__" not in names:
-        names.append("__iter__")  # Python can iterate over it
+        names.append("__iter__")  # Python can iterate over such an object
     if isinstance(value, type) and hasattr(value, "__class_getitem__"):
         names.append("__getitem__")
     if isinstance(value, types.CoroutineType):

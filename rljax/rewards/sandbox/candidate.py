@@ -1,7 +1,7 @@
 """The process of the sandbox that runs the program under test and answers questions about what it defines.
 
-Nothing here is trusted: the program shares its process with this server and may answer in its place. It can send only values,
-and it receives only what the tests pass to it. No test and no expected value ever enters this process.
+Nothing here is trusted, because the program shares this process with the server and may answer in the server's place. The program
+can send only values, and receives only what the tests pass to it. No test or expected value ever enters this process.
 """
 
 import io
@@ -16,24 +16,24 @@ from rljax.rewards.sandbox.peer import Peer
 _LONGEST_OUTPUT = 2**20
 
 
-class _Printed(io.BytesIO):
-    """Output of the program, up to a limit; the rest is lost."""
+class _OutputBuffer(io.BytesIO):
+    """A buffer for the program's output, which discards everything beyond a limit."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self._number = number
 
     def write(self, text: Any, /) -> int:
-        """Keep as much as the limit allows."""
+        """Keep as much of the text as the limit allows."""
         super().write(text[: _LONGEST_OUTPUT - self.tell()])
         return len(text)
 
     def fileno(self) -> int:
-        """The file descriptor that the program believes this to be."""
+        """Return the file descriptor of the standard stream that this buffer replaces."""
         return self._number
 
     def take(self) -> str:
-        """Return what has been printed, and forget it."""
+        """Return the buffered output, and empty the buffer."""
         text = self.getvalue().decode("utf-8", "replace")
         self.seek(0)
         self.truncate()
@@ -41,11 +41,11 @@ class _Printed(io.BytesIO):
 
 
 class _Server(Peer):
-    """The program's end of the connection. It sends what the program has printed along with each message."""
+    """The program's end of the connection. It adds the program's output since the last message to each message."""
 
     def __init__(self, incoming: int, outgoing: int, objects: Iterable[object]) -> None:
         super().__init__(incoming, outgoing, objects)
-        self._printed = (_Printed(1), _Printed(2))
+        self._printed = (_OutputBuffer(1), _OutputBuffer(2))
         streams = [
             io.TextIOWrapper(printed, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
             for printed in self._printed
@@ -69,25 +69,25 @@ def serve(code: str, questions: int, answers: int) -> None:
         WireError: the other process has closed the connection.
     """
     module = types.ModuleType("candidate")
-    sys.modules["candidate"] = module  # dataclasses and enumerations look up their module
+    sys.modules["candidate"] = module  # dataclasses and enumerations look up the module that defines them
     server: Peer = _Server(questions, answers, [module])
     if "asyncio" in code:
         allow_event_loops()
     try:
         exec(compile(code, "<candidate>", "exec"), vars(module))
     except BaseException as error:
-        server = _Failed(questions, answers, error)
+        server = _FailedServer(questions, answers, error)
     server.output()  # discard what the program printed while it was loaded
     server.serve()
 
 
-class _Failed(_Server):
-    """The end of the connection of a program that could not be loaded: its answer to everything is the reason."""
+class _FailedServer(_Server):
+    """The end of the connection if the program could not be loaded: it answers every question with the program's exception."""
 
     def __init__(self, questions: int, answers: int, error: BaseException) -> None:
         super().__init__(questions, answers, [None])
-        self._reason = error
+        self._load_error = error
 
     def permits(self, action: str, subject: object, operands: list) -> bool:
-        """Raise what the program raised."""
-        raise self._reason
+        """Raise the exception that the program raised."""
+        raise self._load_error

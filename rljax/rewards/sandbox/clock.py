@@ -1,7 +1,7 @@
-"""The time that a program under test is charged for: computing and sleeping, but not delays caused by other processes.
+"""Measure the time charged to a program under test: computing and sleeping, but not delays caused by other processes.
 
-The kernel counts for each process how long it was ready to run and waited for a processor. That time is not charged, so the
-number of programs that run at once affects how long the judging takes, but not its result.
+For each process, the kernel counts the time for which the process was ready to run but waited for a processor. That time is not
+charged, so the number of programs that run at once affects how long the judging takes, but not the verdicts.
 """
 
 import os
@@ -11,12 +11,12 @@ _NANOSECONDS = 1e-9
 
 
 class Clock:
-    """Measures the time that processes which take turns have used since the clock was made.
+    """Measures the time used since the clock was made by processes that run in turn.
 
     Args:
-        seconds: the time that they may use.
-        processes: their process ids.
-        patience: the factor on `seconds` if the kernel does not count delays, as on macOS.
+        seconds: the time that the processes together may use.
+        processes: the process ids.
+        patience: a factor that multiplies `seconds` if the kernel does not count delays, as on macOS.
 
     Example:
         >>> clock = Clock(60.0, (os.getpid(),), 1.0)
@@ -26,21 +26,21 @@ class Clock:
 
     def __init__(self, seconds: float | int, processes: tuple[int, ...], patience: float | int):
         self._start = time.monotonic()
-        self._counts = [_opened(process) for process in processes]
+        self._counts = [_open_counts(process) for process in processes]
         counted = all(count is not None for count in self._counts)
         self._seconds = seconds if counted else seconds * patience
         self._delays = [_delay(count, 0.0) for count in self._counts]
         self._before = sum(self._delays)
 
     def left(self) -> float:
-        """Return the seconds that are left; not positive once the time is over. At least that many will pass until then."""
+        """Return the seconds left, at most 0 once the time is used up. In real time, it takes at least as long to use them up."""
         self._delays = [_delay(count, last) for count, last in zip(self._counts, self._delays, strict=True)]
         delayed = sum(self._delays) - self._before
         return self._seconds - (time.monotonic() - self._start - delayed)
 
 
-def _opened(process: int) -> int | None:
-    """Open the kernel's counts of one process; an open file stays with that process, even if its id is reused."""
+def _open_counts(process: int) -> int | None:
+    """Open the kernel's scheduling counts for one process; the open file keeps referring to it even if its id is reused."""
     try:
         return os.open(f"/proc/{process}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # not Linux, a kernel without these counts, or the process has ended
@@ -48,7 +48,7 @@ def _opened(process: int) -> int | None:
 
 
 def _delay(count: int | None, last: float) -> float:
-    """Read how many seconds a process was ready to run but did not run; the last value once it has ended."""
+    """Return how many seconds a process was ready to run but did not run, or `last` if the process has ended."""
     try:
         return last if count is None else int(os.pread(count, 100, 0).split()[1]) * _NANOSECONDS
     except (OSError, IndexError):

@@ -1,27 +1,28 @@
-"""Commands of the system calls that do many things: the ones that a program in the sandbox may use, and why.
+"""The commands of `fcntl`, `ioctl` and `prctl` that a program in the sandbox may use, and the reasons.
 
-`fcntl`, `ioctl` and `prctl` are filtered by command. A command that is not in the table, or that a newer kernel adds, is rejected.
+Each of these system calls does many things, so it is filtered by command. A command that is not in the table is rejected, even if
+a newer kernel adds it.
 """
 
 from typing import NamedTuple
 
 ASYNC = 0o20000
-"""The flag O_ASYNC of F_SETFL: with it a file signals its owner."""
+"""The flag O_ASYNC of F_SETFL, with which a file signals its owner."""
 
 
 class Command(NamedTuple):
-    """One command."""
+    """One command, or several that are treated alike."""
 
     call: str
     """The system call: `fcntl`, `ioctl` or `prctl`."""
     name: str
-    """The names of the command in the kernel's headers; several that differ only in form share a row."""
+    """The names of the commands in the kernel's headers."""
     numbers: tuple[int, ...]
-    """Their numbers, the same on x86_64 and aarch64; empty for all other commands of the call."""
+    """The numbers of the commands, the same on x86_64 and aarch64; empty in the row for all other commands of the call."""
     allowed: str
     """`yes`; `no`; `writing`: only if files may be changed; `partly`: for F_SETFL, whose argument is checked too."""
     why: str
-    """The reason."""
+    """The reason why the command is allowed or not."""
 
 
 COMMANDS = (
@@ -69,14 +70,14 @@ COMMANDS = (
 
 
 def permitted(call: str, writing: bool) -> tuple[int, ...]:
-    """List the commands of one call that are allowed whatever their argument.
+    """List the commands of one system call that are allowed with any argument.
 
     Args:
         call: `fcntl`, `ioctl` or `prctl`.
         writing: whether files may be changed.
 
     Returns:
-        Their numbers.
+        The numbers of the commands.
 
     Example:
         >>> permitted("ioctl", False)

@@ -1,6 +1,6 @@
-"""Confine a process by the means that the kernel offers to this user.
+"""Confine a process with the mechanisms that the kernel offers to this user.
 
-The trainer's process never calls `spawn`, which forks; only the sandbox's launcher processes do.
+Only the sandbox's launcher processes call `spawn`. The trainer's process never does, because `spawn` forks.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from rljax.rewards.sandbox import landlock, seccomp, spaces
 
-_PARENT_DEATH_SIGNAL, _DUMPABLE, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 36, 38
-_OPEN_FILES = 64
-_ENOUGH_USERS = 2**15
-_TO_CHANGE_USERS = (0, 1, 5, 6, 7)  # capabilities: chown, dac_override, kill, setgid, setuid
-_SENDER = struct.Struct("3i")  # what the kernel reports about a message's sender: process, user, group
+_PARENT_DEATH_SIGNAL, _DUMPABLE, _CHILD_SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 36, 38
+_MAX_OPEN_FILES = 64
+_MIN_USERS = 2**15
+_USER_CAPABILITIES = (0, 1, 5, 6, 7)  # capabilities: chown, dac_override, kill, setgid, setuid
+_SENDER = struct.Struct("3i")  # ids of a message's sender, from the kernel: process, user, group
 _READY = b"ready"
 
 
@@ -30,12 +30,12 @@ class FolderError(OSError):
 
 
 class Bounds(NamedTuple):
-    """The resources of one process; see `rljax.rewards.sandbox.Limits`."""
+    """Limits on the resources of one process; see `rljax.rewards.sandbox.Limits`."""
 
     seconds: float
-    """CPU time."""
+    """Limit on the CPU time."""
     memory_bytes: int
-    """Address space."""
+    """Size of the address space."""
     file_bytes: int
     """Size of the temporary folder, and of any one file."""
     threads: int
@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
 
 
 class SpawnedProcess(NamedTuple):
-    """The ids of a confined process and of the caller's direct child, which is that process or an ancestor of it."""
+    """The ids of a confined process and of the caller's direct child, which is the confined process or its ancestor."""
 
     child: int
     """The id of the caller's direct child, which leads a process group and ends with the confined process."""
@@ -54,15 +54,15 @@ class SpawnedProcess(NamedTuple):
 def spawn(
     body: Callable[[], None], keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int
 ) -> SpawnedProcess:
-    """Run a function in a confined process. This returns when the function begins.
+    """Run a function in a new confined process, and return as soon as the function begins.
 
     Args:
         body: the function.
-        keep: the file descriptors that it needs; all others are closed.
+        keep: the file descriptors that the function needs; all others are closed.
         level: `namespaces`, `seccomp` or `rlimits`.
-        bounds: the resources it may use.
-        folder: an empty folder.
-        user: a user id that nobody else has; used if this process runs as root.
+        bounds: the resources that the process may use.
+        folder: an empty folder, which becomes the working folder or, with `namespaces`, the root's mount point.
+        user: a user id that no other process has; the process runs as this user if the caller is root.
 
     Returns:
         The ids of the process.
@@ -82,11 +82,11 @@ def spawn(
             _confine((*keep, state), level, bounds, folder, user)
             os.write(state, _READY)
             os.close(state)
-            state = -1  # the number may be in use again by the time the function raises
+            state = -1  # the number may be reused by the time the function raises
             body()
             code = 0
         except BaseException as error:
-            with contextlib.suppress(OSError):  # nobody reads what the function itself raises
+            with contextlib.suppress(OSError):  # nobody reads an error of the function itself
                 os.write(state, f"{type(error).__name__}: {error}"[:500].encode())
         finally:
             os._exit(code)
@@ -102,7 +102,7 @@ def spawn(
 def adopt_orphans() -> None:
     """On Linux, become the parent of descendants whose own parents have ended."""
     if sys.platform == "linux":
-        _prctl(_SUBREAPER, 1)
+        _prctl(_CHILD_SUBREAPER, 1)
 
 
 def hide_memory() -> None:
@@ -114,11 +114,11 @@ def hide_memory() -> None:
 def drop_rights(readable: Sequence[str]) -> None:
     """On Linux, permanently give up all rights that a computation does not need; the process keeps its memory and open files.
 
-    It can no longer change files, start processes, open connections or signal others, if the kernel can filter system calls;
-    nor read files other than these and Python's own, if it has Landlock.
+    If the kernel can filter system calls, the process can no longer change files, start processes, open connections or signal
+    other processes. If the kernel has Landlock, the process can read only `readable` and the files of Python and the system.
 
     Args:
-        readable: folders and files that it may still read.
+        readable: folders and files that the process may still read.
 
     Raises:
         OSError: the kernel rejects it.
@@ -134,13 +134,13 @@ def drop_rights(readable: Sequence[str]) -> None:
 
 
 def choose_unused_user(position: int) -> int:
-    """Choose a user id that no other process has: neither that of a person nor that of another program being judged.
+    """Choose a user id that belongs to no person and to no other program under test.
 
     Args:
         position: 0 or 1, for the two processes of one launcher.
 
     Returns:
-        The user id; this process's own if the system has no spare ones, as in a container with a single user, or if this
+        The user id, or this process's own if the system has no spare ids, as in a container with a single user, or if this
         process may not change its user.
 
     Example:
@@ -150,18 +150,18 @@ def choose_unused_user(position: int) -> int:
     table = Path("/proc/self/uid_map")
     users = sum(int(line.split()[2]) for line in table.read_text().splitlines()) if table.exists() else 2**31
     most = min(users, 2**31)
-    if most < _ENOUGH_USERS or not _may_change_users():
+    if most < _MIN_USERS or not _may_change_users():
         return os.geteuid()
     return most - 3 - (2 * os.getpid() + position) % (most // 2)
 
 
 def _may_change_users() -> bool:
-    """Return whether this process is root with the capabilities to run, end and clean up after other users' processes."""
+    """Return whether this process is root and has the capabilities to run processes as other users, end them and clean up."""
     status = Path("/proc/self/status")
     if os.geteuid() or not status.exists():
         return os.geteuid() == 0
-    held = next((line.split()[1] for line in status.read_text().splitlines() if line.startswith("CapEff:")), "0")
-    return all(int(held, 16) >> number & 1 for number in _TO_CHANGE_USERS)
+    capabilities = next((line.split()[1] for line in status.read_text().splitlines() if line.startswith("CapEff:")), "0")
+    return all(int(capabilities, 16) >> number & 1 for number in _USER_CAPABILITIES)
 
 
 def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, user: int) -> None:
@@ -178,7 +178,7 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
         _die_with_parent()
         _prctl(_DUMPABLE, 1)  # otherwise the user ids of the new namespace could not be written
         as_root = spaces.unshare() and as_root
-        _continue_in_child(keep)  # the first process of the new namespace: when it ends, the kernel kills all others there
+        _continue_in_child(keep)  # the child is the namespace's first process: when it ends, the kernel kills the others
         spaces.enter(folder, bounds.file_bytes)
         _continue_in_child(keep)
     else:
@@ -186,8 +186,8 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
         if as_root:
             spaces.reach_library()
         rules = landlock.rules([*spaces.libraries(), *spaces.DEVICES], [".", os.devnull])
-    counted_apart = as_root or level == "namespaces"  # otherwise the limit would count all threads of this user
-    _limit(bounds, bounds.threads if counted_apart and level != "rlimits" else 0)
+    counts_own_threads = as_root or level == "namespaces"  # otherwise the limit would count all threads of this user
+    _set_limits(bounds, bounds.threads if counts_own_threads and level != "rlimits" else 0)
     if as_root:
         os.setgroups([])
         os.setgid(user)
@@ -195,7 +195,7 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
     if sys.platform == "linux":
         spaces.drop_capabilities()
         _die_with_parent()
-        # A process with a user of its own may read /proc/self; a shared user's other processes must not read this one.
+        # With its own user, the process may read /proc/self. If it shares its user, other processes of that user must not read it.
         _prctl(_DUMPABLE, 1 if as_root else 0)
         _prctl(_NO_NEW_PRIVILEGES, 1)
     if rules is not None:
@@ -205,7 +205,7 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
 
 
 def _enter_folder(folder: str, user: int | None) -> None:
-    """Enter a folder, and give it to a user."""
+    """Enter a folder, after making a user its owner if one is passed."""
     try:
         if user is not None:
             os.chown(folder, user, user)
@@ -235,18 +235,18 @@ def _close_all_but(keep: tuple[int, ...]) -> None:
     os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
-def _limit(bounds: Bounds, threads: int) -> None:
+def _set_limits(bounds: Bounds, threads: int) -> None:
     seconds = int(bounds.seconds) + 1
     limits = {
         resource.RLIMIT_CPU: seconds,
         resource.RLIMIT_FSIZE: bounds.file_bytes,
-        resource.RLIMIT_NOFILE: _OPEN_FILES,
+        resource.RLIMIT_NOFILE: _MAX_OPEN_FILES,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NPROC: threads,
     }
     if sys.platform == "linux":
-        limits[resource.RLIMIT_AS] = bounds.memory_bytes  # macOS accepts the limit and does not enforce it
-        limits[resource.RLIMIT_MSGQUEUE] = 0  # message queues outlive their makers
+        limits[resource.RLIMIT_AS] = bounds.memory_bytes  # macOS accepts the limit but does not enforce it
+        limits[resource.RLIMIT_MSGQUEUE] = 0  # message queues outlive the processes that made them
     for kind, most in limits.items():
         hard = resource.getrlimit(kind)[1]
         value = most if hard == resource.RLIM_INFINITY else min(most, hard)

@@ -1,24 +1,24 @@
-"""The process of the sandbox that runs the tests and decides whether they pass.
+"""Run the tests of a program in a sandbox process of their own, and decide whether they pass.
 
-The tests run here, with this process's own builtins and modules, and the program runs in another process. Everything that the tests
-read of the program is requested from that process. The design guarantees, whatever the program does:
+The tests run here, with this process's own builtins and modules. The program runs in another process, and everything that the tests
+read from the program is requested from that process. The design guarantees the following, whatever the program does:
 
-- A comparison with a value of the tests is decided here, on plain data of exact builtin types. An object of the program decides
-  only where all operands are the program's own (it could as well have returned equal values), or where the tests made the object
-  themselves by calling a name that they treat as a class. In all other cases the test fails. An object that is not plain data is
-  no answer to an assertion.
-- No name of the program replaces one of the tests: builtins, imports, standard modules, the prompt's definitions. Only if the
-  tests name nothing else can the function under test have the name of a builtin.
-- No exception of the program is lost. Each must reach a handler, a `with` statement or an `assertRaises` in the source of the
-  tests, or the test fails, whatever iterator, `hasattr` or context manager swallowed it. The same holds for a failed assertion
-  that passes through the program.
-- What counts is fixed by the source of the tests: each entry of a list, and each assertion of a `check`, counts once.
+- A comparison with a value of the tests is decided here, on plain data of exact builtin types. An object of the program may decide
+  a comparison only if all operands are the program's own (it could as well have returned equal values), or if the tests made the
+  object by calling a name that they treat as a class. In all other cases the test fails. It also fails if the value that it
+  asserts is an object that is not plain data.
+- No name of the program replaces a name of the tests: a builtin, an import, a standard module or a definition in the prompt. The
+  function under test can have a builtin's name only if the tests use no other name.
+- No exception of the program is lost. Each exception must reach a handler, a `with` statement or an `assertRaises` in the tests'
+  source. Otherwise the test fails, even if an iterator, `hasattr` or a context manager swallowed the exception. The same is true
+  of a failed assertion that passes through the program.
+- The source of the tests determines what is counted: each entry of a list, and each assertion of a `check`, counts once.
 - Whether the tests can be judged at all is decided before the program is asked anything. Tests that assert nothing, and tests
-  that only pytest can call, cannot be.
-- The program gets plain data from the tests, and for anything else a proxy. Of functions, classes, modules and generators it can
-  see no attribute, and of other objects only those that are public: none leads to the tests' names.
+  that only pytest can call, cannot be judged.
+- The program gets plain data from the tests, and a proxy for anything else. The program can see no attributes of functions,
+  classes, modules and generators, and only public attributes of other objects. None of them leads to the tests' names.
 
-A test cannot find what it does not ask for: if an assertion is in a loop over what the program returns, an empty list passes.
+A test checks only what it asserts: if its assertion is in a loop over the values that the program returns, an empty list passes.
 """
 
 import ast
@@ -39,29 +39,29 @@ from rljax.rewards.sandbox.proxies import Derived, reference_of
 
 
 class CannotJudge(BaseException):
-    """The tests themselves cannot run here."""
+    """The tests cannot be judged here, whatever the program is."""
 
 
 def judge(job: Mapping, link: Link, report: int) -> None:
     """Run tests on the program behind a link.
 
     Args:
-        job: the fields of `rljax.rewards.sandbox.Program` except its code.
+        job: the fields of `rljax.rewards.sandbox.Program`, by name; the code is not used.
         link: the connection to the program.
-        report: the file descriptor to write to. Each test gives one line of JSON, `[passed, counted]`; tests that cannot run
-            give one line with a string.
+        report: the file descriptor to write to. Each test writes one line of JSON, `[passed, counted]`. If the tests cannot be
+            judged, a line contains the reason as a string.
     """
     try:
-        for passed, counted in _results(job, Judge(link)):
+        for passed, counted in _run_tests(job, Judge(link)):
             os.write(report, json.dumps([passed, counted]).encode() + b"\n")
     except CannotJudge as error:
         os.write(report, json.dumps(str(error)).encode() + b"\n")
 
 
 def report_text(job: Mapping, link: Link, report: int) -> None:
-    """Call the function of the program that `job["function"]` names, and report the text that it returns, or its error.
+    """Call the program's function that `job["function"]` names, and report the text that it returns, or its error.
 
-    The line is `{"text": ...}` or `{"error": ...}`. Nothing is judged: the text is whatever the program says.
+    The report is one line of JSON, `{"text": ...}` or `{"error": ...}`. The text is the program's own, and nothing verifies it.
     """
     try:
         returned = Judge(link).ask("get", 0, job["function"])()
@@ -72,35 +72,35 @@ def report_text(job: Mapping, link: Link, report: int) -> None:
     os.write(report, json.dumps(cut).encode() + b"\n")
 
 
-def _results(job: Mapping, judge: Judge) -> Iterator[tuple[int, int]]:
-    setup = _parsed(job["setup"], "the setup")
-    tests = [_parsed(test, f"test {position}") for position, test in enumerate(job["tests"])]
-    check = _parsed(job["check"], "the check")
+def _run_tests(job: Mapping, judge: Judge) -> Iterator[tuple[int, int]]:
+    setup = _parse(job["setup"], "the setup")
+    tests = [_parse(test, f"test {position}") for position, test in enumerate(job["tests"])]
+    check = _parse(job["check"], "the check")
     trees = [setup, *tests, check]
     for test in tests:
         if (name := source.call_tests(test)) is not None:
             raise CannotJudge(f"the tests define {name}, which only pytest can call")
     if any("asyncio" in text for text in (job["setup"], *job["tests"], job["check"])):
         allow_event_loops()
-    space: dict[str, Any] = {"__name__": TESTS, **_accounting(judge)}
-    _import_of({}, source.imports(trees))
-    _import_of(space, [node for node in source.imports([setup, check]) if node in (*setup.body, *check.body)])
-    _helpers(space, job["prompt"])
+    space: dict[str, Any] = {"__name__": TESTS, **_make_hooks(judge)}
+    _run_imports({}, source.imports(trees))
+    _run_imports(space, [node for node in source.imports([setup, check]) if node in (*setup.body, *check.body)])
+    _run_prompt(space, job["prompt"])
     _import_modules(space, trees)
     _supply_oracles(space, setup, [*tests, check], job["entry_point"])
     if not source.asserts(trees):
         raise CannotJudge("the tests assert nothing, so every program would pass")
-    candidate = _connect(space, trees, tests, job["entry_point"], judge)
+    candidate = _bind_program(space, trees, tests, job["entry_point"], judge)
     for tree in trees:
         source.instrument(tree)
-    ready = _attempt(setup, space, judge)
+    ready = _run_statements(setup, space, judge)
     for test in tests:
-        yield int(_attempt(test, space, judge) and ready), 1
+        yield int(_run_statements(test, space, judge) and ready), 1
     if job["check"]:
-        yield _checked(check, space, candidate, judge) if ready else (0, 1)
+        yield _run_check(check, space, candidate, judge) if ready else (0, 1)
 
 
-def _parsed(text: str, name: str) -> ast.Module:
+def _parse(text: str, name: str) -> ast.Module:
     try:
         tree = ast.parse(text.replace("\r\n", "\n").strip())
         compile(tree, "<test>", "exec")
@@ -109,8 +109,8 @@ def _parsed(text: str, name: str) -> ast.Module:
     return tree
 
 
-def _accounting(judge: Judge) -> dict[str, Callable]:
-    """Make the functions that `rljax.rewards.sandbox.source.instrument` puts into the tests."""
+def _make_hooks(judge: Judge) -> dict[str, Callable]:
+    """Make the functions that the tests call after `rljax.rewards.sandbox.source.instrument` has changed them."""
 
     def kind_of(value: object) -> object:
         reference = reference_of(value)
@@ -150,12 +150,12 @@ def _accounting(judge: Judge) -> dict[str, Callable]:
         "__answer__": answer,
         "__examined__": examined,
         "__type__": kind_of,
-        "next": following,  # a loop may end where the program's iterator ends, but not because a call of `next` has failed
+        "next": following,  # the program's iterator may end a loop, but a test that calls `next` must handle its end
     }
 
 
-def _attempt(tree: ast.Module, space: dict, judge: Judge) -> bool:
-    """Run statements, and return whether they ran without an exception and handled everything that the program raised."""
+def _run_statements(tree: ast.Module, space: dict, judge: Judge) -> bool:
+    """Run statements. Return whether they raised nothing and handled every exception that the program raised."""
     judge.open_account()
     try:
         exec(compile(tree, "<test>", "exec"), space)
@@ -164,16 +164,16 @@ def _attempt(tree: ast.Module, space: dict, judge: Judge) -> bool:
     return judge.is_settled()
 
 
-def _import_of(space: dict, statements: Sequence[ast.stmt]) -> None:
-    """Run the imports of the tests first, so that the program cannot make an import fail."""
+def _run_imports(space: dict, statements: Sequence[ast.stmt]) -> None:
+    """Run the tests' imports before the program is asked anything, so that it cannot make them fail."""
     try:
         exec(compile(ast.Module(list(statements), []), "<imports>", "exec"), space)
-    except Exception as error:  # a module that exists may raise anything
+    except Exception as error:  # importing a module may raise anything
         raise CannotJudge(f"the tests import a module that the sandbox does not have: {error}") from error
 
 
-def _helpers(space: dict, prompt: str) -> None:
-    """Define what the prompt defines, if it is a program: the tests may use it, and the program must not replace it."""
+def _run_prompt(space: dict, prompt: str) -> None:
+    """Run the prompt, if it is Python: the tests may use the names that it defines, and the program must not replace them."""
     try:
         tree = ast.parse(prompt)
         compiled = compile(source.instrument(tree), "<prompt>", "exec")
@@ -186,7 +186,7 @@ def _helpers(space: dict, prompt: str) -> None:
 
 
 def _import_modules(space: dict, trees: list[ast.Module]) -> None:
-    """Import the standard modules that tests use without importing, so that the program cannot supply its own."""
+    """Import the standard modules that tests use without importing them, so that the program cannot supply its own."""
     for name, attributes in source.modules(trees, space).items():
         try:
             module = importlib.import_module(name)
@@ -197,7 +197,7 @@ def _import_modules(space: dict, trees: list[ast.Module]) -> None:
 
 
 def _supply_oracles(space: dict, setup: ast.Module, tests: list[ast.Module], entry_point: str) -> None:
-    """Bind the names that decide the tests and that the tests do not define, so that the program cannot supply them."""
+    """Bind the undefined names that decide the tests, such as `isclose`, so that the program cannot supply them."""
     trees = [setup, *tests]
     names = source.loaded_names(trees) - source.bound_names(trees) - set(space)
     for name, origin in source.oracles(setup, tests, names, entry_point).items():
@@ -209,8 +209,8 @@ def _supply_oracles(space: dict, setup: ast.Module, tests: list[ast.Module], ent
         space[name] = getattr(module, name, module)
 
 
-def _connect(space: dict, trees: list[ast.Module], tests: list[ast.Module], entry_point: str, judge: Judge) -> object:
-    """Bind names to what the program defines: the function under test, which is returned, and every name defined nowhere else."""
+def _bind_program(space: dict, trees: list[ast.Module], tests: list[ast.Module], entry_point: str, judge: Judge) -> object:
+    """Bind every name that nothing else defines to the program's object of that name, and return the function under test."""
     names = source.loaded_names(trees) - set(space)
     if entry_point:
         names |= {entry_point} if tests or not hasattr(builtins, entry_point) else set()
@@ -219,7 +219,7 @@ def _connect(space: dict, trees: list[ast.Module], tests: list[ast.Module], entr
     classes = source.class_names(trees, names)
     found = {}
     for name in sorted(names | {entry_point} - {""}):
-        with contextlib.suppress(BaseException):  # a test that needs the name then fails
+        with contextlib.suppress(BaseException):  # any test that needs the name then fails
             found[name] = judge.ask("get", 0, name)
         reference = reference_of(found.get(name))
         if reference is not None and name in classes and "__subclasscheck__" in reference.abilities:
@@ -228,11 +228,11 @@ def _connect(space: dict, trees: list[ast.Module], tests: list[ast.Module], entr
     return found.get(entry_point)
 
 
-def _checked(check: ast.Module, space: dict, candidate: object, judge: Judge) -> tuple[int, int]:
-    """Run HumanEval's `check`. If it raises outside its assertions, it fails completely."""
+def _run_check(check: ast.Module, space: dict, candidate: object, judge: Judge) -> tuple[int, int]:
+    """Run a `check` function as in HumanEval. If it raises outside its assertions, it fails completely."""
     assertions = Assertions(judge, source.wrap_assertions(check))
     space["__assertion__"] = assertions.one
-    if not (callable(candidate) and _attempt(check, space, judge) and "check" in space):
+    if not (callable(candidate) and _run_statements(check, space, judge) and "check" in space):
         return 0, 1
     judge.open_account()
     try:

@@ -1,8 +1,8 @@
-"""The process from which a launcher is forked for each program under test, so that no program waits for an interpreter to start.
+"""Fork a launcher for each program under test from one process, so that no program waits for an interpreter to start.
 
-It runs as `python -I -S fork_server.py FOLDER`. Over its standard input it receives orders; each order to judge comes with a
-socket. It reads nothing from that socket; only the forked launcher does (`rljax.rewards.sandbox.trial`). So this process never
-holds a program, a test or a secret of the trainer that a launcher could inherit. It ends when the trainer does.
+This process runs as `python -I -S fork_server.py FOLDER`. It receives orders over its standard input; each order to judge comes
+with a socket, which only the forked launcher reads (`rljax.rewards.sandbox.trial`). This process therefore never contains a
+program, a test or a secret of the trainer that a launcher could inherit. It ends when the trainer does.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ ORDER = struct.Struct(">cQ")
 """An order: `j` to judge or `k` to kill, and the number of the launcher."""
 
 _TICK_SECONDS = 0.1
-_CLEANUP_SECONDS = 10.0  # for the launchers to clean up after the trainer has ended
+_CLEANUP_SECONDS = 10.0  # time for the launchers to clean up after the trainer has ended
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
     confine.hide_memory()
     folder, lock = leftovers.claimed_folder(sys.argv[1])
     orders.sendall(b"+")
-    gc.freeze()  # the launchers share this memory as long as nobody writes to it
+    gc.freeze()  # the launchers share this memory until somebody writes to it
     launchers: dict[int, int] = {}
     while True:
         living = _reap(launchers, folder)
@@ -47,10 +47,10 @@ def main() -> None:
             break
         kind, number = ORDER.unpack(order)
         if kind == b"j":
-            if not os.path.isdir(folder):  # somebody has cleaned up
+            if not os.path.isdir(folder):  # somebody has removed the folder
                 os.close(lock)
                 folder, lock = leftovers.claimed_folder(sys.argv[1])
-            os.fchmod(lock, 0o711)  # a program of the same user may have changed its permissions
+            os.fchmod(lock, 0o711)  # a program of the same user may have changed the permissions
             _fork(launchers, number, files[0], orders, folder)
         elif number in launchers:
             os.kill(launchers[number], signal.SIGKILL)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _fork(launchers: dict[int, int], number: int, connection: int, orders: socket.socket, folder: str) -> None:
-    """Fork a launcher, which judges one program over its connection."""
+    """Fork a launcher, which judges one program; the program and its tests arrive over the connection."""
     from rljax.rewards.sandbox import trial  # noqa: PLC0415
 
     try:
@@ -85,7 +85,7 @@ def _fork(launchers: dict[int, int], number: int, connection: int, orders: socke
 
 
 def _reap(launchers: dict[int, int], folder: str) -> bool:
-    """Reap launchers that have ended, clean up after those that were killed, and return whether a process is left."""
+    """Reap ended launchers, remove their folders, kill orphans of launchers, and return whether any process is left."""
     from rljax.rewards.sandbox import leftovers, trial  # noqa: PLC0415
 
     numbers = {pid: number for number, pid in launchers.items()}

@@ -1,11 +1,9 @@
-"""Run a program's tests so that the program can neither do harm nor decide its own result.
+"""Run a program's tests so that the program can neither do harm nor choose its own verdict.
 
-One small launcher is forked for each program, from a process that contains nothing but Python. It forks two confined processes: one
-runs the program under test and answers questions, the other runs the tests and asks the questions. Only plain data passes between
-them, and only the second can report results. Both have limits on time, memory, files and threads, and neither may start a process
-or reach a network.
-
-How strongly they are confined depends on the platform, see `LEVELS`.
+One small launcher is forked for each program, from a process that contains nothing but Python. The launcher forks two confined
+processes: the first runs the program under test and answers questions, and the second runs the tests and asks the questions. Only
+plain data passes between them, and only the second can report results. Both have limits on time, memory, files and threads, and
+neither may start a process or reach a network. How strongly they are confined depends on the platform; see `LEVELS`.
 """
 
 import functools
@@ -30,14 +28,14 @@ class Limits(NamedTuple):
     """Limits on the resources of one program. Its tests run in a second process, which has the same limits."""
 
     seconds: float = 5.0
-    """Time for all tests together, computing and sleeping; time in which other processes have the processors is not counted.
-    If the kernel does not count that (macOS), the limit is this wall-clock time, multiplied by the number of programs per core."""
+    """Time for all tests together, computing and sleeping. Time spent waiting for a processor is not counted. If the kernel does
+    not measure this waiting (macOS), the limit is on wall-clock time and is multiplied by the number of programs per core."""
     memory_bytes: int = 512 * 2**20
-    """Address space."""
+    """Size of the address space."""
     file_bytes: int = 16 * 2**20
     """Size of the temporary folder, and of any one file."""
     threads: int = 16
-    """Number of threads, if they can be counted separately from the user's other threads."""
+    """Number of threads; enforced only if they can be counted separately from the user's other threads."""
 
 
 class Program(NamedTuple):
@@ -52,30 +50,30 @@ class Program(NamedTuple):
     check: str = ""
     """The source of a function `check(candidate)` as in HumanEval."""
     entry_point: str = ""
-    """The name of the program's function with which `check` is called."""
+    """The name of the program's function that is passed to `check`."""
     prompt: str = ""
-    """The task. If it is Python, the tests see the names that it defines, in the prompt's version, not the program's."""
+    """The task. If the prompt is Python, the tests use its definitions, not the program's definitions of the same names."""
 
 
 class Verdict(NamedTuple):
     """The result of one program's tests."""
 
     shares: tuple[float, ...]
-    """The share of each test that passed: 0 or 1, or a fraction for a `check` of several assertions; 0 if it was not reached."""
+    """The passed fraction of each test: 0 or 1, or a fraction between them for a `check`; 0 if the test was not reached."""
     ended: str
-    """`done`; `timeout`; `died` if something else ended the tests; `unjudged` if they cannot run here, whatever the program is."""
+    """`done`; `timeout`; `died` if something else ended the tests; `unjudged` if the tests cannot run here with any program."""
     reason: str
     """The explanation of `ended` in words; empty if it is `done`."""
 
 
 class Output(NamedTuple):
-    """What a program says."""
+    """The text that a program's function returned."""
 
     text: str
     """The text; empty if there is none."""
     ended: str
     """`done`; `raised` if the program or its function raised an exception or ended the process; `timeout`; `died` if something
-    else ended it."""
+    else ended the program."""
     reason: str
     """The explanation of `ended` in words; empty if it is `done`."""
 
@@ -83,7 +81,7 @@ class Output(NamedTuple):
 def level() -> str:
     """Find the strongest confinement that works on this machine, by trying each.
 
-    The first call logs which one it is, why the stronger ones do not work, and the threats that it does not prevent.
+    The first call logs this level, why stronger levels do not work, and the threats that this level does not prevent.
 
     Returns:
         One of `LEVELS`.
@@ -99,7 +97,7 @@ def level() -> str:
     found = next((name for name in LEVELS if name not in problems), None)
     if found is None:
         raise InputError(
-            f"programs cannot run safely on this machine ({_listed(problems)}); use Linux or macOS with a Python that "
+            f"programs cannot run safely on this machine ({_join_problems(problems)}); use Linux or macOS with a Python that "
             f"unprivileged users can read, or remove the rewards that run code."
         )
     return found
@@ -107,10 +105,10 @@ def level() -> str:
 
 @functools.cache
 def unavailable() -> Mapping[str, str]:
-    """Find out which levels do not work on this machine. Those below the strongest that works are not tried.
+    """Find out which levels do not work on this machine. Levels weaker than the strongest working one are not tried.
 
     Returns:
-        The reason for each level that does not work.
+        Level that does not work -> the reason.
 
     Example:
         >>> level() in unavailable()
@@ -120,7 +118,7 @@ def unavailable() -> Mapping[str, str]:
     for name in LEVELS:
         problem = _problem(name)
         if problem is None:
-            without = f" ({_listed(problems)})" if problems else ""
+            without = f" ({_join_problems(problems)})" if problems else ""
             exposed = exposure(name, machine())
             _log.log(
                 logging.WARNING if exposed else logging.INFO,
@@ -134,7 +132,7 @@ def unavailable() -> Mapping[str, str]:
     return MappingProxyType(problems)
 
 
-def _listed(problems: Mapping[str, str]) -> str:
+def _join_problems(problems: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {problem}" for name, problem in problems.items())
 
 
@@ -143,41 +141,38 @@ def judge(program: Program, limits: Limits = Limits(), at: str | None = None) ->
 
     Args:
         program: the program and its tests.
-        limits: the resources it may use.
-        at: one of `LEVELS`; None takes the strongest that works on this machine.
-
-    Returns:
-        The verdict.
+        limits: the resources that the program may use.
+        at: one of `LEVELS`; None selects the strongest that works on this machine.
 
     Raises:
         InputError: a limit is not positive, the program has no tests, or this machine cannot confine it at this level.
-        OSError: the process that confines the program died twice, which says nothing about the program.
+        OSError: the launcher that confines the program died twice, which is no evidence about the program.
 
     Example:
         >>> judge(Program("def double(x): return 2 * x", ("assert double(2) == 4", "assert double('a') == 'b'")))
         Verdict(shares=(1.0, 0.0), ended='done', reason='')
     """
-    return _judged(program, limits, level() if at is None else at, 1.0)
+    return _judge_checked(program, limits, level() if at is None else at, 1.0)
 
 
 def text_of(code: str, function: str, limits: Limits = Limits(), *, characters: int = 4000) -> Output:  # noqa: B008 - immutable
-    """Run a program and call one of its functions without arguments; return the text that it returns.
+    """Run a program, call one of its functions without arguments, and return the function's text.
 
     Args:
         code: the source of the program.
         function: the name of the function.
-        limits: the resources it may use.
-        characters: longest text; the rest is cut off.
+        limits: the resources that the program may use.
+        characters: the maximum length of the text, which is cut to it.
 
     Raises:
         InputError: a limit is not positive, or this machine cannot confine a program.
-        OSError: the process that confines the program died twice, which says nothing about the program.
+        OSError: the launcher that confines the program died twice, which is no evidence about the program.
 
     Example:
         >>> text_of("def greet(): return 'hello'", "greet")
         Output(text='hello', ended='done', reason='')
     """
-    _check(limits)
+    _check_limits(limits)
     if len(wire.frame(code)) > wire.LONGEST_FRAME // 2:
         return Output("", "died", f"the program is too long ({len(code)} characters)")
     *texts, end = _run(code, {"function": function, "characters": characters}, limits, level(), 1.0)
@@ -187,35 +182,37 @@ def text_of(code: str, function: str, limits: Limits = Limits(), *, characters: 
         case [{"error": str() as error}] if end["ended"] == "done":
             return Output("", "raised", error)
         case _:
-            return Output("", "died" if end["ended"] == "done" else end["ended"], end["reason"] or "it has said nothing")
+            return Output(
+                "", "died" if end["ended"] == "done" else end["ended"], end["reason"] or "the program reported nothing"
+            )
 
 
-def _check(limits: Limits) -> None:
+def _check_limits(limits: Limits) -> None:
     for name, value in zip(limits._fields, limits, strict=True):
         if not value > 0:
             raise InputError(f"the sandbox's limit {name} is {value!r}; it must be a positive number.")
 
 
-def _judged(program: Program, limits: Limits, at: str, patience: float) -> Verdict:
-    _check(limits)
-    units = len(program.tests) + bool(program.check)
-    if not units:
+def _judge_checked(program: Program, limits: Limits, at: str, patience: float) -> Verdict:
+    _check_limits(limits)
+    slots = len(program.tests) + bool(program.check)
+    if not slots:
         raise InputError("a program without tests cannot be judged; provide `tests` or `check`.")
     if len(program.code) > _LONGEST_PROGRAM or len(wire.frame(program.code)) > wire.LONGEST_FRAME // 2:
-        return Verdict((0.0,) * units, "died", f"the program is too long ({len(program.code)} characters)")
+        return Verdict((0.0,) * slots, "died", f"the program is too long ({len(program.code)} characters)")
     if len(wire.frame(program._replace(code=""))) > wire.LONGEST_FRAME // 2:
-        return Verdict((0.0,) * units, "unjudged", f"the tests are too long (more than {wire.LONGEST_FRAME // 2} bytes)")
+        return Verdict((0.0,) * slots, "unjudged", f"the tests are too long (more than {wire.LONGEST_FRAME // 2} bytes)")
     *results, end = _run(program.code, {**program._asdict(), "code": ""}, limits, at, patience)
     if any(isinstance(result, str) for result in results):
-        return Verdict((0.0,) * units, "unjudged", str(results[-1]))
-    if len(results) > units or not all(map(_is_count, results)):
-        return Verdict((0.0,) * units, "died", "the tests have reported something that is not a result")
+        return Verdict((0.0,) * slots, "unjudged", str(results[-1]))
+    if len(results) > slots or not all(map(_is_count, results)):
+        return Verdict((0.0,) * slots, "died", "the tests reported something that is not a result")
     shares = [passed / counted for passed, counted in results]
-    return Verdict((*shares, *[0.0] * (units - len(shares))), end["ended"], end["reason"])
+    return Verdict((*shares, *[0.0] * (slots - len(shares))), end["ended"], end["reason"])
 
 
 def _is_count(result: object) -> bool:
-    """True for a pair (number of tests that passed, number of all tests)."""
+    """True for a valid pair (number passed, number counted)."""
     match result:
         case [int(passed), int(counted)]:
             return 0 <= passed <= counted and counted > 0
@@ -234,9 +231,9 @@ def judge_all(
 
     Args:
         programs: the programs and their tests.
-        limits: the resources each may use.
+        limits: the resources that each program may use.
         workers: how many programs run at a time; None runs one per core.
-        at: one of `LEVELS`; None takes the strongest that works on this machine.
+        at: one of `LEVELS`; None selects the strongest that works on this machine.
         progress: called with the number of programs judged so far and the number of all; or None.
 
     Returns:
@@ -258,18 +255,18 @@ def judge_all(
     verdicts = []
     with ThreadPoolExecutor(max_workers=workers) as pool:
         try:
-            for verdict in pool.map(lambda program: _judged(program, limits, at, patience), programs):
+            for verdict in pool.map(lambda program: _judge_checked(program, limits, at, patience), programs):
                 verdicts.append(verdict)
                 if progress is not None:
                     progress(len(verdicts), len(programs))
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # nobody needs the verdicts on the others
+            pool.shutdown(wait=False, cancel_futures=True)  # the other verdicts are no longer needed
             raise
     return verdicts
 
 
 def _run(code: str, job: Mapping, limits: Limits, at: str, patience: float) -> list:
-    """Have a launcher run a program and its job, and return its reports.
+    """Have a launcher run a program and a job on it, and return the launcher's reports.
 
     Raises:
         InputError: this machine cannot confine the program at this level.
@@ -284,7 +281,7 @@ def _run(code: str, job: Mapping, limits: Limits, at: str, patience: float) -> l
 
 
 def _reports(code: str, job: Mapping, limits: Limits, at: str, patience: float) -> list:
-    """Start a launcher. One that dies is replaced once, unless the program could have ended it."""
+    """Start a launcher and collect its reports. If the launcher dies, retry once, unless the program could have killed it."""
     first = {"code": code, "level": at, "bounds": limits._asdict(), "patience": patience}
     try:
         return shared_service().judge(first, job)

@@ -1,7 +1,7 @@
-"""Landlock: kernel rules by which a process gives up access to its user's files and, on new kernels, processes.
+"""Landlock: kernel rules with which a process gives up access to its user's files and, on new kernels, other processes.
 
-Unlike namespaces, it is available to every user, and containers usually permit it. It covers what a system call filter cannot
-distinguish: which file is opened, and whose memory is read through /proc.
+Unlike namespaces, Landlock is available to every user, and containers usually permit it. It restricts what a system call filter
+cannot distinguish: which file is opened, and which process's memory is read through /proc.
 """
 
 import ctypes
@@ -9,20 +9,20 @@ import os
 import struct
 import sys
 
-_CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture that the sandbox knows
+_CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture that the sandbox supports
 _VERSION = 1
 _BENEATH = 1
 _WRITE_FILE, _READ_FILE, _READ_FOLDER, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
-_CHANGES = 0x37B0 | _WRITE_FILE | _TRUNCATE  # remove entries, make all but devices, move to another folder
-_FILE_RIGHTS_BY_VERSION = (0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)  # one more kind of access in versions 2, 3 and 5
+_CHANGES = 0x37B0 | _WRITE_FILE | _TRUNCATE  # remove entries, make any entry but a device, move entries to another folder
+_FILE_RIGHTS_BY_VERSION = (0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)  # versions 2, 3 and 5 add an access right each
 _NETWORK_FROM, _NETWORK = 4, 0x3  # bind and connect over TCP
-_SCOPES_FROM, _SCOPES = 6, 0x3  # abstract sockets and signals of processes outside
+_SCOPES_FROM, _SCOPES = 6, 0x3  # abstract sockets of, and signals to, processes outside
 
 
 def version() -> int:
     """Return the version of Landlock that the kernel offers; 0 if it has none.
 
-    From version 1 a process can be kept from files and from the memory of other processes, from version 6 from signalling them.
+    Version 1 can deny a process access to files and to other processes' memory. Version 6 can also deny signals to them.
 
     Example:
         >>> version() >= 0
@@ -35,7 +35,7 @@ def version() -> int:
 
 
 def rules(readable: list[str], writable: list[str]) -> int | None:
-    """Make rules that permit reading below some folders and writing below others.
+    """Make rules that permit reading in some folders, and reading and writing in others.
 
     Args:
         readable: folders or files to read.
@@ -45,7 +45,7 @@ def rules(readable: list[str], writable: list[str]) -> int | None:
         The file descriptor of the rules; None if the kernel has no Landlock.
 
     Raises:
-        OSError: the kernel rejects them.
+        OSError: the kernel rejects the rules.
     """
     offered = version()
     if not offered:
@@ -67,13 +67,13 @@ def rules(readable: list[str], writable: list[str]) -> int | None:
 
 
 def restrict(made: int) -> None:
-    """Apply rules irrevocably to this process and its children; the process must have set "no new privileges" before.
+    """Apply rules irrevocably to this process and its children. The process must first have set "no new privileges".
 
     Args:
-        made: the file descriptor that `rules` returned; it is closed.
+        made: the file descriptor that `rules` returned; this function closes it.
 
     Raises:
-        OSError: the kernel rejects them.
+        OSError: the kernel rejects the rules.
     """
     _call(_RESTRICT, ctypes.c_int(made), ctypes.c_uint(0))
     os.close(made)

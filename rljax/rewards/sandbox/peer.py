@@ -1,7 +1,7 @@
 """One end of the connection between the two processes of the sandbox.
 
-An end asks the other to perform actions on its objects. While it waits for the answer, it performs what the other end asks for in
-turn, so a function that the tests pass to the program runs in the tests' process.
+Each end asks the other to perform actions on the other's objects. While an end waits for an answer, it performs the actions that
+the other requests, so a function that the tests pass to the program runs in the tests' process.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from rljax.rewards.sandbox.proxies import (
 
 
 class CandidateError(Exception):
-    """The program sent an invalid answer, ended, raised an exception that cannot be sent, or returned an incomparable value."""
+    """The program sent an invalid answer, ended, raised an exception that cannot be sent, or would decide a comparison itself."""
 
 
 class Peer:
     """One end of the connection."""
 
     def __init__(self, incoming: int, outgoing: int, objects: Iterable[object] = ()) -> None:
-        """Connect.
+        """Connect to the other end.
 
         Args:
             incoming: the file descriptor to read from.
             outgoing: the file descriptor to write to.
-            objects: the objects that the other end knows by number from the beginning.
+            objects: the objects that the other end can refer to from the beginning, by their index.
         """
         self._files = (incoming, outgoing)
         self._objects: list[Any] = list(objects)
@@ -45,14 +45,14 @@ class Peer:
         self._proxies: dict[tuple[int, bool], Any] = {}
         self._turn = threading.RLock()
         self.lost = False
-        """Whether the other end has ended, or has sent something that is not a message."""
+        """Whether the other end has ended, or has sent an invalid message."""
 
     def ask(self, action: str, number: int, *operands: Any) -> Any:
-        """Have the other end perform an action on its object of this number.
+        """Have the other end perform an action on one of its objects.
 
         Args:
             action: one of `rljax.rewards.sandbox.actions.ACTIONS`.
-            number: the number of the object.
+            number: the other end's number for the object.
             *operands: the operands of the action.
 
         Returns:
@@ -60,11 +60,11 @@ class Peer:
 
         Raises:
             CandidateError: the other end has ended, or its answer is not valid.
-            BaseException: the exception that the action raised there.
+            BaseException: the exception that the action raised at the other end.
         """
-        arguments = _arguments(action, operands)
+        arguments = _mutable_arguments(action, operands)
         wanted = [self.may_change(argument) for argument in arguments]
-        question = ["ask", action, number, [self._encoded(operand) for operand in operands], wanted]
+        question = ["ask", action, number, [self._encode(operand) for operand in operands], wanted]
         with self._turn:
             try:
                 self._send(question)
@@ -78,7 +78,7 @@ class Peer:
             raise self.broken("the answer is not valid") from problem
         match answer[0], values:
             case "value", [value, list(changed)] if len(changed) == len(arguments):
-                # Only what was asked for counts, whatever the other end sends: see `may_change`, and `_performed`.
+                # Replace only arguments that may change, whatever the other end sends: see `may_change` and `_performed`.
                 for argument, want, new in zip(arguments, wanted, changed, strict=True):
                     if want or value is None:
                         replace(argument, new)
@@ -98,15 +98,15 @@ class Peer:
             self._perform(wire.receive(self._files[0]))
 
     def may_change(self, argument: object) -> bool:
-        """True if a function that returns a value may also change this argument of the caller's."""
+        """True if a function that returns a value other than None may also change this argument."""
         return False
 
     def kind_number(self, kind: type) -> int:
-        """The number under which the other end knows the class of an object."""
+        """Return the number by which the other end can refer to a class."""
         return self._number(kind)
 
     def permits(self, action: str, subject: object, operands: list) -> bool:
-        """True if the other end may do this with an object of this end."""
+        """True if the other end may perform this action on an object of this end."""
         return True
 
     def admits(self, reference: Reference, action: str, operands: tuple) -> bool:
@@ -114,32 +114,32 @@ class Peer:
         return True
 
     def refuse(self, reference: Reference, action: str) -> Any:
-        """Raise the error for an action that is not admitted."""
+        """Raise the error for an action whose result the object may not decide."""
         raise CandidateError(f"the program cannot decide {action}")
 
     def broken(self, problem: str) -> BaseException:
-        """Note that the other end has sent an invalid answer, and return the exception to raise here."""
+        """Record that the other end has sent an invalid answer, and return the exception to raise here."""
         return CandidateError(problem)
 
     def received(self, error: BaseException, action: str) -> BaseException:
-        """Note an exception that the other end's action raised, and return the one to raise here."""
+        """Record an exception that an action raised at the other end, and return the exception to raise here."""
         return error
 
     def left(self, error: BaseException) -> None:
-        """Note an exception that is sent to the other end."""
+        """Record an exception that is sent to the other end."""
 
     def output(self) -> list[str]:
-        """Return what was printed here since the last message: to standard output, and to standard error."""
+        """Return what was printed to standard output and to standard error at this end since the last message."""
         return ["", ""]
 
     def print(self, printed: Sequence[str]) -> None:
-        """Print what the other end has printed."""
+        """Print what was printed to standard output and to standard error at the other end."""
 
     def _send(self, message: list) -> None:
         wire.send(self._files[1], [*message, self.output()])
 
     def _answer(self) -> Sequence[Any]:
-        """Wait for the answer, and perform what the other end asks meanwhile."""
+        """Wait for the answer, and meanwhile perform the actions that the other end requests."""
         while True:
             message = wire.receive(self._files[0])
             match message:
@@ -161,40 +161,40 @@ class Peer:
 
     def _performed(self, action: str, number: int, encoded: list, wanted: list[bool]) -> list:
         try:
-            subject = self._own(number)
+            subject = self._get_object(number)
             operands: list[Any] = [wire.decode(operand, self._revive) for operand in encoded]
             if not self.permits(action, subject, operands):
                 raise TypeError(f"{action} is not possible")
             value = ACTIONS[action](subject, *operands)
-            arguments = _arguments(action, operands)
+            arguments = _mutable_arguments(action, operands)
             # A function that returns None may have changed its arguments.
             changed = [
                 argument if value is None or want else None for argument, want in zip(arguments, wanted, strict=True)
             ]
-            return ["value", self._encoded(value), [self._encoded(argument) for argument in changed]]
+            return ["value", self._encode(value), [self._encode(argument) for argument in changed]]
         except BaseException as error:
             self.left(error)
-            return ["error", self._encoded_error(error)]
+            return ["error", self._encode_error(error)]
 
-    def _own(self, number: int) -> Any:
+    def _get_object(self, number: int) -> Any:
         if number < 0:
             raise wire.WireError("a number below 0")
         return self._objects[number]
 
-    def _encoded(self, value: object) -> object:
+    def _encode(self, value: object) -> object:
         return wire.encode(value, self._refer)
 
-    def _encoded_error(self, error: BaseException) -> object:
+    def _encode_error(self, error: BaseException) -> object:
         try:
-            return self._encoded(error)
+            return self._encode(error)
         except BaseException:
-            return self._encoded(CandidateError(type(error).__name__[:100]))
+            return self._encode(CandidateError(type(error).__name__[:100]))
 
     def _number(self, value: object) -> int:
         known = self._numbers.get(id(value))
         if known is None:
             known = self._numbers[id(value)] = len(self._objects)
-            self._objects.append(value)  # which also keeps its `id` from being used again
+            self._objects.append(value)  # the list keeps the object alive, so that its `id` is not reused
         return known
 
     def _refer(self, value: Any) -> list[object]:
@@ -218,7 +218,7 @@ class Peer:
             raise wire.WireError("not a number of an object")
         match form, parts:
             case "yours", ():
-                return self._own(number)
+                return self._get_object(number)
             case "errors", (str(name), str(module), list(bases)):
                 return self._error_class(number, name, module, bases)
             case "error", (kind, tuple(arguments), str(text), cause):
@@ -231,7 +231,7 @@ class Peer:
                 raise wire.WireError("not a reference")
 
     def _remote(self, reference: Reference) -> object:
-        """Find or make the proxy: the same object always has the same proxy, so that `is` works."""
+        """Find or make the proxy of an object. An object always has the same proxy, so that `is` works."""
         key = (reference.number, reference.constructed)
         if key not in self._proxies:
             self._proxies[key] = remote(reference)
@@ -253,17 +253,17 @@ class Peer:
         return self._proxies[key]
 
     def _error(self, number: int, kind: Any, arguments: tuple, text: str, cause: object) -> object:
-        """Make an exception without calling the program's `__init__`, or find the one made before."""
+        """Find or make the local copy of an exception, without calling the program's `__init__`."""
         key = (number, False)
         if key not in self._proxies:
-            error = _made(kind, arguments)
+            error = _make_error(kind, arguments)
             vars(error).update(_reference=Reference(self, number, frozenset(), -1, False), _text=text)
             error.__cause__ = cause if isinstance(cause, BaseException) else None
             self._proxies[key] = error
         return self._proxies[key]
 
 
-def _made(kind: Any, arguments: tuple) -> BaseException:
+def _make_error(kind: Any, arguments: tuple) -> BaseException:
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
         raise wire.WireError("a class that is not an exception")
     try:
@@ -271,7 +271,7 @@ def _made(kind: Any, arguments: tuple) -> BaseException:
     except Exception:
         return CandidateError(kind.__name__)
     if not isinstance(kind, RemoteErrors):
-        with contextlib.suppress(Exception):  # where other arguments are needed, the class and `args` are right anyway
+        with contextlib.suppress(Exception):  # if `__init__` rejects the arguments, the class and `args` are still right
             error.__init__(*arguments)  # type: ignore[misc]
     error.args = arguments
     return error
@@ -288,8 +288,8 @@ def _text(error: BaseException) -> str:
         return ""
 
 
-def _arguments(action: str, operands: Any) -> list[Any]:
-    """List the arguments of a call."""
+def _mutable_arguments(action: str, operands: Any) -> list[Any]:
+    """List the arguments of a call; None replaces each argument that cannot change."""
     if action != "call":
         return []
     positional, named = operands

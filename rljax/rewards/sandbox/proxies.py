@@ -1,10 +1,10 @@
-"""Proxies in one process of the sandbox for objects of the other.
+"""Proxies in one process of the sandbox for objects in the other process.
 
-A `Remote` represents an object that is not plain data: every action on it is performed by the other process. It has exactly the
-special methods that the object has, so `callable`, `iter` and the like give the right answer for it. A `Derived` is an instance of
-a class that is derived from a plain type, such as a named tuple: here it is its plain content, with the attributes of the object.
+A `Remote` represents an object that is not plain data. The other process performs every action on it. The proxy has the same
+special methods as the object, so `callable`, `iter` and similar functions work correctly. A `Derived` represents an object whose
+class is derived from a plain type, such as a named tuple. It contains the object's plain content and can read its attributes.
 
-An error is an exception of a separate class, made here with the name and the builtin bases of the other process's class.
+An exception is represented by an exception of a local class that has the name and the builtin bases of the other process's class.
 """
 
 import functools
@@ -23,10 +23,10 @@ _TWO_OPERANDS = frozenset((*COMPARISONS, *ARITHMETIC, "__contains__"))
 
 
 class Asking(Protocol):
-    """The connection through which proxies ask."""
+    """The connection through which proxies request actions."""
 
     def ask(self, action: str, number: int, *operands: object) -> Any:
-        """Have the other process perform an action on its object of this number."""
+        """Have the other process perform an action on its object with this number."""
         ...
 
     def admits(self, reference: "Reference", action: str, operands: tuple) -> bool:
@@ -34,33 +34,33 @@ class Asking(Protocol):
         ...
 
     def refuse(self, reference: "Reference", action: str) -> Any:
-        """Raise the error for an action that is not admitted."""
+        """Raise the error for an action whose result the object may not decide."""
         ...
 
 
 class Reference(NamedTuple):
-    """Object that a proxy represents."""
+    """A reference to the object that a proxy represents."""
 
     peer: Asking
     """The connection to the other process."""
     number: int
-    """The number of the object there."""
+    """The number of the object in the other process."""
     abilities: frozenset[str]
-    """The special methods that the object has, see `rljax.rewards.sandbox.actions.abilities`."""
+    """The special methods that the object has; see `rljax.rewards.sandbox.actions.abilities`."""
     kind: int
-    """The number of the object's class."""
+    """The number of the object's class in the other process; -1 if it is hidden."""
     constructed: bool
-    """Whether this side made the object by calling a class that it treats as a class."""
+    """Whether this process made the object by calling a name that it treats as a class."""
 
 
 def reference_of(value: object) -> Reference | None:
-    """Find the object that a value represents.
+    """Return the reference to the object that a value represents.
 
     Args:
         value: any value.
 
     Returns:
-        The reference of a proxy, or of an error or a class of errors from the other process; None for any other value.
+        The reference of a proxy, or of an exception or exception class from the other process; None for any other value.
 
     Example:
         >>> reference_of(3) is None
@@ -80,7 +80,7 @@ def _ask(proxy: object, action: str, *operands: object) -> Any:
 
 
 class Remote:
-    """An object in the other process."""
+    """A proxy for an object that is not plain data."""
 
     __slots__ = ("__weakref__", "_reference")
 
@@ -100,13 +100,13 @@ class Remote:
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
-        """`type` for a class, so that `isinstance` and `inspect` see one."""
+        """Return `type` if the object is a class, so that `isinstance` and `inspect` treat the proxy as a class."""
         is_class = "__subclasscheck__" in object.__getattribute__(self, "_reference").abilities
         return type if is_class else type(self)
 
 
 class Derived:
-    """Plain content here, and an object of a class that is derived from the plain type in the other process."""
+    """A proxy with plain content, for an object whose class is derived from a plain type."""
 
     _reference: Reference
 
@@ -116,8 +116,8 @@ class Derived:
         return _ask(self, "get", name)
 
 
-class _Changing(Derived):
-    """Content that can change: its methods run in the other process, and the content is fetched again after each."""
+class _MutableDerived(Derived):
+    """A proxy with mutable content. Its methods run in the other process, and the content is fetched again after each call."""
 
     def __getattribute__(self, name: str) -> object:
         if name.startswith("_") or name in QUESTIONS:
@@ -149,38 +149,38 @@ class _Changing(Derived):
 
 
 def replace(value: Any, content: Any) -> None:
-    """Give a mutable value new content; entries that are mutable and keep their type are updated in place.
+    """Replace the content of a mutable value. Mutable entries that keep their type are updated in place.
 
     Args:
         value: a list, dictionary, set, bytearray or deque, or an instance of a class that is derived from one.
-        content: the new content; nothing happens if it is of another kind.
+        content: the new content; if it has another plain type, nothing happens.
 
     Example:
         >>> row = [1]; rows = [row]
         >>> replace(rows, [[2], [3]]); rows, row
         ([[2], [3]], [2])
     """
-    base: Any = next((kind for kind in MUTABLE if _is_a(value, kind) and _is_a(content, kind)), None)
+    base: Any = next((kind for kind in MUTABLE if _has_base(value, kind) and _has_base(content, kind)), None)
     if base is None:
         return
     if base is dict:
         old = dict(dict.items(value))
         dict.clear(value)
-        dict.update(value, {key: _kept(old.get(key), entry) for key, entry in content.items()})
+        dict.update(value, {key: _update_entry(old.get(key), entry) for key, entry in content.items()})
     elif base is set:
         set.clear(value)
         set.update(value, content)
     else:
         before = [*base.__iter__(value), *[None] * len(content)]
         base.clear(value)
-        base.extend(value, [_kept(entry, new) for entry, new in zip(before, content, strict=False)])
+        base.extend(value, [_update_entry(entry, new) for entry, new in zip(before, content, strict=False)])
 
 
-def _is_a(value: object, kind: type) -> bool:
+def _has_base(value: object, kind: type) -> bool:
     return issubclass(type(value), kind)
 
 
-def _kept(old: object, new: object) -> object:
+def _update_entry(old: object, new: object) -> object:
     if type(old) is not type(new) or not isinstance(new, MUTABLE):
         return new
     replace(old, new)
@@ -188,14 +188,14 @@ def _kept(old: object, new: object) -> object:
 
 
 class RemoteErrors(type):
-    """Metaclass of the classes that represent exceptions of the other process."""
+    """Metaclass of the local classes that represent exception classes of the other process."""
 
     _reference: Reference
 
     def __call__(cls, *positional: object, **named: object) -> Any:
-        """Make an exception in the other process, as the tests or the program do."""
+        """Make an exception in the other process, when the tests or the program call the class."""
         reference = vars(cls).get("_reference")
-        if reference is None:  # a class of this side, derived from one of the other
+        if reference is None:  # a class of this process that is derived from a class of the other
             return super().__call__(*positional, **named)
         return reference.peer.ask("call", reference.number, list(positional), named)
 
@@ -204,12 +204,12 @@ def error_class(reference: Reference, name: str, bases: Iterable[type]) -> Remot
     """Make a class that represents an exception class of the other process.
 
     Args:
-        reference: the object that it represents.
-        name: its name.
-        bases: classes of exceptions here.
+        reference: the exception class that the new class represents.
+        name: the name of the new class.
+        bases: exception classes of this process.
 
     Returns:
-        The class.
+        The new class.
 
     Raises:
         TypeError: no class can have these bases.
@@ -228,10 +228,10 @@ def error_class(reference: Reference, name: str, bases: Iterable[type]) -> Remot
 
 
 def remote(reference: Reference) -> Remote:
-    """Make a proxy that has the special methods of the object.
+    """Make a proxy that has the special methods of an object.
 
     Args:
-        reference: the object that it represents.
+        reference: the object.
 
     Returns:
         The proxy.
@@ -242,12 +242,12 @@ def remote(reference: Reference) -> Remote:
 
 
 def derived(reference: Reference, base: Any, content: object) -> Any:
-    """Make a proxy that is plain content here.
+    """Make a proxy with plain content.
 
     Args:
-        reference: the object that it represents.
-        base: the plain type.
-        content: its plain content.
+        reference: the object that the proxy represents.
+        base: the plain type from which the object's class is derived.
+        content: the object's plain content.
 
     Returns:
         The proxy, an instance of `base`.
@@ -264,7 +264,7 @@ def derived(reference: Reference, base: Any, content: object) -> Any:
 
 @functools.cache
 def _remote_class(abilities: frozenset[str]) -> type[Remote]:
-    # Every object can be compared and has a truth value: these must be refused or asked for, never decided by Python's defaults.
+    # Every object has comparisons and a truth value. Refuse or request these results; Python's defaults must not decide them.
     always = (*COMPARISONS, "__bool__", "__copy__", "__deepcopy__")
     methods: dict[str, Any] = {name: _METHODS[name] for name in (*abilities, *always) if name in _METHODS}
     methods["__slots__"] = ()
@@ -280,11 +280,11 @@ def _derived_class(base: Any) -> type:
     methods: dict[str, Any] = {name: _METHODS[name] for name in ("__repr__", "__str__", "__copy__", "__deepcopy__")}
     for name in (*ARITHMETIC, "__contains__"):
         methods[name] = _remote_or_native(name, getattr(base, name, None))
-    return type(f"Derived {base.__name__}", (_Changing if base in MUTABLE else Derived, base), methods)
+    return type(f"Derived {base.__name__}", (_MutableDerived if base in MUTABLE else Derived, base), methods)
 
 
 def _remote_or_native(action: str, native: Callable | None) -> Callable:
-    """Ask for the result of an operator if the object may decide it; otherwise the plain content decides."""
+    """Make an operator method that asks the object if it may decide the result, and else uses the plain content."""
 
     def method(proxy: object, other: object) -> object:
         reference = object.__getattribute__(proxy, "_reference")
@@ -297,7 +297,7 @@ def _remote_or_native(action: str, native: Callable | None) -> Callable:
     return method
 
 
-def _method(action: str) -> Callable:
+def _action_method(action: str) -> Callable:
     def method(proxy: object, *operands: object) -> object:
         reference = object.__getattribute__(proxy, "_reference")
         if action in _TWO_OPERANDS or action in ("__bool__", "__hash__"):
@@ -327,7 +327,7 @@ async def _asynchronous_exit(proxy: object, kind: object, error: object, trace: 
 
 
 def _contains(proxy: Any, value: object) -> bool:
-    """Ask the object if it may decide; otherwise compare its entries here."""
+    """Ask the object whether it contains a value, if it may decide this; otherwise compare its entries here."""
     reference = object.__getattribute__(proxy, "_reference")
     if "__contains__" in reference.abilities and reference.peer.admits(reference, "__contains__", (value,)):
         return reference.peer.ask("__contains__", reference.number, value)
@@ -336,7 +336,7 @@ def _contains(proxy: Any, value: object) -> bool:
     return any(value is entry or value == entry for entry in proxy)
 
 
-def _later(action: str) -> Callable:
+def _async_method(action: str) -> Callable:
     async def method(proxy: object) -> object:
         return _ask(proxy, action)
 
@@ -344,17 +344,17 @@ def _later(action: str) -> Callable:
 
 
 def _await(proxy: object) -> Any:
-    return _later("__await__")(proxy).__await__()
+    return _async_method("__await__")(proxy).__await__()
 
 
 _METHODS: Mapping[str, Any] = {
-    **{action: _method(action) for action in ACTIONS if action.startswith("__")},
+    **{action: _action_method(action) for action in ACTIONS if action.startswith("__")},
     "__call__": _call,
     "__deepcopy__": _deepcopy,
     "__exit__": _exit,
     "__contains__": _contains,
     "__await__": _await,
-    "__anext__": _later("__anext__"),
-    "__aenter__": _later("__aenter__"),
+    "__anext__": _async_method("__anext__"),
+    "__aenter__": _async_method("__aenter__"),
     "__aexit__": _asynchronous_exit,
 }

@@ -1,8 +1,8 @@
-"""The system calls that a program in the sandbox may make, as a filter that the kernel applies.
+"""A kernel filter for the system calls that a program in the sandbox may make.
 
-A call that is not listed fails as if it did not exist: no new process, no socket, no signal to others, no tracing, no mount.
-`fcntl` and `ioctl` are filtered by command; see `rljax.rewards.sandbox.commands`. On x86_64 the numbers of the x32 interface,
-which have an extra bit, are not listed; a call of another architecture, such as i386, ends the process.
+A call that is not listed fails as if it did not exist. The program therefore cannot start a process, open a socket, signal or trace
+other processes, or mount. `fcntl` and `ioctl` are filtered by command; see `rljax.rewards.sandbox.commands`. On x86_64, calls of
+the x32 interface fail too, because their numbers have an extra bit. A call of another architecture, such as i386, ends the process.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ _CONDITIONAL = """
 """
 _COLUMN = MappingProxyType(
     {"x86_64": 1, "aarch64": 2}
-)  # columns of the tables above with a machine's call numbers; `-` marks a call that it lacks
+)  # the column with each machine's call numbers in the tables above; `-` means that the machine lacks the call
 _AUDIT = MappingProxyType({"x86_64": 0xC000003E, "aarch64": 0xC00000B7})
 _OPEN_FOR_WRITING = 0o3 | 0o100 | 0o1000 | 0o2000 | 0o20000000  # write access, create, truncate, append, unnamed file
 _THREAD = 0x10000
@@ -53,7 +53,7 @@ _SET_SECCOMP, _MODE_FILTER = 22, 2
 
 
 def available() -> bool:
-    """Return whether there is a filter for this machine.
+    """Return whether a filter is available for this machine.
 
     Example:
         >>> available() in (True, False)
@@ -67,38 +67,43 @@ def assembled(machine: str, writing: bool) -> bytes:
 
     Args:
         machine: `x86_64` or `aarch64`.
-        writing: whether files may be created and changed, where their modes allow it.
+        writing: whether files may be created and changed, if their modes allow it.
 
     Returns:
-        8 bytes per instruction.
+        The filter, 8 bytes per instruction.
 
     Example:
         >>> len(assembled("x86_64", True)) > len(assembled("x86_64", False)) > 0
         True
     """
-    rules = [_step(_LOAD, 4), _step(_EQUAL, _AUDIT[machine], 1, 0), _step(_RETURN, _KILL), _step(_LOAD, 0)]
+    rules = [
+        _instruction(_LOAD, 4),
+        _instruction(_EQUAL, _AUDIT[machine], 1, 0),
+        _instruction(_RETURN, _KILL),
+        _instruction(_LOAD, 0),
+    ]
     for call in _numbers(_ALWAYS + "," + _WRITING if writing else _ALWAYS, machine).values():
-        rules += [_step(_EQUAL, call, 0, 1), _step(_RETURN, _ALLOW)]
+        rules += [_instruction(_EQUAL, call, 0, 1), _instruction(_RETURN, _ALLOW)]
     conditional = _numbers(_CONDITIONAL, machine)
-    for name, place in (("open", 1), ("openat", 2)):
+    for name, index in (("open", 1), ("openat", 2)):
         if name in conditional:
-            rules += _if_no_bit(conditional[name], place, 0 if writing else _OPEN_FOR_WRITING, errno.EROFS)
-    rules += _if_any_bit(conditional["clone"], 0, _THREAD, errno.EPERM)
-    rules += _if_equal(conditional["prlimit64"], 0, (0,), errno.EPERM)
-    rules += _if_equal(conditional["ioctl"], 1, commands.permitted("ioctl", writing), errno.ENOTTY)
-    rules += _if_flags_without(conditional["fcntl"], commands.ASYNC)
-    rules += _if_equal(conditional["fcntl"], 1, commands.permitted("fcntl", writing), errno.EINVAL)
-    return b"".join([*rules, _step(_RETURN, _REFUSE | errno.ENOSYS)])
+            rules += _allow_without_bits(conditional[name], index, 0 if writing else _OPEN_FOR_WRITING, errno.EROFS)
+    rules += _allow_with_any_bit(conditional["clone"], 0, _THREAD, errno.EPERM)
+    rules += _allow_values(conditional["prlimit64"], 0, (0,), errno.EPERM)
+    rules += _allow_values(conditional["ioctl"], 1, commands.permitted("ioctl", writing), errno.ENOTTY)
+    rules += _allow_flags_without(conditional["fcntl"], commands.ASYNC)
+    rules += _allow_values(conditional["fcntl"], 1, commands.permitted("fcntl", writing), errno.EINVAL)
+    return b"".join([*rules, _instruction(_RETURN, _REFUSE | errno.ENOSYS)])
 
 
 def install(writing: bool) -> None:
     """Apply the filter irrevocably to this process and to everything that it forks or executes.
 
     Args:
-        writing: whether files may be created and changed, where their modes allow it.
+        writing: whether files may be created and changed, if their modes allow it.
 
     Raises:
-        OSError: the kernel rejects it.
+        OSError: the kernel rejects the filter.
     """
     program = assembled(platform.machine(), writing)
     instructions = ctypes.create_string_buffer(program, len(program))
@@ -113,31 +118,42 @@ def _numbers(table: str, machine: str) -> dict[str, int]:
     return {row[0]: int(row[_COLUMN[machine]]) for row in rows if row[_COLUMN[machine]] != "-"}
 
 
-def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
-def _argument(place: int) -> bytes:
-    return _step(_LOAD, 16 + 8 * place)  # the low half: flags, process ids and request numbers fit in it
+def _argument(index: int) -> bytes:
+    return _instruction(_LOAD, 16 + 8 * index)  # the low 32 bits, in which flags, process ids and request numbers fit
 
 
-def _if_no_bit(call: int, place: int, bits: int, refusal: int) -> list[bytes]:
-    verdicts = [_step(_RETURN, _REFUSE | refusal), _step(_RETURN, _ALLOW)]
-    return [_step(_EQUAL, call, 0, 4), _argument(place), _step(_ANY_BIT, bits, 0, 1), *verdicts]
+def _allow_without_bits(call: int, index: int, bits: int, refusal: int) -> list[bytes]:
+    verdicts = [_instruction(_RETURN, _REFUSE | refusal), _instruction(_RETURN, _ALLOW)]
+    return [_instruction(_EQUAL, call, 0, 4), _argument(index), _instruction(_ANY_BIT, bits, 0, 1), *verdicts]
 
 
-def _if_any_bit(call: int, place: int, bits: int, refusal: int) -> list[bytes]:
-    verdicts = [_step(_RETURN, _ALLOW), _step(_RETURN, _REFUSE | refusal)]
-    return [_step(_EQUAL, call, 0, 4), _argument(place), _step(_ANY_BIT, bits, 0, 1), *verdicts]
+def _allow_with_any_bit(call: int, index: int, bits: int, refusal: int) -> list[bytes]:
+    verdicts = [_instruction(_RETURN, _ALLOW), _instruction(_RETURN, _REFUSE | refusal)]
+    return [_instruction(_EQUAL, call, 0, 4), _argument(index), _instruction(_ANY_BIT, bits, 0, 1), *verdicts]
 
 
-def _if_flags_without(call: int, bits: int) -> list[bytes]:
-    """Decide about a call that sets a descriptor's flags; leave its other commands to the rules that follow."""
-    verdicts = [_step(_RETURN, _REFUSE | errno.EINVAL), _step(_RETURN, _ALLOW)]
-    tests = [_argument(1), _step(_EQUAL, _SET_FLAGS, 0, 4), _argument(2), _step(_ANY_BIT, bits, 0, 1), *verdicts]
-    return [_step(_EQUAL, call, 0, len(tests) + 1), *tests, _step(_LOAD, 0)]
+def _allow_flags_without(call: int, bits: int) -> list[bytes]:
+    """Make the rule for F_SETFL, which allows flags without `bits`; the rules after this one decide other commands."""
+    verdicts = [_instruction(_RETURN, _REFUSE | errno.EINVAL), _instruction(_RETURN, _ALLOW)]
+    tests = [
+        _argument(1),
+        _instruction(_EQUAL, _SET_FLAGS, 0, 4),
+        _argument(2),
+        _instruction(_ANY_BIT, bits, 0, 1),
+        *verdicts,
+    ]
+    return [_instruction(_EQUAL, call, 0, len(tests) + 1), *tests, _instruction(_LOAD, 0)]
 
 
-def _if_equal(call: int, place: int, values: tuple[int, ...], refusal: int) -> list[bytes]:
-    tests = [step for value in values for step in (_step(_EQUAL, value, 0, 1), _step(_RETURN, _ALLOW))]
-    return [_step(_EQUAL, call, 0, 2 + len(tests)), _argument(place), *tests, _step(_RETURN, _REFUSE | refusal)]
+def _allow_values(call: int, index: int, values: tuple[int, ...], refusal: int) -> list[bytes]:
+    tests = [step for value in values for step in (_instruction(_EQUAL, value, 0, 1), _instruction(_RETURN, _ALLOW))]
+    return [
+        _instruction(_EQUAL, call, 0, 2 + len(tests)),
+        _argument(index),
+        *tests,
+        _instruction(_RETURN, _REFUSE | refusal),
+    ]

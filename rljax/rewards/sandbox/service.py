@@ -1,4 +1,4 @@
-"""The trainer's side of the sandbox: it starts `fork_server.py` once, and has a launcher forked for each program."""
+"""The trainer's side of the sandbox. It starts `fork_server.py` once, which forks a launcher for each program."""
 
 import contextlib
 import ctypes
@@ -22,20 +22,20 @@ from rljax.rewards.sandbox import fork_server, wire
 
 _SERVER = Path(__file__).with_name("fork_server.py")
 _START_SECONDS = 120.0
-_SILENCE_SECONDS = 60.0  # a launcher gives a sign of life every 5 s
+_SILENCE_SECONDS = 60.0  # a launcher sends a heartbeat every 5 s
 _END_SECONDS = 20.0
 _GET_DUMPABLE, _SET_DUMPABLE = 3, 4
 
 
 class LauncherError(OSError):
-    """A launcher has ended without a result, or gives no sign of life."""
+    """A launcher has ended without a result, or has stopped sending heartbeats."""
 
 
 class Service:
-    """The process that launchers are forked from. It starts when it is first needed, and again if it has died.
+    """The connection to the fork server, which is started when it is first needed, and again if it has died.
 
-    Any number of threads may have programs judged at once. While one is judged, this process cannot be inspected by others of
-    its user, because the tests are in its memory.
+    Any number of threads may have programs judged at once. While any program is judged, the user's other processes cannot inspect
+    this process, because the tests are in its memory.
     """
 
     def __init__(self):
@@ -54,19 +54,19 @@ class Service:
             second: the message that contains the tests.
 
         Returns:
-            What the launcher reports: the results, and last an object that describes the end.
+            The launcher's reports: the results, and then an object that describes how the tests ended.
 
         Raises:
             LauncherError: the launcher died or is silent.
-            InputError: the process that launchers are forked from cannot start.
+            InputError: the fork server cannot start.
         """
         # A socket, because any process of this user can reopen a pipe through its path in /proc.
         ours, theirs = socket.socketpair()
-        with self._unreadable(), ours:
+        with self._hide_memory(), ours:
             with theirs:
                 number = self._order(theirs)
             try:
-                return _conversation(ours, first, second)
+                return _exchange(ours, first, second)
             except TimeoutError as error:
                 self._kill(number)
                 raise LauncherError(f"the launcher gave no sign of life for {_SILENCE_SECONDS:.0f} s") from error
@@ -74,7 +74,7 @@ class Service:
                 raise LauncherError("the launcher died") from error
 
     def close(self) -> None:
-        """End the process that launchers are forked from. The next program starts a new one."""
+        """End the fork server. The next program starts a new one."""
         with self._lock:
             self._end()
             self._server = None
@@ -84,22 +84,22 @@ class Service:
             number = next(self._numbers)
             order = fork_server.ORDER.pack(b"j", number)
             if self._server is None:
-                self._server = self._started()
+                self._server = self._start_server()
             try:
                 socket.send_fds(self._server[1], [order], [connection.fileno()])
-            except OSError:  # it has been killed
+            except OSError:  # the server has been killed
                 self._end()
-                self._server = None  # which stays so if no other one can start
-                self._server = self._started()
+                self._server = None  # stays None if no new server can start
+                self._server = self._start_server()
                 socket.send_fds(self._server[1], [order], [connection.fileno()])
             return number
 
     def _kill(self, number: int) -> None:
-        with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server is dead, too
+        with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server is also dead
             if self._server is not None:
                 self._server[1].sendall(fork_server.ORDER.pack(b"k", number))
 
-    def _started(self) -> tuple[subprocess.Popen, socket.socket]:
+    def _start_server(self) -> tuple[subprocess.Popen, socket.socket]:
         environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
         ours, theirs = socket.socketpair()
         with theirs:
@@ -127,8 +127,8 @@ class Service:
         return process, ours
 
     @contextlib.contextmanager
-    def _unreadable(self) -> Generator[None]:
-        """Keep other processes of this user from reading this one's memory, whatever the system's settings for tracing."""
+    def _hide_memory(self) -> Generator[None]:
+        """Keep the user's other processes from reading this process's memory, even if the system's settings permit tracing."""
         with self._lock:
             if not self._judging:
                 self._dumpable = _control(_GET_DUMPABLE, 0)
@@ -150,7 +150,7 @@ def _cached_service(owner: int) -> Service:
 
 
 def shared_service() -> Service:
-    """Get this process's service.
+    """Return this process's only `Service`.
 
     Example:
         >>> shared_service() is shared_service()
@@ -159,11 +159,11 @@ def shared_service() -> Service:
     return _cached_service(os.getpid())
 
 
-def _conversation(connection: socket.socket, first: Mapping, second: Mapping) -> list[Any]:
-    """Send the program, the tests once its process is confined, and collect what the launcher reports."""
+def _exchange(connection: socket.socket, first: Mapping, second: Mapping) -> list[Any]:
+    """Send the program, then the tests once the program's process is confined, and collect the launcher's reports."""
     connection.settimeout(_SILENCE_SECONDS)
     lines: list[Any] = []
-    with connection.makefile("rb") as reports, contextlib.suppress(ConnectionError):  # what was reported before counts
+    with connection.makefile("rb") as reports, contextlib.suppress(ConnectionError):  # earlier reports still count
         _send(connection, first)
         for line in reports:
             if line.strip():
@@ -179,13 +179,13 @@ def _conversation(connection: socket.socket, first: Mapping, second: Mapping) ->
 
 
 def _send(connection: socket.socket, message: Mapping) -> None:
-    """Send a message, or as much of it as a launcher reads that fails and ends meanwhile: its report says why."""
+    """Send a message to a launcher. If the launcher ends before it has read the message, its report explains why."""
     with contextlib.suppress(ConnectionError):
         connection.sendall(wire.frame(message))
 
 
 def _control(option: int, value: int) -> int:
-    """Read or set an attribute of this process; 0 where the system has none."""
+    """Get or set an attribute of this process with `prctl`; 0 if the system has no `prctl`."""
     if sys.platform != "linux":
         return 0
     return ctypes.CDLL(None).prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0)))

@@ -1,6 +1,6 @@
-"""Reading and changing the source of the tests before the program runs.
+"""Analyze and change the source of the tests before the program runs.
 
-Everything here depends on the tests alone, never on the program.
+Everything here depends only on the tests, never on the program.
 """
 
 import ast
@@ -27,8 +27,8 @@ _BUILTIN = frozenset(dir(builtins))
 _PLAIN_ATTRIBUTES = frozenset(name for kind in (str, bytes, int, float, list, tuple, set, dict) for name in dir(kind))
 _CLASS_NAME = re.compile(r"_*[A-Z][A-Za-z0-9]*")
 _TYPE_CHECKS = frozenset({"isinstance", "issubclass"})
-_EXPECTING = frozenset({"assertRaises", "assertRaisesRegex"})
-# Imported here, once for all programs: the process from which launchers are forked imports this module.
+_EXPECT_ERROR = frozenset({"assertRaises", "assertRaisesRegex"})
+# These modules are imported once for all programs, because the fork server imports this module.
 _STANDARD = (
     *(math, collections, itertools, functools, fractions, decimal, statistics, copy, datetime, typing),
     *(heapq, bisect, string),
@@ -55,7 +55,7 @@ def loaded_names(trees: Sequence[ast.Module]) -> set[str]:
 
 
 def bound_names(trees: Sequence[ast.Module]) -> set[str]:
-    """Find the names that the tests bind themselves, wherever.
+    """Find all names that the tests bind themselves, at any depth.
 
     Example:
         >>> sorted(bound_names([ast.parse("import math as m\\ndef f(x): y = 1")]))
@@ -95,16 +95,16 @@ def builtin_under_test(tests: Sequence[ast.Module]) -> set[str]:
 
 
 def modules(trees: Sequence[ast.Module], defined: Iterable[str]) -> dict[str, set[str]]:
-    """Find the names of standard modules that the tests use without importing them, and the attributes that they use.
+    """Find the names of standard modules whose attributes the tests use, and these attributes.
 
     A name that the tests also use in another way, such as a call, is not treated as a module.
 
     Args:
         trees: the tests.
-        defined: the names that are defined already.
+        defined: the names that are already defined, which are left out.
 
     Returns:
-        The attributes of each name.
+        Name of a module -> the attributes used.
 
     Example:
         >>> modules([ast.parse("assert math.isclose(f(3), math.pi)\\nassert queue(3).x")], ["f"])["math"] == {"isclose", "pi"}
@@ -123,7 +123,7 @@ def modules(trees: Sequence[ast.Module], defined: Iterable[str]) -> dict[str, se
 
 
 def imports(trees: Sequence[ast.Module]) -> list[ast.stmt]:
-    """List the imports of the tests, wherever they are, except those that a `try` guards; `import_module("x")` is `import x`.
+    """List the imports in the tests at any depth, except inside a `try`; `import_module("x")` becomes `import x`.
 
     Example:
         >>> [ast.unparse(one) for one in imports([ast.parse("def check(f):\\n    import numpy\\ntry: import os\\nfinally: f()")])]
@@ -155,21 +155,21 @@ def _imported_by_call(node: ast.AST) -> str | None:
 
 
 def oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable[str], entry_point: str) -> dict[str, str]:
-    """Find the names that decide the tests and that the tests do not define, such as `isclose`: no program may supply them.
+    """Find the undefined names that decide the tests, such as `isclose`, and that no program may supply.
 
-    These are names of the standard library, aliases of packages such as `np`, names such as `allclose`, functions that judge
+    These are names of the standard library, package names and aliases such as `np`, names such as `allclose`, functions that judge
     another function's result, as `check` in `assert check(f(3), 42)`, and references to compare with, as in `f(3) == expected(3)`.
-    Such a name is not listed if it is the function under test: if it is the entry point or, without an entry point, if a test
-    uses it without using any other name that the program can define.
+    The function under test is left out: the entry point, or, if there is none, a name that some test uses without using any other
+    name that the program can define.
 
     Args:
         setup: the statements before the tests.
         tests: the tests.
         names: the names that neither the tests nor the setup define.
-        entry_point: the name of the function under test; empty if it is not known.
+        entry_point: the name of the function under test; empty if unknown.
 
     Returns:
-        Each such name -> the module that it must come from; empty if none is known.
+        Name -> the module that must supply it; an empty text if no such module is known.
 
     Example:
         >>> test = ast.parse("assert isclose(f(2), np.pi)\\nassert approx(f(3)) == 1")
@@ -178,7 +178,7 @@ def oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable[str]
         >>> oracles(ast.parse(""), [ast.parse("assert gcd(4, 6) == 2")], ["gcd"], "")
         {}
     """
-    judges = _judges([setup, *tests], set(names))
+    judges = _find_judges([setup, *tests], set(names))
     known = {name: "" if (module := _origin(name)) is None and name in judges else module for name in sorted(names)}
     known = {name: module for name, module in known.items() if module is not None and name != entry_point}
     others = set(names) - set(known)
@@ -190,21 +190,23 @@ def oracles(setup: ast.Module, tests: Sequence[ast.Module], names: Iterable[str]
         for name in set(found) & used:
             if _ORACLE.fullmatch(name) is None and not (others & used or _encloses(trees, name, set(known) - {name})):
                 del found[name]
-    return {name: module for name, module in found.items() if _is_package(module) <= _is_root(name, [setup, *tests])}
+    return {
+        name: module for name, module in found.items() if _is_package(module) <= _has_attribute_use(name, [setup, *tests])
+    }
 
 
-def _judges(trees: Sequence[ast.Module], names: set[str]) -> set[str]:
-    """Find the functions that tests apply to another function's result, and whose answer alone decides the test."""
+def _find_judges(trees: Sequence[ast.Module], names: set[str]) -> set[str]:
+    """Find the functions that alone decide a test by judging another function's result, and the references to compare with."""
     found = set()
     for tree in trees:
         asserts = any(_is_assertion(node) for node in ast.walk(tree))
         for node in ast.walk(tree):
             match node:
                 case ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=tested)) | ast.Assert(test=tested):
-                    decides = _called([tested], names)
+                    decides = _find_called([tested], names)
                 case ast.Expr(value=tested) if not asserts:
-                    decides = _called([tested], names)
-                case ast.Compare(left=left, comparators=others) if len(sides := _called([left, *others], names)) > 1:
+                    decides = _find_called([tested], names)
+                case ast.Compare(left=left, comparators=others) if len(sides := _find_called([left, *others], names)) > 1:
                     found |= {name for name in sides if _REFERENCE.fullmatch(name)}
                     continue
                 case _:
@@ -213,13 +215,13 @@ def _judges(trees: Sequence[ast.Module], names: set[str]) -> set[str]:
     return {name for name in found if not _CLASS_NAME.fullmatch(name)}
 
 
-def _called(nodes: Sequence[ast.expr], names: set[str]) -> set[str]:
-    """Return those of the functions in question that a node calls."""
+def _find_called(nodes: Sequence[ast.expr], names: set[str]) -> set[str]:
+    """Return those of the functions `names` that the nodes call directly."""
     return {node.func.id for node in nodes if isinstance(node, ast.Call) and _is_named(node.func, names)}  # type: ignore[attr-defined]
 
 
 def _origin(name: str) -> str | None:
-    """Return the module that a name comes from; empty if it decides a test and its module is unknown, None for any other name."""
+    """Return a name's module; an empty text for a name such as `allclose` whose module is unknown, and None for other names."""
     if name in _ALIASES or name in _PACKAGES:
         return _ALIASES.get(name, name)
     standard = next((module.__name__ for module in _STANDARD if name in vars(module) and not name.startswith("_")), None)
@@ -230,8 +232,8 @@ def _is_package(module: str) -> bool:
     return module in _PACKAGES
 
 
-def _is_root(name: str, trees: Sequence[ast.Module]) -> bool:
-    """True if the tests use attributes of a name."""
+def _has_attribute_use(name: str, trees: Sequence[ast.Module]) -> bool:
+    """True if the tests read an attribute of the name."""
     return any(isinstance(node, ast.Attribute) and _is_named(node.value, {name}) for node in walk(trees))
 
 
@@ -248,12 +250,12 @@ def _encloses(trees: Sequence[ast.Module], name: str, others: set[str]) -> bool:
 def class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[str]:
     """Find the names that the tests treat as classes.
 
-    These are names that a type check uses, and names in CapWords that the tests use on the right of `in`, or whose attributes they
-    read (on the class or on the result of calling it), if plain data has no such attribute.
+    These are names in type checks, and names in CapWords that the tests use on the right of `in` or whose attributes they read, on
+    the class or on the result of calling it. Attributes that plain data also has do not count.
 
     Args:
         trees: the tests.
-        names: the names in question.
+        names: the names to consider.
 
     Returns:
         The names that the tests treat as classes.
@@ -279,7 +281,7 @@ def class_names(trees: Sequence[ast.Module], names: Iterable[str]) -> set[str]:
 
 
 def _checked_types(node: ast.AST) -> list[str]:
-    """List the names that a node uses as types: in `isinstance(x, A)`, `type(x) is A`."""
+    """List the names that a node uses as types, as in `isinstance(x, A)` and `type(x) is A`."""
     match node:
         case ast.Call(func=ast.Name(id=name), args=[_, kinds]) if name in _TYPE_CHECKS:
             return [part.id for part in ast.walk(kinds) if isinstance(part, ast.Name)]
@@ -311,7 +313,7 @@ def _used_as_objects(node: ast.AST, made: dict[str, str]) -> list[str]:
 
 
 def asserts(trees: Iterable[ast.AST]) -> bool:
-    """Decide whether something in the tests says what a program must do: an assertion, `raise`, `try` or `exit`.
+    """Decide whether the tests contain anything that can fail a program: an assertion, `raise`, `try` or `exit`.
 
     Example:
         >>> asserts([ast.parse("assert f(2) == 4")]), asserts([ast.parse("print(f(2) == 4)")])
@@ -329,13 +331,13 @@ def _exits(node: ast.AST) -> bool:
 
 
 def call_tests(tree: ast.Module) -> str | None:
-    """Append calls of the tests that a script only defines, for pytest or unittest: functions `test_...`, and cases of `unittest`.
+    """Append calls of the tests that a script defines but does not call: functions `test_...` and `unittest` test cases.
 
     Args:
         tree: the script; it is changed.
 
     Returns:
-        What only pytest could call; None if there is no such test.
+        The name of a test that only pytest could call; None if there is no such test.
 
     Example:
         >>> tree = ast.parse("def test_f(): assert f(2) == 4")
@@ -366,19 +368,19 @@ def call_tests(tree: ast.Module) -> str | None:
 
 
 def instrument(tree: ast.Module) -> ast.Module:
-    """Change the source of a test, so that it reports what it does with exceptions, types and arguments.
+    """Change the source of a test so that it reports how it handles exceptions, types and arguments.
 
-    A handler of exceptions calls `__handled__()` first. The object of a `with` statement is `__guarded__(..., asserts)`, where
-    `asserts` is whether its body contains an assertion. A call of `assertRaises` with a function is `__settled__(__owed__(), ...)`:
-    `__owed__()` lists the exceptions that the test has yet to handle, and `__settled__` forgets those that the call adds. What an
-    assertion tests is `__answer__(...)`. `type(x)` and `x.__class__` are `__type__(x)`. A variable that is passed to a
-    function and then compared with a constant is passed as `__examined__(variable)`.
+    An exception handler first calls `__handled__()`. The object of a `with` statement becomes `__guarded__(..., asserts)`, where
+    `asserts` is whether its body contains an assertion. A call of `assertRaises` with a function becomes
+    `__settled__(__owed__(), ...)`: `__owed__()` lists the exceptions that the test has yet to handle, and `__settled__` forgets the
+    exceptions that the call adds. The condition of an assertion becomes `__answer__(...)`. `type(x)` and `x.__class__` become
+    `__type__(x)`. A variable that is passed to a function and then compared with a constant is passed as `__examined__(variable)`.
 
     Args:
         tree: the test; it is changed.
 
     Returns:
-        The tree.
+        The same tree.
 
     Example:
         >>> print(ast.unparse(instrument(ast.parse("f(xs)\\nassert xs == [1]\\nassert type(y) == list"))))
@@ -386,14 +388,14 @@ def instrument(tree: ast.Module) -> ast.Module:
         assert __answer__(xs == [1])
         assert __answer__(__type__(y) == list)
     """
-    return ast.fix_missing_locations(_Preparation(tree).visit(tree))
+    return ast.fix_missing_locations(_Instrumenter(tree).visit(tree))
 
 
 def wrap_assertions(tree: ast.Module) -> int:
-    """Wrap each assertion so that it is counted and does not end the test; constant ones such as `assert True` stay unchanged.
+    """Wrap each assertion so that it is counted and does not end the test. Constants such as `assert True` stay unchanged.
 
     Args:
-        tree: the source of a `check`; each of its assertions becomes the content of `with __assertion__(number):`.
+        tree: the source of a `check`; it is changed: each assertion becomes the body of `with __assertion__(number):`.
 
     Returns:
         The number of assertions.
@@ -405,7 +407,7 @@ def wrap_assertions(tree: ast.Module) -> int:
             assert f(1)
         assert False
     """
-    counter = _Counter()
+    counter = _AssertionWrapper()
     ast.fix_missing_locations(counter.visit(tree))
     return counter.count
 
@@ -414,7 +416,7 @@ def _call(name: str, *arguments: ast.expr) -> ast.Call:
     return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
 
 
-class _Counter(ast.NodeTransformer):
+class _AssertionWrapper(ast.NodeTransformer):
     count = 0
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
@@ -424,7 +426,7 @@ class _Counter(ast.NodeTransformer):
         return ast.With([ast.withitem(_call("__assertion__", ast.Constant(self.count - 1)))], [node])
 
 
-class _Preparation(ast.NodeTransformer):
+class _Instrumenter(ast.NodeTransformer):
     def __init__(self, tree: ast.Module) -> None:
         self._examined = _examined_arguments(tree)
 
@@ -458,18 +460,20 @@ class _Preparation(ast.NodeTransformer):
         match node:
             case ast.Call(func=ast.Name(id="type"), args=[value], keywords=[]):
                 return _call("__type__", value)
-            case ast.Call(func=ast.Attribute(attr=attribute), args=[_, _, *_]) if attribute in _EXPECTING:
+            case ast.Call(func=ast.Attribute(attr=attribute), args=[_, _, *_]) if attribute in _EXPECT_ERROR:
                 return _call("__settled__", _call("__owed__"), node)
             case _:
                 return node
 
 
 def _examined_arguments(tree: ast.Module) -> set[int]:
-    """Find the arguments that a test examines after the call: apart from calls, it only compares the variable with constants."""
+    """Find the variables passed to functions whose other uses are all comparisons with constants, by the `id` of their nodes."""
     nodes = list(ast.walk(tree))
     calls = [node for node in nodes if isinstance(node, ast.Call) and not _is_builtin(node.func)]
     arguments = {id(argument) for call in calls for argument in (*call.args, *(word.value for word in call.keywords))}
-    compared = {id(node) for comparison in nodes if isinstance(comparison, ast.Compare) for node in _compared(comparison)}
+    compared = {
+        id(node) for comparison in nodes if isinstance(comparison, ast.Compare) for node in _compared_nodes(comparison)
+    }
     uses: dict[str, list[int]] = {}
     for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -496,8 +500,8 @@ def _is_builtin(function: ast.expr) -> bool:
     return isinstance(function, ast.Name) and function.id in _BUILTIN
 
 
-def _compared(node: ast.Compare) -> list[ast.AST]:
-    """List the parts of the one side of a comparison that is not constant; none if there are several such sides."""
+def _compared_nodes(node: ast.Compare) -> list[ast.AST]:
+    """List the nodes of a comparison's only side that is not constant; none if several sides are not constant."""
     sides = [side for side in (node.left, *node.comparators) if not _is_constant(side)]
     return list(ast.walk(sides[0])) if len(sides) == 1 else []
 

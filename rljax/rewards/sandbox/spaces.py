@@ -1,4 +1,4 @@
-"""Linux namespaces: they give a process its own file system, network, process table and users."""
+"""Linux namespaces, which give a process its own file system, network, process table and users."""
 
 import ctypes
 import os
@@ -22,13 +22,13 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 def unshare() -> bool:
-    """Give this process its own namespaces. The new process namespace applies from its next child on.
+    """Move this process into new namespaces. The new process namespace applies only to its later children.
 
     Returns:
-        False if that required a new user namespace, in which this process's user is the only one.
+        False if this required a new user namespace, in which this process's user is the only user; else True.
 
     Raises:
-        OSError: the system does not permit it.
+        OSError: the system does not permit new namespaces.
     """
     wanted = _MOUNTS | _NAMES | _IPC | _PROCESSES | _NETWORK
     libc = ctypes.CDLL(None, use_errno=True)
@@ -43,20 +43,20 @@ def unshare() -> bool:
 
 
 def enter(folder: str, temporary_bytes: int) -> None:
-    """Switch to a file system with Python and the system's libraries, read-only, and a writable temporary folder.
+    """Switch to a file system with Python and the system's libraries (read-only) and a writable temporary folder.
 
     Args:
-        folder: an empty folder, on which the new root is mounted; only this process sees the mount.
+        folder: an empty folder on which the new root is mounted; the mount exists only in this process's namespace.
         temporary_bytes: size of the temporary folder.
 
     Raises:
-        OSError: the system does not permit it, or the kernel is older than 5.12.
+        OSError: the system does not permit the mounts, or the kernel is older than 5.12.
     """
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", folder, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,mode=755")
     for source in libraries():
         if os.path.exists(source) and not os.path.lexists(folder + source):
-            _show(source, folder + source)
+            _mount_read_only(source, folder + source)
     os.mkdir(f"{folder}/dev")
     for device in DEVICES:
         Path(folder + device).touch()
@@ -84,31 +84,31 @@ def libraries() -> list[str]:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, such as those over a namespace."""
+    """Give up every capability, including the capabilities in a new namespace."""
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES_VERSION, 0))
-    none = ctypes.create_string_buffer(24)
+    no_capabilities = ctypes.create_string_buffer(24)
     if platform.machine() in _CALLS:
         libc = ctypes.CDLL(None, use_errno=True)
-        _check(libc.syscall(_CALLS[platform.machine()][1], header, none), "capset")
+        _check(libc.syscall(_CALLS[platform.machine()][1], header, no_capabilities), "capset")
 
 
 def reach_library() -> None:
     """Keep Python's library readable if only root may enter the folders above it.
 
-    A process that holds a folder open can use it, and the path of that file descriptor in /proc leads into it.
+    A process can still use a folder that it has opened, and the file descriptor's path in /proc leads into that folder.
     """
     library = os.path.dirname(os.__file__)
     above = [Path(library), *Path(library).resolve().parents]
     if sys.platform != "linux" or all(folder.stat().st_mode & stat.S_IXOTH for folder in above):
         return
-    held = f"/proc/self/fd/{os.open(library, os.O_PATH | os.O_DIRECTORY)}"
-    sys.path[:] = [entry.replace(library, held) for entry in sys.path]
+    reopened = f"/proc/self/fd/{os.open(library, os.O_PATH | os.O_DIRECTORY)}"
+    sys.path[:] = [entry.replace(library, reopened) for entry in sys.path]
     for module in list(sys.modules.values()):
         if hasattr(module, "__path__"):
-            module.__path__ = [entry.replace(library, held) for entry in module.__path__]
+            module.__path__ = [entry.replace(library, reopened) for entry in module.__path__]
 
 
-def _show(source: str, target: str) -> None:
+def _mount_read_only(source: str, target: str) -> None:
     """Make one folder of the old file system visible in the new one, read-only."""
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(source) and not os.path.isabs(os.readlink(source)):

@@ -1,7 +1,7 @@
-"""The threat model: what each level of the sandbox prevents, line by line. Every line names the tests that verify it.
+"""The threat model: which threats each level of the sandbox prevents. Every threat names the tests that verify this.
 
-`notebooks/sandbox.md` prints these tables, the log of a run lists the threats that its machine does not hold back, and the tests
-run each hostile program at exactly the levels that should hold it back.
+`notebooks/sandbox.md` prints these tables, the log of a run lists the threats that its machine does not prevent, and the tests run
+each hostile program at exactly the levels that should stop it.
 """
 
 import functools
@@ -12,48 +12,48 @@ from rljax.rewards.sandbox import confine, landlock
 from rljax.rewards.sandbox.commands import COMMANDS
 
 LEVELS = ("namespaces", "seccomp", "rlimits")
-"""How a program is confined, strongest first. `notebooks/sandbox.md` lists the threats that each level prevents.
+"""The levels of confinement, strongest first. `notebooks/sandbox.md` lists the threats that each level prevents.
 
-`namespaces` (Linux 5.12 or later where user namespaces are permitted, or root): a file system with Python and the system's
-libraries, read-only, and a temporary folder; no network; no view of other processes; and the filter of `seccomp`.
+`namespaces` (Linux 5.12 or later, as root or if user namespaces are permitted): the program sees a read-only file system with
+Python and the system's libraries, a temporary folder, no network and no other processes. The filter of `seccomp` also applies.
 
-`seccomp` (Linux): a filter of system calls: no new process, no socket, no signal to another process, no file opened for writing.
-If the kernel has Landlock, the program can read Python and the system's libraries and nothing else. Without Landlock it can
-read the files that the user can read; if the trainer runs as root, only those that everyone can read.
+`seccomp` (Linux): a filter of system calls. The program cannot start a process, open a socket, signal another process or open a
+file for writing. If the kernel has Landlock, the program can read only Python and the system's libraries. Without Landlock it can
+read every file that the user can read or, if the trainer runs as root, every file that everyone can read.
 
-`rlimits` (any POSIX system, and all that macOS offers): limits on time, memory (not on macOS) and file size, and no new process.
-The program can reach the network. Landlock denies it access to files and, since Linux 6.12, signals to other processes. Without
-Landlock it can do to the user's files and processes whatever the user can, so this level does not stop a hostile program. If the
-trainer runs as root, the program can do only what everyone can.
+`rlimits` (any POSIX system, and the only level on macOS): limits on time, memory (not on macOS) and file size, and no new process.
+The program can reach the network. Landlock, if the kernel has it, denies access to files and, since Linux 6.12, signals to other
+processes. Without Landlock the program can do whatever the user can to the user's files and processes, so this level does not stop
+a hostile program. If the trainer runs as root, the program can do only what everyone can.
 """
 
 ALWAYS, OWN_USER, LANDLOCK, LANDLOCK_SIGNALS = "always", "as root", "Landlock", "Landlock 6"
-"""Conditions under which a threat is held back: always; if the trainer is root, because each program then runs as a user of its
-own; if the kernel has Landlock; if its Landlock has version 6 (Linux 6.12). One of several conditions is enough."""
+"""Conditions under which a threat is prevented: always; if the trainer runs as root, because each program then runs as its own
+user; if the kernel has Landlock; or if its Landlock has at least version 6 (Linux 6.12). One of several conditions is enough."""
 
 
 class Machine(NamedTuple):
-    """Properties of a machine that the sandbox depends on, besides the level."""
+    """Properties of a machine that determine, with the level, which threats are prevented."""
 
     own_user: bool
-    """Whether each program runs as a user of its own."""
+    """Whether each program runs as its own user."""
     landlock: int
-    """Version of Landlock; 0 without it."""
+    """Version of Landlock; 0 if the kernel has none."""
 
 
 class Threat(NamedTuple):
-    """One thing that a hostile program may try."""
+    """An attack that a hostile program may try."""
 
     attempt: str
-    """What the program tries to do, in the infinitive."""
+    """What the program tries to do, as an infinitive without "to"."""
     tests: tuple[str, ...]
     """The hostile programs and tests that try it."""
     namespaces: tuple[str, ...] = (ALWAYS,)
-    """The conditions, any one of which holds it back at this level; empty if it is not held back."""
+    """The conditions, any one of which is enough to prevent the threat at this level; empty if nothing prevents it."""
     seccomp: tuple[str, ...] = (ALWAYS,)
-    """The same at this level."""
+    """The same for the level `seccomp`."""
     rlimits: tuple[str, ...] = (ALWAYS,)
-    """The same at this level."""
+    """The same for the level `rlimits`."""
 
 
 _FILES = (OWN_USER, LANDLOCK)
@@ -156,7 +156,7 @@ def machine() -> Machine:
 
 
 def held_back(threat: Threat, level: str, where: Machine) -> bool:
-    """Return whether a threat is held back.
+    """Return whether a level prevents a threat on a machine.
 
     Args:
         threat: the threat.
@@ -167,24 +167,24 @@ def held_back(threat: Threat, level: str, where: Machine) -> bool:
         >>> held_back(Threat("reach a network", (), rlimits=()), "rlimits", Machine(True, 7))
         False
     """
-    having = {
+    fulfilled = {
         ALWAYS: True,
         OWN_USER: where.own_user,
         LANDLOCK: where.landlock > 0,
         LANDLOCK_SIGNALS: where.landlock >= 6,
     }
-    return any(having[condition] for condition in getattr(threat, level))
+    return any(fulfilled[condition] for condition in getattr(threat, level))
 
 
 def exposure(level: str, where: Machine) -> str:
-    """List in one paragraph the threats that a level does not prevent.
+    """Describe in one sentence the threats that a level does not prevent on a machine.
 
     Args:
         level: one of `LEVELS`.
         where: properties of the machine.
 
     Returns:
-        A sentence; empty if every line of the threat model is held back.
+        The sentence; empty if every threat is prevented.
 
     Example:
         >>> exposure("seccomp", Machine(True, 0))

@@ -1,8 +1,9 @@
-"""The launcher of one program under test: it confines the processes, enforces the time limit and cleans up.
+"""The launcher for one program under test. It confines the two processes, enforces the time limit and cleans up.
 
-It reads two messages from its connection, and writes lines of JSON to it: `"confined"` once the program's process is confined,
-then the lines of `rljax.rewards.sandbox.driver.judge` or `report_text`, then an object that describes the end. Empty lines are
-heartbeats. The first message does not contain the tests; the second, which does, is sent only after the first line.
+The launcher reads two messages from its connection to the trainer. The first contains the program. The second contains the tests
+and is sent only after the launcher's first line. The launcher writes lines of JSON: `"confined"` once the program's process is
+confined, then the lines of `rljax.rewards.sandbox.driver.judge` or `report_text`, then an object that describes how the tests
+ended. Empty lines are heartbeats.
 """
 
 import contextlib
@@ -22,11 +23,11 @@ _HEARTBEAT_SECONDS = 5.0
 
 
 def judge(connection: int, folder: str) -> None:
-    """Judge one program and remove what it leaves behind.
+    """Judge one program and remove everything that it leaves behind.
 
     Args:
         connection: a stream socket to the trainer.
-        folder: the path at which to make the program's folder.
+        folder: the path at which to make the folder for both processes.
     """
     started: list[int] = []
     users = (confine.choose_unused_user(0), confine.choose_unused_user(1))
@@ -37,13 +38,13 @@ def judge(connection: int, folder: str) -> None:
         confine.adopt_orphans()
         confine.hide_memory()
         os.mkdir(folder, 0o711)
-        shared = first["level"] == "rlimits"  # the other levels prevent a program from leaving anything elsewhere
-        end = _end(first, connection, folder, users, started)
+        shared = first["level"] == "rlimits"  # at the other levels, a program can leave nothing outside its folder
+        end = _run_both(first, connection, folder, users, started)
     except wire.WireError:  # the trainer has ended
         end = None
     except OSError as error:
         end = {"ended": "not confined", "reason": str(error)}
-    _end_all(started)
+    _kill_all(started)
     leftovers.remove_folder(folder)
     for user in {*users} - {os.geteuid()} if shared else ():
         leftovers.remove_shared(user, start)
@@ -52,8 +53,10 @@ def judge(connection: int, folder: str) -> None:
             tell(connection, end)
 
 
-def _end(first: dict, connection: int, folder: str, users: tuple[int, int], started: list[int]) -> dict[str, str] | None:
-    """Start the two processes, and wait for the tests to end, for the time limit, or for the trainer's end."""
+def _run_both(
+    first: dict, connection: int, folder: str, users: tuple[int, int], started: list[int]
+) -> dict[str, str] | None:
+    """Start both processes and wait for the tests' end, the time limit or the trainer's end. Return how the tests ended."""
     questions_out, questions_in = os.pipe()
     answers_out, answers_in = os.pipe()
 
@@ -104,30 +107,30 @@ def _wait(clock: Clock, seconds: float, done: int, connection: int) -> dict[str,
         if done in ready:
             ended = os.read(done, 1)
             return {"ended": "done", "reason": ""} if ended else {"ended": "died", "reason": "the tests did not finish"}
-        if connection in ready:  # the trainer sends nothing more, so it has ended
+        if connection in ready:  # the trainer sends no third message, so it has ended
             return None
         os.write(connection, b"\n")
     return {"ended": "timeout", "reason": f"not done after {seconds} s"}
 
 
 def tell(connection: int, what: object) -> None:
-    """Write one line to the trainer.
+    """Send one line of JSON to the trainer.
 
     Args:
-        connection: the socket.
+        connection: a stream socket to the trainer.
         what: a value that JSON can represent.
     """
     os.write(connection, json.dumps(what).encode() + b"\n")
 
 
-def _end_all(started: list[int]) -> None:
-    """Kill all descendants of this process, and wait until none is left."""
+def _kill_all(started: list[int]) -> None:
+    """Kill all descendants of this process, and wait up to 5 seconds until none is left."""
     deadline = time.monotonic() + _REAP_SECONDS
     left = set(started)
     while left and time.monotonic() < deadline:
         for pid in left:
             for kill in (os.killpg, os.kill):
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # it is dead, or about to be
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # the process is dead or dying
                     kill(pid, signal.SIGKILL)
         time.sleep(0.001)
         left = reap()[1]
@@ -146,10 +149,10 @@ def reap() -> tuple[set[int], set[int]]:
             ended.add(pid)
     except ChildProcessError:
         return ended, set()
-    return ended, _children()
+    return ended, _list_children()
 
 
-def _children() -> set[int]:
+def _list_children() -> set[int]:
     if sys.platform != "linux":
         return set()
     own = os.getpid()
@@ -158,7 +161,7 @@ def _children() -> set[int]:
         return set(map(int, listed.read_text().split()))
     children = set()
     for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
             parent = entry.read_text(errors="replace").rpartition(")")[2].split()[1]
             children |= {int(entry.parent.name)} if int(parent) == own else set()
     return children

@@ -1,9 +1,9 @@
-"""The messages between the processes of the sandbox: plain data in frames, never an object of the program under test.
+"""Encode the messages between the processes of the sandbox as plain data, never as objects of the program under test.
 
-Every value is encoded as JSON in which `None`, booleans, strings, floats, lists and small integers represent themselves.
-Anything else is an object whose one key names its kind. Plain data is decoded to exact builtin and standard library types only,
-so no `__eq__` or `__hash__` of the program ever reaches the process that compares. What is not plain data is "remote": two
-functions, one on each side, decide what is sent in its place and what represents it.
+Every value is encoded as JSON, in which `None`, booleans, strings, floats, lists and small integers represent themselves. Any other
+value becomes a JSON object whose only key names the kind of value. Plain data is decoded only to exact builtin or library types,
+so no `__eq__` or `__hash__` of the program ever reaches the process that compares. A value that is not plain data is "remote": a
+function of the sender chooses what is sent in place of the value, and a function of the receiver chooses what represents the value.
 """
 
 import builtins
@@ -36,7 +36,7 @@ _VIEWS: Mapping[str, type] = MappingProxyType(
     }  # `dict_keys` and the like have no public name
 )
 _KINDS: Mapping[str, tuple[type, Callable[[Any], Iterable], Callable[..., object]]] = MappingProxyType(
-    {  # the type, how a value is split into parts, and how it is built from them
+    {  # the type, how a value is split into pieces, and how it is built from them
         "complex": (complex, lambda value: (value.real, value.imag), complex),
         "bytes": (bytes, lambda value: (value.hex(),), bytes.fromhex),
         "bytearray": (bytearray, lambda value: (value.hex(),), bytearray.fromhex),
@@ -73,7 +73,7 @@ def frame(message: object) -> bytes:
         message: any value that JSON can represent.
 
     Returns:
-        The length of the JSON text, then the text.
+        The length of the JSON text in 8 bytes, then the text.
 
     Example:
         >>> frame([1])
@@ -105,7 +105,7 @@ def send(file: int, message: object) -> None:
 
 
 def receive(file: int) -> Any:
-    """Read one message and not a byte more.
+    """Read exactly one message.
 
     Args:
         file: a file descriptor.
@@ -139,8 +139,8 @@ def encode(value: object, refer: Callable[[Any], Iterable]) -> object:
     """Encode a value as JSON.
 
     Args:
-        value: any value. Only exact types are plain data: an instance of a subclass is not.
-        refer: takes objects that are not plain data, and returns values that represent them.
+        value: any value. An instance of a subclass of a plain type is not plain data.
+        refer: takes an object that is not plain data, and returns the values to send in place of the object.
 
     Returns:
         A message that `send` can send.
@@ -158,11 +158,11 @@ def encode(value: object, refer: Callable[[Any], Iterable]) -> object:
         return value if abs(value) < _NATIVE_INTEGERS else {"int": [f"{value:x}"]}  # type: ignore[operator]
     if kind is list:
         return [encode(entry, refer) for entry in value]  # type: ignore[attr-defined]
-    name, parts = _take_apart(value, refer)
-    return {name: [encode(part, refer) for part in parts]}
+    name, pieces = _split(value, refer)
+    return {name: [encode(piece, refer) for piece in pieces]}
 
 
-def _take_apart(value: Any, refer: Callable[[Any], Iterable]) -> tuple[str, Iterable]:
+def _split(value: Any, refer: Callable[[Any], Iterable]) -> tuple[str, Iterable]:
     kind = type(value)
     for name, exact in _DICTIONARIES.items():
         if kind is exact:
@@ -170,9 +170,9 @@ def _take_apart(value: Any, refer: Callable[[Any], Iterable]) -> tuple[str, Iter
     for name, exact in (*_SEQUENCES.items(), *_VIEWS.items()):
         if kind is exact:
             return name, value
-    for name, (exact, take_apart, _) in _KINDS.items():
+    for name, (exact, split, _) in _KINDS.items():
         if kind is exact:
-            return name, take_apart(value)
+            return name, split(value)
     if kind is type and _TYPES.get(value.__name__) is value:
         return "type", [value.__name__]
     for name, constant in _CONSTANTS.items():
@@ -182,17 +182,17 @@ def _take_apart(value: Any, refer: Callable[[Any], Iterable]) -> tuple[str, Iter
 
 
 def decode(encoded: object, revive: Callable[..., object]) -> object:
-    """Decode what `encode` returned.
+    """Decode a value that `encode` encoded.
 
     Args:
         encoded: a message from `receive`.
-        revive: takes the values that `refer` returned, and returns what represents the other process's object.
+        revive: takes the values that `refer` returned, and returns what represents the other process's object here.
 
     Returns:
         A value built from exact builtin and standard library types, and from what `revive` returns.
 
     Raises:
-        WireError: `encode` would never return this.
+        WireError: `encode` could not have returned this.
 
     Example:
         >>> decode({"dict": [[1, {"tuple": [2.5, None]}]]}, abs)
@@ -216,13 +216,13 @@ def _decode(encoded: object, revive: Callable[..., object]) -> object:
     ((name, content),) = encoded.items()
     if name in _DICTIONARIES:
         return _DICTIONARIES[name]({_decode(key, revive): _decode(entry, revive) for key, entry in content})
-    parts = [_decode(part, revive) for part in content]
+    pieces = [_decode(piece, revive) for piece in content]
     if name in _SEQUENCES:
-        return _SEQUENCES[name](parts)
-    return _build(name, parts, revive)
+        return _SEQUENCES[name](pieces)
+    return _build(name, pieces, revive)
 
 
-def _build(name: str, parts: list[Any], revive: Callable[..., object]) -> object:
+def _build(name: str, pieces: list[Any], revive: Callable[..., object]) -> object:
     special: dict[str, Callable[..., object]] = {
         "int": lambda digits: int(digits, 16),
         "type": _TYPES.__getitem__,
@@ -232,15 +232,15 @@ def _build(name: str, parts: list[Any], revive: Callable[..., object]) -> object
         "items": lambda *items: dict(items).items(),
         "remote": revive,
     }
-    return special[name](*parts) if name in special else _KINDS[name][2](*parts)
+    return special[name](*pieces) if name in special else _KINDS[name][2](*pieces)
 
 
 def _read(file: int, count: int) -> bytes:
-    parts = []
+    pieces = []
     while count:
-        part = os.read(file, min(count, 2**20))
-        if not part:
+        piece = os.read(file, min(count, 2**20))
+        if not piece:
             raise WireError("the other end of the connection is closed")
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
