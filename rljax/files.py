@@ -1,4 +1,4 @@
-"""Layer 1: atomic writes, errors that mean a full disk, paths in the settings of a run, and keys of stored results."""
+"""Layer 1: atomic writes, errors that mean a full disk, paths in a run's settings, and hashes that identify stored results."""
 
 import errno
 import hashlib
@@ -18,20 +18,20 @@ from rljax.errors import InputError
 from rljax.text import map_texts, parse_json
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""Error numbers of a full disk, an exhausted quota and a read-only disk."""
+"""Error numbers for a full disk, an exhausted quota and a read-only disk."""
 LIMITS = {
     errno.EMFILE: "this process may not open more files; raise the limit, for example with `ulimit -n 4096`",
     errno.EFBIG: "this process may not write so large a file; raise the limit, for example with `ulimit -f unlimited`",
 }
-"""Error number of a process limit -> message, with what to type."""
+"""Error number of an exceeded process limit -> message with the command to type."""
 FOLDERS = ("model", "tokenizer", "teacher", "anchor_problems", "lora_start", "dataset", "heldout_dataset", "critic")
 """Settings that may be the path of a folder or of a file."""
 TEXT = "text:"
-"""Beginning of the name of a dataset of plain text, before its files, which are quoted as for a shell."""
+"""Prefix of the name of a plain-text dataset; the files follow, quoted as for a shell."""
 NO_FOLDERS = ("bytes", "characters", "ids", "policy", "fresh", "self")
-"""Values of these settings that are no paths, even if a folder has that name."""
-NAMED = ("also_heldout",)
-"""Settings that are a dict of such paths."""
+"""Values of the settings in `FOLDERS` that are not paths, even if a folder has that name."""
+NAMED_FOLDERS = ("also_heldout",)
+"""Settings that map names to paths of folders or files."""
 OPTIONS = "environment_options"
 """Setting that is a JSON object, in which any text may be a path or code."""
 CODE = ("reward", "step_reward", "algorithm", "environment")
@@ -49,13 +49,13 @@ def read_toml(package: str, name: str) -> dict[str, Any]:
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file atomically: a reader finds the old content or the new one, never a part, even after a crash.
+    """Write a file atomically: a reader finds either the old or the new content, never a part of it, even after a crash.
 
-    The data goes to a temporary file in the same folder, is flushed to disk, and the temporary file replaces the target. If
-    anything fails, the target is unchanged and the temporary file is removed.
+    The data goes to a temporary file in the same folder, is flushed to disk, and then the temporary file replaces the
+    target. If anything fails, the target is unchanged and the temporary file is removed.
 
     Args:
-        path: the file to create or replace. Its mode becomes what the umask gives any new file.
+        path: the file to create or replace. It gets the default mode of a new file, as set by the umask.
         data: the complete content.
 
     Raises:
@@ -82,7 +82,7 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 
 class AppendFile:
-    """A file that grows by complete pieces: each piece is written completely or not at all.
+    """A file to append data to; each piece of data is written completely or not at all.
 
     Args:
         path: the file; it is created if it does not exist.
@@ -102,13 +102,13 @@ class AppendFile:
     """
 
     def __init__(self, path: Path):
-        self._file = path.open("ab", buffering=0)  # with a buffer, a failed write would be repeated later
+        self._file = path.open("ab", buffering=0)  # a buffer would repeat a failed write later
 
     def append(self, data: bytes) -> None:
-        """Append data; the operating system has it when this returns.
+        """Append data. When this method returns, the operating system has the data, but it may not be on disk yet.
 
         Raises:
-            OSError: there is no room; nothing was written.
+            OSError: the write failed, for example on a full disk; the file is unchanged.
         """
         end = os.fstat(self._file.fileno()).st_size
         rest = data
@@ -129,7 +129,7 @@ def no_room(error: BaseException) -> str | None:
     """Return the system's message if an error, or one of its causes, means that nothing can be written; None otherwise.
 
     Args:
-        error: an error of any library; TensorStore, which writes arrays, raises a ValueError whose text has the error number.
+        error: an error from any library. TensorStore, which writes arrays, raises a ValueError whose text has the error number.
 
     Example:
         >>> no_room(OSError(errno.ENOSPC, "No space left on device")), no_room(OSError(errno.ENOENT, "No such file"))
@@ -139,7 +139,7 @@ def no_room(error: BaseException) -> str | None:
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """Return what to type if an error, or one of its causes, means that a process limit was reached; None otherwise.
+    """Return a message with a remedy if an error, or one of its causes, means that a process limit was reached; else None.
 
     Example:
         >>> limit_reached(OSError(errno.EMFILE, "Too many open files")), limit_reached(OSError(errno.ENOENT, "No such file"))
@@ -162,7 +162,7 @@ def _error_numbers(error: BaseException) -> Iterator[int]:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, the errors from or during which it was raised, and the members of error groups."""
+    """Yield an error, the errors that caused it or preceded it, and the members of error groups."""
     while error is not None:
         yield error
         for part in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
@@ -171,10 +171,10 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def check_local(path: str | Path, name: str) -> None:
-    """Refuse the address of a remote store if a local folder or file is needed.
+    """Reject the address of a remote store, for settings that need a local folder or file.
 
     Args:
-        path: the folder or file; `Path` has removed one of the two slashes of an address.
+        path: the folder or file. A `Path` has lost one of the two slashes of an address.
         name: name of the setting, for the message: "run", "out".
 
     Raises:
@@ -188,7 +188,7 @@ def check_local(path: str | Path, name: str) -> None:
         rljax.errors.InputError: run is 'gs://bucket/run', an address in a remote store, but rljax only uses file systems; \
 give a folder on this machine, or one where the store is mounted (gcsfuse, mountpoint-s3).
     """
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path))  # a single letter is a drive
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path))  # a single letter would be a Windows drive
     if scheme is not None:
         address = f"{scheme[1]}://{str(path)[scheme.end() :]}"
         raise InputError(
@@ -198,22 +198,22 @@ give a folder on this machine, or one where the store is mounted (gcsfuse, mount
 
 
 def absolute_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with relative paths, made absolute.
+    """Return only the settings that have relative paths, with these paths made absolute.
 
     A value counts as a path only if it exists on this disk, so hub ids and names of built-in parts are left out. In the options of
-    an environment, any text may be a path: a file, a folder if it is written with a slash, or code such as `file.py:function`.
+    an environment, any text may be a path: a file, a folder whose name is written with a slash, or code such as `file.py:function`.
 
     Args:
-        settings: values by their flat names.
+        settings: flat name of a setting -> value.
     """
     return _changed_paths(settings, _absolute)
 
 
 def moved_paths(settings: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Return the settings whose path is `old`, or is inside the folder `old`, with `new` in its place.
+    """Return only the settings that have the path `old`, or a path inside that folder, with `old` replaced by `new`.
 
     Args:
-        settings: values by their flat names.
+        settings: flat name of a setting -> value.
         old: an absolute path.
         new: the path that replaces it.
 
@@ -230,12 +230,14 @@ def moved_paths(settings: Mapping[str, Any], old: str, new: str) -> dict[str, An
 
 
 def _changed_paths(settings: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    """Return the settings in which `change` returns another path."""
+    """Apply `change` to all paths in the settings, and return only the settings that differ."""
     folders = [name for name in FOLDERS if settings.get(name) not in (None, *NO_FOLDERS)]
     found: dict[str, Any] = {name: _change_dataset(settings[name], change) for name in folders}
     named = {name: settings[name].split(",") for name in CODE if ":" in (settings.get(name) or "")}
     found |= {name: _change_sources(",".join(map(str.strip, names)), change) for name, names in named.items()}
-    found |= {name: {key: change(path) for key, path in settings[name].items()} for name in NAMED if settings.get(name)}
+    found |= {
+        name: {key: change(path) for key, path in settings[name].items()} for name in NAMED_FOLDERS if settings.get(name)
+    }
     if settings.get(OPTIONS) is not None:
         found[OPTIONS] = _change_options(settings[OPTIONS], change)
     return {name: value for name, value in found.items() if value != settings[name]}
@@ -243,11 +245,11 @@ def _changed_paths(settings: Mapping[str, Any], change: Callable[[str], str]) ->
 
 def _absolute(name: str) -> str:
     path = Path(name).expanduser()
-    return str(path.absolute()) if os.path.exists(path) else name  # False for any text that cannot be a path
+    return str(path.absolute()) if os.path.exists(path) else name  # `exists` is False for text that cannot be a path
 
 
 def _change_dataset(name: str, change: Callable[[str], str]) -> str:
-    """Change a path, or the paths of the files in the name of a plain text.
+    """Change the path of a dataset, or the paths of all files in the name of a plain-text dataset.
 
     Example:
         >>> _change_dataset("text:a.txt 'b c.txt'", str.upper), _change_dataset("a.jsonl", str.upper)
@@ -277,7 +279,7 @@ def _change_source(name: str, change: Callable[[str], str]) -> str:
 
 
 def _change_options(options: str, change: Callable[[str], str]) -> str:
-    """Change the paths in a JSON object of options; text that is not JSON is unchanged, and is refused elsewhere."""
+    """Change the paths in a JSON object of options. Text that is not JSON stays unchanged; other code rejects it."""
 
     def change_text(text: str) -> str:
         is_path = "/" in text or os.path.isfile(Path(text).expanduser())
@@ -294,12 +296,12 @@ def _change_options(options: str, change: Callable[[str], str]) -> str:
 def settings_hash(*settings: Any) -> str:
     """Compute a hash of the settings that a row of results depends on.
 
-    The row stores the hash, and is computed again if the hash differs. The order of named settings does not matter. A setting that
-    is off (None, False or empty) counts as absent, so a new setting that is off does not change the hash of earlier rows; a change
-    from one of these values to another is not noticed either.
+    The row stores the hash, and the row is recomputed if the hash of the current settings differs. The order of named settings does
+    not matter. A setting that is off (None, False or empty) counts as absent, so adding a setting that is off does not change the
+    hash. A change from one of these values to another goes unnoticed.
 
     Args:
-        settings: what the row depends on; a value that is not valid JSON counts as its text.
+        settings: what the row depends on; a value that JSON cannot represent is converted to text with `str`.
 
     Example:
         >>> settings_hash({"steps": 40}, 0.5) == settings_hash({"steps": 40}, 0.5) != settings_hash({"steps": 41}, 0.5)
@@ -322,7 +324,7 @@ def experiments_folder() -> Path:
     """Return the folder of rljax's experiments: inside the package in a wheel, next to it in a checkout.
 
     Raises:
-        InputError: this installation has none.
+        InputError: this installation has no experiments.
     """
     package = Path(__file__).resolve().parent
     for folder in (package / "experiments", package.parent / "experiments"):
@@ -332,10 +334,10 @@ def experiments_folder() -> Path:
 
 
 def check_file_size(size: int) -> None:
-    """Refuse work that would end in a file larger than this process may write.
+    """Reject a run whose checkpoint needs a larger file than this process may write.
 
     Args:
-        size: size in bytes of the state to save; Orbax writes a state of more than 2 GB to several files.
+        size: size in bytes of the state to save; Orbax splits a state of more than 2 GiB into several files.
 
     Raises:
         InputError: the process may write only smaller files.

@@ -1,4 +1,4 @@
-"""Layer 1: functions of the user, named as `module:function` or `path.py:function`, and packages that only some runs need."""
+"""Layer 1: imports user functions, named `module:function` or `path.py:function`, and packages that only some runs need."""
 
 import ast
 import hashlib
@@ -19,7 +19,7 @@ from rljax.text import one_line
 
 
 def is_custom(name: str) -> bool:
-    """True if a name refers to a function of the user: it has a source and a function's name, with a colon between them.
+    """True if a name refers to a user's function: it consists of a source, a colon, and the name of the function.
 
     Example:
         >>> is_custom("mine.py:reward"), is_custom("exact")
@@ -30,7 +30,7 @@ def is_custom(name: str) -> bool:
 
 
 def names_function(text: str) -> bool:
-    """True if a text is the name of a function in a file or a module, and nothing else that has a colon.
+    """True if a text names a function in a file or a module, and is not another kind of text with a colon.
 
     Example:
         >>> [names_function(text) for text in ("mine.py:reward", "package.rewards:right", "Check it: now", "http://host:80")]
@@ -41,7 +41,7 @@ def names_function(text: str) -> bool:
 
 
 def import_function(name: str, role: str) -> Callable[..., Any]:
-    """Import a function.
+    """Import a user's function.
 
     Args:
         name: `module:function`, or `path.py:function`.
@@ -55,23 +55,23 @@ def import_function(name: str, role: str) -> Callable[..., Any]:
         2.0
     """
     source, _, function_name = name.rpartition(":")
-    own = f"the {role} {name!r}"
-    module = _import_file(Path(source).expanduser(), own) if source.endswith(".py") else _import_module(source, own)
+    label = f"the {role} {name!r}"
+    module = _import_file(Path(source).expanduser(), label) if source.endswith(".py") else _import_module(source, label)
     function = vars(module).get(function_name)
     if not callable(function):
         state = "has no" if function is None else "has no function"
         functions = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-        raise InputError(f"{own}: {source} {state} {function_name!r}; it has {functions if functions else 'none'}.")
+        raise InputError(f"{label}: {source} {state} {function_name!r}; it has {functions if functions else 'none'}.")
     return function
 
 
 def check_trusted(folder: Path, names: Sequence[str], *, trust: bool) -> None:
-    """Refuse to execute code that only the config.json of a run names.
+    """Refuse to execute code that only a run's config.json names, unless the user trusts it.
 
     Args:
         folder: the run's folder.
-        names: the run's parts that are code.
-        trust: whether the user trusts the code.
+        names: the code that the run's settings name.
+        trust: whether the user trusts this code.
 
     Raises:
         InputError: there is code, and it is not trusted.
@@ -79,12 +79,12 @@ def check_trusted(folder: Path, names: Sequence[str], *, trust: bool) -> None:
     if names and not trust:
         raise InputError(
             f"The run {str(folder)!r} executes {' and '.join(names)}, which is code that its config.json names; read it, then add "
-            "--trust (trust=True)."
+            "--trust (in Python: trust=True)."
         )
 
 
 def sources_of(file: Path) -> list[Path]:
-    """List a Python file and the user's files that it imports, directly or not; nothing is executed.
+    """List a Python file and the user's files that it imports, directly or indirectly; nothing is executed.
 
     A file belongs to the user if it is found in `sys.path` or next to the file that imports it, outside the folders in which Python
     and packages are installed.
@@ -101,10 +101,10 @@ def sources_of(file: Path) -> list[Path]:
 
 @contextmanager
 def importing_from_folder_of(file: Path) -> Generator[None]:
-    """Let a file that is being executed import the modules next to it, as `python FILE` does, whatever the working directory.
+    """Let a file import modules from its own folder while it is executed, as `python FILE` does, in any working directory.
 
     Raises:
-        InputError: it imports a module next to it, but another module of that name was imported before.
+        InputError: the file imports a module from its folder, but another module with that name was imported before.
     """
     folder = file.resolve().parent
     for name in {name.partition(".")[0] for name, level in _imports(file) if not level} - sys.stdlib_module_names:
@@ -126,7 +126,7 @@ def _imports(file: Path) -> Iterator[tuple[str, int]]:
     """Yield the dotted names that a file imports, and the number of dots before each."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # the import itself explains what is wrong
+    except (SyntaxError, ValueError):  # importing the file raises the error that explains what is wrong
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -144,17 +144,17 @@ def _own_files(importer: Path, name: str, level: int) -> Iterator[Path]:
     roots = [importer.parents[level - 1]] if level else [*(Path(entry).resolve() for entry in sys.path), importer.parent]
     installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
     for root in roots:
-        if not level and any(root.is_relative_to(place) for place in installed):
+        if not level and any(root.is_relative_to(folder) for folder in installed):
             continue
-        places = [root.joinpath(*parts[: count + 1]) for count in range(len(parts))]
-        files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
+        paths = [root.joinpath(*parts[: count + 1]) for count in range(len(parts))]
+        files = [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()]
         if files:
             yield from (file.resolve() for file in files)
             return
 
 
 def check_optional(package: str, distribution: str) -> None:
-    """Raise if a package that only some runs need is missing; it is not imported.
+    """Raise an error if a package that only some runs need is not installed; the package is not imported.
 
     Args:
         package: the import name of the package.
@@ -186,29 +186,29 @@ def import_optional(package: str, distribution: str) -> Any:
     """
     check_optional(package.partition(".")[0], distribution)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its own dependencies may be older than this Python
+        warnings.simplefilter("ignore")  # for example, its dependencies may be older than this Python
         return importlib.import_module(package)
 
 
-def _import_module(name: str, own: str) -> ModuleType:
+def _import_module(name: str, label: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:  # importing runs user code
         raise InputError(
-            f"{own}: the module {name!r} cannot be imported ({one_line(error)}); install it, or give its file as "
+            f"{label}: the module {name!r} cannot be imported ({one_line(error)}); install it, or give its file as "
             "`path.py:function`."
         ) from error
 
 
-def _import_file(path: Path, own: str) -> ModuleType:
+def _import_file(path: Path, label: str) -> ModuleType:
     if not path.is_file():
-        raise InputError(f"{own}: the file {str(path)!r} does not exist; check the path{MOVED}.")
+        raise InputError(f"{label}: the file {str(path)!r} does not exist; check the path{MOVED}.")
     # Files of the same name are different modules. They are registered because dataclasses and pickle look up modules by name.
     name = f"{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
     loader = importlib.machinery.SourceFileLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None:
-        raise InputError(f"{own}: {str(path)!r} cannot be imported; give a Python file.")
+        raise InputError(f"{label}: {str(path)!r} cannot be imported; give a Python file.")
     module = importlib.util.module_from_spec(spec)
     with importing_from_folder_of(path):
         sys.modules[name] = module
@@ -216,5 +216,5 @@ def _import_file(path: Path, own: str) -> ModuleType:
             loader.exec_module(module)
         except Exception as error:  # importing runs user code
             del sys.modules[name]
-            raise InputError(f"{own}: running {str(path)!r} failed ({one_line(error)}); fix the file.") from error
+            raise InputError(f"{label}: running {str(path)!r} failed ({one_line(error)}); fix the file.") from error
     return module

@@ -1,4 +1,4 @@
-"""Names and tables of a package that can be listed without importing anything, and are imported when they are first used."""
+"""Lazy imports: names and tables that can be listed without importing anything; each entry is imported on first use."""
 
 import importlib
 import sys
@@ -12,7 +12,7 @@ Value_co = TypeVar("Value_co", covariant=True)
 
 
 class LazyTable(Mapping[str, Value_co]):
-    """Map a name to an object of some module, which is imported when the name is first looked up.
+    """A mapping from names to objects; an object's module is imported when the object is first looked up.
 
     Example:
         >>> table = LazyTable({"square_root": "math:sqrt"})
@@ -21,49 +21,49 @@ class LazyTable(Mapping[str, Value_co]):
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        """Store where each object is, as `module:name`; nothing is imported."""
+        """Store the source of each object, as `module:name`; nothing is imported."""
         self.sources = MappingProxyType(dict(sources))
 
     def __getitem__(self, name: str) -> Value_co:
-        """Import the object of a name."""
+        """Import and return the object with this name."""
         module, _, attribute = self.sources[name].partition(":")
         return getattr(importlib.import_module(module), attribute)
 
     def __iter__(self) -> Iterator[str]:
-        """The names, in order."""
+        """Iterate over the names, in order."""
         return iter(self.sources)
 
     def __len__(self) -> int:
-        """Number of names."""
+        """Return the number of names."""
         return len(self.sources)
 
     def __contains__(self, name: object) -> bool:
-        """Whether a name is known; imports nothing."""
+        """Return whether the table has a name; nothing is imported."""
         return name in self.sources
 
     def __repr__(self) -> str:
-        """The names and their places."""
+        """Show the names and the sources of their objects."""
         return f"LazyTable({dict(self.sources)!r})"
 
 
 class _FunctionsFirst(ModuleType):
-    """A package in which a function keeps its name when the module of the same name is imported."""
+    """A package in which a name refers to a function even after the module with the same name is imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Python binds each imported module in its package; bind what the package promises under that name instead."""
+        """Bind the object instead when Python binds an imported module that shares its name with an object of the package."""
         same = isinstance(value, ModuleType) and vars(self)["_SAME_NAME"].get(name) == value.__name__
         super().__setattr__(name, getattr(value, name) if same else value)
 
 
 @overload
 def lazy_names(package: str) -> tuple[Callable[[str], ModuleType], Callable[[], list[str]]]:
-    """For a package that has modules only."""
+    """For a package that has only modules."""
     ...
 
 
 @overload
 def lazy_names(package: str, sources: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """For a package that also has further names."""
+    """For a package that has further names."""
     ...
 
 
@@ -72,16 +72,16 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Make `__getattr__` and `__dir__` for a package, so that each of its modules is imported on first use.
 
-    A package binds both: `__getattr__, __dir__ = lazy_names(__name__)`. Neither function imports anything until a name is used.
+    A package assigns both: `__getattr__, __dir__ = lazy_names(__name__)`. Neither function imports anything until a name is used.
 
     Args:
         package: full name of the package.
-        sources: further names, and the module that each is imported from. A name that is also the name of its module, such as
-            `rljax.algorithms.dapo`, stays the object in the module, whichever is imported first.
+        sources: further name -> the module that it is imported from. If a name is also the name of its module, as in
+            `rljax.algorithms.dapo`, it always refers to the object in the module, whichever is imported first.
 
     Returns:
         `__getattr__`, which imports a module or a further name, and raises AttributeError for any other name; and `__dir__`, which
-        lists the modules, the further names, and the package's `__all__`, or without one all its public names.
+        lists the modules, the further names, and the names in the package's `__all__` (without `__all__`, all its public names).
 
     Example:
         >>> attribute, names = lazy_names("rljax.data", {"sqrt": "math"})

@@ -1,4 +1,4 @@
-"""Layer 0: pure functions of strings that several layers need: one-line errors, text for a terminal, suggested names, JSON."""
+"""Layer 0: pure string functions that several layers need: one-line errors, text for a terminal, suggested names, JSON."""
 
 import difflib
 import html
@@ -29,7 +29,7 @@ def one_line(error: BaseException) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON, and refuse an object with the same name twice; the standard library would keep only the last value.
+    """Parse JSON, and reject an object in which a name occurs twice; the standard library would keep only the last value.
 
     Raises:
         ValueError: the text is not JSON in UTF-8, or a name occurs twice in an object.
@@ -45,7 +45,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of JSON from its names and values; a name that occurs twice is a ValueError."""
+    """Build a dict from the names and values of a JSON object; raise a ValueError if a name occurs twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -55,7 +55,7 @@ def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def texts_of(value: Any) -> Iterator[str]:
-    """Yield the texts in a JSON value, at any depth, without the names of objects.
+    """Yield the strings in a JSON value, at any depth, except the names in objects.
 
     Example:
         >>> list(texts_of({"reward": "math", "tools": [{"name": "add"}, 3]}))
@@ -68,7 +68,7 @@ def texts_of(value: Any) -> Iterator[str]:
 
 
 def map_texts(change: Callable[[str], str], value: Any) -> Any:
-    """Change the texts in a JSON value, at any depth; names of objects remain.
+    """Apply `change` to the strings in a JSON value, at any depth, except the names in objects.
 
     Example:
         >>> map_texts(str.upper, {"reward": "math", "turns": [1, "two"]})
@@ -82,7 +82,7 @@ def map_texts(change: Callable[[str], str], value: Any) -> Any:
 
 
 def printable(text: object) -> str:
-    """Replace every unprintable character except line ends with its escape: a terminal would obey control characters.
+    """Replace every unprintable character except line ends with its escape, because a terminal would obey control characters.
 
     Args:
         text: any object; `str` converts it.
@@ -98,7 +98,7 @@ def printable(text: object) -> str:
 
 
 def one_paragraph(text: object) -> str:
-    """Put a message, which may quote anything, on one line of printable characters.
+    """Put a message that may contain any text on one line of printable characters.
 
     Example:
         >>> one_paragraph("no file 'a" + chr(10) + chr(7) + "'")
@@ -108,7 +108,7 @@ def one_paragraph(text: object) -> str:
 
 
 def html_text(value: object) -> str:
-    """Escape a value for use in a page of HTML."""
+    """Escape a value for use in an HTML page."""
     return html.escape(printable(value))
 
 
@@ -120,7 +120,7 @@ def shorten(text: object, length: int) -> str:
         length: characters to keep, an even number.
 
     Returns:
-        The text, or its first and last `length / 2` characters with " … " between.
+        The text, or its first and last `length / 2` characters with " … " between them.
 
     Example:
         >>> shorten("1+2+3+4=10", 6)
@@ -131,16 +131,17 @@ def shorten(text: object, length: int) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, nearest: bool = False, cutoff: float = 0.7) -> str:
-    """Suggest the known names that are nearest to an unknown one, as the end of a sentence.
+    """Suggest the known names that are most similar to an unknown name, as the end of a sentence.
 
     Args:
         name: the unknown name.
         known: names that exist.
-        nearest: if no name is near, list the three nearest anyway, those that contain the unknown name first.
-        cutoff: minimum similarity of a near name, from 0 to 1.
+        nearest: if no name is similar enough, list the three nearest anyway, starting with names that contain the unknown name.
+        cutoff: minimum similarity, from 0 to 1.
 
     Returns:
-        `; did you mean 'a' or 'b'?` with at most three names; if none is near, a full stop, or `; the nearest are 'a'.`
+        `; did you mean 'a' or 'b'?` with at most three names. If no name is similar enough: a period, or with `nearest`
+        `; the nearest are 'a'.`
 
     Example:
         >>> did_you_mean("learing_rate", ["learning_rate", "steps"]), did_you_mean("x", ["steps"])
@@ -160,7 +161,7 @@ def did_you_mean(name: str, known: Iterable[str], *, nearest: bool = False, cuto
 
 
 def _near(name: str, names: list[str], cutoff: float) -> list[str]:
-    """At most three names that differ little from a name, ignoring case, hyphens and underscores."""
+    """Return the name that differs only in case, hyphens or underscores; else at most three similar names."""
     by_letters = {re.sub(r"[\W_]", "", each).lower(): each for each in reversed(names)}
     letters = re.sub(r"[\W_]", "", name).lower()
     if letters in by_letters:
@@ -169,12 +170,12 @@ def _near(name: str, names: list[str], cutoff: float) -> list[str]:
 
 
 def nearest_first(name: str, known: Iterable[str], advice: str) -> str:
-    """End a sentence about an unknown name: the nearest known names, if any is near, then what to do.
+    """End a sentence about an unknown name: suggest similar known names, if there are any, then say what to do.
 
     Args:
         name: the unknown name.
         known: names that exist.
-        advice: what to do, without a capital letter.
+        advice: what to do, beginning with a lowercase letter.
 
     Example:
         >>> nearest_first("drgrpo", ["dr_grpo", "ppo"], "choose one of dr_grpo, ppo.")
@@ -187,12 +188,11 @@ def nearest_first(name: str, known: Iterable[str], advice: str) -> str:
 
 
 def list_names(names: Iterable[str], command: str, *, most: int = 40) -> str:
-    """List the names that exist, for a message about one that does not. A long list is cut, and followed by the command that
-    prints all names.
+    """List the known names for a message about an unknown name. A long list is cut, and ends with a command that prints them all.
 
     Args:
         names: names that exist, in the order to list them.
-        command: the command that prints all of them.
+        command: the command that prints all names.
         most: maximum number of names in the list.
 
     Example:
@@ -217,7 +217,7 @@ def words_of(text: str) -> list[str]:
 
 
 def shingles_of(text: str) -> frozenset[str]:
-    """Return the sequences of three words or symbols in a text, in lower case; a shorter text is one sequence.
+    """Return all sequences of three adjacent words or symbols in a text, in lower case. A shorter text is one sequence.
 
     Example:
         >>> sorted(shingles_of("Two and two, then"))

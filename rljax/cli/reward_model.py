@@ -11,21 +11,21 @@ from rljax.training.interrupt import INTERRUPTED
 
 @dataclass(frozen=True)
 class RewardModel:
-    """Train a reward model on preference pairs (Bradley-Terry), or on steps with labels (--process).
+    """Train a reward model on preference pairs (Bradley-Terry) or, with --process, on labeled steps.
 
-    A row of the dataset has a prompt, a chosen and a rejected response, as text or as chat messages. Without a prompt column, the
-    beginning that both responses share is the prompt. The command writes a Hugging Face sequence-classification folder, which
-    `rljax train` accepts as `--reward model:FOLDER` or `--critic FOLDER`.
+    Each row of the dataset has a prompt, a chosen response and a rejected response, as text or as chat messages. Without a prompt
+    column, the prompt is the common prefix of both responses. The command writes a Hugging Face sequence-classification
+    folder, which `rljax train` accepts as `--reward model:FOLDER` or `--critic FOLDER`.
 
-    With --process a row has a prompt, the steps of a solution and their labels, as in TRL's stepwise format. The model then judges
-    each step: as `--step-reward model:FOLDER` of `--algorithm grpo_process`, as `--reward model:FOLDER`, which is the score of the
-    worst step, and as `--value model:FOLDER` of `rljax search`.
+    With --process, each row has a prompt, the steps of a solution and a label per step, as in TRL's stepwise format. The trained
+    model then scores steps. Use it as `--step-reward model:FOLDER` with `--algorithm grpo_process`, as `--reward model:FOLDER` (the
+    score of the worst step), or as `--value model:FOLDER` with `rljax search`.
     """
 
     config: tyro.conf.OmitArgPrefixes[RewardModelConfig]
     """Settings for training a reward model on preference pairs."""
     resume: str | None = None
-    """Folder of an interrupted run to continue, instead of a dataset; its settings, optimizer state and data order are restored."""
+    """Folder of an interrupted run to continue; omit --dataset. The run's settings, optimizer state and data order are restored."""
 
 
 def run_reward_model(command: RewardModel) -> int:

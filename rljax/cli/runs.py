@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from rljax.tracking.summary import EvaluationPoint, Summary
 
 HEADS = ("run", "algorithm", "steps", "status", "before", "last", "best", "alarms")
-NARROWEST = 6
+MIN_NAME_WIDTH = 6
 """Minimum width of the name column."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """List the runs in a folder: how far each is, its held-out accuracy (before RL, last and best), and its alarms."""
+    """List the runs in a folder, each with its progress, held-out accuracy (before RL, last and best) and alarms."""
 
     folder: tyro.conf.Positional[Path] = field(default=Path("runs"))
-    """Folder that contains the folders of runs."""
+    """Folder that contains the run folders."""
     json: bool = False
     """Print JSON."""
 
 
 @dataclass(frozen=True)
 class Show:
-    """Show logged rollouts of a run: turns, tool calls, observations, and the values of each token.
+    """Show logged rollouts of a run: turns, tool calls, observations, and values per token.
 
-    All rollouts go into one HTML page with filters, which needs no network. The terminal shows a list of those that meet the
-    conditions, and the transcript of one of them.
+    One HTML page, which needs no network, shows all rollouts and can filter them. The terminal shows a list of the rollouts that
+    meet the conditions of the flags below, and the transcript of one of these rollouts.
     """
 
     run: tyro.conf.Positional[Path]
@@ -43,16 +43,16 @@ class Show:
     out: Path | None = None
     """HTML file to write; by default rollouts.html in the run's folder."""
     rollout: int | None = None
-    """Number in the list of the rollout whose transcript is printed; by default the last one."""
+    """Print the transcript of the rollout with this number in the list; by default, of the last rollout in the list."""
     color: Literal["logp", "advantage", "ratio", "mask"] = "logp"
-    """Value that colors the tokens: log-probability before the step's updates, advantage, ratio of the probabilities after and
-    before the updates, or whether the token is trained on."""
+    """Value that determines the color of each token: its log-probability before the step's updates, its advantage, the ratio of its
+    probability after the updates to its probability before them, or whether it is trained on."""
     step: int | None = None
     """Only rollouts of this RL step."""
     reward: tuple[float, float] | None = None
     """Only rollouts with a reward in this range, e.g. `--reward 0 0.5`."""
     length: tuple[int, int] | None = None
-    """Only rollouts with a number of tokens in this range."""
+    """Only rollouts whose number of tokens is in this range."""
     outcome: Literal["right", "wrong", "unjudged", "failed", "cut_off", "tool_error"] | None = None
     """Only rollouts with this outcome. `failed` means that the reward or the environment failed."""
     browser: bool = False
@@ -60,10 +60,10 @@ class Show:
 
 
 def run_show(command: Show) -> int:
-    """Write the page of a run's rollouts, and print some of them.
+    """Write the HTML page of a run's rollouts, and print a list and one transcript.
 
     Raises:
-        InputError: there is no run, it has logged no rollouts, none meets the conditions, or the page cannot be written.
+        InputError: there is no run, it has logged no rollouts, no rollout meets the conditions, or the page cannot be written.
     """
     from rljax.cli.transcript_text import print_rollouts  # noqa: PLC0415  --help need not wait for JAX
     from rljax.tracking.rollout_page import write_page  # noqa: PLC0415  as above
@@ -106,7 +106,7 @@ def run_runs(command: Runs) -> int:
     from rljax.tracking.summary import is_of_run, summarize  # noqa: PLC0415  as above
 
     if not command.folder.is_dir():
-        raise InputError(f"There is no folder {str(command.folder)!r}. Name the folder that contains the folders of runs.")
+        raise InputError(f"There is no folder {str(command.folder)!r}. Name the folder that contains the run folders.")
     summaries, unread = [], []
     for path in sorted(file.parent for file in command.folder.glob("*/config.json")):
         try:
@@ -117,7 +117,7 @@ def run_runs(command: Runs) -> int:
             unread.append((path, str(error)))
     if not summaries and not unread:
         inside = (
-            " It is the folder of a run itself: see `rljax doctor`." if (command.folder / "config.json").exists() else ""
+            " It is the folder of a run itself: use `rljax doctor`." if (command.folder / "config.json").exists() else ""
         )
         raise InputError(f"There is no run in {str(command.folder)!r}.{inside}")
     if command.json:
@@ -133,10 +133,10 @@ def run_runs(command: Runs) -> int:
 
 
 def table(summaries: Sequence["Summary"], columns: int) -> str:
-    """The table; a name that is too long for its column gets its own line."""
+    """Format the table of runs; a name that is too long for its column gets its own line."""
     rows = [HEADS, *(cells(summary) for summary in summaries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADS))]
-    widths[0] = max(min(widths[0], columns - sum(widths[1:]) - 2 * len(widths[1:])), NARROWEST)
+    widths[0] = max(min(widths[0], columns - sum(widths[1:]) - 2 * len(widths[1:])), MIN_NAME_WIDTH)
     lines = []
     for row in rows:
         name = row[0]
@@ -149,12 +149,12 @@ def table(summaries: Sequence["Summary"], columns: int) -> str:
 
 
 def cells(summary: "Summary") -> tuple[str, ...]:
-    """The row of a run."""
+    """Format the cells of a run's row."""
     raised = sum(event.what == "raised" for event in summary.events)
     results = (percent(evaluation) for evaluation in (summary.before, summary.after, summary.best))
     return (summary.name, summary.algorithm, f"{summary.steps}/{summary.total}", summary.status, *results, str(raised))
 
 
 def percent(evaluation: "EvaluationPoint | None") -> str:
-    """An accuracy as a percentage."""
+    """Format an accuracy as a percentage; "-" if there is none."""
     return "-" if evaluation is None or evaluation.accuracy is None else f"{evaluation.accuracy:.1%}"

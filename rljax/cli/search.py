@@ -12,20 +12,20 @@ from rljax.programs.answer_settings import SearchSettings
 
 @dataclass(frozen=True)
 class SearchCommand(SearchSettings):
-    """Search over reasoning steps with the critic of a run, and compare with best-of-N and voting at the same number of tokens.
+    """Search over reasoning steps with a run's critic, and compare with best-of-N and voting at the same number of tokens.
 
-    The beam samples N steps for a problem at each step of reasoning, and keeps the prefixes with the highest values. --method tree
-    samples N steps in total, one at a time, where mean value and uncertainty are high (UCT). --method revision samples N versions
-    of an answer, each from the step on at which the value falls most. The table has the accuracy of the search and its tokens. The
-    search is compared with the largest number of independent responses that cost no more tokens (at least one, at most the largest
-    of --samples): the accuracy of the response with the highest value, the accuracy of the most frequent answer, and the
-    probability that any response is right.
+    Beam search, the default, samples N candidates for each reasoning step, and keeps the prefixes with the highest values. --method
+    tree samples N steps in total, one at a time, where mean value and uncertainty are high (UCT). --method revision samples N
+    versions of an answer, each from the step on at which the value falls most. The table shows the accuracy of the search and the
+    number of tokens that it used. The baselines use as many independent responses as cost no more tokens than the search (at least
+    one, at most the largest of --samples). They are the accuracy of the response with the highest value, the accuracy of the most
+    frequent answer, and the probability that any response is right.
     """
 
     target: tyro.conf.Positional[str]
-    """Folder of a run with a critic; with --value model:FOLDER any run, Hugging Face folder or hub id."""
+    """Folder of a run with a critic. With --value model:FOLDER: any run folder, Hugging Face folder or hub id."""
     out: Path | None = None
-    """File for the results as JSON; it must not exist yet."""
+    """JSON file to write the results to; it must not exist yet."""
 
 
 def run_search(command: SearchCommand) -> int:

@@ -18,4 +18,4 @@ class Completion:
     """
 
     shell: tyro.conf.Positional[Literal["bash", "zsh", "tcsh"]]
-    """The shell."""
+    """Shell that will run the script."""

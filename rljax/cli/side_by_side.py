@@ -1,4 +1,4 @@
-"""Output of `rljax compare`: several runs as one record for JSON, and that record as text."""
+"""Output of `rljax compare`: one JSON record for several runs, and the same record as text."""
 
 import math
 import string
@@ -15,12 +15,12 @@ from rljax.text import printable, shorten
 from rljax.tracking.run_folder import RunFolder
 from rljax.tracking.summary import EvaluationPoint, Summary, evaluations, rows_so_far, summarize
 
-PLACES = {"run", "quiet", "wandb", "mlflow", "name"}
-"""Settings of where a run is and what it shows, which do not change what it computes."""
-LONGEST = 200
+NOT_COMPARED = {"run", "quiet", "wandb", "mlflow", "name"}
+"""Settings of a run's location and output, which are not compared because they do not change what it computes."""
+MAX_ANSWER_LENGTH = 200
 """Maximum length of an answer shown, in characters."""
 MARKS = string.ascii_uppercase
-"""Short names of the runs."""
+"""Letters that stand for the runs, in order."""
 CURVE_ROWS = 12
 """Maximum number of steps in the table of curves."""
 
@@ -29,8 +29,8 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
     """Compare the first run with each of the others.
 
     Args:
-        folders: at least two, and no more than there are letters.
-        samples: number of problems whose answers are in the result.
+        folders: run folders, from 2 to 26.
+        samples: number of problems whose answers are included.
 
     Raises:
         InputError: there are too many runs, or a run's file cannot be read.
@@ -55,38 +55,38 @@ def comparison_of(folders: Sequence[RunFolder], *, samples: int) -> dict[str, An
 
 
 def _results(summary: Summary, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Accuracies of a run with their intervals, and its path, algorithm, steps, status and alarms."""
+    """Return a run's path, algorithm, steps, status, accuracies with intervals, and alarms."""
     results: dict[str, dict[str, Any] | None] = {}
     for name, evaluation in (("before", summary.before), ("last", summary.after), ("best", summary.best)):
         results[name] = None if evaluation is None else _result(evaluation, [] if name == "best" else heldout)
     raised = sorted({event.alarm.name for event in summary.events if event.what == "raised"})
-    place = {"run": str(summary.path), "algorithm": summary.algorithm, "steps": summary.steps, "total": summary.total}
-    return {**place, "status": summary.status, **results, "alarms": raised}
+    identity = {"run": str(summary.path), "algorithm": summary.algorithm, "steps": summary.steps, "total": summary.total}
+    return {**identity, "status": summary.status, **results, "alarms": raised}
 
 
 def _result(evaluation: EvaluationPoint, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """An evaluation, with its interval if `heldout` has the answers; the best one is a maximum and has none."""
+    """Return an evaluation for JSON, with an interval if `heldout` has answers; a maximum, the best evaluation, gets none."""
     estimate = interval_of(evaluation.accuracy, heldout)
     ends = {} if estimate is None else {"low": estimate.low, "high": estimate.high, "problems": estimate.problems}
     return {"step": evaluation.step, "accuracy": evaluation.accuracy, **ends}
 
 
 def _plain(estimate: Estimate | None) -> dict[str, Any] | None:
-    """An estimate for JSON, without an interval if it has none."""
+    """Return an estimate for JSON, in which NaN becomes None."""
     if estimate is None:
         return None
     return {name: None if math.isnan(value) else value for name, value in estimate._asdict().items()}
 
 
 def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Settings that differ between the runs, each with its values in the runs' order; None for a missing one."""
-    names = sorted({name for flat in settings for name in flat} - PLACES)
+    """Return the settings that differ, each with one value per run, in order; None if a run lacks the setting."""
+    names = sorted({name for flat in settings for name in flat} - NOT_COMPARED)
     rows = {name: [flat.get(name) for flat in settings] for name in names}
     return {name: values for name, values in rows.items() if any(value != values[0] for value in values)}
 
 
 def read_curves(folders: Sequence[RunFolder]) -> dict[int, list[float | None]]:
-    """Held-out accuracy of each run by RL step; None if a run was not evaluated at that step."""
+    """Return one held-out accuracy per run for each RL step; None if a run was not evaluated at that step."""
     by_step = [
         {evaluation.step: evaluation.accuracy for evaluation in evaluations(rows_so_far(folder))} for folder in folders
     ]
@@ -94,7 +94,7 @@ def read_curves(folders: Sequence[RunFolder]) -> dict[int, list[float | None]]:
 
 
 def read_answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> list[dict[str, Any]]:
-    """Last answers of all runs to some problems, starting with those on which the runs disagree."""
+    """Return all runs' last answers to `count` problems; problems on which the runs disagree come first."""
     last = [last_answers(rows) for rows in heldout]
     shared = [key for key in last[0] if all(key in run for run in last)]
 
@@ -116,7 +116,7 @@ def read_answers(heldout: Sequence[Sequence[Mapping[str, Any]]], count: int) -> 
 
 
 def comparison_text(comparison: Mapping[str, Any], columns: int) -> str:
-    """The comparison, formatted for a terminal."""
+    """Format the comparison for a terminal."""
     runs = comparison["runs"]
     marks = [row["mark"] for row in runs]
     parts = [_runs_text(runs, columns), _accuracy_text(runs, comparison["differences"], columns)]
@@ -138,7 +138,7 @@ def _runs_text(runs: Sequence[Mapping[str, Any]], columns: int) -> str:
 def _accuracy_text(runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any] | None], columns: int) -> str:
     rows = [("", "before RL", "last", "best")]
     rows += [(row["mark"], *(_interval(row[name]) for name in ("before", "last", "best"))) for row in runs]
-    lines = ["Held-out accuracy (95 % interval; the best is a maximum)", *_columns(rows)]
+    lines = ["Held-out accuracy (95 % interval; the best is a maximum, and has none)", *_columns(rows)]
     for row, difference in zip(runs[1:], differences[1:], strict=True):
         if difference is not None:
             ends = (
@@ -160,7 +160,7 @@ def _interval(result: Mapping[str, Any] | None) -> str:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of a table, indented by 2."""
+    """Format the lines of a table, indented by 2 spaces."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -195,10 +195,12 @@ def _answers_text(answers: Sequence[Mapping[str, Any]], marks: Sequence[str], co
         return "No problem was answered by all runs at their last step."
     lines = ["Last answers to the same problems"]
     for row in answers:
-        prompt, answer = (printable(shorten(row[name], LONGEST)).replace("\n", " ") for name in ("prompt", "answer"))
+        prompt, answer = (
+            printable(shorten(row[name], MAX_ANSWER_LENGTH)).replace("\n", " ") for name in ("prompt", "answer")
+        )
         lines.append(wrap(f"  {prompt}   (answer {answer})", columns, hang="      "))
         for mark, completion, reward in zip(marks, row["completions"], row["rewards"], strict=True):
-            shown = printable(shorten(completion, LONGEST)).replace("\n", " ")
+            shown = printable(shorten(completion, MAX_ANSWER_LENGTH)).replace("\n", " ")
             judged = "not judged" if reward is None else f"{reward:g}"
             lines.append(with_label(f"{mark} {judged}", shown, columns))
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Plain text that fits a terminal's columns: no name is cut, and a line that is too long continues, indented, on the next."""
+"""Fit plain text to a terminal's columns: long lines continue, indented, on the next line, and no word is broken."""
 
 import re
 import shutil
@@ -8,30 +8,30 @@ from itertools import pairwise
 from typing import TextIO
 
 COLUMNS_IN_A_PIPE = 80
-NARROWEST, WIDEST = 60, 120
-LABEL = 12
+MIN_COLUMNS, MAX_COLUMNS = 60, 120
+LABEL_WIDTH = 12
 FRAME = "│╭╰├┃"
 """Characters that mark a line as part of a frame."""
-LEAST_INDENT = 8
-"""Minimum indentation of the descriptions of flags in Tyro's help."""
+MIN_INDENT = 8
+"""Minimum indentation of flag descriptions in Tyro's help."""
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def columns_of(stream: TextIO) -> int:
-    """Columns to fill: a terminal's own, but between 60 and 120; 80 for any other stream."""
+    """Return the number of columns to fill: a terminal's width, clipped to 60 to 120; 80 for any other stream."""
     if not stream.isatty():
         return COLUMNS_IN_A_PIPE
-    return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
+    return min(max(shutil.get_terminal_size().columns, MIN_COLUMNS), MAX_COLUMNS)
 
 
 def wrap(text: str, columns: int, *, indent: str = "", hang: str = "") -> str:
-    """Wrap a paragraph; no word is broken.
+    """Wrap a paragraph without breaking words.
 
     Args:
         text: one paragraph.
         columns: columns to fill.
-        indent: put before the first line.
-        hang: put before each further line.
+        indent: text before the first line.
+        hang: text before each further line.
     """
     return textwrap.fill(
         text, columns, initial_indent=indent, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
@@ -39,15 +39,15 @@ def wrap(text: str, columns: int, *, indent: str = "", hang: str = "") -> str:
 
 
 def with_label(label: str, text: str, columns: int) -> str:
-    """A paragraph, with a label in a column to its left."""
-    return wrap(text, columns, indent=f"    {label:<{LABEL}}", hang=" " * (LABEL + 4))
+    """Wrap a paragraph, with a label in a column to its left."""
+    return wrap(text, columns, indent=f"    {label:<{LABEL_WIDTH}}", hang=" " * (LABEL_WIDTH + 4))
 
 
 def formula_lines(formula: str, columns: int) -> list[str]:
-    """Lines of a formula, indented by 4; a line that is too long is broken first at wide gaps, then at spaces.
+    """Split a formula into lines, indented by 4 spaces. A long line is broken at wide gaps, and then, if needed, at spaces.
 
     Args:
-        formula: lines; equations on the same line are separated by four spaces or more.
+        formula: one or more lines; equations on the same line are separated by at least four spaces.
         columns: columns to fill.
     """
     fitted: list[str] = []
@@ -60,7 +60,7 @@ def formula_lines(formula: str, columns: int) -> list[str]:
 
 
 def fit_lines(text: str, columns: int) -> str:
-    """Wrap the lines of a text that are too long; framed lines stay unchanged.
+    """Wrap the lines of a text that are too long, except lines that are part of a frame.
 
     Example:
         >>> print(fit_lines("one two three\\n│ a frame of │", 8))
@@ -73,9 +73,10 @@ def fit_lines(text: str, columns: int) -> str:
 
 
 def rewrap_descriptions(text: str, columns: int) -> str:
-    """Rewrap the descriptions of flags in Tyro's help, which breaks lines wherever their docstrings do.
+    """Rewrap the flag descriptions in Tyro's help, because Tyro keeps the line breaks of docstrings.
 
-    A description is a column of text to the right of a flag, or below it. One without such line breaks stays unchanged.
+    A description is a column of text to the right of its flag or below the flag. If it has no superfluous line breaks, it stays
+    unchanged.
 
     Example:
         >>> print(rewrap_descriptions("  --steps INT  A short\\n               line, and more", 30))
@@ -87,22 +88,22 @@ def rewrap_descriptions(text: str, columns: int) -> str:
         first = _visible(lines[0])
         indent = _indent(lines[1]) if len(lines) > 1 else 0
         rows = [lines.pop(0)]
-        if indent >= LEAST_INDENT and first[indent - 2 : indent].isspace() and first[indent : indent + 1].strip():
+        if indent >= MIN_INDENT and first[indent - 2 : indent].isspace() and first[indent : indent + 1].strip():
             while lines and _indent(lines[0]) == indent:
                 rows.append(lines.pop(0))
-        done += _rewrapped(rows, indent, columns) if len(rows) > 1 else rows
+        done += _rewrap(rows, indent, columns) if len(rows) > 1 else rows
     return "\n".join(done)
 
 
-def _rewrapped(rows: Sequence[str], indent: int, columns: int) -> Sequence[str]:
-    """Rewrap a description if the first word of a line fits into the line before it."""
+def _rewrap(rows: Sequence[str], indent: int, columns: int) -> Sequence[str]:
+    """Rewrap a description if the first word of some line fits on the line before."""
     shown = [_visible(row) for row in rows]
     if all(len(above) + 1 + len(below.split()[0]) > columns for above, below in pairwise(shown)):
         return rows
-    start = next(place for place in range(len(rows[0])) if len(_COLOR.sub("", rows[0][:place])) == indent)
+    start = next(index for index in range(len(rows[0])) if len(_COLOR.sub("", rows[0][:index])) == indent)
     wrapped, gap = [rows[0][:start]], ""
     for word in " ".join([rows[0][start:], *rows[1:]]).split():
-        if not _visible(word):  # colors alone
+        if not _visible(word):  # only color codes
             wrapped[-1] += word
         elif len(_visible(f"{wrapped[-1]}{gap}{word}")) > columns:
             wrapped.append(" " * indent + word)
@@ -113,16 +114,16 @@ def _rewrapped(rows: Sequence[str], indent: int, columns: int) -> Sequence[str]:
 
 
 def _visible(line: str) -> str:
-    """A line without colors and without spaces at its end."""
+    """Remove color codes and trailing spaces from a line."""
     return _COLOR.sub("", line).rstrip()
 
 
 def _indent(line: str) -> int:
-    """Number of spaces before the text of a line; 0 for an empty line."""
+    """Count the spaces before the text of a line; 0 for an empty line."""
     shown = _visible(line)
     return len(shown) - len(shown.lstrip(" "))
 
 
 def with_paragraphs(rows: Sequence[tuple[str, str]], columns: int) -> str:
-    """Names, with a paragraph under each."""
+    """Format names, each with a paragraph under it."""
     return "\n".join(f"  {name}\n{wrap(text, columns, indent='      ', hang='      ')}" for name, text in rows)

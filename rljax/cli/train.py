@@ -24,19 +24,19 @@ from rljax.training.interrupt import INTERRUPTED
 class Train(Settings):
     """Train a language model with reinforcement learning.
 
-    Without --model, --dataset, --config or --experiment this runs experiments/arithmetic_dapo.py: a small transformer learns
-    arithmetic with written-out steps, from random weights. With --model or --dataset the same loop trains your model on your data.
-    Every setting below can be changed; the values shown are the ones that this command would use. The settings of a generated
-    task are shown and accepted only with that task (`rljax train --task iteration --help-all`).
+    Without --model, --dataset, --config or --experiment, this command runs experiments/arithmetic_dapo.py: a small transformer
+    learns arithmetic with written-out steps, from random weights. With --model or --dataset, the same loop trains your model on
+    your data. The flags below change the settings; the values shown are those that this command would use. The settings of a
+    generated task are shown and accepted only with that task (`rljax train --task iteration --help-all`).
     """
 
     resume: Path | None = None
-    """Continue the run in this folder with the settings in its config.json. Flags may change only settings that no computed number
-    depends on, such as --steps. `--resume auto` continues the run in the folder that --run names, or begins it if there is none, so
-    the same command can be repeated after any interruption."""
+    """Continue the run in this folder with the settings in its config.json. Flags may change only settings that do not affect the
+    computation, such as --steps. `--resume auto` continues the run in the folder that --run names, or starts a run there if there
+    is none, so the same command can be repeated after any interruption."""
     accept_changes: bool = False
-    """With --resume: continue even if the rows, rewards, chat template or tokenizer have changed since the last start, which is
-    otherwise refused. The run's starts.jsonl records the change."""
+    """With --resume: continue even if the rows, rewards, chat template or tokenizer have changed since the last start. Without this
+    flag, such a run is not continued. The run's starts.jsonl records the change."""
     coordinator: str | None = None
     """Run on several hosts, with the same command on each: ADDRESS:PORT of the first host, or `auto` on TPU pods, under Slurm
     or Open MPI, where JAX finds the hosts itself. All hosts must be able to reach the run folder."""
@@ -45,8 +45,8 @@ class Train(Settings):
     host: int | None = None
     """Index of this host, counted from 0, if the coordinator is an address."""
     restarts: int = 0
-    """Train in a separate process, and restart it at most this many times if it crashes or is killed; needs --run. It continues
-    from its last checkpoint, as with --resume auto."""
+    """Train in a separate process, and restart it at most this many times if it crashes or is killed. Each restart continues from
+    the last checkpoint, as with --resume auto. Requires --run."""
     seeds: tuple[int, ...] = ()
     """Train with each of these seeds, one after the other, in RUN/seed-N, and report the mean over seeds with its 95 % interval:
     --seeds 0 1 2. The same command, with the same --run, continues where it was stopped; a finished seed is not trained again."""
@@ -56,11 +56,12 @@ class Train(Settings):
 class Sft(Train):
     """Fine-tune a language model on demonstrations (supervised fine-tuning, SFT).
 
-    The dataset has messages, prompt and completion, or a column with demonstrations. Only the assistant's tokens are trained.
+    Each row of the dataset has chat messages, a prompt and a completion, or a column with a demonstration. Only the assistant's
+    tokens are trained on.
     """
 
     epochs: int | None = None
-    """Number of passes over the training rows, instead of --steps; rows that are too long also count."""
+    """Number of passes over the training rows, instead of --steps. Rows left out as too long also count."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,11 @@ class Pretrain(Sft):
     """Train a language model to predict the next token of plain text (pretraining).
 
     The files are joined into one stream of tokens and cut into blocks of --block tokens; the last tenth of each file is held out
-    and measures perplexity. Without --model the model is a small transformer with random weights.
+    to measure perplexity. Without --model, the model is a small transformer with random weights.
     """
 
     files: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="FILES")] = ()
-    """Text files in UTF-8, one document each. Write them first."""
+    """Text files in UTF-8, one document per file. Put the files before all flags."""
 
 
 SFT_FLAGS: Mapping[str, str] = MappingProxyType(
@@ -102,13 +103,13 @@ SFT_MODEL_DEFAULTS: Mapping[str, float] = MappingProxyType(
         "max_response_tokens": 512,
     }
 )
-"""Defaults of `rljax sft` for a model that does not start from random weights."""
+"""Defaults of `rljax sft` for a pretrained model."""
 ADAPTER_RATE = 2e-4
-"""Default learning rate of `rljax sft` for an adapter."""
+"""Default learning rate of `rljax sft` if it trains an adapter."""
 
 
 def full_names(arguments: Sequence[str], names: Mapping[str, str] = SFT_FLAGS) -> list[str]:
-    """Replace the flags of `rljax sft`, or of another command with its own `names`, with flags of `rljax train`.
+    """Replace the short flags of a command, by default `rljax sft`, with the flags of `rljax train` that `names` maps them to.
 
     Example:
         >>> full_names(["--steps", "8", "--learning_rate=1e-5", "--warm-start-batch", "4"])
@@ -119,21 +120,21 @@ def full_names(arguments: Sequence[str], names: Mapping[str, str] = SFT_FLAGS) -
 
 
 def as_sft(arguments: Sequence[str]) -> list[str]:
-    """Replace the files of `rljax pretrain`, which come first, with a dataset, and its flags with flags of `rljax train`.
+    """Translate the arguments of `rljax pretrain`: the leading files become a dataset, and the flags become those of `rljax train`.
 
     Raises:
-        InputError: a dataset is named as well.
+        InputError: in addition to files, the arguments have a flag that cannot apply, such as --dataset.
 
     Example:
         >>> as_sft(["/data/a.txt", "--steps", "8"])
         ['--dataset', 'text:/data/a.txt', '--heldout-dataset', 'text:/data/a.txt', '--warm-start-steps', '8']
     """
-    count = next((place for place, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    count = next((index for index, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     files, words = arguments[:count], full_names(arguments[count:], PRETRAIN_FLAGS)
     refused = next((flag for flag in ("--dataset", "--heldout-dataset", "--epochs") if flag in set(flags_in(words))), None)
     if files and refused is not None:
         raise InputError(
-            f"{refused} cannot apply to `rljax pretrain FILES`, which trains on its files for --steps updates; leave it out."
+            f"{refused} cannot apply to `rljax pretrain FILES`, which trains on its files for --steps updates; leave {refused} out."
         )
     if not files:
         return words
@@ -147,10 +148,10 @@ def sft_words(command: str, arguments: Sequence[str]) -> list[str]:
 
 
 def start_of_sft(arguments: Sequence[str], own: Mapping[str, object] = MappingProxyType({})) -> Start:
-    """Find the settings of `rljax sft` before its flags; `arguments` have the flags of `rljax train`, as from `full_names`.
+    """Return the settings to which the flags of `rljax sft` apply; `arguments` are the flags as `full_names` returns them.
 
-    If neither the command line nor a file sets a reward, a dataset gets the reward "none", so that nothing is sampled. A generated
-    task has its own reward. A resumed run keeps its settings. `own` has further defaults, which take precedence.
+    If there is a dataset, and neither the command line nor a file sets a reward, the reward is "none", so that nothing is sampled.
+    A generated task has its own reward. A resumed run keeps its settings. The defaults in `own` precede those of `rljax sft`.
     """
     start, flags = start_from_flags(arguments), set(flags_in(arguments))
     config = start.config
@@ -172,10 +173,10 @@ def start_of_sft(arguments: Sequence[str], own: Mapping[str, object] = MappingPr
 
 
 def run_sft(command: Sft, start: Start, arguments: list[str]) -> int:
-    """Fine-tune, or resume a run; the exit codes are those of `run_train`.
+    """Start or resume supervised fine-tuning; the exit codes are those of `run_train`.
 
     Raises:
-        InputError: both --steps and --epochs are set, or the run cannot be made.
+        InputError: both --steps and --epochs are set, or the run cannot start.
     """
     if command.epochs is not None and "--warm-start-steps" in set(flags_in(arguments)):
         raise InputError("--epochs and --steps are two ways to set the length of the training; leave one of them out.")
@@ -183,23 +184,23 @@ def run_sft(command: Sft, start: Start, arguments: list[str]) -> int:
 
 
 def run_pretrain(command: Pretrain, start: Start, arguments: list[str]) -> int:
-    """Train on the files, or resume a run; the exit codes are those of `run_train`.
+    """Start or resume training on text files; the exit codes are those of `run_train`.
 
     Raises:
-        InputError: there is no file, or one comes after a flag.
+        InputError: no file is named, or a file comes after a flag.
     """
     if command.files:
-        raise InputError("write the files first: `rljax pretrain FILES --steps 500`.")
+        raise InputError("write the files first, before all flags: `rljax pretrain FILES --steps 500`.")
     if not is_text(command.config.data.dataset):
-        raise InputError("name at least one text file: `rljax pretrain FILES --steps 500`; or --resume RUN.")
+        raise InputError("name at least one text file, as in `rljax pretrain FILES --steps 500`, or use --resume RUN.")
     return _run("sft", command, start, arguments)
 
 
 def run_train(command: Train, start: Start, arguments: list[str]) -> int:
-    """Train, or resume a run.
+    """Start or resume a run.
 
-    The exit code is 0 if the run is done, and 130 if a signal (Ctrl-C, SIGTERM, SIGHUP ...) stopped it and everything is saved. It
-    is 75 if another host or the sampling server was lost.
+    The exit code is 0 if the run is complete, 130 if a signal (Ctrl-C, SIGTERM, SIGHUP ...) stopped it and its state was saved, and
+    75 if another host or the sampling server was lost.
     """
     return _run("train", command, start, arguments)
 
@@ -240,7 +241,7 @@ def check_seeds(command: Train, arguments: Sequence[str]) -> None:
     """Refuse flags that cannot apply to several seeds.
 
     Raises:
-        InputError: names the flag.
+        InputError: a flag cannot apply; the message names it.
     """
     if len(set(command.seeds)) < len(command.seeds) or min(command.seeds) < 0:
         raise InputError(f"--seeds {' '.join(map(str, command.seeds))}: each seed must be at least 0 and occur once.")
@@ -253,11 +254,11 @@ def check_seeds(command: Train, arguments: Sequence[str]) -> None:
 
 
 def train_seeds(program: str, command: Train, train: Callable, **options: object) -> int:
-    """Train the seeds that are not finished, and print the table over seeds.
+    """Train with each seed that is not finished, and print a table of the results over all seeds.
 
     Raises:
         InputError: a run failed, or the folder has runs with other settings.
-        Interrupted: a signal arrived; the runs so far are saved.
+        Interrupted: a signal stopped the training; the state of all runs is saved.
     """
     from datetime import datetime  # noqa: PLC0415
 

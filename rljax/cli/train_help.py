@@ -1,4 +1,4 @@
-"""Help of `rljax train`, `sft` and `pretrain`: one screen each, with the settings that most runs change."""
+"""Short help of `rljax train`, `sft` and `pretrain`: one screen each, with the settings that most runs change."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -47,7 +47,7 @@ SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         ),
     ),
 )
-"""Twenty settings, each described in a few words that fit one terminal line."""
+"""Twenty settings by group, each described in a few words that fit on a terminal line."""
 
 USAGE = """usage: rljax train [FLAGS]
 
@@ -69,11 +69,11 @@ SFT_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("model", "Hugging Face folder or hub id"),
             ("dataset", "JSONL, JSON, Parquet, folder or hub id"),
             ("heldout_dataset", "by default a part of the dataset"),
-            ("demonstration_column", "or messages, prompt + completion"),
+            ("demonstration_column", "else messages, or prompt + completion"),
             ("chat", "apply the model's chat template"),
             ("max_prompt_tokens", "longer prompts are left out"),
             ("max_response_tokens", "longer demonstrations are left out"),
-            ("reward", "judge greedy held-out answers as well"),
+            ("reward", "also scores greedy held-out answers"),
         ),
     ),
     (
@@ -83,8 +83,8 @@ SFT_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("warm_start_steps", "updates, instead of epochs"),
             ("warm_start_batch", "demonstrations per update"),
             ("warm_start_learning_rate", "peak; then a cosine to a tenth"),
-            ("learning_rate_warmup", "updates, at most a tenth of all"),
-            ("lora_rank", "train an adapter"),
+            ("learning_rate_warmup", "warm-up updates, at most a tenth of all"),
+            ("lora_rank", "train a LoRA adapter of this rank"),
             ("dtype", "float32 or bfloat16"),
         ),
     ),
@@ -93,19 +93,19 @@ SFT_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             ("run", "folder; by default runs/NAME-DATE-TIME"),
             ("seed", "random seed of the run"),
-            ("warm_start_eval_every", "updates between held-out measurements"),
+            ("warm_start_eval_every", "updates between held-out evaluations"),
             ("checkpoint_every", "updates between checkpoints"),
             ("resume", "continue the run in this folder"),
             ("quiet", "print only a few plain lines"),
         ),
     ),
 )
-"""The same for supervised fine-tuning."""
+"""The settings in the short help of `rljax sft`."""
 
 SFT_USAGE = """usage: rljax sft [FLAGS]
 
 Fine-tune a language model on demonstrations (supervised fine-tuning, SFT).
-Only the assistant's tokens are trained. Held-out rows measure perplexity.
+Only the assistant's tokens are trained on. Held-out rows measure perplexity.
 
   rljax sft --model FOLDER --dataset FILE.jsonl --chat --epochs 2
   rljax sft --model FOLDER --dataset FILE.jsonl --lora-rank 16
@@ -122,7 +122,7 @@ PRETRAIN_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("layers", "layers of the small model"),
             ("width", "width of its residual stream"),
             ("tokenizer", "bytes, or a folder or hub id"),
-            ("max_response_tokens", "tokens that a block predicts"),
+            ("max_response_tokens", "tokens to predict per block"),
             ("heldout_problems", "at most this many held-out blocks"),
         ),
     ),
@@ -137,12 +137,12 @@ PRETRAIN_SHOWN: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ),
     SFT_SHOWN[-1],
 )
-"""The same for pretraining."""
+"""The settings in the short help of `rljax pretrain`."""
 
 PRETRAIN_USAGE = """usage: rljax pretrain FILES [FLAGS]
 
 Train a language model to predict the next token of plain text.
-The last tenth of each file is held out, and measures perplexity.
+The last tenth of each file is held out to measure perplexity.
 
   rljax pretrain book.txt --steps 500
   rljax pretrain texts/*.txt --model FOLDER --learning-rate 1e-4
@@ -151,7 +151,7 @@ The last tenth of each file is held out, and measures perplexity.
 
 
 def pretrain_help(config: TrainConfig, names: Mapping[str, str]) -> str:
-    """One screen for `rljax pretrain`; see `sft_help`."""
+    """Return one screen of help for `rljax pretrain`; see `sft_help`."""
     return sft_help(config, names, PRETRAIN_USAGE, PRETRAIN_SHOWN)
 
 
@@ -161,44 +161,44 @@ def sft_help(
     usage: str = SFT_USAGE,
     shown: Sequence[tuple[str, Sequence[tuple[str, str]]]] = SFT_SHOWN,
 ) -> str:
-    """One screen for `rljax sft`.
+    """Return one screen of help for `rljax sft`.
 
     Args:
-        config: the settings before the flags.
-        names: a short flag -> the flag of `rljax train` that it stands for.
-        usage: the first lines.
-        shown: settings to list, with their meaning.
+        config: the settings to which the flags apply.
+        names: short flag -> the flag of `rljax train` that it abbreviates.
+        usage: the lines above the settings.
+        shown: settings to list by group, each with a description.
     """
     short = {full.removeprefix("--").replace("-", "_"): flag[2:].replace("-", "_") for flag, full in names.items()}
     flat = {"epochs": None, "resume": None} | config.to_flat()
     flat |= {"learning_rate_warmup": 10} | ({"warm_start_steps": None} if "--epochs" in usage else {})
     last = "\nThe other flags of `rljax train --help-all` (devices, checkpoints, columns,\n--freeze, --remat, ...) work here too."
-    return "\n".join([usage, *_settings(shown, flat, short), last])
+    return "\n".join([usage, *_setting_lines(shown, flat, short), last])
 
 
 def short_help(config: TrainConfig) -> str:
-    """One screen: twenty settings with the values that the command would use.
+    """Return one screen of help for `rljax train`: twenty settings with the values that the command would use.
 
     Args:
-        config: the settings before the flags.
+        config: the settings to which the flags apply.
     """
-    last = "\n`rljax train --help-all` lists every setting by group;\n`rljax config` prints those in force."
-    return "\n".join([USAGE, *_settings(SHOWN, config.to_flat(), {}), last])
+    last = "\n`rljax train --help-all` lists every setting by group;\n`rljax config` prints the values in use."
+    return "\n".join([USAGE, *_setting_lines(SHOWN, config.to_flat(), {}), last])
 
 
-def _settings(
+def _setting_lines(
     shown: Sequence[tuple[str, Sequence[tuple[str, str]]]], flat: Mapping[str, Any], names: Mapping[str, str]
 ) -> Iterator[str]:
-    """Lines with the flags of some settings, their values and their meaning; `names` maps settings to their shorter flags."""
+    """Yield lines with the flag, value and description of each setting; `names` maps settings to their shorter flags."""
     for title, settings in shown:
         yield title
         for name, text in settings:
-            flag = f"--{names.get(name, name).replace('_', '-')} {_written(flat[name])}".rstrip()
+            flag = f"--{names.get(name, name).replace('_', '-')} {_typed(flat[name])}".rstrip()
             yield f"  {flag:<38} {text}" if len(flag) <= 38 else f"  {flag}\n{'':<41}{text}"
 
 
-def _written(value: Any) -> str:
-    """The words to type after a flag for a value; empty for None and for a switch."""
+def _typed(value: Any) -> str:
+    """Format a value as one would type it after its flag; empty for None and for a switch."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, dict):

@@ -32,35 +32,35 @@ FIXED = (
     *("steps", "seed", "run", "resume", "config", "experiment", "smoke", "task", "dataset", "heldout_dataset"),
     *("coordinator", "hosts", "host", "restarts", "seeds", "heldout_problems", "also_heldout"),
 )
-"""Settings that are the same for all candidates: what they are compared on, for how long, and where."""
+"""Settings that all candidates must share: the data, the length of training, the seeds, the hosts and the folders."""
 
 
 @dataclass(frozen=True)
 class Tune(Settings):
     """Find the best values of some settings by successive halving.
 
-    The candidates are all combinations of the values. All of them train on the same seeds for a part of --steps; the best continue
-    from where they are, and so on until --steps is reached. Candidates are ranked by held-out accuracy, the mean over the seeds. To
-    resume a stopped tuning run, repeat the same command. All other flags are those of `rljax train`.
+    The candidates are all combinations of the values. All candidates train with the same seeds for a fraction of --steps. The best
+    of them continue, are compared again, and so on until --steps is reached. Candidates are ranked by held-out accuracy, averaged
+    over the seeds. To resume a stopped tuning run, repeat the same command. All other flags are those of `rljax train`.
     """
 
     tried: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="try", metavar="NAME=VALUE,VALUE")] = ()
-    """A setting and its values, separated by commas, or by semicolons if a value contains a comma: --try learning_rate=1e-4,2e-4
-    --try algorithm=grpo,dapo."""
+    """A setting and the values to try, separated by commas, or by semicolons if a value contains a comma:
+    --try learning_rate=1e-4,2e-4 --try algorithm=grpo,dapo."""
     cut: int = 2
     """Reduction factor N: after each rung (round of training), the best 1/N of the candidates continue, with N times the steps."""
     seeds: int = 1
     """Number of seeds per candidate, starting at --seed."""
     out: Path = Path("runs/tuning")
-    """Folder of the runs, the results (tuning.json) and the plot (tuning.png)."""
+    """Folder for the runs, the results (tuning.json) and the plot (tuning.png)."""
     drop_failed: bool = False
-    """Leave out candidates whose runs fail. Otherwise the tuning run stops, and the same command tries them again."""
+    """Drop candidates whose runs fail. Without this flag, tuning stops at a failed run, and the same command retries the run."""
     json: bool = False
     """Print JSON."""
 
 
 def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str, ...]]:
-    """Values of each setting to try.
+    """Parse the arguments of --try: the values to try for each setting.
 
     Raises:
         InputError: a setting does not exist, cannot be tried, is named twice, or has no values.
@@ -81,7 +81,7 @@ def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str,
             raise InputError(f"--try {text} has no values; write --try {text}=VALUE,VALUE.")
         if name in FIXED:
             raise InputError(
-                f"--try {name} is not possible: all candidates have the same {name}. Set --{name.replace('_', '-')}."
+                f"--try {name} is not possible: all candidates have the same {name}. Set --{name.replace('_', '-')} instead."
             )
         if name not in known:
             raise InputError(
@@ -90,13 +90,13 @@ def values_of(tried: Sequence[str], config: TrainConfig) -> dict[str, tuple[str,
             )
         parts = [part.strip() for part in values.split(";" if ";" in values else ",")]
         if name in found or len(set(parts)) < len(parts) or not all(parts):
-            raise InputError(f"--try {text}: name a setting once, and each of its values once, none of them empty.")
+            raise InputError(f"--try {text}: name each setting once, and each of its values once; no value may be empty.")
         found[name] = tuple(parts)
     return found
 
 
 def without_tune_flags(arguments: Sequence[str]) -> list[str]:
-    """The flags of `rljax train` on a command line of `rljax tune`.
+    """Remove the flags that only `rljax tune` has, so that the flags of `rljax train` remain.
 
     Example:
         >>> without_tune_flags(["--try", "learning_rate=1e-4,2e-4", "--steps", "8", "--cut=3", "--json"])
@@ -114,7 +114,7 @@ def without_tune_flags(arguments: Sequence[str]) -> list[str]:
 
 
 def words_of(names: Sequence[str], values: Sequence[str]) -> list[str]:
-    """Flags of a candidate; a value that contains spaces means several values.
+    """Build the flags of a candidate; a value that contains spaces becomes several arguments, and True or False a switch.
 
     Example:
         >>> words_of(["algorithm_options", "chat"], ["beta=0.1 clip=0.2", "True"])
@@ -129,7 +129,7 @@ def words_of(names: Sequence[str], values: Sequence[str]) -> list[str]:
 
 
 def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str]]:
-    """Arguments of `rljax train` for each candidate, by the candidate's name.
+    """Return the arguments of `rljax train` for each candidate, by the candidate's name.
 
     Raises:
         InputError: a setting is both tried and set, or cannot be tried.
@@ -139,7 +139,7 @@ def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str
     flags = set(flags_in(base))
     both = sorted(name for name in tried if f"--{name.replace('_', '-')}" in flags)
     if both:
-        raise InputError(f"{', '.join(both)} is both tried and set; leave one of the two out.")
+        raise InputError(f"{', '.join(both)} is both tried and set; leave out --try or the flag.")
     if "--run" in flags:
         raise InputError("--run names the folder of a single run, but tuning trains many; name their folder with --out.")
     names = list(tried)
@@ -151,13 +151,13 @@ def candidates_of(command: Tune, arguments: Sequence[str]) -> dict[str, list[str
 
 
 def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
-    """Train the candidates, then print and plot the results; return 130 if Ctrl-C stopped it and everything is saved.
+    """Train the candidates, then print and plot the results; return 130 if Ctrl-C stopped the training and its state is saved.
 
     Raises:
         InputError: there is nothing to compare, a setting cannot be tried, or the folder contains another tuning run.
     """
     del start
-    from rljax.cli import parse  # noqa: PLC0415  it imports this module
+    from rljax.cli import parse  # noqa: PLC0415  rljax.cli imports this module
 
     words = candidates_of(command, arguments)
     if command.seeds < 1:
@@ -199,7 +199,7 @@ def run_tune(command: Tune, start: Start, arguments: list[str]) -> int:
 
 
 def train_candidate(config: TrainConfig) -> tuple[float, float]:
-    """Start or resume a run."""
+    """Start or resume a candidate's run, and return its accuracy before and after RL."""
     from rljax.programs.train import train  # noqa: PLC0415  --help need not wait for JAX
 
     result = train(config, resume="auto")
@@ -215,24 +215,24 @@ def report_trial(trial: "Trial") -> None:
 
 
 def tuning_text(trials: "Sequence[Trial]", rungs: "Sequence[Rung]", won: str, *, width: int) -> str:
-    """Each rung with its candidates, the best first."""
+    """Format the results: each rung with its candidates, the best first."""
     from rljax.programs.tuning import score_candidates  # noqa: PLC0415  --help need not wait for JAX
 
     ranked = [sorted(score_candidates(trials, number).items(), key=lambda item: -item[1]) for number in range(len(rungs))]
     blocks = []
     for number, rung in enumerate(rungs):
         is_last = number + 1 == len(rungs)
-        stays, mark = ({won}, "wins") if is_last else ({name for name, _ in ranked[number + 1]}, "kept")
+        kept, mark = ({won}, "wins") if is_last else ({name for name, _ in ranked[number + 1]}, "kept")
         rows = [
-            f"    {f'{share:.1%}' if share >= 0 else 'failed':>7}  {mark if name in stays else '':<7}  {name}"
-            for name, share in ranked[number]
+            f"    {f'{accuracy:.1%}' if accuracy >= 0 else 'failed':>7}  {mark if name in kept else '':<7}  {name}"
+            for name, accuracy in ranked[number]
         ]
         blocks.append("\n".join([f"Rung {number + 1}: held-out accuracy after {rung.steps} RL steps", *rows]))
     seconds = sum(trial.seconds for trial in trials)
-    made = sum(trial.steps - _steps_before(trial, rungs) for trial in trials)
+    trained = sum(trial.steps - _steps_before(trial, rungs) for trial in trials)
     full = rungs[-1].steps * len(score_candidates(trials, 0)) * len({trial.seed for trial in trials})
     about = (
-        f"{made} RL steps in {seconds / 60:.1f} minutes; training all candidates to the end would have taken {full}. The "
+        f"{trained} RL steps in {seconds / 60:.1f} minutes; training all candidates to the end would have taken {full}. The "
         "winner was chosen on the held-out problems, so its accuracy is optimistic: expect a little less on other problems."
     )
     return "\n\n".join([*blocks, wrap(about, width)])

@@ -1,4 +1,4 @@
-"""`rljax --version`: everything that a bug report needs."""
+"""`rljax --version`: versions and system information for bug reports."""
 
 import os
 import platform
@@ -32,8 +32,8 @@ def check_jax(installed: str) -> None:
 
 
 def version_text() -> str:
-    """Versions of rljax and its dependencies, devices, the folder of compiled programs, and where to report bugs, if known."""
-    import jax  # noqa: PLC0415  no other command waits for JAX to start
+    """Describe the versions of rljax and its dependencies, the devices, the compilation cache, and where to report bugs."""
+    import jax  # noqa: PLC0415  other commands need not wait for JAX
 
     import rljax  # noqa: PLC0415  as above
 

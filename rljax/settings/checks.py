@@ -1,4 +1,4 @@
-"""Checks that several groups of settings share, and option values that follow from the run's length limit.
+"""Checks that several groups of settings share, and length options that are derived from the run's length limit.
 
 Each error names the setting, its value and the allowed values.
 """
@@ -13,19 +13,19 @@ from rljax.errors import InputError
 from rljax.settings.flat import flat_names
 
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", NoneType: "null", Path: "a path"}
-"""Types of settings in words."""
+"""Type of a setting -> how messages describe it."""
 
 LARGEST = 2**31 - 1
-"""Largest value of an integer setting; counters on devices have 32 bits."""
+"""Largest value of an integer setting, because counters on devices have 32 bits."""
 
 YEAR = 365 * 24 * 3600
-"""Largest waiting time that a setting can have, in seconds; thread timers overflow somewhere above it."""
+"""Longest waiting time that a setting allows, in seconds, because thread timers overflow at some longer time."""
 
 MAY_BE_INFINITE = frozenset({"algorithm_options", "correction_high"})
 """Settings for which infinity means no bound."""
 
 LENGTHS = ("max_length", "cache")
-"""Options that are lengths, in tokens."""
+"""Options of algorithms that are lengths, in tokens."""
 
 
 def check_numbers(settings: object) -> None:
@@ -55,7 +55,7 @@ def check_stop(stop: Iterable[str]) -> None:
         raise InputError(f"stop is the text {stop!r}; give a list of texts, such as [{stop!r}].")
     if "" in stop:
         raise InputError(
-            "stop contains an empty text, which would end every response at once; give texts of at least one character."
+            "stop contains an empty text, which would end every response at its first token; give texts of at least one character."
         )
     broken = next((text for text in stop if "\N{REPLACEMENT CHARACTER}" in text), None)
     if broken is not None:
@@ -65,7 +65,7 @@ def check_stop(stop: Iterable[str]) -> None:
 
 
 def check_at_least(least: int, settings: object, names: Iterable[str]) -> None:
-    """Reject settings below `least`; None passes."""
+    """Reject settings below `least`; None is allowed."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not value >= least:
@@ -74,7 +74,7 @@ def check_at_least(least: int, settings: object, names: Iterable[str]) -> None:
 
 
 def check_at_most_a_year(settings: object, names: Iterable[str]) -> None:
-    """Reject seconds beyond a year; None passes."""
+    """Reject waiting times, in seconds, of more than a year; None is allowed."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not value <= YEAR:
@@ -84,7 +84,7 @@ def check_at_most_a_year(settings: object, names: Iterable[str]) -> None:
 
 
 def check_positive(settings: object, names: Iterable[str]) -> None:
-    """Reject settings that are not above 0; None passes."""
+    """Reject settings that are not above 0; None is allowed."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not value > 0:
@@ -100,7 +100,7 @@ def check_share(settings: object, names: Iterable[str]) -> None:
 
 
 def check_positive_share(settings: object, names: Iterable[str]) -> None:
-    """Reject settings outside (0, 1]; None passes."""
+    """Reject settings outside (0, 1]; None is allowed."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not 0 < value <= 1:
@@ -108,32 +108,32 @@ def check_positive_share(settings: object, names: Iterable[str]) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Reject a seed from which no random key can be made.
+    """Reject a seed that JAX cannot make a random key from.
 
     Raises:
-        InputError: it is negative, or needs more than 63 bits.
+        InputError: the seed is negative, or needs more than 63 bits.
     """
     if not 0 <= seed < 1 << 63:
         raise InputError(f"--seed is {seed}; it must be at least 0 and below 2 ** 63.")
 
 
 def check_new_file(path: Path) -> None:
-    """Reject an output file that exists, or whose folder does not, before the work begins.
+    """Reject an output file that already exists, or whose folder does not exist, before any work begins.
 
     Raises:
-        InputError: the file exists, or its folder does not.
+        InputError: the file exists, or its folder does not exist.
     """
     if path.exists():
         raise InputError(f"{str(path)!r} already exists; choose another file.")
     if not path.parent.is_dir():
-        raise InputError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; make it first.")
+        raise InputError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; create it first.")
 
 
 def check_engine(config: Any) -> None:
     """Reject settings of `EngineConfig` that cannot work.
 
     Raises:
-        InputError: the message names the setting.
+        InputError: a setting cannot work; the message names it.
     """
     check_at_least(0, config, ["delay"])
     check_at_least(1, config, ["staleness"])
@@ -148,19 +148,19 @@ def check_engine(config: Any) -> None:
         raise InputError(f"engine_server is {config.engine_server!r}; choose rljax, vllm or sglang.")
     if config.engine_in_flight and not (config.engine_url and config.staleness and config.engine_server in (None, "rljax")):
         raise InputError(
-            "engine_in_flight needs a server of rljax (engine_url), which reports the version of each token, and staleness of at "
-            "least 1, so that the learner has new weights while the server samples."
+            "engine_in_flight needs a server of rljax (engine_url), which reports the weight version of each token, and staleness "
+            "of at least 1, so that the learner has new weights while the server samples."
         )
     if config.paged_cache is not None and config.engine_url is not None:
         raise InputError(
-            f"paged_cache={config.paged_cache} is for the built-in engine, but the server at engine_url samples; leave one out."
+            f"paged_cache={config.paged_cache} is for the built-in engine, but engine_url samples on a server; leave one of them out."
         )
     if config.engine_url is not None and not config.engine_url.startswith(("http://", "https://")):
         raise InputError(f"engine_url is {config.engine_url!r}; give an address such as http://127.0.0.1:8000.")
 
 
 def check_sampling_mask(most: int | None, top_k: int | None, top_p: float | None) -> None:
-    """Reject a sampling mask that has nothing to record, or too little room.
+    """Reject a sampling mask that would have nothing to record, or too little room.
 
     Raises:
         InputError: neither `top_k` nor `top_p` is set, or `top_k` keeps more tokens than the mask has room for.
@@ -171,30 +171,30 @@ def check_sampling_mask(most: int | None, top_k: int | None, top_p: float | None
         )
     if most is not None and top_k is not None and top_k > most:
         raise InputError(
-            f"sampling_mask={most} is too small for the top_k={top_k} tokens that are sampled from; give at least {top_k}."
+            f"sampling_mask={most} is too small for the top_k={top_k} tokens that can be sampled; set it to at least {top_k}."
         )
 
 
 def warn_of_truncation(chosen: Mapping[str, object], top_k: int | None, top_p: float | None) -> list[str]:
-    """Warn if a correction would treat truncation by top-k or top-p as a difference between policies; empty if not.
+    """Return warnings about corrections that treat truncation by top-k or top-p as a difference between policies.
 
     Args:
-        chosen: name of a setting -> its correction; None or "none" means off.
+        chosen: name of a setting -> the correction that it selects; None or "none" means off.
         top_k: the sampler's top-k.
         top_p: the sampler's top-p.
     """
     if top_k is None and top_p is None:
         return []
     return [
-        f"{name}={value} counts top_k={top_k} and top_p={top_p} as a difference between sampler and learner; "
-        f"--sampling-mask {512 if top_k is None else top_k} compares them over the tokens that were sampled from"
+        f"{name}={value} treats top_k={top_k} and top_p={top_p} as a difference between sampler and learner; "
+        f"--sampling-mask {512 if top_k is None else top_k} compares the two over the tokens that could be sampled"
         for name, value in chosen.items()
         if value not in (None, "none")
     ]
 
 
 def run_lengths(known: Collection[str], options: Mapping[str, float], limit: int) -> dict[str, int]:
-    """Derive an algorithm's length options that are not set from the run's own limit.
+    """Derive default values of an algorithm's length options from the run's limit, or from `max_length` if that option is set.
 
     DAPO's overlong penalty covers the last fifth before the limit, as in its paper: 4,096 of 20,480 tokens. Dr.GRPO divides by the
     limit.
@@ -202,7 +202,7 @@ def run_lengths(known: Collection[str], options: Mapping[str, float], limit: int
     Args:
         known: names of the algorithm's options.
         options: the options that are set.
-        limit: largest number of tokens of a response.
+        limit: the run's maximum number of tokens per response.
 
     Example:
         >>> run_lengths(("max_length", "cache"), {}, 250), run_lengths(("beta",), {}, 250)
@@ -219,14 +219,14 @@ def misfit_lengths(name: str, options: Mapping[str, float], lengths: Mapping[str
         name: name of the algorithm.
         options: the options that are set.
         lengths: result of `run_lengths`.
-        limit: largest number of tokens of a response.
+        limit: the run's maximum number of tokens per response.
     """
     found = {**lengths, **{key: int(value) for key, value in options.items() if key in lengths}}
     longest, cache = found.get("max_length", limit), found.get("cache")
     if cache is None and longest != limit:
         return [
-            f"{name} divides by max_length={longest}, and a response has at most {limit} tokens, so gradients are "
-            f"{limit / longest:.2g} times gradients with the run's own limit, which applies if max_length is left out"
+            f"{name} divides by max_length={longest}, but a response has at most {limit} tokens, so gradients are "
+            f"{limit / longest:.2g} times as large as with the run's own limit, which applies if max_length is left out"
         ]
     if cache is not None and longest - cache >= limit:
         return [
@@ -237,7 +237,7 @@ def misfit_lengths(name: str, options: Mapping[str, float], lengths: Mapping[str
 
 
 def paper_lengths(known: Mapping[str, float], options: Mapping[str, float]) -> dict[str, float]:
-    """Derive the options of a run that an earlier version started, when unset lengths were the paper's.
+    """Derive the options of a run that an earlier version of rljax started, which set missing lengths to those of the paper.
 
     Args:
         known: the algorithm's options and their defaults.
@@ -295,13 +295,15 @@ def fit_value(value: object, hint: Any) -> Any:
             return tuple(fit_value(entry, kind) for entry, kind in zip(value, kinds, strict=True))
     elif origin is dict and isinstance(value, Mapping):
         return {fit_value(name, arguments[0]): fit_value(number, arguments[1]) for name, number in value.items()}
-    elif type(value) is hint or (hint is Path and isinstance(value, Path)):  # not isinstance, because true is not a number
+    elif type(value) is hint or (
+        hint is Path and isinstance(value, Path)
+    ):  # not isinstance, which would accept True as a number
         return value
     raise ValueError(f"{expected(hint)} is expected")
 
 
 def fit_setting(name: str, value: Any, hint: Any) -> Any:
-    """Convert a setting's value in Python to its type; paths count as text, and scalars of NumPy and JAX as numbers.
+    """Convert a Python value to the type of its setting; paths count as text, and NumPy and JAX scalars as numbers.
 
     Raises:
         InputError: the value has another type; the message names the setting and says what is expected.
@@ -312,7 +314,7 @@ def fit_setting(name: str, value: Any, hint: Any) -> Any:
             ...
         rljax.errors.InputError: stop is '###', but a list (each text) is expected.
     """
-    is_scalar = getattr(value, "shape", None) == ()  # of NumPy or JAX
+    is_scalar = getattr(value, "shape", None) == ()  # a scalar of NumPy or JAX
     plain = str(value) if isinstance(value, Path) else value.item() if is_scalar else value
     if get_origin(_bare(hint)) is Literal and plain not in get_args(_bare(hint)):
         *most, last = get_args(_bare(hint))
@@ -324,10 +326,10 @@ def fit_setting(name: str, value: Any, hint: Any) -> Any:
 
 
 def check_types(settings: object) -> None:
-    """Refuse a group of settings if a value has another type than its setting.
+    """Reject a group of settings if a value does not have the type of its setting.
 
     Raises:
-        InputError: the message names the setting and says what is expected.
+        InputError: a type is wrong; the message names the setting and says what is expected.
     """
     flat, hints = flat_names(type(settings)), hints_of(type(settings))
     for name, flag in flat.items():

@@ -1,4 +1,4 @@
-"""Flat names of settings: the name of the command-line flag with underscores, without the group of the setting."""
+"""Flat names of settings. A flat name is the name of the command-line flag with underscores, and does not include the group."""
 
 from dataclasses import fields
 from functools import cache
@@ -24,12 +24,12 @@ def flat_names(group: type) -> dict[str, str]:
 
 
 def _is_fixed(hint: object) -> bool:
-    """True if a field is not a separate setting, because the name of a task determines it."""
+    """True if a field is not a separate setting, because the task's name determines its value."""
     return get_origin(hint) is Annotated and tyro.conf.Fixed in get_args(hint)[1:]
 
 
 def _flag_of(hint: object) -> str | None:
-    """Return the flag's name in a field's annotation, with underscores; None if it is the field's own name."""
+    """Return the flag name that a field's annotation sets, with underscores; None if the annotation sets no name."""
     markers = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     names = [marker.name for marker in markers if isinstance(marker, _FLAG) and marker.name is not None]
     return names[0].replace("-", "_") if names else None

@@ -1,4 +1,4 @@
-"""Groups of settings that larger records inherit: the network, Adam, the held-out problems, the engine and the device mesh."""
+"""Groups of settings that larger groups inherit: the network, Adam, the held-out problems, the engine and the device mesh."""
 
 import re
 from dataclasses import dataclass, field
@@ -19,20 +19,20 @@ class NetworkConfig:
     """Precision of matrix products. Parameters stay float32. NVIDIA GPUs before the A100 (compute capability 8.0) cannot multiply
     in bfloat16, so bfloat16 is rejected there."""
     cache_dtype: Literal["int8"] | None = None
-    """Precision of keys and values while responses are sampled: int8 halves the cache of bfloat16 (a fourth of float32). It changes
-    the sampler's log-probabilities: watch sampler_gap. By default the precision of matrix products."""
+    """Precision of keys and values while responses are sampled: int8 takes half the memory of bfloat16, and a quarter of float32.
+    int8 changes the sampler's log-probabilities, so watch the metric sampler_gap. By default, the precision of matrix products."""
     remat: Literal["none", "full", "dots", "dots_no_batch", "sqrt"] = "none"
-    """What the backward pass computes again to save memory: full (all; only the input of each layer is kept), sqrt (all, twice;
-    about 2 √L inputs of L layers are kept), dots_no_batch (all except products with weights), dots (all except products, including
-    those of dense attention) or none."""
+    """What the backward pass recomputes to save memory: full (everything; only the input of each layer is kept), sqrt (everything,
+    twice; about 2 √L inputs of the L layers are kept), dots_no_batch (everything except products with weights), dots (everything
+    except products, with weights or in dense attention) or none."""
     layers: int = 3
     """Number of layers."""
     width: int = 96
     """Width of the residual stream."""
     heads: int = 4
-    """Query heads."""
+    """Number of query heads."""
     kv_heads: int = 2
-    """Key and value heads."""
+    """Number of key and value heads."""
     hidden: int = 256
     """Width of the feed-forward layer."""
 
@@ -49,24 +49,24 @@ class NetworkConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CombinedPolicyConfig(NetworkConfig):
-    """How the network is combined with rules, divided into sub-policies, or divided among devices while it samples."""
+    """Whether the network is combined with rules, divided into sub-policies, or sharded over devices while it samples."""
 
     calculator_rate: float | None = None
-    """Learn the fraction of --calculator, which is its start, with this multiple of --learning-rate, such as 100, for its log-odds.
-    Not with --lora-rank or a critic. By default the fraction is fixed."""
+    """Learn the fraction that --calculator sets, starting from that value. The learning rate of its log-odds is this multiple of
+    --learning-rate, such as 100. Not with --lora-rank or a critic. By default, the fraction is fixed."""
     plan_end: str | None = None
-    """Divide responses into a plan, up to and including this text, and an answer after it; the text must be one token and in no
-    prompt. With it, set --plans, --sub-policies or both."""
+    """Divide each response into a plan, which ends with this text, and the answer after it. The text must be a single token that
+    occurs in no prompt. Requires --plans, --sub-policies or both."""
     plans: int | None = None
-    """Sample this many plans for each prompt, and --group-size divided by it answers to each plan. Plans are compared by the mean
-    reward of their answers, and answers with the other answers to their plan. By default each response has its own plan."""
+    """Sample this many plans per prompt, and --group-size / --plans answers per plan. Plans are compared by the mean reward of
+    their answers, and each answer with the other answers to its plan. By default, each response has its own plan."""
     sub_policies: int | None = None
-    """Train two low-rank adapters of this rank in RL, one for plans and one for answers, over a shared model that only the warm
-    start trains. Such a run has no critic and no model folder. By default one policy writes both."""
+    """In RL, train two low-rank adapters of this rank, one for plans and one for answers, on a shared model that only the warm
+    start trains. Such a run has no critic, and saves no model folder. By default, one policy writes plans and answers."""
     shard_sampler: bool = False
-    """Divide the weights that sample among the devices of --fsdp, too: each computes a part of the heads, hidden features and
-    vocabulary for the rows of all, and exchanges the results for every token. By default each of them has a full copy of these
-    weights. Tokens stay the same; log-probabilities change by rounding."""
+    """Shard the sampler's weights over the --fsdp devices, too. Each device computes some of the heads, hidden features and
+    vocabulary for the sequences of all these devices, and they exchange the results for every token. By default, each device has a
+    full copy of the sampler's weights. Tokens stay the same; log-probabilities change by rounding errors."""
 
     def __post_init__(self):
         """Reject values that cannot work."""
@@ -76,14 +76,14 @@ class CombinedPolicyConfig(NetworkConfig):
         check_at_least(1, self, ["sub_policies"])
         if (self.plan_end is None) != (self.plans is None and self.sub_policies is None):
             raise InputError(
-                f"plan_end={self.plan_end!r} with plans={self.plans} and sub_policies={self.sub_policies}: set plan_end, and plans "
-                "or sub_policies, or none of them."
+                f"plan_end={self.plan_end!r} with plans={self.plans} and sub_policies={self.sub_policies}: set plan_end together "
+                "with plans or sub_policies, or none of the three."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdamConfig:
-    """Adam's decay rates, weight decay, and the limit of the gradient norm."""
+    """Adam's decay rates, weight decay, and the limit on the gradient norm."""
 
     adam_b1: float = 0.9
     """Decay of the first moment."""
@@ -92,7 +92,7 @@ class AdamConfig:
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     max_grad_norm: float = 1.0
-    """Largest global norm of the gradient; a larger gradient is scaled down to it."""
+    """Maximum global norm of the gradient; a larger gradient is scaled down to this norm."""
 
     def __post_init__(self):
         """Reject values that cannot work."""
@@ -109,9 +109,9 @@ class HeldoutConfig:
     heldout_problems: int = 256
     """Number of problems to evaluate on."""
     also_heldout: Words = field(default_factory=dict)
-    """Evaluate on further sets at the same steps: a name and a file or hub id for each, e.g. `--also-heldout aime=aime.jsonl
-    gsm8k=gsm8k`. Metrics are named after the set, such as accuracy_on_aime. The first --heldout-problems of each set are used. The
-    best checkpoint depends on the problems above, unless --best-metric names such a metric."""
+    """Evaluate on further sets at the same steps: for each set, a name and a file or hub id, e.g. `--also-heldout aime=aime.jsonl
+    gsm8k=gsm8k`. Metrics are named after the set, such as accuracy_on_aime. The first --heldout-problems of each set are used.
+    These sets do not affect the choice of the best checkpoint, unless --best-metric names such a metric."""
 
     def __post_init__(self):
         """Reject values that cannot work."""
@@ -126,40 +126,45 @@ class HeldoutConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """The engine that samples responses, and the age of the parameters that it samples with."""
+    """The engine that samples responses, and the age of the parameters that the engine uses."""
 
     engine_url: str | None = None
-    """Sample on the server at this address, such as http://127.0.0.1:8000 of `rljax serve`; it gets the weights of each step. By
-    default the built-in engine samples on the devices of the run. The environment variable RLJAX_ENGINE_KEY has the API key."""
+    """Sample on the server at this address, such as http://127.0.0.1:8000 for `rljax serve`; the server gets new weights in each
+    step. By default, the built-in engine samples on the run's devices. Set the API key in the environment variable
+    RLJAX_ENGINE_KEY."""
     engine_server: Literal["rljax", "vllm", "sglang"] | None = None
     """With --engine-url: the kind of server; by default rljax."""
     engine_folder: str | None = None
-    """With --engine-url: folder through which the weights reach the server, which must see it under the same path. By default a
-    temporary folder, for a server on the same machine."""
+    """With --engine-url: folder that passes the weights to the server. The server must see the folder under the same path. By
+    default, a temporary folder, which only works for a server on the same machine."""
     engine_patience: float | None = None
-    """With --engine-url: number of seconds to retry a server that does not answer, by default 120. Then the run saves its work and
-    ends with exit code 75."""
+    """With --engine-url: number of seconds to retry a server that does not answer; by default 120. After that time, the run saves
+    its work and ends with exit code 75."""
     engine_in_flight: bool | None = None
-    """With --engine-url and --staleness: the server gets new weights as soon as the learner has them, and running responses
-    continue with them. Which tokens have which weights is recorded; it depends on timing, so no two runs are the same."""
+    """With --engine-url and --staleness: send new weights to the server as soon as the learner has them; unfinished responses
+    continue with the new weights. The run records which weights sampled each token. This depends on timing, so no two runs are the
+    same."""
     paged_cache: float | None = None
-    """Keep keys and values in pages that responses take as they grow. The number is the expected length of a response as a share of
-    --max-response-tokens, such as 0.15: about as many responses are decoded at once as fit with this length. By default each has
-    room for the longest response, because pages change log-probabilities by rounding and add programs to compile."""
+    """Keep keys and values in pages, which are allocated as responses grow. The value is the expected length of a response as a
+    fraction of --max-response-tokens, such as 0.15; about as many responses are decoded at once as fit if they have this length. By
+    default, each response has room for the maximum length, because pages change log-probabilities by rounding errors and add
+    programs to compile."""
     replay_experts: bool = False
-    """For a mixture of experts: record which experts each layer uses for each token while it samples, and use the same ones in the
-    learner and the reference, whose routers still weight them (R3, arXiv:2510.11370). Otherwise rounding lets the two choose
-    different experts. For the built-in engine without pages; an engine of your own returns them as `Response.experts`."""
+    """For a mixture of experts: record which experts each layer uses for each sampled token, and use the same experts in the
+    learner and the reference, whose own routers still weight them (R3, arXiv:2510.11370). Otherwise, rounding errors can make
+    sampler and learner choose different experts. Requires the built-in engine without --paged-cache, or an engine of your own that
+    returns `Response.experts`."""
     delay: Annotated[int, tyro.conf.arg(name="sampler-delay")] = 0
-    """Sample the responses of a step with the parameters of this many RL steps ago, like the sampler of an asynchronous trainer;
-    the first steps use the initial parameters. This keeps one copy of the trained parameters per step of delay. The ratio is
-    relative to the policy that sampled. With a --correction it is relative to the policy before the updates, which rescores the
-    responses, and the correction weights tokens by how far the two policies differ. Evaluations use the newest parameters."""
+    """Sample each step's responses with the parameters from this many RL steps ago, like the sampler of an asynchronous trainer;
+    the first steps use the initial parameters. One copy of the trained parameters is kept per step of delay. The probability ratio
+    is relative to the policy that sampled. With a --correction, the ratio is relative to the policy before the step's updates,
+    which rescores the responses, and the correction weights each token by how much the two policies differ. Evaluations use the
+    newest parameters."""
     staleness: int | None = None
-    """Asynchronous training: compute the same results as --sampler-delay of this many steps, but sample the next rollouts, at most
-    this many, while the learner makes its updates. Sampling and learning overlap if a server samples (--engine-url), and, on a
-    single device, while rewards and environments run. Otherwise they take turns, as they do on several devices with an adapter or a
-    reward model."""
+    """Asynchronous training: compute the same results as with --sampler-delay of this many steps, but sample up to this many
+    further rollouts while the learner makes its updates. Sampling and learning overlap if a server samples (--engine-url) and, on a
+    single device, while rewards and environments run. In all other cases they take turns, as they do on several devices with an
+    adapter or a reward model."""
 
 
 @dataclass(frozen=True)
@@ -169,14 +174,14 @@ class MeshConfig:
     replicas: Annotated[int | None, tyro.conf.arg(aliases=["--data"])] = None
     """Number of copies of the model; by default as many as the devices allow."""
     fsdp: int = 1
-    """Number of devices that share the parameters of one copy; each has its own rows."""
+    """Number of devices that share the parameters of one copy; each device processes its own batch rows."""
     tensor: int = 1
-    """Number of devices that share the heads, hidden features and vocabulary of one copy, and work on the same rows."""
+    """Number of devices that share the heads, hidden features and vocabulary of one copy; they process the same batch rows."""
     context: int | None = None
-    """Number of devices that share the tokens of each row in scoring and updates, for sequences too long for one device; by default
-    1. They also share the parameters, like those of --fsdp, and have rows of their own while responses are sampled. In attention
-    each has some of the heads, so --context times --tensor must divide the number of heads; key/value heads are copied if there
-    are fewer."""
+    """Number of devices that share the tokens of each batch row in scoring and updates, for sequences too long for one device; by
+    default 1. These devices also share the parameters, like --fsdp devices, and each samples its own responses. In attention, each
+    device computes some of the heads, so --context times --tensor must divide the number of heads; if there are fewer key/value
+    heads, they are copied."""
 
     def __post_init__(self):
         """Reject values that cannot work."""

@@ -1,4 +1,4 @@
-"""Parse sizes such as 8GB."""
+"""Parse sizes in bytes, such as 8GB."""
 
 import re
 
