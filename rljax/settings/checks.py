@@ -153,7 +153,7 @@ def check_engine(config: Any) -> None:
         )
     if config.paged_cache is not None and config.engine_url is not None:
         raise InputError(
-            f"paged_cache={config.paged_cache} is for the built-in engine, but engine_url samples on a server; leave one of them out."
+            f"paged_cache={config.paged_cache} is for the built-in engine, but engine_url samples on a server; leave one out."
         )
     if config.engine_url is not None and not config.engine_url.startswith(("http://", "https://")):
         raise InputError(f"engine_url is {config.engine_url!r}; give an address such as http://127.0.0.1:8000.")
