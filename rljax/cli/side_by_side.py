@@ -17,7 +17,7 @@ from rljax.tracking.summary import EvaluationPoint, Summary, evaluations, rows_s
 
 NOT_COMPARED = {"run", "quiet", "wandb", "mlflow", "name"}
 """Settings of a run's location and output, which are not compared because they do not change what it computes."""
-MAX_ANSWER_LENGTH = 200
+MAX_LENGTH = 200
 """Maximum length of an answer shown, in characters."""
 MARKS = string.ascii_uppercase
 """Letters that stand for the runs, in order."""
@@ -65,7 +65,7 @@ def _results(summary: Summary, heldout: Sequence[Mapping[str, Any]]) -> dict[str
 
 
 def _result(evaluation: EvaluationPoint, heldout: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return an evaluation for JSON, with an interval if `heldout` has answers; a maximum, the best evaluation, gets none."""
+    """Return an evaluation for JSON, with an interval if `heldout` has its answers; the best one, a maximum, gets none."""
     estimate = interval_of(evaluation.accuracy, heldout)
     ends = {} if estimate is None else {"low": estimate.low, "high": estimate.high, "problems": estimate.problems}
     return {"step": evaluation.step, "accuracy": evaluation.accuracy, **ends}
@@ -195,12 +195,10 @@ def _answers_text(answers: Sequence[Mapping[str, Any]], marks: Sequence[str], co
         return "No problem was answered by all runs at their last step."
     lines = ["Last answers to the same problems"]
     for row in answers:
-        prompt, answer = (
-            printable(shorten(row[name], MAX_ANSWER_LENGTH)).replace("\n", " ") for name in ("prompt", "answer")
-        )
+        prompt, answer = (printable(shorten(row[name], MAX_LENGTH)).replace("\n", " ") for name in ("prompt", "answer"))
         lines.append(wrap(f"  {prompt}   (answer {answer})", columns, hang="      "))
         for mark, completion, reward in zip(marks, row["completions"], row["rewards"], strict=True):
-            shown = printable(shorten(completion, MAX_ANSWER_LENGTH)).replace("\n", " ")
+            shown = printable(shorten(completion, MAX_LENGTH)).replace("\n", " ")
             judged = "not judged" if reward is None else f"{reward:g}"
             lines.append(with_label(f"{mark} {judged}", shown, columns))
     return "\n".join(lines)

@@ -31,9 +31,9 @@ class Train(Settings):
     """
 
     resume: Path | None = None
-    """Continue the run in this folder with the settings in its config.json. Flags may change only settings that do not affect the
-    computation, such as --steps. `--resume auto` continues the run in the folder that --run names, or starts a run there if there
-    is none, so the same command can be repeated after any interruption."""
+    """Continue the run in this folder with the settings in its config.json. Flags may change only settings that do not affect what
+    a step computes, such as --steps. `--resume auto` continues the run in the folder that --run names, or starts a run there if
+    there is none, so the same command can be repeated after any interruption."""
     accept_changes: bool = False
     """With --resume: continue even if the rows, rewards, chat template or tokenizer have changed since the last start. Without this
     flag, such a run is not continued. The run's starts.jsonl records the change."""
@@ -151,7 +151,7 @@ def start_of_sft(arguments: Sequence[str], own: Mapping[str, object] = MappingPr
     """Return the settings to which the flags of `rljax sft` apply; `arguments` are the flags as `full_names` returns them.
 
     If there is a dataset, and neither the command line nor a file sets a reward, the reward is "none", so that nothing is sampled.
-    A generated task has its own reward. A resumed run keeps its settings. The defaults in `own` precede those of `rljax sft`.
+    A generated task has its own reward. A resumed run keeps its settings. Defaults in `own` override those of `rljax sft`.
     """
     start, flags = start_from_flags(arguments), set(flags_in(arguments))
     config = start.config

@@ -55,7 +55,7 @@ def check_stop(stop: Iterable[str]) -> None:
         raise InputError(f"stop is the text {stop!r}; give a list of texts, such as [{stop!r}].")
     if "" in stop:
         raise InputError(
-            "stop contains an empty text, which would end every response at its first token; give texts of at least one character."
+            "stop contains an empty text, which would end every response at once; give texts of at least one character."
         )
     broken = next((text for text in stop if "\N{REPLACEMENT CHARACTER}" in text), None)
     if broken is not None:
@@ -295,9 +295,7 @@ def fit_value(value: object, hint: Any) -> Any:
             return tuple(fit_value(entry, kind) for entry, kind in zip(value, kinds, strict=True))
     elif origin is dict and isinstance(value, Mapping):
         return {fit_value(name, arguments[0]): fit_value(number, arguments[1]) for name, number in value.items()}
-    elif type(value) is hint or (
-        hint is Path and isinstance(value, Path)
-    ):  # not isinstance, which would accept True as a number
+    elif type(value) is hint or (hint is Path and isinstance(value, Path)):  # isinstance would accept True as a number
         return value
     raise ValueError(f"{expected(hint)} is expected")
 
