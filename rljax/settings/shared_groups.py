@@ -77,7 +77,7 @@ class CombinedPolicyConfig(NetworkConfig):
         if (self.plan_end is None) != (self.plans is None and self.sub_policies is None):
             raise InputError(
                 f"plan_end={self.plan_end!r} with plans={self.plans} and sub_policies={self.sub_policies}: set plan_end together "
-                "with plans or sub_policies, or none of the three."
+                "with plans or sub_policies, or none of them."
             )
 
 
