@@ -186,7 +186,7 @@ def warn_of_truncation(chosen: Mapping[str, object], top_k: int | None, top_p: f
     if top_k is None and top_p is None:
         return []
     return [
-        f"{name}={value} treats top_k={top_k} and top_p={top_p} as a difference between sampler and learner; "
+        f"{name}={value} counts top_k={top_k} and top_p={top_p} as a difference between sampler and learner; "
         f"--sampling-mask {512 if top_k is None else top_k} compares the two over the tokens that could be sampled"
         for name, value in chosen.items()
         if value not in (None, "none")
@@ -225,7 +225,7 @@ def misfit_lengths(name: str, options: Mapping[str, float], lengths: Mapping[str
     longest, cache = found.get("max_length", limit), found.get("cache")
     if cache is None and longest != limit:
         return [
-            f"{name} divides by max_length={longest}, but a response has at most {limit} tokens, so gradients are "
+            f"{name} divides by max_length={longest}, and a response has at most {limit} tokens, so gradients are "
             f"{limit / longest:.2g} times as large as with the run's own limit, which applies if max_length is left out"
         ]
     if cache is not None and longest - cache >= limit:
