@@ -1,6 +1,6 @@
-"""Layer 2: generators, datasets, tokenizers and the order of the prompts; no model, no mesh.
+"""Layer 2: problem generators, datasets, tokenizers and prompt order. Nothing here needs a model or a device mesh.
 
-Importing this package imports none of its modules, so `transformers` and `grain` are loaded only where they are used.
+Importing this package imports none of its modules, so `transformers` and `grain` are loaded only when they are used.
 """
 
 from rljax.lazy import lazy_names

@@ -3,8 +3,8 @@
 A problem is `7+5+9=` and its demonstration `7+5=12;12+9=21;#21`: every intermediate step, one token per character, and the
 answer after the `#`. More operands mean more steps, and more digits mean longer steps.
 
-A hash of the prompt's text alone decides whether a prompt is held out. So the two splits are disjoint by construction, across
-seeds and difficulties: a problem seen in training under one setting is not held out under any other.
+Only a hash of the prompt's text decides whether a prompt is held out. The two splits are therefore disjoint for all seeds and
+difficulties: a training problem of one setting is never a held-out problem of another.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from rljax.errors import InputError
 ALPHABET = "0123456789+-*()=;#"
 """Every character that a prompt or a demonstration can contain."""
 
-LARGEST_COUNTED = 16_384  # sets of prompts up to this size are listed in full, larger ones are sampled
+LARGEST_COUNTED = 16_384  # sets of up to this many prompts are listed in full; larger sets are sampled
 
 _APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
@@ -35,7 +35,7 @@ class _Difficulty:
     """All settings of a task except the number of operands."""
 
     digits: int
-    """Number of digits of each operand."""
+    """Number of digits per operand."""
     operators: str
     """The operators that occur."""
     nesting: int
@@ -54,62 +54,62 @@ class _Difficulty:
         values = (self.beyond - self.smallest) ** operands
         return values * len(self.operators) ** (operands - 1) * _count_groupings(operands, self.nesting)
 
-    def supply(self, split: str, operands: int) -> int:
-        """Count the prompts of a split: exactly if they can be listed, else a safe lower bound."""
+    def count_available(self, split: str, operands: int) -> int:
+        """Count the prompts in a split exactly if they can be listed; otherwise return a safe lower bound."""
         size = self.size(operands)
         if size <= LARGEST_COUNTED:
             return len(_list_prompts(self, operands)[split == "heldout"])
-        # The hash holds out size/8 to within a few per mille; sampling half of either side rejects few samples.
+        # The hash holds out size/8 to within a few per mille. Taking at most half of a split keeps rejected samples rare.
         return size // (2 * HELDOUT_PERIOD) if split == "heldout" else size // 2
 
     def sample(self, split: str, operands: int, count: int, rng: np.random.Generator) -> list[Problem]:
-        """Sample `count` different problems of the split."""
+        """Sample `count` different problems from the split."""
         if self.size(operands) <= LARGEST_COUNTED:
             prompts = _list_prompts(self, operands)[split == "heldout"]
-            return [_problem(*prompts[i]) for i in rng.choice(len(prompts), count, replace=False)]
+            return [_make_problem(*prompts[i]) for i in rng.choice(len(prompts), count, replace=False)]
         found: dict[str, Problem] = {}
         while len(found) < count:
             values = rng.integers(self.smallest, self.beyond, (count, operands)).tolist()
             signs = np.array(list(self.operators))[rng.integers(len(self.operators), size=(count, operands - 1))].tolist()
             for row, row_signs in zip(values, signs, strict=True):
                 parts = row, row_signs, _sample_grouping(rng, operands, self.nesting)
-                prompt = _write(*parts)
+                prompt = _write_prompt(*parts)
                 if is_heldout(prompt) == (split == "heldout") and len(found) < count:
-                    found[prompt] = _problem(prompt, *parts)
+                    found[prompt] = _make_problem(prompt, *parts)
         return list(found.values())
 
 
 @lru_cache(maxsize=8)
 def _list_prompts(difficulty: _Difficulty, operands: int) -> dict[bool, list[tuple]]:
-    """List every prompt with this many operands, each with the parts it is made of, by whether it is held out."""
+    """List every prompt with this many operands, and its parts. The key tells whether the prompts are held out."""
     everything = itertools.product(
         itertools.product(range(difficulty.smallest, difficulty.beyond), repeat=operands),
         itertools.product(difficulty.operators, repeat=operands - 1),
-        _groupings(operands, difficulty.nesting, 0),
+        _list_groupings(operands, difficulty.nesting, 0),
     )
     found: dict[bool, list[tuple]] = {False: [], True: []}
     for parts in everything:
-        prompt = _write(*parts)
+        prompt = _write_prompt(*parts)
         found[is_heldout(prompt)].append((prompt, *parts))
     return found
 
 
 def _count_groupings(operands: int, nesting: int) -> int:
-    """Count the ways to set `nesting` pairs of parentheses, each inside the one before."""
+    """Count the ways to place `nesting` pairs of parentheses, each inside the previous pair."""
     counts = [1] * (operands + 1)
     for level in range(1, nesting + 1):
         counts = [sum((n - size + 1) * counts[size] for size in range(level + 1, n)) for n in range(operands + 1)]
     return counts[operands]
 
 
-def _groupings(operands: int, nesting: int, offset: int) -> Iterator[tuple[Span, ...]]:
-    """List the ways to set the parentheses: spans of operand positions, outermost first."""
+def _list_groupings(operands: int, nesting: int, offset: int) -> Iterator[tuple[Span, ...]]:
+    """Yield the ways to place the parentheses, as spans of operand positions, outermost first."""
     if nesting == 0:
         yield ()
         return
     for size in range(nesting + 1, operands):
         for start in range(offset, offset + operands - size + 1):
-            for inner in _groupings(size, nesting - 1, start):
+            for inner in _list_groupings(size, nesting - 1, start):
                 yield ((start, start + size), *inner)
 
 
@@ -123,7 +123,7 @@ def _sample_grouping(rng: np.random.Generator, operands: int, nesting: int) -> t
     return tuple(spans)
 
 
-def _write(values: Sequence[int], signs: Sequence[str], spans: Sequence[Span]) -> str:
+def _write_prompt(values: Sequence[int], signs: Sequence[str], spans: Sequence[Span]) -> str:
     parts = []
     for position, (value, sign) in enumerate(zip(values, (*signs, "="), strict=True)):
         opening = "(" * sum(start == position for start, _ in spans)
@@ -133,7 +133,7 @@ def _write(values: Sequence[int], signs: Sequence[str], spans: Sequence[Span]) -
 
 
 def _solve(values: Sequence[int], signs: Sequence[str], spans: Sequence[Span]) -> tuple[list[str], int]:
-    """Solve from the innermost parentheses outwards; within each, products first, then from left to right."""
+    """Solve from the innermost parentheses outwards; within each pair, first products, then sums, from left to right."""
     values, signs, steps = list(values), list(signs), []
     for start, outer_stop in (*reversed(spans), (0, len(values))):
         stop = outer_stop - len(steps)  # every step so far is within this span and has removed one operand
@@ -146,20 +146,20 @@ def _solve(values: Sequence[int], signs: Sequence[str], spans: Sequence[Span]) -
     return steps, values[0]
 
 
-def _problem(prompt: str, values: Sequence[int], signs: Sequence[str], spans: Sequence[Span]) -> Problem:
+def _make_problem(prompt: str, values: Sequence[int], signs: Sequence[str], spans: Sequence[Span]) -> Problem:
     steps, result = _solve(values, signs, spans)
     return Problem(prompt, str(result), ";".join([*steps, f"#{result}"]), {"operands": len(values)})
 
 
-def _share(count: int, supplies: dict[int, int]) -> dict[int, int]:
-    """Split `count` as evenly as the supplies allow; the larger ones make up for those that run out."""
+def _split_count(count: int, supplies: dict[int, int]) -> dict[int, int]:
+    """Split `count` as evenly as the supplies allow; larger supplies make up for the ones that run out."""
     shares = {}
     for served, key in enumerate(sorted(supplies, key=supplies.__getitem__)):
         shares[key] = min(supplies[key], (count - sum(shares.values())) // (len(supplies) - served))
     return shares
 
 
-def _check(split: str, count: int, seed: int, operands: tuple[int, int], difficulty: _Difficulty) -> None:
+def _check_arguments(split: str, count: int, seed: int, operands: tuple[int, int], difficulty: _Difficulty) -> None:
     if split not in ("train", "heldout"):
         raise InputError(f"split is {split!r}; an arithmetic task has the splits 'train' and 'heldout'.")
     if count < 1:
@@ -195,7 +195,7 @@ def arithmetic(
 ) -> list[Problem]:
     """Sample different arithmetic problems, each with its steps written out.
 
-    Every number of operands gets the same share of the problems, unless it has too few different ones.
+    Each number of operands gets an equal share of the problems, unless it has too few different problems.
 
     Args:
         split: `train`, or `heldout` for about one prompt in eight; no prompt is in both.
@@ -203,8 +203,8 @@ def arithmetic(
         seed: the same seed gives the same problems in the same order.
         operands: minimum and maximum number of operands.
         digits: number of digits of each operand; the first is not 0.
-        operators: which of `+`, `-` and `*` occur; products bind tighter than sums.
-        nesting: number of pairs of parentheses, each inside the one before; the innermost is solved first.
+        operators: the operators that occur, from `+`, `-` and `*`; products bind tighter than sums.
+        nesting: number of pairs of parentheses, each inside the previous pair; the innermost is solved first.
 
     Returns:
         `count` problems in random order, each with the column `operands`.
@@ -218,8 +218,8 @@ def arithmetic(
         ('(5+6)+2=', '5+6=11;11+2=13;#13')
     """
     difficulty = _Difficulty(digits, operators, nesting)
-    _check(split, count, seed, operands, difficulty)
-    supplies = {n: difficulty.supply(split, n) for n in range(operands[0], operands[1] + 1)}
+    _check_arguments(split, count, seed, operands, difficulty)
+    supplies = {n: difficulty.count_available(split, n) for n in range(operands[0], operands[1] + 1)}
     if count > sum(supplies.values()):
         raise InputError(
             f"{split}_problems is {count}, but operands={operands}, digits={digits}, operators={operators!r} and nesting={nesting} "
@@ -229,7 +229,7 @@ def arithmetic(
     rng = np.random.default_rng(seed)
     problems = [
         problem
-        for n, share in sorted(_share(count, supplies).items())
+        for n, share in sorted(_split_count(count, supplies).items())
         for problem in (difficulty.sample(split, n, share, rng) if share else ())
     ]
     return [problems[i] for i in rng.permutation(count)]
@@ -238,18 +238,18 @@ def arithmetic(
 def unfinished(
     problems: Sequence[Problem], *, share: float | int, operands: int, never: int | None = None
 ) -> list[Problem]:
-    """Remove the final answer from a share of the demonstrations of longer problems, and from all of the longest.
+    """Remove the final answer from a fraction of the longer problems' demonstrations, and from all of the longest.
 
-    A model that imitates them can calculate but often does not finish; RL has to discover that finishing pays.
+    A model that imitates these demonstrations can calculate but often does not finish; RL has to discover that finishing pays.
 
     Args:
         problems: problems with complete demonstrations and the column `operands`.
-        share: fraction of the longer problems whose demonstration loses its last step, in [0, 1].
+        share: fraction of the longer problems whose demonstration loses its final answer, in [0, 1].
         operands: the minimum number of operands of a longer problem.
-        never: with at least this many operands, every demonstration loses its last step; None means no such number.
+        never: problems with at least this many operands always lose the final answer; None sets no such limit.
 
     Returns:
-        The problems in their order. A hash of the prompt alone decides which are changed.
+        The problems in their original order. Only a hash of the prompt decides which are changed.
 
     Raises:
         InputError: the share is outside [0, 1], or a problem has no demonstration or no column `operands`.

@@ -1,15 +1,15 @@
-"""Records of bad rows: what is wrong with them, where they are, and whether they are kept."""
+"""Records of bad rows: what is wrong with each row, where it is, and whether it was kept."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 OnError = Literal["fatal", "drop", "keep"]
-"""What to do with bad rows: stop with an error, drop them, or keep those with a usable prompt, with an empty answer."""
+"""What to do with bad rows: stop with an error, drop them, or keep those whose prompt is usable. A bad answer becomes empty."""
 
 
 class Fault(NamedTuple):
-    """One row that cannot be used unchanged."""
+    """A defect of one row, which cannot be used unchanged."""
 
     source: str
     """The file, or the hub dataset and its split."""
@@ -30,14 +30,14 @@ class Fault(NamedTuple):
 
 
 class BadRowError(ValueError):
-    """A row cannot be used. It is raised where the row is read, and caught where the row's place is known, to become a `Fault`."""
+    """The error for a row that cannot be used. A caller that knows the row's location turns it into a `Fault`."""
 
     def __init__(self, problem: str, remedy: str, *, column: str | None = None):
         super().__init__(problem)
         self.problem, self.remedy, self.column = problem, remedy, column
 
     def at(self, source: str, place: str, *, kept: bool = False) -> Fault:
-        """Turn the error into a fault, with the row's place."""
+        """Turn the error into a fault with the row's location."""
         return Fault(source, place, self.column, self.problem, self.remedy, kept)
 
 
@@ -65,7 +65,7 @@ def describe(faults: Sequence[Fault], *, shown: int = 3) -> str:
 
 
 def describe_value(value: object) -> str:
-    """Name the kind of a value in JSON's terms; a number is written unchanged.
+    """Name the JSON type of a value; a number is written out instead.
 
     Example:
         >>> describe_value(None), describe_value([1]), describe_value(3.5)

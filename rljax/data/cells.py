@@ -14,7 +14,7 @@ MAX_CHARACTERS = 1_000_000
 """The longest prompt, answer or demonstration that is accepted. A longer text is treated as a mistake in the file."""
 
 LARGEST_INTEGER = 10**4300
-"""Integers must be smaller: Python refuses to write one with more than 4,300 digits."""
+"""Integers must be smaller, because Python refuses to convert more than 4,300 digits to text."""
 
 Messages = tuple[Mapping[str, Any], ...]
 WITHOUT_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
@@ -27,7 +27,7 @@ _BOX_COMMANDS = ("boxed", "fbox")
 
 
 def lookup(row: Mapping[str, object], column: str) -> object:
-    """Get a column by its name, or a nested one by its path `outer.inner`; `MISSING` if there is none.
+    """Get a column by its name, or a nested column by its path `outer.inner`; `MISSING` if the row has no such column.
 
     Example:
         >>> lookup({"reward_model": {"ground_truth": "2"}}, "reward_model.ground_truth")
@@ -47,7 +47,7 @@ def require(row: Mapping[str, object], column: str) -> object:
     """Get a required column.
 
     Raises:
-        BadRowError: the row does not have it.
+        BadRowError: the row does not have the column.
     """
     value = lookup(row, column)
     if value is MISSING:
@@ -133,7 +133,7 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
 
 
 def shortest_decimal(value: np.floating) -> float:
-    """Convert a number of lower precision to its shortest decimal form: 0.1, and not 0.10000000149011612.
+    """Convert a number of lower precision to its shortest decimal form, such as 0.1 instead of 0.10000000149011612.
 
     An integer keeps all of its digits.
 
@@ -152,7 +152,7 @@ def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | N
         column: the name of the column.
 
     Returns:
-        The prompt as text (for a chat the contents of its messages, joined by newlines), and the messages of a chat.
+        The prompt as text (for a chat, its messages' contents joined by newlines), and the messages; None for plain text.
 
     Raises:
         BadRowError: the value is neither text nor a chat, is empty, or is a chat that ends with the assistant's turn.
@@ -169,7 +169,7 @@ def prompt_of(row: Mapping[str, object], column: str) -> tuple[str, Messages | N
 
 
 def chat_of(value: object, column: str) -> Messages:
-    """Read chat messages, with every entry that a chat template may read: `role`, `content`, `tool_calls`, `name`, ...
+    """Read chat messages with all entries that a chat template may use: `role`, `content`, `tool_calls`, `name`, ...
 
     Null entries are left out, inside tool calls too, because tables fill missing entries with null. Content in several parts
     is joined into one text; content that is null or missing becomes an empty text if the message has a tool call or reasoning.
@@ -222,7 +222,7 @@ def _is_text_part(part: object) -> bool:
 
 
 def without_nulls(value: Any) -> Any:
-    """Leave out the entries of mappings that are null, at any depth.
+    """Remove null entries from mappings, at any depth.
 
     Example:
         >>> without_nulls({"name": "add", "arguments": {"a": 2, "b": None}})
@@ -269,7 +269,7 @@ def last_boxed(solution: str, column: str) -> str:
     r"""Read the answer in the last `\boxed{...}` of a MATH solution (or `\boxed 5`, or `\fbox{...}`).
 
     Raises:
-        BadRowError: there is no box, the braces of the last one do not balance, or it is empty.
+        BadRowError: there is no box, or the last box is empty or its braces do not balance.
 
     Example:
         >>> last_boxed(r"Thus $x = \boxed{\frac{1}{2}}$.", "solution"), last_boxed(r"It is $\boxed 5$.", "solution")

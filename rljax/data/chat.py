@@ -1,4 +1,4 @@
-"""Chats as text: a tokenizer's chat template, rendered within a time limit, on a fixed date, with the options of a run."""
+"""Conversion of chats to text by a tokenizer's chat template, with a time limit, a fixed date and the run's options."""
 
 import ctypes
 import re
@@ -13,9 +13,9 @@ from rljax.errors import InputError
 from rljax.text import one_line, parse_json
 
 RENDER_SECONDS = 10.0
-"""Largest number of seconds that a template may take for one chat."""
+"""Maximum time that a template may take for one chat, in seconds."""
 CHAT_COLUMNS: Mapping[str, type] = {"tools": list, "chat_template_kwargs": dict}
-"""Columns that the chat template reads, with their types: the available tools, and template options of this row."""
+"""Columns that the chat template reads, with their types: the available tools, and the row's template options."""
 EXPECTED = {"tools": "a list of objects, each the JSON schema of a function,", "chat_template_kwargs": "an object"}
 THINK, THINK_END = "<think>", "</think>"
 
@@ -30,11 +30,11 @@ class ChatFormat:
     is_used: bool = False
     """Whether prompts are written through the template."""
     options: Mapping[str, object] = field(default_factory=dict)
-    """Variables of the template, such as `enable_thinking`."""
+    """Variables that are passed to the template, such as `enable_thinking`."""
     date: str | None = None
-    """The date that the template uses as today's, as YYYY-MM-DD; None for the actual date."""
+    """The date that the template uses as today's date, as YYYY-MM-DD; None for the actual date."""
     prefill: str = ""
-    """Beginning of each answer, which is part of the prompt."""
+    """Beginning of each answer. It is appended to the prompt instead of being sampled."""
 
     def __post_init__(self):
         """Reject an invalid date, and options that would replace what the library itself passes."""
@@ -54,7 +54,7 @@ PLAIN = ChatFormat()
 
 
 def chat_columns(row: Mapping[str, object]) -> dict[str, object]:
-    """The columns of a row that its chat template reads, unchanged.
+    """Return the columns of a row that the chat template reads, unchanged.
 
     Example:
         >>> chat_columns({"tools": [{"type": "function"}], "answer": "1"})
@@ -64,7 +64,7 @@ def chat_columns(row: Mapping[str, object]) -> dict[str, object]:
 
 
 def columns_for_chat(columns: Mapping[str, object]) -> dict[str, Any]:
-    """The columns of a row that its chat template reads, without empty ones; each may be JSON text.
+    """Return the non-empty columns of a row that the chat template reads; columns of JSON text are parsed.
 
     Raises:
         InputError: the tools are not a list of objects, or the options are not an object.
@@ -102,19 +102,19 @@ def render_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     chat_template_kwargs: Mapping[str, object] | None = None,
 ) -> str:
-    """Write a chat through the template of a `transformers` tokenizer.
+    """Convert a chat to text with the chat template of a `transformers` tokenizer.
 
     Args:
         inner: the tokenizer.
         messages: the chat.
         chat: options, date and prefill.
-        name: the tokenizer's name, for messages.
+        name: the tokenizer's name, for error messages.
         opens_turn: whether the text ends with the beginning of the assistant's turn.
         tools: the available tools.
-        chat_template_kwargs: options of this chat; they override the run's.
+        chat_template_kwargs: template options of this chat; they override those of the run.
 
     Raises:
-        InputError: there is no template, it rejects the chat, it does not finish, or jinja2 is missing.
+        InputError: there is no template, the template rejects the chat or does not finish in time, or jinja2 is missing.
     """
     if not inner.chat_template:
         raise InputError(
@@ -170,7 +170,7 @@ def run_within(seconds: float, function: Callable[[], Value]) -> Value:
     """Call a pure Python function in a thread, and stop it if it takes too long.
 
     Raises:
-        TimeoutError: it took too long.
+        TimeoutError: the function took longer than `seconds`.
     """
     results: list[Value] = []
     errors: list[BaseException] = []
@@ -193,7 +193,7 @@ def run_within(seconds: float, function: Callable[[], Value]) -> Value:
 
 
 def unclosed_thought(opened: str) -> str:
-    """The reasoning tag that a template opens at the end of a prompt, and what follows it; empty if there is none.
+    """Return the unclosed reasoning tag at the end of a prompt, and the text after the tag; empty if no tag is open.
 
     Example:
         >>> unclosed_thought("<|im_start|>assistant\\n<think>\\n"), unclosed_thought("<think>\\n\\n</think>\\n\\n")

@@ -2,7 +2,7 @@
 
 GSM8K, MATH, AIME, HumanEval, MBPP, CodeContests, StrategyQA, CommonsenseQA, FOLIO, DAPO-Math-17k and the row formats of TRL and
 verl are recognized by their columns (see `formats`). Any other dataset is plain: a prompt, an answer, and further columns that a
-reward may use. The first row that can be read decides once which columns are used.
+reward may use. The first readable row decides which columns are used for all rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,9 +24,9 @@ class LoadedProblems(NamedTuple):
     problems: list[Problem]
     """The problems, one per usable row."""
     places: list[str]
-    """The place of each problem in its file."""
+    """The location of each problem in its file, such as `line 3`."""
     faults: list[Fault]
-    """Rows that were dropped, or kept without the part that is bad."""
+    """Defects of the rows that were dropped, or kept without their bad answer or demonstration."""
     rows: int
     """The number of rows, good and bad."""
     source: str
@@ -50,12 +50,12 @@ def load_problems(
         path_or_id: a `.jsonl`, `.json` (one list of objects) or `.parquet` file; a folder that contains one of them, named
             after the split; or the id of a dataset on the hub, `name` or `name:configuration`.
         split: the split of a folder or hub dataset; a single file is read completely.
-        prompt_column: the column with the question. None follows the format, or takes the first of `prompt`, `question`,
+        prompt_column: the column with the question. None uses the recognized format's, or the first of `prompt`, `question`,
             `problem`, `text`.
-        answer_column: the column with the answer; a dot selects a nested one. None follows the format, or takes the first
+        answer_column: the column with the answer; a dot selects a nested one. None uses the recognized format's, or the first
             of `answer`, `final_answer`, `expected_answer`, `solution`, `ground_truth`, `target`, `reward_model.ground_truth`.
-        demonstration_column: the column with a worked response. None follows the format, or takes `demonstration` from the
-            rows that have it. It may be the same column as the answer's.
+        demonstration_column: the column with a worked response. None uses the recognized format's, or `demonstration` if a
+            row has it. The answer's column may be named here too.
         on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows; `keep` also keeps bad rows whose prompt is
             good, without a demonstration, and with an empty answer unless the answer is good.
 
@@ -65,7 +65,7 @@ def load_problems(
         is empty and the columns are `tests` and `setup`, or `test` and `entry_point`.
 
     Raises:
-        InputError: the file or a package is missing, the dataset is empty, or it has bad rows; the message gives their places.
+        InputError: the file or a package is missing, or the dataset is empty or has bad rows; the message locates them.
     """
     return read_problems(
         path_or_id,
@@ -87,7 +87,7 @@ def read_problems(
     on_error: OnError = "fatal",
     tokenized: bool = False,
 ) -> LoadedProblems:
-    """Read problems as `load_problems` does, and also return their places and the bad rows.
+    """Read problems as `load_problems` does, and also return their locations and the bad rows.
 
     Args:
         path_or_id: as in `load_problems`; or the rows themselves, such as a list of dicts or a `datasets.Dataset`.
@@ -96,15 +96,15 @@ def read_problems(
         answer_column: as in `load_problems`.
         demonstration_column: as in `load_problems`.
         on_error: as in `load_problems`.
-        tokenized: whether rows of token ids (see `rljax.data.tokenized_rows`) are read as such. Otherwise their text is read, if
-            they have any.
+        tokenized: whether rows of token ids (see `rljax.data.tokenized_rows`) are read as token ids. If not, their text is
+            read, if they have text.
 
     Returns:
-        Problems, places, faults and the name of the format.
+        The problems, their locations, the faults, the number of rows, the source and the format's name.
 
     Raises:
-        InputError: for the reasons `load_problems` gives, `on_error` is not one of the three, or rows have nothing but token ids
-            and `tokenized` is not set.
+        InputError: for the same reasons as in `load_problems`; or `on_error` is not one of the three; or rows have only token
+            ids and `tokenized` is not set.
     """
     if on_error not in get_args(OnError):
         raise InputError(f"on_error is {on_error!r}; choose one of {', '.join(get_args(OnError))}.")
@@ -120,7 +120,7 @@ def read_problems(
             fields = check_row(row)
             if form is None:
                 form = _choose_format(fields, prompt_column, answer_column, demonstration_column, tokenized=tokenized)
-            problem, defect = _read(fields, form)
+            problem, defect = _read_row(fields, form)
         except _NoColumnError as error:
             faults.append(error.at(source, place))
             if on_error == "fatal":
@@ -135,7 +135,7 @@ def read_problems(
             problems.append(problem)
             places.append(place)
     check_loaded(source, "problems", problems, faults, on_error)
-    assert form is not None  # some row was read
+    assert form is not None  # at least one row was read
     return LoadedProblems(problems, places, faults, count, source, form.name)
 
 
@@ -146,18 +146,18 @@ class _NoColumnError(BadRowError):
 def _choose_format(
     first: Mapping[str, object], prompt: str | None, answer: str | None, demonstration: str | None, *, tokenized: bool
 ) -> Format:
-    """Decide by the first row how all rows are read; columns that the user names take precedence."""
+    """Choose from the first row how all rows are read; columns that the user names take precedence."""
     if tokenized and prompt is None and demonstration is None and is_tokenized(first):
         return TOKENIZED
     form = recognize(first) if prompt is None and answer is None else None
     if form is None:
-        form = _plain(first, prompt, answer)
+        form = _plain_format(first, prompt, answer)
     if demonstration is None:
         return form
     return form._replace(demonstration=lambda row: text_of(row, demonstration, "demonstration"), turns=nothing)
 
 
-def _plain(first: Mapping[str, object], prompt: str | None, answer: str | None) -> Format:
+def _plain_format(first: Mapping[str, object], prompt: str | None, answer: str | None) -> Format:
     prompt_column = _choose_column(first, "prompt", prompt, PROMPT_COLUMNS)
     answer_column = _choose_column(first, "answer", answer, ANSWER_COLUMNS)
     return Format(
@@ -165,7 +165,7 @@ def _plain(first: Mapping[str, object], prompt: str | None, answer: str | None) 
         lambda row: prompt_of(row, prompt_column),
         lambda row: answer_of(row, answer_column),
         optional(),
-        # The answer's column is also kept under its own name, because rewards ask for columns by name.
+        # The answer's column also keeps its own name, because rewards receive columns by name.
         without(prompt_column),
     )
 
@@ -182,8 +182,8 @@ def _choose_column(row: Mapping[str, object], role: str, name: str | None, defau
     raise _NoColumnError(f"there is {absent} for the {role} ({columns_of(row)})", f"name the right one as {role}_column")
 
 
-def _read(row: Mapping[str, object], form: Format) -> tuple[Problem, BadRowError | None]:
-    """Turn a row into a problem, and return what is wrong with its answer or demonstration, if anything is."""
+def _read_row(row: Mapping[str, object], form: Format) -> tuple[Problem, BadRowError | None]:
+    """Turn a row into a problem, and also return the defect of its answer or demonstration; None if both are good."""
     prompt, messages = form.prompt(row)
     columns = form.columns(row)
     answer, demonstration, turns, defect = "", None, None, None

@@ -1,4 +1,4 @@
-"""Choice of texts that differ, by the Jaccard similarity of their runs of three words; and distinct-n."""
+"""Diversity of texts: selection by the Jaccard similarity of three-word runs, and distinct-n."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from rljax.text import shingles_of, words_of
 
 
 def similarity(left: str, right: str) -> float:
-    """Jaccard similarity of two texts: the share of their runs of three words or punctuation marks that both have.
+    """Jaccard similarity of two texts: the fraction of their runs of three words or punctuation marks that occur in both.
 
     ::
 
@@ -29,7 +29,7 @@ def similarity(left: str, right: str) -> float:
 
 
 def distinct_share(texts: Sequence[str], *, n: int = 2) -> float:
-    """Distinct-n: the number of different runs of n words or punctuation marks in several texts, divided by that of all runs.
+    """Distinct-n: the number of distinct runs of n words or punctuation marks in several texts, divided by the number of runs.
 
     ::
 
@@ -59,7 +59,7 @@ def distinct_share(texts: Sequence[str], *, n: int = 2) -> float:
 
 
 def different(texts: Sequence[str], *, most: int, threshold: float | int) -> list[int]:
-    """Choose texts in their order, skipping those that are too similar to one already chosen.
+    """Choose texts in order, skipping each one that is too similar to a text already chosen.
 
     Args:
         texts: the texts.

@@ -1,8 +1,8 @@
-"""Near-duplicate texts: exact set similarity over shingles, without hashing, so that no pair is missed by chance.
+"""Near-duplicate texts, found by exact set similarity of shingles. Without hashing, no pair is missed by chance.
 
-A text is the set of its runs of three words, its shingles. Sort all shingles by frequency, rarest first. If the Jaccard
-similarity of two sets is at least t, the first `n - ceil(t n) + 1` shingles of each (n the size of that set) have one in common.
-So only these are looked up, and every candidate found is compared in full.
+A text is represented by its shingles, the set of its three-word runs. Sort all shingles by frequency, rarest first. If the Jaccard
+similarity of two sets is at least t, their prefixes of `n - ceil(t n) + 1` shingles (n is the size of the set) share a shingle.
+So only these prefixes are looked up, and every candidate is then compared in full.
 """
 
 import math
@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from rljax.text import shingles_of
 
 BOILERPLATE_SHARE = 0.1
-BOILERPLATE_TEXTS = 10  # a shingle of no more texts than this is never boilerplate
-SHORT_TEXT = 10  # a held-out text with fewer shingles can be part of another problem by chance
+BOILERPLATE_TEXTS = 10  # a shingle that occurs in at most this many texts is never boilerplate
+SHORT_TEXT = 10  # a held-out text with fewer shingles may occur inside another problem by chance
 
 Shingles = tuple[int, ...]
-"""A text as the ranks of its shingles, rarest first."""
+"""The ranks of a text's shingles, rarest first."""
 
 
 def shingle_ranks(texts: Sequence[str]) -> list[Shingles]:
     """Turn texts into sets of shingles that can be compared.
 
-    A shingle in more than a tenth of all texts (at least 11) is boilerplate, such as an instruction around every question. It
-    is ignored, so that two questions are not similar only because of the text around them.
+    A shingle in more than a tenth of all texts (and in at least 11) is boilerplate, such as an instruction around every question.
+    Boilerplate is ignored, so that two questions are not similar only because of the text around them.
 
     Args:
         texts: all texts that will be compared with each other.
@@ -51,7 +51,7 @@ def shingle_ranks(texts: Sequence[str]) -> list[Shingles]:
 def near_duplicates(texts: Sequence[str], labels: Sequence[str], *, threshold: float | int) -> list[int | None]:
     """Find the texts that nearly repeat an earlier one with the same label.
 
-    Two problems that differ only in a number look alike but have different answers; the label keeps them apart.
+    Two problems that differ only in a number look alike but have different answers, so the answer is a useful label.
 
     Args:
         texts: the texts; the first of several near-duplicates is kept.
@@ -59,7 +59,7 @@ def near_duplicates(texts: Sequence[str], labels: Sequence[str], *, threshold: f
         threshold: the minimum Jaccard similarity t of near-duplicates, in (0, 1].
 
     Returns:
-        For each text, the index of the first kept text that it repeats, or None if it is kept itself.
+        For each text, the index of the first kept text that it repeats, or None if the text itself is kept.
 
     Raises:
         ValueError: the threshold is out of its range, or there is not one label per text.
@@ -73,16 +73,16 @@ def near_duplicates(texts: Sequence[str], labels: Sequence[str], *, threshold: f
     if len(labels) != len(texts):
         raise ValueError(f"labels must have one entry per text, got {len(labels)} for {len(texts)} texts")
     sets = shingle_ranks(texts)
-    holders: dict[tuple[str, int], list[int]] = defaultdict(list)
+    texts_with: dict[tuple[str, int], list[int]] = defaultdict(list)
     found: list[int | None] = []
     for index, (shingles, label) in enumerate(zip(sets, labels, strict=True)):
-        beginning = _beginning(shingles, threshold)
-        candidates = sorted({other for shingle in beginning for other in holders[label, shingle]})
+        prefix = _prefix(shingles, threshold)
+        candidates = sorted({other for shingle in prefix for other in texts_with[label, shingle]})
         first = next((other for other in candidates if jaccard(shingles, sets[other]) >= threshold), None)
         found.append(first)
         if first is None:
-            for shingle in beginning:
-                holders[label, shingle].append(index)
+            for shingle in prefix:
+                texts_with[label, shingle].append(index)
     return found
 
 
@@ -92,8 +92,8 @@ def find_leaks(texts: Sequence[str], heldout: Sequence[str], *, threshold: float
     Args:
         texts: the training texts.
         heldout: the held-out texts.
-        threshold: the minimum share t of a held-out text's shingles in one training text, in (0, 1]. For a held-out text with
-            fewer than 10 shingles it is the minimum Jaccard similarity instead.
+        threshold: the minimum fraction t of a held-out text's shingles that one training text contains, in (0, 1]. For a held-out
+            text with fewer than 10 shingles, t is the minimum Jaccard similarity instead.
 
     Returns:
         For each training text, the index of the first held-out text that it contains, or None.
@@ -109,19 +109,19 @@ def find_leaks(texts: Sequence[str], heldout: Sequence[str], *, threshold: float
     _check_threshold(threshold)
     sets = shingle_ranks([*texts, *heldout])
     heldout_sets = sets[len(texts) :]
-    holders: dict[int, list[int]] = defaultdict(list)
+    texts_with: dict[int, list[int]] = defaultdict(list)
     for index, shingles in enumerate(heldout_sets):
-        for shingle in _beginning(shingles, threshold):
-            holders[shingle].append(index)
+        for shingle in _prefix(shingles, threshold):
+            texts_with[shingle].append(index)
 
     def contains(shingles: Shingles, part: Shingles) -> bool:
         if len(part) < SHORT_TEXT:
             return jaccard(shingles, part) >= threshold
-        return len(set(shingles) & set(part)) >= _least(part, threshold)
+        return len(set(shingles) & set(part)) >= _minimum_overlap(part, threshold)
 
     found: list[int | None] = []
     for shingles in sets[: len(texts)]:
-        candidates = sorted({other for shingle in shingles if shingle in holders for other in holders[shingle]})
+        candidates = sorted({other for shingle in shingles if shingle in texts_with for other in texts_with[shingle]})
         found.append(next((other for other in candidates if contains(shingles, heldout_sets[other])), None))
     return found
 
@@ -137,12 +137,12 @@ def jaccard(left: Shingles, right: Shingles) -> float:
     return shared / (len(left) + len(right) - shared)
 
 
-def _least(shingles: Shingles, threshold: float | int) -> int:
+def _minimum_overlap(shingles: Shingles, threshold: float | int) -> int:
     return math.ceil(threshold * len(shingles) - 1e-9)  # in floating point 0.7 * 10 is slightly more than 7
 
 
-def _beginning(shingles: Shingles, threshold: float | int) -> Shingles:
-    return shingles[: len(shingles) - _least(shingles, threshold) + 1]
+def _prefix(shingles: Shingles, threshold: float | int) -> Shingles:
+    return shingles[: len(shingles) - _minimum_overlap(shingles, threshold) + 1]
 
 
 def _check_threshold(threshold: float | int) -> None:

@@ -1,8 +1,8 @@
-"""Feedback on the responses of a served model: a queue of JSON lines that another process writes, read from a given place on.
+"""Feedback on a served model's responses, read from a queue of JSON lines that another process writes.
 
-A queue is a file that grows, or a folder of such files, `*.jsonl`. The lines already read are remembered as places: the number
-of a line, the byte at which it ended, and a digest of the bytes before that. A file that was rotated, cut or replaced is
-therefore noticed.
+A queue is a file that grows, or a folder of such files, `*.jsonl`. For each line already read, a `Place` records the
+line's number, the byte at which the line ended, and a digest of the bytes before that. So a file that was rotated, cut or
+replaced is noticed.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _ROTATED = re.compile(r"[.-](\d+|\d{4}-\d\d-\d\d([_T-]\d\d(-\d\d){0,2})?)")
 
 
 OPTIONAL = ("thumbs", "reward", "id", "logp", "finished")
-"""Optional entries of a line."""
+"""Optional entries of a line. Each line needs either `thumbs` or `reward`."""
 
 
 class Feedback(NamedTuple):
@@ -59,7 +59,7 @@ class Place(NamedTuple):
     line: int
     """Number of the line, counted from 1."""
     end: int
-    """Number of bytes of the file up to the end of the line."""
+    """Number of bytes in the file up to the end of the line."""
     digest: str
     """Digest of the last `WINDOW` of these bytes."""
 
@@ -68,7 +68,7 @@ class Line(NamedTuple):
     """A complete line of a queue."""
 
     place: Place
-    """Where it ended."""
+    """Where the line ended."""
     text: str
     """The line itself."""
     content: Feedback | BadRowError
@@ -89,7 +89,7 @@ class FilePart(NamedTuple):
 
 
 def list_queues(source: Path) -> list[Path]:
-    """Return the files that grow: the file itself, or the files of a folder in the order of their names.
+    """Return the files that grow: `source` itself, or the `.jsonl` files of a folder, sorted by name.
 
     Example:
         >>> list_queues(Path("queue.jsonl"))
@@ -103,29 +103,29 @@ def new_lines(source: Path, taken: Mapping[str, Sequence[Place]]) -> Iterator[Li
 
     Args:
         source: a file, which need not exist yet, or a folder.
-        taken: name of a queue -> places of its lines already taken, in order.
+        taken: name of a queue -> places of the lines already taken from this queue, in order.
 
     Yields:
-        The lines in order, without empty ones; before the lines of a file that was cut or replaced, a message about it.
+        The non-empty lines, in order. If a file was cut or replaced, a message about it comes before its lines.
     """
     for queue in list_queues(source):
         for part in list_parts(queue, taken.get(queue.name, ())):
             if part.note is not None:
                 yield part.note
-            yield from _lines(part, queue.name)
+            yield from _read_lines(part, queue.name)
 
 
 def list_parts(queue: Path, places: Sequence[Place]) -> list[FilePart]:
     """Return the files that contain the lines after the last place, the oldest first.
 
-    This is the file itself; or, if it was rotated, the rotated file next to it that contains that place, the rotated files that
-    changed later, and the file itself from its beginning. Without a place, all rotated files and the file itself are returned, so
-    that a rotation before the first line is taken loses nothing. A file that was cut is read after the last place that it still
-    contains, and a file that was replaced is read from its beginning; both get a note.
+    Usually this is the queue file itself. If the queue was rotated, these are the rotated file that contains the last place, the
+    rotated files that changed later, and the queue file from its beginning. Without a place, all rotated files and the queue file
+    are returned, so that a rotation before the first line is taken loses nothing. A cut file is read from the last place that it
+    still contains, and a replaced file is read from its beginning; both get a note.
 
     Args:
         queue: the file that grows.
-        places: places of its lines already taken, in order.
+        places: places of the lines already taken from the queue, in order.
     """
     if not places:
         return [*map(FilePart, list_rotated(queue)), FilePart(queue)]
@@ -133,7 +133,7 @@ def list_parts(queue: Path, places: Sequence[Place]) -> list[FilePart]:
     if still_holds(queue, last):
         return [FilePart(queue, last.end, last.line)]
     older = list_rotated(queue)
-    for number in reversed(range(len(older))):  # an older copy of the file may contain that place too
+    for number in reversed(range(len(older))):  # start with the newest: an older copy may also contain the last place
         if still_holds(older[number], last):
             return [FilePart(older[number], last.end, last.line), *map(FilePart, (*older[number + 1 :], queue))]
     if not queue.is_file() or not queue.stat().st_size:
@@ -156,8 +156,8 @@ def list_parts(queue: Path, places: Sequence[Place]) -> list[FilePart]:
 def list_rotated(queue: Path) -> list[Path]:
     """Return the rotated files next to a queue, the oldest first.
 
-    They are called `NAME.DIGITS` or `NAME.DATE`, or have `-` in place of the dot: `queue.jsonl.1`, `queue.jsonl-20261122`,
-    `queue.jsonl.2026-11-22_10-30-00`. Other names, such as those of backups and compressed files, are left alone.
+    Their names are `NAME.DIGITS` or `NAME.DATE`, or have `-` instead of the dot: `queue.jsonl.1`, `queue.jsonl-20261122`,
+    `queue.jsonl.2026-11-22_10-30-00`. Files with other names, such as backups and compressed files, are ignored.
     """
     names = {
         file: file.name.removeprefix(queue.name) for file in queue.parent.glob("*") if file.name.startswith(queue.name)
@@ -167,7 +167,7 @@ def list_rotated(queue: Path) -> list[Path]:
 
 
 def still_holds(file: Path, place: Place) -> bool:
-    """Return True if a file still has the bytes that were read before a place."""
+    """Return True if a file still contains the bytes that were read before a place."""
     if not file.is_file() or file.stat().st_size < place.end:
         return False
     with file.open("rb") as opened:
@@ -177,7 +177,7 @@ def still_holds(file: Path, place: Place) -> bool:
 
 
 def digest_of(content: bytes) -> str:
-    """Digest of the last `WINDOW` bytes.
+    """Compute a digest of the last `WINDOW` bytes.
 
     Example:
         >>> digest_of(b"1") == digest_of(b"0" * WINDOW + b"1"), digest_of(b"2" + b"1" * WINDOW) == digest_of(b"1" * WINDOW)
@@ -197,7 +197,7 @@ def _last_byte(file: Path) -> bytes:
         return opened.read(1)
 
 
-def _lines(part: FilePart, queue: str) -> Iterator[Line]:
+def _read_lines(part: FilePart, queue: str) -> Iterator[Line]:
     """Yield the complete lines of a file after those already read; none if the file is gone."""
     try:
         opened = part.file.open("rb")
@@ -240,7 +240,7 @@ def feedback_of(row: object) -> Feedback:
     """Read an object with `prompt`, `response`, and `reward` or `thumbs`; `id`, `logp` and `finished` are optional.
 
     Raises:
-        BadRowError: it is not an object, or an entry is missing or has a wrong value.
+        BadRowError: the row is not an object, or an entry is missing or has a wrong value.
     """
     if not isinstance(row, Mapping):
         raise BadRowError(f"the line must be an object, not {describe_value(row)}", "write one object in each line")
@@ -253,7 +253,7 @@ def feedback_of(row: object) -> Feedback:
 
 
 def _check_names(row: Mapping[str, object]) -> None:
-    """Reject a name that looks like a misspelled optional one, because its value would be lost; other names are ignored."""
+    """Reject a name that looks like a misspelled optional entry, because its value would be lost. Ignore other names."""
     absent = {*OPTIONAL, *CHAT_COLUMNS} - row.keys()
     for name in map(str, row.keys() - {*Feedback._fields, "thumbs", *CHAT_COLUMNS}):
         near = did_you_mean(name, absent, cutoff=0.85)

@@ -1,6 +1,6 @@
-"""The published datasets that are recognized by their columns, and how a row of each becomes a problem.
+"""Published dataset formats, which are recognized by their columns, and the conversion of their rows to problems.
 
-A format is a record of functions of a row. The first row of a dataset decides its format.
+A `Format` is a record of functions that read a row. The first row of a dataset decides the dataset's format.
 """
 
 import json
@@ -40,12 +40,12 @@ _TASK_AND_TESTS = "{task}\n\nThe code has to pass these tests:\n\n{tests}\n"
 _TASK_WITH_INPUT = "{task}\n\nWrite a Python 3 program that reads the input from standard input and prints the output.\n"
 _CONTEST_TESTS = ("public_tests", "private_tests", "generated_tests")
 _PYTHON_3 = 3
-"""Number of Python 3 among the languages of CodeContests."""
+"""The number that stands for Python 3 in CodeContests."""
 _AIME_ID = re.compile(r"(?:19|20)\d\d-(?:I{1,2}-)?\d+")
 
 
 def nothing(row: Row) -> None:
-    """Read no demonstration."""
+    """Return None for any row, because the format has no such field."""
     del row
 
 
@@ -53,7 +53,7 @@ class Format(NamedTuple):
     """The functions that read the rows of one format. Each raises `BadRowError` for a row that it cannot read."""
 
     name: str
-    """The name of the format, for messages."""
+    """The name of the format, for reports."""
     prompt: Callable[[Row], tuple[str, Messages | None]]
     """Reads the prompt as text, and its messages if it is a chat."""
     answer: Callable[[Row], str]
@@ -63,9 +63,9 @@ class Format(NamedTuple):
     columns: Callable[[Row], dict[str, object]]
     """Reads all other data of the row, which rewards receive by name."""
     turns: Callable[[Row], Messages | None] = lambda row: _turns_in(row, DEMONSTRATION_COLUMN)
-    """Reads the worked response as messages, if it is more than one text."""
+    """Reads the worked response as messages; None if plain text can represent it."""
     tokens: Callable[[Row], TokenizedRow | None] = nothing
-    """Reads prompt and worked response as token ids, if they are."""
+    """Reads the prompt and worked response as token ids; None if the row contains text."""
 
 
 def recognize(row: Row) -> Format | None:
@@ -75,7 +75,7 @@ def recognize(row: Row) -> Format | None:
         row: the first row of a dataset.
 
     Returns:
-        The format; None if it is not a published one.
+        The format; None if the row has no published format.
 
     Example:
         >>> recognize({"question": "1+1?", "answer": "1+1 = 2\\n#### 2"}).name
@@ -88,12 +88,12 @@ def recognize(row: Row) -> Format | None:
 
 
 def without(*names: str) -> Callable[[Row], dict[str, object]]:
-    """Keep all columns except these and `answer`, the name under which rewards receive the answer."""
+    """Return a function that keeps all columns except these and `answer`, which rewards receive separately."""
     return lambda row: {name: value for name, value in row.items() if name not in (*names, "answer")}
 
 
 def optional(column: str = DEMONSTRATION_COLUMN) -> Callable[[Row], str | None]:
-    """Read a demonstration, as text or as the assistant's messages, if the row has one."""
+    """Return a function that reads a row's demonstration, from text or from messages; None if there is none."""
 
     def read(row: Row) -> str | None:
         value = row.get(column)
@@ -110,7 +110,7 @@ def _turns_in(row: Row, column: str) -> Messages | None:
 
 
 def _verl(first: Row) -> Format | None:
-    """Recognize verl's rows, DAPO-Math-17k among them."""
+    """Recognize verl's rows, including those of DAPO-Math-17k."""
     if "prompt" not in first or lookup(first, "reward_model.ground_truth") is MISSING:
         return None
     return Format(
@@ -123,7 +123,7 @@ def _verl(first: Row) -> Format | None:
 
 
 def _answer_of_verl(row: Row) -> str:
-    """Read the answer of verl's rows; some have it as the JSON text of a list with one text, `["25"]`."""
+    """Read the answer of a verl row; in some rows it is the JSON text of a list with one text, `["25"]`."""
     column = "reward_model.ground_truth"
     answer = answer_of(row, column)
     try:
@@ -138,9 +138,10 @@ def _answer_of_verl(row: Row) -> str:
 
 
 def _inputs_of_verl(row: Row) -> dict[str, object]:
-    """Return the inputs and outputs of a programming task, which verl's rows have as JSON; nothing for any other row.
+    """Return the tests of a programming task, which verl stores as JSON; an empty dict for any other row.
 
-    Tasks that call a function (`fn_name`) have none, because their inputs are arguments; a run reports that it cannot judge them.
+    For tasks that call a function (`fn_name`) the dict is empty, because their inputs are arguments; a run reports that it cannot
+    judge them.
     """
     truth = lookup(row, "reward_model.ground_truth")
     try:
@@ -159,7 +160,7 @@ def _inputs_of_verl(row: Row) -> dict[str, object]:
 
 
 def _as_lines(value: object) -> str | None:
-    """Return a text, given as such or as a list of lines; None for anything else."""
+    """Return a text, or a list of lines joined to a text; None for anything else."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
     return value if isinstance(value, str) else None
@@ -172,7 +173,7 @@ def _human_eval(first: Row) -> Format | None:
     def columns(row: Row) -> dict[str, object]:
         for name in ("test", "entry_point"):
             text_of(row, name, name)
-        # The prompt may be reworded later, but a completion may be only the body of the function: the original header is kept.
+        # Keep the original header: the prompt may be reworded later, but a completion may be only the function's body.
         return {"header": row["prompt"], **without("prompt", "canonical_solution")(row)}
 
     demonstration = "canonical_solution" if "canonical_solution" in first else DEMONSTRATION_COLUMN
@@ -196,11 +197,11 @@ def _mbpp(first: Row) -> Format | None:
         others = without(task, "test_list", "test_setup_code", "test_imports")(row)
         return {"tests": _lines(row, "test_list"), "setup": setup_code, **others}
 
-    return Format("MBPP", prompt, _no_answer, lambda row: _unix(text_of(row, "code", "code")), columns)
+    return Format("MBPP", prompt, _no_answer, lambda row: _with_unix_line_ends(text_of(row, "code", "code")), columns)
 
 
 def _tests(first: Row) -> Format | None:
-    """Recognize any other task with tests: `tests`, `test` with assertions, or `stdin` and `stdout`. The answer is optional."""
+    """Recognize any other task with `tests`, a `test` with assertions, or `stdin` and `stdout`. The answer is optional."""
     test = first.get("test")
     if "prompt" not in first:
         return None
@@ -303,7 +304,7 @@ def _math(first: Row) -> Format | None:
 
 
 def _commonsense_qa(first: Row) -> Format | None:
-    """Recognize CommonsenseQA, and ARC, which has the same columns: choices with labels, and the label of the right one."""
+    """Recognize CommonsenseQA and ARC, which have the same columns: labeled choices, and the label of the right choice."""
     if "answerKey" not in first or not {"question", "choices"} <= set(first):
         return None
 
@@ -340,7 +341,7 @@ _FOLIO_PROMPT = "{premises}\n\nIs the following statement true?\n{conclusion}\n\
 
 
 def _folio(first: Row) -> Format | None:
-    """Recognize FOLIO: premises, and a conclusion that is true, false or uncertain; the answer is its letter."""
+    """Recognize FOLIO: premises, and a conclusion that is true, false or uncertain. The answer is the option's letter."""
     if not {"premises", "conclusion", "label"} <= set(first):
         return None
 
@@ -363,7 +364,7 @@ def _folio(first: Row) -> Format | None:
 
 
 def _code_contests(first: Row) -> Format | None:
-    """Recognize CodeContests: tests are inputs and outputs, and the first solution in Python 3 is the demonstration."""
+    """Recognize CodeContests. The tests are inputs and outputs; the first Python 3 solution is the demonstration."""
     if not {"description", *_CONTEST_TESTS} <= set(first):
         return None
 
@@ -395,7 +396,7 @@ def _code_contests(first: Row) -> Format | None:
 
 
 def _texts_in(row: Row, column: str, name: str) -> list[str]:
-    """Return the texts in a list inside an object."""
+    """Return the list of texts in one entry of an object column."""
     value = require(row, column)
     if not isinstance(value, Mapping):
         raise BadRowError(f"{column} must be an object, not {describe_value(value)}", "rewrite it", column=column)
@@ -405,7 +406,7 @@ def _texts_in(row: Row, column: str, name: str) -> list[str]:
 def _messages(first: Row) -> Format | None:
     """Recognize TRL's conversations: the last message is the assistant's and becomes the demonstration.
 
-    A row may also have its question in the column `prompt`, and no answer, as in UltraChat.
+    A row without an answer may repeat one of its messages in a prompt column, as in UltraChat.
     """
     messages, repeated = first.get("messages"), [first[name] for name in PROMPT_COLUMNS if name in first]
     if not isinstance(messages, (list, tuple)) or (
@@ -444,12 +445,12 @@ def _messages(first: Row) -> Format | None:
 
 
 def rich_turns(turns: Messages) -> Messages | None:
-    """Return turns that a plain text cannot represent: several, or one with a tool call or reasoning; None for others."""
+    """Return the turns if plain text cannot represent them (several, or a tool call or reasoning); otherwise None."""
     return turns if len(turns) > 1 or any(set(turn) != {"role", "content"} for turn in turns) else None
 
 
 def _completion(first: Row) -> Format | None:
-    """Recognize TRL's prompt and completion, each of them text or messages."""
+    """Recognize TRL's prompt and completion; each is text or messages."""
     if not {"prompt", "completion"} <= set(first):
         return None
 
@@ -490,13 +491,13 @@ _ALL = (_verl, *_CODE, _aime, _commonsense_qa, _folio, _strategy_qa, _gsm8k, _ma
 
 
 def _answer_or(first: Row, otherwise: Callable[[Row], str]) -> Callable[[Row], str]:
-    """Read the answer from an answer column; if there is none, use the worked response as the reference."""
+    """Return a function that reads an answer column; without one, the worked response is the reference answer."""
     column = next((name for name in ANSWER_COLUMNS if lookup(first, name) is not MISSING), None)
     return otherwise if column is None else lambda row: answer_of(row, column)
 
 
 def _no_answer(row: Row) -> str:
-    """Give no answer, for tasks whose responses are judged by tests."""
+    """Return an empty answer, for tasks whose responses are judged by tests."""
     del row
     return ""
 
@@ -511,6 +512,6 @@ def _lines(row: Row, column: str, *, empty: bool = False) -> list[str]:
     return lines
 
 
-def _unix(code: str) -> str:
-    """Replace the line endings of Windows and old Macs."""
+def _with_unix_line_ends(code: str) -> str:
+    """Convert the line endings of Windows and old Macs to newlines."""
     return code.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,4 +1,4 @@
-"""Choice of held-out prompts. A hash of the text alone decides, so no seed and no difficulty moves a prompt to the other part."""
+"""Selection of held-out prompts. Only a hash of the text decides, so a prompt never changes its split with seed or difficulty."""
 
 import hashlib
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from rljax.errors import InputError
 
 HELDOUT_PERIOD = 8  # one prompt in eight is held out
 TRIES = 40
-"""Number of samples per wanted problem before a generator counts as exhausted; a held-out problem takes eight on average."""
+"""Samples per wanted problem before a generator counts as exhausted. A held-out problem takes eight times as many."""
 
 Parts = tuple[list[Problem], list[Problem]]
-"""Problems to train on, and held-out ones."""
+"""The training problems, and the held-out problems."""
 
 
 def is_heldout(prompt: str) -> bool:
-    """Decide by its hash whether a prompt is held out.
+    """Decide by a prompt's hash whether the prompt is held out.
 
     Args:
         prompt: the full prompt; in arithmetic, this includes the final `=`.
@@ -36,7 +36,7 @@ def _hash(text: str) -> int:
 
 
 def hash_to_unit_interval(text: str) -> float:
-    """Map a text to a number in [0, 1), always the same for the same text.
+    """Map a text to a number in [0, 1); equal texts give equal numbers.
 
     Example:
         >>> hash_to_unit_interval("3+4=") == hash_to_unit_interval("3+4="), 0 <= hash_to_unit_interval("3+5=") < 1
@@ -46,16 +46,16 @@ def hash_to_unit_interval(text: str) -> float:
 
 
 def sample_parts(make: Callable[[Random], Problem], *, train: int, heldout: int, seed: int) -> Parts:
-    """Sample different problems until both parts are full.
+    """Sample different problems until the training and held-out sets are full.
 
     Args:
-        make: makes a problem from a source of random numbers.
+        make: a function that makes a problem from a source of random numbers.
         train: number of problems to train on.
         heldout: number of held-out problems.
         seed: the same seed gives the same problems in the same order.
 
     Returns:
-        Problems to train on, and held-out ones; `is_heldout` decides, so the two share no prompt under any seed.
+        The training problems and the held-out problems. `is_heldout` decides, so they share no prompt, whatever the seeds.
 
     Raises:
         InputError: the generator has too few different problems.

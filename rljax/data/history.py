@@ -1,7 +1,7 @@
-"""The history of pass rates of the training prompts, and the choice of the next prompts from it.
+"""The pass-rate history of the training prompts, and the choice of the next prompts from this history.
 
-Everything is a pure function of NumPy arrays. A checkpoint needs only the history and the position, and these two always give
-the same choice.
+Every function is pure and works on NumPy arrays. A checkpoint needs only the history and the stream position, because these two
+always give the same choice.
 """
 
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from rljax.errors import InputError
 
 
 class History(NamedTuple):
-    """Counts for N prompts; older counts may be decayed."""
+    """Response counts of N prompts; older counts may be decayed."""
 
     attempts: Float32[np.ndarray, "N"]
     """Number of judged responses to each prompt."""
     passes: Float32[np.ndarray, "N"]
-    """Number of those that passed."""
+    """Number of judged responses that passed."""
     tokens: Float32[np.ndarray, "N"]
-    """Number of tokens of the judged responses."""
+    """Total number of tokens in the judged responses."""
 
 
 class Window(NamedTuple):
@@ -39,13 +39,13 @@ class Choice(NamedTuple):
     problems: Int[np.ndarray, "count"]
     """Index of each chosen prompt, in the order of the stream."""
     position: int
-    """The number of prompts of the stream that are used up."""
+    """The stream position after this choice."""
     passed_over: int
     """The number of prompts that this choice skipped as too easy or too hard."""
 
 
 def no_history(prompts: int) -> History:
-    """Start an empty history.
+    """Create an empty history.
 
     Args:
         prompts: N, at least 1.
@@ -75,7 +75,7 @@ def record(
     threshold: float | int = 0.0,
     decay: float | int = 1.0,
 ) -> History:
-    """Add the responses of a step to the history.
+    """Add the responses of one step to the history.
 
     ::
 
@@ -86,10 +86,10 @@ def record(
         problems: the index of each prompt in the history, `[P]`; a prompt may occur more than once.
         rewards: one per response, `[P, G]`.
         lengths: tokens of each response, `[P, G]`.
-        valid: whether each response has a reward, `[P, G]`; None means that all have one. Others do not count at all.
-        threshold: a response with a reward above this passed.
-        decay: factor on the older counts of a prompt that is used again, in (0, 1]. Below 1, the pass rate follows the
-            changing policy.
+        valid: whether each response has a reward, `[P, G]`; None means that all have one. Responses without a reward are ignored.
+        threshold: a response passes if its reward is above this.
+        decay: factor on the earlier counts of each prompt in this step, in (0, 1]. Below 1, the pass rate follows the changing
+            policy.
 
     Returns:
         The new history.
@@ -103,7 +103,7 @@ def record(
         ([0.0, 2.0], [0.0, 1.0], [0.0, 12.0])
 
     Source:
-        Bae et al., arXiv:2504.03380, whose pass rate is that of the current policy; keeping it over steps is our addition.
+        Bae et al., arXiv:2504.03380, who use the current policy's pass rate; keeping a history over steps is our addition.
     """
     problems, rewards, lengths = np.asarray(problems), np.asarray(rewards), np.asarray(lengths)
     counted = np.ones(rewards.shape, bool) if valid is None else np.asarray(valid, bool)
@@ -131,7 +131,7 @@ def record(
 
 
 def pass_rates(history: History) -> Float32[np.ndarray, "N"]:
-    """Compute the share of the responses to each prompt that passed.
+    """Compute the fraction of each prompt's responses that passed.
 
     Args:
         history: the history.
@@ -150,11 +150,11 @@ def pass_rates(history: History) -> Float32[np.ndarray, "N"]:
 def mean_lengths(
     history: History, unknown: Float[np.ndarray, "N"] | Int[np.ndarray, "N"] | float | int
 ) -> Float32[np.ndarray, "N"]:
-    """Compute the mean length of the responses to each prompt, an estimate of the length of the next one.
+    """Compute the mean response length per prompt, which estimates the length of the next response.
 
     Args:
         history: the history.
-        unknown: the estimate in tokens for a prompt without responses, one number or one per prompt.
+        unknown: the estimate for prompts without responses, in tokens; a single number, or one number per prompt.
 
     Returns:
         `[N]`, in tokens, at least 1.
@@ -169,7 +169,7 @@ def mean_lengths(
 
 
 def curriculum(begin: Window, end: Window, *, step: int, steps: int) -> Window:
-    """Move the window over the run, for example from easy prompts to hard ones.
+    """Compute the pass-rate window of a step; it moves during the run, for example from easy to hard prompts.
 
     ::
 
@@ -209,18 +209,18 @@ def choose(
     least_attempts: float | int = 1.0,
     patience: int = 20,
 ) -> Choice:
-    """Choose the next prompts of a stream, skipping those that were recently too easy or too hard.
+    """Choose the next prompts of a stream, skipping prompts that were recently too easy or too hard.
 
     A prompt with too few attempts is always chosen. A prompt outside the window is still chosen with probability `revisit`,
-    because the policy changes; this choice depends only on the seed and the position in the stream, so a resumed run repeats it. At
-    most `patience · count` prompts are considered; if too few of them qualify, those nearest to the window fill up the choice.
+    because the policy changes; this random decision depends only on the seed and the stream position, so a resumed run repeats it.
+    At most `patience · count` prompts are considered; if too few of them qualify, the prompts nearest to the window are added.
 
     Args:
         history: the history.
         stream: the order of the prompts, over `range(N)`.
-        position: the number of prompts of the stream that are used up.
+        position: the stream position of the first prompt to consider.
         count: the number of prompts to choose.
-        window: the pass rates to choose.
+        window: the range of pass rates to choose from.
         seed: the seed of the random choices, 0 or more.
         revisit: probability of choosing a prompt outside the window, in [0, 1].
         least_attempts: prompts with fewer attempts are always chosen.
@@ -256,18 +256,18 @@ def choose(
     chosen: list[int] = []
     skipped: list[int] = []
     while len(chosen) < count and len(considered) < patience * count:
-        place = len(considered)
-        considered += stream.indices(position + place, 1)
-        accepted = outside[considered[place]] == 0 or _coin(seed, position + place) < revisit
-        (chosen if accepted else skipped).append(place)
+        index = len(considered)
+        considered += stream.indices(position + index, 1)
+        accepted = outside[considered[index]] == 0 or _uniform_at(seed, position + index) < revisit
+        (chosen if accepted else skipped).append(index)
     missing = count - len(chosen)
-    nearest = sorted(skipped, key=lambda place: (outside[considered[place]], place))[:missing]
+    nearest = sorted(skipped, key=lambda index: (outside[considered[index]], index))[:missing]
     places = sorted([*chosen, *nearest])
-    problems = np.array([considered[place] for place in places], np.int64)
+    problems = np.array([considered[index] for index in places], np.int64)
     return Choice(problems, position + len(considered), len(skipped) - len(nearest))
 
 
-def _coin(seed: int, position: int) -> float:
+def _uniform_at(seed: int, position: int) -> float:
     """Return a random number in [0, 1) that depends only on the seed and the position in the stream."""
     return np.random.default_rng((seed, position)).random()
 

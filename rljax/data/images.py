@@ -1,7 +1,7 @@
-"""Black-and-white images as text: one Braille character is a patch of 4 x 2 pixels.
+"""Black-and-white images as text, with one Braille character per patch of 4 x 2 pixels.
 
-Unicode has a Braille character for each of the 256 patterns of 4 x 2 dots. So an image goes wherever text goes, into prompts,
-datasets, run folders and terminals, and no pixel is lost. Bit i of a pattern's number is dot i + 1 of the Braille cell::
+Unicode has a Braille character for each of the 256 patterns of 4 x 2 dots. So an image can be stored without loss wherever
+text can: in prompts, datasets, run folders and terminals. Bit i of a pattern's number is dot i + 1 of the Braille cell::
 
     dots   1 4        bits   0 3
            2 5               1 4
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from rljax.errors import InputError
 
 HEIGHT, WIDTH = 4, 2
-"""Pixels of a patch."""
+"""Height and width of a patch, in pixels."""
 PATTERNS = "".join(chr(0x2800 + number) for number in range(256))
 """The character of each pattern of pixels, in the order of the patterns' numbers."""
 DOTS = ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0), (3, 1))
-"""Row and column, in its patch, of the pixel that each bit of a pattern's number stands for."""
+"""For each bit of a pattern's number, the row and column of its pixel in the patch."""
 _RUN = re.compile(f"[{PATTERNS[0]}-{PATTERNS[-1]}]+")
 
 Pixels = Sequence[Sequence[bool]]
@@ -32,11 +32,11 @@ def patch_counts(height: int, width: int) -> tuple[int, int]:
     """Count the rows and columns of patches of an image.
 
     Args:
-        height: pixels of a column, a positive multiple of 4.
-        width: pixels of a row, a positive multiple of 2.
+        height: the image's height in pixels, a positive multiple of 4.
+        width: the image's width in pixels, a positive multiple of 2.
 
     Raises:
-        InputError: a size is not such a multiple.
+        InputError: the height or width is not such a multiple.
 
     Example:
         >>> patch_counts(8, 6)
@@ -55,13 +55,13 @@ def text_of(pixels: Pixels) -> str:
     """Write an image as Braille characters.
 
     Args:
-        pixels: rows of pixels, all of the same length. Their number is a multiple of 4, and their length a multiple of 2.
+        pixels: rows of equal length. The number of rows must be a multiple of 4, and their length a multiple of 2.
 
     Returns:
-        A character for each patch.
+        One character per patch.
 
     Raises:
-        InputError: the rows have different lengths, or patches do not divide the image.
+        InputError: the rows have different lengths, or the image is not a whole number of patches.
 
     Example:
         >>> text_of([[True, False], [True, False], [True, False], [True, True]])
@@ -83,14 +83,14 @@ def pixels_of(text: str, *, height: int, width: int) -> list[list[bool]]:
 
     Args:
         text: the characters of one image.
-        height: pixels of a column.
-        width: pixels of a row.
+        height: the image's height in pixels.
+        width: the image's width in pixels.
 
     Returns:
         `height` rows of `width` pixels.
 
     Raises:
-        InputError: patches do not divide the image, their number is wrong, or a character is not a Braille character.
+        InputError: the size is not a whole number of patches, the text has another number of characters, or one is not Braille.
 
     Example:
         >>> pixels_of("⣇", height=4, width=2)
@@ -116,10 +116,10 @@ def pixels_of(text: str, *, height: int, width: int) -> list[list[bool]]:
 
 
 def check_whole_images(text: str, *, height: int, width: int) -> None:
-    """Reject a text with an incomplete image; a run of Braille characters must be complete images, one after another.
+    """Reject a text with an incomplete image: each run of Braille characters must consist of complete images.
 
     Raises:
-        InputError: the message names the patches and their number.
+        InputError: a run of Braille characters is not a whole number of images.
 
     Example:
         >>> check_whole_images("⣇⣀+⣿⣿=", height=4, width=4)
@@ -134,7 +134,7 @@ def check_whole_images(text: str, *, height: int, width: int) -> None:
 
 
 def has_patch(text: str) -> bool:
-    """True if a text has a Braille character.
+    """Return True if a text contains a Braille character.
 
     Example:
         >>> has_patch("3+4="), has_patch("⣇=")

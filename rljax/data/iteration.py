@@ -1,13 +1,13 @@
-"""Verifiable problems with long chains: one rule is applied over and over, and only the result is rewarded.
+"""Verifiable problems with long chains of thought: one rule is applied repeatedly, and only the result is rewarded.
 
 A problem is `5=6+7=3;`, the first line of a chain. Its demonstration continues to the end, one token per character:
 `4=7+3=0;3=3+0=3;2=0+3=3;1=3+3=6;#6`. Each line counts down, adds the last two numbers and keeps the last digit, so one error
 makes the answer wrong. Chains can have any length: 6 lines are about 50 tokens, 56 lines about 500. Only chains whose digits do
 not repeat within 60 lines are used, so that no number can be copied from an earlier line instead of added.
 
-With `lapses`, demonstrations make an error at some lines: they write `*` where the sum belongs. Then they either correct it
-(`21=3+4=*7`) or continue as if the sum were 0 (`21=3+4=*`), which makes the answer wrong eighty or more tokens later. A model
-that imitates them does both; RL has to discover that correcting pays.
+With `lapses`, demonstrations make an error in some lines: they write `*` instead of the sum. Then they either write the sum
+after it (`21=3+4=*7`) or continue as if the sum were 0 (`21=3+4=*`), which makes the answer wrong eighty or more tokens later. A
+model that imitates these demonstrations does both; RL has to discover that correcting pays.
 """
 
 from collections.abc import Collection, Sequence
@@ -36,7 +36,7 @@ def solve(first: int, second: int, steps: int) -> list[int]:
 
 
 def repeats_late(first: int, second: int) -> bool:
-    """Decide whether a chain runs through all 60 pairs of the longest cycle of sums modulo 10.
+    """Return True if a chain visits all 60 digit pairs of the longest cycle modulo 10, so that it repeats as late as possible.
 
     Example:
         >>> repeats_late(0, 1), repeats_late(0, 5)
@@ -49,7 +49,7 @@ def repeats_late(first: int, second: int) -> bool:
 def iteration(
     split: Literal["train", "heldout"], count: int, *, seed: int, steps: tuple[int, int] = (6, 56)
 ) -> list[Problem]:
-    """Sample different problems, each with its steps written out; all numbers of steps are equally likely.
+    """Sample different problems, each with its steps written out; all step counts are equally likely.
 
     Args:
         split: `train`, or `heldout` for about one prompt in eight; no prompt is in both.
@@ -86,17 +86,17 @@ def iteration(
 
 
 def lapses(problems: Sequence[Problem], *, share: float | int) -> list[Problem]:
-    """Put lapses into demonstrations at some of the steps 11, 21, 31, ..., and correct some of them.
+    """Add lapses to demonstrations at some of the steps 11, 21, 31, ..., and correct some of these lapses.
 
     An error at these steps nearly always reaches the answer: it is multiplied by a Fibonacci number, which modulo 10 is 9, 6, 9,
     1, 4, ... At steps 10, 20, ... the factor would be 5, and half of the errors would vanish.
 
     Args:
-        problems: from `iteration`.
+        problems: problems that `iteration` returned.
         share: fraction of those steps that become lapses, and fraction of the lapses that stay uncorrected, in [0, 1].
 
     Returns:
-        The problems in their order. A hash of the prompt and the step alone decides where the lapses are.
+        The problems in their original order. Only a hash of the prompt and the step decides where the lapses are.
 
     Raises:
         InputError: the share is outside [0, 1], or a problem has no column `steps`.
@@ -109,7 +109,7 @@ def lapses(problems: Sequence[Problem], *, share: float | int) -> list[Problem]:
     if not 0 <= share <= 1:
         raise InputError(f"the share of lapses is {share}; it must be between 0 and 1.")
 
-    def lapse(problem: Problem) -> Problem:
+    def add_lapses(problem: Problem) -> Problem:
         steps = problem.columns.get("steps")
         if not isinstance(steps, int):
             raise InputError(
@@ -120,7 +120,7 @@ def lapses(problems: Sequence[Problem], *, share: float | int) -> list[Problem]:
         lines = _demonstration(*_numbers(problem.prompt), steps, lapsed=lapsed, uncorrected=uncorrected)
         return replace(problem, demonstration=lines)
 
-    return [lapse(problem) for problem in problems]
+    return [add_lapses(problem) for problem in problems]
 
 
 def _prompt(first: int, second: int, steps: int) -> str:

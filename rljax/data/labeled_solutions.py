@@ -15,19 +15,19 @@ from rljax.data.reading import check_loaded, check_row, open_rows
 from rljax.records import is_finite_number
 
 STEPS, LABELS = "completions", "labels"
-"""Columns with the steps of a solution and with their labels, as TRL names them."""
+"""TRL's names of the columns with a solution's steps and with the steps' labels."""
 
 
 @dataclass(frozen=True)
 class LabeledSolution:
-    """A solution of a problem in steps, each with a label.
+    """A step-by-step solution of a problem, with a label per step.
 
     Args:
         prompt: the problem as text; for a chat, the contents of its messages joined by newlines.
         steps: the texts of the steps, in order.
         labels: for each step a number from 0 (wrong) to 1 (right).
         messages: the prompt as a chat, `{"role": ..., "content": ...}` each; None for plain text.
-        columns: the row's columns that the chat template reads, and those that other programs write into prompts.
+        columns: the row's columns that the chat template reads, and the columns that other programs write into prompts.
     """
 
     prompt: str
@@ -58,7 +58,7 @@ def read_solutions(
         on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows.
 
     Raises:
-        InputError: the file or a package is missing, or the dataset is empty or has bad rows; the message gives their places.
+        InputError: the file or a package is missing, or the dataset is empty or has bad rows; the message locates them.
     """
     source, rows = open_rows(path_or_id, split)
     solutions: list[LabeledSolution] = []
@@ -80,7 +80,7 @@ def read_solution(row: Mapping[str, object], prompt_column: str | None = None) -
         prompt_column: the column with the prompt; None takes the first of `PROMPT_COLUMNS`.
 
     Raises:
-        BadRowError: the row cannot be read, has no step, or has another number of labels than of steps.
+        BadRowError: the row cannot be read, has no step, or has unequal numbers of labels and steps.
 
     Example:
         >>> read_solution({"prompt": "1+1+1=", "completions": ["1+1=2", "2+1=4"], "labels": [True, False]})

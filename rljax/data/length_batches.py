@@ -1,7 +1,7 @@
-"""Batches by length: prompts sampled from length bins, and smaller groups for longer responses, under a budget of tokens.
+"""Batches by length under a token budget: prompts sampled from length bins, and smaller groups for longer responses.
 
-The size of a rollout is its number of tokens, not of responses. Both parts are pure functions: `LengthStream` maps a position
-to a record, as every order of prompts does, and `group_sizes` maps expected lengths to group sizes.
+The size of a rollout is its number of tokens, not its number of responses. Both mappings are pure: `LengthStream` maps a
+position to a record, as every `PromptStream` does, and `group_sizes` maps expected lengths to group sizes.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ BINS = len(PERCENTILES) + 1
 
 
 class LengthStream(PromptStream):
-    """An endless order of records: for each position a length bin is sampled, then a record from that bin.
+    """An endless order of records: each position samples a length bin, then takes a record from that bin.
 
     The bins end at the 25th, 50th, 75th and 95th percentile of length. An epoch samples as many records as there are, and the
     order within a bin is shuffled again in each epoch. The record at a position depends only on the lengths, the weights and the
@@ -68,46 +68,46 @@ class LengthStream(PromptStream):
 
 
 class _Order:
-    """The index of the record at each position. The two epochs used last are cached."""
+    """The record index at each position. The two most recently used epochs are cached."""
 
     def __init__(self, members: tuple[Int[np.ndarray, "_"], ...], weights: Float[np.ndarray, "K"], seed: int):
         self._size = sum(map(len, members))
         self._epoch = lru_cache(maxsize=2)(lambda epoch: _epoch_order(members, weights, (seed, epoch)))
 
     def __getitem__(self, position: int) -> int:
-        epoch, place = divmod(position, self._size)
-        return int(self._epoch(epoch)[place])
+        epoch, offset = divmod(position, self._size)
+        return int(self._epoch(epoch)[offset])
 
 
 def _epoch_order(
     members: Sequence[Int[np.ndarray, "_"]], weights: Float[np.ndarray, "K"], seed: tuple[int, int]
 ) -> Int[np.ndarray, "N"]:
-    """Sample one epoch: a bin for each position, then the next of its shuffled records; a bin that runs out starts over."""
+    """Sample a bin per position of one epoch, then take the bin's next shuffled record; a bin that runs out starts over."""
     random = np.random.default_rng(seed)
-    drawn = random.choice(len(members), size=sum(map(len, members)), p=weights / weights.sum())
-    order = np.zeros(len(drawn), np.int64)
-    for number, part in enumerate(members):
-        places = np.flatnonzero(drawn == number)
-        if len(places):
-            shuffled = random.permutation(part)
-            order[places] = shuffled[np.arange(len(places)) % len(part)]
+    sampled_bins = random.choice(len(members), size=sum(map(len, members)), p=weights / weights.sum())
+    order = np.zeros(len(sampled_bins), np.int64)
+    for number, bin_records in enumerate(members):
+        positions = np.flatnonzero(sampled_bins == number)
+        if len(positions):
+            shuffled = random.permutation(bin_records)
+            order[positions] = shuffled[np.arange(len(positions)) % len(bin_records)]
     return order
 
 
 def group_sizes(lengths: Float[np.ndarray, "P"], *, budget: int, most: int, floor: int = 2) -> Int[np.ndarray, "P"]:
-    """Compute the group size of each prompt of a rollout, so that all prompts use equal shares of a budget of tokens.
+    """Compute the group size of each prompt in a rollout, so that all prompts use equal shares of a token budget.
 
     ::
 
         G(ℓ) = min(most, max(floor, ⌊B / (P ℓ)⌋))
 
-    This is Eq. 27 of the design document with G_base · L_ref = B / P. All responses together are expected to use at most B
-    tokens, unless `floor` responses to one prompt already exceed its share.
+    This is Eq. 27 of the design document with G_base · L_ref = B / P. The expected total is at most B tokens, unless `floor`
+    responses to one prompt already exceed that prompt's share.
 
     Args:
         lengths: ℓ, the expected number of tokens of a response to each of the P prompts, at least 1.
         budget: B, the number of response tokens for all P prompts.
-        most: the largest group. The document has no such limit and would give 409 responses to a prompt of 10 tokens.
+        most: the largest group. The document has no such limit and would give 409 responses to a prompt whose ℓ is 10 tokens.
         floor: the smallest group. The document has 1, but a group of one response has no advantage.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Measures of problems that need no model: lengths, length bins and complexity; and rewordings of prompts."""
+"""Measurements of problems that need no model (lengths, length bins and complexity), and rewording of prompts."""
 
 import re
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def bins_of(lengths: Sequence[int]) -> tuple[list[int], list[float]]:
 
 
 def numbers_in(text: str) -> int:
-    """Count the different numbers in a text that are written in digits.
+    """Count the distinct numbers in a text; only numbers written in digits count.
 
     Example:
         >>> numbers_in("Buy 3 pens and 3 cups for $1,200.50 in 2 days.")
@@ -67,9 +67,9 @@ def steps_in(text: str) -> int:
 def complexity_of(problems: Sequence[Problem], prompt_tokens: Sequence[int]) -> Float[np.ndarray, "N"]:
     """Score the complexity of problems relative to each other.
 
-    The score is the mean of two or three ranks: the share of problems with a shorter prompt, with fewer numbers in the prompt,
-    and, for a problem with a demonstration, with fewer steps. Ties count half. The score uses no model, so it does not measure
-    how hard a problem is for a model; a history of pass rates does.
+    The score is the mean of two or three ranks: the fraction of problems with a shorter prompt, with fewer numbers in the prompt,
+    and, for a problem with a demonstration, the fraction of demonstrations with fewer steps. Ties count half. The score uses
+    no model, so it does not measure how hard a problem is for a model; a history of pass rates does.
 
     Args:
         problems: N problems.
@@ -84,21 +84,21 @@ def complexity_of(problems: Sequence[Problem], prompt_tokens: Sequence[int]) -> 
         [0.25, 0.8333, 0.4167]
 
     Source:
-        Unpublished: step 11 of Algorithm 11 of the design document asks for a complexity and does not define it; the
+        Unpublished: step 11 of Algorithm 11 of the design document requires a complexity but does not define it; the
         definition is this library's.
     """
     steps = {i: steps_in(problem.demonstration) for i, problem in enumerate(problems) if problem.demonstration is not None}
     worked = list(steps)
-    total = _shares(prompt_tokens) + _shares([numbers_in(problem.prompt) for problem in problems])
+    total = _ranks(prompt_tokens) + _ranks([numbers_in(problem.prompt) for problem in problems])
     parts = np.full(len(problems), 2.0)
     if worked:
-        total[worked] += _shares(list(steps.values()))
+        total[worked] += _ranks(list(steps.values()))
         parts[worked] += 1
     return np.round(total / parts, 4)
 
 
-def _shares(values: Sequence[int]) -> Float[np.ndarray, "N"]:
-    """Compute the share of all values below each value, with half of those equal to it."""
+def _ranks(values: Sequence[int]) -> Float[np.ndarray, "N"]:
+    """Compute the fraction of all values that are below each value; values equal to it count half."""
     _, position, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     below = np.cumsum(counts) - counts
     return ((below + counts / 2) / len(values))[position]
@@ -108,7 +108,7 @@ def reword(problem: Problem, wording: str) -> Problem:
     """Reword the prompt of a problem.
 
     Args:
-        problem: the problem. In a chat, the last message is reworded.
+        problem: the problem. For a chat, the last message is reworded.
         wording: text in which `{prompt}` stands for the question.
 
     Returns:
@@ -126,7 +126,7 @@ def reword(problem: Problem, wording: str) -> Problem:
 
 
 def response_length(problem: Problem, tokenizer: Tokenizer) -> int | None:
-    """Count the tokens of a demonstration, its end token included; None if there is no demonstration.
+    """Count the tokens of a demonstration, including its end token; None if there is no demonstration.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer

@@ -1,4 +1,4 @@
-"""Changed prompts of the same problems, to see whether answers depend on how a prompt is written."""
+"""Perturbed prompts of the same problems, to test whether answers depend on how a prompt is written."""
 
 import random
 import re
@@ -11,7 +11,7 @@ from rljax.data.cells import joined
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 
-_MINUS = r"(?<=[\d)}\]])(?=-(?![^\W\d_]{2}))|(?<=[\d)}\]]-)(?![^\W\d_]{2})(?=.)"  # not the hyphen of words, nor a sign
+_MINUS = r"(?<=[\d)}\]])(?=-(?![^\W\d_]{2}))|(?<=[\d)}\]]-)(?![^\W\d_]{2})(?=.)"  # no hyphens in words, no signs
 _GAP = re.compile(rf"(?<=\s)(?=\S)|(?=[+*/=<>])|(?<=[+*/=<>])(?=.)|{_MINUS}")
 _WORD = re.compile(r"(?<![\\\w])[^\W\d_]{3,}(?!\w)")
 _SUM = re.compile(r"(?<![\w+*/^.(){}\[\]-])\d+(?:\+\d+){1,4}(?![\w+*/^.(){}\[\]-])")
@@ -20,7 +20,7 @@ _TYPO_SHARE = 0.1
 
 
 def spaces(text: str, rng: random.Random) -> str:
-    """Add a space at half of the places between words and around operators.
+    """Add a space at about half of the positions between words and around operators.
 
     Example:
         >>> spaces("What is 3+4= ?", random.Random(0))
@@ -30,7 +30,7 @@ def spaces(text: str, rng: random.Random) -> str:
 
 
 def case(text: str, rng: random.Random) -> str:
-    r"""Write half of the words of three letters or more in upper case. One-letter names and LaTeX commands stay unchanged.
+    r"""Write about half of the words with at least three letters in upper case. One-letter names and LaTeX commands stay unchanged.
 
     Example:
         >>> case(r"Find the value of x in \frac{x}{2} = 3.", random.Random(0))
@@ -40,52 +40,52 @@ def case(text: str, rng: random.Random) -> str:
 
 
 def typos(text: str, rng: random.Random) -> str:
-    """Swap two adjacent letters in a tenth of the words of at least four letters, and in at least one word.
+    """Swap two adjacent inner letters in about a tenth of the words with at least four letters, and in at least one word.
 
     Example:
         >>> typos("Find the value of this sum", random.Random(0))
         'Find the vaule of this sum'
     """
-    words = [word for word in _WORD.finditer(text) if _swappable_places(word.group())]
+    words = [word for word in _WORD.finditer(text) if _swappable_indices(word.group())]
     chosen = {word.start() for word in words if rng.random() < _TYPO_SHARE}
     if words and not chosen:
         chosen = {rng.choice(words).start()}
 
-    def changed(word: re.Match[str]) -> str:
+    def swap_letters(word: re.Match[str]) -> str:
         if word.start() not in chosen:
             return word.group()
-        letters, place = list(word.group()), rng.choice(_swappable_places(word.group()))
-        letters[place], letters[place + 1] = letters[place + 1], letters[place]
+        letters, index = list(word.group()), rng.choice(_swappable_indices(word.group()))
+        letters[index], letters[index + 1] = letters[index + 1], letters[index]
         return "".join(letters)
 
-    return _WORD.sub(changed, text)
+    return _WORD.sub(swap_letters, text)
 
 
 def order(text: str, rng: random.Random) -> str:
-    """Shuffle the terms of every sum of whole numbers that is not part of a longer expression; no new character occurs.
+    """Shuffle the terms of every sum of whole numbers that is not part of a longer expression; no character is added.
 
     Example:
         >>> order("3+4+12=", random.Random(0)), order("2*3+4=", random.Random(0))
         ('12+3+4=', '2*3+4=')
     """
 
-    def shuffled(found: re.Match[str]) -> str:
+    def shuffle(found: re.Match[str]) -> str:
         summands = found.group().split("+")
         others = [new for new in permutations(summands) if list(new) != summands]
         return "+".join(rng.choice(others)) if others else found.group()
 
-    return _SUM.sub(shuffled, text)
+    return _SUM.sub(shuffle, text)
 
 
-def _swappable_places(word: str) -> list[int]:
+def _swappable_indices(word: str) -> list[int]:
     """Return the indices of inner letters that differ from the next inner letter."""
-    return [place for place in range(1, len(word) - 2) if word[place] != word[place + 1]]
+    return [index for index in range(1, len(word) - 2) if word[index] != word[index + 1]]
 
 
 PERTURBATIONS: MappingProxyType[str, Callable[[str, random.Random], str]] = MappingProxyType(
     {"spaces": spaces, "case": case, "typos": typos, "order": order}
 )
-"""Name of a perturbation -> (text, source of random numbers) -> changed text. The numbers and the answer stay the same."""
+"""Name of a perturbation -> function of a text and a random source that returns the changed text; the answer stays the same."""
 
 
 _NEEDS = MappingProxyType(
@@ -96,11 +96,11 @@ _NEEDS = MappingProxyType(
         "order": "sums of different whole numbers",
     }
 )
-"""Name of a perturbation -> what a prompt must contain to be changed by it."""
+"""Name of a perturbation -> what a prompt must contain for the perturbation to change it."""
 
 
 def perturb(problems: Sequence[Problem], name: str, *, seed: int = 0) -> list[Problem]:
-    """Change the prompts of problems; in a chat, the user's messages. Answers and columns stay unchanged.
+    """Change the prompts of problems; for a chat, the user's messages. Answers and columns stay unchanged.
 
     Args:
         problems: the problems.
@@ -116,10 +116,12 @@ def perturb(problems: Sequence[Problem], name: str, *, seed: int = 0) -> list[Pr
     """
     if name not in PERTURBATIONS:
         raise InputError(f"There is no perturbation {name!r}; choose one of {', '.join(PERTURBATIONS)}.")
-    changed = [_changed(problem, name, seed) for problem in problems]
+    changed = [_perturb_one(problem, name, seed) for problem in problems]
     if not _differ(changed, problems):
         others = [
-            other for other in PERTURBATIONS if _differ([_changed(problem, other, seed) for problem in problems], problems)
+            other
+            for other in PERTURBATIONS
+            if _differ([_perturb_one(problem, other, seed) for problem in problems], problems)
         ]
         raise InputError(
             f"--perturb {name} changes no prompt of these problems, such as {problems[0].prompt[:60]!r}, because it needs "
@@ -132,7 +134,7 @@ def _differ(changed: Sequence[Problem], problems: Sequence[Problem]) -> bool:
     return any(new.prompt != old.prompt for new, old in zip(changed, problems, strict=True))
 
 
-def _changed(problem: Problem, name: str, seed: int) -> Problem:
+def _perturb_one(problem: Problem, name: str, seed: int) -> Problem:
     def write(text: str) -> str:
         return PERTURBATIONS[name](text, random.Random(f"{seed} {text}"))
 

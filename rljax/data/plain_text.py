@@ -1,6 +1,6 @@
-"""Plain text for pretraining: a dataset whose rows are files. `rljax.data.text_blocks` cuts their tokens into blocks.
+"""Plain text for pretraining: a dataset with one row per file. `rljax.data.text_blocks` cuts the tokens into blocks.
 
-The name of such a dataset is `text:` and its files, quoted as for a shell: `text:part1.txt 'part two.txt'`.
+The name of such a dataset is `text:` followed by its files, quoted as in a shell: `text:part1.txt 'part two.txt'`.
 """
 
 import shlex
@@ -11,13 +11,13 @@ from rljax.errors import InputError
 from rljax.files import TEXT
 
 ROWS = (".jsonl", ".json", ".parquet")
-"""Suffixes of files with rows."""
+"""Suffixes of files that contain rows instead of plain text."""
 HELDOUT_SHARE = 10
-"""The last tenth of each file is held out."""
+"""The last 1/10 of each file is held out."""
 
 
 def text_dataset(files: Iterable[str | Path]) -> str:
-    """Name the dataset of these files.
+    """Return the name of the dataset that consists of these files.
 
     Example:
         >>> text_dataset(["/data/a.txt", "/data/b c.txt"])
@@ -54,7 +54,7 @@ def read_texts(name: str, split: str) -> Iterator[tuple[str, dict[str, str]]]:
                 f"{file} contains rows, and their braces and column names would be learned as text; write the texts to a .txt file."
             )
         try:
-            text = file.read_bytes().decode("utf-8-sig")  # exactly: `read_text` would change the ends of lines
+            text = file.read_bytes().decode("utf-8-sig")  # `read_text` would change the line ends
         except UnicodeDecodeError as error:
             raise InputError(f"{file} is not in UTF-8 ({error}); save it in UTF-8.") from error
         cut = len(text) - len(text) // HELDOUT_SHARE

@@ -1,7 +1,7 @@
 """Preference pairs from files and from the Hugging Face hub, in TRL's formats.
 
 Explicit pairs have a prompt and two responses. Implicit pairs are two complete texts or chats whose shared beginning is the prompt.
-Each may be text or chat messages. The first row that can be read decides once whether there is a prompt column.
+Prompts and responses may be text or chat messages. The first readable row decides for all rows whether there is a prompt column.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ NOTED_COLUMNS = (
     *(*COLUMNS_NOT_IN_PROMPTS, *CHATS_NOT_IN_PROMPTS, *WEIGHT_COLUMNS),
     *(name for names in SCORE_COLUMNS for name in names),
 )
-"""Columns of which `rljax.data.prompts.list_columns_left_out` says what is not used."""
+"""Columns that `rljax.data.prompts.list_columns_left_out` checks for content that is not used."""
 OnBadPair = Literal["fatal", "drop"]
 """Bad rows stop the reading, or are dropped. They are never kept: a pair without one of its responses is useless."""
 
@@ -41,12 +41,12 @@ class Preference:
         rejected: the other response.
         messages: the prompt as a chat, `{"role": ..., "content": ...}` each; None for plain text.
         margin: by how much the preferred response is better, in the unit of the score, not negative.
-        columns: the row's columns that the chat template reads, besides the messages (`tools` and `chat_template_kwargs`), and
-            those that other programs use (`NOTED_COLUMNS`).
-        turns: both responses as messages, if plain text cannot represent them (several turns, tool calls or reasoning). None means
-            one message of the assistant.
+        columns: the row's columns that the chat template reads in addition to the messages (`tools` and `chat_template_kwargs`),
+            and the columns that other programs use (`NOTED_COLUMNS`).
+        turns: each response as messages, if plain text cannot represent it (several turns, tool calls or reasoning). None means
+            that the response is one message of the assistant.
         gold: a third response, better than both, for losses that imitate it; None if there is none.
-        gold_turns: this response as messages, if plain text cannot represent it.
+        gold_turns: the gold response as messages, if plain text cannot represent it.
     """
 
     prompt: str
@@ -79,7 +79,7 @@ class LoadedPreferences(NamedTuple):
     preferences: list[Preference]
     """The pairs, one per usable row."""
     places: list[str]
-    """The place of each pair in its file."""
+    """The location of each pair in its file, such as `line 3`."""
     faults: list[Fault]
     """Rows that could not be used."""
     rows: int
@@ -90,20 +90,20 @@ class LoadedPreferences(NamedTuple):
 
 Prompt = tuple[str, Messages | None]
 Response = tuple[str, Messages | None]
-"""A response as text, and its messages if a text cannot stand for them."""
+"""A response as text, and its messages if plain text cannot represent them."""
 
 
 class PreferenceColumns(NamedTuple):
     """The names of the columns of a preference dataset."""
 
     prompt: str | None
-    """Column with the prompt; None if there is none, and the beginning that both responses share is the prompt."""
+    """Column with the prompt; None if the prompt is the beginning that both responses share."""
     chosen: str
     """Column with the preferred response."""
     rejected: str
     """Column with the other response."""
     gold: str | None = None
-    """Column with a third response, better than both; None: there is none."""
+    """Column with a third response, better than both; None if there is none."""
 
 
 def read_preferences(
@@ -130,10 +130,10 @@ def read_preferences(
         on_error: `fatal` rejects a dataset with a bad row; `drop` drops bad rows.
 
     Returns:
-        One pair per row, with the row's `margin` if it has one, their places, and the bad rows.
+        One pair per usable row, with the row's `margin` if it has one; the pairs' locations; and the bad rows.
 
     Raises:
-        InputError: the file or a package is missing, the dataset is empty or has bad rows (the message gives their places), or
+        InputError: the file or a package is missing, the dataset is empty or has bad rows (the message locates them), or
             `on_error` is neither of the two.
     """
     if on_error not in get_args(OnBadPair):
@@ -160,7 +160,7 @@ def read_preferences(
 
 
 def _choose_columns(first: Mapping[str, object], prompt: str | None, chosen: str, rejected: str) -> PreferenceColumns:
-    """Decide by the first row how all rows are read; columns that the user names take precedence."""
+    """Choose from the first row how all rows are read; columns that the user names take precedence."""
     for role, name in (("preferred response", chosen), ("other response", rejected)):
         if lookup(first, name) is MISSING:
             raise BadRowError(
@@ -179,7 +179,7 @@ def read_preference(row: Mapping[str, object], columns: PreferenceColumns) -> Pr
 
     Args:
         row: the row.
-        columns: the columns to read; `margin` is read too if the row has it.
+        columns: the columns to read; `margin` is also read if the row has it.
 
     Returns:
         The pair.
@@ -254,7 +254,7 @@ Pieces = tuple[str, Messages | None, Response, Response]
 
 
 def _split_texts(chosen: str, rejected: str, prompt: Prompt | None) -> Pieces:
-    """Use the prompt if there is one, else the shared beginning up to its last white space, so that no word is cut in two."""
+    """Split texts at the prompt, or else after their shared beginning up to its last space, so that no word is cut in two."""
     if prompt is not None:
         return prompt[0], prompt[1], (chosen, None), (rejected, None)
     end = max((at for at in range(_shared_length(chosen, rejected)) if chosen[at].isspace()), default=0)
@@ -268,7 +268,7 @@ def _shared_length(first: Sequence, second: Sequence) -> int:
 
 
 def _split_chats(chosen: Messages, rejected: Messages, prompt: Prompt | None, columns: PreferenceColumns) -> Pieces:
-    """Use the prompt if there is one, which each chat may repeat, else the messages that both chats begin with."""
+    """Split chats at the prompt, which each chat may repeat, or else after the messages that both chats begin with."""
     if prompt is None:
         # The last message of each chat is in its response and never part of the prompt, even if the other chat continues it.
         opening = chosen[: min(_shared_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)]
@@ -315,10 +315,10 @@ def _margin(row: Mapping[str, object]) -> float:
 
 
 def split_pairs(examples: Sequence[Example], count: int, *, seed: int) -> tuple[list[Example], list[Example]]:
-    """Hold out pairs, or other examples, by prompts that a seed chooses, so that no prompt is in both parts.
+    """Hold out the pairs (or other examples) of randomly chosen prompts, so that no prompt is in both sets.
 
     Args:
-        examples: all pairs. If a prompt is empty, the preferred response stands in for it.
+        examples: all pairs. If a prompt is empty, the preferred response is used as the prompt.
         count: the maximum number of held-out pairs. At most a tenth of the prompts are held out, and at least one.
         seed: the seed of the random choice.
 

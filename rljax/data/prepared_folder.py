@@ -27,17 +27,17 @@ MANIFEST, REPORT, DROPPED = "manifest.json", "report.json", "dropped.jsonl"
 def preprocess(recipe: Preprocess, verify: Verify) -> Prepared:
     """Read a dataset, prepare it and write the folder.
 
-    The same recipe on the same input gives the same bytes, so a folder that already has the result is simply written again.
+    The same recipe on the same input gives the same bytes, so a folder that already contains the result is written again.
 
     Args:
         recipe: the options of the command.
-        verify: `(prompts, completions, columns) -> (rewards, whether there is a verdict)`; it judges the answers.
+        verify: `(prompts, completions, columns) -> (rewards, whether there is a verdict)`; a function that judges the answers.
 
     Returns:
         The rows, the dropped rows and the report, as written.
 
     Raises:
-        InputError: a dataset, tokenizer or held-out file cannot be read, no row is left, or the output folder contains other files.
+        InputError: a dataset, tokenizer or held-out file cannot be read, no row is left, or the output folder has other files.
     """
     tokenizer = load_tokenizer(recipe.tokenizer)
     loaded = read_problems(
@@ -91,13 +91,13 @@ def progress_bar(items: Sequence, what: str) -> Iterable:
 
 
 def report_table(report: dict) -> Table:
-    """Make a table of how many rows were dropped, and why.
+    """Make a table of the numbers of dropped rows and the reasons.
 
     Args:
         report: the report of `prepare_rows`.
 
     Returns:
-        A table for rich with one line per reason.
+        A `rich` table with one line per reason.
     """
     table = Table(title=Text(f"{report['source']} ({report['format']})"))
     table.add_column("rows", justify="right")
@@ -161,7 +161,7 @@ def _lines(rows: Iterable[dict]) -> bytes:
 
 
 def _json(row: dict) -> bytes:
-    # Tables may contain dates and bytes, which JSON lacks; text may contain lone surrogates, which UTF-8 cannot encode.
+    # Rows may contain dates and bytes, which JSON lacks; text may contain lone surrogates, which UTF-8 cannot encode.
     try:
         return json.dumps(row, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:

@@ -1,7 +1,8 @@
-"""Preprocessing: from a raw dataset to one that is ready for training. Each stage is a function that lists what it drops.
+"""Preprocessing of a raw dataset for training. Each stage is a function that also returns the rows it drops.
 
-The stages run in this order: read, identical rows, answers, repeated prompts, near-duplicates, leaks, wordings and lengths. So a
-row is only dropped as a duplicate of a row whose answer is good. Bins and complexity are measured on the remaining rows.
+The stages run in this order: reading, identical rows, answers, repeated prompts, near-duplicates, leaks, wordings and lengths.
+So a row with another answer or demonstration is dropped as a duplicate only if the row it repeats passed the answer check.
+Length bins and complexity are measured on the remaining rows.
 """
 
 from collections import defaultdict
@@ -24,15 +25,15 @@ Verify = Callable[
     [Sequence[str], Sequence[str], Mapping[str, Sequence]],
     tuple[Sequence[float] | Float32[np.ndarray, "N"], *tuple[Sequence[bool] | Bool[np.ndarray, "N"], ...]],
 ]
-"""`(prompts, completions, columns) -> (rewards, whether there is a verdict)`, and perhaps whether a completion states no answer in
-the form that the reward reads; a completion with a reward above 0 is right."""
+"""`(prompts, completions, columns) -> (rewards, whether there is a verdict)`, optionally followed by whether a completion states no
+answer in the form that the reward reads. A completion with a reward above 0 is right."""
 
 Watch = Callable[[Sequence, str], Iterable]
 """`(items, description) -> the same items`, for a progress bar."""
 
 BATCH = 512  # number of answers judged in one call
 MEASURED = ("prompt_tokens", "response_tokens", "length_bin", "complexity", "source_row", "wording")
-"""The columns that are added to every row."""
+"""The columns that preprocessing adds to every row."""
 
 REASONS = {
     "bad row": "the row cannot be used",
@@ -48,11 +49,11 @@ REASONS = {
     "long prompt": "the prompt is too long",
     "long response": "the demonstration is too long",
 }
-"""Why a row is dropped, in the order of the checks."""
+"""Reason for dropping a row -> its explanation."""
 
 
 class Example(NamedTuple):
-    """A problem between two stages."""
+    """A problem as passed from one stage to the next."""
 
     problem: Problem
     """The problem after the latest stage."""
@@ -68,11 +69,11 @@ class MeasuredProblem(NamedTuple):
     place: str
     """Its place in the input."""
     wording: int
-    """Index of the wording."""
+    """Index of the wording in the recipe's `wordings`."""
     prompt_tokens: int
-    """Number of tokens of the prompt."""
+    """Number of tokens in the prompt."""
     response_tokens: int | None
-    """Number of tokens of the demonstration, its end token included; None if there is no demonstration."""
+    """Number of tokens in the demonstration, including its end token; None if there is no demonstration."""
 
 
 class DroppedRow(NamedTuple):
@@ -128,13 +129,13 @@ def prepare_rows(
     Args:
         loaded: the dataset, as read.
         recipe: limits, thresholds and wordings.
-        tokenizer: counts lengths.
-        verify: judges completions.
+        tokenizer: the tokenizer that measures lengths.
+        verify: the function that judges completions.
         heldout: problems that must not leak into the training data.
-        watch: wraps the items of the long stages, to show progress.
+        watch: a function that wraps the items of slow stages, to show progress.
 
     Returns:
-        The rows, the dropped rows, and the report. Without wordings, every input row is in one of the first two.
+        The rows, the dropped rows, and the report. Without wordings, every input row is either kept or dropped.
 
     Raises:
         InputError: no row is left, or the verifier raises and `recipe.on_error` is `fatal`.
@@ -168,7 +169,7 @@ def prepare_rows(
             f"nothing is left of the {loaded.rows} rows of {loaded.source}; the first dropped row is {first.place}: "
             f"{REASONS[first.reason]} ({first.detail}). Change the options that drop rows."
         )
-    rows, bins = _write_rows(measured)
+    rows, bins = _make_rows(measured)
     counts = {
         "rows_in": loaded.rows,
         "rows_out": len(rows),
@@ -193,7 +194,7 @@ def _drop_identical(examples: Sequence[Example]) -> tuple[list[Example], list[Dr
 
 
 def _has_check(example: Example, recipe: Preprocess) -> bool:
-    """Decide whether a row is verified: always if the user named a reward, else if it has an answer."""
+    """Decide whether a row is verified: always if the user named a reward, otherwise only if the row has an answer."""
     return recipe.reward is not None or example.problem.answer != ""
 
 
@@ -204,10 +205,10 @@ def _drop_wrong(
 
     Args:
         examples: the rows.
-        to_check: which rows to verify; the others pass.
-        verify: judges completions.
-        fatal: whether an exception of the verifier is raised; else the rows that cause it are found and dropped.
-        watch: wraps the batches, to show progress.
+        to_check: whether to verify each row; the other rows pass.
+        verify: the function that judges completions.
+        fatal: whether to raise an `InputError` of the verifier; otherwise the rows that cause it are found and dropped.
+        watch: a function that wraps the batches, to show progress.
 
     Returns:
         The rows that pass, the dropped rows, and the number of rows on which the verifier returned a verdict.
@@ -230,7 +231,7 @@ def _drop_wrong(
 
 
 def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[Verdict]:
-    """Judge a batch. If that fails, judge its halves, down to the rows that cause the failure."""
+    """Judge a batch. If the verifier fails, judge the halves of the batch, down to the rows that cause the failure."""
     problems = [example.problem for example in batch]
     completions = [_completion(problem) for problem in problems]
     try:
@@ -244,7 +245,7 @@ def _verdicts(batch: Sequence[Example], verify: Verify, *, fatal: bool) -> list[
         return [verdict for half in (batch[:middle], batch[middle:]) for verdict in _verdicts(half, verify, fatal=False)]
     forms = unread[0] if unread else [False] * len(problems)
     return [
-        _objection(problem, is_unread=bool(is_unread)) if is_judged and not reward > 0 else Verdict(bool(is_judged))
+        _rejection(problem, is_unread=bool(is_unread)) if is_judged and not reward > 0 else Verdict(bool(is_judged))
         for problem, reward, is_judged, is_unread in zip(problems, rewards, judged, forms, strict=True)
     ]
 
@@ -253,7 +254,7 @@ def _completion(problem: Problem) -> str:
     return rf"\boxed{{{problem.answer}}}" if problem.demonstration is None else problem.demonstration
 
 
-def _objection(problem: Problem, *, is_unread: bool) -> Verdict:
+def _rejection(problem: Problem, *, is_unread: bool) -> Verdict:
     judged = "the chosen reward (--reward; by default exact, which reads the answer after the last '#' or in a box)"
     if problem.demonstration is None:
         what = f"the answer {problem.answer[:60]!r}, given as a response, is not recognized by {judged}"
@@ -267,7 +268,7 @@ def _objection(problem: Problem, *, is_unread: bool) -> Verdict:
 
 
 def _drop_repeated(examples: Sequence[Example]) -> tuple[list[Example], list[DroppedRow]]:
-    """Drop repeated prompts: all but the first if their answers agree, all of them if they differ."""
+    """Drop repeated prompts: all rows but the first if their answers agree, all rows if their answers differ."""
     groups: dict[tuple, list[Example]] = defaultdict(list)
     for example in examples:
         groups[_key(example.problem)].append(example)
@@ -287,7 +288,7 @@ def _drop_repeated(examples: Sequence[Example]) -> tuple[list[Example], list[Dro
 
 
 def _drop_near_duplicates(examples: Sequence[Example], threshold: float | None) -> tuple[list[Example], list[DroppedRow]]:
-    """Drop rows that nearly repeat an earlier prompt with the same answer; none if there is no threshold."""
+    """Drop rows that nearly repeat an earlier prompt with the same answer; without a threshold, drop none."""
     if threshold is None:
         return list(examples), []
     texts = [example.problem.prompt for example in examples]
@@ -318,7 +319,7 @@ def _split(
 def _measure(
     examples: Iterable[Example], recipe: Preprocess, tokenizer: Tokenizer
 ) -> tuple[list[MeasuredProblem], list[DroppedRow]]:
-    """Write every prompt in every wording, count its tokens, and drop what is too long."""
+    """Write every prompt in every wording, count the tokens, and drop prompts and demonstrations that are too long."""
     kept, dropped = [], []
     wordings = recipe.wordings if recipe.wordings else ("{prompt}",)
     for problem, place in examples:
@@ -343,8 +344,8 @@ def _exceeds(length: int | None, limit: int | None) -> bool:
     return length is not None and limit is not None and length > limit
 
 
-def _write_rows(measured: Sequence[MeasuredProblem]) -> tuple[list[dict], list[dict]]:
-    """Turn problems into the rows of the output, and count the rows in each length bin."""
+def _make_rows(measured: Sequence[MeasuredProblem]) -> tuple[list[dict], list[dict]]:
+    """Turn problems into output rows, and count the rows in each length bin."""
     problems = [item.problem for item in measured]
     lengths = [item.prompt_tokens + (0 if item.response_tokens is None else item.response_tokens) for item in measured]
     numbers, edges = bins_of(lengths)
@@ -385,16 +386,16 @@ def _report(
 
 
 def _key(problem: Problem) -> tuple:
-    """Return the key by which prompts are compared: the words, and the roles of a chat."""
+    """Return the key by which prompts are compared: the roles of a chat, and the words."""
     roles = () if problem.messages is None else tuple(message["role"] for message in problem.messages)
     return roles, " ".join(problem.prompt.split())
 
 
 def _count_reasons(dropped: Sequence[DroppedRow]) -> dict[str, dict]:
-    """Count the rows of each reason, with the first of them."""
-    of_reason = {reason: [item for item in dropped if item.reason == reason] for reason in REASONS}
+    """Count the dropped rows per reason, and report the first of them."""
+    rows_by_reason = {reason: [item for item in dropped if item.reason == reason] for reason in REASONS}
     return {
         reason: {"rows": len(items), "first": items[0].place, "detail": items[0].detail}
-        for reason, items in of_reason.items()
+        for reason, items in rows_by_reason.items()
         if items
     }

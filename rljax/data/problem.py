@@ -1,4 +1,4 @@
-"""The record of one problem, common to all tasks and datasets."""
+"""The `Problem` record, which all tasks and datasets share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +15,10 @@ class Problem:
         prompt: the question as text; for a chat, the contents of its messages joined by newlines.
         answer: the reference that a reward compares a completion with.
         demonstration: a worked response to imitate in supervised training, if there is one.
-        columns: all other data about the question; a reward receives each by its name.
-        messages: the question as a chat, `{"role": ..., "content": ...}` each; None for plain text. Its template also reads the
-            columns `tools` and `chat_template_kwargs`.
-        turns: the worked response as messages, if it has several, or more than text: tool calls and their results.
+        columns: all other data about the question; a reward receives each column by its name.
+        messages: the question as a chat, `{"role": ..., "content": ...}` each; None for plain text. The chat template also reads
+            the columns `tools` and `chat_template_kwargs`.
+        turns: the worked response as messages, if it has several messages, tool calls or reasoning; otherwise None.
     """
 
     prompt: str
@@ -30,7 +30,7 @@ class Problem:
 
 
 class TokenizedRow(NamedTuple):
-    """A prompt and a worked response that are token ids already."""
+    """A prompt and a worked response that are already tokenized."""
 
     prompt: tuple[int, ...]
     """Token ids of the prompt, with all special tokens."""
@@ -61,7 +61,7 @@ def reward_columns(problems: Sequence[Problem]) -> dict[str, list]:
         problems: the problems that the completions answer, repeated if several completions answer the same one.
 
     Returns:
-        `answer` and every extra column that at least one problem has; None where a problem lacks it.
+        `answer` and every extra column that at least one problem has; None if a problem lacks the column.
 
     Raises:
         InputError: an extra column is called `answer`.
@@ -80,5 +80,5 @@ def reward_columns(problems: Sequence[Problem]) -> dict[str, list]:
 
 
 def chats_of(problems: Sequence[Problem]) -> dict[str, tuple[Mapping[str, Any], ...]]:
-    """Map the prompts that are chats, as text, to their messages."""
+    """Map the text of each chat prompt to its messages."""
     return {problem.prompt: problem.messages for problem in problems if problem.messages is not None}

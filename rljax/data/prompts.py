@@ -1,4 +1,4 @@
-"""Prompts as token arrays, and the order in which they are taken."""
+"""Tokenized prompts and demonstrations, and the order in which prompts are used."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from rljax.records import is_finite_number, required
 
 @dataclass(frozen=True)
 class EncodedPrompts:
-    """Problems whose prompts fit, and the tokens of these prompts.
+    """Problems whose prompts fit within a maximum length, and the tokens of these prompts.
 
     Args:
         problems: the problems, in their original order.
@@ -35,22 +35,22 @@ class EncodedPrompts:
 class Demonstrations(NamedTuple):
     """Prompts and worked responses for supervised training, N rows.
 
-    Prompts are padded on the left and responses on the right, so that they meet in the middle. A response includes its end
-    token: a model that never sees one never learns to stop.
+    Prompts are padded on the left and responses on the right, so that each response directly follows its prompt. A response
+    includes its end token, because a model that never sees an end token never learns to stop.
     """
 
     prompt_tokens: Int32[np.ndarray, "N P"]
     """Token ids of the prompts."""
     prompt_attention: Bool[np.ndarray, "N P"]
-    """Which prompt slots hold a token."""
+    """Whether each prompt position contains a token rather than padding."""
     response_tokens: Int32[np.ndarray, "N T"]
     """Token ids of the responses."""
     response_attention: Bool[np.ndarray, "N T"]
-    """Which response slots hold a token."""
+    """Whether each response position contains a token rather than padding."""
     response_mask: Bool[np.ndarray, "N T"]
-    """Which of these the assistant wrote; they are trained on."""
+    """Whether each response token is trained on, because the assistant wrote it."""
     dropped: int
-    """Problems left out because their prompt or response is too long."""
+    """Number of problems left out because their prompt or response is too long."""
 
 
 def encode_prompts(
@@ -60,7 +60,7 @@ def encode_prompts(
 
     Args:
         problems: the problems.
-        tokenizer: its bos token, if it has one, starts every prompt.
+        tokenizer: the tokenizer; its bos token, if it has one, starts every prompt.
         max_length: the maximum number of tokens of a prompt.
         chat: format each prompt with the tokenizer's chat template, which adds the special tokens. A plain prompt becomes the
             user's turn.
@@ -96,14 +96,14 @@ def encode_prompts(
 
 
 def check_has_token(problem: Problem, tokens: Sequence[int]) -> None:
-    """Reject a prompt after which no response can begin.
+    """Reject a prompt without tokens, because a response must follow a token.
 
     Args:
         problem: the problem.
         tokens: the token ids of its prompt.
 
     Raises:
-        InputError: there is no token.
+        InputError: the prompt has no token.
 
     Example:
         >>> check_has_token(Problem("1+1=", "2"), [52, 46, 52, 64])
@@ -120,7 +120,7 @@ def prompt_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False)
 
     Args:
         problem: the problem.
-        tokenizer: its bos token, if it has one, comes first.
+        tokenizer: the tokenizer; its bos token, if it has one, comes first.
         chat: format the prompt with the tokenizer's chat template, which adds the special tokens.
 
     Returns:
@@ -151,20 +151,20 @@ def chat_messages(problem: Problem) -> tuple[Mapping[str, Any], ...]:
 
 
 def response_tokens(problem: Problem, tokenizer: Tokenizer, *, chat: bool = False) -> tuple[list[int], list[bool]]:
-    """Tokenize the demonstration of a problem; its end token is the last one.
+    """Tokenize the demonstration of a problem, and end it with the end token.
 
-    With a chat template, the template writes the turns and their ends.
+    If a chat template is used, the template writes the turns and their ends instead.
 
     Args:
         problem: the problem, with a demonstration.
         tokenizer: encodes prompt and response.
-        chat: whether the prompt is written through the chat template.
+        chat: whether the prompt is formatted with the chat template.
 
     Returns:
-        Token ids, and which of them are trained on: those that the assistant wrote, in messages without a `weight` of 0.
+        Token ids, and whether each is trained on: the assistant wrote it, in a message whose `weight` is not 0.
 
     Raises:
-        InputError: the demonstration has several turns or a tool call, and `chat` is not set; or the template cannot write it.
+        InputError: the demonstration needs a chat template and `chat` is not set, or the template rejects it.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -209,9 +209,9 @@ def count_assistant_turns(problem: Problem) -> int:
 
 
 def whole_dialogue(problem: Problem) -> Problem:
-    """Move all turns of the assistant after the first question of the user into the demonstration, to train on all of them.
+    """Move all turns from the assistant's first answer on into the demonstration, to train on all of the assistant's turns.
 
-    The prompt of a problem contains all turns except the last one, because RL samples only that one.
+    Before, the prompt contains all turns except the last, because RL samples only the last turn.
 
     Example:
         >>> chat = [{"role": role, "content": text} for role, text in (("user", "1+1="), ("assistant", "2"), ("user", "2+1="))]
@@ -220,8 +220,8 @@ def whole_dialogue(problem: Problem) -> Problem:
         ('1+1=', ['2', '2+1=', '3'])
     """
     messages = problem.messages or ()
-    question = next((place for place, message in enumerate(messages) if message["role"] == "user"), len(messages))
-    first = next((place for place in range(question, len(messages)) if messages[place]["role"] == "assistant"), None)
+    question = next((index for index, message in enumerate(messages) if message["role"] == "user"), len(messages))
+    first = next((index for index in range(question, len(messages)) if messages[index]["role"] == "assistant"), None)
     if first is None or problem.demonstration is None:
         return problem
     last = problem.turns or ({"role": "assistant", "content": problem.demonstration},)
@@ -245,30 +245,30 @@ COLUMNS_NOT_IN_PROMPTS = (
     ),
     *("starter_code", "image", "images", "video", "videos", "audio", "audios"),
 )
-"""Columns that other programs write into prompts. rljax does not; like all other columns, they are passed to the rewards."""
+"""Columns that other programs write into prompts. rljax only passes them to the rewards, as it does all columns."""
 
 
 CHATS_NOT_IN_PROMPTS = ("messages", "conversation", "conversations", "history")
-"""Columns with chats, whose messages other programs write into prompts; the assistant's may be its answer."""
+"""Columns with chats that other programs write into prompts; an assistant message in such a chat may be the answer."""
 SCORE_COLUMNS = tuple(
     (name.format("chosen"), name.format("rejected")) for name in ("score_{}", "{}_score", "{}-rating", "{}_rating")
 )
 """Columns with the scores of the two responses of a pair."""
 MOST_SHAPES = 64
-"""Number of chats with different entries or roles that are compared with what the template writes."""
+"""Maximum number of chats, with different entries or roles, that are checked against the template's output."""
 
 
 def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, chat: bool) -> list[str]:
-    """List what the tokens of prompts and demonstrations leave out of the chats in the data.
+    """List what the tokenized prompts and demonstrations omit from the data.
 
     Args:
         problems: the problems.
-        tokenizer: of the prompts.
-        chat: whether they are written through its chat template.
+        tokenizer: the tokenizer of the prompts.
+        chat: whether the prompts are formatted with the tokenizer's chat template.
 
     Returns:
-        One sentence if chat is off and roles are lost, or if the template does not write an entry of the messages or the tools;
-        and the sentence of `list_columns_left_out`.
+        The sentences of `list_columns_left_out`; and a sentence if chat is off and roles or columns are lost, or if the template
+        omits entries of the messages or the tools.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -280,9 +280,11 @@ def list_prompt_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, 
 
 
 def list_columns_left_out(problems: Sequence[Problem]) -> list[str]:
-    """Return one sentence if rows have instructions, choices, chats, images or the like in columns whose texts are not in the
-    prompts, and one for each kind of column or entry that has no effect: weights of rows and of messages that the assistant did not
-    write, labels of unwanted completions, and scores by which the rejected response of a pair is better.
+    """List, in sentences, the columns that the prompts leave out and the columns or entries that have no effect.
+
+    Columns that are left out contain, for example, instructions, choices, chats or images. Entries without effect are weights of
+    rows, weights of messages that the assistant did not write, labels of unwanted completions, and scores that rank a pair's
+    rejected response higher.
 
     Example:
         >>> list_columns_left_out([Problem("Which is even?", "1", columns={"choices": ["3", "4"]})])
@@ -321,7 +323,7 @@ def _contents_of_others(chat: object) -> list[object]:
 
 
 def _list_labels_without_effect(problems: Sequence[Problem]) -> list[str]:
-    """Return one sentence for each kind of weight, label and score that contradicts how the rows are used."""
+    """Return one sentence per kind of message weight, label or score that contradicts how the rows are used."""
     notes = []
     chats = [(*(problem.messages or ()), *(problem.turns or ())) for problem in problems]
     roles = {message["role"] for chat in chats for message in chat if message.get("weight") == 1} - {"assistant"}
@@ -349,7 +351,7 @@ def _list_labels_without_effect(problems: Sequence[Problem]) -> list[str]:
 
 
 def _is_written(value: object, prompt: str) -> bool:
-    """Decide whether all texts of a column's value are in a prompt; anything but a text is not."""
+    """Return True if all texts in a column's value occur in a prompt; values such as numbers never do."""
     if isinstance(value, str):
         return value.strip() in prompt
     values = [*value.values()] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else None
@@ -386,8 +388,8 @@ def _list_chat_omissions(problems: Sequence[Problem], tokenizer: Tokenizer, *, c
 class PromptStream:
     """An endless, shuffled order of records, addressed by position.
 
-    Position 0 is the first record of the first epoch. Each epoch contains every record once, in its own order. The record
-    at a position depends only on the seed and the number of records, so the position is all that a checkpoint has to save.
+    Position 0 is the first record of the first epoch. Each epoch contains every record once, in a new order. The index
+    at a position depends only on the seed and the number of records, so a checkpoint has to save only the position.
 
     Args:
         records: the records, for instance `range(n)`.
@@ -417,7 +419,7 @@ class PromptStream:
         """Return the indices of `count` records from `position` on.
 
         Args:
-            position: the number of records taken before, 0 or more.
+            position: the number of records taken earlier, 0 or more.
             count: the number of records; they may continue into the next epoch.
 
         Returns:
@@ -428,7 +430,7 @@ class PromptStream:
         """
         if position < 0 or count < 0:
             raise ValueError(f"position and count must not be negative, got {position} and {count}")
-        return [self._order[place] for place in range(position, position + count)]
+        return [self._order[index] for index in range(position, position + count)]
 
     def take(self, position: int, count: int) -> list:
         """Return the records themselves; see `indices`."""
@@ -447,21 +449,21 @@ class _Shuffled:
 
 
 @lru_cache(maxsize=8)
-def _grain(order: _Shuffled) -> grain.MapDataset[int]:
-    """Return Grain's order: NumPy cannot produce the same permutation, and another order would change every earlier run."""
+def _grain_order(order: _Shuffled) -> grain.MapDataset[int]:
+    """Return Grain's order. NumPy cannot reproduce it, and another order would change the results of earlier runs."""
     return grain.MapDataset.source(range(order.count)).shuffle(seed=order.seed).repeat()
 
 
 @lru_cache(maxsize=1 << 16)
 def _index(order: _Shuffled, position: int) -> int:
-    """Ask Grain, and cache the index for all streams, because Grain is slow: 8 ms for an index of seven records."""
-    return int(required(_grain(order)[position], "index"))
+    """Look up an index in Grain's order. It is cached for all streams, because Grain takes 8 ms even with seven records."""
+    return int(required(_grain_order(order)[position], "index"))
 
 
 def left_pad(
     rows: Sequence[Sequence[int]], length: int, pad_id: int
 ) -> tuple[Int32[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-    """Pad token lists of several lengths on the left, into one array.
+    """Pad token lists of different lengths on the left, into one array.
 
     Args:
         rows: B lists of token ids.
@@ -486,7 +488,7 @@ def left_pad(
 def right_pad(
     rows: Sequence[Sequence[int]], length: int, pad_id: int
 ) -> tuple[Int32[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-    """Pad token lists of several lengths on the right, into one array.
+    """Pad token lists of different lengths on the right, into one array.
 
     Args:
         rows: B lists of token ids.
@@ -522,16 +524,16 @@ def encode_demonstrations(
 
     Args:
         problems: the problems, each with a demonstration.
-        tokenizer: encodes prompts and responses.
+        tokenizer: the tokenizer of prompts and responses.
         prompt_length: P, the maximum number of tokens of a prompt.
         response_length: T, the maximum number of tokens of a response, its end token included.
         chat: format the prompts with the tokenizer's chat template.
-        dialogues: train on all turns of the assistant, not only the last one; see `whole_dialogue`. A dialogue of several such
-            turns may have P + T tokens in all, and so may a row of token ids.
+        dialogues: train on all of the assistant's turns, not only the last; see `whole_dialogue`. A dialogue with several
+            assistant turns may have P + T tokens in total. (A row of token ids always may.)
 
     Returns:
-        The arrays, padded to the longest of the responses that fit, and the number of problems whose prompt or response was too
-        long.
+        The arrays, and the number of problems whose prompt or response was too long. Prompts are padded to P tokens, responses to
+        the longest that fits.
 
     Raises:
         InputError: a problem has no demonstration, or none fits.

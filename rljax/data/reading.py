@@ -1,6 +1,6 @@
 """Read the rows of files and hub datasets, each with its location, such as "line 3".
 
-A row that cannot be read is returned as an error value, so that the other rows can still be read.
+A row that cannot be read is returned as a `BadRowError`, not raised, so that reading can continue.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ def open_rows(path_or_id: str | Path | Iterable[object], split: str) -> tuple[st
         The name of the file or dataset for messages, and its rows in order. The file is only read, never written.
 
     Raises:
-        InputError: the file does not exist or has another suffix, or a package is missing. While the rows are iterated: the file
+        InputError: the file does not exist or has another suffix, or a package is missing. Raised during iteration: the file
             is not a list of rows, or the hub cannot be read.
     """
     if not isinstance(path_or_id, str | Path):
@@ -55,7 +55,7 @@ def open_rows(path_or_id: str | Path | Iterable[object], split: str) -> tuple[st
 
 
 def check_row(row: object) -> Mapping[str, object]:
-    """Return a row that is an object with columns; raise a `BadRowError` for any other."""
+    """Return a row if it is an object with columns; otherwise raise a `BadRowError`."""
     if isinstance(row, BadRowError):
         raise row
     if not isinstance(row, Mapping):
@@ -75,7 +75,7 @@ def check_loaded(source: str, noun: str, loaded: Sequence[object], faults: Seque
 
 
 def locate(path_or_id: str | Path, split: str) -> Path | None:
-    """Find the file of a dataset; None for a dataset on the hub. `open_rows` lists the errors."""
+    """Find the file of a dataset; None for a dataset on the hub. The errors are those of `open_rows`."""
     check_local(path_or_id, "dataset")
     path = Path(path_or_id).expanduser()
     name = str(path_or_id)
@@ -150,17 +150,17 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 
 def _with_shortest_decimals(rows: Iterable[Any], schema: Any) -> Iterator[Any]:
-    """Yield rows whose numbers of half and single precision, at any depth, are the shortest decimals that denote them.
+    """Yield rows, with half- and single-precision numbers at any depth converted to their shortest decimal form.
 
     Args:
         rows: objects with the columns of the schema.
-        schema: their Arrow schema; None if there is none, and then the rows are unchanged.
+        schema: the rows' Arrow schema. If it is None, the rows are unchanged.
     """
     readers = {} if schema is None else {field.name: _reader_of(field.type) for field in schema}
-    changed = {name: reader for name, reader in readers.items() if reader is not _unchanged}
+    converters = {name: reader for name, reader in readers.items() if reader is not _unchanged}
     for row in rows:
-        is_read = changed and isinstance(row, Mapping)
-        yield {name: changed.get(name, _unchanged)(entry) for name, entry in row.items()} if is_read else row
+        is_converted = converters and isinstance(row, Mapping)
+        yield {name: converters.get(name, _unchanged)(entry) for name, entry in row.items()} if is_converted else row
 
 
 def _reader_of(kind: Any) -> Callable[[Any], Any]:
@@ -178,7 +178,7 @@ def _reader_of(kind: Any) -> Callable[[Any], Any]:
     if types.is_map(kind):
         of_name, of_item = _reader_of(kind.key_type), _reader_of(kind.item_type)
         return lambda pairs: pairs and [(of_name(name), of_item(item)) for name, item in pairs]
-    if hasattr(kind, "storage_type"):  # an extension
+    if hasattr(kind, "storage_type"):  # an extension type
         return _reader_of(kind.storage_type)
     # a list of any size, a dictionary, or a scalar
     reader = _reader_of(kind.value_type) if hasattr(kind, "value_type") else _unchanged

@@ -1,7 +1,7 @@
 """Problems of the package reasoning-gym: about a hundred generators of puzzles, each with its own scorer.
 
-They are generated in a separate process with a fixed hash seed. Some generators iterate over sets of texts, whose order otherwise
-differs from process to process; with the fixed order, a seed always gives the same problems.
+The problems are generated in a separate process with a fixed hash seed, because some generators iterate over sets of texts, whose
+order otherwise differs between processes. With the fixed hash seed, a problem seed always gives the same problems.
 """
 
 import math
@@ -24,13 +24,13 @@ from rljax.text import did_you_mean, list_names, nearest_first, one_line
 
 PACKAGE = "reasoning_gym"
 COLUMN = "reasoning_gym"
-"""Column of a problem; its scorer reads it."""
+"""The problem's column that its scorer reads."""
 OPTIONS_OF_THE_RUN = ("seed", "size")
-"""Options of a generator that the run decides."""
+"""Generator options that the run sets itself."""
 LIST_GENERATORS = 'python -c "from reasoning_gym.factory import DATASETS; print(*sorted(DATASETS))"'
 """Command that prints the names of all generators."""
 TRIES = 5
-"""Samples per problem, because generators repeat themselves."""
+"""Number of samples per wanted problem; several, because generators repeat themselves."""
 
 Option = int | float | str
 Entry = Mapping[str, Any]
@@ -46,7 +46,7 @@ def reasoning_gym(
         train: number of problems to train on.
         heldout: number of held-out problems.
         seed: the same seed gives the same problems in the same order.
-        options: settings of the generator by name: numbers, texts, and true or false; a list is a text separated by commas.
+        options: settings of the generator by name: numbers, texts, or true and false; a list is written as text with commas.
 
     Returns:
         The training problems and the held-out ones. The prompt is the generator's question; the demonstration is its answer, if
@@ -81,7 +81,7 @@ def _call_process(request: Mapping[str, object]) -> Any:
 
 
 def serve() -> None:
-    """Sample the problems that standard input asks for, and write them, or the message of an `InputError`, to standard output."""
+    """Read a request from standard input; write its problems, or the message of an `InputError`, to standard output."""
     request = pickle.loads(sys.stdin.buffer.read())
     with redirect_stdout(sys.stderr):
         try:
@@ -133,7 +133,7 @@ def _source(name: str, kind: type, settings_type: type, values: Mapping[str, obj
         settings: Any = settings_type(**values)
         settings.validate()
         return kind(config=settings)
-    except Exception as error:  # all exceptions of the package here concern the settings
+    except Exception as error:  # any exception that the package raises here concerns the settings
         raise InputError(f"reasoning_gym:{name} rejects its options ({one_line(error)}); change --task-options.") from error
 
 
@@ -230,7 +230,7 @@ def _as_type_of(example: object, value: Option) -> object:
 
 
 def _number(kind: type[int] | type[float], value: Option, expected: str) -> int | float:
-    """Convert the value to a finite number of a kind, or raise a `ValueError` that says what is expected."""
+    """Convert the value to a finite int or float, or raise a `ValueError` that reports what is expected."""
     try:
         number = kind(value)
     except (ValueError, OverflowError) as error:

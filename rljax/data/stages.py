@@ -1,4 +1,4 @@
-"""A stream of prompts in stages: one part of the records after another."""
+"""A prompt stream in stages, each of which uses its own subset of the records."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ from rljax.errors import InputError
 
 
 class StagedStream(PromptStream):
-    """An endless order of records in stages: each stage has its own epochs, each shuffled again, and the last one never ends.
+    """An endless order of records in stages. Each stage has its own epochs, reshuffled each time; the last stage never ends.
 
-    The record at a position depends only on the stages, their length and the seed, as in every order of prompts.
+    The index at a position depends only on the stages, `prompts` and the seed.
 
     Args:
         records: the records, for instance `range(n)`.
-        stages: places of the records of each stage.
-        prompts: number of positions of a stage before the next one begins, at least 1.
+        stages: for each stage, the indices of its records.
+        prompts: the length of each stage except the last, in positions, at least 1.
         seed: the seed of shuffling, 0 or more.
 
     Raises:
@@ -29,14 +29,14 @@ class StagedStream(PromptStream):
         super().__init__(records, seed=seed)
         if prompts < 1:
             raise InputError(f"a stage has {prompts} prompts; it must have at least 1.")
-        empty = [number for number, places in enumerate(stages, 1) if not places]
+        empty = [number for number, indices in enumerate(stages, 1) if not indices]
         if empty or not stages:
             raise InputError(f"stage {empty[0] if empty else 1} has no problems; give each stage at least one.")
-        self._order = _Order([PromptStream(places, seed=seed) for places in stages], prompts)
+        self._order = _Order([PromptStream(indices, seed=seed) for indices in stages], prompts)
 
 
 class _Order:
-    """The index of the record at each position."""
+    """The record index at each position."""
 
     def __init__(self, stages: Sequence[PromptStream], prompts: int):
         self._stages = stages

@@ -1,27 +1,27 @@
-"""Tokens of two tokenizers for the same text, in spans that begin and end at the same character."""
+"""Alignment of two tokenizations of a text, in spans that begin and end at the same characters."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """Tokens of two tokenizers for the same characters; the ends are exclusive."""
+    """Two ranges of tokens, one per tokenizer, that encode the same characters."""
 
     ours: tuple[int, int]
-    """First and last token of the one tokenizer."""
+    """Token range of the first tokenizer: first index, and end index (exclusive)."""
     theirs: tuple[int, int]
-    """First and last token of the other."""
+    """Token range of the second tokenizer, likewise."""
 
 
 def token_ends(decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> list[int | None]:
-    """Find the number of characters of the text up to the end of each token.
+    """Compute the number of characters in the text up to the end of each token.
 
     Args:
-        decode: turns token ids into text.
+        decode: a function that turns token ids into text.
         tokens: the token ids.
 
     Returns:
-        One number per token; None where a token ends inside a character, or changes the text before it.
+        One number per token; None if a token ends inside a character, or if later tokens change the text up to here.
 
     Example:
         >>> token_ends(lambda ids: bytes(ids).decode(errors="replace"), list("né".encode()))
@@ -33,15 +33,15 @@ def token_ends(decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) ->
 
 
 def align(ours: Sequence[int | None], theirs: Sequence[int | None]) -> list[Span]:
-    """Divide two sequences of tokens for the same text into the shortest spans that end at the same character.
+    """Divide two tokenizations of the same text into the shortest spans that end at the same characters.
 
     Args:
-        ours: for each token of the one tokenizer the number of characters up to its end, see `token_ends`.
-        theirs: the same for the other tokenizer.
+        ours: for each token of the first tokenizer, the number of characters up to its end; see `token_ends`.
+        theirs: the same for the second tokenizer.
 
     Returns:
-        The spans, in order. Tokens after the last common end are in none. A token without characters belongs to the span of the
-        token before it.
+        The spans, in order. Tokens after the last common end are in no span. A token without characters belongs to the span of
+        the token before it.
 
     Example:
         >>> align([2, 3, 6], [1, 3, 4, 6])

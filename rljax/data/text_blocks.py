@@ -10,21 +10,22 @@ from rljax.data.tokenizer import Tokenizer, prefix_ids
 
 
 def cut_blocks(problems: Sequence[Problem], tokenizer: Tokenizer, length: int) -> Demonstrations:
-    """Join documents into one stream of tokens, and cut it into blocks, each of which predicts the next `length` tokens.
+    """Join documents into one token stream, and cut it into blocks that each predict the next `length` tokens.
 
     ::
 
         stream = start, document 1, end, start, document 2, end, ...        block i = stream[iT], predicts stream[iT+1 ... (i+1)T]
 
-    Each token after the first is predicted once, from the tokens before it in its block, which may be those of another document.
+    Each token after the first is predicted once, from the tokens before it in its block; these may belong to another document.
 
     Args:
         problems: the documents, in the column `text`.
-        tokenizer: its prefix starts each document, and its end token ends it. Without a prefix, an end token starts the stream.
-        length: T, tokens that a block predicts.
+        tokenizer: the tokenizer. Its prefix starts each document, and its end token ends each document. Without a prefix, an
+            end token starts the stream.
+        length: T, the number of tokens that each block predicts.
 
     Returns:
-        One row per block: a prompt of one token, and a response of T tokens, fewer in the last block.
+        One row per block: a prompt of one token, and a response of T tokens (the last block may have fewer).
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -36,9 +37,9 @@ def cut_blocks(problems: Sequence[Problem], tokenizer: Tokenizer, length: int) -
     stream = [] if start else [tokenizer.eos_token_id]
     for problem in problems:
         stream += [*start, *tokenizer.encode(str(problem.columns["text"])), tokenizer.eos_token_id]
-    places = range(0, len(stream) - 1, length)
+    starts = range(0, len(stream) - 1, length)
     tokens, attention = right_pad(
-        [stream[place + 1 : place + 1 + length] for place in places], length, tokenizer.pad_token_id
+        [stream[begin + 1 : begin + 1 + length] for begin in starts], length, tokenizer.pad_token_id
     )
-    first = np.array([[stream[place]] for place in places], np.int32)
+    first = np.array([[stream[begin]] for begin in starts], np.int32)
     return Demonstrations(first, np.ones(first.shape, bool), tokens, attention, attention, dropped=0)

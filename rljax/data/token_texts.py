@@ -1,4 +1,4 @@
-"""Text of each token of a sequence, for people who read sampled tokens one by one."""
+"""The text of each token in a sequence, for displaying sampled tokens one by one."""
 
 import re
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHER = [byte for byte in range(256) if byte not in _PRINTABLE]
 BYTE_LETTERS = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHER)}
-"""The letter of GPT-2's vocabulary for each byte -> the byte."""
+"""Letter that represents a byte in GPT-2's vocabulary -> the byte."""
 LONGEST_CHARACTER = 4
-"""Largest number of tokens that may share one character of UTF-8."""
+"""Maximum number of tokens that one UTF-8 character may be split into."""
 
 
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the text of each token; joined, these are the text of the sequence with its special tokens.
+    """Return the text of each token; joined, the texts are the text of the sequence, including its special tokens.
 
-    A token that contains part of a character gets an empty text, and the token that completes the character gets all of it.
+    A token that contains part of a character gets an empty text; the token that completes the character gets the character.
 
     Args:
         tokenizer: the policy's tokenizer.
@@ -29,7 +29,7 @@ def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
         ['a', '', 'é', '<eos>']
     """
     special, texts = special_texts(tokenizer), list[str]()
-    begin = read = 0  # tokens before `read` have their text; those from `begin` on are decoded again as its context
+    begin = read = 0  # tokens before `read` have their text; tokens from `begin` to `read` are decoded again as context
     for place, token in enumerate(ids):
         if token in special:
             texts.append(special[token])
@@ -69,7 +69,7 @@ def full_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 
 def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
-    """Return the bytes of a token after other text, also of a token that contains only part of a character.
+    """Return the bytes that a token adds after other text, even if the token contains only part of a character.
 
     Example:
         >>> from rljax.data.tokenizer import ByteTokenizer
@@ -81,7 +81,7 @@ def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
     """
     if token in (special := special_texts(tokenizer)):
         return special[token].encode()
-    # Some decoders of Hugging Face tokenizers remove the space of the first token; the other tokenizers may have no letter.
+    # Some Hugging Face decoders remove the first token's space, so a letter comes first; other tokenizers may lack the letter.
     before = tokenizer.encode("a") if isinstance(tokenizer, HuggingFaceTokenizer) else []
     text = full_text(tokenizer, [*before, token])[len(full_text(tokenizer, before)) :]
     if UNKNOWN not in text:

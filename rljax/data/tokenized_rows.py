@@ -13,13 +13,13 @@ LABELS = "labels"
 IGNORED = -100
 """Label of a token that is not trained on."""
 MASKS = ("assistant_masks", "completion_mask", "loss_mask")
-"""Columns that have 1 for each token to train on, and 0 for the others; with several, a token needs 1 in all of them."""
+"""Columns with 1 for each token to train on and 0 for others. If a row has several, a token needs 1 in all of them."""
 PADDING, POSITIONS, LENGTHS = "attention_mask", "position_ids", "seq_lengths"
 READ = (IDS, LABELS, *MASKS, PADDING, POSITIONS, LENGTHS)
 
 
 def is_tokenized(row: Mapping[str, object]) -> bool:
-    """Whether a row has token ids and says which of them to train on.
+    """Return True if a row has token ids, and labels or a mask of the tokens to train on.
 
     Example:
         >>> is_tokenized({"input_ids": [1, 2], "labels": [-100, 2]}), is_tokenized({"input_ids": [1, 2], "prompt": "a"})
@@ -29,7 +29,7 @@ def is_tokenized(row: Mapping[str, object]) -> bool:
 
 
 def read_tokens(row: Mapping[str, object]) -> TokenizedRow:
-    """Read the tokens of a row without its padding; the first trained token begins the response.
+    """Read the tokens of a row without its padding; the response begins at the first token that is trained on.
 
     The first token of a row is never predicted, so it is part of the prompt even if its mask is 1.
 
@@ -38,18 +38,18 @@ def read_tokens(row: Mapping[str, object]) -> TokenizedRow:
             columns may be `attention_mask`, which is 0 at padding, and `position_ids` or `seq_lengths` of one sequence.
 
     Raises:
-        BadRowError: the columns differ in length, contain something else, train on no token, or hold several sequences.
+        BadRowError: the columns differ in length or have invalid values, no token is trained on, or a row has several sequences.
 
     Example:
         >>> read_tokens({"input_ids": [5, 6, 7, 8, 9], "labels": [-100, -100, 7, -100, 9]})
         TokenizedRow(prompt=(5, 6), response=(7, 8, 9), mask=(True, False, True))
     """
-    ids = _numbers(row, IDS)
+    ids = _read_numbers(row, IDS)
     trained = [True] * len(ids)
     for name in (name for name in MASKS if name in row):
-        trained = [one and bool(other) for one, other in zip(trained, _flags(row, name, len(ids)), strict=True)]
+        trained = [one and bool(other) for one, other in zip(trained, _read_flags(row, name, len(ids)), strict=True)]
     if LABELS in row:
-        labels = _same_length(_numbers(row, LABELS), LABELS, len(ids))
+        labels = _same_length(_read_numbers(row, LABELS), LABELS, len(ids))
         wrong = next((at for at, label in enumerate(labels) if label not in (IGNORED, ids[at])), None)
         if wrong is not None:
             raise BadRowError(
@@ -58,7 +58,7 @@ def read_tokens(row: Mapping[str, object]) -> TokenizedRow:
                 column=LABELS,
             )
         trained = [one and label != IGNORED for one, label in zip(trained, labels, strict=True)]
-    kept = _kept(row, len(ids))
+    kept = _unpadded_slice(row, len(ids))
     ids, trained = ids[kept], trained[kept]
     first = next((at for at, is_trained in enumerate(trained) if is_trained and at > 0), None)
     if first is None:
@@ -66,16 +66,16 @@ def read_tokens(row: Mapping[str, object]) -> TokenizedRow:
     return TokenizedRow(tuple(ids[:first]), tuple(ids[first:]), tuple(trained[first:]))
 
 
-def _kept(row: Mapping[str, object], length: int) -> slice:
-    """Return the places of a row that are not padding."""
-    shown = _flags(row, PADDING, length) if PADDING in row else [1] * length
-    places = [at for at, flag in enumerate(shown) if flag]
-    kept = slice(places[0], places[-1] + 1) if places else slice(0, 0)
-    if len(places) < kept.stop - kept.start:
+def _unpadded_slice(row: Mapping[str, object], length: int) -> slice:
+    """Return the slice of a row that is not padding."""
+    shown = _read_flags(row, PADDING, length) if PADDING in row else [1] * length
+    positions = [at for at, flag in enumerate(shown) if flag]
+    kept = slice(positions[0], positions[-1] + 1) if positions else slice(0, 0)
+    if len(positions) < kept.stop - kept.start:
         raise BadRowError("there is padding between tokens", "move it to an end, or remove it", column=PADDING)
-    expected = {POSITIONS: [*range(len(places))], LENGTHS: [len(places)]}
+    expected = {POSITIONS: [*range(len(positions))], LENGTHS: [len(positions)]}
     for name, one in expected.items():
-        found = None if name not in row else _numbers(row, name)
+        found = None if name not in row else _read_numbers(row, name)
         found = found[kept] if found is not None and name == POSITIONS else found
         if found not in (None, one):
             raise BadRowError(
@@ -86,7 +86,7 @@ def _kept(row: Mapping[str, object], length: int) -> slice:
     return kept
 
 
-def _numbers(row: Mapping[str, object], name: str) -> list[int]:
+def _read_numbers(row: Mapping[str, object], name: str) -> list[int]:
     values: Any = require(row, name)
     if not isinstance(values, list | tuple):
         raise BadRowError(f"a list of whole numbers is expected, not {describe_value(values)}", "rewrite it", column=name)
@@ -96,8 +96,8 @@ def _numbers(row: Mapping[str, object], name: str) -> list[int]:
     return [int(value) for value in values]
 
 
-def _flags(row: Mapping[str, object], name: str, length: int) -> list[int]:
-    flags = _same_length(_numbers(row, name), name, length)
+def _read_flags(row: Mapping[str, object], name: str, length: int) -> list[int]:
+    flags = _same_length(_read_numbers(row, name), name, length)
     wrong = next((flag for flag in flags if flag > 1), None)
     if wrong is not None:
         raise BadRowError(f"0 or 1 is expected for each token, not {wrong}", "rewrite it", column=name)
@@ -111,7 +111,7 @@ def _same_length(values: Sequence[int], name: str, length: int) -> list[int]:
 
 
 def _as_text(ids: Sequence[int]) -> str:
-    """Write ids as text, which identifies a prompt."""
+    """Write ids as text, which serves as the prompt's text."""
     return " ".join(map(str, ids))
 
 
@@ -124,4 +124,4 @@ TOKENIZED = Format(
     lambda row: None,
     read_tokens,
 )
-"""Rows of token ids. The texts of prompt and demonstration are their ids."""
+"""The format of tokenized rows. The texts of the prompt and demonstration are their ids, separated by spaces."""
