@@ -129,13 +129,13 @@ def test_list_prompts_covers_the_problem_space(operands, operators, nesting):
 
 def test_count_groupings_matches_list():
     for operands, nesting in itertools.product(range(2, 8), range(4)):
-        listed = list(module._groupings(operands, nesting, 0))
+        listed = list(module._list_groupings(operands, nesting, 0))
         assert len(set(listed)) == len(listed) == module._count_groupings(operands, nesting)
 
 
 def test_share_fills_shortages_from_larger_supplies():
-    assert module._share(10, {3: 100, 4: 1, 5: 3}) == {4: 1, 5: 3, 3: 6}
-    assert module._share(7, {3: 2, 4: 2, 5: 3}) == {3: 2, 4: 2, 5: 3}
+    assert module._split_count(10, {3: 100, 4: 1, 5: 3}) == {4: 1, 5: 3, 3: 6}
+    assert module._split_count(7, {3: 2, 4: 2, 5: 3}) == {3: 2, 4: 2, 5: 3}
     counts = Counter(p.columns["operands"] for p in arithmetic("heldout", 400, seed=0, operands=(2, 4)))
     pairs = sum(is_heldout(f"{a}+{b}=") for a in range(1, 10) for b in range(1, 10))
     triples = sum(is_heldout(f"{a}+{b}+{c}=") for a, b, c in itertools.product(range(1, 10), repeat=3))
