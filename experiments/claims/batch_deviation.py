@@ -1,8 +1,8 @@
 """Does dividing by the batch's standard deviation teach the policy more than dividing by each group's?
 
 The paper finds that the group's mean with the batch's standard deviation is the more robust choice, and its Lite PPO
-uses it. REINFORCE++ with the group's mean as its baseline also divides by the batch's deviation, and Dr.GRPO by none.
-If every step has the same size, these three differ only by a scale, so they are one question.
+uses it. REINFORCE++ with the group's mean as its baseline also divides by the batch's deviation, and Dr.GRPO does not
+divide. If every step has the same size, the three differ only by a scale factor, so this experiment covers them all.
 
 Setting: 16 contexts, each with a code of 3 tokens from a vocabulary of 4; a response is right if all its tokens are,
 and the reward is 1 or 0. The verifier errs on one response in 20. The initial logits have a standard deviation of 1.5,
@@ -50,7 +50,7 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """Pass rates at the best length of a step, and the relative spread of the contexts' standard deviations."""
+    """Measure pass rates at the best step length, and the relative spread of the contexts' standard deviations."""
     best = tune([setting], rates=(0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4))
     curves, _ = train_seeds(best, seeds)
     p = np.asarray(curves.success, np.float64)

@@ -1,9 +1,9 @@
-"""Does a ratio kept within a factor of ten train better under stale data?
+"""Does bounding the importance ratio to a factor of ten improve training on stale data?
 
 The design document clips the importance ratio to the range from 1/C to C, with C = 10, before using it, to prevent
-extreme ratios. PPO's clip stays: it already bounds the ratio of a token with a positive advantage from above, and of
-one with a negative advantage from below. The bound also removes the gradient in the other two cases: a ratio above ten
-with a negative advantage, and a ratio below a tenth with a positive advantage, as for a right token that has become
+extreme ratios. PPO's clip stays: it already bounds the ratio of a token with a positive advantage from above, and of a
+token with a negative advantage from below. The bound also removes the gradient in the other two cases: a ratio above
+ten with a negative advantage, and a ratio below a tenth with a positive advantage, as for a right token that has become
 rare.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
@@ -12,7 +12,7 @@ and differs from seed to seed. The sampler is 64 rollouts old. GRPO without a pe
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
 optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
-other seeds. Two further arms have no clip, so only the bound limits the ratio.
+other seeds. Two further arms have no clip: one has the bound alone, and one leaves the ratio unlimited.
 
 Command: rljax claims --rerun bounded_ratio
 """

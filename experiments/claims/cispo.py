@@ -1,6 +1,7 @@
-"""Does a clipped weight learn faster than a clipped objective?
+"""Does clipping only a token's weight learn faster than clipping the objective?
 
-CISPO keeps the gradient of every token and clips only its weight. The paper reports that it needs half of DAPO's steps.
+CISPO keeps the gradient of every token and clips only its weight. The paper reports that CISPO needs half as many steps
+as DAPO.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,

@@ -4,8 +4,8 @@ DAPO raises the upper bound of the ratio from 1.2 to 1.28 and reports that entro
 
 Setting: 8 contexts with codes of 6 tokens from a vocabulary of 4, two of which are right at each position, so that a
 policy that is always right may keep its entropy or lose it; a response is right if all its tokens are, and the reward
-is 1 or 0. The verifier errs on one response in 20. Entropies are compared at the same pass rate, because training ends
-at different ones. The initial policy differs from seed to seed.
+is 1 or 0. The verifier errs on one response in 20. Entropies are compared at the same pass rate, because the arms end
+at different pass rates. The initial policy differs from seed to seed.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam; all arms use the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, at which the arm "upper

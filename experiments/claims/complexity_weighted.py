@@ -1,8 +1,8 @@
 """Does it help on long responses if lambda falls where the policy is uncertain?
 
-The design document lets lambda fall with the offset and with the complexity of the state at the temporal difference
-(Eqs. 11-12), by a factor of 1 - beta times the complexity over its bound, and recommends beta = 0.1. It only says
-that complexity is syntactic or semantic.
+The design document lets lambda fall with a temporal difference's offset and with its state's complexity (Eqs. 11-12).
+The complexity enters as the factor 1 - beta * complexity / bound, with a recommended beta of 0.1; the document only
+says that complexity is syntactic or semantic.
 
 Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
 is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
@@ -10,11 +10,11 @@ right on about one response in four, and differs from seed to seed. The critic h
 pretrained on 50 rollouts in all arms; its own lambda is 1.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
-state includes whether all tokens so far were right. Complexity is the policy's entropy before a token, over the largest
-entropy in the rollout, as in the trainer's part complexity_weighted. alpha is 0 in the arms that decide, so they differ
-only in complexity; a further arm also has the document's alpha of 0.05, with 32 as the largest length. The optimizer is
-Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8 other seeds;
-the critic's is 0.05.
+state includes whether all tokens so far were right. Complexity is the policy's entropy before a token, divided by the
+largest entropy in the rollout, as in the trainer's part complexity_weighted. alpha is 0 in the arms that decide, so
+they differ only in complexity; a further arm also has the document's alpha of 0.05, with 32 as the largest length. The
+optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the highest mean pass rate on 8
+other seeds; the critic's learning rate is 0.05.
 
 Command: rljax claims --rerun complexity_weighted
 """

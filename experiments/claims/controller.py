@@ -1,9 +1,9 @@
 """Does a controller of the step size make up for a learning rate that is ten times too large, or ten times too small?
 
-Yes, in this experiment. Starting from ten times too large, it ends at a pass rate of 0.472; the fixed rate ends at
-0.211, and the tuned one at 0.462. So it recovers 0.262 of 0.252 lost, and 0.436 of 0.430 when starting from ten
-times too small. Updates begin at a hundredth of their size, and grow by at most a factor of two per step, more slowly
-near the target, so a rate that is too large never acts in full.
+Yes, in this experiment. Starting from a rate ten times too large, training with the controller ends at a pass rate of
+0.472; with that rate fixed, it ends at 0.211, and with the tuned rate at 0.462. So the controller recovers 0.262 of the
+0.252 lost, and 0.436 of 0.430 from a rate ten times too small. Its updates begin at a hundredth of their size, and grow
+by at most a factor of two per step, more slowly near the target, so a rate that is too large never acts in full.
 
 `rljax train --remedy controller` scales every update, the clip range and an entropy bonus according to the last step.
 The rule is our interpretation of Eq. 61 of the design document, in which a network predicts hyperparameters from
@@ -15,10 +15,10 @@ setting; both the fixed setting and the controller start from ten times and from
 
 The claim is that the controller gains something from both starts. Whether it recovers everything is not decided,
 because the intervals are wider than the margin. The claim is not that the controller beats a tuned rate, or that it
-finds its target divergence, which was chosen on other seeds of this world. The figures contain the differences from the
-fixed tuned rate: 0.010 (-0.028 to 0.048) from ten times too large, 0.006 (-0.045 to 0.057) from ten times too small,
--0.016 (-0.063 to 0.032) from the tuned rate itself, -0.011 (-0.043 to 0.021) from a hundred times too large, and 0.008
-(-0.048 to 0.064) from a hundred times too small.
+finds its own target divergence, which was chosen on other seeds of this world. The figures contain the differences from
+the fixed tuned rate: 0.010 (-0.028 to 0.048) from ten times too large, 0.006 (-0.045 to 0.057) from ten times too
+small, -0.016 (-0.063 to 0.032) from the tuned rate itself, -0.011 (-0.043 to 0.021) from a hundred times too large, and
+0.008 (-0.048 to 0.064) from a hundred times too small.
 
 Deviations from the paper: there is no paper. The policy is a table of logits, so the divergence that the controller
 reads is exact: the divergence of all updates of a rollout together, divided by the square of their number. The trainer
@@ -71,7 +71,7 @@ class Arm(NamedTuple):
 
 
 def measure_change(old: Table, new: Table, states: Array, mask: Array) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Divergence of the new table from the old one, and the old table's entropy, over the tokens of a rollout."""
+    """Compute the divergence of the new table from the old one, and the old table's entropy, over the tokens of a rollout."""
     before, after = (log_probabilities(WORLD, table) for table in (old, new))
     weight = mask / jnp.maximum(mask.sum(), 1)
     divergence, entropy = (jnp.exp(before) * (before - after)).sum(-1), -(jnp.exp(before) * before).sum(-1)
@@ -113,14 +113,14 @@ def train_arm(arm: Arm, rate: Float[Array, ""], key: Key) -> tuple[Array, Array,
 
 @cache
 def tuned_rate() -> float:
-    """The learning rate at which the fixed setting has the best final pass rate on other seeds."""
+    """Find the learning rate at which the fixed setting has the best final pass rate on other seeds."""
     fixed = SETTING._replace(algorithm=with_control(SETTING.algorithm, Control()))
     return tune([fixed], number="success", rates=RATES).learning_rate
 
 
 @cache
 def program() -> Any:
-    """The training of several seeds, compiled once for all arms."""
+    """Compile the training of several seeds, once for all arms."""
     return jax.jit(jax.vmap(train_arm, in_axes=(None, None, 0)), compiler_options=_quick_compilation())
 
 
@@ -138,7 +138,7 @@ def measure(arm: Arm, seeds: Sequence[int]) -> dict[str, np.ndarray]:
 
 
 def worse_start(arms: Arms) -> np.ndarray:
-    """Gain due to the controller for each seed, at the starting point where the gain is smaller."""
+    """Return the gain due to the controller, for each seed at the starting point where the gain is smaller."""
     gains = [difference("success", f"controlled, {start}", f"fixed, {start}")(arms) for start in ("x 10", "/ 10")]
     return np.minimum(*gains)
 

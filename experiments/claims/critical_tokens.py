@@ -1,8 +1,8 @@
 """Does training learn more if it updates only the tokens that the reward depends on most?
 
 An unpublished document on DAPO updates only "critical" tokens, those that influence the reward, and says that this
-makes training more efficient. It defines neither these tokens nor their share. Here they are the tokens with the
-largest absolute advantage under a critic, because the advantage is the change in expected reward due to a token.
+makes training more efficient. It defines neither critical tokens nor their share. Here, critical tokens are those with
+the largest absolute advantage under a critic, because the advantage is the change in expected reward due to a token.
 
 Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 tokens from a vocabulary of 2; a response
 is right if all its tokens are, and the reward is 1 or 0. The initial policy is right on about one response in four, and

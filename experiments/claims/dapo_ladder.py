@@ -1,8 +1,8 @@
 """If DAPO's parts are added one by one, do the pass rates rise in the order of its table?
 
-Table 1 begins with naive GRPO (30) and adds overlong filtering (36), clip-higher (38), the soft overlong penalty (41), a
-mean over tokens (42) and dynamic sampling (50). The statistic is Kendall's rank correlation of that order with the pass rates
-of a seed; a difference of up to 0.01 is a tie, which counts neither way.
+Table 1 begins with naive GRPO (30) and adds overlong filtering (36), clip-higher (38), the soft overlong penalty (41),
+a mean over tokens (42) and dynamic sampling (50). The statistic is Kendall's rank correlation of that order with the
+pass rates of a seed; a difference of up to 0.01 is a tie, which counts neither way.
 
 Setting: 8 contexts; a right response needs 4 steps of thought and then the answer, and may wander in between (tokens
 without effect); a wrong answer ends the response. The reward is 1 or -1. A response is truncated after 16 tokens, which
@@ -13,8 +13,9 @@ truncated; it differs from seed to seed.
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
 optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
 other seeds. 4 updates on the mini-batches of a rollout of 16 prompts; the paper makes 16. Instead of sampling until the
-batch is full, dynamic sampling samples four times as many prompts. So the last row has four times the responses of the
-others, and its rank says little about dynamic sampling itself (`dynamic_sampling` has an arm with as many responses).
+batch is full, dynamic sampling samples four times as many prompts. So the last row samples four times as many responses
+as the others, and its rank says little about dynamic sampling itself (the claim `dynamic_sampling` has an arm with
+equally many responses).
 
 Command: rljax claims --rerun dapo_ladder
 """

@@ -1,7 +1,7 @@
 """Should the policy's lambda be lower than the critic's?
 
 VC-PPO gives the critic lambda = 1, so that the reward reaches early tokens undiminished, and the policy 0.95, so that
-its advantages vary less. Without the decoupling, at 1 for both, AIME falls from 41.9 to 29.4.
+its advantages vary less. With 1 for both instead, the AIME score falls from 41.9 to 29.4.
 
 Setting: 4 contexts with codes of 4, 8, 16 and 32 tokens from a vocabulary of 2; a response is right if all its tokens
 are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one
@@ -10,9 +10,9 @@ in all arms.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right, which makes it a good critic. The optimizer is Adam; each arm uses
-the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8 other seeds; the critic's is 0.05. By
-the end, in most seeds and every arm, each context is either solved or lost for good. If the pass rate no longer
-changes, its final value cannot tell the arms apart, and the claim is not decided.
+the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8 other seeds; the critic's learning
+rate is 0.05. By the end, in most seeds and every arm, each context is either solved or lost for good. If the pass rate
+no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun decoupled_lambda
 """

@@ -4,10 +4,10 @@ Dr.GRPO calls this a difficulty bias: questions whose rewards hardly vary get a 
 difficulty.
 
 Setting: 32 contexts, each with a code of 3 tokens from a vocabulary of 4, on which the initial policy ranges from
-almost never right to mostly right. Contexts with a pass rate below 0.2 or above 0.8 count as too hard or too easy; the
-others as intermediate. 500 rollouts of one policy per seed, of 32 prompts and 8 responses. The statistic is the extreme
-contexts' share of the sum of gradient norms, where each norm is the size of the mean gradient of a context's logits. No
-training.
+almost never right to mostly right. Contexts with a pass rate below 0.2 or above 0.8 count as too hard or too easy; all
+others count as intermediate. The experiment samples 500 rollouts of one policy per seed, each with 32 prompts and 8
+responses per prompt. The statistic is the extreme contexts' share of the sum of gradient norms, where each norm is the
+size of the mean gradient of a context's logits. No training.
 
 Deviations from the paper: the policy is a table of logits, so each context has its own gradient. A group that is right
 or wrong throughout has no gradient in either algorithm, which the weight 1/deviation alone would not suggest, and which
@@ -39,7 +39,7 @@ ARMS = {"grpo": make_arm(grpo(beta=0.0)), "dr_grpo": make_arm(dr_grpo(max_length
 
 
 def measure(setting, seeds):
-    """Share of the contexts of extreme difficulty: among all contexts, and of the sum of gradient norms."""
+    """Measure the share of extreme contexts among all contexts, and their share of the sum of gradient norms."""
 
     def one(key):
         table = setting.initial(key)

@@ -5,16 +5,16 @@ same number of steps than without a filter.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in
-four, and differs from seed to seed. Groups of 8 responses, so the window from 0.25 to 0.75 is 2 to 6 right ones. A hard
-start is right on about one response in 50.
+four, and differs from seed to seed. Groups of 8 responses, so the window from 0.25 to 0.75 means 2 to 6 right
+responses. A hard start is right on about one response in 50.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; GRPO without
 a penalty, and Adam; each arm uses the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, with the highest mean
 pass rate during training on 8 other seeds. Instead of sampling until the batch is full, each step samples four times as
-many prompts, and trains on those in the window first. The arm of mixed outcomes does the same with 1 to 7 right ones.
-Only the abstract of the paper was read; the bounds of the window are ours. At first, the hard start was the only one.
-With it, the window leaves out groups with one right response in eight, from which such a policy learns first. So the
-claim is now decided by a policy that is right more often, and the hard start is a further figure.
+many prompts, and trains on those in the window first. The arm "mixed outcomes" does the same with groups of 1 to 7
+right responses. Only the abstract of the paper was read; the bounds of the window are ours. At first, the hard start
+was the only setting. With it, the window leaves out groups with one right response in eight, from which such a policy
+learns first. So the claim is now decided by a policy that is right more often, and the hard start is a further figure.
 
 Command: rljax claims --rerun difficulty_window
 """

@@ -8,11 +8,11 @@ Setting: 4 contexts, each with one right response (its code) of 4, 8, 16 or 32 t
 is right if all its tokens are, and the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is
 right on about one response in four, and differs from seed to seed. The critic has 21 points from -0.5 to 1.5, or one
 number, for every state; values begin at 0.5, and there is no pretraining. The target is the return, projected onto the
-support by two-hot encoding, which is C51's projection of a full return without a next state's value; HL-Gauss spreads
-it over neighboring points.
+support by two-hot encoding, which is C51's projection if the target is a full return without a next state's value;
+HL-Gauss spreads the target over neighboring points.
 
 Deviations from the paper: C51 has 51 points. Policy and critic are tables, so there are no network features that could
-gain from the richer target; Farebrother et al. find most of the benefit there; the critic's state includes whether all
+gain from the richer target, where Farebrother et al. find most of the benefit. The critic's state includes whether all
 tokens so far were right. The optimizer is Adam; each arm uses the learning rates with the highest mean pass rate on 8
 other seeds: for the policy 0.03, 0.1 or 0.3, for the critic 0.0125, 0.05 or 0.2 (a number) and 0.8, 3.2 or 12.8 (a
 distribution).
@@ -38,7 +38,7 @@ OF_A_NUMBER, OF_A_DISTRIBUTION = (0.0125, 0.05, 0.2), (0.8, 3.2, 12.8)
 
 
 def make_arm(head, rates, **settings):
-    """The candidates of an arm, each with a different learning rate for the critic."""
+    """Build the candidates of an arm, each with a different learning rate for the critic."""
     algorithm = vc_ppo()
     algorithm = algorithm._replace(critic=algorithm.critic._replace(head=head))
     initial = leaning(WORLD, lean=2.5)
@@ -54,7 +54,7 @@ ARMS = {
 
 
 def critic_rate(name):
-    """Learning rate of an arm's critic, for each seed."""
+    """Build a figure: the learning rate of an arm's critic, for each seed."""
     return lambda arms: np.asarray([one.value_learning_rate for one in ARMS[name]])[arms[name]["candidate"].astype(int)]
 
 

@@ -1,7 +1,7 @@
-"""Is a bound on the change in probability better than one on the ratio?
+"""Is a bound on the change in probability better than a bound on the ratio?
 
-DPPO drops a token from the loss if its probability has changed by more than 0.15. A bound on the ratio, 0.8 to 1.2, stops rare
-tokens too early and common ones too late. The paper reports more stable and more efficient training.
+DPPO drops a token from the loss if its probability has changed by more than 0.15. A bound on the ratio, 0.8 to 1.2,
+stops rare tokens too early and common tokens too late. The paper reports more stable and more efficient training.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
@@ -9,8 +9,8 @@ and differs from seed to seed. 8 updates on each rollout.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. With a
 vocabulary of 4 no token is rarer than about one in a hundred at first. Both arms take a mean over tokens and GRPO's
-z-score (the paper does not divide by a standard deviation), and DPPO's ratio is capped at 20. The optimizer is Adam; each arm
-uses the learning rate, out of 0.01, 0.03, 0.1 and 0.3, with the highest mean pass rate on 8 other seeds.
+z-score (the paper does not divide by a standard deviation), and DPPO's ratio is capped at 20. The optimizer is Adam;
+each arm uses the learning rate, out of 0.01, 0.03, 0.1 and 0.3, with the highest mean pass rate on 8 other seeds.
 
 Command: rljax claims --rerun dppo
 """

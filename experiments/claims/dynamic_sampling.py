@@ -10,7 +10,8 @@ and differs from seed to seed.
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; the
 optimizer is Adam; each arm uses the learning rate, out of 0.003, 0.01, 0.03, 0.1, 0.3, 1 and 3, with the highest mean
 pass rate during training on 8 other seeds. Instead of sampling until the batch is full, each step samples four times as
-many prompts, and trains on those with mixed outcomes first. The arm of equal responses trains on all that it samples.
+many prompts, and trains on those with mixed outcomes first. The arm "without, equal responses" trains on everything
+that it samples.
 
 Command: rljax claims --rerun dynamic_sampling
 """

@@ -1,7 +1,7 @@
 """Does an entropy term in the loss raise the final pass rate?
 
 The design document gives the entropy a coefficient of 0.01 in its objective, and recommends 0.001 to 0.1 (its Table 1);
-another of the documents says that the term helps most if rewards are sparse.
+another unpublished document says that the term helps most if rewards are sparse.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if each token is one of
 two right ones, so a policy that is always right may keep some entropy; the reward is 1 or 0. The initial policy is
@@ -9,7 +9,8 @@ right on about one response in 80, and differs from seed to seed. GRPO without K
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
 optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8
-other seeds. In all arms that was the largest, at which a policy without the term permanently loses some contexts.
+other seeds. In all arms, the largest rate was best; at that rate, a policy without the term permanently loses some
+contexts.
 
 Command: rljax claims --rerun entropy_term
 """

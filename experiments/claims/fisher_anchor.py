@@ -1,8 +1,8 @@
 """If two tasks are learned one after the other, does a Fisher anchor help to keep both?
 
-Elastic weight consolidation pulls weights back to those after the first task, each in proportion to how much that task
-depends on it. The paper reports that the network is then good at both tasks. Plain training forgets the first, and a
-pull of equal strength on all weights prevents learning the second.
+Elastic weight consolidation pulls weights back to their values after the first task, each in proportion to how much
+that task depends on the weight. The paper reports that the network is then good at both tasks. Plain training forgets
+the first task, and a pull of equal strength on all weights prevents learning the second.
 
 Setting: two tasks with 8 codes each, of 3 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The right token of the first task is token 0, of the second token 1. Each position of a code has
@@ -14,8 +14,8 @@ Deviations from the paper: codes instead of images, GRPO instead of supervised t
 the exact Fisher information of the policy after the first task. Adam, which rescales the sum of both gradients. Each
 arm uses the learning rate on the second task, out of 0.01, 0.03, 0.1 and 0.3, and the weight of its anchor, out of 1,
 10, 100 and 1000, with the highest mean of both pass rates on 8 other seeds. The anchor of equal strength uses the mean
-Fisher information for all weights. For the Fisher anchor these were the largest rate and the smallest weight, so a
-wider search might improve it. The same experiment with the trainer is `experiments/continual_anchor.py`.
+Fisher information for all weights. For the Fisher anchor, the search chose the largest rate and the smallest weight, so
+a wider search might improve it. The same experiment with the trainer is `experiments/continual_anchor.py`.
 
 Command: rljax claims --rerun fisher_anchor
 """
@@ -50,7 +50,7 @@ RATES, WEIGHTS = (0.01, 0.03, 0.1, 0.3), (1.0, 10.0, 100.0, 1000.0)
 
 
 class Arm(NamedTuple):
-    """An anchor."""
+    """An arm: an algorithm and its anchor."""
 
     algorithm: Algorithm
     """The algorithm that trains on both tasks."""
@@ -71,7 +71,7 @@ class Memory(NamedTuple):
 
 
 def linear(rate: Array | float, weight: Array | float, even: Array | bool) -> optax.GradientTransformation:
-    """Adam on the feature weights, with its steps mapped to the logits; the anchor pulls the weights back."""
+    """Build Adam on the feature weights, with its steps mapped to the logits; the anchor pulls the weights back."""
     adam = optax.scale_by_adam()
 
     def init(params: Any) -> Memory:
@@ -93,7 +93,7 @@ def linear(rate: Array | float, weight: Array | float, even: Array | bool) -> op
 
 
 def initial(key: Key) -> Table:
-    """Initial logits of both tasks, a little higher for the right tokens."""
+    """Sample initial logits of both tasks, a little higher for the right tokens."""
     table = leaning(SECOND)(key)
     return table.at[FIRST.rows :].set(jnp.roll(table[FIRST.rows :], 1, axis=-1))
 
@@ -120,14 +120,14 @@ def train_tasks(algorithm: Algorithm, rate: Array, weight: Array, even: Array, k
 
 @cache
 def program() -> Any:
-    """The training of several seeds with several learning rates and weights, compiled once for all arms."""
+    """Compile the training of several seeds with several learning rates and weights, once for all arms."""
     algorithm = grpo(beta=0.0)
     seeds = jax.vmap(lambda *inputs: train_tasks(algorithm, *inputs), in_axes=(None, None, None, 0))
     return jax.jit(jax.vmap(seeds, in_axes=(0, 0, None, None)), compiler_options=_quick_compilation())
 
 
 def pass_rates(arm: Arm, tried: Sequence[tuple[float, float]], seeds: Sequence[int]) -> dict[str, np.ndarray]:
-    """Pass rates by learning rate and weight, and by seed."""
+    """Return the pass rates; axis 0 is the pair of learning rate and weight, axis 1 the seed."""
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     rates, weights = (jnp.asarray(numbers, jnp.float32) for numbers in zip(*tried, strict=True))
     with jax.numpy_dtype_promotion("standard"):  # Optax raises its decays to the power of an integer count

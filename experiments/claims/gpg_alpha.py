@@ -1,7 +1,7 @@
 """Does GPG's division by the share of groups with a signal achieve more than a larger learning rate?
 
 Groups that are right or wrong throughout have no gradient, and a batch with many of them takes a small step. GPG
-divides by the share of the others, and reports a better accuracy with that factor.
+divides by the share of the remaining groups, and reports a better accuracy with that factor.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,

@@ -1,4 +1,4 @@
-"""Does it help to mix the batch's baseline with one over all problems of the same kind?
+"""Does it help to mix the batch's baseline with a baseline over all problems of the same kind?
 
 The design document compares a response with responses to similar problems, and mixes this (with weight 0.7) with a
 comparison with the full batch (Eq. 51 of the document); in its Table 6 this gains 0.8 points on GSM8K.
@@ -27,14 +27,14 @@ WORLD = chains((3, 3, 3, 3, 9, 9, 9, 9), tokens=2)
 
 
 def by_kind(rewards, mask, *, of_kinds):
-    """The trainer's part, with the length of the responses to a problem as its kind."""
+    """Apply the trainer's part, with the length of the responses to a problem as its kind."""
     return of_kinds(rewards, mask.sum(-1).max(-1))
 
 
 def make_arm(part):
     """Build the settings of an arm."""
     algorithm = with_parts(grpo(beta=0.0), [part])
-    if algorithm.needs("kinds"):  # a rollout of tabular training names no kinds
+    if algorithm.needs("kinds"):  # a rollout of tabular training contains no kinds
         credit = Credit(partial(by_kind, of_kinds=algorithm.advantage.function), needs=("rewards", "mask"))
         algorithm = algorithm._replace(advantage=credit)
     return Setting(WORLD, leaning(WORLD), algorithm, steps=100)

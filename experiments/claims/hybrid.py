@@ -10,11 +10,12 @@ in the arms that have one.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. alpha is 1.25, so lambda is 0.8 to 0.975. VAPO's share falls from 1
-to 0.05; the document has no numbers. GRPO has VAPO's clip, mean over tokens and loss on right responses, so the
+to 0.05; the document states no values. GRPO has VAPO's clip, mean over tokens and loss on right responses, so the
 advantage is the only difference. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1,
-with the best final pass rate on 8 other seeds; the critic's is 0.05. Each half of the seeds compares with the parent
-that is better on the other half. By the end, in most seeds and every arm, each context is either solved or lost for
-good. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
+with the best final pass rate on 8 other seeds; the critic's learning rate is 0.05. On each half of the seeds, the
+mixture is compared with the parent (VAPO or GRPO) that is better on the other half. By the end, in most seeds and every
+arm, each context is either solved or lost for good. If the pass rate no longer changes, its final value cannot tell the
+arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun hybrid
 """

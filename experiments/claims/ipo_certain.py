@@ -6,14 +6,15 @@ of a rejected response to 0 at any strength, while IPO stops at a margin of 1/(2
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4. 256 pairs of responses of the initial policy,
 which is the reference; the one with more right tokens is always preferred, and ties are broken once, at random. 2,000
 updates on all pairs. The initial policy and the pairs differ from seed to seed. Strengths of 0.01, 0.1 and 1 for
-both losses; for each seed, the strength with the smallest difference counts.
+both losses; for each seed, the strength with the smallest difference between them counts.
 
 Deviations from the paper: it follows from the minima of the two losses that, at a given strength, IPO stops and DPO
-does not; the experiment can only show that this happens within this training. It does not say that IPO is the better
-choice: its best pass rate, at 0.01, is below that of DPO at 1, which has lowered rejected responses less, as the
-figures show. The policy is a table of logits over tokens, so pairs share the logits of their tokens; the paper's
+does not; the experiment can only show that this happens within this training. It does not show that IPO is the better
+choice, because IPO's best pass rate, at 0.01, is below that of DPO at 1, which has lowered rejected responses less, as
+the figures show. The policy is a table of logits over tokens, so pairs share the logits of their tokens; the paper's
 example has one logit per response. Pairs that share tokens contradict each other, which also holds DPO back. The
-optimizer is Adam at a learning rate of 0.05, untuned. A finite training shows how far each has moved, not its limit.
+optimizer is Adam at a learning rate of 0.05, untuned. A finite training shows how far each loss has moved the policy,
+not the limit.
 
 Command: rljax claims --rerun ipo_certain
 """
@@ -41,12 +42,12 @@ def make_arm(loss):
 
 
 def dpo(beta):
-    """DPO of a given strength."""
+    """Build the DPO loss of one strength."""
     return lambda p: dpo_loss(p.chosen, p.rejected, p.ref_chosen, p.ref_rejected, beta=beta)
 
 
 def ipo(tau):
-    """IPO of a given strength, which stops at a margin of 1/(2 tau) nats."""
+    """Build the IPO loss of one strength, which stops at a margin of 1/(2 tau) nats."""
     return lambda p: ipo_loss(p.chosen, p.rejected, p.ref_chosen, p.ref_rejected, tau=tau)
 
 
@@ -56,7 +57,7 @@ ARMS = {f"{name} {strength:g}": make_arm(loss(strength)) for name, loss in LOSSE
 
 
 def at(strength, number):
-    """Difference between IPO and DPO at the same strength."""
+    """Build a statistic: IPO minus DPO at the same strength."""
     return difference(number, f"ipo {strength:g}", f"dpo {strength:g}")
 
 

@@ -1,7 +1,7 @@
 """Is the gradient of k3 in the loss the gradient of the KL divergence?
 
-k3 is an unbiased estimate of the divergence, and GRPO puts it into the loss. DeepSeek-V3.2 says that its gradient is
-biased if the policy differs from the sampler, and multiplies it by the importance ratio.
+k3 is an unbiased estimate of the divergence, and GRPO puts it into the loss. DeepSeek-V3.2 says that the gradient of k3
+is biased if the policy differs from the sampler, and multiplies k3 by the importance ratio.
 
 Setting: a policy over 16 tokens, its reference and a sampler that is some updates behind; all are softmax functions of
 normal logits. Means and gradients are exact sums over the tokens. No training.
@@ -27,7 +27,7 @@ ARMS = {
 
 
 def measure(penalty, seeds):
-    """Relative distance of the mean gradient from the gradient of KL(policy, reference)."""
+    """Measure the relative distance of the mean gradient from the gradient of KL(policy, reference)."""
 
     def one(key, drift):
         for_policy, for_reference, for_sampler = jax.random.split(key, 3)

@@ -1,7 +1,7 @@
 """Does k3 have less variance than k1?
 
-The note derives k3 as k1 with a control variate: unbiased like k1, never negative, and with less variance, in an example
-close to the reference and in one further away.
+The note derives k3 as k1 with a control variate: unbiased like k1, never negative, and with less variance, in one
+example close to the reference and in another further away.
 
 Setting: a policy over 16 tokens and its reference, softmax functions of normal logits that differ by noise of 0.3
 (near), 1 (which decides the claim) or 3 (far). Means and variances are exact sums over the tokens. No training.
@@ -22,7 +22,7 @@ ARMS = {"near": 0.3, "apart": 1.0, "far": 3.0}
 
 
 def measure(distance, seeds):
-    """Logs of the variances of both estimates, and the divergence."""
+    """Compute the logs of both estimates' variances, and the divergence."""
 
     def one(key):
         for_policy, for_reference = jax.random.split(key)

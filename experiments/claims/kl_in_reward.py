@@ -6,15 +6,15 @@ in the reward is unbiased; k3 in the loss, as in GRPO, k3 in the reward and k1 i
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is the reference; it is right on about
-one response in 40, and differs from seed to seed. RLOO with a sum over the tokens in all arms, so the coefficient, 0.05
-per nat, means the same in the reward and in the loss. One update per rollout. The divergence of complete responses is
-exact.
+one response in 40, and differs from seed to seed. All arms use RLOO with a sum over the tokens, so the coefficient,
+0.05 per nat, means the same in the reward and in the loss. One update per rollout. The divergence of complete responses
+is exact.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another, and there
 are no tasks out of distribution. The divergence of a token does not depend on earlier tokens here, so k2 in the loss
 also has the right gradient. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with
-the best final pass rate minus 0.05 per nat of divergence on 8 other seeds. That is what the arms are trained for, so a
-weaker penalty is no advantage.
+the best final pass rate minus 0.05 per nat of divergence on 8 other seeds. The arms are trained for this objective, so
+a weaker penalty is no advantage.
 
 Command: rljax claims --rerun kl_in_reward
 """
@@ -42,7 +42,7 @@ ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
 def less(rewards, logp, ref_logp, mask, *, estimator):
-    """Token rewards minus a penalty; `rloo(beta=...)` does the same with k1."""
+    """Return token rewards minus a KL penalty; `rloo(beta=...)` does the same with k1."""
     return rewards - BETA * zero_outside(estimator(logp, ref_logp), mask)
 
 
@@ -65,7 +65,7 @@ ARMS = (
 
 
 def divergence(table, reference):
-    """KL divergence of complete responses from the reference in nats, averaged over the contexts."""
+    """Compute the KL divergence of complete responses from the reference in nats, averaged over the contexts."""
     logp, ref_logp = log_probabilities(WORLD, table), log_probabilities(WORLD, reference)
     p, ends = jnp.exp(logp), jnp.asarray(WORLD.ends)
     of_token = (p * (logp - ref_logp)).sum(-1)
@@ -79,13 +79,13 @@ DIVERGENCES = jax.jit(jax.vmap(divergence))
 
 
 def measure(setting, seeds):
-    """Metrics at the learning rate with the best objective on other seeds."""
+    """Return the metrics at the learning rate with the best objective on other seeds."""
     tried = [numbers_of(setting._replace(learning_rate=rate), TUNING_SEEDS)["objective"].mean() for rate in RATES]
     return numbers_of(setting._replace(learning_rate=RATES[int(np.argmax(tried))]), seeds)
 
 
 def numbers_of(setting, seeds):
-    """Pass rates, the divergence from the reference, and the objective: pass rate minus the coefficient times the divergence."""
+    """Return pass rates, divergence from the reference, and the objective: pass rate minus coefficient times divergence."""
     curves, tables = train_seeds(setting, seeds)
     firsts = [setting.initial(jax.random.split(jax.random.key(seed), 3)[0]) for seed in seeds]
     curve = np.asarray(curves.success.mean(-1))

@@ -1,11 +1,12 @@
 """Does a limit on the divergence help with many passes over a rollout?
 
-The design document limits the mean KL divergence of an update to a delta (Eq. 8 of the document), and so does a second
-document. With many passes over a rollout, updates that stop at a limit should finish ahead of updates that do not.
+The design document limits the mean KL divergence of an update to a delta (Eq. 8 of the document), as does a second
+unpublished document. With many passes over a rollout, arms whose updates stop at a limit should finish ahead of arms
+without one.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The initial policy is right on about one response in 150, and differs from seed to seed. There are
-16 passes over a rollout, with steps of length 1; the ratio is not clipped, so only the limit holds the policy back.
+16 passes over a rollout, with steps of length 1; the ratio is not clipped, so only the limit restrains the policy.
 
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. A rollout is
 one mini-batch here, and its updates end once the divergence at the last update exceeds the limit; `--kl-limit` uses the
@@ -27,7 +28,7 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def within(limit):
-    """All tokens while the policy is within the limit; beyond it, no tokens, so the gradient and the step are 0."""
+    """Build a mask of all tokens while the divergence is within the limit; beyond it, of none, so gradient and step are 0."""
 
     def mask(inputs, advantage, mask):
         del advantage

@@ -10,10 +10,10 @@ in both arms.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
 state includes whether all tokens so far were right. alpha is 1.25 instead of 0.05, which gives 0.8, 0.9, 0.95 and
-0.975, so the fixed 0.95 is one of them, just as with the paper's lengths of thousands of tokens. The optimizer is Adam;
-each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8 other seeds; the
-critic's is 0.05. By the end, in most seeds and every arm, each context is either solved or lost for good. If the pass
-rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
+0.975, so the fixed 0.95 is one of these values, just as with the paper's lengths of thousands of tokens. The optimizer
+is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate on 8 other seeds;
+the critic's learning rate is 0.05. By the end, in most seeds and every arm, each context is either solved or lost for
+good. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun lambda_of_length
 """
@@ -41,7 +41,7 @@ ARMS = {"0.95": make_arm(without("vapo", FULL, "length_adaptive")), "by length":
 
 
 def measure(setting, seeds):
-    """Pass rates at the learning rate that is best on other seeds, for all codes and for each one."""
+    """Measure pass rates at the learning rate that is best on other seeds, for all codes together and for each."""
     best = tune([setting], number="success")
     rates = np.asarray(train_seeds(best, seeds)[0].success)
     curve = rates.mean(-1)

@@ -1,7 +1,7 @@
 """Do wrong responses grow longer if the loss averages over each response?
 
 Dr.GRPO shows that 1/|o| penalizes the tokens of a long wrong response less than those of a short one, and that wrong
-responses grow under GRPO but not without its two biases.
+responses grow longer under GRPO but not once its two biases are removed.
 
 Setting: 8 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
 Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
@@ -43,7 +43,7 @@ ARMS = {"grpo": make_arm(grpo(beta=0.0)), "dr_grpo": make_arm(dr_grpo(max_length
 
 
 def growth(arms, arm):
-    """Growth of wrong responses during training, in tokens."""
+    """Return the mean growth of wrong responses during training, in tokens."""
     return (arms[arm]["wrong_length_curve"] - arms[arm]["first_wrong_length"][:, None]).mean(-1)
 
 

@@ -1,4 +1,4 @@
-"""Do weights that fall with the length shorten responses without a loss of accuracy?
+"""Do token weights that fall with the response length shorten responses without a loss of accuracy?
 
 The design document (unpublished) multiplies the weights of tokens by (length / median length) to a power between -0.5
 and 0, to keep responses short without a loss of quality.
@@ -41,7 +41,7 @@ def make_arm(algorithm, **settings):
 
 
 def tilted(mask):
-    """Token mean with lower weights for long responses."""
+    """Compute a token mean with lower weights for long responses."""
     return length_reweighted(token_mean(mask), mask, alpha=0.5, reference=13.0)
 
 

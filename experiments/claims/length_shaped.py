@@ -1,8 +1,8 @@
 """Does the length-shaped reward shorten responses to simple problems only, and not to difficult ones?
 
 The design document subtracts a penalty for length from the reward, logarithmic and light for good responses, quadratic
-for others (Eqs. 31-33 of the document), and says that this encourages thorough reasoning on difficult problems and
-discourages verbosity on simple ones.
+for others (Eqs. 31-33 of the document), and says that this penalty encourages thorough reasoning on difficult problems
+and discourages verbosity on simple ones.
 
 Setting: 8 contexts. A right response needs some steps of thought and then the answer, and may wander in between (tokens
 without effect); a wrong answer ends the response. Simple problems take 1 step, difficult ones 6. A response is
@@ -37,7 +37,7 @@ SIMPLE = np.array(NEEDED) == 1
 
 
 def thoughts(needed, *, budget):
-    """`wandering` with a different number of steps in each context."""
+    """Build a world like `wandering`, but with a different number of steps in each context."""
     begins = np.concatenate([[0], np.cumsum(np.array(needed) + 1)])
     states = int(begins[-1])
     right, wrong = states, states + 1
@@ -68,7 +68,7 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """Pass rate and length of right responses at the end, for simple and for difficult problems; the curve of the pass rate."""
+    """Measure final pass rate and length of right responses, for simple and difficult problems, and the pass rate curve."""
     rate = tune([ARMS["plain"]], rates=WIDE_RATES).learning_rate
     curves, tables = train_seeds(setting._replace(learning_rate=rate), seeds)
     alone = [WORLD._replace(start=WORLD.start[at : at + 1]) for at in range(len(NEEDED))]
@@ -87,7 +87,7 @@ def measure(setting, seeds):
 
 
 def shorter(arms, name, kind):
-    """Log of the ratio of two lengths: without the shaped reward, and with it."""
+    """Return the log of the length without the shaped reward over the length with it."""
     return np.log(arms["plain"][f"{kind}_length"] / arms[name][f"{kind}_length"])
 
 

@@ -13,9 +13,9 @@ dynamic sampling keeps, the other arm on all.
 Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. The
 optimizer is Adam; each arm uses the learning rate, out of 0.01, 0.03, 0.1, 0.3 and 1, with the best final pass rate on
 8 other seeds. 4 updates on the mini-batches of a rollout. In the paper, DAPO keeps sampling until it has enough
-prompts; here it samples four times as many. In this world its soft penalty is a disadvantage (`soft_overlong`), which
-favors Lite PPO. By the end, in most seeds and both arms, each context is either solved or lost for good. If the pass
-rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
+prompts; here it samples four times as many. In this world, DAPO's soft penalty is a disadvantage (see the claim
+`soft_overlong`), which favors Lite PPO. By the end, in most seeds and both arms, each context is either solved or lost
+for good. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not decided.
 
 Command: rljax claims --rerun lite_ppo
 """

@@ -1,18 +1,18 @@
 """Is it better to drop tokens with extreme ratios than to cap their weight?
 
 IcePop drops tokens if the ratio of the learner's probability to the engine's is outside (0.5, 5); truncated importance
-sampling caps it at 2. The authors report stable training where capping is not enough.
+sampling caps the ratio at 2. The authors report stable training where capping is not enough.
 
 Setting: 8 contexts, each with a code of 6 tokens from a vocabulary of 4; a response is right if all its tokens are, and
 the reward is 1 or 0. The verifier errs on one response in 20. The initial policy is right on about one response in 40,
-and differs from seed to seed. The engine rounds log-probabilities to multiples of 4 nats: of the tokens that it samples
+and differs from seed to seed. The engine rounds log-probabilities to multiples of 4 nats. Of the tokens that it samples
 with the initial policy, the mask drops one in 7, and one in 110 has a ratio above 5. Two further arms sample with top-p
 0.9, while the learner's probabilities are those before truncation. There the ratio is between 0.9 and 1, so nothing is
-masked and capping and masking give the same weight. It is the same for all tokens that can be sampled at a position, so
-weights change little; the other tokens are never sampled, which no weight can repair.
+masked and capping and masking give the same weight. The ratio is the same for all tokens that can be sampled at a
+position, so weights change little; the other tokens are never sampled, which no weight can repair.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another; it has no
-experts; in the paper, their routing makes ratios extreme, and the mask drops far fewer tokens. The rounding is coarse
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps another. It has no
+experts, whose routing makes ratios extreme in the paper; there, the mask drops far fewer tokens. The rounding is coarse
 so that the mask has something to drop in a vocabulary of 4. Most of what it drops has a ratio below 0.5, which the cap
 leaves with a small weight. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with
 the best final pass rate on 8 other seeds. One update per rollout, so only the engine makes the data off-policy.
@@ -37,13 +37,13 @@ WORLD = codes(contexts=8, length=6, tokens=4)
 
 
 def rounded(key, logp):
-    """Log-probabilities in steps of 4 nats."""
+    """Round log-probabilities to multiples of 4 nats."""
     del key
     return 4.0 * jnp.round(logp / 4.0)
 
 
 def nucleus(key, logp):
-    """Log-probabilities of an engine that samples with top-p 0.9; tokens that it leaves out are practically impossible."""
+    """Return log-probabilities of an engine that samples with top-p 0.9; excluded tokens are practically impossible."""
     del key
     return jnp.maximum(keep_top_p(logp, 0.9), -60.0)
 
@@ -70,7 +70,7 @@ ARMS = {
 
 
 def masked_share(setting, seed):
-    """Share of tokens, sampled by the engine from the initial policy, whose ratio is outside (0.5, 5)."""
+    """Return the share of tokens, sampled by the engine from the initial policy, whose ratio is outside (0.5, 5)."""
     logp = jax.nn.log_softmax(setting.initial(jax.random.split(jax.random.key(seed), 3)[0]))
     engine = jax.nn.log_softmax(setting.sampler(None, logp))
     ratio = jnp.exp(logp - engine)
@@ -78,7 +78,7 @@ def masked_share(setting, seed):
 
 
 def measure(setting, seeds):
-    """Metrics of a training at the best rate, and the masked share."""
+    """Train at the best rate; return the metrics and the masked share."""
     share = np.array([masked_share(setting, seed) for seed in seeds])
     return measure_tuned(setting, seeds, number="success") | {"masked_share": share}
 

@@ -1,17 +1,17 @@
 """Does training on wrong responses only end with a better pass@16 than training on right ones only?
 
-The paper trains on wrong responses only, or on right ones only. Wrong ones raise pass@k for every k up to 256 and often
-match PPO and GRPO, while right ones lower pass@k at large k.
+The paper trains on wrong responses only, or on right ones only. It reports that training on wrong responses raises
+pass@k for every k up to 256 and often matches PPO and GRPO, while training on right ones lowers pass@k at large k.
 
 Setting: 8 contexts with codes of 6 tokens from a vocabulary of 4, two of which are right at each position, so that a
 policy that is always right may keep its diversity or lose it; a response is right if all its tokens are. The verifier
 errs on one response in 20. The reward is 1 or -1, without a baseline, as in the paper. The initial policy is right on
 about one response in 20, and differs from seed to seed. pass@16 is exact, from the pass rate of each context.
 
-Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps or harms another; so
-pass@16 can only fall if a context itself gets worse, and the reason for the paper's losses at large k is mostly
-missing. The paper's k goes up to 256. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and
-1, with the best final pass rate on 8 other seeds.
+Deviations from the paper: the policy is a table of logits, so nothing learned on one prompt helps or harms another.
+Therefore, pass@16 can only fall if a context itself gets worse, and the reason for the paper's losses at large k is
+mostly missing. The paper's k goes up to 256. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1,
+0.3 and 1, with the best final pass rate on 8 other seeds.
 
 Command: rljax claims --rerun negative_only
 """
@@ -31,13 +31,13 @@ WORLD = codes(contexts=8, length=6, tokens=4, right_tokens=2)
 
 
 def wrong_alone(rewards, valid=None):
-    """-1 for a wrong response, 0 for a right one."""
+    """Return -1 for a wrong response, 0 for a right one."""
     del valid
     return jnp.minimum(rewards, 0.0)
 
 
 def right_alone(rewards, valid=None):
-    """1 for a right response, 0 for a wrong one."""
+    """Return 1 for a right response, 0 for a wrong one."""
     del valid
     return jnp.maximum(rewards, 0.0)
 

@@ -1,13 +1,13 @@
-"""Do the baselines that are derived as optimal have less variance?
+"""Do baselines derived as optimal give gradients with less variance?
 
 OPO weights the rewards in the baseline by response length, and OTB by the accumulated gradient norm of the tokens. Both
-derive that their baseline has the least variance, and report smaller gradient norms and stable training.
+derive that their baseline minimizes the gradient's variance, and report smaller gradient norms and stable training.
 
 Setting: 4 contexts; each token either continues the thought or ends it, and then an answer follows, right or wrong.
 Each context has two logits for continuing and two for the answer, the same at every position, so the length of a
 response says nothing about its answer. After 32 tokens of thought the answer is forced, so no response is truncated.
-Contexts differ in difficulty; the mean length is about 12. 400 rollouts of one policy per seed, of 4 prompts and 8
-responses. No training.
+Contexts differ in difficulty; the mean length is about 12. The experiment samples 400 rollouts of one policy per seed,
+each with 4 prompts and 8 responses per prompt, and trains nothing.
 
 Deviations from the paper: the variance itself is measured instead of its effects on training.
 
@@ -35,7 +35,7 @@ ARMS = {
 
 
 def measure(setting, seeds):
-    """Variance of a rollout's gradient, summed over its entries, divided by the squared norm of its mean."""
+    """Compute the variance of a rollout's gradient, summed over its entries, divided by the squared norm of its mean."""
 
     def one(key):
         table = setting.initial(key)

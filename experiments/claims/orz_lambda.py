@@ -9,11 +9,11 @@ right on about one response in four, and differs from seed to seed. The critic h
 at 0, without pretraining.
 
 Deviations from the paper: policy and critic are tables, so nothing learned on one prompt helps another; the critic's
-state includes whether all tokens so far were right. The paper makes 12 critic updates for each policy update; here it
-is one. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass
-rate on 8 other seeds; the critic's is 0.05. By the end, in most seeds and every arm, each context is either solved or
-lost for good. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim is not
-decided.
+state includes whether all tokens so far were right. The paper makes 12 critic updates per policy update; here there is
+one. The optimizer is Adam; each arm uses the learning rate, out of 0.03, 0.1, 0.3 and 1, with the best final pass rate
+on 8 other seeds; the critic's learning rate is 0.05. By the end, in most seeds and every arm, each context is either
+solved or lost for good. If the pass rate no longer changes, its final value cannot tell the arms apart, and the claim
+is not decided.
 
 Command: rljax claims --rerun orz_lambda
 """
