@@ -1,9 +1,9 @@
 """Thumbs up or down for a served model: does `rljax adapt` improve what the thumbs reward, and what else changes?
 
-A small transformer learns sums of two and three numbers from demonstrations; half of them contain a superfluous `*`,
-which does not affect the answer. The result is served: it samples responses to its training problems at temperature 1, and each
-gets thumbs up or down. `rljax adapt` reads them once, with default settings except for the learning rate. Two arms begin with the
-same served model and the same responses, and differ in the thumbs:
+A small transformer learns sums of two and three numbers from demonstrations; half of them contain a superfluous `*`, which
+does not affect the answer. The result is served: it samples responses to its training problems at temperature 1, and each
+response gets thumbs up or down. `rljax adapt` reads this feedback once, with default settings except for the learning rate.
+Two arms begin with the same served model and the same responses, and differ in the thumbs:
 
     verifier    up for a right answer;
     rule        up for a response without `*`, right or wrong: a preference that neither demonstrations nor rewards express.
@@ -17,22 +17,23 @@ Command:
 
     python experiments/adaptation.py --seeds 0 1 2 3 4     (ten minutes on two CPU cores)
 
-Result (2026-11-23, 2 cores of an AMD EPYC that others used too, Python 3.11.7, JAX 0.10.2, ten minutes; means of five seeds with
-95 % t intervals): the rule is learned, and the verifier's thumbs have no visible effect. Thumbs by the rule raise the share of
-responses without `*` by 24 points (20 to 29), from 57 %; they cost 4.2 points of right responses (0.3 to 8.0), from 79 %. Thumbs
-by the verifier change the share of right responses by -1.4 points (-7.9 to +5.0). A habit is a single choice that half of the
-responses make either way; errors differ from problem to problem, and a thousand single responses contain little information about
-them. The learning rate was chosen on seed 100, which is not in the table: there 1e-3 lowered the share of right responses in the
-verifier's arm from 68 to 55 %. Of 320 updates, five went beyond `--max-kl` and were undone.
+Result (2026-11-23, 2 cores of an AMD EPYC that others used too, Python 3.11.7, JAX 0.10.2, ten minutes; means of five seeds
+with 95 % t intervals): the rule is learned, and the verifier's thumbs have no visible effect. Thumbs by the rule raise the
+share of responses without `*` by 24 points (20 to 29), from 57 %; they cost 4.2 points of right responses (0.3 to 8.0),
+from 79 %. Thumbs by the verifier change the share of right responses by -1.4 points (-7.9 to +5.0). Writing `*` is one
+choice, made either way by about half of the responses; errors differ from problem to problem, and a thousand single
+responses contain little information about them. The learning rate was chosen on seed 100, which is not in the table; on
+that seed, 1e-3 lowered the share of right responses in the verifier's arm from 68 to 55 %. Of 320 updates, five went beyond
+`--max-kl` and were undone.
 
-The claims behind the verdicts were written down after the runs, with the margin of other experiments.
+The claims behind the verdicts were written down after the runs, with the margin that other experiments use.
 
-Deviations: no paper has this setting. Code gives the thumbs instead of people, for every response and without mistakes; the queue
-is complete before training on its first line begins.
+Deviations: no paper has this setting. Code instead of people gives the thumbs, for every response and without mistakes; the
+queue is complete before training begins.
 
-Finished rows are not repeated, unless the settings have changed. The command writes OUT.json, a row for each seed and arm, and
-OUT.md: the shares of right responses and of responses without `*` among sampled responses to held-out problems, before and after,
-means over the seeds with 95 % t intervals, and their changes, paired by seed.
+Finished rows are not repeated, unless the settings have changed. The command writes OUT.json, a row for each seed and arm,
+and OUT.md: the shares of right responses and of responses without `*` among sampled responses to held-out problems, before
+and after, means over the seeds with 95 % t intervals, and their changes, paired by seed.
 """
 
 import itertools
@@ -91,7 +92,7 @@ CONFIG = rljax.TrainConfig.flat(
 SUMS = {"operands": (2, 3), "digits": 1, "operators": "+", "nesting": 0}
 PROBLEMS = {"train": 700, "heldout": 60}
 LINES = 1024
-"""Lines of the queue, one for each problem in turn."""
+"""Lines of the feedback queue, each with one response; the training problems take turns."""
 RESPONSES = 4
 """Responses to each held-out problem."""
 ADAPTATION = {"checkpoint": "last", "learning_rate": 3e-4, "heldout": 0, "once": True}
@@ -111,9 +112,9 @@ def is_plain(problem: Problem, response: str) -> bool:
 
 
 ARMS: Mapping[str, Judge] = {"verifier": is_right, "rule": is_plain}
-"""Name of an arm -> which responses get thumbs up."""
-NUMBERS: Mapping[str, Judge] = {"right": is_right, "without `*`": is_plain}
-"""Name of a share that is measured -> which responses count."""
+"""Name of an arm -> the function that decides whether a response gets thumbs up."""
+SHARES: Mapping[str, Judge] = {"right": is_right, "without `*`": is_plain}
+"""Name of a measured share -> the function that decides whether a response counts."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Arguments:
     """Arguments of the experiment."""
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Random seeds; the arms are compared with the same ones."""
+    """Random seeds, the same for all arms."""
     out: Path = Path("experiments/adaptation")
     """Output files: `.json` and `.md`."""
     work: Path = Path("runs/adaptation")
@@ -135,29 +136,32 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 
 
 def train_problems(seed: int) -> list[Problem]:
-    """Generate the problems that the served model has learned and answers."""
+    """Generate the problems on which the served model was trained, and which it answers while serving."""
     return arithmetic("train", PROBLEMS["train"], seed=seed, **SUMS)
 
 
-def train_served(seed: int, place: Path) -> Path:
-    """Train the served run if it does not exist; every second demonstration has a `*` after its first step. Return its folder."""
-    if not (place / "served" / "last" / "config.json").exists():
+def train_served(seed: int, seed_folder: Path) -> Path:
+    """Train the served run if it does not exist, and return its folder.
+
+    Every second demonstration has a `*` after its first step.
+    """
+    if not (seed_folder / "served" / "last" / "config.json").exists():
         rows = []
         for number, problem in enumerate(train_problems(seed)):
             first, rest = str(problem.demonstration).split(";", 1)
             shown = f"{first};{'*' if number % 2 else ''}{rest}"
             rows.append({"prompt": problem.prompt, "answer": problem.answer, "demonstration": shown})
-        place.mkdir(parents=True, exist_ok=True)
-        data = place / "problems.jsonl"
+        seed_folder.mkdir(parents=True, exist_ok=True)
+        data = seed_folder / "problems.jsonl"
         atomic_write(data, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
-        rljax.train(CONFIG.replace(seed=seed, dataset=str(data), run=str(place / "served")), resume="auto")
-    return place / "served"
+        rljax.train(CONFIG.replace(seed=seed, dataset=str(data), run=str(seed_folder / "served")), resume="auto")
+    return seed_folder / "served"
 
 
-def queue_of(opened: OpenPolicy, judge: Judge, seed: int, file: Path) -> Path:
-    """Sample a response to one problem after another until the queue is full, and write each with its thumbs."""
+def write_queue(policy: OpenPolicy, judge: Judge, seed: int, file: Path) -> Path:
+    """Sample `LINES` responses, cycling through the problems, and write each response with its thumbs."""
     problems = list(itertools.islice(itertools.cycle(train_problems(seed)), LINES))
-    texts = opened.sample([problem.prompt for problem in problems], temperature=1.0, seed=seed)
+    texts = policy.sample([problem.prompt for problem in problems], temperature=1.0, seed=seed)
     lines = [
         json.dumps({"id": str(number), "prompt": problem.prompt, "response": text, "thumbs": judge(problem, text)})
         for number, (problem, (text,)) in enumerate(zip(problems, texts, strict=True))
@@ -167,24 +171,24 @@ def queue_of(opened: OpenPolicy, judge: Judge, seed: int, file: Path) -> Path:
     return file
 
 
-def measure_shares(opened: OpenPolicy) -> dict[str, float]:
-    """Measure shares of the responses to held-out problems, sampled at temperature 1."""
+def measure_shares(policy: OpenPolicy) -> dict[str, float]:
+    """Sample responses to held-out problems at temperature 1, and return each share of `SHARES`."""
     problems = arithmetic("heldout", PROBLEMS["heldout"], seed=0, **SUMS)
-    texts = opened.sample([problem.prompt for problem in problems], count=RESPONSES, temperature=1.0, seed=0)
+    texts = policy.sample([problem.prompt for problem in problems], count=RESPONSES, temperature=1.0, seed=0)
     pairs = [(problem, text) for problem, row in zip(problems, texts, strict=True) for text in row]
-    return {name: float(np.mean([judge(*pair) for pair in pairs])) for name, judge in NUMBERS.items()}
+    return {name: float(np.mean([judge(*pair) for pair in pairs])) for name, judge in SHARES.items()}
 
 
 def run_arm(work: Path, seed: int, arm: str) -> dict[str, Any]:
     """Adapt the served run of a seed to the thumbs of an arm, and measure it before and after."""
-    begin, place = time.monotonic(), work / f"seed{seed}-{hash_settings({'seed': seed})}"
-    run = train_served(seed, place)
-    opened = load(run, which="last")
-    queue, folder = queue_of(opened, ARMS[arm], seed, place / arm / "queue.jsonl"), place / arm / "adapted"
+    begin, seed_folder = time.monotonic(), work / f"seed{seed}-{hash_settings({'seed': seed})}"
+    run = train_served(seed, seed_folder)
+    policy = load(run, which="last")
+    queue, folder = write_queue(policy, ARMS[arm], seed, seed_folder / arm / "queue.jsonl"), seed_folder / arm / "adapted"
     adapt(AdaptationConfig(str(run), queue, folder, **ADAPTATION))
     steps = [row for row in read_metrics(folder / "metrics.jsonl") if row["phase"] == "rl"]
     return {
-        "before": measure_shares(opened),
+        "before": measure_shares(policy),
         "after": measure_shares(load(folder, which="last")),
         "updates": int(sum(step["updates"] for step in steps)),
         "kl": round(steps[-1]["kl_to_reference"], 4),
@@ -192,17 +196,17 @@ def run_arm(work: Path, seed: int, arm: str) -> dict[str, Any]:
     }
 
 
-def by_seed(rows: Rows, arm: str, when: str, number: str) -> dict[int, float]:
+def by_seed(rows: Rows, arm: str, when: str, share: str) -> dict[int, float]:
     """Return one share of an arm, before or after the adaptation, by seed."""
-    return {row["seed"]: row[when][number] for row in rows if row["arm"] == arm}
+    return {row["seed"]: row[when][share] for row in rows if row["arm"] == arm}
 
 
 def report(rows: Rows) -> str:
     """Format means over the seeds with their intervals, and changes paired by seed, in Markdown."""
     lines = ["| thumbs by | responses | before | after | change |", f"|{' --- |' * 5}"]
-    for arm, number in itertools.product(ARMS, NUMBERS):
-        before, after = (by_seed(rows, arm, when, number) for when in ("before", "after"))
-        lines.append(f"| {arm} | {number} | {share_text(before)} | {share_text(after)} | {points_text(after, before)} |")
+    for arm, share in itertools.product(ARMS, SHARES):
+        before, after = (by_seed(rows, arm, when, share) for when in ("before", "after"))
+        lines.append(f"| {arm} | {share} | {share_text(before)} | {share_text(after)} | {points_text(after, before)} |")
     far = {arm: [row["kl"] for row in rows if row["arm"] == arm] for arm in ARMS}
     texts = [f"{np.mean(values):.3f} with the {arm}" for arm, values in far.items()]
     lines += ["", f"Divergence from the served model on the last batch, nats per token: {', '.join(texts)}."]
@@ -210,10 +214,10 @@ def report(rows: Rows) -> str:
 
 
 def claims(rows: Rows) -> Iterator[Comparison]:
-    """Yield the claims about the responses that the thumbs judge, and about the others."""
-    for arm, number in (("verifier", "right"), ("rule", "without `*`")):
-        before, after = (by_seed(rows, arm, when, number) for when in ("before", "after"))
-        yield Comparison(f"thumbs by the {arm}: more responses are {number}", after, before)
+    """Yield the claims: each arm's thumbs raise what they reward, and the rule's thumbs cost no right responses."""
+    for arm, share in (("verifier", "right"), ("rule", "without `*`")):
+        before, after = (by_seed(rows, arm, when, share) for when in ("before", "after"))
+        yield Comparison(f"thumbs by the {arm}: more responses are {share}", after, before)
     before, after = (by_seed(rows, "rule", when, "right") for when in ("before", "after"))
     yield Comparison("thumbs by the rule: as many responses are right", after, before, "equal")
 

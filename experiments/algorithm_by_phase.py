@@ -1,14 +1,15 @@
 """Can a bandit that chooses the algorithm of each phase of a run beat the best fixed algorithm, at equal sampled tokens?
 
-A run is a chain of phases of four RL steps on the task `brackets` of experiments/tasks_that_separate.py, whose demonstrations are
-half malformed. Three of that experiment's algorithms, all of which it tells apart, can be chosen: GRPO alone, GRPO with a loss on
-demonstrations, and GRPO with a KL penalty of 4. In the arms `always A` all phases use one of them; in `random` each phase uses a
-random one; in `bandit` UCB1 chooses. The bandit's reward of a phase is its gain in greedy accuracy on validation problems, which no
-arm trains on and which are not the problems that the table reports. The chain ends with the first phase after which the sampled
-tokens have reached a budget, the same for all arms.
+A run is a chain of phases of four RL steps on the task `brackets` of experiments/tasks_that_separate.py, half of whose
+demonstrations are malformed. The choice is among three of that experiment's algorithms, all of which it tells apart: GRPO
+alone, GRPO with a loss on demonstrations, and GRPO with a KL penalty of 4. In the arms `always A` all phases use one of
+them; in `random` each phase uses a random one; in `bandit` UCB1 chooses. The bandit's reward for a phase is the phase's
+gain in greedy accuracy on validation problems; these are neither trained on nor among the test problems that the table
+reports. The chain ends with the first phase after which the sampled tokens have reached a budget, the same for all arms.
 
-A switch carries the parameters of the model and nothing else: each phase, also in the fixed arms, begins with a new optimizer state
-and with the current model as the reference of the KL penalty, so `always KL 4` holds the model only near the beginning of a phase.
+A switch carries the parameters of the model and nothing else: each phase, also in the fixed arms, begins with a new
+optimizer state and with the current model as the reference of the KL penalty, so `always KL 4` keeps the model only near
+its state at the beginning of each phase.
 
 Command:
 
@@ -16,10 +17,10 @@ Command:
 
 A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` run only a part.
 
-Deviations: not applicable; a design document asks for a policy that is trained to choose the algorithm for each phase, and has no
-equation. All settings, including the bandit's, were fixed before the first run. Its rewards are scaled by the range seen so far,
-because a phase gains only a few points, and the exploration bonus has the weight 0.5 instead of UCB1's √2, because a run has few
-phases.
+Deviations: not applicable; a design document asks for a policy that is trained to choose the algorithm for each phase, and
+has no equation. All settings, including the bandit's, were fixed before the first run. The bandit's rewards are scaled by
+the range seen so far, because a phase gains only a few points, and the exploration bonus has the weight 0.5 instead of
+UCB1's √2, because a run has few phases.
 
 It writes OUT.json, with a row for each seed and arm, and OUT.md.
 """
@@ -81,18 +82,18 @@ class Arguments:
 
 
 class Phase(NamedTuple):
-    """What a phase measured."""
+    """Result of one phase."""
 
     algorithm: str
-    """Its algorithm."""
+    """The algorithm that the phase used."""
     tokens: int
     """Sampled tokens."""
     gain: float
-    """Accuracy on the validation problems after it, minus that before it: the bandit's reward."""
+    """Validation accuracy after the phase minus before it: the bandit's reward."""
 
 
 def choose_by_ucb(names: Sequence[str], past: Sequence[tuple[str, float]]) -> str:
-    """Choose the algorithm of the next phase: each once, in their order, and then the one with the highest upper bound.
+    """Choose the next phase's algorithm by UCB1: first each algorithm once, in order, then the one with the highest upper bound.
 
     ::
 
@@ -134,7 +135,7 @@ def choose(arm: str, phases: Sequence[Phase], random: np.random.Generator) -> st
 
 
 def config_of_phase(algorithm: str, seed: int) -> rljax.TrainConfig:
-    """Build the settings of a phase, without its folder."""
+    """Build the settings of a phase, except for its run directory."""
     config = config_of_arm(TASK, algorithm, seed).replace(warm_start_steps=0, warm_start_accuracy=None)
     return config.replace(steps=STEPS, eval_every=STEPS, learning_rate_warmup=0, heldout_problems=VALIDATION + TEST)
 
@@ -148,13 +149,13 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 def train_phase(
     config: rljax.TrainConfig, policy: Policy, params: HostParams, problems: tuple[Problems, Problems]
 ) -> tuple[HostParams, int, float, float]:
-    """Train from these parameters with a new optimizer.
+    """Train one phase from `params`, with a new optimizer state.
 
     Returns:
-        The parameters after it, the number of sampled tokens, and the accuracy on the held-out problems before and after it.
+        The parameters after the phase, the number of sampled tokens, and the held-out accuracy before and after the phase.
     """
     with TemporaryDirectory() as folder:
-        # only `init` is new, so the programs of earlier phases are used again
+        # only `init` changes, so the compiled programs of earlier phases are reused
         started = policy._replace(init=lambda key: jax.tree.map(jax.numpy.asarray, params))
         result = rljax.train(config.replace(run=f"{folder}/run"), policy=started, problems=problems)
         steps = [row for row in read_metrics(result.run / "metrics.jsonl") if row["phase"] == "rl"]

@@ -1,21 +1,21 @@
 """A small transformer learns to finish sums: supervised warm start, then DAPO.
 
-The demonstrations of the warm start write out every step. Demonstrations of sums of two numbers end with the answer; one in five
-of those of three and four numbers does, and none of those of five numbers. A model that imitates them can calculate, but it stops
-before it answers a longer sum. Only stated answers are rewarded: DAPO teaches it first to finish sums of three and four numbers,
-then sums of five, which no demonstration finishes, and to make fewer errors throughout.
+The demonstrations of the warm start write out every step. All demonstrations with two numbers end with the answer, one in
+five of those with three or four numbers does, and none with five. A model that imitates them can calculate, but it stops
+before it answers a longer sum. Only stated answers are rewarded: DAPO teaches it first to finish sums of three and four
+numbers, then sums of five, which no demonstration finishes, and to make fewer errors throughout.
 
 Command:
 
-    rljax train                                   (this file is its default)
-    python experiments/arithmetic_dapo.py         (the same numbers; without JAX_COMPILATION_CACHE_DIR it keeps neither compiled
-                                                   programs nor the warm start for later runs)
+ rljax train (this file is its default) python experiments/arithmetic_dapo.py (the same metrics; without
+JAX_COMPILATION_CACHE_DIR it keeps neither compiled programs nor the warm start for later runs)
 
-Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1. The z-scores in a group are the same only while
-no response is overlong: the penalty of up to -1 is then the full distance between right and wrong, not half of it. (Of two right
-answers among four, one with half the penalty gets the advantage 0.26 and the other 1.31, instead of 0.61 and 1.09.) The model has
-0.3 million parameters and starts from random weights, so learning rate, batch and lengths differ; the warm start replaces
-pretraining; each rollout has 2 updates instead of 16. The critic's settings apply only to algorithms with a critic, such as vapo.
+Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1. The z-scores in a group are the same
+unless a response is overlong; the penalty of up to -1 is as large as the distance between right and wrong here, and half as
+large in the paper. (If two of four answers are right and one of these gets half the penalty, their advantages are 0.26 and
+1.31 instead of 0.61 and 1.09.) The model has 0.3 million parameters and starts from random weights, so learning rate, batch
+and lengths differ; the warm start replaces pretraining; each rollout has 2 updates instead of 16. The critic's settings
+apply only to algorithms with a critic, such as vapo.
 """
 
 import rljax

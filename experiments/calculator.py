@@ -1,11 +1,11 @@
-"""A calculator mixed into the network: does it help to learn sums with steps, and what remains without it?
+"""A calculator mixed into the network: does it help to learn sums with steps, and how accurate is the network without it?
 
-The task is sums of two to four numbers with steps, where demonstrations of longer sums are unfinished. With `--calculator 0.4`
-four tenths of the probability of each digit of a result come from the calculator, in sampling, in scoring and in the evaluation.
-In the arm `learned from 0.4` this share starts at 0.4 and is trained with the network, by the gradient through the mixture
-(`--calculator-rate 100`). The warm start trains the network alone, so all arms of a seed begin with the same network. To save time,
-the model is smaller than the default of `rljax train`, the batch is a quarter as large, and the algorithm is GRPO without a
-penalty. All arms have the same seeds, settings and held-out problems.
+The task is sums of two to four numbers, with steps written out; demonstrations of longer sums are unfinished. With
+`--calculator 0.4` four tenths of the probability of each digit of a result come from the calculator, in sampling, in
+scoring and in the evaluation. In the arm `learned from 0.4` this share starts at 0.4 and is trained with the network, by
+the gradient through the mixture (`--calculator-rate 100`). The warm start trains the network alone, so all arms of a seed
+begin with the same network. To save time, the model is smaller than the default of `rljax train`, the batch is a quarter as
+large, and the algorithm is GRPO without a penalty. All arms have the same seeds, settings and held-out problems.
 
 Command:
 
@@ -13,14 +13,15 @@ Command:
 
 A finished run is not repeated, unless the settings have changed; `--seeds` and `--minutes` run only a part.
 
-Deviations: no paper has this setting; the mixture comes from a design document (`rljax.ops.unpublished.mixture`). The learning
-rate was chosen after runs with 1e-3 and the seeds 0 to 2, in which the network alone ended at 7, 49 and 52 %, and runs with
-shares of 0.4, 0.6 and 0.9 ended at 73, 68 and 71 % on average; those rows are not kept. Seeds 3 and 4 were added after three
-seeds had decided nothing. The arm with a learned share was added later; its rate was fixed before its first run.
+Deviations: no paper has this setting; the mixture comes from a design document (`rljax.ops.unpublished.mixture`). The
+learning rate was chosen after runs with 1e-3 and the seeds 0 to 2, in which the network alone ended at 7, 49 and 52 %, and
+runs with shares of 0.4, 0.6 and 0.9 ended at 73, 68 and 71 % on average; those rows are not kept. Seeds 3 and 4 were added
+because the first three seeds had decided nothing. The arm with a learned share was added later; its rate was fixed before
+its first run.
 
-It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy before and during RL, accuracy of the trained network without the
-calculator, and the share of right sampled responses in the first and in the last five steps. An arm is compared with the
-network by its paired difference over the seeds, by the rule of `rljax claims`.
+It writes OUT.json, OUT.md and OUT.png: held-out greedy accuracy before and during RL, accuracy of the trained network
+without the calculator, and the share of sampled responses that are right, in the first and in the last five steps. An arm
+is compared with the network by its paired difference over the seeds, by the rule of `rljax claims`.
 """
 
 import itertools
@@ -79,7 +80,7 @@ ARMS: Mapping[str, Mapping[str, float]] = {
 ENDS = 5
 """Number of steps averaged for the beginning and the end of a run."""
 MARGIN = 0.02
-"""Smallest difference of accuracies that would matter."""
+"""Smallest difference in accuracy that counts."""
 WITH, ALONE = "at the end, with the calculator where the arm has it", "at the end, the network alone"
 Rows = Sequence[Mapping[str, Any]]
 
@@ -89,7 +90,7 @@ class Arguments:
     """Arguments of the experiment."""
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Random seeds; the arms are compared with the same ones."""
+    """Random seeds, the same for all arms."""
     out: Path = Path("experiments/calculator")
     """Output files: `.json`, `.md` and `.png`."""
     minutes: float = 600.0
@@ -99,7 +100,7 @@ class Arguments:
 
 
 def config_of(arm: str, seed: int) -> rljax.TrainConfig:
-    """Build the settings of a run, including its warm start but not its folder."""
+    """Build the settings of a run, including its warm start but not its run directory."""
     return CONFIG.replace(seed=seed, **ARMS[arm])
 
 
@@ -111,10 +112,10 @@ def hash_settings(row: Mapping[str, Any]) -> str:
 def warm_start(seed: int, work: Path) -> Path:
     """Return the folder of the network after the warm start of a seed; train it if it does not exist."""
     config = CONFIG.replace(seed=seed, steps=0, eval_every=0)
-    place = work / f"warm-start-{seed}-{settings_hash(resolved_settings(config))}"
-    if not (place / "last" / "config.json").exists():
-        rljax.train(config.replace(run=str(place)), resume="auto")
-    return place / "last"
+    folder = work / f"warm-start-{seed}-{settings_hash(resolved_settings(config))}"
+    if not (folder / "last" / "config.json").exists():
+        rljax.train(config.replace(run=str(folder)), resume="auto")
+    return folder / "last"
 
 
 def run_arm(work: Path, arm: str, seed: int) -> dict[str, Any]:
@@ -139,7 +140,7 @@ def run_arm(work: Path, arm: str, seed: int) -> dict[str, Any]:
     }
 
 
-def ends(rows: Rows, arm: str, *, alone: bool) -> dict[int, float]:
+def final_accuracies(rows: Rows, arm: str, *, alone: bool) -> dict[int, float]:
     """Return the final accuracy of an arm, by seed."""
     mine = [row for row in rows if row["arm"] == arm]
     return {row["seed"]: row["network alone"] if alone else [*row["accuracy"].values()][-1] for row in mine}
@@ -170,7 +171,7 @@ def report(rows: Rows) -> str:
     for arm in [*ARMS][1:]:
         cells = []
         for alone in (False, True):
-            one, other = ends(rows, arm, alone=alone), ends(rows, "network", alone=alone)
+            one, other = final_accuracies(rows, arm, alone=alone), final_accuracies(rows, "network", alone=alone)
             interval = over_seeds([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
             cells += [interval.text(), verdict_of(interval, kind="above", margin=MARGIN)]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
@@ -181,14 +182,14 @@ def draw(rows: Rows, file: Path) -> None:
     """Plot the accuracy of each arm during RL, mean and range over the seeds, and the final accuracy of the network alone."""
     figure = Figure(figsize=(8, 3.4), dpi=120, layout="constrained")
     curves, dots = figure.subplots(1, 2, width_ratios=[2, 1], sharey=True)
-    for place, arm in enumerate(ARMS):
+    for index, arm in enumerate(ARMS):
         own = [row for row in rows if row["arm"] == arm]
         steps, values = [int(step) for step in own[0]["accuracy"]], np.array([[*row["accuracy"].values()] for row in own])
-        curves.plot(steps, values.mean(0), "o-", color=f"C{place}", label=arm, markersize=3, linewidth=1.4)
-        curves.fill_between(steps, values.min(0), values.max(0), color=f"C{place}", alpha=0.15, linewidth=0)
-        alone = [*ends(rows, arm, alone=True).values()]
-        dots.plot([place] * len(alone), alone, ".", color="0.6", markersize=5)
-        dots.plot([place], [np.mean(alone)], "o", color=f"C{place}", markersize=6)
+        curves.plot(steps, values.mean(0), "o-", color=f"C{index}", label=arm, markersize=3, linewidth=1.4)
+        curves.fill_between(steps, values.min(0), values.max(0), color=f"C{index}", alpha=0.15, linewidth=0)
+        alone = [*final_accuracies(rows, arm, alone=True).values()]
+        dots.plot([index] * len(alone), alone, ".", color="0.6", markersize=5)
+        dots.plot([index], [np.mean(alone)], "o", color=f"C{index}", markersize=6)
     curves.set(xlabel="RL step", ylabel="held-out accuracy", ylim=(0, 1))
     curves.set_title("as trained: mean, lowest to highest seed", fontsize=9)
     curves.legend(frameon=False, fontsize=8, loc="upper left")

@@ -1,10 +1,10 @@
-"""Time of the parts of a step that read the vocabulary, on a TPU v5e, from the cycles that its compiler estimates.
+"""Time on a TPU v5e of the computations over the full vocabulary in a step, from the compiler's cycle estimates.
 
     python experiments/benchmarks/accelerator_cycles.py
 
-Needs the package libtpu of `pip install 'jax[tpu]'`, but no TPU: programs are compiled, not run. The compiler estimates no cycles
-for some operations, such as sorts; none of these programs has one. A second has 1.5e9 cycles. Each part is compiled in its earlier
-form and in the default one. Writes accelerator_cycles.json and accelerator_cycles.md next to this file.
+Needs the package libtpu of `pip install 'jax[tpu]'`, but no TPU: programs are compiled, not run. The compiler estimates no
+cycles for some operations, such as sorts; none of these programs has one. The clock rate is 1.5 GHz. Each computation is
+compiled in its earlier and in its current form. Writes accelerator_cycles.json and accelerator_cycles.md next to this file.
 """
 
 import json
@@ -30,9 +30,9 @@ from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 HERE = Path(__file__).resolve().parent
 TOPOLOGY, HERTZ = "v5e:2x2", 1.5e9
 ROWS, TOKENS = 64, (2_048, 8_192)
-"""Rows that sample a token, and tokens of an update."""
+"""Number of rows that sample a token at once, and numbers of tokens in an update."""
 OLD_DIGIT_BITS, OLD_CHUNK = 1, 263
-"""Earlier numbers of bits per pass of top-k and top-p, and of tokens per chunk of the head."""
+"""Earlier settings: bits per pass of top-k and top-p, and tokens per chunk of the head."""
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
@@ -44,25 +44,25 @@ def milliseconds(program: jax.stages.Compiled) -> float:
 
 def truncate(logits: Array, *, keep: Callable[..., Array], digit_bits: int) -> Array:
     """Truncate logits with `digit_bits` bits per pass."""
-    chosen, top_k_and_top_p.DIGIT_BITS = top_k_and_top_p.DIGIT_BITS, digit_bits
+    current, top_k_and_top_p.DIGIT_BITS = top_k_and_top_p.DIGIT_BITS, digit_bits
     try:
         return keep(logits)
     finally:
-        top_k_and_top_p.DIGIT_BITS = chosen
+        top_k_and_top_p.DIGIT_BITS = current
 
 
 def head_loss(hidden: Array, head: Array, tokens: Array, *, chunk: int) -> Array:
-    """Sum of the log-probabilities of tokens."""
+    """Sum the log-probabilities of tokens."""
     return token_scores(hidden, head, tokens, chunk=chunk)[0].sum()
 
 
 def measure() -> list[dict[str, Any]]:
     """Compile all programs for one device, in their earlier and their current form."""
-    place = SingleDeviceSharding(topology_of(TOPOLOGY).devices[0])
+    sharding = SingleDeviceSharding(topology_of(TOPOLOGY).devices[0])
     size, width, rows = QWEN_0_6B.vocab_size, QWEN_0_6B.width, []
 
     def shape(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(sizes, dtype, sharding=place)
+        return jax.ShapeDtypeStruct(sizes, dtype, sharding=sharding)
 
     def add(part: str, before: Any, now: Any, *shapes: jax.ShapeDtypeStruct) -> None:
         row: dict[str, Any] = {"part": part}

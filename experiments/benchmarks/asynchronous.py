@@ -3,8 +3,8 @@
     python experiments/benchmarks/asynchronous.py --rounds 3 --result experiments/benchmarks/asynchronous.json
 
 The server has one core and the learner the other, as if each had its own accelerator; each simulates two devices. The two
-kinds of runs alternate. A step with perfect overlap takes as long as the longer of its two halves; without overlap it takes as
-long as their sum. The benchmark needs Linux, because cores are assigned with `taskset`.
+kinds of runs alternate. A step with perfect overlap takes as long as the longer of its two halves; without overlap it takes
+as long as their sum. The benchmark needs Linux, because cores are assigned with `taskset`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from rljax.files import atomic_write
 from rljax.tracking.rows import read_metrics
 
 STEPS, WARM = 12, 3
-"""RL steps per run, and how many of the first ones do not count because they include compilation."""
+"""RL steps per run, and the number of initial steps left out because they include compilation."""
 MODEL = ("--layers", "4", "--width", "192", "--heads", "4", "--kv-heads", "2", "--hidden", "512")
 SIZES = ("--prompts", "16", "--group-size", "8", "--max-response-tokens", "64", "--replicas", "1", "--fsdp", "2")
 QUIET = ("--eval-every", "0", "--sample-every", "0", "--heldout-problems", "8", "--models", "none", "--quiet")
@@ -31,7 +31,7 @@ ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_ho
 
 
 def command(core: int, *words: str) -> list[str]:
-    """Return the words of a command that runs on one core."""
+    """Build a command line that runs rljax on one core."""
     return ["taskset", "--cpu-list", str(core), sys.executable, "-m", "rljax", *words]
 
 
@@ -59,7 +59,7 @@ def server(model: Path):
 
 
 def measure(model: Path, folder: Path, url: str, *flags: str) -> dict[str, float]:
-    """Train on the second core; return the median seconds of a step and of its halves."""
+    """Train on the second core; return the median seconds of a step and of its halves, sampling and learning."""
     words = ("train", "--run", str(folder), "--model", str(model), "--task", "sums", "--algorithm", "grpo")
     words += ("--warm-start-steps", "0", "--steps", str(STEPS), "--engine-url", url, *SIZES, *QUIET, *flags)
     subprocess.run(command(1, *words), check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
@@ -76,7 +76,7 @@ def measure(model: Path, folder: Path, url: str, *flags: str) -> dict[str, float
 
 
 def main() -> None:
-    """Train several times, alternating between both kinds, and write the times."""
+    """Train several times, alternating between both kinds of runs, and write the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--result", type=Path)

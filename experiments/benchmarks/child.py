@@ -1,4 +1,4 @@
-"""A process that does one side's work in one case: for each line that it reads, it runs a round and writes the time it took.
+"""Run one side of a benchmark case: for each line from stdin, run a round and write the time that it took.
 
     python child.py SIDE CASE FOLDER
 
@@ -17,7 +17,7 @@ BEGUN = time.perf_counter()
 
 
 class Pace:
-    """The exchange with the parent process: when to begin a round, and how long it took."""
+    """Connection to the parent process, which requests rounds and receives their times."""
 
     def __init__(self):
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -36,7 +36,7 @@ class Pace:
         self._answers.write(json.dumps({"seconds": now - self._since, "since_start": now - BEGUN}) + "\n")
 
     def rounds(self, work: Callable[[], object]) -> None:
-        """Do the work once per request; it must be finished when it returns."""
+        """Call `work` once per request; its computation must be finished when it returns."""
         while True:
             self.wait()
             work()

@@ -1,17 +1,17 @@
-"""How long the programs of a step compile for a TPU and a GPU, layer by layer and with `--scan-layers`, and how large they are.
+"""Compile time and size of a step's programs for a TPU and a GPU, layer by layer and with `--scan-layers`.
 
     python experiments/benchmarks/compile_times.py --topologies v5e:2x2              (needs the package libtpu)
     python experiments/benchmarks/compile_times.py --topologies v5e:2x2 h100x1       (needs JAX's CUDA plugin as well)
 
-The devices need not be present: programs are compiled, not run, and a GPU's kernels are not tuned. Each row is a separate process,
-and its times are the CPU seconds of that process, which grow less than wall time if other work shares the machine. Rows that are
-already in compile_times.json are not measured again. Those marked "wall time" were measured by an earlier form of this script, on
-one device, with blockwise attention and micro-batches of 16 rows.
+The devices need not be present: programs are compiled, not run, and a GPU's kernels are not tuned. Each row is a separate
+process, and its times are the CPU seconds of that process, which grow less than wall time if other work shares the machine.
+Rows that are already in compile_times.json are not measured again. Rows marked "wall time" were measured by an earlier form
+of this script, on one device, with blockwise attention and micro-batches of 16 rows.
 
-The layers have the widths of Qwen3-0.6B. The step is that of `what_fits.py`: GRPO on 64 responses of 512 tokens after 512 of the
-prompt, in bfloat16 with full recomputation; `v5e:2x2` with `--fsdp 4 --attention splash`, `h100x1` with `--attention cudnn`. The
-loop is for updates and prompts; decoding has none. A second of a v5e has 1.5e9 cycles. Writes compile_times.json and
-compile_times.md next to this file.
+The layers have the widths of Qwen3-0.6B. The step is the one in `what_fits.py`: GRPO on 64 responses of 512 tokens after
+prompts of 512 tokens, in bfloat16 with full recomputation; `v5e:2x2` with `--fsdp 4 --attention splash`, `h100x1` with
+`--attention cudnn`. With `--scan-layers`, updates and the processing of prompts loop over the layers; decoding does not. A
+v5e's clock rate is 1.5 GHz. Writes compile_times.json and compile_times.md next to this file.
 """
 
 import json
@@ -49,7 +49,7 @@ COLUMNS = {
     "update": ("seconds", "MB", "temporaries_GB", "estimate_ms"),
     "sampling": ("seconds", "MB"),
 }
-"""Figures in the table."""
+"""Program -> its figures in the table."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class Arguments:
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of all threads of this process and of the processes that it waited for."""
+    """Return the CPU seconds of all threads of this process and of the processes that it waited for."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def program_size(*programs: Any) -> float:
-    """Megabytes that the programs take in the folder of compiled programs."""
+    """Return the size of the serialized programs, in megabytes."""
     return round(sum(len(program.runtime_executable().serialize()) for program in programs) / 1e6, 1)
 
 
@@ -94,7 +94,7 @@ def measure(topology: str, program: str, layers: int, scanned: bool) -> dict[str
 
 
 def key(row: dict[str, Any]) -> tuple[str, str, int, bool]:
-    """Name a row."""
+    """Return the key that identifies a row."""
     return row["topology"], row["program"], row["layers"], row["scanned"]
 
 
@@ -126,9 +126,9 @@ def main(arguments: Arguments) -> None:
         return
     file = HERE / "compile_times.json"
     rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-    made, ways = {key(row) for row in rows}, (True, False)
-    for wanted in product(arguments.topologies, arguments.programs, arguments.layers, ways):
-        if wanted in made:
+    measured, scanning = {key(row) for row in rows}, (True, False)
+    for wanted in product(arguments.topologies, arguments.programs, arguments.layers, scanning):
+        if wanted in measured:
             continue
         command = [sys.executable, __file__, "--row", *map(str, wanted)]
         rows.append(

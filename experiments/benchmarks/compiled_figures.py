@@ -1,11 +1,12 @@
-"""Memory, operations, communication and shortest time of one RL step at the shapes of real models, as counted by the compiler.
+"""Memory, operations, communication and shortest time of one RL step at the shapes of real models, as counted by the
+compiler.
 
     python experiments/benchmarks/compiled_figures.py                       (all rows)
     python experiments/benchmarks/compiled_figures.py --rows qwen3-0.6b/1   (only this one; the others are kept)
 
-There are no weights and nothing is run: the updates are compiled ahead of time for fake devices, as in `rljax plan`. The counts
-are those of the CPU compiler, which tend to be too high rather than too low. The shortest time follows from an H100's peak figures,
-which no program reaches.
+There are no weights and nothing is run: the updates are compiled ahead of time for fake devices, as in `rljax plan`. The
+counts come from the CPU compiler, and tend to be too high rather than too low. The shortest time follows from an H100's
+peak figures, which no program reaches.
 
 Writes compiled_figures.json and compiled_figures.md next to this file.
 """
@@ -34,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 NAME = "compiled_figures"
 SHAPES = {"qwen3-0.6b": QWEN_0_6B, "qwen3-1.7b": QWEN_1_7B, "llama-3.1-8b": LLAMA_8B}
 ROWS = tuple(f"{name}/{count}" for name in SHAPES for count in (1, 8))
-"""Rows: a shape and a number of devices."""
+"""Keys of the rows: a shape and a number of devices."""
 DEVICE = "h100"
 PROMPT, RESPONSE, PROMPTS, GROUP = 512, 512, 16, 16
 """Tokens per prompt and per response, and number of prompts and responses in a step: 262,144 tokens."""
@@ -49,7 +50,7 @@ COLUMNS = {
     "cache": "cache",
     "peak": "largest sum",
 }
-"""Bytes of a plan on each device, and their names in the table."""
+"""Field of a plan, in bytes per device -> its heading in the table."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ class Arguments:
     """Arguments of the computation."""
 
     rows: tuple[str, ...] = ROWS
-    """Shapes and numbers of devices."""
+    """Rows to compute: a shape and a number of devices, separated by a slash."""
     out: Path = HERE
     """Folder of the results."""
 
 
 def settings(count: int) -> TrainConfig:
-    """Settings for GRPO with a reference, in bfloat16, with the parameters sharded over all devices."""
+    """Build the settings: GRPO with a reference, in bfloat16, with the parameters sharded over all devices."""
     return TrainConfig.flat(
         algorithm="grpo",
         algorithm_options={"beta": 0.04},
@@ -93,7 +94,7 @@ def figures(row: str) -> dict[str, Any]:
 
 
 def fake_devices(count: int) -> list[Any]:
-    """Return the first of the fake devices that `main` requests from JAX."""
+    """Return the first `count` of the fake devices that `main` requests from JAX."""
     import jax  # noqa: PLC0415  the first computation fixes the number of devices
 
     return jax.devices()[:count]

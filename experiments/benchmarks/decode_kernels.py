@@ -1,11 +1,12 @@
-"""How many kernels an H100 runs for one more token of every row, per layer, according to its compiler.
+"""Number of kernels per layer that an H100 runs to decode one token of every row, according to its compiler.
 
     python experiments/benchmarks/decode_kernels.py        (needs JAX's CUDA plugin; no GPU)
 
-The decode of 64 rows, 512 tokens of the prompt and 512 of the response, is compiled with 3 and with 5 layers; half of the
-difference is the number per layer, and the rest belongs to the embedding, the head and the choice of the token. Kernels are not
-tuned without a GPU, so a program that is compiled on one may split or join a few of them. Writes decode_kernels.json and
-decode_kernels.md next to this file; "before" is the program that selected the visible scores in a kernel of its own.
+The decode of 64 rows, each with 512 prompt tokens and 512 response tokens, is compiled with 3 and with 5 layers. Half of
+the difference is the number per layer; all other kernels belong to the embedding, the head and the sampling of the token.
+Kernels are not tuned without a GPU, so a program compiled on a GPU may split or fuse a few of them. Writes
+decode_kernels.json and decode_kernels.md next to this file; "before" is the program that selected the visible scores in a
+separate kernel.
 """
 
 import json
@@ -30,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 TOPOLOGY, FEWER, MORE = "h100x1", 3, 5
 MODELS = {"Qwen3-0.6B, bfloat16": QWEN_0_6B, "SmolLM2-135M, float32": SMOLLM2_135M}
 BEFORE = {"Qwen3-0.6B, bfloat16": (17, 19), "SmolLM2-135M, float32": (15, 18)}
-"""Kernels per layer, and the others, of the earlier program."""
+"""Kernels per layer, and kernels outside the layers, in the earlier program."""
 FREE = {"parameter", "get-tuple-element", "tuple", "bitcast", "constant"}
 """Operations of a program that run no kernel."""
 

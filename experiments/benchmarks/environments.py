@@ -1,6 +1,7 @@
-"""Environments of the peers: each has its own virtual environment with pinned versions, which is created once.
+"""Virtual environments of the peers, the libraries that rljax is compared with: one each, with pinned versions, created
+once.
 
-rljax imports none of them, and they do not import rljax.
+rljax imports none of these libraries, and they do not import rljax.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ PACKAGES = {
 }
 """Packages of each peer, installed in one call of pip, which refuses incompatible versions."""
 SHOWN = ("torch", "trl", "transformers", "google-tunix", "rlax", "jax", "jaxlib", "flax", "optax", "numpy")
-"""Packages whose versions are part of a result."""
+"""Packages whose versions are recorded in the results."""
 
 
 def python_of(peer: str, work: Path) -> Path:

@@ -5,22 +5,21 @@
     python experiments/benchmarks/gpu.py --peers trl --trace /tmp/trace
     python experiments/benchmarks/gpu.py --shapes toy --platform cpu --peak 1e12 1e11 --out /tmp    (a trial)
 
-| case | work | what is reported |
-| --- | --- | --- |
-| `train_16k`, `train_65k` | an update, 8 rows at once: 8 or 32 responses of 1,536 tokens after 512 of the prompt | tokens/s, MFU |
-| `train_65k_1`, `train_65k_16` | the same, 1 or 16 rows at once | tokens/s, MFU |
-| `decode_500` | 500 prompts of 512 tokens, 128 tokens each, 256 rows at once | tokens/s of the responses |
-| `decode_64` | 64 prompts at once; the time of their first token is subtracted | tokens/s, share of the memory's bandwidth |
-| `rl_step` | a complete step: 64 responses of 512 tokens; with `--peers trl` also TRL's | seconds, ratio |
+| case | work | what is reported | | --- | --- | --- | | `train_16k`, `train_65k` | an update, 8 rows at once: 8 or 32
+responses of 1,536 tokens after 512 of the prompt | tokens/s, MFU | | `train_65k_1`, `train_65k_16` | the same, 1 or 16 rows
+at once | tokens/s, MFU | | `decode_500` | 500 prompts of 512 tokens, 128 tokens each, 256 rows at once | tokens/s of the
+responses | | `decode_64` | 64 prompts at once; the time of their first token is subtracted | tokens/s, share of the
+memory's bandwidth | | `rl_step` | a complete step: 64 responses of 512 tokens; with `--peers trl` also TRL's | seconds,
+ratio |
 
-MFU is 3 x forward operations / seconds / peak: the backward pass counts as two forward passes, recomputation does not count, and
-a token attends to the mean number of earlier tokens. The share of the bandwidth is (bytes of the weights + keys and values of the
-tokens so far, on average) x tokens / seconds / peak. Each case is a separate process. If two libraries use a device, the second
-one begins when the first has ended. Several runs of this script can compile at once and measure one after the other: each needs
-its own `--out`, and all need the same `--turns`.
+MFU is 3 x forward operations / seconds / peak: the backward pass counts as two forward passes, recomputation does not
+count, and a token attends to the mean number of earlier tokens. The share of the bandwidth is (bytes of the weights + keys
+and values of the tokens so far, on average) x tokens / seconds / peak. Each case is a separate process. Libraries on the
+same device run one after the other. To let several runs of this script compile at once but measure one after the other,
+pass a separate `--out` to each and the same `--turns` to all.
 
-Writes gpu.json and gpu.md next to this file. Rows that are not measured are kept if they were made on this device with these
-versions.
+Writes gpu.json and gpu.md next to this file. Existing rows that are not measured again are kept if they come from this
+device and these versions.
 """
 
 import fcntl
@@ -83,7 +82,7 @@ TARGETS = {
     "decode_500": ("tokens_per_second", 12_100),
     "decode_64": ("bandwidth_share", 0.60),
 }
-"""The metric of a case that has a target."""
+"""Case -> its metric with a target, and the target."""
 NAMES = {
     "seconds": "seconds",
     "tokens_per_second": "tokens/s",
@@ -105,21 +104,21 @@ class Arguments:
     attention: tuple[Literal["blockwise", "dense", "cudnn", "splash"], ...] = ("blockwise",)
     """Attention programs for complete sequences; training cases are measured with each."""
     scan_layers: bool = False
-    """Compile the layers of an update once, as a loop; such rows have a name of their own."""
+    """Compile the layers of an update once, as a loop; adds `scanned` to the rows' names."""
     remat: Literal["none", "full", "dots", "dots_no_batch"] = "full"
-    """What an update's backward pass recomputes, as in `rljax train`; rows of another value than `full` have its name."""
+    """What an update's backward pass recomputes, as in `rljax train`; a value other than `full` is added to the rows' names."""
     platform: Literal["cuda", "tpu", "cpu"] = "cuda"
     """JAX's platform."""
     peers: tuple[Literal["trl"], ...] = ()
     """Libraries whose complete step is also measured."""
     rounds: int = 5
-    """Rounds of each case, after two that do not count."""
+    """Measured rounds of each case, after two warm-up rounds."""
     peak: tuple[float, float] | None = None
     """Peak bfloat16 operations and memory bytes per second, for a device that is not in the table."""
     trace: Path | None = None
     """Folder for a profiler's trace of a round of each case."""
     turns: Path | None = None
-    """A file that runs of this script lock while they measure, after they have compiled."""
+    """Lock file: runs of this script that share it measure one at a time, each after compiling."""
     work: Path = field(default_factory=lambda: Path.home() / ".cache" / "rljax" / "benchmarks")
     """Folder of the other libraries' environments."""
     out: Path = HERE
@@ -127,7 +126,7 @@ class Arguments:
 
 
 def training_flops(shape: TransformerConfig, step: work.Step) -> float:
-    """Count the operations of an update: three forward passes, in which a token attends to the earlier ones."""
+    """Count the operations of an update: three forward passes, in which each token attends to the earlier tokens."""
     rows, tokens = step.prompts * step.group, step.prompt_tokens + step.trained
     return 3 * forward_flops(shape, rows * tokens, (tokens + 1) / 2, scored=rows * step.trained)
 
@@ -135,7 +134,7 @@ def training_flops(shape: TransformerConfig, step: work.Step) -> float:
 def decoding_bytes(shape: TransformerConfig, rows: int, tokens: float) -> float:
     """Count the bytes to read for one more token of each row: the weights, and the keys and values of the `tokens` so far.
 
-    An embedding that is not the head is read only at the rows of the tokens.
+    If the embedding is not also the head, only the rows of the current tokens are read from it.
     """
     itemsize = jnp.dtype(shape.compute_dtype).itemsize
     weights = count_parameters(abstract_params(shape))
@@ -176,7 +175,7 @@ def numbers(case: str, shape: TransformerConfig, step: work.Step, seconds: float
 
 @contextmanager
 def turn(file: Path | None) -> Iterator[None]:
-    """Hold the lock of a file; do nothing without one."""
+    """Hold a lock on `file`, so that only one run measures at a time; do nothing if it is None."""
     if file is None:
         yield
         return
@@ -221,7 +220,7 @@ class Bench:
         return row
 
     def _rounds(self, library: str, case: str, step: work.Step) -> list[float]:
-        """Return the seconds of the rounds that count."""
+        """Return the seconds of the measured rounds."""
         python = sys.executable if library == "rljax" else python_of(library, self._arguments.work)
         sizes = json.dumps(step._replace(on_cpu=self._arguments.platform == "cpu")._asdict())
         (self._folder / work.STEP_FILE).write_text(sizes, encoding="utf-8")
@@ -241,12 +240,12 @@ def pairs(arguments: Arguments) -> list[tuple[str, str]]:
 
 
 def suffix_of(arguments: Arguments) -> str:
-    """Name how the update differs from the usual one: its layers scanned, or another recomputation."""
+    """Build the suffix of a row's name: the update's settings that differ from the defaults."""
     return (" scanned" if arguments.scan_layers else "") + ("" if arguments.remat == "full" else f" {arguments.remat}")
 
 
 def device_kind(platform: str) -> str:
-    """Return JAX's name of the device, found in a separate process, because a process that opens a GPU keeps most of its memory."""
+    """Return JAX's name of the device; ask a separate process, because a process that opens a GPU reserves most of its memory."""
     code = "import jax; print(jax.devices()[0].device_kind)"
     command, variables = [sys.executable, "-c", code], environment("rljax", platform)
     found = subprocess.run(command, check=False, env=variables, capture_output=True, text=True)

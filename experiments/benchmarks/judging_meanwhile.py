@@ -1,13 +1,15 @@
-"""Time of sampling and judging in a step with a slow reward: judging after sampling, and while sampling continues.
+"""Time of sampling and judging with a slow reward: judging after sampling, compared with judging while sampling continues.
 
     python experiments/benchmarks/judging_meanwhile.py --result experiments/benchmarks/judging_meanwhile.json
 
-The reward sleeps two seconds in each call, like a reward that waits for a server. In both runs it is called
-on 8 groups at a time, with the same responses. In the first run the engine returns all responses at once (the built-in one without
-its `stream`); in the second it yields them as they end. Everything that the two runs compute, except times, is compared.
+The reward sleeps two seconds in each call, like a reward that waits for a server. In both runs, the reward is called on 8
+groups at a time, with the same responses. In the first run, the engine (the built-in one, without its method `stream`)
+returns all responses at once; in the second, it yields each as it ends. Everything that the two runs compute, except times,
+is compared.
 
-`draw_and_judge_seconds` is the sum of `sample_seconds` and `judge_seconds`, the only times that the setting affects. The time of a
-complete step also contains the update, which varies between runs, especially on a busy machine; the result contains the load.
+`draw_and_judge_seconds` is the sum of `sample_seconds` and `judge_seconds`, the only times that the setting affects. The
+time of a complete step also contains the update, which varies between runs, especially on a busy machine; the result
+contains the load.
 """
 
 import argparse
@@ -56,7 +58,7 @@ def slow(completions: list[str]) -> list[float]:
 
 
 def measure(folder: Path) -> tuple[dict[str, float], list[dict]]:
-    """Return median seconds of sampling and judging, without the first step, which compiles; and what else the steps computed."""
+    """Return median seconds of sampling and judging after the first step, which compiles, and all other metrics of the steps."""
     result = rljax.train(CONFIG.replace(run=str(folder)), slow)
     rows = [row for row in read_metrics(result.run / "metrics.jsonl") if row["phase"] == "rl"]
     parts = {name: [row[name] for row in rows[1:]] for name in ("sample_seconds", "judge_seconds")}

@@ -1,10 +1,12 @@
-"""Layers in a Python loop, as in rljax, compared with `lax.scan` over stacked parameters: compilation and run time by depth.
+"""Layers in a Python loop, as in rljax, compared with `lax.scan` over stacked parameters: compilation and run time by
+depth.
 
     python experiments/benchmarks/layers_scanned.py        (about five minutes on two CPU cores)
 
-Both forms compute the same hidden states from the same layers: a gradient over 16 rows of 128 tokens, and 16 steps of a decode of
-16 rows over a cache of 256 slots. A round runs one form and then the other in one process, so a busy machine slows both; the ratio
-of a round is the loop's time divided by the scan's. Tracing counts as compilation, and no compiled program is read from a cache.
+Both forms compute the same hidden states from the same layers: a gradient over 16 rows of 128 tokens, and 16 steps of a
+decode of 16 rows over a cache of 256 slots. A round runs one form and then the other in one process, so a busy machine
+slows both; the ratio of a round is the loop's time divided by the scan's. Tracing counts as compilation, and no compiled
+program is read from a cache.
 
 Writes layers_scanned.json and layers_scanned.md next to this file.
 """
@@ -40,7 +42,7 @@ class SharedInputs(NamedTuple):
     angles: RotaryAngles
     """Rotations at the positions of the tokens."""
     segments: Array
-    """Sequence of each slot."""
+    """Index of the sequence to which each slot belongs."""
     slot: Array | int = 0
     """First slot to write."""
 
@@ -52,9 +54,9 @@ class Arguments:
     depths: tuple[int, ...] = (4, 12, 24, 36)
     """Numbers of layers."""
     width: int = 64
-    """Width of the residual stream, in heads of 16 features."""
+    """Width of the residual stream; each head has 16 features."""
     rounds: int = 9
-    """Rounds that count."""
+    """Measured rounds."""
 
 
 def layer_of(config: TransformerConfig, params: Params) -> Layer:
@@ -78,7 +80,7 @@ def run_loop(
 def run_scan(
     config: TransformerConfig, layers: Params, x: Array, rest: SharedInputs, cache: LayerCache | None
 ) -> tuple[Array, Any]:
-    """Scan one layer over parameters and caches, which have a leading axis of layers."""
+    """Scan one layer over stacked parameters and caches, whose leading axis is the layer."""
 
     def step(x: Array, own: tuple[Params, LayerCache | None]) -> tuple[Array, LayerCache | None]:
         x, written = layer_of(config, own[0])(x, rest.angles, rest.segments, own[1], rest.slot)
@@ -181,7 +183,7 @@ def page(rows: list[dict[str, Any]], width: int) -> str:
 
 
 def main() -> None:
-    """Measure every depth."""
+    """Measure every depth, and write both files."""
     arguments = tyro.cli(Arguments, description=__doc__)
     jax.config.update("jax_enable_compilation_cache", False)
     rows: list[dict[str, Any]] = []

@@ -1,11 +1,11 @@
-"""Memory of an update on long sequences, with and without a context axis, by the compiler of the TPU v5p.
+"""Memory of an update on long sequences, with and without a context axis, according to the compiler of the TPU v5p.
 
     python experiments/benchmarks/long_sequences.py                 (all rows)
     python experiments/benchmarks/long_sequences.py --rows context  (only this one; the other rows are kept)
 
-Needs the packages of `pip install 'jax[tpu]'`, and no TPU: programs are compiled, not run. Two layers of the widths of Qwen3-0.6B,
-GRPO without a reference, AdamW, bfloat16, full remat, splash attention. Writes long_sequences.json and long_sequences.md next to
-this file.
+Needs the packages of `pip install 'jax[tpu]'`, but no TPU: programs are compiled, not run. The model has two layers with
+the widths of Qwen3-0.6B; the update is GRPO without a reference, AdamW, bfloat16, full remat, splash attention. Writes
+long_sequences.json and long_sequences.md next to this file.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Profile of a training step: time by kind of operation in the compiled update, and its speed.
+"""Profile of a training step: time by kind of operation in the compiled update, and the update's speed.
 
     python experiments/benchmarks/profile_training.py
 
-The update is the one in the case "training step" of `run.py`: 64 responses of 128 tokens, the model of `workloads.py`, float32. The
-JAX profiler records three updates; the kind of an operation follows from the name that XLA gave it. Operations run in parallel on
-several threads, so the table shows shares of the threads' time.
+The update is that of the case "training step" of `run.py`: 64 responses of 128 tokens, the model of `workloads.py`,
+float32. The JAX profiler records three updates; the kind of an operation follows from the name that XLA gave it. Operations
+run in parallel on several threads, so the table shows shares of the threads' time.
 
 Writes profile_training.md next to this file.
 """
@@ -36,7 +36,7 @@ KINDS = {
     "reductions": r"(reduce|.*_reduce)",
     "elementwise operations": r"",
 }
-"""Kind of operation -> pattern for the beginning of an instruction's name; the first match counts."""
+"""Kind of operation -> pattern that matches the beginning of an instruction's name; the first matching kind applies."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The results of the comparisons as JSON, as a table and as a plot."""
+"""Write the results of the comparisons as JSON, as a table and as a plot."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def versions_of_sides(rows: dict[str, dict[str, Any]]) -> list[str]:
-    """List the versions of each side, with several lines if its rows were measured with several versions."""
+    """List the versions of each side, with one line for each set of versions that its rows were measured with."""
     found = {
         f"- {NAMES.get(side, side)}: " + ", ".join(f"{name} {version}" for name, version in versions.items())
         for row in rows.values()
@@ -80,13 +80,13 @@ def draw(rows: dict[str, dict[str, Any]], out: Path) -> None:
     figure = Figure(figsize=(9.0, 0.8 + 0.45 * len(rows)), dpi=130, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for place, row in enumerate(rows.values()):
+    for index, row in enumerate(rows.values()):
         reached = row["ratio"] >= (row["target"] or 1.0)
-        axes.barh(place, row["ratio"], color=OURS if reached else BEHIND, height=0.55)
-        axes.plot([row["lowest"], row["highest"]], [place, place], color=INK, linewidth=1.3)
+        axes.barh(index, row["ratio"], color=OURS if reached else BEHIND, height=0.55)
+        axes.plot([row["lowest"], row["highest"]], [index, index], color=INK, linewidth=1.3)
         if row["target"] is not None:
-            axes.plot([row["target"]] * 2, [place - 0.4, place + 0.4], color=INK, linewidth=2.0)
-        axes.annotate(f" {row['ratio']:.2f}", (row["highest"], place), va="center", fontsize=9, color=INK)
+            axes.plot([row["target"]] * 2, [index - 0.4, index + 0.4], color=INK, linewidth=2.0)
+        axes.annotate(f" {row['ratio']:.2f}", (row["highest"], index), va="center", fontsize=9, color=INK)
     axes.axvline(1.0, color=MUTED, linewidth=0.8)
     axes.set_yticks(range(len(rows)), [f"{row['title']}\n{NAMES[row['peer']]}" for row in rows.values()], fontsize=8)
     axes.invert_yaxis()

@@ -3,9 +3,10 @@
     python experiments/benchmarks/run.py trl tunix rlax transformers        (about 15 minutes on two idle CPU cores)
     python experiments/benchmarks/run.py transformers --cases decode_spread --rounds 3
 
-Each peer gets its own environment under --work. Both sides of a case are processes that take turns: in each round, one side works
-and then the other, so that a busy machine slows both. The ratio of a round is the peer's time divided by rljax's; a case reports
-the median, lowest and highest ratio of its rounds. Both sides read the same model with random weights; see `workloads.py`.
+Each peer gets its own environment under --work. Both sides of a case are processes that take turns: in each round, one side
+works and then the other, so that a busy machine slows both. The ratio of a round is the peer's time divided by rljax's; a
+case reports the median, lowest and highest ratio of its rounds. Both sides read the same model with random weights; see
+`workloads.py`.
 
 Writes results.json, results.md and results.png next to this file; earlier results of cases that are not measured are kept.
 """
@@ -39,17 +40,17 @@ class Case(NamedTuple):
     """Work that is measured on both sides."""
 
     peer: str
-    """The other side."""
+    """The library that rljax is compared with."""
     name: str
     """Name of the case in `CASES` of both sides."""
     title: str
     """Description of the work."""
     target: float | None
-    """Ratio to reach; None if there is none."""
+    """Ratio to reach; None without a target."""
     rounds: int
-    """Number of rounds that count."""
+    """Number of measured rounds."""
     warm: int = 2
-    """Number of rounds before them that do not count, because functions compile."""
+    """Number of warm-up rounds before the measured rounds, because functions compile."""
     is_fresh: bool = False
     """Whether each round is a new process."""
 
@@ -84,7 +85,7 @@ class Arguments:
     cases: tuple[str, ...] = ()
     """Cases; by default all cases of these peers."""
     rounds: int | None = None
-    """Rounds of each case; by default the number in `CASES`."""
+    """Measured rounds of each case; by default the number in `CASES`."""
     work: Path = field(default_factory=lambda: Path.home() / ".cache" / "rljax" / "benchmarks")
     """Folder of the environments."""
     out: Path = HERE
@@ -131,7 +132,7 @@ class Side:
 
 @contextmanager
 def side(name: str, case: str, python: Path | str, folder: Path, platform: str = "cpu") -> Generator[Side]:
-    """Start a side, and end it with the context."""
+    """Start a side's process, and end the process when the context exits."""
     opened = Side(name, case, python, folder, platform)
     try:
         yield opened

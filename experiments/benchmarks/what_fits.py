@@ -3,9 +3,9 @@
     python experiments/benchmarks/what_fits.py                      (all rows)
     python experiments/benchmarks/what_fits.py --rows 0.6b-h100x1   (only this one; the other rows are kept)
 
-Needs the packages of `pip install 'jax[tpu]'` for TPUs and `pip install 'jax[cuda13]'` for H100s, but no such device: programs are
-compiled, not run. Two shallow models are compiled for each row, and the figures of the full depth follow from them, as in
-`rljax plan --topology`. Writes what_fits.json and what_fits.md next to this file.
+Needs the packages of `pip install 'jax[tpu]'` for TPUs and `pip install 'jax[cuda13]'` for H100s, but no such device:
+programs are compiled, not run. Two shallow models are compiled for each row, and the figures for the full depth are
+extrapolated from these, as in `rljax plan --topology`. Writes what_fits.json and what_fits.md next to this file.
 """
 
 import json
@@ -61,7 +61,7 @@ class Arguments:
 
 
 def config_of(case: Case) -> TrainConfig:
-    """Settings for GRPO without a reference, in bfloat16, with layers recomputed in the backward pass."""
+    """Build the settings: GRPO without a reference, in bfloat16, with layers recomputed in the backward pass."""
     return TrainConfig.flat(
         algorithm="grpo",
         algorithm_options={"beta": 0.0},

@@ -1,6 +1,7 @@
-"""The work that both sides of a comparison do. Each side's process imports this file, so it needs nothing but Python.
+"""The work that both sides of a comparison do. Each side's process imports this file, so it needs only the standard
+library.
 
-A response ends at the end token, which each step samples with a probability of about 1/64, because the weights are random and there
+A response ends at the end token, whose probability at each position is about 1/64, because the weights are random and there
 are 64 tokens. So lengths range from a few tokens to the limit, with the same distribution on every side.
 """
 
@@ -14,17 +15,17 @@ PAD, EOS = 0, 1
 PROMPTS, GROUP, PROMPT_TOKENS = 8, 8, 16
 """Sizes of an RL step, a training step and a decode: 64 responses."""
 LIMIT = 192
-"""Largest number of tokens of a response in an RL step; the mean is near 60."""
+"""Maximum number of tokens per response in an RL step; the mean is near 60."""
 TRAINED = 128
 """Tokens of every response in a training step."""
 LEARNING_RATE = 1e-6
 EQUAL = [96] * (PROMPTS * GROUP)
-SPREAD = [19 + (190 - 19) * place // (PROMPTS * GROUP - 1) for place in range(PROMPTS * GROUP)]
-"""Tokens of each response in a decode: all equal, and from 1 to 10 times the shortest."""
+SPREAD = [19 + (190 - 19) * index // (PROMPTS * GROUP - 1) for index in range(PROMPTS * GROUP)]
+"""Tokens of each response in a decode: all equal, or spread from 19 to 190, ten times as many."""
 VOCABULARY, FEATURES, SCORED = 151_936, 256, 256
-"""Sizes of the log-probabilities: the vocabulary of Qwen3, the width, and the number of tokens."""
+"""Sizes in the case of the log-probabilities: Qwen3's vocabulary, the width, and the number of tokens."""
 ROWS, STEPS, GAMMA, LAMBDA = 64, 16_384, 0.99, 0.95
-"""Sizes of GAE."""
+"""Sizes, discount and lambda in the case of GAE."""
 
 
 class Step(NamedTuple):
@@ -35,55 +36,55 @@ class Step(NamedTuple):
     """Responses to each prompt."""
     prompt_tokens: int = PROMPT_TOKENS
     limit: int = LIMIT
-    """Largest number of tokens of a response in an RL step; number of tokens of every response in a decode."""
+    """Maximum number of tokens per response in an RL step; number of tokens of every response in a decode."""
     trained: int = TRAINED
     vocabulary: int = TOKENS
     microbatch: int = PROMPTS * GROUP
-    """Largest number of rows that are trained on at once."""
+    """Maximum number of rows per micro-batch."""
     slots: int = PROMPTS * GROUP
     """Rows that are decoded at once."""
     on_cpu: bool = True
-    """Whether everything is float32 on a CPU; otherwise products are bfloat16."""
+    """Whether to compute in float32 on a CPU; otherwise, matrix products are bfloat16."""
     remat: str = "full"
-    """What the backward pass recomputes, as in `--remat`; on a CPU nothing."""
+    """What the backward pass recomputes, as in `--remat`; ignored on a CPU, where nothing is recomputed."""
     attention: str = "blockwise"
     """Attention program for complete sequences."""
     scan_layers: bool = False
-    """Whether an update's equal layers are compiled once, as a loop."""
+    """Whether an update's identical layers are compiled once, as a loop."""
     trace: str | None = None
     """Folder for a profiler's trace of the second round."""
 
 
-USUAL = Step()
+DEFAULT_STEP = Step()
 """The default sizes, from the constants above."""
 STEP_FILE = "step.json"
-"""File next to the model, with other sizes than the usual ones."""
+"""File in the model's folder with sizes that replace the defaults."""
 
 
 def step_of(folder: Path) -> Step:
-    """Read the sizes in a model's folder; without any, the usual ones."""
+    """Read the sizes from a model's folder; return the defaults if it has none."""
     file = folder / STEP_FILE
-    return Step(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else USUAL
+    return Step(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else DEFAULT_STEP
 
 
 def letters(vocabulary: int) -> list[str]:
     """Return the texts of all tokens: printable characters, and beyond 64 tokens characters of higher Unicode planes."""
-    return ["<pad>", "<eos>", *(chr(33 + place if place < TOKENS else 0x20000 + place) for place in range(vocabulary - 2))]
+    return ["<pad>", "<eos>", *(chr(33 + index if index < TOKENS else 0x20000 + index) for index in range(vocabulary - 2))]
 
 
-def prompt_ids(place: int, step: Step = USUAL) -> list[int]:
+def prompt_ids(index: int, step: Step = DEFAULT_STEP) -> list[int]:
     """Return a prompt as token ids."""
-    return [2 + (7 * place + 13 * letter) % (step.vocabulary - 2) for letter in range(step.prompt_tokens)]
+    return [2 + (7 * index + 13 * letter) % (step.vocabulary - 2) for letter in range(step.prompt_tokens)]
 
 
-def prompt(place: int, step: Step = USUAL) -> str:
+def prompt(index: int, step: Step = DEFAULT_STEP) -> str:
     """Return the same prompt as letters."""
     texts = letters(step.vocabulary)
-    return "".join(texts[token] for token in prompt_ids(place, step))
+    return "".join(texts[token] for token in prompt_ids(index, step))
 
 
 def reward(completions: list[str]) -> list[float]:
-    """A reward that takes no time: 1 if the number of letters plus the code of the last letter is even."""
+    """A reward that takes no time: 1 if the number of letters plus the last letter's code point is even."""
     return [float((len(completion) + sum(map(ord, completion[-1:]))) % 2 == 0) for completion in completions]
 
 
@@ -91,9 +92,9 @@ def write_tokenizer(folder: Path, vocabulary: int = TOKENS) -> None:
     """Write a tokenizer of letters that `transformers` can read."""
     texts = letters(vocabulary)
     special = [
-        {"id": place, "content": texts[place], "special": True}
+        {"id": index, "content": texts[index], "special": True}
         | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        for place in (PAD, EOS)
+        for index in (PAD, EOS)
     ]
     contents = {
         "version": "1.0",
@@ -106,7 +107,7 @@ def write_tokenizer(folder: Path, vocabulary: int = TOKENS) -> None:
         "decoder": {"type": "Fuse"},
         "model": {
             "type": "WordLevel",
-            "vocab": {letter: place for place, letter in enumerate(texts)},
+            "vocab": {letter: index for index, letter in enumerate(texts)},
             "unk_token": texts[PAD],
         },
     }

@@ -1,4 +1,4 @@
-"""The cases of the benchmark that run with rlax: GAE."""
+"""The benchmark cases, implemented with rlax: GAE."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""rljax's side."""
+"""The benchmark cases, implemented with rljax."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +51,7 @@ def problems(step: work.Step):
     """Build training problems, and one held-out problem, because `train` evaluates before its first step."""
     from rljax.data.problem import Problem  # noqa: PLC0415  as above
 
-    made = [Problem(work.prompt(place, step), "") for place in range(step.prompts)]
+    made = [Problem(work.prompt(index, step), "") for index in range(step.prompts)]
     return made, made[:1]
 
 
@@ -62,14 +62,14 @@ class PacedTracker:
         self._pace = pace
 
     def log(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
-        """End a round after an RL step; begin one then, and after the evaluation before the first step."""
+        """End the round after an RL step, and begin the next; the first begins after the evaluation before training."""
         del step, metrics
         if phase == "rl":
             self._pace.done()
         self._pace.wait()
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Show nothing."""
+        """Ignore the samples."""
 
     def close(self) -> None:
         """Do nothing: no file is open."""
@@ -94,7 +94,7 @@ def rl_step(folder: Path, pace: Pace) -> None:
 
 
 def updates(folder: Path) -> Callable[[], None]:
-    """Build a function that makes one update on responses of equal length; each call continues from the one before."""
+    """Build a function that makes one update on responses of equal length; each call continues from the previous one's state."""
     from rljax.rollout import Groups  # noqa: PLC0415
     from rljax.training.reinforce import make_learner  # noqa: PLC0415
     from rljax.training.scored_rollout import make_rollout_scorer  # noqa: PLC0415
@@ -131,7 +131,7 @@ def training_step(folder: Path, pace: Pace) -> None:
 
 
 def decode(lengths: list[int] | None, folder: Path, pace: Pace) -> None:
-    """Decode responses of these lengths, or of equal length, whichever tokens are sampled."""
+    """Decode responses of these lengths, or all of the step's limit if None; no sampled token ends a response early."""
     from rljax.models.huggingface import load_params, read_config  # noqa: PLC0415
     from rljax.models.transformer_policy import transformer_policy  # noqa: PLC0415
     from rljax.parallel import make_mesh  # noqa: PLC0415
@@ -143,8 +143,8 @@ def decode(lengths: list[int] | None, folder: Path, pace: Pace) -> None:
     policy, params = transformer_policy(config, eos=work.EOS), load_params(folder, config)
     engine = DecodingEngine(policy.decoder, mesh, step.prompt_tokens, step.slots)
     requests = [
-        Request(tuple(work.prompt_ids(place // step.group, step)), 0, place // step.group, Sampling(length, ()), place)
-        for place, length in enumerate(wanted)
+        Request(tuple(work.prompt_ids(index // step.group, step)), 0, index // step.group, Sampling(length, ()), index)
+        for index, length in enumerate(wanted)
     ]
 
     def sample() -> None:

@@ -1,4 +1,4 @@
-"""The side of `transformers.generate`."""
+"""The benchmark cases, implemented with `transformers.generate`."""
 
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,10 @@ class StopAtLengths(StoppingCriteria):
 
 
 def decode(lengths: list[int], folder: Path, pace: Pace) -> None:
-    """Decode responses of these lengths, whichever tokens are sampled."""
+    """Decode responses of these lengths; no sampled token ends a response early."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
-    prompts = torch.tensor([work.prompt_ids(place // work.GROUP) for place in range(len(lengths))])
+    prompts = torch.tensor([work.prompt_ids(index // work.GROUP) for index in range(len(lengths))])
 
     def sample() -> None:
         out = model.generate(

@@ -1,4 +1,4 @@
-"""TRL's side of the benchmark."""
+"""The benchmark cases, implemented with TRL."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ from child import Pace
 
 
 def trainer(folder: Path, pace: Pace, *, steps: int = 10**6):
-    """Build TRL's GRPO with the settings of `sides.of_rljax.configuration`; a step is a round."""
+    """Build TRL's GRPO trainer with the settings of `sides.of_rljax.configuration`; each training step is a round."""
     from datasets import Dataset  # noqa: PLC0415  the case "import" measures importing it
     from transformers import TrainerCallback  # noqa: PLC0415
     from trl import GRPOConfig, GRPOTrainer  # noqa: PLC0415
 
     class PacedCallback(TrainerCallback):
-        """Begins a step when the parent requests it."""
+        """Begins a step when the parent requests it, and reports when it has ended."""
 
         def on_step_begin(self, args, state, control, **kwargs):
             pace.wait()
@@ -44,7 +44,7 @@ def trainer(folder: Path, pace: Pace, *, steps: int = 10**6):
         model_init_kwargs={"dtype": "float32"},
         shuffle_dataset=False,
     )
-    rows = Dataset.from_list([{"prompt": work.prompt(place, step)} for place in range(step.prompts)])
+    rows = Dataset.from_list([{"prompt": work.prompt(index, step)} for index in range(step.prompts)])
     return GRPOTrainer(
         str(folder),
         lambda completions, **_: work.reward(completions),
@@ -66,7 +66,7 @@ def training_step(folder: Path, pace: Pace) -> None:
     grpo.current_gradient_accumulation_steps = 1  # the trainer's own loop sets it
     torch.manual_seed(0)
     rows = work.PROMPTS * work.GROUP
-    prompts = torch.tensor([work.prompt_ids(place // work.GROUP) for place in range(rows)])
+    prompts = torch.tensor([work.prompt_ids(index // work.GROUP) for index in range(rows)])
     completions = torch.randint(2, work.TOKENS, (rows, work.TRAINED))
     batch = {
         "prompt_ids": prompts,
