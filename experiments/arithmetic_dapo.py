@@ -7,8 +7,9 @@ numbers, then sums of five, which no demonstration finishes, and to make fewer e
 
 Command:
 
- rljax train (this file is its default) python experiments/arithmetic_dapo.py (the same metrics; without
-JAX_COMPILATION_CACHE_DIR it keeps neither compiled programs nor the warm start for later runs)
+    rljax train                                   (this file is its default)
+    python experiments/arithmetic_dapo.py         (the same metrics; without JAX_COMPILATION_CACHE_DIR it keeps neither compiled
+                                                   programs nor the warm start for later runs)
 
 Deviations from the paper (arXiv:2503.14476): rewards are 1 / 0 instead of +1 / -1. The z-scores in a group are the same
 unless a response is overlong; the penalty of up to -1 is as large as the distance between right and wrong here, and half as

@@ -1,5 +1,4 @@
-"""Memory, operations, communication and shortest time of one RL step at the shapes of real models, as counted by the
-compiler.
+"""Memory, operations, communication and shortest time of one RL step of real models, as counted by the compiler.
 
     python experiments/benchmarks/compiled_figures.py                       (all rows)
     python experiments/benchmarks/compiled_figures.py --rows qwen3-0.6b/1   (only this one; the others are kept)

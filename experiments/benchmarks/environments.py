@@ -1,7 +1,6 @@
-"""Virtual environments of the peers, the libraries that rljax is compared with: one each, with pinned versions, created
-once.
+"""Virtual environments of the peers, the libraries that rljax is compared with.
 
-rljax imports none of these libraries, and they do not import rljax.
+Each peer has its own environment with pinned versions, created once. rljax and the peers do not import each other.
 """
 
 import hashlib

@@ -5,12 +5,13 @@
     python experiments/benchmarks/gpu.py --peers trl --trace /tmp/trace
     python experiments/benchmarks/gpu.py --shapes toy --platform cpu --peak 1e12 1e11 --out /tmp    (a trial)
 
-| case | work | what is reported | | --- | --- | --- | | `train_16k`, `train_65k` | an update, 8 rows at once: 8 or 32
-responses of 1,536 tokens after 512 of the prompt | tokens/s, MFU | | `train_65k_1`, `train_65k_16` | the same, 1 or 16 rows
-at once | tokens/s, MFU | | `decode_500` | 500 prompts of 512 tokens, 128 tokens each, 256 rows at once | tokens/s of the
-responses | | `decode_64` | 64 prompts at once; the time of their first token is subtracted | tokens/s, share of the
-memory's bandwidth | | `rl_step` | a complete step: 64 responses of 512 tokens; with `--peers trl` also TRL's | seconds,
-ratio |
+| case | work | what is reported |
+| --- | --- | --- |
+| `train_16k`, `train_65k` | an update, 8 rows at once: 8 or 32 responses of 1,536 tokens after 512 of the prompt | tokens/s, MFU |
+| `train_65k_1`, `train_65k_16` | the same, 1 or 16 rows at once | tokens/s, MFU |
+| `decode_500` | 500 prompts of 512 tokens, 128 tokens each, 256 rows at once | tokens/s of the responses |
+| `decode_64` | 64 prompts at once; the time of their first token is subtracted | tokens/s, share of the memory's bandwidth |
+| `rl_step` | a complete step: 64 responses of 512 tokens; with `--peers trl` also TRL's | seconds, ratio |
 
 MFU is 3 x forward operations / seconds / peak: the backward pass counts as two forward passes, recomputation does not
 count, and a token attends to the mean number of earlier tokens. The share of the bandwidth is (bytes of the weights + keys

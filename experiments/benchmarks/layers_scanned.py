@@ -1,5 +1,4 @@
-"""Layers in a Python loop, as in rljax, compared with `lax.scan` over stacked parameters: compilation and run time by
-depth.
+"""Layers in a Python loop, as in rljax, compared with `lax.scan` over stacked parameters: compile time and run time.
 
     python experiments/benchmarks/layers_scanned.py        (about five minutes on two CPU cores)
 

@@ -1,5 +1,6 @@
-"""The work that both sides of a comparison do. Each side's process imports this file, so it needs only the standard
-library.
+"""The work that both sides of a comparison do.
+
+Each side's process imports this file, so the file needs only the standard library.
 
 A response ends at the end token, whose probability at each position is about 1/64, because the weights are random and there
 are 64 tokens. So lengths range from a few tokens to the limit, with the same distribution on every side.
