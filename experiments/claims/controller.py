@@ -1,9 +1,9 @@
 """Does a controller of the step size make up for a learning rate that is ten times too large, or ten times too small?
 
 Yes, in this experiment. Starting from a rate ten times too large, training with the controller ends at a pass rate of
-0.472; with that rate fixed, it ends at 0.211, and with the tuned rate at 0.462. So the controller recovers 0.262 of the
-0.252 lost, and 0.436 of 0.430 from a rate ten times too small. Its updates begin at a hundredth of their size, and grow
-by at most a factor of two per step, more slowly near the target, so a rate that is too large never acts in full.
+0.472; with that rate fixed, it ends at 0.211, and with the tuned rate at 0.462. So the controller recovers
+0.262 of 0.252 lost, and 0.436 of 0.430 from a rate ten times too small. Its updates begin at a hundredth of their size,
+and grow by at most a factor of two per step, more slowly near the target, so a rate that is too large never acts in full.
 
 `rljax train --remedy controller` scales every update, the clip range and an entropy bonus according to the last step.
 The rule is our interpretation of Eq. 61 of the design document, in which a network predicts hyperparameters from
