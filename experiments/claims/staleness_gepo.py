@@ -13,8 +13,8 @@ optimizer is Adam; each arm uses the learning rate, out of 0.003, 0.01, 0.03, 0.
 pass rate during training on 8 other seeds. The delay is in steps: sampling uses a table from that many steps ago;
 GSPO's bounds are a hundred times the paper's, while GRPO and GEPO keep theirs of 0.2. The probabilities of responses to
 one prompt differ far more in a table of 4 tokens than in a language model, so GEPO's weights leave its clip without any
-delay, and GEPO hardly learns. A method that does not learn has nothing to lose to a delay. So the claim is decided only
-if GEPO, without delay, learns at least half as much as GRPO; at delay 64, GRPO is also better here.
+delay, and GEPO learns about half as much as GRPO. A method that learns less has less to lose to a delay. So the claim
+is decided only if GEPO, without delay, learns at least half as much as GRPO; at delay 64, GRPO is also better here.
 
 Command: rljax claims --rerun staleness_gepo
 """

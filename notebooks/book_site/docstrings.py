@@ -96,7 +96,7 @@ def field_texts(record: type) -> dict[str, str]:
     Example:
         >>> from rljax.algorithms import Rollout
         >>> field_texts(Rollout)["mask"]
-        'Response tokens, including end-of-sequence.'
+        'True for response tokens, including end-of-sequence.'
     """
     texts = {}
     for kind in reversed([kind for kind in record.__mro__ if "__annotations__" in vars(kind)]):

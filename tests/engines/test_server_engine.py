@@ -433,7 +433,7 @@ def test_run_publishes_weights_in_flight(folder, tmp_path, monkeypatch):
         ({"engine_in_flight": True, "engine_url": "http://127.0.0.1:9"}, "staleness of at least 1"),
         (
             {"engine_in_flight": True, "engine_url": "http://127.0.0.1:9", "staleness": 1, "engine_server": "vllm"},
-            "reports the version of each token",
+            "reports the weight version of each token",
         ),
     ],
 )

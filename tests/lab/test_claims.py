@@ -474,7 +474,7 @@ def test_claims_are_printed_as_json_and_as_a_page(capsys):
     assert all(row["low"] <= row["value"] <= row["high"] for row in rows)
     assert main(["claims", "staleness_gepo"]) == 0
     text = capsys.readouterr().out
-    assert "not decided; it holds here if the 95 % interval is above 0.01" in " ".join(text.split())
+    assert "not decided; the claim holds here if the 95 % interval is above 0.01" in " ".join(text.split())
     assert "GEPO without delay, minus half of that of GRPO" in " ".join(text.split())
     assert "Deviations from the paper" in text
 
