@@ -176,7 +176,7 @@ def test_write_observation_names_dict_entries():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "Pendulum-v1"}, r"the actions of 'Pendulum-v1' are Box.* needs actions that are text, or at most 1000"),
+        ({"name": "Pendulum-v1"}, r"the actions of 'Pendulum-v1' are Box.* needs text as actions, or at most 1000"),
         ({"name": "Lake-v1"}, "gymnasium has no environment 'Lake-v1'"),
         ({"name": "os:Lake-v1"}, "'os:Lake-v1' names a module to import; import it in a Python file"),
         ({"name": "FrozenLake-v1", "options": {"ice": 1}}, "'FrozenLake-v1' rejects the options .*ice"),
