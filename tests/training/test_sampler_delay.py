@@ -336,7 +336,7 @@ def test_invalid_delays_are_refused(settings, message):
 def test_with_a_delay_the_controller_needs_a_correction(train_once):
     config = RUN.replace(remedy="controller", passes=2)
     algorithm, _ = plan_algorithm(RUN)
-    with pytest.raises(InputError, match="sampler_delay=2 the age of the samples"):
+    with pytest.raises(InputError, match="with sampler_delay=2 that would include the age of the samples"):
         check_controller(config, algorithm, own_optimizer=False)
     check_controller(config.replace(sampler_delay=0), algorithm, own_optimizer=False)
     check_controller(config, plan_algorithm(RUN.replace(correction="capped"))[0], own_optimizer=False)

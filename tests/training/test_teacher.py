@@ -177,7 +177,7 @@ def test_tokenizers_are_compared_token_by_token(teacher, monkeypatch):
 
     own = HuggingFaceTokenizer(Inner("</s>", "a", "b"), "own")
     policy = make_setup(TINY.replace(algorithm="grpo")).policy
-    monkeypatch.setattr(module, "holds_tokenizer", lambda folder: True)
+    monkeypatch.setattr(module, "has_tokenizer_files", lambda folder: True)
 
     def check(theirs, size=20):
         monkeypatch.setattr(module, "folder_tokenizer", lambda folder: theirs)
