@@ -17,7 +17,7 @@ from rljax.models.huggingface import save_pretrained
 from rljax.parallel import accumulate, make_mesh
 from rljax.rollout import Sequences, lay_out, lay_out_examples, pack
 from rljax.training.scoring import check_policy, make_score
-from rljax.training.state import CriticState, create, place, places
+from rljax.training.state import CriticState, create, place, shardings_of
 from rljax.training.update import make_policy_update, make_supervised_step, put_layout
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -254,6 +254,6 @@ def test_no_initial_array_is_complete_on_one_of_several_devices(tmp_path, from_f
         if leaf.ndim:
             assert {shard.data.size for shard in leaf.addressable_shards} == {leaf.size // 8}, leaf.shape
     assert (
-        jax.tree.map(lambda leaf: leaf.sharding, state.params) == places(place(state, mesh, policy.partition)).tree().params
+        jax.tree.map(lambda leaf: leaf.sharding, state.params) == shardings_of(place(state, mesh, policy.partition)).tree().params
     )
     chex.assert_trees_all_close(state.params, whole, rtol=1e-6)
