@@ -15,7 +15,7 @@ RANDOM = threading.Lock()
 
 
 def read_seed(problem: Problem) -> int:
-    """Read the seed of an episode, which is the answer of its problem.
+    """Read the seed of an episode, which is stored as the answer of its problem.
 
     Raises:
         InputError: the answer is not a whole number of at most 9 digits.

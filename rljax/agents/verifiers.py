@@ -1,4 +1,4 @@
-"""Tasks of the package verifiers as one-turn episodes: a task's prompt is the question, and its rewards judge the reply."""
+"""Tasks of the package `verifiers` as one-turn episodes: a task's prompt is the question, and its rewards judge the reply."""
 
 import inspect
 from itertools import islice

@@ -21,10 +21,11 @@ def kimi_k15(*, tau: float = 0.1) -> Algorithm:
         tau: τ, weight of the penalty in reward per nat; the paper gives no value. With our default of 0.1, the log-ratio of
             a response with A = 0.5 converges to 5 nats; 0 is REINFORCE with a group baseline.
 
-    Deviations: the loss is the paper's surrogate loss divided by 2τ, up to a constant, because (r - r̄ - τ log ρ)² has -2τ times
-    this gradient. The paper resets the optimizer at each rollout; here the optimizer keeps its moments. Left out are the paper's
-    length reward and its sampling of problems by difficulty. The penalty acts only if a rollout has several updates or the
-    sampler has older parameters, because at π_old, log ρ and the gradient of its square are 0.
+    Deviations: the loss is the paper's surrogate loss divided by 2τ, up to a constant, because the gradient of
+    (A_i - τ log ρ_i)², with ρ_i = π/π_old, is -2τ times the one above. The paper resets the optimizer at each rollout; here the
+    optimizer keeps its moments. Left out are the paper's length reward and its sampling of problems by difficulty. The penalty
+    acts only if a rollout has several updates or the sampler has older parameters, because at π_old, log ρ and the gradient of
+    its square are 0.
     """
     check_nonnegative(tau=tau)
     return Algorithm(

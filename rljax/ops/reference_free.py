@@ -134,7 +134,7 @@ def alphapo_loss(
 
     Source:
         AlphaPO, arXiv:2501.03884, Eq. 4, as in the trainer that its authors wrote for TRL. The defaults are their values for
-        Mistral Instruct; that trainer's parameter is γ/β, so the 0.1 in the paper's Table 3 means γ = 0.1 β = 0.25.
+        Mistral Instruct; that trainer's parameter is γ/β, so the 0.1 in the paper's Table 3 means γ = 0.1 · 2.5 = 0.25.
     """
     check_floating(chosen=chosen, rejected=rejected)
     check_same_shape(chosen=chosen, rejected=rejected)
@@ -292,7 +292,7 @@ def tpo_loss(
         L = -log σ(β log π(y_w|x) - β log π(y_l|x) - γ) - α (1/|y_g|) log π(y_g|x)
 
     The imitation term replaces supervised training before preference training. Its gold response is not part of the pair, so
-    neither term acts directly on a log-probability in the other.
+    the two terms have no log-probability in common.
 
     Args:
         chosen: log π(y_w|x) of the preferred response, summed over its tokens, or averaged in TPO-L, nats, carries the gradient,

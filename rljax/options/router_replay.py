@@ -26,7 +26,7 @@ def install(setup: Setup) -> Setup:
         )
     if learns_from_teacher(setup) or setup.config.algorithm.teacher is not None:
         raise InputError("replay_experts cannot apply to a teacher, which has experts of its own; leave one of them out.")
-    if setup.tokenizer is None:  # a plan builds no engine
+    if setup.tokenizer is None:  # `rljax plan` builds no engine
         return setup
     if setup.prompt_length > PREFILL_TOKENS:
         raise InputError(

@@ -37,7 +37,7 @@ _END_OF_LINE = " .*_`!"
 _SENTENCE_END = re.compile(r"\.(?:\s|$)")
 _CONCLUSION = re.compile(r"(?:\b(?:therefore|thus|hence)\b|∴)[,:]? ?((?:[a-z ]{0,60} )?)", re.IGNORECASE)
 _NO_CONCLUSION = frozenset("not no never than least most about nearly almost or if unless cannot".split())  # noqa: SIM905 - read as words
-_RESIDUE = re.compile(r"(?:[-+]|(?<!\d))\d+ ?[$]? ?\(?\\?(?:[pb]?mod|text\{ ?\(?mod ?\}) ?\{?\d+\}?(?:\)|\\?\))?$")
+_MODULAR_RESIDUE = re.compile(r"(?:[-+]|(?<!\d))\d+ ?[$]? ?\(?\\?(?:[pb]?mod|text\{ ?\(?mod ?\}) ?\{?\d+\}?(?:\)|\\?\))?$")
 _LONGEST_CONCLUSION = 200
 _LAST_LINE_MARK = "####"
 _MINUS = "\N{MINUS SIGN}"
@@ -139,7 +139,8 @@ def stated_text(text: str) -> str | None:
 
     The answer is the content of the last balanced `\boxed{...}`. Without a box, the answer is whichever comes later: the rest of
     the line after the last `####`, or the rest of the sentence after the last "answer is" or "answer:". If the text has tags
-    `<answer>...</answer>`, these two are searched for only in the last tags, whose full content is the answer if it has neither.
+    `<answer>...</answer>`, the line and the sentence are searched for only inside the last tags. If neither is there, the
+    content of these tags is the answer.
     Without any of these, the answer is a number, with or without a unit, that ends the text after "therefore", "thus" or "hence".
     If the text after `</think>` states an answer, the reasoning before `</think>` is not searched.
 
@@ -261,7 +262,7 @@ def _last_value(text: str) -> str | None:
     spans = [found for found in _IN_MATHEMATICS.finditer(line) if not _NUMBER_IN_TEXT.search(line, found.end())]
     formula = (spans[-1][1] or spans[-1][2]) if spans else line
     value = _EQUALS.split(formula)[-1].strip(_END_OF_LINE)
-    if residue := _RESIDUE.search(value):
+    if residue := _MODULAR_RESIDUE.search(value):
         return residue[0]
     # A sum of numbers may be the question repeated.
     sum_of_numbers = value == formula.strip(_END_OF_LINE) and not _LETTER.search(value)

@@ -34,7 +34,10 @@ def enumerate_pass(right, judged, k):
 
 
 def enumerate_majority(answers, right, judged, k):
-    """The mean score over all subsets. Tied winners count equally; a winner scores the fraction of its answers that are right."""
+    """The mean score over all subsets. Tied winners count equally.
+
+    A winner scores the fraction of all judged answers equal to it that are right.
+    """
     picks, total = subsets(judged, k), 0.0
     for pick in picks:
         votes = Counter(answers[i] for i in pick if answers[i] is not None)

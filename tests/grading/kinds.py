@@ -66,7 +66,7 @@ def items(text: str) -> list[str] | None:
 
 
 def decimal(value: Fraction) -> str | None:
-    """The finite decimal form of a fraction; None if it needs more than 6 decimal places."""
+    """The finite decimal form of a fraction; None if it needs more than 6 decimal places or is at least 10**9."""
     for places in range(7):
         if (value * 10**places).denominator == 1:
             return f"{float(value):.{max(places, 1)}f}" if abs(value) < 10**9 else None

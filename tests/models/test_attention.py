@@ -17,14 +17,14 @@ from rljax.models.packed import visible_slots
 from rljax.models.transformer import Transformer
 from rljax.parallel import make_mesh
 
-ROWS, SLOTS, KEYS, GROUP, FEATURES = 2, 13, 2, 3, 4
+ROWS, SLOTS, KV_HEADS, GROUP, FEATURES = 2, 13, 2, 3, 4
 RANDOM = np.random.default_rng(0)
-QUERY = jnp.array(RANDOM.normal(size=(ROWS, SLOTS, KEYS, GROUP, FEATURES)), jnp.float32)
-KEY, VALUE = jnp.array(RANDOM.normal(size=(2, ROWS, KEYS, SLOTS, FEATURES)), jnp.float32)
+QUERY = jnp.array(RANDOM.normal(size=(ROWS, SLOTS, KV_HEADS, GROUP, FEATURES)), jnp.float32)
+KEY, VALUE = jnp.array(RANDOM.normal(size=(2, ROWS, KV_HEADS, SLOTS, FEATURES)), jnp.float32)
 SEGMENTS = jnp.array([[0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3, 0], [1] * 13])
 
 
-SINKS = jnp.array(RANDOM.normal(size=(KEYS, GROUP)), jnp.float32)
+SINKS = jnp.array(RANDOM.normal(size=(KV_HEADS, GROUP)), jnp.float32)
 
 
 def weights_of(scores, cap, sink):

@@ -165,7 +165,7 @@ def test_only_one_thread_runs_programs_on_several_devices(settings, overlaps):
     assert staleness.can_overlap(config, make_mesh(1, settings.get("fsdp", 1))) == overlaps
 
 
-def test_several_devices_take_turns(tmp_path):
+def test_threads_take_turns_on_several_devices(tmp_path):
     """Two threads might start programs with collectives in different orders on different devices."""
     config = RUN.replace(run=str(tmp_path / "run"), staleness=1, fsdp=2, eval_every=0, steps=3)
     rljax.train(config, reward=even_length)

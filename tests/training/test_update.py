@@ -254,6 +254,7 @@ def test_no_initial_array_is_complete_on_one_of_several_devices(tmp_path, from_f
         if leaf.ndim:
             assert {shard.data.size for shard in leaf.addressable_shards} == {leaf.size // 8}, leaf.shape
     assert (
-        jax.tree.map(lambda leaf: leaf.sharding, state.params) == shardings_of(place(state, mesh, policy.partition)).tree().params
+        jax.tree.map(lambda leaf: leaf.sharding, state.params)
+        == shardings_of(place(state, mesh, policy.partition)).tree().params
     )
     chex.assert_trees_all_close(state.params, whole, rtol=1e-6)

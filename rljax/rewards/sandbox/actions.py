@@ -37,7 +37,7 @@ MUTABLE = (bytearray, set, list, dict, deque)
 QUESTIONS = frozenset(
     {"startswith", "endswith", "issubset", "issuperset", "isdisjoint", *(n for n in dir(str) if n.startswith("is"))}
 )
-"""The methods of plain types that return True or False; a test that calls one expects plain data."""
+"""The methods of plain types that return True or False: code that calls one of them expects a value of a plain type."""
 
 
 def base_of(kind: type) -> type | None:

@@ -15,7 +15,7 @@ from rljax.text import parse_json
 
 @dataclass(frozen=True)
 class ModelConfig(CombinedPolicyConfig):
-    """The model. The sizes apply to the small transformer that is built when no model is given."""
+    """The model. Layers, width and other sizes apply to the small transformer that is built if no model is given."""
 
     path: Annotated[str | None, tyro.conf.arg(name="model")] = None
     """Hugging Face folder or hub id to start from; without one, a small transformer with random weights."""
@@ -48,7 +48,7 @@ class ModelConfig(CombinedPolicyConfig):
     and an exported model is only the network. The logits of all tokens on a device exist at once, so --score-chunk and --tensor
     cannot be used with it. By default there is no calculator."""
     images: tuple[int, int] | None = None
-    """Height and width, in pixels, of the images in prompts. Each Braille character in them is a patch of 4 x 2 pixels, which the
+    """Height and width, in pixels, of the images in prompts. A Braille character in a prompt is a patch of 4 x 2 pixels, which the
     small transformer reads through a linear projection and embeddings of its row and column, and never generates. Such a run has no
     critic and no model folder. By default Braille characters are ordinary tokens."""
 
@@ -59,7 +59,7 @@ class ModelConfig(CombinedPolicyConfig):
         is_fraction = self.calculator is not None and 0 < self.calculator < 1
         if not is_fraction and (self.calculator, self.calculator_rate) != (None, None):
             raise InputError(
-                f"calculator is {self.calculator}; it must be a fraction of the probability, above 0 and below 1."
+                f"calculator is {self.calculator}; it must be a fraction of the probability (with calculator_rate, too)."
             )
         if self.calculator is not None and self.score_chunk is not None:
             raise InputError(
