@@ -1,4 +1,4 @@
-"""Sums with `+`, then only with `-`: what does a memory of the first task preserve, solved problems or an adapter per task?
+"""Sums with `+`, then only with `-`: which memory preserves more of the first task, solved problems or an adapter per task?
 
 The two runs are those of experiments/continual_anchor.py, without an anchor: a small transformer learns sums with `+` from
 demonstrations, and then by GRPO; its last model continues with `-`. Four arms differ in what is stored of the first task:
@@ -24,14 +24,14 @@ Command:
     python experiments/continual_memory.py     (half an hour on one CPU core)
 
 Result (2026-11-27, one core that others used too, Python 3.11.7, JAX 0.10.2; means of five seeds with 95 % t intervals): before the
-second run 78 % of the sums with `+` are right (72 to 84). After it 11 % are without a memory, 49 % with 32 solved problems and 71 %
-with 256. Replay has no visible cost in `-`, of which few are right in these arms (11 to 14 %): -1.0 points with 256 (-7.1 to
-+5.1).
+second run 78 % of the sums with `+` are right (72 to 84). After it, 11 % are right without a memory, 49 % with 32 solved problems,
+and 71 % with 256. Replay has no visible cost in `-`, of which few are right in these arms (11 to 14 %): -1.0 points with 256
+(-7.1 to +5.1).
 
 Deviations from the paper on replay (CLEAR, arXiv:1811.11682): stored responses are imitated in the warm start, and stored prompts
 are answered anew in RL; CLEAR also learns off-policy from stored actions and pulls the policy to its stored probabilities. Only
-right responses are stored. In `adapters`, the operator in the prompt decides whose parameters answer, so what is right of `+` is
-what was right before the second run; nothing has to guess the task. Its learning rates are ten times those of the other arms, as
+right responses are stored. In `adapters`, the operator in the prompt decides whose parameters answer, so the accuracy on `+` is
+the one before the second run, and the task need not be inferred. Its learning rates are ten times those of the other arms, as
 `rljax train --help-all` recommends, and it learns far more of `-` (57 %), which says nothing about adapters: 3e-4, the rate of the
 others, was chosen for the anchor and is low. All settings were fixed before the first run of these arms. A claim that adapters cost
 nothing in `-` was removed after the runs for this reason.

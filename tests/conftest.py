@@ -90,7 +90,7 @@ def resident_bytes() -> int:
 
 
 @pytest.fixture
-def untyped():
+def without_type_checks():
     """Switch the signature checker off, so that the functions' own errors can be tested."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield

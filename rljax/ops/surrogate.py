@@ -260,8 +260,8 @@ def gmpo(
 ) -> Float[Array, "*rows T"]:
     """The geometric mean of a response's ratios, each clipped on its optimistic side in log space.
 
-    The paper has one A per response. With such an A and `weights.sequence_mean`, the result is the paper's (1/G) Σ_i. An A that
-    varies within a response is averaged over its tokens, and each token's own sign decides how the token is clipped.
+    The paper has one A per response. With such an A and `weights.sequence_mean`, the result is the paper's mean over responses.
+    An A that varies within a response is averaged over its tokens, and each token's own sign decides how the token is clipped.
 
     ::
 

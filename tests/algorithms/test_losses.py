@@ -36,7 +36,7 @@ def prepare(algorithm, rollout):
     return jax.jit(partial(prepare_eagerly, algorithm))(rollout)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_invalid_arguments_are_refused(rollout):
     logp, batch = flatten(sample_normal()), prepare(BY_NAME["ppo"](), rollout)
     with pytest.raises(ValueError, match=r"logp must have the batch's shape \[4, 3\], got \[3, 3\]"):

@@ -62,7 +62,7 @@ def test_longer_plan_gets_no_more_credit():
     np.testing.assert_allclose(plan_and_answer(right, short)[:, 0], plan_and_answer(right, long)[:, 0])
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -124,7 +124,7 @@ def test_mask_must_have_three_axes():
         prepare(PLAIN, ROLLOUT._replace(mask=ROLLOUT.mask.reshape(8, 3)))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_integer_rewards_are_refused():
     with pytest.raises(ValueError, match="rewards must be a floating-point array"):
         prepare(BY_NAME["grpo"](beta=0.0), ROLLOUT._replace(rewards=jnp.asarray(REWARDS.astype(int))))

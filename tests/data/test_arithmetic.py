@@ -159,7 +159,7 @@ def test_share_fills_shortages_from_larger_supplies():
         ({"nesting": 2}, "operands starts at 3 but nesting is 2; .* at least 4 operands"),
     ],
 )
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         arithmetic(**{"split": "train", "count": 5, "seed": 0, **arguments})

@@ -144,7 +144,7 @@ def test_invalid_arguments_are_refused():
         ({"decay": 1.5}, "decay must be above 0"),
     ],
 )
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_record_invalid_arguments(changes, message):
     arguments = {"problems": np.array([0]), "rewards": np.ones((1, 2)), "lengths": np.ones((1, 2), int)} | changes
     with pytest.raises(ValueError, match=message):

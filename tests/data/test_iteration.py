@@ -63,7 +63,7 @@ def test_iteration_splits_and_seeds():
         ({"split": "test"}, "the split is 'test'; choose"),
     ],
 )
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_iteration_invalid_arguments(arguments, message):
     with pytest.raises(InputError, match=message):
         iteration(**{"split": "train", "count": 3, "seed": 0, **arguments})

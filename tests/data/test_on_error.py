@@ -115,7 +115,7 @@ def test_describe_summarizes_faults(write):
     assert describe([]) == ""
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_unknown_on_error(write):
     with pytest.raises(InputError, match="on_error is 'skip'; choose one of fatal, drop, keep"):
         load_problems(write(GOOD), on_error="skip")

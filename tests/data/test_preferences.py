@@ -160,7 +160,7 @@ def test_prompt_missing_in_first_row(write):
         read_preferences(write([{"chosen": "a b", "rejected": "a c"}, PAIR]))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_no_usable_row(write):
     with pytest.raises(InputError, match="contains no pairs"):
         read_preferences(write(""))

@@ -130,7 +130,7 @@ def test_save_tokenizer_files_of_python_tokenizer(tmp_path):
     assert load_tokenizer(str(tmp_path)).encode("a b") == [1, 2]
 
 
-def test_save_tokenizer_files_errors(untyped, tmp_path):
+def test_save_tokenizer_files_errors(without_type_checks, tmp_path):
     source = tmp_path / "source"
     make_word_tokenizer().save_pretrained(source)
     tokenizer = load_tokenizer(str(source))

@@ -42,7 +42,7 @@ def test_best_at_k_of_perfect_and_constant_scores():
         np.testing.assert_allclose(constant, average_at_n(right.astype(float), judged))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_best_at_k_invalid_arguments():
     right = np.ones((1, 2), bool)
     with pytest.raises(ValueError, match="k must be from 1 to 2"):

@@ -99,7 +99,7 @@ def test_k_out_of_range(measure, k):
         measure(np.ones((2, 3), bool), np.ones((2, 3), bool), k=k)
 
 
-def test_mismatched_shapes(untyped):
+def test_mismatched_shapes(without_type_checks):
     ones = np.ones((2, 3), bool)
     with pytest.raises(ValueError, match=r"must both be \[P, N\], got \(2, 3\) and \(3, 2\)"):
         average_at_n(ones, ones.T)

@@ -19,7 +19,7 @@ def valid_input(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_bad_input_is_refused_with_one_paragraph(valid_input, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "case"

@@ -167,7 +167,7 @@ def test_tokens_with_probability_1_have_no_baseline():
 PAIR = jnp.ones((2, 2))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

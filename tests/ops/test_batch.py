@@ -238,7 +238,7 @@ def test_decoupling_distinguishes_responses_that_the_sum_does_not(x64):
 PAIR = jnp.ones((2, 2))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -89,7 +89,7 @@ def test_half_precision_is_computed_in_float32():
     assert bco_loss(half, half, wanted, reward_shift=0.0).dtype == jnp.float32
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_errors_name_the_argument():
     one, yes = jnp.zeros(1), jnp.ones(1, bool)
     for wrong in (0.0, -1.0, math.nan):

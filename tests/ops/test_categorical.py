@@ -247,7 +247,7 @@ X, M, Z, P = jnp.ones((2, 3)), jnp.ones((2, 3)), jnp.array([0.0, 1.0, 2.0]), jnp
 N = jnp.ones((2, 3), int)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

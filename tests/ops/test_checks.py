@@ -7,7 +7,7 @@ import pytest
 
 from rljax.ops import arrays
 
-pytestmark = pytest.mark.usefixtures("untyped")
+pytestmark = pytest.mark.usefixtures("without_type_checks")
 
 INTEGERS, FLOATS, BOOLS = jnp.array([1, 2]), jnp.array([0.5, 2.0]), jnp.array([True, False])
 

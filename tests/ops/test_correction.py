@@ -239,7 +239,7 @@ X = jnp.zeros((2, 3))
 M = jnp.ones((2, 3))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -256,7 +256,7 @@ def test_invalid_arguments_are_refused(name, arguments, message):
         getattr(correction, name)(*arguments, **CASES[name][0][0])
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -275,7 +275,7 @@ def test_invalid_bounds_are_refused(name, options, message):
         weigh(name, X, X, M, **options)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_invalid_arguments_of_the_mask_are_refused():
     with pytest.raises(ValueError, match=r"delta must not be negative, got -0\.1"):
         correction.off_policy_sequence_mask(X, X, X, M, delta=-0.1)

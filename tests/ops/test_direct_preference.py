@@ -303,7 +303,7 @@ def test_half_precision_is_computed_in_float32():
     assert kto_reference_point(half[0], half[1]).dtype == jnp.float32
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_errors_name_the_argument():
     one, two = jnp.zeros(1), jnp.zeros(2)
     with pytest.raises(ValueError, match=r"ref_rejected must have the shape of chosen \[1\], got \[2\]"):

@@ -270,7 +270,7 @@ def test_new_ids_for_the_tokens_change_no_matched_distance():
     np.testing.assert_allclose(same, 0, atol=1e-12)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("ids", [np.array([0, 0, 1]), np.array([0, 1, 7]), np.array([-1, 0, 1]), np.array([0.0, 1.0, 2.0])])
 def test_ids_of_matched_tokens_are_tokens_each_once(ids):
     with pytest.raises(ValueError, match=r"^matched must"):

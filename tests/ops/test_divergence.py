@@ -141,7 +141,7 @@ def test_importance_weighted_k3_is_computed_in_float32(dtype):
     assert almost[0] == pytest.approx(5e-9, rel=5e-3)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_importance_weighted_k3_refuses_wrong_shapes_and_types():
     with pytest.raises(ValueError, match=r"behaviour_logp must have the shape of logp \[2, 3\], got \[3\]"):
         divergence.importance_weighted_k3(X, X[0], X)
@@ -253,7 +253,7 @@ def test_ema_update_moves_each_leaf_by_the_rate():
     assert jax.tree.all(jax.tree.map(jnp.array_equal, replaced, params))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_ema_update_keeps_the_reference_in_its_own_precision():
     reference, params = {"w": jnp.ones(1, jnp.float32)}, {"w": jnp.full(1, 3.0, jnp.bfloat16)}
     for rate in (2.0**-10, jnp.float32(2.0**-10)):
@@ -269,7 +269,7 @@ X = jnp.zeros((2, 3))
 M = jnp.ones((2, 3))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("op", [divergence.k1, divergence.k2, divergence.k3])
 def test_estimators_refuse_wrong_shapes_and_types(op):
     with pytest.raises(ValueError, match=r"ref_logp must have the shape of logp \[2, 3\], got \[3\]"):
@@ -278,7 +278,7 @@ def test_estimators_refuse_wrong_shapes_and_types(op):
         op(X.astype(int), X)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

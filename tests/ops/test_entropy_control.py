@@ -68,7 +68,7 @@ def test_the_entropy_of_a_policy_that_becomes_certain_stays_near_its_target(x64)
     assert ascend(adaptive=1.0) == pytest.approx(0.3, abs=0.05)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -19,7 +19,7 @@ from rljax.book.equations import public_ops
 from rljax.ops.unpublished.reward_history import empty_history
 from rljax.tracking.phase_times import watch_compilation
 
-pytestmark = pytest.mark.usefixtures("untyped")
+pytestmark = pytest.mark.usefixtures("without_type_checks")
 
 OPS = {f"{op.__module__.removeprefix('rljax.ops.')}.{op.__name__}": op for op in public_ops()}
 NO_ARRAYS = {"categorical.uniform_support", "unpublished.reward_history.empty_history"}

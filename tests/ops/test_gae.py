@@ -394,7 +394,7 @@ X, M = jnp.ones((2, 3)), jnp.ones((2, 3))
 GROUPS = jnp.ones((2, 2, 3))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

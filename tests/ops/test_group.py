@@ -328,7 +328,7 @@ def test_another_library_agrees(shared_data, x64):
 PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

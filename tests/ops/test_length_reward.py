@@ -79,7 +79,7 @@ def test_ties_single_members_and_empty_groups_get_zero(valid):
     assert found.tolist() == [[0.0, 0.0, 0.0]]
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_errors_name_the_argument():
     yes, one = jnp.ones((1, 2), bool), jnp.ones((1, 2))
     with pytest.raises(ValueError, match="correct must be a boolean array, got float32"):

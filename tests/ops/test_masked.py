@@ -136,7 +136,7 @@ def test_masks_of_every_dtype_mean_the_same(mask):
     assert masked.count_tokens(mask).item() == 2
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -116,7 +116,7 @@ def test_only_tokens_that_move_further_away_are_cut(advantage, log_ratio, apart,
 ONES = jnp.ones(2)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -148,7 +148,7 @@ def test_the_optimal_policy_has_no_optimal_advantage_left():
     np.testing.assert_allclose(rewards - value - beta * log_ratio, 0, atol=1e-12)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("equation", "options", "message"),
     [

@@ -145,7 +145,7 @@ def test_many_responses_are_accurate_in_single_precision():
 ROW = jnp.ones((1, 4))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -88,7 +88,7 @@ def test_half_precision_is_widened():
     np.testing.assert_allclose(loss, math.log1p(math.exp(2)), rtol=1e-6)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_errors_name_the_argument():
     one, two = jnp.zeros(1), jnp.zeros(2)
     with pytest.raises(ValueError, match="chosen must be a floating-point array, got int32"):

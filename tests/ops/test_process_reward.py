@@ -59,7 +59,7 @@ def test_certain_and_confident_steps_are_finite_and_tokens_inside_steps_do_not_c
     np.testing.assert_array_equal(slopes, [0, 0, 1, 0])
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_wrong_arguments_are_refused():
     one = jnp.ones((2, 3))
     with pytest.raises(ValueError, match="labels"):

@@ -268,7 +268,7 @@ ROW_WISE = [
 ]
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("op", ROW_WISE)
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -287,7 +287,7 @@ def test_invalid_arguments_are_refused(op, arguments, message):
         op(*arguments)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -37,7 +37,7 @@ def test_a_reference_keeps_its_precision():
         assert reference.reset_reference(old, new, step, period=2)["w"].dtype == jnp.bfloat16
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

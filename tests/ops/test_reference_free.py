@@ -212,7 +212,7 @@ def test_half_precision_is_computed_in_float32():
     np.testing.assert_allclose(orpo_loss(half, half, coefficient=1.0), 0.5 + math.log(2), rtol=1e-6)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_errors_name_the_argument():
     one, two = jnp.zeros(1), jnp.zeros(2)
     with pytest.raises(ValueError, match=r"rejected must have the shape of chosen \[1\], got \[2\]"):

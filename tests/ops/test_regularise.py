@@ -187,7 +187,7 @@ X, M = jnp.ones((2, 3)), jnp.ones((2, 3))
 W = {"w": X}
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

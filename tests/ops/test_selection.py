@@ -177,7 +177,7 @@ def test_the_best_pass_rate_is_one_half_only_for_a_large_beta(x64):
 PAIR, LENGTHS = jnp.ones((2, 2)), jnp.array([3, 4])
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -71,7 +71,7 @@ ONES, LENGTHS, COLUMNS = jnp.ones(2), jnp.array([3, 4]), jnp.ones((2, 3))
 PENALTY = {"target": 1.0, "threshold": 0.0, "alpha": 1.0, "beta": 1.0}
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -289,7 +289,7 @@ def test_equation_26_of_the_design_document_never_clips_a_token_with_negative_ad
     assert slope.tolist() == [0.0]
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_hyperparameters_may_be_traced():
     x, a = jnp.array([0.5, -0.5]), jnp.array([1.0, -1.0])
     traced = jax.jit(lambda low, high, cap: surrogate.dual_clipped(x, a, low=low, high=high, cap=cap))(0.1, 0.3, 2.0)
@@ -307,7 +307,7 @@ OPS = [
 ]
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -322,7 +322,7 @@ def test_invalid_arrays_are_refused(op, arguments, message):
         op(*arguments)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

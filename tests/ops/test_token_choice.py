@@ -110,7 +110,7 @@ def test_clip_cov_takes_every_candidate_equally_often():
 ROW = jnp.ones(3)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

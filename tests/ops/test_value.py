@@ -171,7 +171,7 @@ N = jnp.ones((2, 3), int)
 WEIGHT = {"total_steps": 10, "reliability": 0.5, "eta": 1.0}
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -76,7 +76,7 @@ def test_half_precision_is_computed_in_float32():
     assert wpo_loss(half, half, half, half, -half, -half).dtype == jnp.float32
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_errors_name_the_argument():
     one, two = jnp.ones(1), jnp.ones(2)
     for wrong in (0.0, -1.0, math.nan):

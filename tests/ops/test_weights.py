@@ -119,7 +119,7 @@ def test_weights_have_the_default_float_precision(weighting):
 ROW = jnp.ones((2, 2))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -7,7 +7,7 @@ import pytest
 
 from rljax.parallel.memory import agreed_device_bytes, device_bytes
 
-pytestmark = pytest.mark.usefixtures("untyped")
+pytestmark = pytest.mark.usefixtures("without_type_checks")
 
 
 def mesh_of(*memories):

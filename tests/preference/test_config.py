@@ -25,7 +25,7 @@ from rljax.training.config import DevicesConfig, ModelConfig, OptimizationConfig
         ({"width": 33}, "width=33 over heads=2"),
     ],
 )
-def test_invalid_settings_are_refused(untyped, changes, message):
+def test_invalid_settings_are_refused(without_type_checks, changes, message):
     with pytest.raises(InputError, match=message):
         RewardModelConfig("-", **{"batch": 32, "heads": 2} | changes)
 

@@ -160,7 +160,7 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(saved):
         make_reward_function(saved, ONE, tokenizer=ByteTokenizer())
 
 
-def test_folders_that_are_not_a_reward_model_are_refused(untyped, tmp_path):
+def test_folders_that_are_not_a_reward_model_are_refused(without_type_checks, tmp_path):
     several = value_model(Model(SHAPE), 3)
     write_model(
         tmp_path / "critic", value_contents(several, init_value_params(several, jax.random.key(0)), bos=None, eos=1)

@@ -170,7 +170,7 @@ def make_first_rollout(config, **reward):
 TINY = SMALL.replace(prompts=2, group_size=4, minibatches=1, heldout_problems=4, train_problems=8, steps=4)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_values_are_from_before_the_critic_learned_from_the_batch(tmp_path):
     setup, state, scored_rollout = make_first_rollout(
         TINY.replace(algorithm="ppo", group_size=4, critic_learning_rate=0.1), reward=even_length
@@ -186,7 +186,7 @@ def test_values_are_from_before_the_critic_learned_from_the_batch(tmp_path):
     assert terms["value now"].largest != pytest.approx(values.max()), "the critic has learned from it"
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -206,7 +206,7 @@ def test_further_losses_are_parts_of_the_replayed_update(name, settings):
     assert found.update_norm == pytest.approx(float(metrics.policy.grad_norm), rel=1e-4)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_the_loss_uses_the_state_of_the_controller(monkeypatch):
     seen = []
     monkeypatch.setattr(debugging, "token_terms", lambda algorithm, *arrays: seen.append(algorithm) or {})
@@ -240,7 +240,7 @@ def test_a_run_with_a_custom_judge_is_replayed_without_it(stopped, needed):
         file.write_text(before)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_weights_of_several_rewards_are_read_from_the_run(stopped, tmp_path):
     judge = SimpleNamespace(reward=combine([even_length, silent], [1.0, -0.3]))
     weights = reward_weights(BY_NAME["gdpo"](), SimpleNamespace(environment=None, judge=judge))

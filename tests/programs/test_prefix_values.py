@@ -47,7 +47,7 @@ def test_a_text_outside_the_alphabet_has_no_value(folder):
     assert np.isnan(value([make_prefix("two", ended=True), make_prefix("#2", ended=True)])).tolist() == [True, False]
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_model_folder_has_no_critic(folder):
     with pytest.raises(InputError, match="is not the folder of a run, so it has no critic; give model:FOLDER instead"):
         critic_value(None, folder)

@@ -215,7 +215,7 @@ def test_code_works_as_a_reward_function():
         ({"tests": [TESTS], "setup": [3]}, "row 0: the column setup contains int"),
     ],
 )
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_invalid_arguments_are_refused(columns, message):
     with pytest.raises(InputError, match=message):
         code([""], [SQUARE], **columns)

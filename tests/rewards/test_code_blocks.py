@@ -163,7 +163,7 @@ def test_only_the_end_of_a_long_response_is_read():
     ],
 )
 @pytest.mark.parametrize("begin", ["", "```", "```python"])
-@pytest.mark.usefixtures("untyped")  # measures only the functions' own time
+@pytest.mark.usefixtures("without_type_checks")  # measures only the functions' own time
 def test_no_response_takes_long(unit, begin):
     """An early pattern for fences backtracked: 32,000 spaces before a backtick took 16 seconds."""
     started = time.process_time()

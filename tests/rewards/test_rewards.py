@@ -127,7 +127,7 @@ def mine(completions):
         ("./nope.py:f", "the file 'nope.py' does not exist"),
     ],
 )
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_resolve_refusals(reward, message):
     with pytest.raises(InputError, match=message):
         resolve(reward)

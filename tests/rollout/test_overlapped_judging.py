@@ -158,7 +158,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("case", FAULTS)
 def test_a_stream_with_wrong_responses_is_refused(case):
     engine, message = FAULTS[case]
@@ -265,7 +265,7 @@ def test_parts_that_a_reward_cannot_be_called_with_are_refused(config, message):
         make_setup(RUN.replace(**config), CustomParts(reward=compares))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_an_environment_has_no_reward_that_is_called_with_groups():
     worker = replace(make_setup(RUN, CustomParts(reward=even_length)).train, environment=object())
     assert reward_groups(RUN, worker) is None

@@ -189,7 +189,7 @@ WRONG = {
 }
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("case", WRONG)
 def test_invalid_responses_are_refused(case):
     answers, message = WRONG[case]
@@ -211,7 +211,7 @@ def test_an_observation_has_no_log_probability_to_check():
     check_responses([request], [response(request, **observed)])
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_an_object_that_is_not_an_engine_is_refused_before_anything_is_written(tmp_path):
     path = tmp_path / "refused"
     with pytest.raises(

@@ -387,7 +387,7 @@ TEXT_STEP = SimpleNamespace(reset=Guessing().reset, step=lambda completion: comp
         ({"environment": Guessing(), "reward": even_length}, "^environment: the rewards come from its steps, .* got both"),
     ],
 )
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_an_object_that_is_not_an_environment_is_refused_before_anything_is_written(tmp_path, parts, message):
     path = tmp_path / "refused"
     with pytest.raises(InputError, match=message) as caught:

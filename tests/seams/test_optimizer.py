@@ -120,7 +120,7 @@ NEEDS_MORE = optax.GradientTransformationExtraArgs(
         ),
     ],
 )
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_what_cannot_update_the_policy_is_refused_before_anything_is_written(tmp_path, optimizer, message):
     path = tmp_path / "refused"
     with pytest.raises(InputError, match=message) as caught:

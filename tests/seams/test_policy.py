@@ -351,7 +351,7 @@ INCOMPLETE = {
 
 
 @pytest.mark.parametrize("case", INCOMPLETE)
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_an_incomplete_policy_is_refused_before_anything_is_written(tmp_path, case):
     policy, message = INCOMPLETE[case]
     check_refused(tmp_path, message, policy=policy)
@@ -397,7 +397,7 @@ def test_a_critic_needs_a_value_function(tmp_path):
         ({"trackers": "wandb"}, r"^trackers: a list of trackers is needed; got 'wandb'\.$"),
     ],
 )
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_part_of_the_wrong_type_is_refused_by_its_name(tmp_path, parts, message):
     with pytest.raises(InputError, match=message):
         rljax.train(OWN.replace(run=str(tmp_path / "refused")), even_length, **parts)

@@ -156,7 +156,7 @@ def test_a_model_without_enough_held_out_problems_is_refused(tmp_path, words):
         pass
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_an_environment_is_refused(run):
     opened = open_policy(ServeSettings(str(run), extensions=ExtensionSettings(drift=0)), str(run))
     with pytest.raises(InputError, match="has an environment"):

@@ -56,7 +56,7 @@ def test_equal_values_of_other_types_are_equal_settings():
 
 
 @pytest.mark.parametrize("record", [*ANSWERING, PreferenceConfig, RewardModelConfig, AdaptationConfig])
-def test_every_setting_of_a_program_refuses_an_object(record, untyped):
+def test_every_setting_of_a_program_refuses_an_object(record, without_type_checks):
     required = {"target": "run", "feedback": Path("queue.jsonl")} if record is AdaptationConfig else {}
     check_types(record(**required))
     for name in record.__dataclass_fields__:
@@ -64,7 +64,7 @@ def test_every_setting_of_a_program_refuses_an_object(record, untyped):
             check_types(record(**required | {name: object()}))
 
 
-def test_the_texts_of_an_evaluation_are_a_list(untyped):
+def test_the_texts_of_an_evaluation_are_a_list(without_type_checks):
     with pytest.raises(InputError, match=r"choose is 'votes', but a list \(each text\) is expected"):
         EvalSettings(samples=2, choose="votes").check()
 

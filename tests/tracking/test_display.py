@@ -136,7 +136,7 @@ def visible_text(stream):
     return ESCAPE.sub("", stream.getvalue())
 
 
-@pytest.mark.usefixtures("untyped")  # signatures promise floats; NumPy and JAX numbers are accepted too
+@pytest.mark.usefixtures("without_type_checks")  # signatures promise floats; NumPy and JAX numbers are accepted too
 def test_a_log_line_has_every_known_metric(clock):
     stream = io.StringIO()
     with PlainDisplay(stream, is_log=True, clock=clock) as display:

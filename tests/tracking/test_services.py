@@ -18,7 +18,9 @@ SAMPLES = [
     {"prompt": "1+1=", "completion": "2\u2028é\ud800\n", "answer": "2", "reward": np.float32(1.0), "correct": True},
     {"prompt": "1+2=", "completion": "``` x", "answer": None, "reward": float("nan"), "correct": None},
 ]
-pytestmark = pytest.mark.usefixtures("untyped")  # signatures promise floats; NumPy and JAX numbers are accepted too
+pytestmark = pytest.mark.usefixtures(
+    "without_type_checks"
+)  # signatures promise floats; NumPy and JAX numbers are accepted too
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def events(run):
             data = data[16 + length :]
 
 
-@pytest.mark.usefixtures("untyped")  # signatures promise floats; NumPy and JAX numbers are accepted too
+@pytest.mark.usefixtures("without_type_checks")  # signatures promise floats; NumPy and JAX numbers are accepted too
 def test_jsonl_rows_are_written_immediately(run):
     tracker = JsonlTracker(run)
     metrics = {"seconds": 1.5, "reward": jnp.float32(0.25), "loss": float("nan"), "kl": -jnp.inf, "grad_norm": np.inf}
@@ -64,7 +64,7 @@ def test_jsonl_appends_to_a_resumed_run(run):
     assert [row["step"] for row in read_metrics(run.metrics)] == [1, 2]
 
 
-@pytest.mark.usefixtures("untyped")  # signatures promise floats; NumPy and JAX numbers are accepted too
+@pytest.mark.usefixtures("without_type_checks")  # signatures promise floats; NumPy and JAX numbers are accepted too
 def test_tensorboard_events_read_back(run):
     for step in (3, 4):
         tracker = TensorBoardTracker(run)

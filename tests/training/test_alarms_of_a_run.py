@@ -32,21 +32,21 @@ def rows_in(folder):
     return [json.loads(line) for line in folder.alarms.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_resumed_run_has_the_alarms_of_its_remaining_rows(run):
     watch = begin_watch(run, SimpleNamespace(journal={}))
     assert watch == watch_rows(read_metrics(run.folder.metrics))[0]
     assert [(row["alarm"], row["event"]) for row in rows_in(run.folder)] == [("entropy_collapse", "raised")]
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_without_metrics_there_are_no_alarms(run):
     run.folder.metrics.write_bytes(b"")
     assert begin_watch(run, SimpleNamespace(journal={})).history.steps == 0
     assert rows_in(run.folder) == []
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_the_second_of_two_hosts_stops_with_the_first(run, monkeypatch):
     """The first host may be stopped while it waits for disk space; the others write nothing, but must not continue alone."""
     monkeypatch.setattr("rljax.parallel.hosts.is_first", lambda: False)
@@ -67,7 +67,7 @@ def test_the_second_of_two_hosts_stops_with_the_first(run, monkeypatch):
             work()
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_raised_alarm_is_a_warning_and_a_cleared_one_a_message(run):
     texts = []
     run.display = SimpleNamespace(warning=lambda text: texts.append("!"), message=texts.append)

@@ -240,7 +240,7 @@ def test_the_digest_covers_every_part_of_a_row_but_no_memory_address():
     assert first == second
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_only_rewards_from_files_have_a_digest(tmp_path):
     (tmp_path / "rw.py").write_text(REWARD)
     (tmp_path / "rules.yaml").write_text("rules: []")

@@ -160,7 +160,7 @@ def test_the_state_contains_the_learning_rate_of_the_last_update():
         ),
     ],
 )
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_an_invalid_optimizer_is_refused(optimizer, message):
     with pytest.raises(InputError, match=message):
         check_optimizer(optimizer, {"w": jnp.ones(2)})
@@ -227,7 +227,7 @@ def test_muon_equalizes_singular_values_of_matrices_and_uses_adam_for_the_rest()
     assert learning_rate_of(state) == pytest.approx(0.1)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -242,7 +242,7 @@ def test_invalid_warm_start_settings_are_refused(settings, message):
 
 
 @pytest.mark.parametrize("settings", [{"moments_dtype": "float16"}, {"second_moment": "sparse"}])
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_unsupported_moment_settings_are_refused(settings):
     with pytest.raises(InputError, match=f"{next(iter(settings))} is '.*'; choose "):
         TrainConfig.flat(**settings)

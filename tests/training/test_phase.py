@@ -73,7 +73,7 @@ def phase_of(step, **changes):
     return Phase(**settings | changes)
 
 
-pytestmark = pytest.mark.usefixtures("untyped")
+pytestmark = pytest.mark.usefixtures("without_type_checks")
 
 
 def test_steps_are_logged_and_saved_and_the_checkpoint_has_one_owner(run, calls, first):

@@ -55,7 +55,7 @@ def test_invalid_settings_are_refused_before_anything_is_written(tmp_path, chang
         ({"heads": 3}, "width=16 over heads=3"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(untyped, change, message):
+def test_settings_that_contradict_each_other_are_refused(without_type_checks, change, message):
     with pytest.raises(InputError, match=message):
         TINY.replace(**change)
 

@@ -54,7 +54,7 @@ def groups_of(rewards, valid, correct=None):
     return SimpleNamespace(rollout=rollout)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_shares_of_all_right_and_all_wrong_groups_ignore_unjudged_responses():
     rewards = [[1, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0]]
     groups = groups_of(rewards, [[1, 1, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0]])
@@ -63,21 +63,21 @@ def test_shares_of_all_right_and_all_wrong_groups_ignore_unjudged_responses():
     assert share_of_groups(groups_of(rewards, np.zeros((4, 3))), right=True) is None
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_a_group_with_different_rewards_of_one_sign_is_neither_all_right_nor_all_wrong(sign):
     groups = groups_of([[0.1 * sign, 0.7 * sign], [0.3 * sign, 0.2 * sign]], np.ones((2, 2)))
     assert share_of_groups(groups, right=True) == share_of_groups(groups, right=False) == 0.0
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_verifier_decides_which_groups_are_all_right():
     correct = np.array([[0, 0], [1, 1], [1, 0]], np.float32)
     groups = groups_of([[0.1, 0.2], [1.1, 1.2], [1.1, 0.1]], np.ones((3, 2)), correct)
     assert share_of_groups(groups, right=True) == share_of_groups(groups, right=False) == pytest.approx(1 / 3)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_group_of_one_response_is_neither_all_right_nor_all_wrong():
     assert share_of_groups(groups_of([[1.0], [0.0]], np.ones((2, 1))), right=True) is None
     assert share_of_groups(groups_of([[1.0, 1.0], [0.0, 0.0]], [[1, 1], [1, 0]]), right=False) == 0.0

@@ -40,7 +40,7 @@ def test_an_unset_task_is_not_a_change():
     ("settings", "message"),
     [({"difficulty_window": (0.1, 0.9), "difficulty_window_end": (0.0, 0.5)}, "difficulty_window_end"), ({}, None)],
 )
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_the_steps_of_a_schedule_cannot_change_once_it_has_begun(settings, message):
     config = TrainConfig.flat(**settings)
     setup = SimpleNamespace(config=config, algorithm=dapo())

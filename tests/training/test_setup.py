@@ -92,7 +92,7 @@ def test_a_list_of_rows_is_a_dataset():
         with_dataset(None, "sums.jsonl")
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_row_that_is_not_an_object_is_refused():
     config, passed = with_dataset(TINY, [{"prompt": "1", "answer": "1"}, "2"])
     with pytest.raises(InputError, match="the dataset, row 2: a row must be an object"):

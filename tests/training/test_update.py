@@ -218,7 +218,7 @@ def test_micro_batches_of_weight_zero_are_not_computed():
     assert (float(gradient), float(metrics["parts"]), sorted(computed)) == (7.0, 2.0, [3, 4])
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_policy_whose_scores_have_another_shape_is_refused():
     sizes = {"rows": 2, "prompt_length": 3, "response_length": 4}
     params = {"bias": jnp.zeros(8)}

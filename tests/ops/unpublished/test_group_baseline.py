@@ -255,7 +255,7 @@ def test_hierarchical_gradient_matches_the_formula_and_is_zero_outside_the_mask(
 PAIR, SINGLE = jnp.ones((2, 2)), jnp.ones((2, 1))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

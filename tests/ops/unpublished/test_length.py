@@ -188,7 +188,7 @@ PENALTY = {"target": 1.0, "threshold": 0.0, "alpha": 1.0, "beta": 1.0}
 PAIR = jnp.ones((2, 2))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

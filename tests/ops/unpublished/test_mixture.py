@@ -220,7 +220,7 @@ WEIGHT = {"total_steps": 10, "reliability": 0.5, "eta": 1.0}
 ONES, LENGTHS, COLUMNS = jnp.ones(2), jnp.array([3, 4]), jnp.ones((2, 3))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -325,7 +325,7 @@ OFFSET = {"alpha": 0.1, "max_length": 3}
 COMPLEX = {**OFFSET, "beta": 0.1, "max_complexity": 1.0}
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -42,7 +42,7 @@ def test_the_dtype_is_kept(dtype, x64):
 X = jnp.zeros((2, 3))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [

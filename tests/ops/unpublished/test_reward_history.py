@@ -110,7 +110,7 @@ EMPTY = reward_history.empty_history(2, 2)
 IDS, REWARDS = jnp.array([0, 1]), jnp.ones((2, 2))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     "function", [reward_history.push_history, reward_history.join_history, reward_history.temporal_advantage]
 )

@@ -84,7 +84,7 @@ RATE = {"peak": 1.0, "warmup_steps": 2, "total_steps": 5}
 WEIGHT = {"initial": 0.5, "decay": 1.0, "total_steps": 5}
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [
