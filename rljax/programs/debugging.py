@@ -126,7 +126,7 @@ def diagnose(target: str | Path, custom: CustomParts = BUILT_IN, *, trust: bool 
 
     Args:
         target: folder of the run, or the file of the batch in it.
-        seams: the parts that were passed to `train`; rewards, engines and environments are not needed.
+        custom: the parts that were passed to `train`; rewards, engines and environments are not needed.
         trust: whether an algorithm or a step reward that the run's config.json names as code may be executed.
 
     Raises:
@@ -168,7 +168,7 @@ def without_judge(config: TrainConfig, custom: CustomParts, *, rewards: int) -> 
 
     Args:
         config: the settings.
-        seams: the custom parts of the run.
+        custom: the custom parts of the run.
         rewards: number of rewards per response, which some algorithms read separately.
     """
     config = replace(config, reward=replace(config.reward, **NO_JUDGE))

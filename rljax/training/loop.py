@@ -79,7 +79,7 @@ def run_training(
 
     Args:
         config: all settings; may be None when a run is resumed.
-        seams: the user's parts that replace built-in ones.
+        custom: the user's parts that replace built-in ones.
         installers: functions that add the optional parts of the run.
         trackers: trackers in addition to the built-in ones.
         resume: folder of a run to continue, or "auto".

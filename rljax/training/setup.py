@@ -139,7 +139,7 @@ def make_setup(config: TrainConfig, custom: CustomParts = BUILT_IN, installers: 
 
     Args:
         config: the settings.
-        seams: parts that replace built-in ones.
+        custom: parts that replace built-in ones.
         installers: functions that add the optional parts, in order; `rljax.options.INSTALLERS` are the built-in ones.
 
     Raises:

@@ -53,7 +53,7 @@ def make_worker(
 
     Args:
         config: the settings.
-        seams: parts that replace built-in ones.
+        custom: parts that replace built-in ones.
         mesh: the devices.
         policy: the model.
         tokenizer: tokenizer of prompts and responses.
