@@ -1,5 +1,6 @@
-"""Comments, docstrings, messages and pages use plain English: habits that made readers stop stay rare."""
+"""Comments, docstrings, messages and pages use plain English: habits that made readers stop stay rare, and `Args:` name parameters."""
 
+import ast
 import io
 import re
 import tokenize
@@ -172,3 +173,24 @@ def test_plain_english_and_names_of_code_are_not_stops(text):
 def test_code_blocks_of_pages_do_not_count():
     assert not stops_in("page.md", "Text.\n\n```text\nbeside\n```\n\n    beside\n")
     assert [stop.line for stop in stops_in("page.md", "Text.\nThis is beside that.\n")] == [2]
+
+
+def unknown_args(source: str) -> list[str]:
+    """Find the `Args:` entries of a file's docstrings that name no parameter of their function."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef) or "Args:\n" not in (text := ast.get_docstring(node) or ""):
+            continue
+        a = node.args
+        parameters = {each.arg for each in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if each is not None}
+        section = text.split("Args:\n", 1)[1].split("\n\n", 1)[0]
+        names = [name.strip("* ") for entry in re.findall(r"^    ([\w*, ]+):", section, re.M) for name in entry.split(", ")]
+        found += [f"{node.name}: {name}" for name in names if name.isidentifier() and name not in parameters]
+    return found
+
+
+def test_args_entries_name_parameters():
+    assert unknown_args('def f(a, *, b):\n    """F.\n\n    Args:\n        a: one.\n        c: two.\n    """') == ["f: c"]
+    files = [path for folder in ("rljax", "experiments") for path in (ROOT / folder).rglob("*.py")]
+    unknown = {str(path.relative_to(ROOT)): unknown_args(path.read_text(encoding="utf-8")) for path in files}
+    assert {path: names for path, names in unknown.items() if names} == {}
