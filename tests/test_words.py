@@ -1,4 +1,4 @@
-"""Comments, docstrings, messages and pages use plain English: habits that made readers stop stay rare, and `Args:` name parameters."""
+"""Docstrings, messages and pages use plain English: habits that made readers stop stay rare, and `Args:` name parameters."""
 
 import ast
 import io
