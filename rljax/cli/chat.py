@@ -19,7 +19,7 @@ END, RESET = "/exit", "/reset"
 class Chat:
     """Talk to a trained model, turn by turn, with its tokenizer's chat template.
 
-    Each line of the input is your turn; the reply appears as it is sampled. `/reset` begins a new conversation; `/exit` or the
+    Each line of the input is your turn; the reply appears while it is sampled. `/reset` begins a new conversation; `/exit` or the
     end of the input (Ctrl-D) ends the program. Messages can be piped in, one per line.
     """
 

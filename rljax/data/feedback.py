@@ -68,7 +68,7 @@ class Line(NamedTuple):
     """A complete line of a queue."""
 
     place: Place
-    """Where the line ended."""
+    """Position in the queue after this line."""
     text: str
     """The line itself."""
     content: Feedback | BadRowError

@@ -305,7 +305,7 @@ def scored_slots(needed: int, slots: int, *, part: int) -> int:
 
 
 class Placement(NamedTuple):
-    """Where a sequence is written in a micro-batch."""
+    """Position of a sequence in a micro-batch."""
 
     row: int
     """Index of the row."""

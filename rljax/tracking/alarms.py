@@ -262,7 +262,7 @@ LIMITS = MappingProxyType(
         if isinstance(crossing, Limit)
     }
 )
-"""Metric -> the fixed limit beyond which this metric alone raises an alarm; plots draw it."""
+"""Metric -> the fixed limit beyond which this metric alone raises an alarm; plots show it."""
 
 
 class Event(NamedTuple):
