@@ -30,8 +30,8 @@ from rljax.parallel import make_mesh
 from rljax.programs.export import export
 from rljax.programs.trained_policy import OpenPolicy, is_run, load
 from rljax.records import required
+from rljax.rollout.decode_sizes import row_bytes
 from rljax.rollout.groups import right_and_known
-from rljax.rollout.slots import row_bytes
 
 VARIANTS = ("exact", "int8 cache", "0.2", "0.3", "0.5", "2:4")
 """Names of the rows; a share or a pattern is that of `--prune`."""

@@ -2,11 +2,12 @@
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, ModuleType
 from typing import TypeVar, overload
 
-NO_SOURCES: Mapping[str, str] = MappingProxyType({})
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 Value_co = TypeVar("Value_co", covariant=True)
 
@@ -56,19 +57,23 @@ class _FunctionsFirst(ModuleType):
 
 
 @overload
-def lazy_names(package: str) -> tuple[Callable[[str], ModuleType], Callable[[], list[str]]]:
+def lazy_names(
+    package: str, *, renamed: Mapping[str, str] = ...
+) -> tuple[Callable[[str], ModuleType], Callable[[], list[str]]]:
     """For a package that has only modules."""
     ...
 
 
 @overload
-def lazy_names(package: str, sources: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def lazy_names(
+    package: str, sources: Mapping[str, str], *, renamed: Mapping[str, str] = ...
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """For a package that has further names."""
     ...
 
 
 def lazy_names(
-    package: str, sources: Mapping[str, str] = NO_SOURCES
+    package: str, sources: Mapping[str, str] = NO_NAMES, *, renamed: Mapping[str, str] = NO_NAMES
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Make `__getattr__` and `__dir__` for a package, so that each of its modules is imported on first use.
 
@@ -78,6 +83,8 @@ def lazy_names(
         package: full name of the package.
         sources: further name -> the module that it is imported from. If a name is also the name of its module, as in
             `rljax.algorithms.dapo`, it always refers to the object in the module, whichever is imported first.
+        renamed: earlier name of a module or another public name -> its present name. The earlier name works for one more version,
+            with a DeprecationWarning.
 
     Returns:
         `__getattr__`, which imports a module or a further name, and raises AttributeError for any other name; and `__dir__`, which
@@ -94,6 +101,12 @@ def lazy_names(
         sys.modules[package].__class__ = _FunctionsFirst
 
     def attribute(name: str) -> object:
+        if name in renamed:
+            message = (
+                f"{package}.{name} is now {package}.{renamed[name]}; the earlier name will be removed in the next version"
+            )
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            return getattr(sys.modules[package], renamed[name])
         if name in sources:
             return getattr(importlib.import_module(sources[name]), name)
         if not name.startswith("_"):

@@ -112,10 +112,10 @@ def main():
     task = json.load(sys.stdin)
     _stub("rljax", ROOT / "rljax")
     _stub("rljax.rewards", ROOT / "rljax" / "rewards")
-    spaces = importlib.import_module("rljax.rewards.sandbox.spaces")
+    namespaces = importlib.import_module("rljax.rewards.sandbox.namespaces")
     refuse_calls(task["refused"])
     if task["user"] == "root without capabilities":
-        spaces.drop_capabilities()
+        namespaces.drop_capabilities()
     elif task["user"] is not None:
         os.setgroups([])
         os.setgid(task["user"])

@@ -59,3 +59,20 @@ def test_an_algorithm_keeps_its_name_when_its_module_is_imported(first):
 def test_all_lists_every_algorithm():
     assert set(algorithms.BY_NAME) < set(algorithms.__all__) <= set(dir(algorithms))
     assert all(getattr(algorithms, name) is not None for name in algorithms.__all__)
+
+
+@pytest.mark.parametrize(
+    ("package", "earlier", "present"),
+    [
+        (rljax.algorithms, "Past", "EarlierRewards"),
+        (rljax.ops, "regularise", "regularization"),
+        (rljax.models, "not_saved", "refuse_to_save"),
+        (rljax.rollout, "demonstrated", "sequences_of_demonstrations"),
+        (rljax.parallel, "together", "run_together"),
+        (rljax.parallel, "with_places", "add_shardings"),
+    ],
+)
+def test_an_earlier_name_works_with_a_warning(package, earlier, present):
+    with pytest.warns(DeprecationWarning, match=rf"{earlier} is now {package.__name__}.{present}; .* next version"):
+        assert getattr(package, earlier) is getattr(package, present)
+    assert earlier not in dir(package)

@@ -9,13 +9,13 @@ import pytest
 from jaxtyping import Array, Float, PyTree, TypeCheckError, jaxtyped
 from type_checker import CompiledSignature, check, checking_function, read_signature
 
-from rljax.boxes import last_box
+from rljax.boxed import last_box
 from rljax.cli.algorithms_text import show_parts
 from rljax.cli.terminal_text import columns_of
 from rljax.importing import is_custom
 from rljax.lazy import lazy_names
 from rljax.machine import processor
-from rljax.ops.regularise import diagonal_fisher
+from rljax.ops.regularization import diagonal_fisher
 from rljax.text import one_line
 from rljax.tracking.glossary import find_entry
 from rljax.training.guard import where_safe

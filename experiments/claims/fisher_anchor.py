@@ -35,7 +35,7 @@ from lab.tabular import Setting, _quick_compilation, train
 from lab.tuned import TUNING_SEEDS
 from lab.worlds import Key, Table, codes, exact, leaning
 from rljax.algorithms import Algorithm, grpo
-from rljax.ops.regularise import fisher_anchor
+from rljax.ops.regularization import fisher_anchor
 
 CONTEXTS, TOKENS, SHARED, SHARED_BY_A_PLACE = 8, 4, 24, 2
 FIRST = codes(contexts=CONTEXTS, length=3, tokens=TOKENS)

@@ -19,7 +19,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from lab.worlds import Exact, Key, Table, World, exact, log_probabilities, pass_rate_at
-from rljax.algorithms import Algorithm, Batch, Past, Rollout, loss, prepare, value_loss
+from rljax.algorithms import Algorithm, Batch, EarlierRewards, Rollout, loss, prepare, value_loss
 from rljax.ops.unpublished.reward_history import empty_history, push_history
 from rljax.records import required
 
@@ -213,7 +213,7 @@ def _update(
         algorithm = algorithm._replace(
             critic=critic._replace(target=lambda *a, **k: critic.target(*a, **{**k, "lambda_": 1.0}))
         )
-    past = Past(carry.history, sample.contexts) if setting.past else None  # pyright: ignore[reportArgumentType]  one record per run
+    past = EarlierRewards(carry.history, sample.contexts) if setting.past else None  # pyright: ignore[reportArgumentType]  one record per run
     batch = prepare(
         algorithm,
         sample.rollout,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.agents.seeded_games import OpenGame, read_seed
+from rljax.agents.adapter_helpers import OpenGame, read_seed
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.importing import import_optional

@@ -3,7 +3,7 @@
 import random
 from typing import Any, NamedTuple
 
-from rljax.agents.seeded_games import own_random, read_seed
+from rljax.agents.adapter_helpers import own_random, read_seed
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.importing import import_optional

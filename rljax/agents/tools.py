@@ -19,8 +19,8 @@ from rljax.data.problem import Problem, reward_columns
 from rljax.data.tool_calls import EPISODE_STATE, ToolCall, Turn, keeps_state, name_of, schema_of
 from rljax.errors import InputError
 from rljax.rewards import resolve
-from rljax.rewards.calling import has_failed
 from rljax.rewards.protocol import judge
+from rljax.rewards.reward_call import has_failed
 from rljax.rollout.environment import Step
 from rljax.text import one_line
 

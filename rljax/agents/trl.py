@@ -7,14 +7,14 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rljax.agents.seeded_games import own_random
+from rljax.agents.adapter_helpers import own_random
 from rljax.agents.tools import ToolEnvironment, ToolState
 from rljax.data.problem import Problem
 from rljax.data.prompts import chat_messages
 from rljax.data.tool_calls import Turn
 from rljax.errors import InputError
 from rljax.rewards import resolve
-from rljax.rewards.calling import abstain, called_name, place_of
+from rljax.rewards.reward_call import abstain, called_name, place_of
 from rljax.rollout.environment import Step
 from rljax.text import one_line
 

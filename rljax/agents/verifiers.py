@@ -4,7 +4,7 @@ import inspect
 from itertools import islice
 from typing import Any
 
-from rljax.agents.seeded_games import read_seed
+from rljax.agents.adapter_helpers import read_seed
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.importing import import_optional

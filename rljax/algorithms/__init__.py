@@ -8,7 +8,17 @@ from rljax.lazy import LazyTable, lazy_names
 if TYPE_CHECKING:
     from rljax.algorithms.a_star_po import a_star_po
     from rljax.algorithms.ablations import ABLATIONS, dapo_ladder, without
-    from rljax.algorithms.algorithm import Algorithm, Batch, Correction, Credit, Critic, Past, Rollout, Term, TermInputs
+    from rljax.algorithms.algorithm import (
+        Algorithm,
+        Batch,
+        Correction,
+        Credit,
+        Critic,
+        EarlierRewards,
+        Rollout,
+        Term,
+        TermInputs,
+    )
     from rljax.algorithms.cispo import cispo
     from rljax.algorithms.clip_cov import clip_cov, kl_cov
     from rljax.algorithms.dapo import dapo, dapo_grpo
@@ -52,7 +62,7 @@ if TYPE_CHECKING:
 
 _OTHER_NAMES = {
     "ablations": "ABLATIONS dapo_ladder without",
-    "algorithm": "Algorithm Batch Correction Credit Critic Past Rollout Term TermInputs",
+    "algorithm": "Algorithm Batch Correction Credit Critic EarlierRewards Rollout Term TermInputs",
     "losses": "loss value_loss",
     "metrics": "LossMetrics ValueMetrics explained_variance_of",
     "preparation": "prepare response_rewards",
@@ -117,8 +127,8 @@ __all__ = [
     "Correction",
     "Credit",
     "Critic",
+    "EarlierRewards",
     "LossMetrics",
-    "Past",
     "Rollout",
     "Term",
     "TermInputs",
@@ -178,4 +188,4 @@ __all__ = [
     "xpo",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _SOURCES)
+__getattr__, __dir__ = lazy_names(__name__, _SOURCES, renamed={"Past": "EarlierRewards"})

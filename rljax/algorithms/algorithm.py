@@ -123,7 +123,7 @@ def outcomes(rollout: Rollout[Data]) -> Float[Data, "P G"]:
     return cast(Data, library.where(judged.any(-1, keepdims=True), verdicts, rollout.rewards))
 
 
-class Past(NamedTuple):
+class EarlierRewards(NamedTuple):
     """Earlier rewards of a rollout's prompts, which join the groups in which its responses are compared."""
 
     memory: RewardHistory

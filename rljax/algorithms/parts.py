@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from rljax.algorithms.algorithm import Algorithm, Credit, Critic, Term
 from rljax.algorithms.critic import blend_pretrained_value
+from rljax.algorithms.part_checks import check_fit
 from rljax.algorithms.part_equations import (
     add_brevity,
     bound_token_ratio,
@@ -25,7 +26,6 @@ from rljax.algorithms.part_equations import (
     within_divergence,
     within_variation,
 )
-from rljax.algorithms.parts_fit import check_fit
 from rljax.algorithms.plan_credit import plan_and_answer
 from rljax.algorithms.terms import (
     adaptive_entropy_bonus,

@@ -15,7 +15,7 @@ from rljax.algorithms.algorithm import (
     Batch,
     Credit,
     Critic,
-    Past,
+    EarlierRewards,
     Rollout,
     Term,
     outcomes,
@@ -42,7 +42,7 @@ def _check_rollout(algorithm: Algorithm, rollout: Rollout[Array] | Rollout[np.nd
             raise ValueError(f"rollout.{name} must be given: the algorithm's slot {slot} reads it; got None")
 
 
-def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: Past | None) -> None:
+def _check_credit(algorithm: Algorithm, progress: Array | float | None, past: EarlierRewards | None) -> None:
     """Refuse a record with no source of credit, with two sources and no mix, or with arguments that do not fit it."""
     sources = [name for name in ("advantage", "critic") if getattr(algorithm, name) is not None]
     uses_teacher_only = algorithm.teacher_divergence is not None and not sources
@@ -164,7 +164,7 @@ def _credit(
     token_rewards: Array | None,
     *,
     progress: Array | None,
-    past: Past | None,
+    past: EarlierRewards | None,
 ) -> Float[Array, "P G T"]:
     """Return each token's credit: the advantage before normalization, or 0 if the algorithm has no advantages."""
     inputs = rollout._asdict() | {
@@ -181,7 +181,7 @@ def _credit(
     return advantages[0] if advantages else jnp.zeros_like(rollout.behaviour_logp)
 
 
-def _call_credit(credit: Credit, inputs: Mapping[str, Any], past: Past | None) -> Float[Array, "P G T"]:
+def _call_credit(credit: Credit, inputs: Mapping[str, Any], past: EarlierRewards | None) -> Float[Array, "P G T"]:
     """Call a credit's function with its inputs; if there are earlier rewards of the prompts, they join the compared groups."""
     arguments = [required(inputs[name], f"rollout.{name}") for name in credit.needs]
     function, present = credit.function, _present(**{name: inputs[name] for name in credit.optional})
@@ -281,7 +281,7 @@ def prepare(
     minibatches: int = 1,
     value_minibatches: int | None = None,
     progress: Float[Array, ""] | float | None = None,
-    past: Past | None = None,
+    past: EarlierRewards | None = None,
 ) -> Batch[Array]:
     """Compute everything that depends on full groups or the full batch, once per rollout.
 

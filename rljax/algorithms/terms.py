@@ -9,7 +9,7 @@ from rljax.algorithms.algorithm import Algorithm, Rollout, Term, TermInputs
 from rljax.ops.arrays import Number, check_nonnegative, check_positive
 from rljax.ops.divergence import importance_weighted_k3, k3, kl_in_reward
 from rljax.ops.entropy_control import active_entropy_coefficient, adaptive_entropy_coefficient
-from rljax.ops.regularise import positive_example_weights
+from rljax.ops.regularization import positive_example_weights
 
 
 def _entropy(inputs: TermInputs) -> Array:

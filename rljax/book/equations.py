@@ -18,7 +18,7 @@ ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Advantage": ("group", "baseline", "batch", "gae", "pass_at_k"),
         "Ratio": ("ratio", "correction", "off_policy"),
-        "Loss": ("surrogate", "value", "categorical", "regularise", "entropy_control"),
+        "Loss": ("surrogate", "value", "categorical", "regularization", "entropy_control"),
         "Weights": ("weights", "selection", "token_choice", "masked"),
         "KL": ("divergence", "reference"),
         "Reward": ("shaping", "length_reward"),

@@ -38,7 +38,6 @@ from rljax.cli.exit_watchdog import start_exit_watchdog
 from rljax.cli.explain import Explain, run_explain
 from rljax.cli.flags import check_flags, check_own_flags, with_values
 from rljax.cli.generate import Generate, run_generate
-from rljax.cli.model import Export, Sample, run_export, run_sample
 from rljax.cli.pairs import Pairs, run_pairs
 from rljax.cli.plan import Plan, run_plan
 from rljax.cli.plot import Plot, run_plot
@@ -49,6 +48,7 @@ from rljax.cli.relocate import Relocate, run_relocate
 from rljax.cli.reward_model import RewardModel, run_reward_model
 from rljax.cli.run_settings import Settings, flags_in, start_from_flags, starting_config
 from rljax.cli.runs import Runs, Show, run_runs, run_show
+from rljax.cli.sample_and_export import Export, Sample, run_export, run_sample
 from rljax.cli.search import SearchCommand, run_search
 from rljax.cli.shell_completion import Completion
 from rljax.cli.terminal_text import columns_of, fit_lines, rewrap_descriptions, wrap

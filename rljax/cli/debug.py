@@ -13,7 +13,7 @@ from rljax.cli.terminal_text import columns_of, with_label, wrap
 from rljax.text import printable, shorten
 
 if TYPE_CHECKING:
-    from rljax.programs.debugging import Diagnosis, MeasuredTerm
+    from rljax.programs.batch_replay import Diagnosis, MeasuredTerm
 
 CAUSES: Mapping[str, str] = {
     "reward": "The reward function returned this number. Make the function return finite numbers, or None to abstain.",
@@ -58,7 +58,7 @@ class Debug:
 
 def run_debug(command: Debug) -> int:
     """Replay the batch and name the cause."""
-    from rljax.programs.debugging import diagnose  # noqa: PLC0415  --help need not wait for JAX
+    from rljax.programs.batch_replay import diagnose  # noqa: PLC0415  --help need not wait for JAX
 
     found = diagnose(command.batch, trust=command.trust)
     if command.json:

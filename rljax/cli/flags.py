@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import tyro
 
-from rljax.cli.elsewhere import explain_missing, find_counterpart, normalize_name, tables
+from rljax.cli.other_libraries import explain_missing, find_counterpart, normalize_name, tables
 from rljax.cli.run_settings import flags_in, value_of
 from rljax.errors import InputError
 from rljax.settings.checks import hints_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.boxes import boxes
+from rljax.boxed import boxes
 from rljax.data.bad_rows import BadRowError, describe_value, short_repr
 from rljax.records import is_finite_number
 

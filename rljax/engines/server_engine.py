@@ -21,7 +21,7 @@ from rljax.engines.dialects import Dialect, Reply, Status, dialect_of
 from rljax.engines.http import Http
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.parallel import is_first, of_first, on_first
+from rljax.parallel import copy_from_first, is_first, run_on_first
 from rljax.records import required
 from rljax.rollout.request import Request, Response, Sampling
 
@@ -91,9 +91,9 @@ class ServerEngine:
         self._save, self._vocabulary, self._folder = save, vocabulary, folder
         self._published: Published | None = None
         found: list[Status] = []
-        on_first(lambda: found.append(self.dialect.status(self.http)))
+        run_on_first(lambda: found.append(self.dialect.status(self.http)))
         self._status = found[0] if found else Status("", None, None, None)
-        on_first(lambda: self._check(needed, sampling))
+        run_on_first(lambda: self._check(needed, sampling))
 
     def _check(self, needed: int, sampling: Sampling) -> None:
         """Refuse a server that cannot sample what the run needs."""
@@ -124,7 +124,7 @@ class ServerEngine:
         """
         self._publish(params)
         responses: list[Response] = []
-        on_first(lambda: responses.extend(response for _, response in sorted(self._sample(requests))))
+        run_on_first(lambda: responses.extend(response for _, response in sorted(self._sample(requests))))
         return responses if jax.process_count() == 1 else _broadcast_responses(requests, responses)
 
     def stream(self, params: Params, requests: Sequence[Request]) -> Iterator[dict[int, Response]]:
@@ -268,7 +268,7 @@ class ServerEngine:
         losses = self.http.losses
         if step is not None:
             self._steps[version] = step  # responses may contain tokens of this version before the server's answer arrives
-        on_first(lambda: send(self.http, str(folder), version))
+        run_on_first(lambda: send(self.http, str(folder), version))
         self._published = Published(tuple(map(weakref.ref, leaves)), folder, version, losses)
         if before is not None and is_first():
             shutil.rmtree(before.folder, ignore_errors=True)
@@ -299,7 +299,7 @@ def _broadcast_responses(requests: Sequence[Request], responses: Sequence[Respon
         size = len(response.tokens)
         lengths[index], ended[index], tokens[index, :size] = size, response.finish == "stop", response.tokens
         logp[:, index, :size] = response.behaviour_logp, response.policy_logp
-    lengths, ended, tokens, logp = of_first((lengths, ended, tokens, logp))
+    lengths, ended, tokens, logp = copy_from_first((lengths, ended, tokens, logp))
     return [
         Response(
             request.prompt_id,

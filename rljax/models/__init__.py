@@ -10,9 +10,9 @@ from rljax.models.policy import (
     Policy,
     TurnDecoder,
     ValueFunction,
-    not_saved,
     on_every_device,
     policy_of_logits,
+    refuse_to_save,
     scores_of_logits,
 )
 from rljax.models.transformer_policy import transformer_policy
@@ -32,12 +32,12 @@ __all__ = [
     "abstract_params",
     "count_parameters",
     "init_params",
-    "not_saved",
     "on_every_device",
     "policy_of_logits",
+    "refuse_to_save",
     "score_tokens",
     "scores_of_logits",
     "transformer_policy",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__, renamed={"not_saved": "refuse_to_save"})

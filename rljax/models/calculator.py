@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rljax.caching import cache_results
 from rljax.errors import InputError
-from rljax.models.learned_share import learned_mixture
 from rljax.models.policy import Policy
+from rljax.models.rule_mixture import learned_mixture
 from rljax.models.symbolic import Rules, mixed_policy
 
 CHARACTERS = "0123456789+=;"

@@ -359,7 +359,7 @@ def on_every_device(path: tuple[str, ...], shape: tuple[int, ...]) -> PartitionS
     return PartitionSpec(*[None] * len(shape))
 
 
-def not_saved(params: HostParams, folder: Path) -> None:
+def refuse_to_save(params: HostParams, folder: Path) -> None:
     """Refuse to write a model: a `Policy.save` for models without a file format.
 
     Raises:
@@ -408,7 +408,7 @@ def policy_of_logits(
     *,
     decoder: Decoder | None = None,
     partition: Callable[[tuple[str, ...], tuple[int, ...]], PartitionSpec] = on_every_device,
-    save: Callable[[HostParams, Path], None] = not_saved,
+    save: Callable[[HostParams, Path], None] = refuse_to_save,
 ) -> Policy:
     """Make a policy from a model that returns the logits of every slot.
 

@@ -23,7 +23,7 @@ from rljax.errors import InputError
 from rljax.models.adapters import Adapter, attach_factors, init_adapter, merge
 from rljax.models.axes import spec_of
 from rljax.models.packed import Packed, Scores, scored_tokens
-from rljax.models.policy import Decoder, Params, Policy, insert_rows, not_saved
+from rljax.models.policy import Decoder, Params, Policy, insert_rows, refuse_to_save
 from rljax.records import required
 
 TARGETS = ("attention", "feed_forward")
@@ -121,7 +121,7 @@ def sub_policies(policy: Policy, *, marker: int, rank: int) -> Policy:
         init=init,
         score=score,
         partition=lambda path, shape: policy.partition(path[1:], shape),
-        save=not_saved,
+        save=refuse_to_save,
         decoder=_decoder(policy.decoder, marker),
         value_function=None,
         contents=None,

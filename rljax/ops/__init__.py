@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ratio,
         reference,
         reference_free,
-        regularise,
+        regularization,
         selection,
         shaping,
         surrogate,
@@ -64,7 +64,7 @@ __all__ = [
     "ratio",
     "reference",
     "reference_free",
-    "regularise",
+    "regularization",
     "selection",
     "shaping",
     "surrogate",
@@ -75,4 +75,4 @@ __all__ = [
     "weights",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__, renamed={"regularise": "regularization"})

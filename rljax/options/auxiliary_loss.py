@@ -12,10 +12,10 @@ from rljax.data.prompts import Demonstrations, EncodedPrompts, PromptStream, enc
 from rljax.data.tokenizer import Tokenizer
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Scores
-from rljax.ops.regularise import negative_log_likelihood
+from rljax.ops.regularization import negative_log_likelihood
 from rljax.ops.weights import token_mean
 from rljax.parallel import put_rows
-from rljax.rollout import Sequences, demonstrated, pack
+from rljax.rollout import Sequences, pack, sequences_of_demonstrations
 from rljax.training.config import TrainConfig
 from rljax.training.scoring import scored_params
 from rljax.training.setup import Setup
@@ -95,7 +95,7 @@ def examples_of(demonstrations: Demonstrations | None, prompts: EncodedPrompts, 
         InputError: there are no demonstrations, and every prompt is a single token.
     """
     if demonstrations is not None:
-        return demonstrated(demonstrations)
+        return sequences_of_demonstrations(demonstrations)
     texts = [tokens for tokens in prompts.tokens if len(tokens) > 1]
     if not texts:
         raise InputError(

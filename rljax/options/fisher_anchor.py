@@ -20,7 +20,7 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import left_pad
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Scores
-from rljax.ops.regularise import diagonal_fisher, fisher_anchor
+from rljax.ops.regularization import diagonal_fisher, fisher_anchor
 from rljax.parallel import put_rows, row_shards
 from rljax.records import required
 from rljax.rollout import RolloutWorker, Sequences, pack

@@ -19,7 +19,7 @@ from rljax.data.perturbation import perturb
 from rljax.data.prompts import encode_prompts, left_pad
 from rljax.errors import InputError
 from rljax.models import Packed, Params
-from rljax.ops.regularise import negative_log_likelihood
+from rljax.ops.regularization import negative_log_likelihood
 from rljax.ops.weights import token_mean
 from rljax.parallel import put, row_shards
 from rljax.rollout import Groups, Sequences, pack

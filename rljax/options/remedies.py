@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rljax.parallel import of_first
+from rljax.parallel import copy_from_first
 from rljax.tracking.alarms import QUIET, Watch
 from rljax.training.checkpoints.checkpoint import Checkpoint
 from rljax.training.config import TrainConfig
@@ -161,7 +161,7 @@ def react(run: Run, checkpoint: Checkpoint, watch: Watch) -> Checkpoint:
     Returns:
         The checkpoint, with the changes in its journal.
     """
-    flags = of_first(np.asarray([alarm in watch.seen for alarm in ADJUSTMENTS]))
+    flags = copy_from_first(np.asarray([alarm in watch.seen for alarm in ADJUSTMENTS]))
     raised = {alarm for alarm, is_raised in zip(ADJUSTMENTS, flags, strict=True) if is_raised}
     made, step = remedies_of(checkpoint), int(checkpoint.state.step)
     new = choose_changes(run.config, made, select_effective(raised, own_optimizer=run.setup.own_optimizer), step)

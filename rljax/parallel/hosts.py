@@ -1,8 +1,8 @@
 """Functions that keep the processes of one run consistent, and share their results.
 
 Every process runs the same program and has the same host arrays; only arrays on the mesh are spread over the processes. Work that
-may fail in only one process, such as opening files or scoring its part of the responses, is passed to `together`, so that either
-all processes continue or none does. A single process takes the same code path.
+may fail in only one process, such as opening files or scoring its part of the responses, is passed to `run_together`, so that
+either all processes continue or none does. A single process takes the same code path.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ def fetch_once(array: jax.Array | np.ndarray) -> np.ndarray:
     return fetch(jnp.copy(array) if isinstance(array, jax.Array) else array)
 
 
-def together(work: Callable[[], Returned]) -> Returned:
+def run_together(work: Callable[[], Returned]) -> Returned:
     """Run `work` in every process; if it fails in one process, raise an error in all of them.
 
     Raises:
@@ -71,9 +71,9 @@ def together(work: Callable[[], Returned]) -> Returned:
     return returned[0]
 
 
-def on_first(work: Callable[[], object]) -> None:
+def run_on_first(work: Callable[[], object]) -> None:
     """Run `work` in the first process only, while the others wait."""
-    together(work if is_first() else lambda: None)
+    run_together(work if is_first() else lambda: None)
 
 
 def agree(what: str, content: str) -> None:
@@ -108,7 +108,7 @@ def least(bytes_here: int | None) -> int | None:
     return None if lowest < 0 else lowest << 20
 
 
-def of_first(tree: PyTree) -> PyTree[np.ndarray]:
+def copy_from_first(tree: PyTree) -> PyTree[np.ndarray]:
     """Copy the first process's arrays to all processes."""
     return jax.tree.map(lambda array: np.asarray(process_allgather(np.asarray(array))[0]), tree)
 
@@ -143,7 +143,7 @@ def divide(count: int, work: Callable[[Int[np.ndarray, "R"]], PyTree]) -> PyTree
     """
     hosts = jax.process_count()
     parts = np.resize(np.arange(count), (hosts, -(-count // hosts)))
-    results = together(lambda: work(parts[jax.process_index()]))
+    results = run_together(lambda: work(parts[jax.process_index()]))
     return jax.tree.map(lambda array: process_allgather(array).reshape(-1, *array.shape[1:])[:count], results)
 
 

@@ -251,14 +251,14 @@ def put(tree: PyTree, places: PyTree[NamedSharding] | NamedSharding) -> PyTree[A
     return jax.tree.map(place_one, tree, places)
 
 
-def with_places(shapes: PyTree, places: PyTree[NamedSharding]) -> PyTree[jax.ShapeDtypeStruct]:
+def add_shardings(shapes: PyTree, places: PyTree[NamedSharding]) -> PyTree[jax.ShapeDtypeStruct]:
     """Add shardings to the shapes and dtypes of arrays, to make a template for restoring the arrays from a checkpoint."""
     return jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places)
 
 
-def like_placed(tree: PyTree[Array]) -> PyTree[jax.ShapeDtypeStruct]:
+def abstract_arrays(tree: PyTree[Array]) -> PyTree[jax.ShapeDtypeStruct]:
     """Return the shapes, dtypes and shardings of placed arrays."""
-    return with_places(tree, jax.tree.map(lambda leaf: leaf.sharding, tree))
+    return add_shardings(tree, jax.tree.map(lambda leaf: leaf.sharding, tree))
 
 
 def put_rows(mesh: Mesh, tree: PyTree, leading: int = 0) -> PyTree[Array]:

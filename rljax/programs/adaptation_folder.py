@@ -31,7 +31,7 @@ from rljax.programs.adaptation import WORSE, clipped_feedback
 from rljax.programs.adaptation_config import AdaptationConfig
 from rljax.programs.feedback_log import as_lines
 from rljax.programs.trained_policy import find_run, fit_devices
-from rljax.rewards.calling import abstain
+from rljax.rewards.reward_call import abstain
 from rljax.tracking.rows import read_rows
 from rljax.tracking.run_folder import FileState, RunFolder, describe_content
 from rljax.training.checkpoints.checkpoint import LAST, Quality, quality_of

@@ -12,7 +12,7 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.models.huggingface import locate
 from rljax.ops.arrays import Number
-from rljax.parallel import agree, together
+from rljax.parallel import agree, run_together
 from rljax.programs.export import check_new, model_of
 from rljax.programs.trained_policy import Which, parameters_of
 from rljax.training.config import TrainConfig
@@ -54,9 +54,9 @@ def average(
     folder = Path(folder)
     chosen = check_weights([str(run) for run in runs], weights)
     agree("arguments of the average", repr((list(map(str, runs)), str(folder), chosen, which)))
-    together(lambda: check_new(folder))
-    opened = together(lambda: [model_of(run, which, None) for run in runs])
-    together(lambda: check_same_start({str(run): model[0] for run, model in zip(runs, opened, strict=True)}))
+    run_together(lambda: check_new(folder))
+    opened = run_together(lambda: [model_of(run, which, None) for run in runs])
+    run_together(lambda: check_same_start({str(run): model[0] for run, model in zip(runs, opened, strict=True)}))
     _, _, _, policy, mesh, extra = opened[0]
     mean, total = None, 0.0
     for (config, run, place, *_), weight in zip(opened, chosen, strict=True):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from rljax.models import TransformerConfig
-from rljax.parallel import mesh_for_sampling, row_sharding, row_shards, with_places
+from rljax.parallel import add_shardings, mesh_for_sampling, row_sharding, row_shards
 from rljax.programs.compiled_updates import for_measuring, layout_of, plan_critic, plan_policy, sent_bytes
 from rljax.programs.roofline import score_passes
 from rljax.records import required
@@ -96,7 +96,7 @@ def compile_sampling(
     part = output_shapes(read, jax.eval_shape(partial(read_prompts, decoder, budget=0), ready, *prompts))
     make = partial(empty_rows, decoder, rows=slots, length=prompt_length, budget=budget, room=budget, kept=sampling.kept)
     empty = jax.eval_shape(make, ready)
-    empty = with_places(empty, rows_shardings(decoder, empty, mesh))
+    empty = add_shardings(empty, rows_shardings(decoder, empty, mesh))
     begun = [part] * blocks[0].parts, rows_of(slots), RowInputs(rows_of(slots, 2, dtype=jnp.uint32), rows_of(slots))
     fill = fill_rows.lower(decoder, empty, *begun, sampling=sampling).compile(compiler_options=options)
     full = output_shapes(fill, empty)
@@ -141,7 +141,7 @@ def sampling_of(config: TrainConfig) -> Sampling:
 
 def output_shapes(program: jax.stages.Compiled, shapes: Any) -> Shapes:
     """Shapes and shardings of a program's outputs."""
-    return with_places(shapes, program.output_shardings)
+    return add_shardings(shapes, program.output_shardings)
 
 
 def count_fills(blocks: Sequence[Block], slots: int) -> int:

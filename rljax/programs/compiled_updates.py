@@ -22,7 +22,7 @@ from rljax.algorithms import Algorithm, Batch, Rollout, prepare
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.policy import Policy
 from rljax.options import INSTALLERS, auxiliary_loss
-from rljax.parallel import check_rows, is_on_cpus, replicated, row_sharding, row_shards, with_places
+from rljax.parallel import add_shardings, check_rows, is_on_cpus, replicated, row_sharding, row_shards
 from rljax.parallel.collectives import collectives
 from rljax.records import required
 from rljax.rollout import Layout, Sequences, lay_out, pack
@@ -66,9 +66,9 @@ def data_shapes(
     batch = jax.eval_shape(lambda rollout, progress: prepare(algorithm, rollout, progress=progress), rollout, progress)
     layout = layout_of(config, mesh, prompt_length, sampling.prompts * sampling.group_size)
     everywhere, rows = replicated(mesh), row_sharding(mesh, leading=1)
-    packed = with_places(layout.packed, jax.tree.map(lambda _: rows, layout.packed))
-    places = with_places(layout.responses, everywhere)
-    return Layout(packed, places), with_places(batch, jax.tree.map(lambda _: everywhere, batch))
+    packed = add_shardings(layout.packed, jax.tree.map(lambda _: rows, layout.packed))
+    places = add_shardings(layout.responses, everywhere)
+    return Layout(packed, places), add_shardings(batch, jax.tree.map(lambda _: everywhere, batch))
 
 
 def option_data_shapes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def option_data_shapes(config: TrainConfig, mesh: Mesh, prompt_length: int) -> d
     check_rows(mesh, warm_start_batch=config.warm_start.batch)
     sequences = _full(config.warm_start.batch, prompt_length, config.sampling.max_response_tokens)
     examples, rows = (pack(sequences), sequences.attention), row_sharding(mesh)
-    return {auxiliary_loss.NAME: with_places(examples, jax.tree.map(lambda _: rows, examples))}
+    return {auxiliary_loss.NAME: add_shardings(examples, jax.tree.map(lambda _: rows, examples))}
 
 
 def further_rows(config: TrainConfig) -> tuple[int, ...]:

@@ -18,8 +18,8 @@ from rljax.models import Policy
 from rljax.programs.answer_settings import AnswerSettings, EvalSettings, with_changes
 from rljax.programs.prefix_values import value_named
 from rljax.programs.trained_policy import OpenPolicy, load
-from rljax.rewards.calling import called_name
 from rljax.rewards.majority_vote import vote_for
+from rljax.rewards.reward_call import called_name
 from rljax.rollout import Engine, Environment
 from rljax.rollout.budget_forcing import force_budget
 from rljax.rollout.continuations import Value

@@ -14,7 +14,7 @@ from rljax.models.huggingface import locate, read_config
 from rljax.models.model_folder import MAX_SHARD_SIZE, byte_count
 from rljax.models.peft_folder import save_adapter
 from rljax.models.pruning import Pattern, prune_contents, read_pattern
-from rljax.parallel import agree, fetch, mesh_of, on_first, together
+from rljax.parallel import agree, fetch, mesh_of, run_on_first, run_together
 from rljax.parallel.memory import device_bytes
 from rljax.programs.trained_policy import Which, find_run, fit_devices, open_adapter, parameters_of
 from rljax.records import required
@@ -93,12 +93,12 @@ def export(
     """
     folder, limit = Path(folder), byte_count(max_shard_size)
     agree("arguments of the export", repr((str(target), str(folder), which, dtype, limit, adapter, quantize, prune, push)))
-    together(lambda: check_new(folder))
+    run_together(lambda: check_new(folder))
     pattern = None if prune is None else read_pattern(prune)
     uploads: list[Client] = []
     if push is not None:
-        on_first(lambda: uploads.append(check_push(push, client)))
-    config, run, place, policy, mesh, extra = together(lambda: model_of(target, which, policy))
+        run_on_first(lambda: uploads.append(check_push(push, client)))
+    config, run, place, policy, mesh, extra = run_together(lambda: model_of(target, which, policy))
     if adapter:
         check_alone(config, dtype, quantize, prune)
         factors = open_adapter(config, policy, mesh, required(run, "run"), place).params
@@ -110,7 +110,7 @@ def export(
         form = {"dtype": dtype, "quantize": quantize, "max_shard_bytes": limit}
         atomically(folder, lambda part: save_model(part, policy, params, extra, **form))
     if push is not None:
-        on_first(lambda: push_folder(uploads[0], folder, push, private=private))
+        run_on_first(lambda: push_folder(uploads[0], folder, push, private=private))
     return folder
 
 
@@ -252,4 +252,4 @@ def write_adapter(folder: Path, config: TrainConfig, adapter: Adapter, companion
         save_adapter(folder, shape, host, alpha=config.adapter.alpha, base=path)
         save_tokenizer_files(companions.tokenizer, folder)
 
-    on_first(write)
+    run_on_first(write)

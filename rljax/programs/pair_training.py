@@ -32,7 +32,7 @@ from rljax.errors import InputError
 from rljax.evaluation.statistics import wilson_interval
 from rljax.files import absolute_paths
 from rljax.models import Params
-from rljax.parallel import check_rows, like_placed, put_rows
+from rljax.parallel import abstract_arrays, check_rows, put_rows
 from rljax.preference.config import PairConfig
 from rljax.preference.metrics import PairUpdateMetrics
 from rljax.preference.pair_update import EncodedPairs, PairState, encode_pairs, problem_of
@@ -347,7 +347,7 @@ def train_on_pairs(
         lock_folder(folder, stack)
         checkpoint, losses = Checkpoint(owned.pop(), no_history(1)), []
         if existing is not None:
-            like = like_placed(checkpoint.state)
+            like = abstract_arrays(checkpoint.state)
             del checkpoint
             checkpoint, losses = reopen(folder, lambda phase: like)
         checkpoints = [checkpoint]

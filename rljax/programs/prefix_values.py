@@ -16,7 +16,7 @@ from rljax.errors import InputError
 from rljax.importing import check_trusted, is_custom
 from rljax.models import Policy
 from rljax.models.policy import Params
-from rljax.parallel import policy_shardings, put, row_shards, shardings, with_places
+from rljax.parallel import add_shardings, policy_shardings, put, row_shards, shardings
 from rljax.preference.reward_model import (
     load_reward_model,
     lowest_score,
@@ -121,7 +121,7 @@ def _critic_params(critic: Critic, policy: Policy, policy_params: Params, mesh: 
     """Restore the critic's parameters from a checkpoint onto the devices."""
     shapes = jax.eval_shape(critic.function.init, jax.random.key(0), policy_params)
     places = policy_shardings(mesh, shapes, policy_params, policy.partition)
-    return restore_params(folder, with_places(shapes, places), within=("critic", "params"))
+    return restore_params(folder, add_shardings(shapes, places), within=("critic", "params"))
 
 
 def _rows_with_end(prefixes: Sequence[Prefix], length: int, end: int) -> Sequences:

@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.models import TransformerConfig
 from rljax.parallel import is_on_cpus, mesh_for_sampling, row_shards
 from rljax.programs.compiled_updates import further_rows
-from rljax.rollout.slots import Caches, block_parts, peak_bytes
+from rljax.rollout.decode_sizes import Caches, block_parts, peak_bytes
 from rljax.text import nearest_first
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import rows_at_once

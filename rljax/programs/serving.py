@@ -143,7 +143,7 @@ def decoder_of(opened: OpenPolicy, settings: ServeSettings) -> RowDecoder:
     if settings.paged_cache is None:
         functions = contiguous_rows(engine.decoder.turns, rows, settings.context)
     else:
-        from rljax.serving.pages import paged_rows  # noqa: PLC0415  most servers use no paged cache
+        from rljax.serving.paged_rows import paged_rows  # noqa: PLC0415  most servers use no paged cache
 
         functions = paged_rows(engine.decoder, opened.mesh, rows, settings.context, settings.paged_cache)
     return RowDecoder(

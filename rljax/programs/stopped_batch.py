@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from rljax.algorithms import Past
+from rljax.algorithms import EarlierRewards
 from rljax.errors import InputError
 from rljax.ops.unpublished.reward_history import RewardHistory
 from rljax.rollout.groups import from_dict
@@ -46,7 +46,7 @@ def read_batch(path: Path) -> StoppedBatch:
 def _batch_from(tree: Mapping[str, Any], notes: Mapping[str, Any]) -> StoppedBatch:
     """Build the batch from the arrays and the metadata of its file."""
     groups = from_dict(tree[GROUPS])
-    past = Past(RewardHistory(**tree[PAST]), groups.prompt_ids) if PAST in tree else None
+    past = EarlierRewards(RewardHistory(**tree[PAST]), groups.prompt_ids) if PAST in tree else None
     scored_rollout = ScoredRollout(groups, float(notes["progress"]), past)
     return StoppedBatch(scored_rollout, int(notes["step"]), int(notes["checkpoint"]), notes["weights"])
 

@@ -22,12 +22,12 @@ from rljax.errors import InputError
 from rljax.evaluation.greedy import evaluate
 from rljax.models import Params
 from rljax.options import INSTALLERS
-from rljax.parallel import on_first
+from rljax.parallel import run_on_first
 from rljax.programs.train import UNJUDGED, with_dataset
 from rljax.programs.value_pretraining import value_pretraining
 from rljax.programs.warm_start import warm_start_phase
 from rljax.records import required
-from rljax.rollout import demonstrated
+from rljax.rollout import sequences_of_demonstrations
 from rljax.tracking.rows import read_metrics
 from rljax.training.checkpoints.checkpoint import BEST, Checkpoint, Quality
 from rljax.training.config import TrainConfig
@@ -169,7 +169,7 @@ def fine_tune(run: Run, owned: list[Checkpoint]) -> Result:
     models = write_final_models(run, checkpoint)
     title = f"{run.config.run.name}: supervised fine-tuning"
     run.write("the curves", lambda: plot_curves(run.folder.metrics, run.folder.curves, title=title))
-    on_first(lambda: show_end(run, models))
+    run_on_first(lambda: show_end(run, models))
     accuracy = required(checkpoint.notes.quality, "notes.quality").accuracy
     return Result(run.folder.path, accuracy, accuracy, run.setup.full_params(checkpoint.state.params))
 
@@ -250,7 +250,7 @@ def make_measure(setup: Setup) -> Callable[[Params], dict[str, float]]:
     Raises:
         InputError: no held-out row has a demonstration, or none is within the token limit.
     """
-    sequences = demonstrated(heldout_demonstrations(setup))
+    sequences = sequences_of_demonstrations(heldout_demonstrations(setup))
     scores = make_scores(setup.supervised_score, setup.mesh, setup.rows_at_once(len(sequences.tokens)))
     learned = sequences.learned
     if not learned.any():

@@ -23,7 +23,7 @@ from rljax.models.adapters import Adapter, Base
 from rljax.models.folder_notes import unused_generation_settings
 from rljax.models.huggingface import locate
 from rljax.models.quantization import check_blocks, quantize_params
-from rljax.parallel import is_first, mesh_of, policy_shardings, put, with_places
+from rljax.parallel import add_shardings, is_first, mesh_of, policy_shardings, put
 from rljax.parallel.memory import device_bytes
 from rljax.programs.answer_settings import CacheDtype, Quantization
 from rljax.records import required
@@ -512,7 +512,7 @@ def parameters_of(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolde
     places = policy_shardings(mesh, params, params, policy.partition)
     if run is None:
         return put(params, places)
-    like = with_places(params, places)
+    like = add_shardings(params, places)
     del params
     return checkpoints.restore_params(run.checkpoints / which, like)
 
@@ -543,4 +543,4 @@ def open_adapter(config: TrainConfig, policy: Policy, mesh: Mesh, run: RunFolder
     check_base(run, base_entry(config, base))
     like = jax.eval_shape(partial(fresh_adapter, config, base))
     places = policy_shardings(mesh, like, like, policy.partition)
-    return OpenAdapter(base, checkpoints.restore_params(run.checkpoints / which, with_places(like, places)))
+    return OpenAdapter(base, checkpoints.restore_params(run.checkpoints / which, add_shardings(like, places)))

@@ -29,7 +29,7 @@ from rljax.files import atomic_write
 from rljax.models import Params
 from rljax.parallel import numerical_setup, row_shards
 from rljax.records import required
-from rljax.rollout import demonstrated, lay_out_examples
+from rljax.rollout import lay_out_examples, sequences_of_demonstrations
 from rljax.tracking.rows import Row, read_metrics
 from rljax.tracking.start_records import describe_devices, read_versions
 from rljax.training.checkpoints.checkpoint import Checkpoint
@@ -63,7 +63,7 @@ def make_step(run: Run, checkpoint: Checkpoint) -> Step:
     settings, demonstrations = config.warm_start, required(setup.demonstrations, "setup.demonstrations")
     if demonstrations.dropped:
         run.display.warning(f"{demonstrations.dropped} demonstrations are longer than their limit and were left out.")
-    sequences = demonstrated(demonstrations)
+    sequences = sequences_of_demonstrations(demonstrations)
     order = PromptStream(range(len(sequences.tokens)), seed=config.run.seed)
     update = make_supervised_step(setup, warm_start_optimizer(config), checkpoint.state)
     devices = row_shards(setup.mesh)

@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from rljax.errors import InputError
-from rljax.rewards.calling import Progress, arguments_for, called_name
 from rljax.rewards.correctness import Failed, is_verifier, lowest_right, verifier_like
 from rljax.rewards.extract import LONGEST_READ
 from rljax.rewards.protocol import Weighted
+from rljax.rewards.reward_call import Progress, arguments_for, called_name
 
 _MARKS = "*_`"
 _STATEMENT = re.compile(

@@ -6,9 +6,9 @@ from typing import Any
 
 from rljax.errors import InputError
 from rljax.rewards import resolve
-from rljax.rewards.calling import Progress, arguments_for, called_name
 from rljax.rewards.correctness import Failed, verifier_like
 from rljax.rewards.pool import shared_pool
+from rljax.rewards.reward_call import Progress, arguments_for, called_name
 from rljax.text import one_line
 
 

@@ -9,7 +9,7 @@ otherwise it could box every candidate and always be right. Put several values i
 
 import re
 
-from rljax.boxes import last_box
+from rljax.boxed import last_box
 from rljax.rewards.notation import plain
 from rljax.rewards.quantity import read_number, split_unit
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from rljax.errors import InputError
 from rljax.importing import check_optional
-from rljax.rewards.calling import Progress
 from rljax.rewards.correctness import Failed, reads, right_from, wrong_if_late
 from rljax.rewards.extract import after_thought
 from rljax.rewards.pool import shared_pool
+from rljax.rewards.reward_call import Progress
 from rljax.text import one_line
 
 Check = Callable[[str, str], bool]

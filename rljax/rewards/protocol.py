@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int8
 
 from rljax.errors import InputError
-from rljax.rewards.calling import Answer, Progress, ask, called_name, check_failures, has_failed, read_answer, wait_for
 from rljax.rewards.correctness import Failures, form_of, is_verifier, lowest_right
+from rljax.rewards.reward_call import Answer, Progress, ask, called_name, check_failures, has_failed, read_answer, wait_for
 
 MAX_FAILURE_SHARE = 0.1
 """Default fraction of a batch that may fail before the run stops."""
@@ -321,7 +321,7 @@ def answers_of(
     """Call each part of a reward once, at any depth, and read its answer.
 
     The arguments are the same as for `judge`, and `seconds`, the time limit per call.
-    The answers of several calls can be joined (`rljax.rewards.calling.join_answers`) before `scores_of` counts their failures.
+    The answers of several calls can be joined (`rljax.rewards.reward_call.join_answers`) before `scores_of` counts their failures.
 
     Raises:
         ValueError: for the reasons `judge` gives.

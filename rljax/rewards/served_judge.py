@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 
 from rljax.errors import InputError
-from rljax.rewards.calling import Progress
 from rljax.rewards.correctness import Failed
+from rljax.rewards.reward_call import Progress
 from rljax.text import one_line
 
 CONNECTIONS = 16

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float32
 
 from rljax.errors import InputError
-from rljax.rewards.calling import called_name
+from rljax.rewards.reward_call import called_name
 from rljax.text import one_line
 
 Step = tuple[int, float]

@@ -5,7 +5,15 @@ from rljax.rollout.engine import DecodingEngine
 from rljax.rollout.environment import Environment, Step
 from rljax.rollout.groups import Collected, Groups, collect, pad
 from rljax.rollout.judging import Judge
-from rljax.rollout.layout import Layout, Sequences, demonstrated, lay_out, lay_out_examples, pack, sequences_of
+from rljax.rollout.layout import (
+    Layout,
+    Sequences,
+    lay_out,
+    lay_out_examples,
+    pack,
+    sequences_of,
+    sequences_of_demonstrations,
+)
 from rljax.rollout.request import Dialogue, DialogueEngine, Engine, Request, Response, Sampling, StreamingEngine
 from rljax.rollout.worker import RolloutWorker
 
@@ -27,12 +35,12 @@ __all__ = [
     "Step",
     "StreamingEngine",
     "collect",
-    "demonstrated",
     "lay_out",
     "lay_out_examples",
     "pack",
     "pad",
     "sequences_of",
+    "sequences_of_demonstrations",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__, renamed={"demonstrated": "sequences_of_demonstrations"})

@@ -70,8 +70,8 @@ def begin_dialogue(
         return RereadingDialogue(engine, params, requests)
     if not engine.has_pages:
         return CachedDialogue(engine, params, requests, later)
-    from rljax.rollout.paged import PagedEngine  # noqa: PLC0415  most runs have no pages
     from rljax.rollout.paged_dialogue import PagedDialogue  # noqa: PLC0415
+    from rljax.rollout.paged_sampling import PagedEngine  # noqa: PLC0415  most runs have no pages
 
     assert isinstance(engine, PagedEngine)  # the only engine with pages
     return PagedDialogue(engine, params, requests, later)

@@ -20,10 +20,10 @@ from rljax.models import Decoder, Params, TurnDecoder
 from rljax.models.axes import spec_of
 from rljax.parallel import fetch, put_rows, row_shards
 from rljax.records import required
+from rljax.rollout.decode_sizes import FittingSlots, growth_sizes, padded_length, turn_bytes, turn_rows
 from rljax.rollout.engine import Decoding, DecodingEngine
 from rljax.rollout.request import Request, Response
 from rljax.rollout.sampling import Prompts, decode_weights, empty_rows
-from rljax.rollout.slots import FittingSlots, growth_sizes, padded_length, turn_bytes, turn_rows
 
 FEWEST_TOKENS = 8
 """Tokens per row in the smallest compiled program that reads a turn."""

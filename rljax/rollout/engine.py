@@ -15,6 +15,7 @@ from rljax.errors import InputError
 from rljax.models import Decoder, Params
 from rljax.parallel import fetch, is_on_cpus, put_rows, row_shards
 from rljax.records import required
+from rljax.rollout.decode_sizes import block_parts, compiled_rows, fewer_rows, growth_sizes, padded_length
 from rljax.rollout.request import Request, Response, Sampling
 from rljax.rollout.sampling import (
     Prompts,
@@ -29,7 +30,6 @@ from rljax.rollout.sampling import (
     move_rows,
     read_prompts,
 )
-from rljax.rollout.slots import block_parts, compiled_rows, fewer_rows, growth_sizes, padded_length
 from rljax.rollout.stopping import CHECK_TOKENS, Decode, may_have_stopped, stop_end
 
 Slots = Callable[[Params, int, int, int, int], int]
@@ -62,7 +62,7 @@ class DecodingEngine:
         mesh: devices that share the rows.
         prompt_length: length in tokens to which prompts are padded; if a call has a longer prompt, a power of two instead.
         slots: maximum number of rows that are decoded at once: an integer, or a function that computes it for each call, such as
-            `rljax.rollout.slots.FittingSlots`. The key/value cache has one row, for a prompt and its response, per decoded row.
+            `rljax.rollout.decode_sizes.FittingSlots`. The key/value cache has a row for each, with room for prompt and response.
         text: function that turns token ids into text; needed only for stop strings. `rljax.rollout.stopping.Decode` describes it.
     """
 

@@ -21,7 +21,7 @@ from rljax.importing import import_function, is_custom, names_function
 from rljax.lazy import LazyTable
 from rljax.models import Params
 from rljax.records import is_finite_number
-from rljax.rewards.calling import called_name, place_of
+from rljax.rewards.reward_call import called_name, place_of
 from rljax.rollout.request import Engine
 from rljax.text import nearest_first, one_line, parse_json, texts_of
 

@@ -20,9 +20,9 @@ from rljax.data.problem import Problem
 from rljax.data.tokenizer import Tokenizer, completion_text
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.parallel import gather_texts, together
-from rljax.rewards.calling import called_name, check_failures, place_of, read_answer
+from rljax.parallel import gather_texts, run_together
 from rljax.rewards.correctness import Failed
+from rljax.rewards.reward_call import called_name, check_failures, place_of, read_answer
 from rljax.rollout.begin_dialogue import begin_dialogue
 from rljax.rollout.dialogue import TurnQueue
 from rljax.rollout.environment import (
@@ -360,7 +360,7 @@ def _share_replies(reply: Callable[[], Mapping[int, tuple[Any, _Reply]]]) -> dic
     Raises:
         InputError: the environment or its answer is invalid, here or on another host.
     """
-    own = together(reply)
+    own = run_together(reply)
     shared = {}
     for text in gather_texts(json.dumps({index: answer._asdict() for index, (_, answer) in own.items()}, default=dict)):
         shared |= {int(index): (None, _Reply(**fields)) for index, fields in json.loads(text).items()}

@@ -14,9 +14,9 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.models.router_replay import UNKNOWN, RecordedState, recording_decoder
 from rljax.parallel import fetch
+from rljax.rollout.decode_sizes import FittingSlots
 from rljax.rollout.engine import Decoding, DecodingEngine
 from rljax.rollout.request import Request, Response, Sampling
-from rljax.rollout.slots import FittingSlots
 
 
 @dataclass(frozen=True)

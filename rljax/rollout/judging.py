@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float32, Int, Int8
 
 from rljax.data.problem import Problem, reward_columns
 from rljax.data.tokenizer import Tokenizer, completion_text
-from rljax.parallel import divide, of_first, together
+from rljax.parallel import copy_from_first, divide, run_together
 from rljax.rewards import protocol
-from rljax.rewards.calling import Answer, FailedJudgeError, OutOfRangeError, Progress, join_answers
+from rljax.rewards.reward_call import Answer, FailedJudgeError, OutOfRangeError, Progress, join_answers
 from rljax.rewards.steps import Step, assign_to_tokens, score_steps
 from rljax.rollout.request import Response
 
@@ -146,7 +146,7 @@ class Judge(NamedTuple):
             return self._judge([problems[row] for row in rows], [responses[row] for row in rows], length)
 
         if any(protocol.needs_all_hosts(reward) for reward in (self.reward, self.step_reward)):
-            return of_first(together(lambda: judge_rows(np.arange(len(problems)))))
+            return copy_from_first(run_together(lambda: judge_rows(np.arange(len(problems)))))
         return divide(len(problems), judge_rows)
 
     def completion(self, response: Response) -> str:

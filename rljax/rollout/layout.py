@@ -92,7 +92,7 @@ def sequences_of(groups: Groups) -> Sequences:
     )
 
 
-def demonstrated(demonstrations: Demonstrations) -> Sequences:
+def sequences_of_demonstrations(demonstrations: Demonstrations) -> Sequences:
     """Return demonstrations as sequences."""
     return Sequences(
         demonstrations.prompt_tokens,

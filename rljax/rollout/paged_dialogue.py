@@ -35,9 +35,10 @@ from rljax.models.paged_cache import (
 )
 from rljax.parallel import fetch, put_rows
 from rljax.records import required
+from rljax.rollout.decode_sizes import FittingSlots, turn_bytes
 from rljax.rollout.dialogue import Reading, TurnQueue, count_shared_tokens
 from rljax.rollout.engine import Decoding
-from rljax.rollout.paged import (
+from rljax.rollout.paged_sampling import (
     FEWEST_ENDED,
     FEWEST_STEPS,
     PagedEngine,
@@ -48,7 +49,6 @@ from rljax.rollout.paged import (
 )
 from rljax.rollout.request import Request, Response
 from rljax.rollout.sampling import Prompts, Rows
-from rljax.rollout.slots import FittingSlots, turn_bytes
 
 
 class FreePages(NamedTuple):

@@ -7,10 +7,10 @@ import numpy as np
 from rljax.data.prompts import left_pad
 from rljax.models import Params
 from rljax.parallel import fetch, put_rows, row_shards
+from rljax.rollout.decode_sizes import compiled_rows, growth_sizes, padded_length
 from rljax.rollout.engine import Decoding, DecodingEngine
 from rljax.rollout.request import Request
 from rljax.rollout.sampling import decode, decode_weights, empty_rows, read_prompts
-from rljax.rollout.slots import compiled_rows, growth_sizes, padded_length
 
 
 def stream_tokens(engine: DecodingEngine, params: Params, request: Request, *, every: int = 4) -> Iterator[list[int]]:

@@ -20,8 +20,8 @@ from rljax.data.token_texts import full_text, token_texts
 from rljax.data.tool_calls import read_turn
 from rljax.models import Scores
 from rljax.records import required
-from rljax.rewards.calling import has_failed
 from rljax.rewards.correctness import Failures
+from rljax.rewards.reward_call import has_failed
 from rljax.rollout.environment import read_call_settings
 from rljax.rollout.groups import Collected, Groups, right_and_known
 from rljax.rollout.layout import Sequences

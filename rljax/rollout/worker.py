@@ -14,8 +14,8 @@ from rljax.data.problem import Problem
 from rljax.data.prompts import EncodedPrompts, check_has_token, left_pad
 from rljax.models import Params
 from rljax.records import required
-from rljax.rewards.calling import Progress
 from rljax.rewards.protocol import has_verifier
+from rljax.rewards.reward_call import Progress
 from rljax.rollout.engine import generate_seeds
 from rljax.rollout.environment import Environment, Player
 from rljax.rollout.groups import Groups, group_rows, pad_responses, right_and_known

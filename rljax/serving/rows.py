@@ -21,8 +21,8 @@ from rljax.models import Params, TurnDecoder
 from rljax.models.paged_cache import PAGE
 from rljax.models.policy import insert_rows, path_names
 from rljax.parallel import fetch, put_rows, replicated, row_sharding, row_shards
+from rljax.rollout.decode_sizes import PROMPT_TOKENS_AT_ONCE, compiled_rows
 from rljax.rollout.engine import seed_words
-from rljax.rollout.slots import PROMPT_TOKENS_AT_ONCE, compiled_rows
 from rljax.rollout.top_k_and_top_p import keep_top_k, keep_top_p
 
 STEPS = 8

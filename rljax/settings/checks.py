@@ -254,7 +254,7 @@ def hints_of(group: type) -> dict[str, Any]:
     """Return the type of each setting in a group, by its flat name.
 
     Example:
-        >>> from rljax.training.config.groups import WarmStartConfig
+        >>> from rljax.training.config.setting_groups import WarmStartConfig
         >>> hints_of(WarmStartConfig)["warm_start_batch"]
         <class 'int'>
     """

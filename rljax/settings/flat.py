@@ -14,7 +14,7 @@ def flat_names(group: type) -> dict[str, str]:
     """Map each field of a group of settings to its flat name; fields that no flag sets are left out.
 
     Example:
-        >>> from rljax.training.config.groups import WarmStartConfig
+        >>> from rljax.training.config.setting_groups import WarmStartConfig
         >>> flat_names(WarmStartConfig)["steps"]
         'warm_start_steps'
     """

@@ -14,7 +14,7 @@ import jax
 from rljax.data.history import no_history
 from rljax.errors import InputError
 from rljax.models import Params
-from rljax.parallel import agree, is_first, on_first, together, watched_hosts
+from rljax.parallel import agree, is_first, run_on_first, run_together, watched_hosts
 from rljax.rollout.judging import WAITS, Patience
 from rljax.tracking.display import Display, ScreenStream, make_display
 from rljax.tracking.phase_times import watch_compilation
@@ -96,8 +96,8 @@ def run_training(
         stack.enter_context(watched_hosts(config.devices.host_timeout, lambda reason: say_lost(display, reason)))
         screen.activity("loading the model and the problems")
         setup = make_agreed_setup(config, custom, installers)
-        base = together(lambda: base_entry(config, setup.base))
-        inputs = together(lambda: inputs_of(setup, custom))
+        base = run_together(lambda: base_entry(config, setup.base))
+        inputs = run_together(lambda: inputs_of(setup, custom))
         changed_inputs: tuple[Change, ...] = ()
         if existing is None:
             owned = [Checkpoint(first_state(setup, custom.names()), no_history(len(setup.train.prompts.tokens)))]
@@ -107,11 +107,11 @@ def run_training(
             owned, folder = [], existing
             check_models(setup, param_shapes(setup), custom.names())
             check_base(folder, base)
-            changed_inputs = together(lambda: check_inputs(existing, inputs, accepts=consent.changes))
+            changed_inputs = run_together(lambda: check_inputs(existing, inputs, accepts=consent.changes))
         killed = lock_folder(folder, stack)
         folder, losses = open_run(config, setup, owned, folder, changes)
         step = int(owned[0].state.step)
-        on_first(lambda: record_start(folder, step, changes or (), inputs, changed_inputs))
+        run_on_first(lambda: record_start(folder, step, changes or (), inputs, changed_inputs))
         seconds = config.run.grace if jax.process_count() == 1 else None
         grace = None if seconds is None else GracePeriod(seconds)
         resources = open_resources(
@@ -149,7 +149,7 @@ class Opening(NamedTuple):
 
 def make_agreed_setup(config: TrainConfig, custom: CustomParts, installers: Sequence[Install]) -> Setup:
     """Build everything that the run uses, and check that all hosts have the same problems."""
-    setup = together(lambda: make_setup(config, custom, installers))
+    setup = run_together(lambda: make_setup(config, custom, installers))
     problems = [*setup.train.prompts.problems, *setup.heldout.all_problems]
     agree("problems", repr([(problem.prompt, problem.answer) for problem in problems]))
     return setup
@@ -227,7 +227,7 @@ def discard_on_error(folder: RunFolder) -> Generator[None]:
     try:
         yield
     except InputError:
-        if is_first():  # not with `on_first`, which waits for the other hosts: they may not get here
+        if is_first():  # not with `run_on_first`, which waits for the other hosts: they may not get here
             folder.discard()
         raise
 

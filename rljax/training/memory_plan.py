@@ -20,10 +20,10 @@ from rljax.errors import InputError
 from rljax.models import Decoder, Params, Policy
 from rljax.models.adapters import Base, init_adapter
 from rljax.models.axes import count_shards, mesh_for_sampling, sampler_weights
-from rljax.parallel import mesh_of, policy_shardings, replicated, row_shards, with_places
+from rljax.parallel import add_shardings, mesh_of, policy_shardings, replicated, row_shards
 from rljax.records import required
+from rljax.rollout.decode_sizes import FittingSlots, compiled_rows, peak_bytes, turn_bytes
 from rljax.rollout.environment import Environment
-from rljax.rollout.slots import FittingSlots, compiled_rows, peak_bytes, turn_bytes
 from rljax.settings.sizes import byte_count
 from rljax.training.config import MICROBATCH_TOKENS, TrainConfig
 from rljax.training.objective.algorithm import add_correction, keeps_reference, make_algorithm, settings_for
@@ -42,7 +42,7 @@ def bytes_on_a_device(shapes: Shapes) -> int:
 def parameter_shapes(policy: Policy, mesh: Mesh) -> Shapes:
     """Return the shapes and shardings of all parameters of a policy."""
     shapes = required(policy.shapes, "policy.shapes")()
-    return with_places(shapes, policy_shardings(mesh, shapes, shapes, policy.partition))
+    return add_shardings(shapes, policy_shardings(mesh, shapes, shapes, policy.partition))
 
 
 def plan_algorithm(config: TrainConfig) -> tuple[Algorithm, TrainConfig]:
@@ -97,7 +97,7 @@ def state_shapes(
         frozen = base_shapes(config, policy, mesh)
         shardings = policy_shardings(mesh, frozen, frozen, policy.partition)
         scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
-        base = Base(with_places(frozen, shardings), scale)  # pyright: ignore[reportArgumentType]  shapes in place of arrays
+        base = Base(add_shardings(frozen, shardings), scale)  # pyright: ignore[reportArgumentType]  shapes in place of arrays
 
     def make_critic(params: Params) -> CriticState | None:
         if algorithm.critic is None:
@@ -121,7 +121,7 @@ def state_shapes(
         )
 
     state = jax.eval_shape(make_state, trained, params)
-    return with_places(state, policy_shardings(mesh, state, trained, policy.partition, besides=params)), base
+    return add_shardings(state, policy_shardings(mesh, state, trained, policy.partition, besides=params)), base
 
 
 def state_bytes(state: TrainState, base: Base | None) -> int:
@@ -205,7 +205,7 @@ def fitting_slots(decoder: Decoder, mesh: Mesh, memory: int, *, share: float | N
     """Return a `FittingSlots`; for a cache in pages, whose expected response length `share` is set, return a `PagedSlots`."""
     if share is None:
         return FittingSlots(decoder, mesh, memory, **options)
-    from rljax.rollout.paged import PagedSlots  # noqa: PLC0415  most runs have no pages
+    from rljax.rollout.paged_sampling import PagedSlots  # noqa: PLC0415  most runs have no pages
 
     return PagedSlots(decoder, mesh, memory, share=share, **options)
 
@@ -426,7 +426,7 @@ def check_loaded(
     held = bytes_on_a_device(parameter_shapes(policy, mesh))
     if config.adapter.rank is not None:
         base = base_shapes(config, policy, mesh)
-        held += bytes_on_a_device(with_places(base, policy_shardings(mesh, base, base, policy.partition)))
+        held += bytes_on_a_device(add_shardings(base, policy_shardings(mesh, base, base, policy.partition)))
     needs = _needs(config.replace(lora_rank=None, quantize=None), policy, mesh, prompt_length, environment, held)
     if available is None:
         return None

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Float32, Int, Int32, UInt64
 
 from rljax.algorithms import LossMetrics
 from rljax.records import required
-from rljax.rewards.calling import has_failed
 from rljax.rewards.correctness import Failures
+from rljax.rewards.reward_call import has_failed
 from rljax.rollout import Collected, Groups
 from rljax.rollout.groups import part_means, right_and_known, sampled_versions
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rljax.errors import InputError
-from rljax.parallel import any_host, is_first, on_first, together
+from rljax.parallel import any_host, is_first, run_on_first, run_together
 from rljax.tracking.alarms import Event
 from rljax.tracking.display import Display
 from rljax.tracking.phase_times import Stopwatch
@@ -77,7 +77,7 @@ class RunResources:
             what: name of the output in messages, such as "the metrics".
             work: writes the output; a failed call must leave nothing behind.
         """
-        on_first(lambda: self.disk.attempt(what, work))
+        run_on_first(lambda: self.disk.attempt(what, work))
 
     def log(self, phase: str, step: int, metrics: Numbers) -> None:
         """Log and show the metrics of a training step; every process must call this method."""
@@ -86,7 +86,7 @@ class RunResources:
 
     def record(self, phase: str, step: int, metrics: Numbers) -> None:
         """Log metrics; every process must call this, because the first may be stopped while its disk is full."""
-        on_first(lambda: self.trackers.log(phase, step, metrics))
+        run_on_first(lambda: self.trackers.log(phase, step, metrics))
 
     def report(self, events: Sequence[Event]) -> None:
         """Report raised and cleared alarms, on the screen, in the log and in `alarms.jsonl`; every process must call this method.
@@ -98,7 +98,7 @@ class RunResources:
             say = self.display.warning if event.what == "raised" else self.display.message
             say(event.text())
         rows = [event.to_json() for event in events]
-        on_first(lambda: self.disk.attempt("the alarms", lambda: self.folder.add_alarms(rows)) if rows else None)
+        run_on_first(lambda: self.disk.attempt("the alarms", lambda: self.folder.add_alarms(rows)) if rows else None)
 
     def stop_if_asked(self, checkpoint: Checkpoint) -> None:
         """If a signal has asked the run to stop, save, show how to resume, and raise.
@@ -140,10 +140,10 @@ def open_resources(
         on_sigterm: called on SIGTERM.
     """
     logged = LoggedDisplay(screen, folder.log) if is_first() else nullcontext(screen)  # other hosts write no log
-    display = together(lambda: stack.enter_context(logged))
+    display = run_together(lambda: stack.enter_context(logged))
     stop = stack.enter_context(StopRequest(display.stopping, on_sigterm))
     disk = DiskWriter(str(folder.path), display.warning, lambda: stop.requested, resume)
-    trackers = together(lambda: make_trackers(disk))
+    trackers = run_together(lambda: make_trackers(disk))
     stack.callback(trackers.close)
     stopwatch = Stopwatch()
     waiting = partial(stopwatch.phase, "wait")
@@ -163,8 +163,8 @@ def lock_folder(folder: RunFolder, stack: ExitStack) -> bool:
         InputError: another process is training in the folder.
     """
     found: list[bool] = []
-    on_first(lambda: found.append(stack.enter_context(folder.lock())))
-    on_first(folder.remove_unfinished)
+    run_on_first(lambda: found.append(stack.enter_context(folder.lock())))
+    run_on_first(folder.remove_unfinished)
     return any(found)
 
 
@@ -187,10 +187,10 @@ def reopen(
     losses: list[str] = []
     restored = restore(folder.checkpoints / LAST, like)
     check(restored)
-    on_first(lambda: losses.extend(folder.rewind(restored.file_states)))
+    run_on_first(lambda: losses.extend(folder.rewind(restored.file_states)))
     best, best_step = folder.checkpoints / BEST, restored.checkpoint.notes.best_step
-    on_first(lambda: losses.extend(set_aside([*restored.damaged, *find_damaged(best)])))
-    on_first(lambda: losses.extend(set_aside(find_abandoned(best, best_step))))
+    run_on_first(lambda: losses.extend(set_aside([*restored.damaged, *find_damaged(best)])))
+    run_on_first(lambda: losses.extend(set_aside(find_abandoned(best, best_step))))
     return restored.checkpoint, losses
 
 

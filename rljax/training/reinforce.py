@@ -11,7 +11,7 @@ import numpy as np
 from rljax.algorithms import Batch
 from rljax.algorithms.skipped_updates import advance_schedules
 from rljax.models import Params
-from rljax.parallel import is_first, mini_batches, on_first, return_freed_memory, row_shards
+from rljax.parallel import is_first, mini_batches, return_freed_memory, row_shards, run_on_first
 from rljax.records import required
 from rljax.rollout import Collected, Sequences, sequences_of
 from rljax.rollout.layout import layout_for
@@ -324,7 +324,7 @@ def show_samples(run: Run, state: TrainState, result: StepResult) -> None:
     """Show and log a few decoded responses; write some with their tokens, scored after the step's updates."""
     setup, step, settings = run.setup, int(state.step), run.config.run
     rows = setup.train.shown(result.collected.sampled, settings.shown_samples)
-    on_first(lambda: run.trackers.samples(step, rows))
+    run_on_first(lambda: run.trackers.samples(step, rows))
     if is_first():
         run.display.samples(step, rows)
     if settings.logged_rollouts != 0:

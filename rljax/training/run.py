@@ -21,7 +21,7 @@ from rljax.evaluation.greedy import evaluate
 from rljax.files import atomic_write
 from rljax.models import count_parameters
 from rljax.models.quantization import matrix_shapes
-from rljax.parallel import on_first, return_freed_memory
+from rljax.parallel import return_freed_memory, run_on_first
 from rljax.records import required
 from rljax.rewards.protocol import forms_of
 from rljax.rollout.groups import to_dict
@@ -157,7 +157,7 @@ def begin_watch(run: Run, checkpoint: Checkpoint) -> Watch:
                 run.disk.attempt(f"the {option.name}", partial(option.restart, run, checkpoint))
         watches.append(watch)
 
-    on_first(begin)
+    run_on_first(begin)
     return watches[0] if watches else Watch()
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from rljax.algorithms import Algorithm, Batch, Past, Rollout, prepare
+from rljax.algorithms import Algorithm, Batch, EarlierRewards, Rollout, prepare
 from rljax.algorithms.algorithm import ROLLOUT_FIELDS, outcomes
 from rljax.caching import cache_results
 from rljax.data.history import Choice, History, Window, choose, curriculum, mean_lengths, record
@@ -22,9 +22,9 @@ from rljax.data.prompts import PromptStream
 from rljax.errors import InputError
 from rljax.evaluation.kinds import kind_numbers
 from rljax.models import Params, Scores
-from rljax.models.over_vocabulary import over_vocabulary, square_sum
 from rljax.models.packed import to_batch
 from rljax.models.token_scores import chosen_chunk
+from rljax.models.vocabulary_chunks import over_vocabulary, square_sum
 from rljax.ops.divergence import k3
 from rljax.parallel import fetch, put
 from rljax.records import required
@@ -151,7 +151,9 @@ def for_algorithm(groups: Groups) -> Rollout[np.ndarray]:
 
 @cache_results
 def _prepare_program(algorithm: Algorithm, options: tuple[Traced, ...], **minibatches: int) -> Any:
-    def prepared(rollout: Rollout[Array], progress: Array | None, past: Past | None, numbers: dict) -> Batch[Array]:
+    def prepared(
+        rollout: Rollout[Array], progress: Array | None, past: EarlierRewards | None, numbers: dict
+    ) -> Batch[Array]:
         return prepare(adjust_algorithm(algorithm, options, numbers), rollout, progress=progress, past=past, **minibatches)
 
     return jax.jit(prepared)
@@ -175,7 +177,7 @@ def make_prepare(
         rollout: Rollout[np.ndarray],
         *,
         progress: float | None = None,
-        past: Past | None = None,
+        past: EarlierRewards | None = None,
         numbers: Mapping[str, PyTree] = MappingProxyType({}),
     ) -> Batch[np.ndarray]:
         done = None if progress is None else np.float32(progress)
@@ -191,7 +193,7 @@ class ScoredRollout(NamedTuple):
     """The groups, padded to the number of prompts; `groups.rollout` has the scores and the values before the updates."""
     progress: float
     """Fraction of the RL steps that were completed before this one."""
-    past: Past | None
+    past: EarlierRewards | None
     """Earlier rewards of the prompts, excluding this rollout; None if the state keeps none."""
     sampler_gap: float | None = None
     """Divergence of the learner from a sampler with older parameters, in nats per token, if the learner has rescored the tokens;
@@ -233,7 +235,7 @@ def make_rollout_scorer(setup: Setup) -> RolloutScorer:
         shapes = {name: ROLLOUT_FIELDS[name].shape(rollout.mask.shape) for name in found}
         rollout = rollout._replace(**{name: array.reshape(shapes[name]) for name, array in found.items()})
         memory = state.options.get("reward_history")
-        past = None if memory is None else Past(fetch(memory), groups.prompt_ids)
+        past = None if memory is None else EarlierRewards(fetch(memory), groups.prompt_ids)
         return ScoredRollout(groups._replace(rollout=rollout), completed_fraction(setup, state), past, gap)
 
     return score_rollout

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from rljax.algorithms import Algorithm, Batch, LossMetrics, loss
 from rljax.caching import cache_results
 from rljax.models import Params
-from rljax.ops.regularise import SUPERVISED_LOSSES
+from rljax.ops.regularization import SUPERVISED_LOSSES
 from rljax.ops.weights import token_mean
 from rljax.parallel import accumulate, put, put_rows, replicated
 from rljax.rollout import Layout

@@ -32,7 +32,7 @@ def make_engine(
     slots = decode_slots(config, policy, mesh := mesh_for_sampling(mesh), left=free_bytes)
     if (share := config.sampling.paged_cache) is None:
         return DecodingEngine(policy.decoder, mesh, prompt_length, slots, text)
-    from rljax.rollout.paged import PagedEngine  # noqa: PLC0415  most runs have no pages
+    from rljax.rollout.paged_sampling import PagedEngine  # noqa: PLC0415  most runs have no pages
 
     return PagedEngine(policy.decoder, mesh, prompt_length, slots, text, share)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from small_cli import printed
 
+from rljax.agents.adapter_helpers import OpenGame
 from rljax.agents.gymnasium import GymnasiumEnvironment, write_observation
-from rljax.agents.seeded_games import OpenGame
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rollout.environment import check_step, make_environment

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rljax.agents.seeded_games import own_random
+from rljax.agents.adapter_helpers import own_random
 from rljax.data.problem import Problem
 from rljax.errors import InputError
 from rljax.rollout.environment import check_step, make_environment

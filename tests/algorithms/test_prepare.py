@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.algorithms import BY_NAME, Algorithm, Credit, Past, Rollout, Term, response_rewards
+from rljax.algorithms import BY_NAME, Algorithm, Credit, EarlierRewards, Rollout, Term, response_rewards
 from rljax.algorithms import prepare as prepare_eagerly
 from rljax.algorithms.corrections import capped
 from rljax.algorithms.terms import positive_examples
@@ -450,7 +450,7 @@ def test_batch_has_no_gradient():
 def test_past_responses_enter_the_baseline():
     memory = push_history(empty_history(3, 2), jnp.array([0, 2]), jnp.array([[1.0, 1.0], [0.0, 1.0]]))
     prompt_ids = jnp.array([2, 1])
-    batch = prepare(PLAIN, ROLLOUT, past=Past(memory, prompt_ids))
+    batch = prepare(PLAIN, ROLLOUT, past=EarlierRewards(memory, prompt_ids))
     all_rewards = np.array([*REWARDS[0], 0.0, 1.0])
     expected = [REWARDS[0] - all_rewards.mean(), REWARDS[1] - REWARDS[1].mean()]
     for row, advantage in enumerate(expected):
@@ -460,12 +460,12 @@ def test_past_responses_enter_the_baseline():
 def test_single_response_is_compared_with_past_ones():
     single = jax.tree.map(lambda array: array[:, :1], ROLLOUT)
     memory = push_history(empty_history(2, 2), jnp.array([0, 1]), jnp.array([[0.0, 0.0], [1.0, 0.0]]))
-    batch = prepare(PLAIN, single, past=Past(memory, jnp.array([0, 1])))
+    batch = prepare(PLAIN, single, past=EarlierRewards(memory, jnp.array([0, 1])))
     np.testing.assert_allclose(np.asarray(batch.advantage)[:, 0], [2 / 3, -1 / 3], atol=1e-6)
 
 
 def test_past_raises_without_response_comparison():
-    past = Past(empty_history(2, 2), jnp.array([0, 1]))
+    past = EarlierRewards(empty_history(2, 2), jnp.array([0, 1]))
     with pytest.raises(ValueError, match="past must be None: the algorithm does not compare"):
         prepare_eagerly(BY_NAME["ppo"](), EVERYTHING, past=past)
 

@@ -88,7 +88,7 @@ def test_uses_map_slots_to_ops():
     }
     vapo = {use.slot: use.ops for use in uses("vapo")}
     assert vapo["critic.policy_lambda"] == ("gae.length_adaptive_lambda",)
-    assert vapo["terms.positive_examples"] == ("regularise.positive_example_weights",)
+    assert vapo["terms.positive_examples"] == ("regularization.positive_example_weights",)
     assert {use.slot: use.ops for use in uses("grpo")}["terms.reference_kl"] == ("divergence.k3",)
 
 

@@ -366,7 +366,7 @@ def test_dialects_with_one_log_probability_refuse_truncation(name):
 def test_share_copies_responses_to_all_processes(server, opened, folder, monkeypatch):
     requests = requests_of(sampling_of(opened))
     found = engine_at(server[0], opened, folder).generate(opened.params, requests)
-    monkeypatch.setattr(server_engine, "of_first", lambda tree: jax.tree.map(np.asarray, tree))
+    monkeypatch.setattr(server_engine, "copy_from_first", lambda tree: jax.tree.map(np.asarray, tree))
     for ours, theirs in zip(server_engine._broadcast_responses(requests, found), found, strict=True):
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 

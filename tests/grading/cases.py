@@ -2,7 +2,7 @@ r"""Answers that are right or wrong by construction, in responses. Nothing here 
 
 import random
 
-from grading.kinds import Rewriting
+from grading.reference_kinds import Rewriting
 
 STATED = (
     *(

@@ -3,7 +3,7 @@ r"""Rewritings that keep the value of a reference."""
 import random
 import re
 
-from grading.kinds import (
+from grading.reference_kinds import (
     BASE,
     DEGREES,
     FRACTION,

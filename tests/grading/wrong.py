@@ -3,7 +3,7 @@ r"""Rewritings that change the value of a reference."""
 import random
 import re
 
-from grading.kinds import (
+from grading.reference_kinds import (
     BASE,
     DEGREES,
     INTEGER,

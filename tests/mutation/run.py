@@ -80,7 +80,7 @@ SHARED = {
     ),
     "part_equations": ("test_parts.py",),
     "parts": ("test_parts.py",),
-    "parts_fit": ("test_parts.py",),
+    "part_checks": ("test_parts.py",),
     "terms": ("test_losses_against_oracles.py", "test_defaults.py", "test_losses.py", "test_corrections.py"),
     "value_head": ("test_value_head.py",),
 }

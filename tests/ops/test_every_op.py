@@ -205,11 +205,11 @@ CALLS = {
     },
     "entropy_control.active_entropy_coefficient": {"coefficient": 0.5, "entropy": 0.1, "target": 0.2},
     "reference.reset_reference": {"reference": X, "params": Y, "step": np.array(4), "period": 2},
-    "regularise.positive_example_weights": {"correct": VERDICTS, "mask": MASK},
-    "regularise.negative_log_likelihood": {"logp": X, "mask": MASK},
-    "regularise.dynamic_fine_tuning_loss": {"logp": -abs(X), "mask": MASK},
-    "regularise.fisher_anchor": {"params": X, "anchor_params": Y, "fisher": -Z, "coefficient": 0.1},
-    "regularise.diagonal_fisher": {"per_example_gradients": X},
+    "regularization.positive_example_weights": {"correct": VERDICTS, "mask": MASK},
+    "regularization.negative_log_likelihood": {"logp": X, "mask": MASK},
+    "regularization.dynamic_fine_tuning_loss": {"logp": -abs(X), "mask": MASK},
+    "regularization.fisher_anchor": {"params": X, "anchor_params": Y, "fisher": -Z, "coefficient": 0.1},
+    "regularization.diagonal_fisher": {"per_example_gradients": X},
     "unpublished.mixture.neural_symbolic_mixture": {"logp": X, "symbolic_logp": Y, "alpha": 0.5},
     "unpublished.schedule.warmup_cosine": {"step": np.array([0, 4]), "peak": 1.0, "warmup_steps": 2, "total_steps": 8},
     "unpublished.schedule.exponential_decay": {"step": np.array([0, 4]), "initial": 0.5, "decay": 2.0, "total_steps": 8},
@@ -290,7 +290,7 @@ ANY_LAST_AXIS = {
     ("distillation.sorted_probability_distance", "logits"),
     ("distillation.sorted_probability_distance", "teacher_logits"),
     ("gae.rewards_at_last_token", "mask"),
-    ("regularise.positive_example_weights", "mask"),
+    ("regularization.positive_example_weights", "mask"),
     ("unpublished.length.length_bins", "edges"),
     ("weights.overlong_filter", "mask"),
 }
@@ -439,7 +439,7 @@ ONE_WEIGHT_PER_SCORE = {
     "unpublished.mixture.constitutional_sum",
     "unpublished.mixture.multi_objective",
 }
-NO_ROWS = {"regularise.diagonal_fisher"}
+NO_ROWS = {"regularization.diagonal_fisher"}
 
 
 def call_with_row(name, row):
@@ -486,13 +486,13 @@ def test_entries_outside_the_mask_are_not_read(name):
 
 
 # If the equation contains sg[.], its gradient is not the derivative of its value; `test_ratio.py`, `test_surrogate.py`,
-# `test_off_policy.py`, `test_regularise.py`, `test_direct_preference.py`, `test_binary_feedback.py` and
+# `test_off_policy.py`, `test_regularization.py`, `test_direct_preference.py`, `test_binary_feedback.py` and
 # `test_weighted_preference.py` test it.
 WITH_STOP_GRADIENT = {
     "binary_feedback.bco_reward_shift": {"logp", "ref_logp"},
     "direct_preference.kto_reference_point": {"logp", "ref_logp"},
     "off_policy.gamma_weighted": {"log_ratio"},
-    "regularise.dynamic_fine_tuning_loss": {"logp"},
+    "regularization.dynamic_fine_tuning_loss": {"logp"},
     "weighted_preference.wpo_loss": {"chosen_weight", "rejected_weight"},
     "surrogate.cispo": {"log_ratio"},
     "off_policy.whole_response_token_log_ratio": {"logp", "old_logp"},

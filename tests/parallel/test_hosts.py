@@ -18,16 +18,16 @@ from rljax.errors import InputError
 from rljax.parallel import (
     agree,
     any_host,
+    copy_from_first,
     divide,
     fetch,
     hosts,
     is_first,
     make_mesh,
-    of_first,
-    on_first,
     put_rows,
+    run_on_first,
+    run_together,
     shardings,
-    together,
 )
 from rljax.parallel.joining import join
 
@@ -68,7 +68,7 @@ print(json.dumps({
     "dtypes": [str(array.dtype) for array in shared.values()],
     "any": [any_host(not is_first()), any_host(False)],
     "least": [least((7 - int(host)) * 2**30), least(None if is_first() else 2**30)],
-    "of_first": {name: array.tolist() for name, array in first.items()},
+    "copy_from_first": {name: array.tolist() for name, array in first.items()},
     "of_first_dtypes": {name: str(array.dtype) for name, array in first.items()},
     "fetched": {name: array.tolist() for name, array in fetch({"rows": rows, "sum": rows.sum(), "host": np.ones(2)}).items()},
     "terminates": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
@@ -102,7 +102,7 @@ def test_two_hosts_get_the_same_values(two):
     for host in two:
         assert host["any"] == [True, False]
         assert host["least"] == [6 * 2**30, None]
-        assert host["of_first"] == {"x": 7, "nan": pytest.approx(np.nan, nan_ok=True), "flag": [True]}
+        assert host["copy_from_first"] == {"x": 7, "nan": pytest.approx(np.nan, nan_ok=True), "flag": [True]}
         assert host["of_first_dtypes"] == {"x": "int32", "nan": "float32", "flag": "bool"}
         assert host["agreed"] == [
             None,
@@ -139,13 +139,13 @@ def test_a_single_process_is_the_first_host():
     assert is_first()
     assert any_host(True)
     assert not any_host(False)
-    assert of_first({"x": 3})["x"] == 3
+    assert copy_from_first({"x": 3})["x"] == 3
     agree("settings", "{}")
-    on_first(lambda: done.append(1))
+    run_on_first(lambda: done.append(1))
     assert done == [1]
     np.testing.assert_array_equal(divide(3, lambda rows: rows + 1), [1, 2, 3])
     with pytest.raises(KeyError, match="mine"):
-        together(lambda: {}["mine"])
+        run_together(lambda: {}["mine"])
 
 
 def test_fetched_arrays_are_complete():

@@ -21,7 +21,7 @@ from rljax.programs.compiled_sampling import compile_sampling
 from rljax.programs.plan import plan_of
 from rljax.rollout import DecodingEngine, Request, Sampling
 from rljax.rollout.begin_dialogue import begin_dialogue
-from rljax.rollout.paged import PagedEngine
+from rljax.rollout.paged_sampling import PagedEngine
 from rljax.rollout.sampling import decode_weights
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import parameter_shapes, sampler_bytes

@@ -190,7 +190,7 @@ def test_every_mesh_samples_the_same_tokens(expected_responses, axes, monkeypatc
         places.append([state.cache[0].keys.sharding for state in (rows.state, larger.state)])
         return larger
 
-    monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", 6)
+    monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", 6)
     monkeypatch.setattr("rljax.rollout.engine.grow_rows", grow)
     for actual, expected in zip(responses(make_mesh(*axes)), expected_responses, strict=True):
         np.testing.assert_array_equal(actual.tokens, expected.tokens)

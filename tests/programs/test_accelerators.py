@@ -15,7 +15,7 @@ from jax.stages import Compiled
 
 from rljax.models import TransformerConfig
 from rljax.ops.gae import gae
-from rljax.parallel import make_mesh, mesh_for_sampling, row_sharding, with_places
+from rljax.parallel import add_shardings, make_mesh, mesh_for_sampling, row_sharding
 from rljax.programs.compiled_sampling import compile_sampling, output_shapes
 from rljax.programs.compiled_updates import critic_program, layout_of, plan_policy, policy_update, sent_bytes, temporaries
 from rljax.programs.topology import topology_of
@@ -98,7 +98,7 @@ def compile_turns(config: TrainConfig, shape: TransformerConfig, mesh: Any) -> C
     decoder = row_decoder(policy.decoder.turns)
     empty = partial(empty_rows, decoder, rows=ROWS, length=PROMPT, budget=RESPONSE, room=RESPONSE)
     rows = jax.eval_shape(empty, params)
-    rows = with_places(rows, rows_shardings(decoder, rows, mesh)).state
+    rows = add_shardings(rows, rows_shardings(decoder, rows, mesh)).state
     per_row = jax.ShapeDtypeStruct((ROWS,), jnp.int32, sharding=row_sharding(mesh))
     tokens = jax.ShapeDtypeStruct((ROWS, 16), jnp.int32, sharding=row_sharding(mesh))
     return read_turns.lower(policy.decoder.turns, params, rows, per_row, tokens, per_row, per_row).compile()

@@ -12,7 +12,7 @@ from rljax.parallel import make_mesh, policy_shardings, put
 from rljax.programs.compiled_sampling import bytes_sent_sampling, bytes_sent_scoring
 from rljax.programs.compiled_updates import layout_of, sent_bytes
 from rljax.programs.roofline import cache_bytes, most_cache_bytes
-from rljax.rollout import DecodingEngine, Request, Sampling, slots
+from rljax.rollout import DecodingEngine, Request, Sampling, decode_sizes
 from rljax.rollout import engine as engine_module
 from rljax.rollout import sampling as sampling_module
 from rljax.training.memory_plan import bytes_on_a_device, parameter_shapes
@@ -83,7 +83,7 @@ def test_an_engine_sends_the_planned_bytes_and_holds_the_planned_cache(monkeypat
 
 def test_a_growing_cache_is_held_together_with_its_copy_as_planned(monkeypatch):
     """It grows from room for 2 tokens to 4 and 6, while prompts wait."""
-    monkeypatch.setattr(slots, "LONG_BUDGET", BUDGET)
+    monkeypatch.setattr(decode_sizes, "LONG_BUDGET", BUDGET)
     mesh = make_mesh(1, 1)
     _, held = run(mesh, monkeypatch)
     assert held == most_cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS) > cache_bytes(CONFIG, SHAPE, mesh, START, SLOTS)

@@ -44,7 +44,7 @@ from rljax.programs.roofline import (
     update_flops,
 )
 from rljax.programs.smaller_runs import changes_to_try, cheaper_remat
-from rljax.rollout.paged import pool_sizes
+from rljax.rollout.paged_sampling import pool_sizes
 from rljax.training import setup
 from rljax.training.config import TrainConfig
 from rljax.training.memory_plan import (

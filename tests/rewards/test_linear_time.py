@@ -27,7 +27,7 @@ SHORT = frozenset({"notation", "quantity", "units", "answer_form", "equivalence"
 # Modules that run in worker processes with a time limit per call; their patterns are tested anyway.
 WORKERS = ("rljax.rewards.algebra:", "rljax.rewards.equivalence:")
 # Modules that read data, settings and this library's code, never text written by a model.
-NO_READERS = ("sandbox", "constitution", "pattern_search", "pool", "reasoning_gym", "calling")
+NO_READERS = ("sandbox", "constitution", "pattern_search", "pool", "reasoning_gym", "reward_call")
 MODULES = [
     f"rljax.rewards.{found.name}"
     for found in pkgutil.iter_modules(rljax.rewards.__path__)

@@ -26,9 +26,9 @@ from rljax.parallel import make_mesh, policy_shardings, put
 from rljax.rollout import dialogue as dialogue_module
 from rljax.rollout import engine as engine_module
 from rljax.rollout.begin_dialogue import RereadingDialogue, begin_dialogue
+from rljax.rollout.decode_sizes import FittingSlots, row_bytes
 from rljax.rollout.dialogue import CachedDialogue, row_decoder, turn_engine
 from rljax.rollout.request import DialogueEngine
-from rljax.rollout.slots import FittingSlots, row_bytes
 
 
 class Counting:
@@ -77,7 +77,7 @@ def test_turns_that_reuse_the_cache_equal_turns_that_read_everything_again(rerea
 @pytest.mark.parametrize("slots", [16, 3])
 def test_a_long_dialogue_begins_with_little_room(reread, slots, monkeypatch):
     """There is room for 15 tokens after a prompt, then 30 and 60; a context that is read again may need more at once."""
-    monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", 36)
+    monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", 36)
     dialogue = begin_dialogue(make_engine(slots), PARAMS, REQUESTS)
     rooms = []
 
@@ -105,8 +105,8 @@ def bytes_on_first_device(tree):
 @pytest.mark.parametrize(("long", "fewest"), [(128, 8), (36, 8), (36, 2)])
 def test_a_dialogue_allocates_the_caches_that_are_counted(axes, long, fewest, monkeypatch):
     """The caches are rows plus copies of rows that are reading, or two caches, the second with more room."""
-    monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", long)
-    monkeypatch.setattr("rljax.rollout.slots.FEWEST_ROWS", fewest)
+    monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", long)
+    monkeypatch.setattr("rljax.rollout.decode_sizes.FEWEST_ROWS", fewest)
     mesh = make_mesh(*axes)
     policy = transformer_policy(SHAPE, eos=EOS, mesh=mesh)
     params = put(PARAMS, policy_shardings(mesh, PARAMS, PARAMS, policy.partition))

@@ -6,7 +6,7 @@ import pytest
 
 from rljax.models.packed import before_scored, scored_tokens, to_batch, visible_slots
 from rljax.rollout import Sequences, pack
-from rljax.rollout.slots import compiled_rows
+from rljax.rollout.decode_sizes import compiled_rows
 
 SEQUENCES = Sequences(
     prompt_tokens=np.array([[0, 5, 6], [7, 8, 9]], np.int32),

@@ -25,17 +25,17 @@ from small_runs import SMALL
 from rljax.errors import InputError
 from rljax.models import language_model, paged_cache, transformer_policy
 from rljax.parallel import make_mesh, policy_shardings, put
-from rljax.rollout import paged, paged_dialogue
+from rljax.rollout import paged_dialogue, paged_sampling
 from rljax.rollout.begin_dialogue import RereadingDialogue, begin_dialogue
-from rljax.rollout.paged import PagedEngine, PagedSlots, PoolSizes
 from rljax.rollout.paged_dialogue import PagedDialogue
+from rljax.rollout.paged_sampling import PagedEngine, PagedSlots, PoolSizes
 
 PAGE = 4
 
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
-    for module in (paged_cache, language_model, paged, paged_dialogue):
+    for module in (paged_cache, language_model, paged_sampling, paged_dialogue):
         monkeypatch.setattr(module, "PAGE", PAGE)
 
 
@@ -130,10 +130,14 @@ def test_later_episodes_begin_in_rows_of_ended_ones(expected):
 def test_the_memory_of_turns_counts_their_copies():
     shapes, mesh = POLICY.shapes(), make_mesh(1, 1)
     slots = PagedSlots(POLICY.decoder, mesh, 0, share=0.25)
-    usual, turns = (each.cache(32, shapes, 32, 8, 16, 240) for each in (slots, replace(slots, peak=paged.turn_bytes)))
-    row = paged.row_bytes(POLICY.decoder, shapes, mesh, 256, 0)
-    sizes = paged.pool_sizes(32, 16, 240, 60, 4)
-    assert turns == (sizes.shared + sizes.own) * paged.row_bytes(POLICY.decoder, shapes, mesh, PAGE, 0) + 2 * 8 * row
+    usual, turns = (
+        each.cache(32, shapes, 32, 8, 16, 240) for each in (slots, replace(slots, peak=paged_sampling.turn_bytes))
+    )
+    row = paged_sampling.row_bytes(POLICY.decoder, shapes, mesh, 256, 0)
+    sizes = paged_sampling.pool_sizes(32, 16, 240, 60, 4)
+    assert (
+        turns == (sizes.shared + sizes.own) * paged_sampling.row_bytes(POLICY.decoder, shapes, mesh, PAGE, 0) + 2 * 8 * row
+    )
     assert usual < turns
 
 

@@ -9,7 +9,7 @@ from small_runs import SMALL, even_length, is_time
 
 import rljax
 from rljax.errors import InputError
-from rljax.rewards.calling import FailedJudgeError, OutOfRangeError
+from rljax.rewards.reward_call import FailedJudgeError, OutOfRangeError
 from rljax.rollout import Step
 from rljax.rollout import judging as module
 from rljax.rollout.judging import Patience

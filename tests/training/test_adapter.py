@@ -21,10 +21,10 @@ from rljax.models.adapters import Base
 from rljax.models.huggingface import read_config
 from rljax.models.model_folder import read_json
 from rljax.models.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from rljax.programs.debugging import replay
+from rljax.programs.batch_replay import replay
 from rljax.programs.export import check_alone
 from rljax.programs.trained_policy import load
-from rljax.rollout import demonstrated, lay_out_examples, sequences_of
+from rljax.rollout import lay_out_examples, sequences_of, sequences_of_demonstrations
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
 from rljax.training.objective.optimizer import warm_start_optimizer
@@ -186,7 +186,7 @@ def test_a_mesh_and_one_device_make_the_same_update(config, sampled):
 def test_the_warm_start_trains_the_adapter():
     setup, state = first_state(TINY.replace(warm_start_steps=2, warm_start_batch=8))
     step = make_supervised_step(setup, warm_start_optimizer(setup.config), state)
-    sequences = jax.tree.map(lambda array: array[:8], demonstrated(setup.demonstrations))
+    sequences = jax.tree.map(lambda array: array[:8], sequences_of_demonstrations(setup.demonstrations))
     losses = []
     for _ in range(6):
         state, metrics = step(state, lay_out_examples(sequences, sequences.attention, rows=8), sequences.attention)

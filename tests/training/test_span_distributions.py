@@ -26,7 +26,7 @@ from rljax.ops.weights import sequence_mean
 from rljax.options.distillation import NAME as TEACHER
 from rljax.options.span_distributions import match_tokens
 from rljax.options.span_teacher import reencode
-from rljax.programs.debugging import loss_terms
+from rljax.programs.batch_replay import loss_terms
 from rljax.rollout import pack, sequences_of
 from rljax.training.parts.policy import make_shape
 from rljax.training.scored_rollout import make_prepare, make_rollout_scorer

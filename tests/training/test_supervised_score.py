@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.models import Scores
 from rljax.models.calculator import calculator_of
 from rljax.models.symbolic import mixed_policy
-from rljax.rollout import demonstrated, pack
+from rljax.rollout import pack, sequences_of_demonstrations
 from rljax.tracking.rows import read_metrics
 from rljax.training.scoring import check_policy, make_score, make_supervised_score
 
@@ -57,7 +57,7 @@ def test_only_the_score_of_responses_contains_the_rules(freeze):
     """The demonstrations contain results of sums, which the rules know; frozen parameters have no gradient in either score."""
     setup, state = first_state(TINY.replace(calculator=0.9, freeze=freeze))
     network, _ = first_state(TINY)
-    sequences = jax.tree.map(lambda array: array[:8], demonstrated(setup.demonstrations))
+    sequences = jax.tree.map(lambda array: array[:8], sequences_of_demonstrations(setup.demonstrations))
     packed = pack(sequences)
     mixed, alone = make_score(setup.policy, 1.0), make_supervised_score(setup.policy, 1.0)
     expected = make_score(network.policy, 1.0)(state.params, packed).logp

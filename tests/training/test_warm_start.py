@@ -12,7 +12,7 @@ from whole_runs import TINY, rows
 import rljax
 from rljax.errors import InputError
 from rljax.programs import warm_start as module
-from rljax.programs.warm_start import demonstrated, key_of, local_programs, read_cache, rows_of_warm_start
+from rljax.programs.warm_start import key_of, local_programs, read_cache, rows_of_warm_start, sequences_of_demonstrations
 from rljax.rollout import lay_out_examples, pack
 from rljax.tracking.rows import read_metrics
 from rljax.training.update import make_supervised_step
@@ -161,7 +161,7 @@ def test_metrics_without_all_rows_of_the_warm_start_are_refused(tmp_path):
 def test_a_supervised_step_descends_the_chosen_loss(name):
     """The expected gradient is computed from the log-probabilities; whichever loss is chosen, the reported one is the NLL."""
     setup, state = first_state(SMALL.replace(warm_start_loss=name, freeze=()), optimizer=optax.sgd(1.0))
-    part = jax.tree.map(lambda array: array[:8], demonstrated(setup.demonstrations))
+    part = jax.tree.map(lambda array: array[:8], sequences_of_demonstrations(setup.demonstrations))
     packed, mask, before = pack(part), jnp.asarray(part.learned), jax.device_get(state.params)
     count = float(part.learned.sum())
 

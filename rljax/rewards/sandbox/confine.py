@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rljax.rewards.sandbox import landlock, seccomp, spaces
+from rljax.rewards.sandbox import landlock, namespaces, seccomp
 
 _PARENT_DEATH_SIGNAL, _DUMPABLE, _CHILD_SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 36, 38
 _MAX_OPEN_FILES = 64
@@ -126,7 +126,7 @@ def drop_rights(readable: Sequence[str]) -> None:
     if sys.platform != "linux":
         return
     _prctl(_NO_NEW_PRIVILEGES, 1)
-    rules = landlock.rules([*filter(None, readable), *spaces.libraries(), *spaces.DEVICES], [os.devnull])
+    rules = landlock.rules([*filter(None, readable), *namespaces.libraries(), *namespaces.DEVICES], [os.devnull])
     if rules is not None:
         landlock.restrict(rules)
     if seccomp.available():
@@ -177,15 +177,15 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
     if level == "namespaces":
         _die_with_parent()
         _prctl(_DUMPABLE, 1)  # otherwise the user ids of the new namespace could not be written
-        as_root = spaces.unshare() and as_root
+        as_root = namespaces.unshare() and as_root
         _continue_in_child(keep)  # the child is the namespace's first process: when it ends, the kernel kills the others
-        spaces.enter(folder, bounds.file_bytes)
+        namespaces.enter(folder, bounds.file_bytes)
         _continue_in_child(keep)
     else:
         _enter_folder(folder, user if as_root else None)
         if as_root:
-            spaces.reach_library()
-        rules = landlock.rules([*spaces.libraries(), *spaces.DEVICES], [".", os.devnull])
+            namespaces.reach_library()
+        rules = landlock.rules([*namespaces.libraries(), *namespaces.DEVICES], [".", os.devnull])
     counts_own_threads = as_root or level == "namespaces"  # otherwise the limit would count all threads of this user
     _set_limits(bounds, bounds.threads if counts_own_threads and level != "rlimits" else 0)
     if as_root:
@@ -193,7 +193,7 @@ def _confine(keep: tuple[int, ...], level: str, bounds: Bounds, folder: str, use
         os.setgid(user)
         os.setuid(user)  # irrevocable, since this process was root
     if sys.platform == "linux":
-        spaces.drop_capabilities()
+        namespaces.drop_capabilities()
         _die_with_parent()
         # With its own user, the process may read /proc/self. If it shares its user, other processes of that user must not read it.
         _prctl(_DUMPABLE, 1 if as_root else 0)

@@ -33,9 +33,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rljax.rewards.sandbox import source
-from rljax.rewards.sandbox.account import TESTS, Assertions, Guarded, Judge, Link
 from rljax.rewards.sandbox.actions import allow_event_loops
 from rljax.rewards.sandbox.proxies import Derived, reference_of
+from rljax.rewards.sandbox.tester import TESTS, Assertions, Guarded, Judge, Link
 
 
 class CannotJudge(BaseException):

@@ -1,8 +1,9 @@
 """A kernel filter for the system calls that a program in the sandbox may make.
 
 A call that is not listed fails as if it did not exist. The program therefore cannot start a process, open a socket, signal or trace
-other processes, or mount. `fcntl` and `ioctl` are filtered by command; see `rljax.rewards.sandbox.commands`. On x86_64, calls of
-the x32 interface fail too, because their numbers have an extra bit. A call of another architecture, such as i386, ends the process.
+other processes, or mount. `fcntl` and `ioctl` are filtered by command (`rljax.rewards.sandbox.syscall_commands`). On x86_64, calls
+of the x32 interface fail too, because their numbers have an extra bit. A call of another architecture, such as i386, ends the
+process.
 """
 
 import ctypes
@@ -12,7 +13,7 @@ import struct
 import sys
 from types import MappingProxyType
 
-from rljax.rewards.sandbox import commands
+from rljax.rewards.sandbox import syscall_commands
 
 _ALWAYS = """
     read 0 63, write 1 64, close 3 57, mmap 9 222, munmap 11 215, mprotect 10 226, mremap 25 216, brk 12 214, madvise 28
@@ -90,9 +91,9 @@ def assembled(machine: str, writing: bool) -> bytes:
             rules += _allow_without_bits(conditional[name], index, 0 if writing else _OPEN_FOR_WRITING, errno.EROFS)
     rules += _allow_with_any_bit(conditional["clone"], 0, _THREAD, errno.EPERM)
     rules += _allow_values(conditional["prlimit64"], 0, (0,), errno.EPERM)
-    rules += _allow_values(conditional["ioctl"], 1, commands.permitted("ioctl", writing), errno.ENOTTY)
-    rules += _allow_flags_without(conditional["fcntl"], commands.ASYNC)
-    rules += _allow_values(conditional["fcntl"], 1, commands.permitted("fcntl", writing), errno.EINVAL)
+    rules += _allow_values(conditional["ioctl"], 1, syscall_commands.permitted("ioctl", writing), errno.ENOTTY)
+    rules += _allow_flags_without(conditional["fcntl"], syscall_commands.ASYNC)
+    rules += _allow_values(conditional["fcntl"], 1, syscall_commands.permitted("fcntl", writing), errno.EINVAL)
     return b"".join([*rules, _instruction(_RETURN, _REFUSE | errno.ENOSYS)])
 
 

@@ -9,7 +9,7 @@ import os
 from typing import NamedTuple
 
 from rljax.rewards.sandbox import confine, landlock
-from rljax.rewards.sandbox.commands import COMMANDS
+from rljax.rewards.sandbox.syscall_commands import COMMANDS
 
 LEVELS = ("namespaces", "seccomp", "rlimits")
 """The levels of confinement, strongest first. `notebooks/sandbox.md` lists the threats that each level prevents.

@@ -30,7 +30,7 @@ from rljax.errors import InputError
 from rljax.models import Params
 from rljax.models.model_folder import read_json
 from rljax.models.policy import HostParams
-from rljax.parallel import is_first, of_first, on_first
+from rljax.parallel import copy_from_first, is_first, run_on_first
 from rljax.parallel.mesh import path_names
 from rljax.rollout import Groups
 from rljax.rollout.groups import from_dict, to_dict
@@ -279,12 +279,12 @@ def begin_save(folder: Path, checkpoint: Checkpoint, file_states: Mapping[str, F
     if checkpoint.carried is not None:
         items["carried"] = ocp.args.StandardSave(to_dict(checkpoint.carried))
     # The number counts saves, not steps: after a resume, the same step can be saved again.
-    number = int(of_first(np.int32(max(numbers_in(folder), default=-1)))) + 1
+    number = int(copy_from_first(np.int32(max(numbers_in(folder), default=-1)))) + 1
     found: list[tuple[Path, Rows]] = []
     if checkpoint.state.reference is not None:
         notes[REFERENCE] = content_hash(checkpoint.state.reference)
-        on_first(lambda: found.extend(find_same_reference(folder, notes[REFERENCE])))
-        if not of_first(np.int32(len(found))):
+        run_on_first(lambda: found.extend(find_same_reference(folder, notes[REFERENCE])))
+        if not copy_from_first(np.int32(len(found))):
             items[REFERENCE] = ocp.args.PyTreeSave(checkpoint.state.reference)
 
     with remove_on_error(folder, number), quiet_orbax(), ExitStack() as stack:
@@ -424,9 +424,9 @@ def newest_complete(folder: Path) -> tuple[int, tuple[UnusableCheckpoint, ...]]:
         InputError: there is no complete checkpoint; the message says why.
     """
     found: list[tuple[int, tuple[UnusableCheckpoint, ...]]] = []
-    on_first(lambda: found.append(_search(folder)))
+    run_on_first(lambda: found.append(_search(folder)))
     number, damaged = found[0] if found else (-1, ())
-    return int(of_first(np.int32(number))), damaged
+    return int(copy_from_first(np.int32(number))), damaged
 
 
 def _search(folder: Path) -> tuple[int, tuple[UnusableCheckpoint, ...]]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jax
 
 from rljax.files import check_file_size, no_room
-from rljax.parallel import is_first, return_freed_memory, together
+from rljax.parallel import is_first, return_freed_memory, run_together
 from rljax.parallel.memory import shares_memory
 from rljax.tracking.run_folder import FileState
 from rljax.training.checkpoints import checkpoint as checkpoints
@@ -222,7 +222,7 @@ class Saver:
         pending, self._pending = self._pending, None
         if pending is not None:
             with self._waiting():
-                together(pending.result)
+                run_together(pending.result)
 
     def _take_failed(self) -> Save | None:
         """Wait for the previous save, and return it if it failed, after reporting the failure."""

@@ -2,7 +2,8 @@
 
 from rljax.lazy import lazy_names
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
-from rljax.training.config.groups import (
+from rljax.training.config.model import DevicesConfig, ModelConfig
+from rljax.training.config.setting_groups import (
     AdapterConfig,
     CriticConfig,
     DataConfig,
@@ -11,7 +12,6 @@ from rljax.training.config.groups import (
     SamplingConfig,
     WarmStartConfig,
 )
-from rljax.training.config.model import DevicesConfig, ModelConfig
 from rljax.training.config.train import MICROBATCH_TOKENS, TrainConfig
 
 __all__ = [

@@ -12,7 +12,8 @@ from rljax.tasks import TaskConfig, task_name, task_named
 from rljax.tasks.sums import SumsConfig
 from rljax.text import did_you_mean
 from rljax.training.config.algorithm import AlgorithmConfig, RewardConfig
-from rljax.training.config.groups import (
+from rljax.training.config.model import DevicesConfig, ModelConfig
+from rljax.training.config.setting_groups import (
     AdapterConfig,
     CriticConfig,
     DataConfig,
@@ -21,7 +22,6 @@ from rljax.training.config.groups import (
     SamplingConfig,
     WarmStartConfig,
 )
-from rljax.training.config.model import DevicesConfig, ModelConfig
 
 MICROBATCH_TOKENS = 16_384
 """Maximum number of tokens whose activations are in memory at once if `microbatch_rows` is not set."""

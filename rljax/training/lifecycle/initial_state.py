@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from rljax.models import Params
 from rljax.models.adapters import Base
 from rljax.models.quantization import matrix_shapes
-from rljax.parallel import policy_shardings, row_shards, together, with_places
+from rljax.parallel import add_shardings, policy_shardings, row_shards, run_together
 from rljax.records import required
 from rljax.rollout import DecodingEngine
 from rljax.rollout.decoder_check import check_decoder
@@ -49,7 +49,7 @@ def param_shapes(setup: Setup) -> PyTree[jax.ShapeDtypeStruct]:
         return jax.eval_shape(partial(fresh_adapter, setup.config, setup.base))
     if setup.policy.shapes is not None:
         return setup.policy.shapes()
-    return jax.eval_shape(lambda params: params, together(lambda: first_params(setup)))
+    return jax.eval_shape(lambda params: params, run_together(lambda: first_params(setup)))
 
 
 def first_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine")) -> TrainState:
@@ -62,7 +62,7 @@ def first_state(setup: Setup, own_parts: Collection[str] = ("policy", "engine"))
     Raises:
         InputError: the policy cannot score a response or be sampled from, or the optimizer cannot take the parameters.
     """
-    params = together(lambda: first_params(setup))
+    params = run_together(lambda: first_params(setup))
     check_models(setup, params, own_parts)
     return initial_state(setup, params)
 
@@ -166,7 +166,7 @@ def template(setup: Setup, begin: Callable[[Params, Base | None], TrainState]) -
     trained, base = param_shapes(setup), setup.base
     state = jax.eval_shape(begin, trained, base)
     base_shapes = None if base is None else matrix_shapes(base.params)
-    return with_places(state, policy_shardings(setup.mesh, state, trained, setup.policy.partition, besides=base_shapes))
+    return add_shardings(state, policy_shardings(setup.mesh, state, trained, setup.policy.partition, besides=base_shapes))
 
 
 def begin_options(setup: Setup, state: TrainState) -> TrainState:

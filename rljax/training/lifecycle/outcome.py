@@ -8,7 +8,7 @@ from pathlib import Path
 from rljax.evaluation.comparison import Comparison, Row, compare, describe_sets
 from rljax.evaluation.kinds import describe_progress, kinds_of
 from rljax.models import Params
-from rljax.parallel import like_placed, on_first
+from rljax.parallel import abstract_arrays, run_on_first
 from rljax.records import required
 from rljax.rollout import RolloutWorker
 from rljax.tracking.alarms import alarms_raised
@@ -47,7 +47,7 @@ def finish(run: Run, checkpoint: Checkpoint, models: Sequence[Path] = ()) -> Non
     """
     run.saver.wait()
     run.write("the curves", lambda: draw_curves(run.folder, run.config))
-    on_first(lambda: show_end(run, checkpoint, models))
+    run_on_first(lambda: show_end(run, checkpoint, models))
 
 
 def draw_curves(folder: RunFolder, config: TrainConfig) -> None:
@@ -158,4 +158,4 @@ def _trained_params(run: Run, checkpoint: Checkpoint, kind: str) -> Params:
     state = checkpoint.state
     if kind == LAST or checkpoint.notes.best_step == int(state.step):
         return state.params
-    return restore_params(run.folder.checkpoints / BEST, like_placed(state.params))
+    return restore_params(run.folder.checkpoints / BEST, abstract_arrays(state.params))

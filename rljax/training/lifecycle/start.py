@@ -11,7 +11,7 @@ import numpy as np
 from rljax.errors import InputError
 from rljax.files import absolute_paths
 from rljax.importing import check_trusted
-from rljax.parallel import of_first, on_first, together
+from rljax.parallel import copy_from_first, run_on_first, run_together
 from rljax.tracking.run_folder import RunFolder, default_run_path
 from rljax.tracking.start_records import Change, lacks_recorded_inputs
 from rljax.training.checkpoints.checkpoint import LAST
@@ -64,7 +64,7 @@ def settings_of(
         if config.model.chat and config.model.chat_date is None:
             config = config.replace(chat_date=time_of_first().date().isoformat())
         return config, None, None
-    existing = together(lambda: RunFolder.open(resume))
+    existing = run_together(lambda: RunFolder.open(resume))
     saved, needed = read_saved_settings(existing.config)
     check_custom_parts(needed, custom)
     if config is None:
@@ -72,7 +72,7 @@ def settings_of(
         names = own if custom.reward is None else [name for name in own if name not in code_of(saved)]
         check_trusted(existing.path, names, trust=consent.trust)
     saved = saved.replace(**absolute_paths(saved.to_flat()))
-    if together(lambda: lacks_recorded_inputs(existing)):
+    if run_together(lambda: lacks_recorded_inputs(existing)):
         saved, config = with_paper_lengths(saved), None if config is None else with_paper_lengths(config)
     changes = () if config is None else changes_between(saved, config)
     check_changes(changes)
@@ -93,8 +93,8 @@ def find_resumable(config: TrainConfig | None) -> Path | None:
         )
     path = Path(config.run.folder)
     found: list[bool] = []
-    on_first(lambda: found.append(_can_continue(path)))
-    return path if of_first(np.int32(any(found))) else None
+    run_on_first(lambda: found.append(_can_continue(path)))
+    return path if copy_from_first(np.int32(any(found))) else None
 
 
 def _can_continue(path: Path) -> bool:
@@ -119,8 +119,8 @@ def continue_folder(folder: RunFolder, config: TrainConfig, changes: Sequence[Ch
     if not changes:
         return folder
     settings = config.to_json() | {name: folder.config[name] for name in ("seams", BASE) if name in folder.config}
-    on_first(lambda: folder.write_config(settings))
-    return together(lambda: RunFolder.open(folder.path))
+    run_on_first(lambda: folder.write_config(settings))
+    return run_together(lambda: RunFolder.open(folder.path))
 
 
 def new_folder(config: TrainConfig, custom: CustomParts, base: Mapping[str, str]) -> RunFolder:
@@ -130,11 +130,11 @@ def new_folder(config: TrainConfig, custom: CustomParts, base: Mapping[str, str]
     settings = (
         replace(config, run=replace(config.run, folder=str(path))).to_json() | {"seams": list(custom.names())} | dict(base)
     )
-    on_first(lambda: RunFolder.create(path, settings))
-    return together(lambda: RunFolder.open(path))
+    run_on_first(lambda: RunFolder.create(path, settings))
+    return run_together(lambda: RunFolder.open(path))
 
 
 def time_of_first() -> datetime:
     """Return the current time on the first host, in full seconds."""
     fields = np.array(datetime.now().timetuple()[:6], np.int32)
-    return datetime(*of_first(fields).tolist())
+    return datetime(*copy_from_first(fields).tolist())

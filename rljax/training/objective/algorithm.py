@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rljax.algorithms import Algorithm, Correction, Credit, LossMetrics, Past, Rollout, loss, prepare
+from rljax.algorithms import Algorithm, Correction, Credit, EarlierRewards, LossMetrics, Rollout, loss, prepare
 from rljax.algorithms.algorithm import ROLLOUT_FIELDS
 from rljax.algorithms.corrections import BY_NAME as CORRECTIONS
 from rljax.algorithms.corrections import off_policy_mask, sampling_denominator
@@ -334,7 +334,7 @@ def _make_blank_loss(
 
     def blank_loss() -> tuple[Array, LossMetrics]:
         prompts, remembered = sampling.prompts, sampling.remembered_rewards
-        past = Past(empty_history(prompts, remembered), jnp.arange(prompts)) if remembered else None
+        past = EarlierRewards(empty_history(prompts, remembered), jnp.arange(prompts)) if remembered else None
         batch = prepare(algorithm, blank_rollout(sampling, rewards), minibatches=minibatches, progress=0.0, past=past)
         blank = batch.policy_logp
         if algorithm.critic is not None and algorithm.critic.blend is not None:

@@ -15,7 +15,7 @@ from rljax.algorithms.value_head import HEADS, ValueHead
 from rljax.errors import InputError
 from rljax.models import Packed, Params, Policy, ValueFunction
 from rljax.models.huggingface import locate
-from rljax.models.policy import not_saved
+from rljax.models.policy import refuse_to_save
 from rljax.models.transformer_policy import value_function
 from rljax.models.value_model import load_value_model
 from rljax.text import nearest_first
@@ -48,7 +48,7 @@ class Critic(NamedTuple):
 
     def without_builders(self) -> "Critic":
         """Return the critic without the functions that initialize or save parameters, so that cached programs retain none."""
-        return self._replace(function=self.function._replace(init=_no_init, save=not_saved, contents=None))
+        return self._replace(function=self.function._replace(init=_no_init, save=refuse_to_save, contents=None))
 
 
 def _no_init(key: PRNGKeyArray, policy: Params | None) -> Params:

@@ -13,7 +13,7 @@ from rljax.errors import InputError
 from rljax.models import Params, Policy, ValueFunction
 from rljax.models.huggingface import locate
 from rljax.models.model_folder import DEFAULT_SHARD_BYTES, GENERATION, read_json, with_token_ids, write_json, write_model
-from rljax.parallel import fetch, fetch_once, is_first, on_first, together
+from rljax.parallel import fetch, fetch_once, is_first, run_on_first, run_together
 from rljax.training.config import SamplingConfig, TrainConfig
 from rljax.training.parts.tokenizer import all_ends
 
@@ -66,7 +66,7 @@ def save_model(
             if value is not None:
                 raise InputError(f"{name}={value!r} cannot apply to a policy that writes its own folder; leave it out.")
         host = fetch(params)
-        on_first(lambda: model.save(host, folder))
+        run_on_first(lambda: model.save(host, folder))
         return
     contents = model.contents(params)
     contents = contents if dtype is None else contents.stored_as(dtype)
@@ -75,8 +75,10 @@ def save_model(
 
         contents = packed_contents(contents, quantize)
     contents = contents._replace(config=_with_token_ids(contents.config, extras))
-    together(lambda: write_model(folder, contents, max_shard_bytes=max_shard_bytes, fetch=fetch_once, writes=is_first()))
-    on_first(lambda: write_companions(folder, extras, is_policy=isinstance(model, Policy)))
+    run_together(
+        lambda: write_model(folder, contents, max_shard_bytes=max_shard_bytes, fetch=fetch_once, writes=is_first())
+    )
+    run_on_first(lambda: write_companions(folder, extras, is_policy=isinstance(model, Policy)))
 
 
 def weights_writer(config: TrainConfig, policy: Policy, tokenizer: Tokenizer) -> Callable[[Path, Params], None]:
@@ -140,7 +142,7 @@ def atomically(folder: Path, write: Callable[[Path], None]) -> None:
 
     try:
         write(temporary)
-        on_first(move)
+        run_on_first(move)
     except BaseException:
         if is_first():
             shutil.rmtree(temporary, ignore_errors=True)

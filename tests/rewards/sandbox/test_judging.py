@@ -10,7 +10,18 @@ from types import SimpleNamespace
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.sandbox import LEVELS, Limits, Program, confine, judge, judge_all, judging, level, spaces, unavailable
+from rljax.rewards.sandbox import (
+    LEVELS,
+    Limits,
+    Program,
+    confine,
+    judge,
+    judge_all,
+    judging,
+    level,
+    namespaces,
+    unavailable,
+)
 
 LEVEL = level()
 PARTS = sorted(
@@ -220,10 +231,10 @@ def test_library_under_a_closed_folder_is_held_open(tmp_path, monkeypatch):
     (tmp_path / "closed").chmod(0o700)
     path = [str(library), "/elsewhere"]
     held = SimpleNamespace(__file__=str(library / "os.py"))
-    monkeypatch.setattr(spaces.os, "__file__", held.__file__)
-    monkeypatch.setattr(spaces.sys, "path", path)
-    monkeypatch.setattr(spaces.sys, "modules", {})
-    spaces.reach_library()
+    monkeypatch.setattr(namespaces.os, "__file__", held.__file__)
+    monkeypatch.setattr(namespaces.sys, "path", path)
+    monkeypatch.setattr(namespaces.sys, "modules", {})
+    namespaces.reach_library()
     number = int(path[0].rpartition("/")[2])
     assert path[1] == "/elsewhere"
     assert os.path.samestat(os.fstat(number), library.stat())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rewards.sandbox.test_hostile import LEVEL
 
-from rljax.rewards.sandbox import Limits, Program, commands, judge, landlock, seccomp, spaces, threats
+from rljax.rewards.sandbox import Limits, Program, judge, landlock, namespaces, seccomp, syscall_commands, threats
 
 MACHINES = ("x86_64", "aarch64")
 HEADERS = {
@@ -72,8 +72,8 @@ def test_system_call_numbers_are_those_of_the_kernel(machine, table):
 @pytest.mark.parametrize("machine", MACHINES)
 def test_numbers_of_the_confining_system_calls_are_those_of_the_kernel(machine):
     kernels = kernels_numbers(machine)
-    assert spaces._CALLS[machine] == (kernels["pivot_root"], kernels["capset"])
-    newer = {"mount_setattr": spaces._MOUNT_SETATTR, "landlock_create_ruleset": landlock._CREATE}
+    assert namespaces._CALLS[machine] == (kernels["pivot_root"], kernels["capset"])
+    newer = {"mount_setattr": namespaces._MOUNT_SETATTR, "landlock_create_ruleset": landlock._CREATE}
     newer |= {"landlock_add_rule": landlock._ADD, "landlock_restrict_self": landlock._RESTRICT}
     assert newer.items() >= {name: kernels[name] for name in newer if name in kernels}.items()
 
@@ -118,10 +118,10 @@ def test_unknown_machines_have_no_filter(name, monkeypatch):
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("writing", [True, False])
-@pytest.mark.parametrize("row", commands.COMMANDS, ids=lambda row: f"{row.call} {row.name}")
+@pytest.mark.parametrize("row", syscall_commands.COMMANDS, ids=lambda row: f"{row.call} {row.name}")
 def test_commands_are_decided_as_the_table_says(machine, writing, row):
     call = {"fcntl": FCNTL, "ioctl": IOCTL, "prctl": PRCTL}[row.call][machine]
-    named = {number for other in commands.COMMANDS if other.call == row.call for number in other.numbers}
+    named = {number for other in syscall_commands.COMMANDS if other.call == row.call for number in other.numbers}
     for number in row.numbers or {*range(64), *range(1020, 1060), *range(0x5400, 0x5480), *range(0x8900, 0x8910)} - named:
         found = decided(machine, writing, call, 5, number, 0)
         assert (found == ALLOW) == (row.allowed in ("yes", "partly") or (row.allowed == "writing" and writing)), hex(number)
@@ -130,23 +130,28 @@ def test_commands_are_decided_as_the_table_says(machine, writing, row):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_flags_may_not_have_signals_sent(machine):
-    for flags in (0, os.O_NONBLOCK, os.O_APPEND, 0xFFFFFFFF & ~commands.ASYNC):
+    for flags in (0, os.O_NONBLOCK, os.O_APPEND, 0xFFFFFFFF & ~syscall_commands.ASYNC):
         assert decided(machine, False, FCNTL[machine], 5, 4, flags) == ALLOW
-    for flags in (commands.ASYNC, commands.ASYNC | os.O_NONBLOCK, 0xFFFFFFFF, 1 << 32 | commands.ASYNC):
+    for flags in (
+        syscall_commands.ASYNC,
+        syscall_commands.ASYNC | os.O_NONBLOCK,
+        0xFFFFFFFF,
+        1 << 32 | syscall_commands.ASYNC,
+    ):
         assert decided(machine, False, FCNTL[machine], 5, 4, flags) == 0x50000 | errno.EINVAL
 
 
 def test_command_numbers_are_those_of_the_fcntl_module():
     fcntl = pytest.importorskip("fcntl")
     numbers = {}
-    for row in commands.COMMANDS:
+    for row in syscall_commands.COMMANDS:
         names = row.name.split(", ")
         if len(names) == len(row.numbers):
             numbers |= dict(zip(names, row.numbers, strict=True))
     known = {name: getattr(fcntl, name) for name in numbers if hasattr(fcntl, name)}
     assert known == {name: numbers[name] for name in known}
     assert len(known) > 15
-    assert os.O_ASYNC == commands.ASYNC
+    assert os.O_ASYNC == syscall_commands.ASYNC
 
 
 @pytest.mark.parametrize("at", threats.LEVELS[:2])
@@ -163,8 +168,12 @@ def codes(call, numbers):
         found.append(ctypes.get_errno() if function(file, ctypes.c_ulong(number), 0) < 0 else 0)
     return found
 """
-    refused = [number for row in commands.COMMANDS if row.call == "fcntl" and row.allowed == "no" for number in row.numbers]
-    ioctls = [number for row in commands.COMMANDS if row.call == "ioctl" and row.allowed == "no" for number in row.numbers]
+    refused = [
+        number for row in syscall_commands.COMMANDS if row.call == "fcntl" and row.allowed == "no" for number in row.numbers
+    ]
+    ioctls = [
+        number for row in syscall_commands.COMMANDS if row.call == "ioctl" and row.allowed == "no" for number in row.numbers
+    ]
     tests = (
         f"assert codes('fcntl', {refused}) == {[errno.EINVAL] * len(refused)}",
         f"assert codes('ioctl', {ioctls}) == {[errno.ENOTTY] * len(ioctls)}",

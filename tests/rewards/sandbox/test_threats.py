@@ -7,7 +7,7 @@ import pytest
 from rewards.sandbox import test_hostile
 
 from rljax.rewards.sandbox import LEVELS, seccomp
-from rljax.rewards.sandbox.commands import COMMANDS
+from rljax.rewards.sandbox.syscall_commands import COMMANDS
 from rljax.rewards.sandbox.threats import (
     ALWAYS,
     LANDLOCK,

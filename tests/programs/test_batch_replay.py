@@ -21,8 +21,8 @@ from rljax.algorithms import BY_NAME, Rollout, prepare
 from rljax.errors import InputError
 from rljax.options import INSTALLERS
 from rljax.options.controller import clip_range
-from rljax.programs import debugging
-from rljax.programs.debugging import (
+from rljax.programs import batch_replay
+from rljax.programs.batch_replay import (
     RESPONSES,
     TOKENS,
     Diagnosis,
@@ -209,7 +209,7 @@ def test_further_losses_are_parts_of_the_replayed_update(name, settings):
 @pytest.mark.usefixtures("without_type_checks")
 def test_the_loss_uses_the_state_of_the_controller(monkeypatch):
     seen = []
-    monkeypatch.setattr(debugging, "token_terms", lambda algorithm, *arrays: seen.append(algorithm) or {})
+    monkeypatch.setattr(batch_replay, "token_terms", lambda algorithm, *arrays: seen.append(algorithm) or {})
     setup, state, scored_rollout = make_first_rollout(TINY.replace(remedy="controller", minibatches=2), reward=even_length)
     control = state.options["controller"]._replace(clip_scale=jnp.float32(0.5))
     replay(setup, state._replace(options=state.options | {"controller": control}), StoppedBatch(scored_rollout, 1, 0, None))

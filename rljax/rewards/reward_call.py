@@ -385,7 +385,7 @@ def check_failures(answer: Answer, function: str, max_failure_share: float | int
         >>> check_failures(answer, "mine", 0.1)
         >>> check_failures(answer, "mine", 0.0)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        rljax.rewards.calling.FailedJudgeError: the reward mine failed on 1 of 2 completions (1 raised an exception), more ...
+        rljax.rewards.reward_call.FailedJudgeError: the reward mine failed on 1 of 2 completions (1 raised an exception), more ...
     """
     count, failed = len(answer.values), answer.failures.total
     if answer.whole:

@@ -14,9 +14,9 @@ from rljax.models import language_model, paged_cache, transformer_policy
 from rljax.models.attention import LayerCache
 from rljax.models.paged_cache import PagedLayer, PagedPrompts, PagedState, PagesInUse, PageTable
 from rljax.parallel import make_mesh, put
-from rljax.rollout import DecodingEngine, Request, Sampling, paged, slots
-from rljax.rollout.paged import PagedEngine, PagedSampler, PagedSlots, pool_sizes, steps_for
-from rljax.rollout.slots import FittingSlots
+from rljax.rollout import DecodingEngine, Request, Sampling, decode_sizes, paged_sampling
+from rljax.rollout.decode_sizes import FittingSlots
+from rljax.rollout.paged_sampling import PagedEngine, PagedSampler, PagedSlots, pool_sizes, steps_for
 from rljax.training.memory_plan import sampling_memory
 from rljax.training.worker import make_engine
 
@@ -30,7 +30,7 @@ BUDGET, LONGEST, PAGE = 40, 19, 4
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
-    for module in (paged_cache, language_model, paged):
+    for module in (paged_cache, language_model, paged_sampling):
         monkeypatch.setattr(module, "PAGE", PAGE)
 
 
@@ -69,8 +69,8 @@ def test_pages_give_the_tokens_of_a_contiguous_cache(name, axes, share, each, mo
 
 
 def test_the_last_rows_continue_in_smaller_pools(monkeypatch):
-    monkeypatch.setattr(slots, "LONG_BUDGET", 8)
-    monkeypatch.setattr(paged, "is_on_cpus", lambda mesh: False)
+    monkeypatch.setattr(decode_sizes, "LONG_BUDGET", 8)
+    monkeypatch.setattr(paged_sampling, "is_on_cpus", lambda mesh: False)
     policy, sizes = transformer_policy(MODELS["grouped"], eos=1, mesh=(mesh := make_mesh(1, 1))), []
     params, requests = random_params(MODELS["grouped"]), make_requests(8, 4)
     original = PagedSampler._empty
@@ -167,7 +167,7 @@ def test_steps_for_counts_the_pages_that_rows_take():
 
 def test_four_times_as_many_rows_fit_if_responses_have_a_seventh_of_the_limit(monkeypatch):
     """Limits of 1,024 and 8,192 tokens, and a mean of 15 %; eight responses share a prompt."""
-    for module in (paged_cache, language_model, paged):
+    for module in (paged_cache, language_model, paged_sampling):
         monkeypatch.setattr(module, "PAGE", 64)
     policy, mesh = transformer_policy(MODELS["grouped"], eos=1, mesh=(mesh := make_mesh(1, 1))), make_mesh(1, 1)
     memory = FittingSlots(policy.decoder, mesh, 0).cache(64, policy.shapes(), 1024, 128, 1024, 8192)

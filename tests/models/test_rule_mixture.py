@@ -16,7 +16,7 @@ from rljax.data.tokenizer import load_tokenizer
 from rljax.errors import InputError
 from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.calculator import calculator_of, with_calculator
-from rljax.models.learned_share import Mixture, learned_mixture
+from rljax.models.rule_mixture import Mixture, learned_mixture
 from rljax.models.symbolic import mixed_policy
 from rljax.parallel import make_mesh
 from rljax.rollout import DecodingEngine, Request, Sampling, Sequences, pack

@@ -25,7 +25,7 @@ from rljax.parallel.mesh import path_names
 from rljax.programs.stopped_batch import read_batch
 from rljax.programs.trained_policy import fit_devices
 from rljax.records import required
-from rljax.rewards.calling import abstain
+from rljax.rewards.reward_call import abstain
 from rljax.rollout import Groups, Sequences, lay_out, sequences_of
 from rljax.tracking.run_folder import RunFolder
 from rljax.training.checkpoints import checkpoint as checkpoints

@@ -18,7 +18,7 @@ from rljax.models import Decoder, Params
 from rljax.models.paged_cache import PAGE, PagedState, by_device, joined, release_pages
 from rljax.models.policy import Insert, PagedDecoder
 from rljax.parallel import row_shards
-from rljax.rollout.paged import paged_decoder
+from rljax.rollout.paged_sampling import paged_decoder
 from rljax.rollout.sampling import shift_right
 from rljax.serving.rows import RowFunctions, pages_of
 

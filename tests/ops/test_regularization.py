@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rljax.ops import regularise
+from rljax.ops import regularization
 
 ROWS, TOKENS = 3, 4
 
-jit_weights = jax.jit(regularise.positive_example_weights)
-jit_likelihood = jax.jit(regularise.negative_log_likelihood)
-jit_dynamic = jax.jit(regularise.dynamic_fine_tuning_loss)
+jit_weights = jax.jit(regularization.positive_example_weights)
+jit_likelihood = jax.jit(regularization.negative_log_likelihood)
+jit_dynamic = jax.jit(regularization.dynamic_fine_tuning_loss)
 
 
 def arrays(*shape, elements):
@@ -55,7 +55,7 @@ def test_dynamic_fine_tuning_loss_and_its_gradient(logp, mask):
         pairs = [zip(*row, strict=True) for row in zip(logp, mask, strict=True)]
         expected = np.array([[-math.exp(x) * x if m else 0.0 for x, m in row] for row in pairs])
         np.testing.assert_allclose(jit_dynamic(dirty, inside), expected, rtol=1e-12)
-        slope = jax.grad(lambda x: regularise.dynamic_fine_tuning_loss(x, inside).sum())(dirty)
+        slope = jax.grad(lambda x: regularization.dynamic_fine_tuning_loss(x, inside).sum())(dirty)
         np.testing.assert_allclose(slope, np.where(mask, -np.exp(logp), 0.0), rtol=1e-12)
 
 
@@ -68,12 +68,12 @@ def test_dynamic_fine_tuning_minimizes_one_minus_the_probability(x64):
 
     probability = jax.nn.softmax(logits)[:, :1]
     np.testing.assert_allclose(
-        gradient_of(regularise.dynamic_fine_tuning_loss),
-        probability * gradient_of(regularise.negative_log_likelihood),
+        gradient_of(regularization.dynamic_fine_tuning_loss),
+        probability * gradient_of(regularization.negative_log_likelihood),
         rtol=1e-12,
     )
     np.testing.assert_allclose(
-        gradient_of(regularise.dynamic_fine_tuning_loss),
+        gradient_of(regularization.dynamic_fine_tuning_loss),
         jax.grad(lambda x: -jax.nn.softmax(x)[:, 0].sum())(logits),
         rtol=1e-12,
     )
@@ -85,8 +85,8 @@ def test_positive_example_loss_is_the_mean_over_all_correct_tokens():
     mask, correct = jnp.array([[1, 0, 0], [1, 1, 1], [1, 1, 0]]), jnp.array([True, True, False])
 
     def loss(logp):
-        weights = regularise.positive_example_weights(correct, mask)
-        return (weights * regularise.negative_log_likelihood(logp, mask)).sum()
+        weights = regularization.positive_example_weights(correct, mask)
+        return (weights * regularization.negative_log_likelihood(logp, mask)).sum()
 
     out, slope = jax.jit(jax.value_and_grad(loss))(logp)
     assert out == pytest.approx((8 + 1 + 2 + 3) / 4)
@@ -94,14 +94,14 @@ def test_positive_example_loss_is_the_mean_over_all_correct_tokens():
 
 
 def test_without_correct_responses_all_weights_are_0():
-    assert not regularise.positive_example_weights(jnp.array([False, False]), jnp.ones((2, 3))).any()
+    assert not regularization.positive_example_weights(jnp.array([False, False]), jnp.ones((2, 3))).any()
 
 
 def test_positive_example_weights_take_any_leading_axes():
     correct, mask = jnp.array([[True, False], [True, True]]), jnp.ones((2, 2, 3))
     expected = np.full((2, 2, 3), 1 / 9)
     expected[0, 1] = 0
-    np.testing.assert_allclose(regularise.positive_example_weights(correct, mask), expected, rtol=1e-6)
+    np.testing.assert_allclose(regularization.positive_example_weights(correct, mask), expected, rtol=1e-6)
 
 
 # Elastic weights
@@ -122,7 +122,7 @@ def test_fisher_anchor_matches_formula_and_its_gradient():
         for t, s, f in zip(np.ravel(theta), np.ravel(star), np.ravel(stiff), strict=True):
             expected += 1.7 / 2 * f * (t - s) ** 2
             slopes.append(1.7 * f * (t - s))
-    value, slope = jax.jit(jax.value_and_grad(lambda p: regularise.fisher_anchor(p, anchor, fisher, coefficient=1.7)))(
+    value, slope = jax.jit(jax.value_and_grad(lambda p: regularization.fisher_anchor(p, anchor, fisher, coefficient=1.7)))(
         params
     )
     assert value == pytest.approx(expected, rel=1e-12)
@@ -135,7 +135,7 @@ def test_fisher_anchor_gradient_matches_central_differences():
 
     @jax.jit
     def pull(w):
-        return regularise.fisher_anchor({**params, "w": w}, anchor, fisher, coefficient=0.6)
+        return regularization.fisher_anchor({**params, "w": w}, anchor, fisher, coefficient=0.6)
 
     slope, x = np.zeros((2, 3)), np.asarray(params["w"])
     for at in np.ndindex(2, 3):
@@ -147,10 +147,10 @@ def test_fisher_anchor_gradient_matches_central_differences():
 
 def test_fisher_anchor_at_the_anchor_is_zero_and_sums_half_precision_in_single():
     _, anchor, fisher = random_trees()
-    assert regularise.fisher_anchor(anchor, anchor, fisher, coefficient=3.0) == 0
+    assert regularization.fisher_anchor(anchor, anchor, fisher, coefficient=3.0) == 0
     many = {"w": jnp.ones(4096, jnp.bfloat16)}
     origin = {"w": jnp.zeros(4096, jnp.bfloat16)}
-    pull = regularise.fisher_anchor(many, origin, {"w": jnp.full(4096, 1.0078125, jnp.bfloat16)}, coefficient=2.0)
+    pull = regularization.fisher_anchor(many, origin, {"w": jnp.full(4096, 1.0078125, jnp.bfloat16)}, coefficient=2.0)
     assert pull.dtype == jnp.float32
     assert pull == 4096 * 1.0078125
 
@@ -161,7 +161,7 @@ def test_diagonal_fisher_matches_formula(gradients):
         expected = np.zeros((2, 3))
         for gradient in gradients:
             expected += gradient**2 / 5
-        actual = regularise.diagonal_fisher({"a": jnp.array(gradients), "b": [jnp.array(gradients[:, 0, 0])]})
+        actual = regularization.diagonal_fisher({"a": jnp.array(gradients), "b": [jnp.array(gradients[:, 0, 0])]})
         np.testing.assert_allclose(actual["a"], expected, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(actual["b"][0], expected[0, 0], rtol=1e-12, atol=1e-14)
 
@@ -177,7 +177,7 @@ def test_diagonal_fisher_of_a_logistic_model_is_its_curvature():
         return y * jax.nn.log_sigmoid(theta * x) + (1 - y) * jax.nn.log_sigmoid(-theta * x)
 
     gradients = jax.jit(jax.vmap(jax.grad(log_likelihood), (None, 0)))(jnp.array(theta), outcomes)
-    assert regularise.diagonal_fisher([gradients])[0] == pytest.approx(x**2 * p * (1 - p), rel=1e-3)
+    assert regularization.diagonal_fisher([gradients])[0] == pytest.approx(x**2 * p * (1 - p), rel=1e-3)
 
 
 # Refusals
@@ -191,53 +191,53 @@ W = {"w": X}
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: regularise.positive_example_weights(jnp.ones(2), M), "correct must be a boolean array"),
+        (lambda: regularization.positive_example_weights(jnp.ones(2), M), "correct must be a boolean array"),
         (
-            lambda: regularise.positive_example_weights([True, False], M),
+            lambda: regularization.positive_example_weights([True, False], M),
             r"correct must be a boolean array .* got \[True, False\]",
         ),
         (
-            lambda: regularise.positive_example_weights(jnp.ones(3, bool), M),
+            lambda: regularization.positive_example_weights(jnp.ones(3, bool), M),
             r"correct must hold one value per row \[2\], got shape \[3\]",
         ),
         (
-            lambda: regularise.positive_example_weights(jnp.ones(2, bool), jnp.ones((2, 2, 3))),
+            lambda: regularization.positive_example_weights(jnp.ones(2, bool), jnp.ones((2, 2, 3))),
             r"correct must hold one value per row \[2, 2\], got shape \[2\]",
         ),
-        (lambda: regularise.positive_example_weights(jnp.ones(2, bool), 2 * M), "mask must hold only 0 and 1"),
+        (lambda: regularization.positive_example_weights(jnp.ones(2, bool), 2 * M), "mask must hold only 0 and 1"),
         (
-            lambda: regularise.negative_log_likelihood(X.astype(int), M),
+            lambda: regularization.negative_log_likelihood(X.astype(int), M),
             r"logp must be a floating-point array, got int32\[2, 3\]",
         ),
-        (lambda: regularise.negative_log_likelihood(X, M[:1]), "mask must have the shape of x"),
-        (lambda: regularise.fisher_anchor({}, {}, {}, coefficient=1.0), "params must hold at least one array, got {}"),
+        (lambda: regularization.negative_log_likelihood(X, M[:1]), "mask must have the shape of x"),
+        (lambda: regularization.fisher_anchor({}, {}, {}, coefficient=1.0), "params must hold at least one array, got {}"),
         (
-            lambda: regularise.fisher_anchor(W, {"v": X}, W, coefficient=1.0),
+            lambda: regularization.fisher_anchor(W, {"v": X}, W, coefficient=1.0),
             "anchor_params must have the structure of params",
         ),
-        (lambda: regularise.fisher_anchor(W, W, [X], coefficient=1.0), "fisher must have the structure of params"),
+        (lambda: regularization.fisher_anchor(W, W, [X], coefficient=1.0), "fisher must have the structure of params"),
         (
-            lambda: regularise.fisher_anchor(W, {"w": X[:1]}, W, coefficient=1.0),
+            lambda: regularization.fisher_anchor(W, {"w": X[:1]}, W, coefficient=1.0),
             r"anchor_params\['w'\] must have the shape of",
         ),
         (
-            lambda: regularise.fisher_anchor({"w": X.astype(int)}, W, W, coefficient=1.0),
+            lambda: regularization.fisher_anchor({"w": X.astype(int)}, W, W, coefficient=1.0),
             r"params\['w'\] must be a floating",
         ),
         (
-            lambda: regularise.fisher_anchor(W, W, {"w": X.astype(int)}, coefficient=1.0),
+            lambda: regularization.fisher_anchor(W, W, {"w": X.astype(int)}, coefficient=1.0),
             r"fisher\['w'\] must be a floating",
         ),
-        (lambda: regularise.fisher_anchor(W, W, {"w": -X}, coefficient=1.0), r"fisher\['w'\] must not be negative"),
-        (lambda: regularise.fisher_anchor(W, W, W, coefficient=-1.0), "coefficient must not be negative, got -1.0"),
-        (lambda: regularise.diagonal_fisher([]), "per_example_gradients must hold at least one array"),
+        (lambda: regularization.fisher_anchor(W, W, {"w": -X}, coefficient=1.0), r"fisher\['w'\] must not be negative"),
+        (lambda: regularization.fisher_anchor(W, W, W, coefficient=-1.0), "coefficient must not be negative, got -1.0"),
+        (lambda: regularization.diagonal_fisher([]), "per_example_gradients must hold at least one array"),
         (
-            lambda: regularise.diagonal_fisher([X, X[:1]]),
+            lambda: regularization.diagonal_fisher([X, X[:1]]),
             r"must have the same number of examples on each first axis, at least 1, got \[\(1,\), \(2,\)\]",
         ),
-        (lambda: regularise.diagonal_fisher([X[:0]]), "must have the same number of examples on each first axis"),
-        (lambda: regularise.diagonal_fisher([X[0, 0]]), "must have the same number of examples on each first axis"),
-        (lambda: regularise.diagonal_fisher([X.astype(int)]), r"per_example_gradients\[0\] must be a floating"),
+        (lambda: regularization.diagonal_fisher([X[:0]]), "must have the same number of examples on each first axis"),
+        (lambda: regularization.diagonal_fisher([X[0, 0]]), "must have the same number of examples on each first axis"),
+        (lambda: regularization.diagonal_fisher([X.astype(int)]), r"per_example_gradients\[0\] must be a floating"),
     ],
 )
 def test_invalid_arguments_are_refused(call, message):

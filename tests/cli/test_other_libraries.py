@@ -10,7 +10,8 @@ import rljax
 from rljax.algorithms import BY_NAME
 from rljax.algorithms.parts import find_part
 from rljax.cli import COMMANDS, main
-from rljax.cli.elsewhere import (
+from rljax.cli.flags import flags_of, known_flags
+from rljax.cli.other_libraries import (
     as_markdown,
     explain_missing,
     find_counterpart,
@@ -19,7 +20,6 @@ from rljax.cli.elsewhere import (
     peer_settings,
     tables,
 )
-from rljax.cli.flags import flags_of, known_flags
 from rljax.cli.run_settings import Settings
 from rljax.training.config import TrainConfig
 from rljax.training.config.algorithm import option_names

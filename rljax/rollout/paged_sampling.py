@@ -39,10 +39,7 @@ from rljax.models.paged_cache import (
 from rljax.models.policy import insert_rows
 from rljax.parallel import fetch, is_on_cpus, put_rows, row_shards
 from rljax.records import required
-from rljax.rollout.engine import Decoding, DecodingEngine, blocks_of
-from rljax.rollout.request import Request, Response
-from rljax.rollout.sampling import Prompts, Rows, waiting_rows
-from rljax.rollout.slots import (
+from rljax.rollout.decode_sizes import (
     FittingSlots,
     Weights,
     block_parts,
@@ -53,6 +50,9 @@ from rljax.rollout.slots import (
     turn_bytes,
     turn_rows,
 )
+from rljax.rollout.engine import Decoding, DecodingEngine, blocks_of
+from rljax.rollout.request import Request, Response
+from rljax.rollout.sampling import Prompts, Rows, waiting_rows
 
 FEWEST_STEPS = 16
 """If the free pages suffice for fewer tokens per row than this, the latest row gives its pages back."""

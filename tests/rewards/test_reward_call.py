@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from rljax.errors import InputError
-from rljax.rewards.calling import ask, check_failures, join_answers, read_answer, wait_for
 from rljax.rewards.correctness import Failed, Failures
 from rljax.rewards.protocol import answers_of
+from rljax.rewards.reward_call import ask, check_failures, join_answers, read_answer, wait_for
 
 
 class Giving(BaseException):

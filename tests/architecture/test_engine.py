@@ -302,7 +302,7 @@ def test_the_last_rows_continue_in_smaller_batches(name, monkeypatch):
         moved.append((others.ended.size, rows.ended.size, int((np.asarray(source) >= 0).sum())))
         return move_rows(decoder, rows, others, source)
 
-    monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", 44)
+    monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", 44)
     monkeypatch.setattr("rljax.rollout.engine.move_rows", record_call)
     actual = engine.generate(params, requests)
     assert moved == [(32, 24, 23), (24, 16, 13), (16, 8, 4)]  # from 16 to 8, without 12: nine rows end at once
@@ -329,7 +329,7 @@ def test_a_long_decode_begins_with_a_small_cache(name, slots, monkeypatch):
         grown.append(more)
         return grow_rows(decoder, rows, more=more)
 
-    monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", 36)
+    monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", 36)
     monkeypatch.setattr("rljax.rollout.engine.grow_rows", record_call)
     actual = engine.generate(params, requests)
     assert grown == ([10, 17] if policy.decoder.grow else [])
@@ -366,7 +366,7 @@ def test_prompts_that_are_read_in_parts_are_put_into_rows_together(monkeypatch):
         filled.append((len(prompts), prompts[0].logits.shape[0], int((source >= 0).sum())))
         return fill_rows(decoder, rows, prompts, source, draws, sampling=sampling)
 
-    monkeypatch.setattr("rljax.rollout.slots.PROMPT_TOKENS_AT_ONCE", 12)
+    monkeypatch.setattr("rljax.rollout.decode_sizes.PROMPT_TOKENS_AT_ONCE", 12)
     monkeypatch.setattr("rljax.rollout.engine.fill_rows", record_call)
     actual = engine.generate(params, requests)
     assert filled == [(2, 2, 4)] * 10

@@ -5,7 +5,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljax.boxes import Box, boxes
+from rljax.boxed import Box, boxes
 
 PIECES = [r"\boxed", r"\fbox", "{", "}", "\\", r"\{", r"\}", " ", "\n", "a", "boxed"]
 

@@ -15,10 +15,10 @@ from rljax.models import TransformerConfig, transformer_policy
 from rljax.models.symbolic import Rules, mixed_policy
 from rljax.parallel import make_mesh, put, put_rows, row_shards
 from rljax.rollout import DecodingEngine, Request, Sampling, engine
+from rljax.rollout.decode_sizes import FittingSlots, compiled_rows, row_bytes
 from rljax.rollout.dialogue import row_decoder
 from rljax.rollout.environment import Step
 from rljax.rollout.sampling import empty_rows, read_prompts
-from rljax.rollout.slots import FittingSlots, compiled_rows, row_bytes
 from rljax.training import setup
 from rljax.training.memory_plan import USUAL_SLOTS, decode_slots, sampling_memory
 from rljax.training.parts.custom_parts import BUILT_IN
@@ -131,7 +131,7 @@ def test_the_engine_decodes_only_as_many_rows_as_fit_and_samples_the_same(monkey
 
 def test_an_accelerator_continues_a_decode_in_fewer_sizes_with_the_same_tokens(monkeypatch):
     """Each size is a program to compile; responses of 1 to 12 tokens end one after the other."""
-    monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", 8)
+    monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", 8)
     params = POLICY.init(jax.random.key(0))
     requests = [Request((2, 3), i, 0, Sampling(1 + i * 12 // 32, (-1,)), seed=i) for i in range(32)]
     found = []
@@ -156,8 +156,8 @@ def test_an_accelerator_continues_a_decode_in_fewer_sizes_with_the_same_tokens(m
 @pytest.mark.parametrize(("long", "parts"), [(128, 8_192), (16, 8_192), (128, 24)])
 def test_a_decode_allocates_the_caches_that_are_counted(axes, each, long, parts, monkeypatch):
     """Caches of rows, of waiting prompts, and of smaller rows: 32 responses of 16 tokens after prompts of 12, in 8 rows."""
-    monkeypatch.setattr("rljax.rollout.slots.LONG_BUDGET", long)
-    monkeypatch.setattr("rljax.rollout.slots.PROMPT_TOKENS_AT_ONCE", parts)
+    monkeypatch.setattr("rljax.rollout.decode_sizes.LONG_BUDGET", long)
+    monkeypatch.setattr("rljax.rollout.decode_sizes.PROMPT_TOKENS_AT_ONCE", parts)
     mesh = make_mesh(*axes)
     policy = transformer_policy(SHAPE, eos=1, mesh=mesh)
     params = policy.init(jax.random.key(0))

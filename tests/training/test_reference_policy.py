@@ -20,7 +20,7 @@ from rljax.ops.divergence import kl_in_reward
 from rljax.options import INSTALLERS, kl_target
 from rljax.options.moving_reference import make_restart
 from rljax.parallel import make_mesh
-from rljax.programs.debugging import replay
+from rljax.programs.batch_replay import replay
 from rljax.programs.plan import plan_of
 from rljax.training.config import TrainConfig
 from rljax.training.interrupt import Interrupted
