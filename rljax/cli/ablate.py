@@ -29,8 +29,8 @@ class Ablate(Settings):
     repeat the same command. All other flags are those of `rljax train`, such as your model, dataset and reward.
     """
 
-    whole: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ALGORITHM")] = ""
-    """Algorithm whose parts are removed, one at a time (`rljax algorithms NAME` lists them): dapo, vapo or vc_ppo. Write it
+    algorithm: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ALGORITHM")] = ""
+    """Algorithm whose parts are removed one at a time: dapo, vapo or vc_ppo; `rljax algorithms NAME` lists its parts. Write it
     first."""
     seeds: int = 3
     """Number of seeds per variant, starting at --seed."""
@@ -67,7 +67,7 @@ def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
         raise InputError(
             f"{refused} cannot be used with `rljax ablate`, which chooses the variants and their folders itself; leave it out."
         )
-    if not command.whole or arguments[0] != command.whole:
+    if not command.algorithm or arguments[0] != command.algorithm:
         raise InputError("write the algorithm first: `rljax ablate dapo --seeds 5`.")
     if command.seeds < 1:
         raise InputError(f"seeds is {command.seeds}; it must be at least 1.")
@@ -78,9 +78,12 @@ def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
         from rljax.training.interrupt import Interrupted  # noqa: PLC0415  as above
 
     words = as_train(arguments)
-    arms = {command.whole: (), **{f"without {part}": ("--without", part) for part in ablation.parts_of(command.whole)}}
+    arms = {
+        command.algorithm: (),
+        **{f"without {part}": ("--without", part) for part in ablation.parts_of(command.algorithm)},
+    }
     configs = {name: parse(["train", *words, *removed]).config for name, removed in arms.items()}
-    folder = command.out or Path("runs") / f"ablation-{command.whole}"
+    folder = command.out or Path("runs") / f"ablation-{command.algorithm}"
     first = command.config.run.seed
     try:
         results = ablation.run_ablation(
@@ -94,7 +97,7 @@ def run_ablate(command: Ablate, start: Start, arguments: list[str]) -> int:
     except Interrupted:
         note("The same command continues this ablation.")
         return INTERRUPTED
-    table_file, plot_file = ablation.write_ablation(folder, results, title=f"Ablation of {command.whole}")
+    table_file, plot_file = ablation.write_ablation(folder, results, title=f"Ablation of {command.algorithm}")
     print(ablation.ablation_text(results))
     print(f"Results: {table_file}\nPlot: {plot_file}")
     return 0

@@ -68,7 +68,8 @@ def check_row(row: object) -> Mapping[str, object]:
 def check_loaded(source: str, noun: str, loaded: Sequence[object], faults: Sequence[Fault], on_error: str) -> None:
     """Reject a dataset without usable rows, or with bad rows if they are fatal."""
     if faults and (on_error == "fatal" or not loaded):
-        others = f" {len(faults) - 1} more rows cannot be used either." if len(faults) > 1 else ""
+        rest = len(faults) - 1
+        others = f" {rest} more row{'s' if rest > 1 else ''} cannot be used either." if rest else ""
         raise InputError(f"{faults[0]}{others}")
     if not loaded:
         raise InputError(f"{source} contains no {noun}; give a dataset with at least one row.")

@@ -1,4 +1,4 @@
-"""Shaped rewards: bonuses and penalties added to a response's reward, before responses are compared.
+"""Rule-based rewards, and bonuses and penalties that are added to a response's reward before responses are compared.
 
 Lengths are counted in tokens, never in characters. Nothing here carries a gradient to the policy.
 """
@@ -58,7 +58,7 @@ def soft_overlong_penalty(lengths: Lengths, *, max_length: Number, cache: Number
     ::
 
                 ⎧ 0                                  |y| ≤ L_max - L_cache
-        R(y) =  ⎨ (L_max - L_cache - |y|) / L_cache
+        R(y) =  ⎨ (L_max - L_cache - |y|) / L_cache  otherwise
                 ⎩ -1                                 |y| > L_max
 
     Args:
@@ -114,7 +114,7 @@ def weighted_composite(parts: Mapping[str, Float[Array, "..."]], weights: Mappin
         Rule-based reward of DeepSeek-R1, arXiv:2501.12948, Section 2.2.2 (answer plus format).
     """
     if not parts or set(parts) != set(weights):
-        raise ValueError(f"weights must name the parts {sorted(parts)}, and at least one, got {sorted(weights)}")
+        raise ValueError(f"weights must name the same parts, at least one: expected {sorted(parts)}, got {sorted(weights)}")
     check_floating(**parts)
     check_same_shape(**parts)
     return functools.reduce(jnp.add, (weights[name] * part for name, part in parts.items()))

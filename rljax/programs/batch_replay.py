@@ -62,7 +62,7 @@ class MeasuredTerm(NamedTuple):
     largest: float
     """Largest absolute value of the finite ones; 0 if there is none."""
     place: tuple[int, ...]
-    """Index of the first value that is not finite, else of the largest one: row and token, or the index of a parameter."""
+    """Index of the first value that is not finite, else of the largest one: row and token, or the index within a parameter."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the term as JSON values."""
@@ -127,7 +127,7 @@ def diagnose(target: str | Path, custom: CustomParts = BUILT_IN, *, trust: bool 
     Args:
         target: folder of the run, or the file of the batch in it.
         custom: the parts that were passed to `train`; rewards, engines and environments are not needed.
-        trust: whether an algorithm or a step reward that the run's config.json names as code may be executed.
+        trust: whether code that the run's config.json names (an algorithm or a step reward) may be executed.
 
     Raises:
         InputError: there is no batch, the run has continued since, or a part is missing.
@@ -142,7 +142,7 @@ def diagnose(target: str | Path, custom: CustomParts = BUILT_IN, *, trust: bool 
     check_trusted(folder.path, [name for name in code_of_training(config) if name not in code_of(config)], trust=trust)
     if {"reward", "environment"} & set(needed) or code_of(config):
         parts = kept.scored_rollout.groups.rollout.reward_parts
-        config, custom = without_judge(config, custom, rewards=1 if parts is None else len(parts))
+        config, custom = without_rewards(config, custom, rewards=1 if parts is None else len(parts))
     setup = make_setup(config, custom, INSTALLERS)
     setup = setup._replace(algorithm=with_reward_weights(setup.algorithm, kept.weights))
     last = folder.checkpoints / checkpoints.LAST
@@ -163,7 +163,7 @@ NO_JUDGE: Mapping[str, Any] = MappingProxyType(
 """Reward settings that have no effect, for a batch that already has its rewards."""
 
 
-def without_judge(config: TrainConfig, custom: CustomParts, *, rewards: int) -> tuple[TrainConfig, CustomParts]:
+def without_rewards(config: TrainConfig, custom: CustomParts, *, rewards: int) -> tuple[TrainConfig, CustomParts]:
     """Replace a user's reward or environment with rewards that abstain, because the batch already has its rewards.
 
     Args:
@@ -250,7 +250,7 @@ def token_terms(
 
 
 def value_terms(setup: Setup, state: TrainState, sequences: Sequences, batch: Batch[np.ndarray]) -> list[MeasuredTerm]:
-    """Measure the critic's values and, if its head has one, the loss at each token."""
+    """Measure the critic's values and, unless its head predicts a distribution, the loss at each token."""
     critic = required(setup.critic, "setup.critic")
     values = make_values(critic, setup.mesh, scored_rows(setup))(required(state.critic, "state.critic").params, sequences)
     algorithm_critic = required(setup.algorithm.critic, "algorithm.critic")

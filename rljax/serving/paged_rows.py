@@ -1,6 +1,7 @@
-"""Server rows with paged keys and values: a row takes more pages as it grows; see `rljax.models.paged_cache`.
+"""Decoding rows of the server, with paged keys and values: a row takes more pages as it grows; see `rljax.models.paged_cache`.
 
-A response starts only when enough pages are free for its prompt and its longest possible response, so it never waits midway.
+`rljax.serving.rows` starts a response only when enough pages are free for its prompt and its longest possible response, so a
+response that has started never waits for pages.
 
 Axes: B rows, E prompts read in one call, T tokens of a padded prompt.
 """
@@ -55,7 +56,7 @@ def paged_rows(decoder: Decoder, mesh: Mesh, rows: int, slots: int, share: float
 
 
 def _empty(paged: PagedDecoder, rows: int, devices: int, pages: int) -> PagedState:
-    return paged.empty(rows, devices, devices * pages, 1)  # prompts are not shared; a pool has at least one page
+    return paged.empty(rows, devices, devices * pages, 1)  # 1: the pool of shared prompts is unused, but must not be empty
 
 
 def _read(

@@ -86,7 +86,7 @@ def test_empty_file_is_always_an_error(write):
 
 
 def test_only_bad_rows_is_an_error(write):
-    with pytest.raises(InputError, match=r"line 1: the line is not JSON .* 1 more rows cannot be used either"):
+    with pytest.raises(InputError, match=r"line 1: the line is not JSON .* 1 more row cannot be used either"):
         load_problems(write(GOOD[:-1], GOOD[:-1]), on_error="drop")
 
 

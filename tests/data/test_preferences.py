@@ -164,7 +164,7 @@ def test_prompt_missing_in_first_row(write):
 def test_no_usable_row(write):
     with pytest.raises(InputError, match="contains no pairs"):
         read_preferences(write(""))
-    with pytest.raises(InputError, match=r"line 1.* 1 more rows cannot be used either"):
+    with pytest.raises(InputError, match=r"line 1.* 1 more row cannot be used either"):
         read_preferences(write("{\n{\n"), on_error="drop")
     with pytest.raises(InputError, match="on_error is 'keep'; choose one of fatal, drop"):
         read_preferences(write([PAIR]), on_error="keep")

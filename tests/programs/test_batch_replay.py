@@ -33,7 +33,7 @@ from rljax.programs.batch_replay import (
     replay,
     rollout_terms,
     token_terms,
-    without_judge,
+    without_rewards,
 )
 from rljax.programs.stopped_batch import nest, read_batch
 from rljax.rewards.protocol import combine
@@ -219,7 +219,7 @@ def test_the_loss_uses_the_state_of_the_controller(monkeypatch):
 @pytest.mark.parametrize("how", ["sum", "min"])
 def test_a_run_with_several_custom_rewards_is_set_up_without_them(how):
     config = TINY.replace(reward_combine=how, reward_weights=(1.0, 0.5), **{"with": ("advantage=reliability_quality",)})
-    setup = make_setup(*without_judge(config, CustomParts(), rewards=2))
+    setup = make_setup(*without_rewards(config, CustomParts(), rewards=2))
     assert len(reward_names(setup.train)) == 2
 
 
