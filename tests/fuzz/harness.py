@@ -1,7 +1,7 @@
-"""Run commands with bad input up to the first step: each exits with 0, or with 2 and one paragraph, never with a traceback.
+"""Run commands with bad input: each must exit with 0, or with 2 and a one-paragraph error, never with a traceback.
 
-`train` is stopped before it begins to compute: by then the same code as in a real run has read and checked its settings, data,
-tokenizer, model folder or run folder.
+`train` is stopped before its first step. By then, the same code as in a real run has read and checked the settings, the data,
+the tokenizer, and the model folder or run folder.
 """
 
 import contextlib
@@ -29,19 +29,19 @@ from rljax.training.parts.model_folder import companions, save_model
 
 CONFIG = SMALL.replace(train_problems=8, heldout_problems=2)
 LIMIT = 10.0
-"""Longest time of one command, in seconds."""
+"""Longest time that one command may take, in seconds."""
 
 
 class Stopped(BaseException):
-    """The command has reached its first step."""
+    """Raised when a command reaches its first step."""
 
 
 @dataclass(frozen=True, repr=False)
 class ValidInput:
-    """Valid input, which is damaged to make bad input."""
+    """Valid input, from which bad input is made by damaging it."""
 
     folder: Path
-    """Contains `run`, `model` and `rows.jsonl`."""
+    """Folder that contains `run`, `model` and `rows.jsonl`."""
     state: Any
     """The state in the run's checkpoint."""
 
@@ -52,16 +52,16 @@ class CommandResult:
 
     words: tuple[str, ...]
     code: int | None
-    """Exit code; None if it reached its first step."""
+    """Exit code; None if the command reached its first step."""
     text: str
-    """What it wrote to the standard error."""
+    """What the command wrote to standard error."""
     seconds: float
     fault: str
-    """What is wrong with the result; empty if nothing is."""
+    """What is wrong with the result; empty if nothing is wrong."""
 
 
 def make_valid_input(folder: Path) -> ValidInput:
-    """Create a run that ended before its first step, its model and a dataset."""
+    """Create a run that stopped before its first step, the run's model, and a dataset."""
     folder.mkdir(parents=True, exist_ok=True)
     setup, state = first_state(CONFIG)
     run = RunFolder.create(folder / "run", CONFIG.replace(run=str(folder / "run")).to_json() | {"seams": []})
@@ -80,7 +80,7 @@ def make_valid_input(folder: Path) -> ValidInput:
 
 @contextlib.contextmanager
 def stop_before_computing(good: ValidInput) -> Generator[None]:
-    """Make `train` stop before it initializes, loads or restores its first arrays, and skip what needs devices."""
+    """Make `train` stop before it initializes, loads or restores any array, and skip the code that needs devices."""
 
     def first_state_of(setup: Any, own_parts: Collection[str] = ()) -> Any:
         del own_parts
@@ -92,9 +92,9 @@ def stop_before_computing(good: ValidInput) -> Generator[None]:
     def stop(*arguments: object) -> Any:
         raise Stopped
 
-    places = {"first_state": first_state_of, "new_folder": stop, "introduce": stop}
+    replacements = {"first_state": first_state_of, "new_folder": stop, "introduce": stop}
     with contextlib.ExitStack() as stack:
-        for name, function in places.items():
+        for name, function in replacements.items():
             stack.enter_context(mock.patch.object(loop, name, function))
         stack.enter_context(mock.patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"}))
         yield
@@ -108,7 +108,7 @@ def run_command(words: list[str], *, limit: float = LIMIT) -> CommandResult:
             code = main(words)
     except Stopped:
         pass
-    except SystemExit as ended:  # Tyro's refusals, in a box
+    except SystemExit as ended:  # Tyro prints its error in a box and exits
         code, by_tyro = ended.code if isinstance(ended.code, int) else 1, True
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and not error.args:

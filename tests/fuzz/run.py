@@ -2,8 +2,8 @@
 
     python tests/fuzz/run.py --count 500 --seed 0 --result tests/fuzz/result.json
 
-Each kind of input gets the same number of commands. The result counts the exit codes of each kind and lists every fault;
-another seed adds to it.
+Each kind of input gets the same number of commands. The result file counts the exit codes of each kind and lists every fault.
+A run with another seed adds its results to the same file.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of small_runs and reopened
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the folder of small_runs and reopened
 
 from fuzz.cases import KINDS
 from fuzz.harness import CommandResult, ValidInput, describe_result, make_valid_input, run_command, stop_before_computing
@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 
 
 def run_commands(kind: str, good: ValidInput, count: int, number: int) -> list[CommandResult]:
-    """Run this many commands of a kind, and return their results."""
-    found: list[CommandResult] = []
-    place = good.folder / "case"
+    """Run `count` commands of a kind, generated from the seed `number`, and return their results."""
+    results: list[CommandResult] = []
+    directory = good.folder / "case"
 
     @seed(number)
     @settings(
@@ -38,33 +38,35 @@ def run_commands(kind: str, good: ValidInput, count: int, number: int) -> list[C
     )
     @given(st.data())
     def collect(data: st.DataObject) -> None:
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
         before = Path.cwd()
-        found.append(run_command(data.draw(KINDS[kind](good, place))))
+        results.append(run_command(data.draw(KINDS[kind](good, directory))))
         os.chdir(before)
-        if found[-1].fault:
-            print(describe_result(found[-1]), flush=True)
+        if results[-1].fault:
+            print(describe_result(results[-1]), flush=True)
 
     with stop_before_computing(good):
         collect()
-    return found
+    return results
 
 
-def summary(found: list[CommandResult]) -> dict[str, Any]:
-    """Counts of the results of a kind."""
-    codes = collections.Counter("came to its first step" if row.code is None else f"exit {row.code}" for row in found)
-    faults = [describe_result(row) for row in found if row.fault]
+def summarize(results: list[CommandResult]) -> dict[str, Any]:
+    """Summarize the results of a kind: exit codes, longest time and faults."""
+    codes = collections.Counter(
+        "came to its first step" if entry.code is None else f"exit {entry.code}" for entry in results
+    )
+    faults = [describe_result(entry) for entry in results if entry.fault]
     return {
-        "commands": len(found),
+        "commands": len(results),
         **codes,
-        "longest_seconds": round(max(row.seconds for row in found), 2),
+        "longest_seconds": round(max(entry.seconds for entry in results), 2),
         "faults": faults,
     }
 
 
 def main() -> int:
-    """Run all kinds; the exit code is 1 if there was a fault."""
+    """Run all kinds of commands, and return the exit code: 1 if there was a fault."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -76,26 +78,26 @@ def main() -> int:
         good = make_valid_input(Path(folder) / "good")
         os.chdir(folder)
         for kind in options.kinds:
-            result[kind] = summary(run_commands(kind, good, options.count // len(options.kinds), options.seed))
+            result[kind] = summarize(run_commands(kind, good, options.count // len(options.kinds), options.seed))
             print(kind, {name: value for name, value in result[kind].items() if name != "faults"}, flush=True)
-    faults = sum(len(row["faults"]) for row in result.values())
+    faults = sum(len(entry["faults"]) for entry in result.values())
     if options.result is not None:
-        write(options.result, options.seed, options.count, result, round(time.monotonic() - begun))
+        add_results(options.result, options.seed, options.count, result, round(time.monotonic() - begun))
     return int(faults > 0)
 
 
-def write(file: Path, number: int, count: int, result: dict[str, dict[str, Any]], seconds: int) -> None:
-    """Add the results of a seed to a file."""
+def add_results(file: Path, number: int, count: int, result: dict[str, dict[str, Any]], seconds: int) -> None:
+    """Add the results of a seed to the result file."""
     seeds = json.loads(file.read_text())["seeds"] if file.exists() else {}
     command = f"python tests/fuzz/run.py --count {count} --seed {number} --result tests/fuzz/result.json"
     seeds[str(number)] = {"command": command, "date": str(date.today()), "seconds": seconds, "kinds": result}
-    every = [kind for row in seeds.values() for kind in row["kinds"].values()]
-    about = {
-        "commands": sum(row["commands"] for row in every),
-        "faults": sum(len(row["faults"]) for row in every),
-        "longest_seconds": max(row["longest_seconds"] for row in every),
+    all_kinds = [kind for entry in seeds.values() for kind in entry["kinds"].values()]
+    totals = {
+        "commands": sum(entry["commands"] for entry in all_kinds),
+        "faults": sum(len(entry["faults"]) for entry in all_kinds),
+        "longest_seconds": max(entry["longest_seconds"] for entry in all_kinds),
     }
-    file.write_text(json.dumps(about | {"seeds": seeds}, indent=1) + "\n")
+    file.write_text(json.dumps(totals | {"seeds": seeds}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

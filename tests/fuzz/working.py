@@ -1,10 +1,10 @@
-"""Run command lines that the parser accepts: each consists of existing flags and values, and does its real work in this process.
+"""Run thousands of command lines with existing flags in one process; each does its real work.
 
     python tests/fuzz/working.py --count 10000 --seed 0 --result tests/fuzz/working.json
 
-Nothing is replaced: settings are printed, runs are compared, plotted and reported, rows are checked, models are exported and
-sampled from, and small runs are trained. The result counts the exit codes of each command and lists every fault. It is written
-regularly, and the same command continues where a previous one was stopped.
+No function is mocked: settings are printed; runs are compared, plotted and reported; rows are checked; models are exported and
+sampled from; and small runs are trained. The result file counts the exit codes of each command and lists every fault. It is
+written every 25 commands, and the same command resumes where an earlier one was stopped.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from rljax.algorithms import BY_NAME
 from rljax.tracking.glossary import GLOSSARY
 
 LONGEST = 120.0
-"""Longest time of one command in seconds, on a machine that also does other work."""
+"""Longest time that one command may take, in seconds, on a machine that also does other work."""
 WORDS = (
     "gae",
     "clip",
@@ -71,7 +71,7 @@ TRAINED = ("--train-problems", "8", "--heldout-problems", "2", "--warm-start-ste
 
 
 def sample_settings(rng: random.Random, most: int = 4) -> list[str]:
-    """Sample a few settings, most of them with a valid value."""
+    """Sample up to `most` settings, most of them with a valid value."""
     words = []
     for name in rng.sample(sorted(SETTINGS), rng.randint(0, most)):
         values = SETTINGS[name]
@@ -79,51 +79,54 @@ def sample_settings(rng: random.Random, most: int = 4) -> list[str]:
     return words
 
 
-def write_rows(rng: random.Random, place: Path) -> str:
-    """Write a file of rows, one of which may have a fault."""
+def write_rows(rng: random.Random, directory: Path) -> str:
+    """Write a dataset, in which one row may be invalid."""
     rows: list[Any] = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(rng.randint(1, 9))]
     if rng.random() < 0.3:
         rows.insert(rng.randint(0, len(rows)), rng.choice([{"prompt": 1}, {}, {"prompt": "é", "answer": None}, []]))
-    file = place / "rows.jsonl"
+    file = directory / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(file)
 
 
 def make_commands(good: Path) -> dict[str, tuple[int, Callable[[random.Random, Path], list[str]]]]:
-    """Command -> how often it is chosen, and how its words are generated."""
+    """Return, for each command, its sampling weight and the function that generates its words."""
     runs = [str(good / "run"), str(good / "other")]
 
-    def run(rng: random.Random) -> str:
+    def sample_run(rng: random.Random) -> str:
         return rng.choice([*runs, *runs, *runs, str(good / "nowhere")])
 
-    def one(rng: random.Random, names: tuple[str, ...]) -> list[str]:
+    def sample_words(rng: random.Random, names: tuple[str, ...]) -> list[str]:
         return rng.sample(names, rng.randint(0, 2))
 
-    def number(rng: random.Random) -> str:
+    def sample_number(rng: random.Random) -> str:
         return str(rng.choice([1, 2, 3, 0, -1]))
 
     algorithms, metrics = tuple(BY_NAME), tuple(entry.name for entry in GLOSSARY)
     return {
         "config": (30, lambda d, p: ["config", *sample_settings(d), *(["--json"] if d.random() < 0.5 else ["--changed"])]),
-        "explain": (10, lambda d, p: ["explain", *one(d, (*metrics, "nope"))]),
-        "equations": (10, lambda d, p: ["equations", *one(d, WORDS), *(["--json"] if d.random() < 0.3 else [])]),
-        "algorithms": (10, lambda d, p: ["algorithms", *one(d, (*algorithms, "nope"))]),
+        "explain": (10, lambda d, p: ["explain", *sample_words(d, (*metrics, "nope"))]),
+        "equations": (10, lambda d, p: ["equations", *sample_words(d, WORDS), *(["--json"] if d.random() < 0.3 else [])]),
+        "algorithms": (10, lambda d, p: ["algorithms", *sample_words(d, (*algorithms, "nope"))]),
         "errata": (3, lambda d, p: ["errata", *(["--json"] if d.random() < 0.5 else [])]),
         "recommend": (
             10,
             lambda d, p: [
                 "recommend",
                 "--group",
-                number(d),
+                sample_number(d),
                 "--updates",
-                number(d),
+                sample_number(d),
                 *(["--critic"] if d.random() < 0.5 else []),
             ],
         ),
         "runs": (6, lambda d, p: ["runs", d.choice([str(good), str(p), str(good / "nowhere")])]),
-        "compare": (6, lambda d, p: ["compare", run(d), run(d)]),
-        "doctor": (4, lambda d, p: ["doctor", run(d), "--out", str(p / "report.html")]),
-        "plot": (1, lambda d, p: ["plot", run(d), "--out", str(p / d.choice(["plot.svg", "plot.png", "plot.nope"]))]),
+        "compare": (6, lambda d, p: ["compare", sample_run(d), sample_run(d)]),
+        "doctor": (4, lambda d, p: ["doctor", sample_run(d), "--out", str(p / "report.html")]),
+        "plot": (
+            1,
+            lambda d, p: ["plot", sample_run(d), "--out", str(p / d.choice(["plot.svg", "plot.png", "plot.nope"]))],
+        ),
         "preprocess": (
             12,
             lambda d, p: [
@@ -136,11 +139,19 @@ def make_commands(good: Path) -> dict[str, tuple[int, Callable[[random.Random, P
         ),
         "export": (
             2,
-            lambda d, p: ["export", run(d), str(p / "model"), *(["--dtype", "bfloat16"] if d.random() < 0.3 else [])],
+            lambda d, p: [
+                "export",
+                sample_run(d),
+                str(p / "model"),
+                *(["--dtype", "bfloat16"] if d.random() < 0.3 else []),
+            ],
         ),
-        "average": (1, lambda d, p: ["average", run(d), run(d), str(p / "mean")]),
-        "sample": (2, lambda d, p: ["sample", run(d), "--prompt", d.choice(["3+4=", "", "é"]), "--count", number(d)]),
-        "eval": (1, lambda d, p: ["eval", run(d), "--limit", number(d)]),
+        "average": (1, lambda d, p: ["average", sample_run(d), sample_run(d), str(p / "mean")]),
+        "sample": (
+            2,
+            lambda d, p: ["sample", sample_run(d), "--prompt", d.choice(["3+4=", "", "é"]), "--count", sample_number(d)],
+        ),
+        "eval": (1, lambda d, p: ["eval", sample_run(d), "--limit", sample_number(d)]),
         "train": (
             1,
             lambda d, p: ["train", *SIZES, *TRAINED, "--run", str(p / "run"), "--steps", "1", *sample_settings(d, 2)],
@@ -163,52 +174,54 @@ def train_runs(folder: Path) -> None:
         rljax.train(config.replace(reward="exact"))
 
 
-def write(file: Path, rows: dict[str, dict[str, int]], faults: list[str], typed: str, seconds: float) -> None:
-    """Write the counts."""
-    worked = sum(row.get("exit 0", 0) for row in rows.values())
-    lines = sum(sum(row.values()) for row in rows.values())
-    about = {
+def write_result(
+    file: Path, exit_codes: dict[str, dict[str, int]], faults: list[str], command: str, longest: float
+) -> None:
+    """Write the counts and the faults to the result file."""
+    worked = sum(counts.get("exit 0", 0) for counts in exit_codes.values())
+    total = sum(sum(counts.values()) for counts in exit_codes.values())
+    summary = {
         "date": str(date.today()),
-        "command": typed,
-        "command_lines": lines,
+        "command": command,
+        "command_lines": total,
         "worked": worked,
-        "share": round(worked / max(lines, 1), 3),
-        "longest_seconds": round(seconds, 2),
+        "share": round(worked / max(total, 1), 3),
+        "longest_seconds": round(longest, 2),
     }
-    file.write_text(json.dumps(about | {"commands": rows, "faults": faults}, indent=1) + "\n")
+    file.write_text(json.dumps(summary | {"commands": exit_codes, "faults": faults}, indent=1) + "\n")
 
 
 def main() -> int:
-    """Run the command lines; the exit code is 1 if there was a fault."""
+    """Run the command lines, and return the exit code: 1 if there was a fault."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--result", type=lambda name: Path(name).resolve(), required=True)
     options = parser.parse_args()
-    before = json.loads(options.result.read_text()) if options.result.exists() else {}
-    rows, faults = before.get("commands", {}), before.get("faults", [])
-    seconds, typed = before.get("longest_seconds", 0.0), shlex.join(["python", "tests/fuzz/working.py", *sys.argv[1:]])
+    earlier = json.loads(options.result.read_text()) if options.result.exists() else {}
+    exit_codes, faults = earlier.get("commands", {}), earlier.get("faults", [])
+    longest, typed = earlier.get("longest_seconds", 0.0), shlex.join(["python", "tests/fuzz/working.py", *sys.argv[1:]])
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "case"
+        directory = Path(folder) / "case"
         train_runs(Path(folder))
-        table = make_commands(Path(folder))
-        weights = [weight for weight, _ in table.values()]
-        for number in range(before.get("command_lines", 0), options.count):
-            rng = random.Random(f"{options.seed}-{number}")
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir()
-            os.chdir(place)
-            name = rng.choices(list(table), weights)[0]
-            found = run_command(table[name][1](rng, place), limit=LONGEST)
+        commands = make_commands(Path(folder))
+        weights = [weight for weight, _ in commands.values()]
+        for index in range(earlier.get("command_lines", 0), options.count):
+            rng = random.Random(f"{options.seed}-{index}")
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir()
+            os.chdir(directory)
+            name = rng.choices(list(commands), weights)[0]
+            result = run_command(commands[name][1](rng, directory), limit=LONGEST)
             os.chdir(folder)
-            counts = rows.setdefault(name, {})
-            counts[f"exit {found.code}"] = counts.get(f"exit {found.code}", 0) + 1
-            seconds = max(seconds, found.seconds)
-            if found.fault:
-                faults.append(describe_result(found))
-                print(describe_result(found), flush=True)
-            if number % 25 == 0 or number + 1 == options.count:
-                write(options.result, rows, faults, typed, seconds)
+            counts = exit_codes.setdefault(name, {})
+            counts[f"exit {result.code}"] = counts.get(f"exit {result.code}", 0) + 1
+            longest = max(longest, result.seconds)
+            if result.fault:
+                faults.append(describe_result(result))
+                print(describe_result(result), flush=True)
+            if index % 25 == 0 or index + 1 == options.count:
+                write_result(options.result, exit_codes, faults, typed, longest)
     return int(bool(faults))
 
 

@@ -1,4 +1,4 @@
-r"""Answers that are right or wrong by construction, in responses. Nothing here uses the code under test."""
+r"""Sample answers that are right or wrong by construction, and put them into responses, without using the code under test."""
 
 import random
 
@@ -23,7 +23,7 @@ STATED = (
 
 
 def cases(references: list[str], rewritings: dict[str, Rewriting], count: int, seed: int) -> list[tuple[str, str, str]]:
-    """Sample distinct triples (name of the rewriting, reference, answer), about equally many of each rewriting."""
+    """Sample distinct triples (name of the rewriting, reference, answer), about equally many per rewriting."""
     rng = random.Random(seed)
     pool: dict[str, list[tuple[str, str, str]]] = {name: [] for name in rewritings}
     for reference in dict.fromkeys(references):
@@ -31,16 +31,16 @@ def cases(references: list[str], rewritings: dict[str, Rewriting], count: int, s
             answer = rewrite(reference, rng)
             if answer is not None and answer != reference:
                 pool[name].append((name, reference, answer))
-    for found in pool.values():
-        rng.shuffle(found)
+    for answers in pool.values():
+        rng.shuffle(answers)
     sampled: list[tuple[str, str, str]] = []
     while len(sampled) < count and any(pool.values()):
-        sampled += [found.pop() for found in pool.values() if found]
+        sampled += [answers.pop() for answers in pool.values() if answers]
     return sampled[:count]
 
 
 def completion(answer: str, rng: random.Random) -> str:
-    """Put an answer into a response; answers that a sentence or a line could cut off are always put in a box."""
+    """Write a response that states the answer; answers that text around them could cut off are always put in a box."""
     form = rng.choice(STATED)
     fragile = ". " in answer or "\n" in answer or "#" in answer or answer.startswith("-") or "$" in answer
     return (STATED[0] if fragile else form).format(answer)

@@ -1,9 +1,9 @@
-r"""The time that a batch of comparisons takes when 5 % of its answers keep computer algebra busy.
+r"""Measure how long a batch of comparisons takes if 5 % of its answers overload computer algebra.
 
     python tests/grading/endless.py
 
-Three batches of 400 pairs of polynomials for two workers: without such answers, with answers that are too large to compute
-(`10^{10^{10}}`), and with integrals that SymPy does not finish within the time limit.
+Two workers compare three batches of 400 pairs of polynomials: one batch without such answers, one with answers that are too
+large to compute (`10^{10^{10}}`), and one with integrals that SymPy does not finish within the time limit.
 """
 
 import random
@@ -12,17 +12,17 @@ import time
 from rljax.rewards.correctness import Unfinished
 from rljax.rewards.math import math_reward
 
-PAIRS, SHARE, WORKERS = 400, 0.05, 2
+PAIRS, SLOW_FRACTION, WORKERS = 400, 0.05, 2
 TOO_LARGE = ("10^{10^{10}}+N", "9^{9^{9^9}}+N", "(x+1)^{1000000}+N", "99999999!+N", "x^{2^{2^{100}}}+N")
 NOT_FINISHED = (r"\int_0^1 \frac{\ln(1+x^3)}{N+x^5} dx", r"\int_0^1 \frac{\ln(N+x^3)}{1+x^7} dx")
 
 
-def batch(forms: tuple[str, ...], share: float) -> list[tuple[str, str]]:
-    """Sample pairs of an answer and a reference."""
+def sample_pairs(forms: tuple[str, ...], slow_fraction: float) -> list[tuple[str, str]]:
+    """Sample (answer, reference) pairs, of which about the fraction `slow_fraction` has one of the slow forms."""
     rng = random.Random(0)
     pairs = []
     for number in range(PAIRS):
-        if rng.random() < share:
+        if rng.random() < slow_fraction:
             pairs.append((rng.choice(forms).replace("N", str(number + 10)), "x+1/3"))
         else:
             a, b = rng.randint(2, 99), rng.randint(2, 99)
@@ -34,8 +34,12 @@ def main() -> None:
     """Print one line per batch."""
     reward = math_reward(workers=WORKERS)
     reward(["?"] * 2, [r"\boxed{x+2}", r"\boxed{x+3}"], ["x+1+1", "y"])  # starts the workers
-    for name, forms, share in (("none", (), 0.0), ("too large", TOO_LARGE, SHARE), ("not finished", NOT_FINISHED, SHARE)):
-        pairs = batch(forms, share)
+    for name, forms, slow_fraction in (
+        ("none", (), 0.0),
+        ("too large", TOO_LARGE, SLOW_FRACTION),
+        ("not finished", NOT_FINISHED, SLOW_FRACTION),
+    ):
+        pairs = sample_pairs(forms, slow_fraction)
         started = time.monotonic()
         rewards = reward(
             ["?"] * PAIRS, [rf"\boxed{{{answer}}}" for answer, _ in pairs], [reference for _, reference in pairs]

@@ -1,4 +1,4 @@
-r"""Generated references of every kind, which need no data set."""
+r"""Generate reference answers of every kind, without a dataset."""
 
 import random
 

@@ -1,4 +1,4 @@
-r"""The kind of a reference, decided by narrow text patterns: a number, a tuple, a list, a quantity, ..., or none of them."""
+r"""Narrow text patterns that recognize the kind of a reference: a number, a tuple, a list, a quantity and others."""
 
 import random
 import re
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 Rewriting = Callable[[str, random.Random], str | None]
-"""Rewrites a reference; returns None if the effect would be uncertain."""
+"""A function that rewrites a reference, or returns None if it is uncertain what the rewriting would do to the value."""
 
 INTEGER = re.compile(r"-?\d+")
 DECIMAL = re.compile(r"-?\d+\.\d+")
@@ -28,7 +28,7 @@ UNITS = ("apples", "marbles", "cm", "kg", "miles", "hours", "square feet", "poin
 
 
 def is_scalar(text: str) -> bool:
-    """Whether a reference is one number or expression: no list, tuple, set, unit, relation or word."""
+    """Return whether a reference is a single number or expression, not a list, tuple, set, unit, relation or word."""
     bare = re.sub(r"\\(?:left|right)(?![a-z])", "", text)
     if not bare or NO_SCALAR.search(bare) or re.fullmatch(r"[(\[].*,.*[)\]]", bare):
         return False
@@ -36,8 +36,8 @@ def is_scalar(text: str) -> bool:
     return not words and "," not in re.sub(r"\\[,!]|\{,\}", "", bare) and "[" not in bare.replace(r"\sqrt[", "")
 
 
-def number(text: str) -> Fraction | None:
-    """The value of a reference that is an integer, a decimal or a fraction."""
+def parse_number(text: str) -> Fraction | None:
+    """Parse a reference that is an integer, a decimal or a fraction; return None for any other."""
     if INTEGER.fullmatch(text) or DECIMAL.fullmatch(text):
         return Fraction(text)
     found = FRACTION.fullmatch(text)
@@ -46,16 +46,16 @@ def number(text: str) -> Fraction | None:
     return None
 
 
-def parts(text: str) -> tuple[str, list[str], str] | None:
-    """The brackets and the components of a tuple or an interval without nested brackets."""
+def split_tuple(text: str) -> tuple[str, list[str], str] | None:
+    """Split a tuple or an interval without nested brackets into opening bracket, components and closing bracket."""
     found = BRACKETED.fullmatch(re.sub(r"\\(?:left|right)(?![a-z])", "", text).replace(r"\!", "").strip())
     if not found or "," not in found[2] or ";" in found[2]:
         return None
     return found[1], [component.strip() for component in found[2].split(",")], found[3]
 
 
-def items(text: str) -> list[str] | None:
-    """The elements of a list without brackets."""
+def split_list(text: str) -> list[str] | None:
+    """Split a list without brackets into its elements; return None if the reference is not such a list."""
     if (
         re.search(r"[()\[\]:]|\\text|\\begin|\\\{|\{,\}|\\!|\d,\d{3}|[=<>]|\\[lg]e|\\in|\\cup|\\pm|\\ldots|;", text)
         or "," not in text
@@ -65,8 +65,8 @@ def items(text: str) -> list[str] | None:
     return found if all(found) and len(found) > 1 else None
 
 
-def decimal(value: Fraction) -> str | None:
-    """The finite decimal form of a fraction; None if it needs more than 6 decimal places or is at least 10**9."""
+def exact_decimal(value: Fraction) -> str | None:
+    """Return the exact decimal form of a fraction, or None if it needs more than 6 decimal places or is 10**9 or more."""
     for places in range(7):
         if (value * 10**places).denominator == 1:
             return f"{float(value):.{max(places, 1)}f}" if abs(value) < 10**9 else None

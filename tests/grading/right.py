@@ -1,4 +1,4 @@
-r"""Rewritings that keep the value of a reference."""
+r"""Rewritings of a reference that keep its value, so that the result is a right answer."""
 
 import random
 import re
@@ -16,11 +16,11 @@ from grading.reference_kinds import (
     SEPARATORS,
     UNITS,
     WORD,
-    decimal,
+    exact_decimal,
     is_scalar,
-    items,
-    number,
-    parts,
+    parse_number,
+    split_list,
+    split_tuple,
 )
 
 
@@ -45,13 +45,13 @@ def slashed(text: str, rng: random.Random) -> str | None:
 
 
 def as_decimal(text: str, rng: random.Random) -> str | None:
-    value = number(text)
-    written = None if value is None else decimal(value)
+    value = parse_number(text)
+    written = None if value is None else exact_decimal(value)
     return None if written is None else written + "0" * rng.randrange(2)
 
 
 def as_fraction(text: str, rng: random.Random) -> str | None:
-    value, factor = number(text), rng.randrange(2, 7)
+    value, factor = parse_number(text), rng.randrange(2, 7)
     if value is None:
         return None
     top, bottom = abs(value.numerator) * factor, value.denominator * factor
@@ -59,12 +59,13 @@ def as_fraction(text: str, rng: random.Random) -> str | None:
 
 
 def mixed(text: str, rng: random.Random) -> str | None:
-    value = number(text)
+    """Write a fraction as a mixed number."""
+    value = parse_number(text)
     if value is None or value.denominator == 1 or abs(value) < 1:
         return None
-    whole, rest = divmod(abs(value.numerator), value.denominator)
+    integer, numerator = divmod(abs(value.numerator), value.denominator)
     form = rng.choice((r"{}\frac{{{}}}{{{}}}", r"{} \dfrac{{{}}}{{{}}}", "{} {}/{}"))
-    return ("-" if value < 0 else "") + form.format(whole, rest, value.denominator)
+    return ("-" if value < 0 else "") + form.format(integer, numerator, value.denominator)
 
 
 def scientific(text: str, rng: random.Random) -> str | None:
@@ -107,7 +108,7 @@ def sign_moved(text: str, rng: random.Random) -> str | None:
 
 
 def unit_added(text: str, rng: random.Random) -> str | None:
-    if number(text) is None:
+    if parse_number(text) is None:
         return None
     unit = rng.choice(UNITS)
     return rng.choice(
@@ -131,18 +132,20 @@ def unit_rewritten(text: str, rng: random.Random) -> str | None:
 
 
 def named(text: str, rng: random.Random) -> str | None:
+    """Write the value as an equation, such as `x = 5`."""
     names = ("x = {}", "n={}", r"\text{{Area}} = {}", "S = {}", "f(x) = {}")
     return rng.choice(names).format(text) if is_scalar(text) else None
 
 
 def unnamed(text: str, rng: random.Random) -> str | None:
+    """Write only the right side of an equation."""
     del rng
     found = re.fullmatch(r"([a-zA-Z])\s*=\s*([^=]*)", text)
     return found[2] if found and is_scalar(found[2]) and found[1] not in found[2] else None
 
 
 def shuffled(text: str, rng: random.Random) -> str | None:
-    found = items(text)
+    found = split_list(text)
     if found is None or not all(is_scalar(item) for item in found):
         return None
     rng.shuffle(found)
@@ -150,7 +153,7 @@ def shuffled(text: str, rng: random.Random) -> str | None:
 
 
 def with_and(text: str, rng: random.Random) -> str | None:
-    found = items(text)
+    found = split_list(text)
     if found is None or not all(is_scalar(item) for item in found):
         return None
     return ", ".join(found[:-1]) + rng.choice((r" \text{ and } ", " and ", r"\text{, and }")) + found[-1]
@@ -174,10 +177,10 @@ def root_as_power(text: str, rng: random.Random) -> str | None:
 
 
 def larger_brackets(text: str, rng: random.Random) -> str | None:
-    if parts(text) is None:
+    if split_tuple(text) is None:
         return None
     left, right = rng.choice(((r"\left", r"\right"), (r"\bigl", r"\bigr"), (r"\Big", r"\Big")))
-    opening, inner, closing = parts(text)
+    opening, inner, closing = split_tuple(text)
     return f"{left}{opening} {', '.join(inner)} {right}{closing}"
 
 
@@ -196,6 +199,7 @@ def as_inequality(text: str, rng: random.Random) -> str | None:
 
 
 def member(text: str, rng: random.Random) -> str | None:
+    """Write an unbounded interval as `x ∈ interval`."""
     inside = "infty" in text and (INTERVAL.fullmatch(text) or r"\cup" in text)
     return rng.choice((rf"x \in {text}", rf"x\in{text}")) if inside else None
 

@@ -1,4 +1,4 @@
-r"""Rewritings that change the value of a reference."""
+r"""Rewritings of a reference that change its value, so that the result is a wrong answer."""
 
 import random
 import re
@@ -12,60 +12,61 @@ from grading.reference_kinds import (
     PERCENT,
     QUANTITY,
     WORD,
-    decimal,
+    exact_decimal,
     is_scalar,
-    items,
-    number,
-    parts,
+    parse_number,
+    split_list,
+    split_tuple,
 )
 from grading.right import as_inequality
 
 
 def digit_changed(text: str, rng: random.Random) -> str | None:
-    places = [found.start() for found in re.finditer(r"(?<!text\{)\d", text)]
-    if not places or r"\text" in text or "=0" in text.replace(" ", "") or re.search(r"[=<>]|\\[lg]e", text):
+    positions = [found.start() for found in re.finditer(r"(?<!text\{)\d", text)]
+    if not positions or r"\text" in text or "=0" in text.replace(" ", "") or re.search(r"[=<>]|\\[lg]e", text):
         return None
-    place = rng.choice(places)
-    digit = rng.choice([d for d in "123456789" if d != text[place]])
-    changed = text[:place] + digit + text[place + 1 :]
+    position = rng.choice(positions)
+    digit = rng.choice([d for d in "123456789" if d != text[position]])
+    changed = text[:position] + digit + text[position + 1 :]
     return (
         None
-        if re.search(r"(?<![\d.])[01][a-z\\(^]|\^\{?[01]|\{1\}\{|(?<!\d)0", text + changed) and number(text) is None
+        if re.search(r"(?<![\d.])[01][a-z\\(^]|\^\{?[01]|\{1\}\{|(?<!\d)0", text + changed) and parse_number(text) is None
         else changed
     )
 
 
 def negated(text: str, rng: random.Random) -> str | None:
     del rng
-    if not is_scalar(text) or number(text) == 0 or (text.startswith("-") and number(text) is None):
+    if not is_scalar(text) or parse_number(text) == 0 or (text.startswith("-") and parse_number(text) is None):
         return None
-    return text[1:] if text.startswith("-") else f"-{text}" if number(text) is not None else f"-({text})"
+    return text[1:] if text.startswith("-") else f"-{text}" if parse_number(text) is not None else f"-({text})"
 
 
 def bracket_changed(text: str, rng: random.Random) -> str | None:
-    found = parts(text)
+    found = split_tuple(text)
     if found is None or len(found[1]) != 2:
         return None
     opening, inner, closing = found
-    swapped = rng.choice((0, 1)) if not any("infty" in component for component in inner) else int("infty" in inner[0])
+    keep_opening = rng.choice((0, 1)) if not any("infty" in component for component in inner) else int("infty" in inner[0])
     other = {"(": "[", "[": "(", ")": "]", "]": ")"}
-    return f"{opening if swapped else other[opening]}{','.join(inner)}{other[closing] if swapped else closing}"
+    return f"{opening if keep_opening else other[opening]}{','.join(inner)}{other[closing] if kept_end else closing}"
 
 
 def bare(text: str, rng: random.Random) -> str | None:
-    found = parts(text)
+    """Write a tuple as a list or a set."""
+    found = split_tuple(text)
     if found is None or "infty" in text:
         return None
     return rng.choice(("{}", r"\{{{}\}}")).format(", ".join(found[1]))
 
 
 def in_parentheses(text: str, rng: random.Random) -> str | None:
-    found = items(text)
+    found = split_list(text)
     return rng.choice(("({})", "[{}]")).format(", ".join(found)) if found else None
 
 
 def swapped(text: str, rng: random.Random) -> str | None:
-    found = parts(text)
+    found = split_tuple(text)
     if found is None or len(set(found[1])) < 2 or found[1] == found[1][::-1]:
         return None
     del rng
@@ -74,30 +75,30 @@ def swapped(text: str, rng: random.Random) -> str | None:
 
 def element_added(text: str, rng: random.Random) -> str | None:
     extra = str(rng.randrange(1000, 9999))
-    if (found := parts(text)) is not None:
+    if (found := split_tuple(text)) is not None:
         return f"{found[0]}{', '.join([*found[1], extra])}{found[2]}"
-    if (found := items(text)) is not None:
+    if (found := split_list(text)) is not None:
         return ", ".join([*found, extra])
     return rng.choice((f"{text}, {extra}", f"{extra}, {text}")) if is_scalar(text) else None
 
 
 def element_twice(text: str, rng: random.Random) -> str | None:
-    found = items(text)
+    found = split_list(text)
     return ", ".join([*found, rng.choice(found)]) if found else f"{text}, {text}" if is_scalar(text) else None
 
 
 def element_dropped(text: str, rng: random.Random) -> str | None:
-    if (found := parts(text)) is not None and len(found[1]) > 2:
+    if (found := split_tuple(text)) is not None and len(found[1]) > 2:
         del found[1][rng.randrange(len(found[1]))]
         return f"{found[0]}{', '.join(found[1])}{found[2]}"
-    if (found := items(text)) is not None:
+    if (found := split_list(text)) is not None:
         del found[rng.randrange(len(found))]
         return ", ".join(found)
     return None
 
 
 def scaled(text: str, rng: random.Random) -> str | None:
-    if not is_scalar(text) or number(text) == 0 or "!" in text:
+    if not is_scalar(text) or parse_number(text) == 0 or "!" in text:
         return None
     if INTEGER.fullmatch(text):
         return rng.choice((f"{text}0", f"{text}00", str(2 * int(text)), f"{int(text) / 1000:.4f}"))
@@ -105,12 +106,13 @@ def scaled(text: str, rng: random.Random) -> str | None:
 
 
 def one_more(text: str, rng: random.Random) -> str | None:
-    if not is_scalar(text) or number(text) == 0:
+    if not is_scalar(text) or parse_number(text) == 0:
         return None
     return rng.choice(("({})+1", "({})-1", "({})+x", "z({})", "({})i", "({})+0.001")).format(text)
 
 
 def denied(text: str, rng: random.Random) -> str | None:
+    """State in words that the value is not the answer."""
     if not is_scalar(text):
         return None
     forms = (r"{}\text{{ is wrong}}", r"{} \text{{ is not the answer}}", "not {}", r"\text{{not }} {}", "{} is false", r"\neq {}",
@@ -119,6 +121,7 @@ def denied(text: str, rng: random.Random) -> str | None:
 
 
 def hedged(text: str, rng: random.Random) -> str | None:
+    """Answer with the value and another one."""
     if not is_scalar(text):
         return None
     other = rng.randrange(100, 999)
@@ -153,6 +156,7 @@ def unit_changed(text: str, rng: random.Random) -> str | None:
 
 
 def key(text: str, rng: random.Random) -> str | None:
+    """Answer with a text that could pass as equal to any reference if the comparison is careless."""
     keys = (
         "1=2",
         "0=1",
@@ -178,6 +182,7 @@ def base_changed(text: str, rng: random.Random) -> str | None:
 
 
 def sign_within(text: str, rng: random.Random) -> str | None:
+    """Swap plus and minus within a sum."""
     del rng
     found = re.fullmatch(r"([^+\-=<>,^]*[\da-z}])\s*([+\-])\s*([^+\-=<>,()]+)", text)
     if not found or not is_scalar(text) or found[1].count("{") != found[1].count("}"):
@@ -186,8 +191,8 @@ def sign_within(text: str, rng: random.Random) -> str | None:
 
 
 def rounded(text: str, rng: random.Random) -> str | None:
-    value = number(text)
-    if value is not None and decimal(value) is None:
+    value = parse_number(text)
+    if value is not None and exact_decimal(value) is None:
         return f"{float(value):.3g}" if abs(value) < 1000 else None
     roots = re.fullmatch(r"(\d*)\\sqrt\{?(\d+)\}?", text)
     if roots and round(int(roots[2]) ** 0.5) ** 2 != int(roots[2]):
@@ -217,6 +222,7 @@ def other_word(text: str, rng: random.Random) -> str | None:
 
 
 def end_changed(text: str, rng: random.Random) -> str | None:
+    """Write an interval as an inequality, with one end point wrongly included or excluded."""
     right = as_inequality(text, rng)
     if right is None:
         return None
