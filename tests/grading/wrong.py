@@ -49,7 +49,7 @@ def bracket_changed(text: str, rng: random.Random) -> str | None:
     opening, inner, closing = found
     keep_opening = rng.choice((0, 1)) if not any("infty" in component for component in inner) else int("infty" in inner[0])
     other = {"(": "[", "[": "(", ")": "]", "]": ")"}
-    return f"{opening if keep_opening else other[opening]}{','.join(inner)}{other[closing] if kept_end else closing}"
+    return f"{opening if keep_opening else other[opening]}{','.join(inner)}{other[closing] if keep_opening else closing}"
 
 
 def bare(text: str, rng: random.Random) -> str | None:

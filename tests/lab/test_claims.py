@@ -1,4 +1,4 @@
-"""Claims: the rule that decides them, results that are stored and never mixed, and the committed experiments."""
+"""Claims: the decision rule, the stored results, and the committed experiments."""
 
 import itertools
 import json
@@ -83,7 +83,7 @@ def recorded_calls(page):
     return page.claim.measure.__globals__["CALLS"]
 
 
-def test_the_interval_matches_scipy_s_t_interval():
+def test_over_seeds_matches_scipy_t_interval():
     values = np.random.default_rng(0).normal(size=12)
     low, high = stats.t.interval(0.95, 11, values.mean(), stats.sem(values))
     assert over_seeds(values) == pytest.approx((values.mean(), low, high, 12), rel=1e-3)
@@ -105,11 +105,11 @@ def test_the_interval_matches_scipy_s_t_interval():
         ("above", math.nan, math.nan, "not decided"),
     ],
 )
-def test_the_interval_decides(kind, low, high, expected):
+def test_verdict_of_interval(kind, low, high, expected):
     assert verdict_of(Interval((low + high) / 2, low, high, 8), kind=kind, margin=0.1) == expected
 
 
-def test_too_few_seeds_decide_nothing():
+def test_too_few_seeds_are_not_decided():
     assert verdict_of(Interval(9.0, 8.0, 10.0, 4), kind="above", margin=0.0) == "not decided"
     assert math.isnan(over_seeds([1.0, 2.0, 3.0, 4.0]).low)
     assert math.isnan(over_seeds([]).value)
@@ -201,7 +201,7 @@ def test_the_first_look_at_a_claim_was_not_decided(name, capsys):
         ("measure=measure", "measure=partial(measure, more=1.0)", False),
     ],
 )
-def test_results_of_other_settings_are_ignored_but_rewording_keeps_results(page, old, new, same):
+def test_only_changed_settings_invalidate_results(page, old, new, same):
     run_page(page)
     assert old in EXPERIMENT
     page.file.write_text(
@@ -211,7 +211,7 @@ def test_results_of_other_settings_are_ignored_but_rewording_keeps_results(page,
     assert bool(read_results(changed).seeds) is same
 
 
-def test_moved_code_keeps_its_results_under_new_keys_if_its_numbers_are_the_same(page):
+def test_rekey_keeps_the_results_of_moved_code(page):
     run_page(page)
     before = page.file.with_suffix(".json").read_text()
     page.file.write_text(EXPERIMENT.replace("STEPS = 3", "CURVE_STEPS = 3"))
@@ -226,8 +226,8 @@ def test_moved_code_keeps_its_results_under_new_keys_if_its_numbers_are_the_same
 
 
 @pytest.mark.parametrize("name", claim_files())
-def test_committed_texts_and_verdicts_match_the_experiment(name):
-    """This is the part of the file that `rljax claims` reads; if it differs, run `rljax claims --finish NAME`."""
+def test_committed_summaries_match_the_experiments(name):
+    """`rljax claims` reads the committed summary. If this fails, run `rljax claims --finish NAME`."""
     page = find_page(name)
     stored = json.loads(page.file.with_suffix(".json").read_text(encoding="utf-8"))["claim"]
     assert stored == summary_of(page.claim, outcome_of(page, read_results(page)))
@@ -243,7 +243,7 @@ def test_the_arms_of_a_claim_have_different_keys():
 BUDGETS = ("cispo", "kl_limit", "kl_cov_entropy", "dynamic_sampling", "rloo_ppo", "k3_variance")
 
 
-def test_a_budget_states_what_is_equal_and_how_learning_rates_were_chosen():
+def test_budget_of_states_equal_amounts_and_learning_rates():
     budgets = {name: find_page(name).claim for name in BUDGETS}
     words = {name: budget_of(claim) for name, claim in budgets.items()}
     equal = "1600 updates in every arm; 12800 sampled responses in every arm"
@@ -269,8 +269,8 @@ def test_results_of_an_arm_s_former_algorithm_are_ignored(page):
     assert outcome_of(with_beta(0.04), changed).verdict == "not decided"
 
 
-def test_the_algorithms_of_every_committed_claim_match_its_results():
-    """If an arm is listed, its algorithm differs from that of its results: run `rljax claims --finish NAME`."""
+def test_committed_results_have_the_current_algorithms():
+    """If this lists an arm, its algorithm has changed since its results were computed: run `rljax claims --finish NAME`."""
     differing = [
         f"{name}: {arm}"
         for name in claim_files()
@@ -285,13 +285,13 @@ def test_arms_without_an_algorithm_name_their_equations():
     assert {name for name, arms in contents.items() if [] in arms} == {
         "controller",
         "k3_variance",
-    }  # the arms of these claims are numbers
+    }  # the arms of these two claims are plain numbers
     assert contents["k3_gradient"][-2:] == [[{"function": "k3"}], [{"function": "importance_weighted_k3"}]]
     assert contents["ipo_certain"][0] == [{"loss": "dpo_loss beta=0.01"}]
     assert contents["simpo_length"] == [[{"loss": "simpo_loss"}]] * 2
 
 
-def test_the_controller_s_page_states_how_much_it_recovers():
+def test_controller_page_states_the_recovered_success():
     page = find_page("controller")
     ends = {arm: numbers["success"].mean() for arm, numbers in read_results(page).arms().items()}
     for start in ("x 10", "/ 10"):
@@ -307,7 +307,7 @@ def test_a_picture_is_drawn_with_or_without_curves(page, tmp_path):
     assert (tmp_path / "with.png").stat().st_size > (tmp_path / "without.png").stat().st_size > 1000
 
 
-def test_the_picture_of_all_claims_has_one_row_per_claim_grouped_by_verdict(page, tmp_path, monkeypatch):
+def test_picture_of_all_claims_has_one_row_per_claim(page, tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, file: figures.append(figure))
     outcome = outcome_of(page, run_page(page))
@@ -340,7 +340,7 @@ def test_a_file_without_a_claim_is_refused(tmp_path, text, message):
 
 
 @pytest.mark.parametrize("name", claim_files())
-def test_a_committed_claim_is_a_page_with_results_of_this_version(name):
+def test_committed_claims_have_a_complete_page(name):
     page = find_page(name)
     for words in ("Setting: ", "Deviations from the paper: ", f"Command: rljax claims --rerun {name}"):
         assert words in page.text
@@ -354,11 +354,11 @@ def test_a_committed_claim_is_a_page_with_results_of_this_version(name):
 
 
 @pytest.mark.parametrize("name", [name for name in claim_files() if find_page(name).claim.kind != "equal"])
-def test_the_arms_of_a_committed_claim_are_different_experiments(name):
+def test_arms_of_a_committed_claim_have_different_results(name):
     page = find_page(name)
     arms = read_results(page).arms()
     for one, two in itertools.combinations(arms.values(), 2):
-        assert any((one[number] != two[number]).any() for number in one), name
+        assert any((one[metric] != two[metric]).any() for metric in one), name
     assert page.claim.statistic(arms).any()
 
 
@@ -368,11 +368,11 @@ def test_committed_results_match_the_current_equations(name):
     page = find_page(name)
     committed = read_results(page).arms()
     for arm, settings in page.claim.arms.items():
-        numbers = page.claim.measure(settings, page.claim.seed_range[:1])
-        for number in ["curve"] if "curve" in numbers else numbers:
-            # only the beginning of training: one token sampled differently on another machine changes everything after it
-            again, stored = (np.ravel(values[number][0])[:4] for values in (numbers, committed[arm]))
-            np.testing.assert_allclose(again, stored, rtol=0.02, atol=1e-3, err_msg=f"{arm}: {number}")
+        metrics = page.claim.measure(settings, page.claim.seed_range[:1])
+        for metric in ["curve"] if "curve" in metrics else metrics:
+            # Only the first steps are compared: one token sampled differently on another machine changes all later steps.
+            again, stored = (np.ravel(values[metric][0])[:4] for values in (metrics, committed[arm]))
+            np.testing.assert_allclose(again, stored, rtol=0.02, atol=1e-3, err_msg=f"{arm}: {metric}")
 
 
 def test_arms_are_compared_at_the_same_pass_rate():
@@ -432,7 +432,7 @@ def test_an_unknown_claim_is_refused_with_the_list(capsys):
     assert f"The claims are {', '.join(names)}." in message
 
 
-def test_the_table_has_every_claim_and_fits_a_terminal(capsys):
+def test_claims_table_has_every_claim_and_fits_a_terminal(capsys):
     assert main(["claims"]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
@@ -441,7 +441,7 @@ def test_the_table_has_every_claim_and_fits_a_terminal(capsys):
     assert all(f"`rljax claims --rerun {name}` runs experiments/claims/{name}.py" in words for name in claim_files())
 
 
-def test_the_table_lists_the_experiments_of_the_trainer_and_a_page_has_the_committed_results(capsys):
+def test_claims_command_shows_trainer_experiments(capsys):
     names = list(trainer_experiments())
     assert "sampler_delay" in names
     assert main(["claims"]) == 0
@@ -456,12 +456,12 @@ def test_the_table_lists_the_experiments_of_the_trainer_and_a_page_has_the_commi
     assert (claim["name"], experiment["name"], experiment["table"]) == ("sapo", "sampler_delay", table)
 
 
-def test_an_experiment_of_the_trainer_is_run_by_its_own_command(capsys):
+def test_rerun_of_a_trainer_experiment_is_refused(capsys):
     assert main(["claims", "--rerun", "sampler_delay"]) == 2
     assert "run `python experiments/sampler_delay.py` (about an hour" in capsys.readouterr().err
 
 
-def test_an_experiment_of_the_trainer_names_its_command(tmp_path):
+def test_a_trainer_experiment_without_a_command_is_refused(tmp_path):
     (tmp_path / "long.py").write_text('"""Does it take long?"""\n', encoding="utf-8")
     with pytest.raises(ValueError, match="must have a command"):
         read_trainer_experiment(tmp_path / "long.py")
@@ -489,11 +489,11 @@ def test_at_rest_is_negative_for_an_arm_that_still_learns():
     arms = {"rest": {"curve": rest}, "slow": {"curve": slow}}
     assert at_rest("rest")[1](arms).item() == pytest.approx(0.01)
     assert at_rest("rest", "slow")[1](arms).item() == pytest.approx(-0.09)
-    for name in ("soft_overlong", "negative_only"):  # their conditions are not met
+    for name in ("soft_overlong", "negative_only"):  # the conditions of these two claims are not met
         assert outcome_of(find_page(name), read_results(find_page(name))).verdict == "not decided"
 
 
-def test_an_experiment_runs_from_the_folders_of_a_wheel(tmp_path):
+def test_experiments_run_from_a_wheel(tmp_path):
     """In a wheel, experiments/ is inside the package; a claim whose results are complete is rewritten unchanged."""
     package = Path(rljax.__file__).parent
     shutil.copytree(package, tmp_path / "rljax", ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""The experiments with games of letters: a perfect player, the situations of single turns, and the rewards of questions."""
+"""Letter-game experiments: a winning strategy, single-turn situations, and the reward of each question."""
 
 import importlib.util
 from pathlib import Path
@@ -9,46 +9,46 @@ from lab.letter_games import LETTERS, GuessTheLetter
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 
-def load(name):
+def load_experiment(name):
     spec = importlib.util.spec_from_file_location(name, EXPERIMENTS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def still_possible(text, letters=LETTERS):
-    """The letters that agree with the guesses and hints of a game."""
+def find_possible_letters(text, letters=LETTERS):
+    """Return the letters that are consistent with the guesses and hints of a game so far."""
     for guess, hint in zip(text[::2], text[1::2], strict=True):
         letters = [letter for letter in letters if (letter < guess if hint == "<" else letter > guess)]
     return letters
 
 
-def test_halving_the_interval_always_wins():
+def test_bisection_always_wins():
     game = GuessTheLetter()
     for letter in LETTERS:
         state, text, done = game.reset(rljax.Problem("?", letter)), "", False
         while not done:
-            possible = still_possible(text)
+            possible = find_possible_letters(text)
             step = game.step(state, possible[len(possible) // 2])
             state, text, done = step.state, text + possible[len(possible) // 2] + (step.observation or "<"), step.done
         assert step.correct
 
 
-def test_a_game_ends_after_its_turns():
+def test_a_game_ends_after_its_last_turn():
     game = GuessTheLetter()
     step = game.step(game.reset(rljax.Problem("?", "c", columns={"turns": 1})), "a")
     assert (step.done, step.reward, step.observation) == (True, 0.0, ">")
 
 
-def test_the_answer_of_a_single_turn_agrees_with_the_game_so_far():
-    problems = load("whole_episodes").make_situations(0)
+def test_single_turn_answers_agree_with_the_game_so_far():
+    problems = load_experiment("whole_episodes").make_situations(0)
     assert {len(problem.prompt) for problem in problems} == {1, 3, 5, 7}
     for problem in problems:
-        assert problem.answer in still_possible(problem.prompt[1:])
+        assert problem.answer in find_possible_letters(problem.prompt[1:])
 
 
 def test_each_question_has_its_own_reward():
-    module = load("turn_credit")
+    module = load_experiment("turn_credit")
     game = module.FourQuestions()
     state, rewards = game.reset(rljax.Problem("?a", "ahba")), []
     for answer in ("d", "c", "a", "d"):

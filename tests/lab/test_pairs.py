@@ -1,4 +1,4 @@
-"""Direct preference losses on a table: pairs, scores, and training."""
+"""Direct preference losses of a tabular policy: pairs, scores, and training."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from rljax.ops.direct_preference import dpo_loss
 WORLD = stopping(contexts=2, horizon=3)
 
 
-def shorter(key, one, other):
+def prefer_shorter(key, one, other):
     """Prefer the shorter response, or `other` if both have the same length."""
     del key
     return one.length < other.length
@@ -23,7 +23,7 @@ def dpo(pairs):
     return dpo_loss(pairs.chosen, pairs.rejected, pairs.ref_chosen, pairs.ref_rejected, beta=1.0)
 
 
-SETTING = PairSetting(WORLD, leaning(WORLD, lean=-1.0), dpo, shorter, pairs=40, steps=40, points=2)
+SETTING = PairSetting(WORLD, leaning(WORLD, lean=-1.0), dpo, prefer_shorter, pairs=40, steps=40, points=2)
 
 
 def test_the_preferred_response_of_a_pair_comes_first():
@@ -34,10 +34,10 @@ def test_the_preferred_response_of_a_pair_comes_first():
     np.testing.assert_array_equal(chosen.states[:, 0], np.tile(WORLD.start, 20))
     for responses in (chosen, rejected):  # states, tokens and masks belong to the same response
         state = np.asarray(responses.states[:, 0])
-        for place in range(WORLD.horizon):
-            alive = np.asarray(responses.mask[:, place])
+        for position in range(WORLD.horizon):
+            alive = np.asarray(responses.mask[:, position])
             assert (alive == ~WORLD.ends[state]).all()
-            state = np.where(alive, WORLD.next_state[state, np.asarray(responses.tokens[:, place])], state)
+            state = np.where(alive, WORLD.next_state[state, np.asarray(responses.tokens[:, position])], state)
         np.testing.assert_array_equal(responses.reward, WORLD.reward[state])
 
 
@@ -45,7 +45,7 @@ def test_scores_are_sums_over_the_tokens():
     policy, reference = (leaning(WORLD)(jax.random.key(seed)) for seed in (2, 3))
     pairs = sample_pairs(SETTING, reference, jax.random.key(4))
     found = score_pairs(WORLD, policy, reference, pairs)
-    for number, logits, responses in (
+    for scores, logits, responses in (
         (found.chosen, policy, pairs[0]),
         (found.rejected, policy, pairs[1]),
         (found.ref_chosen, reference, pairs[0]),
@@ -54,7 +54,7 @@ def test_scores_are_sums_over_the_tokens():
         logp = np.asarray(jax.nn.log_softmax(logits))[WORLD.row]
         for row in range(5):
             steps = zip(responses.states[row], responses.tokens[row], responses.mask[row], strict=True)
-            assert float(number[row]) == pytest.approx(sum(logp[s, t] for s, t, counts in steps if counts), rel=1e-5)
+            assert float(scores[row]) == pytest.approx(sum(logp[s, t] for s, t, counts in steps if counts), rel=1e-5)
     same = score_pairs(WORLD, reference, reference, pairs)
     np.testing.assert_array_equal(same.lead, jnp.zeros(40))
     assert same.chosen_length.tolist() == pairs[0].length.tolist()
@@ -72,8 +72,8 @@ def test_training_on_pairs_learns_the_preference():
     np.testing.assert_allclose(numbers["curve"][:, -1], numbers["success"], rtol=1e-6)
 
 
-def test_steps_that_the_points_do_not_divide_are_refused():
+def test_pair_steps_must_be_a_multiple_of_points():
     world = codes(contexts=1, length=1, tokens=2)
-    setting = PairSetting(world, leaning(world), dpo, shorter, steps=7, points=2)
+    setting = PairSetting(world, leaning(world), dpo, prefer_shorter, steps=7, points=2)
     with pytest.raises(ValueError, match="multiple of points, got 7 and 2"):
         measure_pairs(setting, [0])

@@ -1,4 +1,4 @@
-"""Rows of an experiment: every run adds a line, and a row that JSON does not support harms no earlier row."""
+"""Result rows of an experiment: each new row adds one line, and a row that JSON cannot store leaves earlier rows unchanged."""
 
 import json
 import platform
@@ -22,7 +22,7 @@ from rljax.files import settings_hash
 ROWS = [{"seed": 0, "curve": [0.5, 1.0]}, {"seed": 1, "name": "é\n"}]
 
 
-def test_another_run_adds_one_line(tmp_path):
+def test_a_new_row_adds_one_line(tmp_path):
     file = tmp_path / "rows.json"
     write_rows(file, ROWS[:1])
     before = file.read_text(encoding="utf-8").splitlines()
@@ -33,7 +33,7 @@ def test_another_run_adds_one_line(tmp_path):
     assert after[1] == before[1] + ","
 
 
-def test_a_row_that_json_does_not_support_leaves_the_file_unchanged(tmp_path):
+def test_an_unserializable_row_leaves_the_file_unchanged(tmp_path):
     file = tmp_path / "rows.json"
     write_rows(file, ROWS)
     with pytest.raises(TypeError, match="not JSON serializable"):
@@ -50,7 +50,7 @@ def test_rows_of_other_settings_are_not_read(tmp_path):
     assert rows_of(file, lambda row: "other") == []
 
 
-def test_a_hash_ignores_the_order_of_settings_and_settings_that_are_off():
+def test_settings_hash_ignores_order_and_disabled_settings():
     settings = {"steps": 40, "delay": 0, "operands": (2, 3)}
     off = {"remedy": None, "chat": False, "stop": (), "options": {}}
     assert settings_hash(off | dict(reversed(settings.items()))) == settings_hash(settings)
@@ -58,7 +58,7 @@ def test_a_hash_ignores_the_order_of_settings_and_settings_that_are_off():
     assert len({settings_hash(each) for each in (settings, *others)}) == 5
 
 
-def test_a_page_states_when_and_on_what_machine_it_was_made(tmp_path):
+def test_page_states_date_and_machine(tmp_path):
     write_page(tmp_path / "rows.json", "python rows.py", "shares of ten.", "| a |\n")
     assert (tmp_path / "rows.md").read_text(
         encoding="utf-8"
@@ -69,7 +69,7 @@ def test_a_page_states_when_and_on_what_machine_it_was_made(tmp_path):
     assert parts[2:] == [platform.machine(), f"Python {platform.python_version()}", f"JAX {jax.__version__}"]
 
 
-def test_only_missing_rows_are_made_and_each_is_written_immediately(tmp_path):
+def test_add_missing_rows_writes_each_new_row_immediately(tmp_path):
     file, made = tmp_path / "rows.json", []
 
     def make(seed, arm):
@@ -94,14 +94,14 @@ def test_only_missing_rows_are_made_and_each_is_written_immediately(tmp_path):
     assert rows[3] == {"seed": 1, "arm": "b", "settings": settings({"arm": "b"}), "curve": []}
 
 
-def test_rows_of_other_settings_are_made_again(tmp_path):
+def test_rows_of_other_settings_are_replaced(tmp_path):
     file = tmp_path / "rows.json"
     add_missing_rows(file, [{"seed": 0}, {"seed": 1}], lambda seed: {"curve": [0.5]}, settings=lambda row: "40 steps")
     rows = add_missing_rows(file, [{"seed": 0}], lambda seed: {"curve": [1.0]}, settings=lambda row: "41 steps")
     assert rows == json.loads(file.read_text(encoding="utf-8")) == [{"seed": 0, "settings": "41 steps", "curve": [1.0]}]
 
 
-def test_formatted_means_have_a_t_interval_with_five_seeds_and_none_with_four():
+def test_formatted_means_have_an_interval_from_five_seeds():
     shares = [0.11, 0.52, 0.33, 0.74, 0.25]
     error = 2.776445 * np.std(shares, ddof=1) / np.sqrt(5)
     low, high = (100 * (np.mean(shares) + sign * error) for sign in (-1, 1))

@@ -1,4 +1,4 @@
-"""Arms that a comparison can distinguish, and the committed comparison of arms on the generated tasks."""
+"""Arms that a comparison can separate, and the committed comparison of arms on the generated tasks."""
 
 import importlib.util
 import itertools
@@ -37,8 +37,8 @@ def rows():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_tiers_are_a_largest_set_of_separate_arms(seed):
-    ends = np.random.default_rng(seed).uniform(0, 4, (6, 1)) + np.array([0.0, 1.0])
-    found = {str(place): Interval(float(pair.mean()), *map(float, pair), 5) for place, pair in enumerate(ends)}
+    bounds = np.random.default_rng(seed).uniform(0, 4, (6, 1)) + np.array([0.0, 1.0])
+    found = {str(index): Interval(float(pair.mean()), *map(float, pair), 5) for index, pair in enumerate(bounds)}
     chosen = tiers(found)
 
     def all_apart(names):
@@ -67,7 +67,7 @@ def test_a_picture_has_one_row_per_arm_with_all_its_seeds():
     assert means == [1.5, 4.0]
 
 
-def test_committed_rows_have_the_current_settings_and_no_duplicates(experiment, rows):
+def test_committed_rows_are_current_and_unique(experiment, rows):
     assert experiment.read_rows(EXPERIMENT.with_suffix(".json")) == rows
     assert len({(row["task"], row["arm"], row["seed"]) for row in rows}) == len(rows) > 0
     assert all(len(case.arms) == 4 for case in experiment.CASES.values())
@@ -78,7 +78,7 @@ def test_the_page_matches_the_committed_rows(experiment, rows):
     assert page.partition("\n")[2] == report(rows, experiment.CASES, also=experiment.ALSO)
 
 
-def test_a_case_is_named_after_its_task_except_the_stale_one(experiment):
+def test_cases_are_named_after_their_tasks(experiment):
     tasks = {name: type(experiment.config_of(name).generated_task).__name__ for name in experiment.CASES}
     assert tasks.pop("stale") == "SumsConfig"
     assert tasks == {name: f"{name.capitalize()}Config" for name in tasks}
@@ -88,23 +88,25 @@ def test_a_case_is_named_after_its_task_except_the_stale_one(experiment):
 
 def test_a_task_with_too_few_seeds_is_not_decided(experiment):
     arms = experiment.CASES["exploit"].arms
-    numbers = dict.fromkeys((experiment.GAIN, experiment.END, experiment.MEAN, "training reward at the end"), 0.5)
-    made = [
+    metrics = dict.fromkeys((experiment.GAIN, experiment.END, experiment.MEAN, "training reward at the end"), 0.5)
+    complete_rows = [
         {
             "task": "exploit",
             "arm": arm,
             "seed": seed,
-            "curve": [0.0, place],
-            "numbers": {name: value + place for name, value in numbers.items()},
+            "curve": [0.0, index],
+            "numbers": {name: value + index for name, value in metrics.items()},
         }
-        for place, arm in enumerate(arms)
+        for index, arm in enumerate(arms)
         for seed in range(5)
     ]
-    page, shorter = (report(rows, experiment.CASES, also=experiment.ALSO) for rows in (made, made[:-1]))
+    page, incomplete_page = (
+        report(rows, experiment.CASES, also=experiment.ALSO) for rows in (complete_rows, complete_rows[:-1])
+    )
     assert "Tasks that are decided: 1; with at least two arms apart: 1; with three: 1; with all four: 1." in page
     assert " < ".join(arms) in page
-    assert "an arm has 4 of 5 seeds" in shorter
-    assert "Tasks that are decided: 0;" in shorter
+    assert "an arm has 4 of 5 seeds" in incomplete_page
+    assert "Tasks that are decided: 0;" in incomplete_page
 
 
 def test_a_row_of_other_settings_is_not_read(experiment, rows, tmp_path):
@@ -122,7 +124,7 @@ def test_the_picture_omits_arms_that_have_not_been_run(tmp_path, one):
     assert (width, height) == (1100, 210)
 
 
-def test_rows_of_seeds_that_a_task_does_not_have_are_not_read(experiment, rows, tmp_path):
+def test_rows_of_unknown_seeds_are_not_read(experiment, rows, tmp_path):
     file = tmp_path / "rows.json"
     file.write_text(json.dumps([rows[0] | {"seed": 99}, rows[0]]))
     assert experiment.read_rows(file) == [rows[0]]
@@ -131,7 +133,7 @@ def test_rows_of_seeds_that_a_task_does_not_have_are_not_read(experiment, rows, 
     }
 
 
-def test_committed_sampler_delays_have_the_current_settings_and_match_their_page():
+def test_committed_sampler_delays_are_up_to_date():
     file = EXPERIMENT.with_name("sampler_delay.py")
     delays = load_experiment(file)
     rows = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))

@@ -27,9 +27,9 @@ from rljax.algorithms.value_head import HEADS
 SMALL = codes(contexts=2, length=3, tokens=2)
 
 
-def enumerate_responses(world, table):
+def enumerate_responses(world, logits_by_row):
     """Yield every response in every context, with its probability, last state, length and entropy, by explicit loops."""
-    logits = np.asarray(table, np.float64)[world.row]
+    logits = np.asarray(logits_by_row, np.float64)[world.row]
     p = np.exp(logits - logits.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
     for context, start in enumerate(world.start):
@@ -37,7 +37,7 @@ def enumerate_responses(world, table):
             state, probability, length, entropy = start, 1.0, 0, 0.0
             for token in tokens:
                 if world.ends[state]:
-                    probability *= 1 / p.shape[1]  # the tokens after the end share its probability
+                    probability *= 1 / p.shape[1]  # all continuations after the end are enumerated; they are equally likely
                     continue
                 probability *= p[state, token]
                 entropy -= (p[state] * np.log(p[state])).sum()
@@ -50,19 +50,19 @@ def enumerate_responses(world, table):
 def test_exact_values_match_an_enumeration_of_all_responses(world):
     table = jax.random.normal(jax.random.key(1), (world.rows, world.next_state.shape[1]))
     found = exact(world, table)
-    rows = list(enumerate_responses(world, table))
-    right = [(c, p, n) for c, p, state, n, _ in rows if world.reward[state] > 0]
-    wrong = [(c, p, n) for c, p, state, n, _ in rows if world.reward[state] <= 0]
+    responses = list(enumerate_responses(world, table))
+    right = [(c, p, n) for c, p, state, n, _ in responses if world.reward[state] > 0]
+    wrong = [(c, p, n) for c, p, state, n, _ in responses if world.reward[state] <= 0]
     success = [sum(p for c, p, _ in right if c == context) for context in range(2)]
     np.testing.assert_allclose(found.success, success, rtol=1e-5)
-    np.testing.assert_allclose(found.length, sum(p * n for _, p, _, n, _ in rows) / 2, rtol=1e-5)
+    np.testing.assert_allclose(found.length, sum(p * n for _, p, _, n, _ in responses) / 2, rtol=1e-5)
     np.testing.assert_allclose(found.right_length, sum(p * n for _, p, n in right) / sum(success), rtol=1e-5)
     np.testing.assert_allclose(found.wrong_length, sum(p * n for _, p, n in wrong) / (2 - sum(success)), rtol=1e-5)
-    tokens = sum(p * n for _, p, _, n, _ in rows)
-    np.testing.assert_allclose(found.entropy, sum(p * h for _, p, _, _, h in rows) / tokens, rtol=1e-5)
+    tokens = sum(p * n for _, p, _, n, _ in responses)
+    np.testing.assert_allclose(found.entropy, sum(p * h for _, p, _, _, h in responses) / tokens, rtol=1e-5)
 
 
-def test_samples_follow_the_policy_s_probabilities():
+def test_samples_follow_the_policy():
     table = jax.random.normal(jax.random.key(2), (SMALL.rows, 2))
     first = jnp.broadcast_to(jnp.asarray(SMALL.start)[:, None], (2, 4000))
     uniform = jax.random.uniform(jax.random.key(3), (SMALL.horizon, 2, 4000))
@@ -72,7 +72,7 @@ def test_samples_follow_the_policy_s_probabilities():
     np.testing.assert_allclose(rate, exact(SMALL, table).success, atol=0.03)
 
 
-def test_the_mean_gradient_of_rloo_is_the_gradient_of_the_pass_rate():
+def test_mean_rloo_gradient_is_the_pass_rate_gradient():
     table = jax.random.normal(jax.random.key(4), (SMALL.rows, 2))
     setting = Setting(SMALL, lambda key: table, rloo(), prompts=4, group=4)
     keys = jax.random.split(jax.random.key(5), 4000)
@@ -82,7 +82,7 @@ def test_the_mean_gradient_of_rloo_is_the_gradient_of_the_pass_rate():
 
 
 def with_head(algorithm, name):
-    """Return the algorithm with a different head of its critic."""
+    """Return the algorithm with a different value head."""
     return algorithm._replace(critic=algorithm.critic._replace(head=HEADS[name]()))
 
 
@@ -101,7 +101,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.usefixtures("standard_promotion")
-def test_every_part_of_a_setting_trains(case):
+def test_training_with_each_option_raises_the_pass_rate(case):
     setting = Setting(SMALL, leaning(SMALL, lean=0.0), steps=60, points=2, learning_rate=0.1, **CASES[case])
     curves, _ = train_seeds(setting, [0, 1])
     assert curves.success.shape == (2, 3, 2)
@@ -109,24 +109,24 @@ def test_every_part_of_a_setting_trains(case):
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_a_seed_gives_the_same_numbers_alone():
+def test_results_of_a_seed_do_not_depend_on_other_seeds():
     setting = Setting(SMALL, leaning(SMALL), rloo(), steps=20, points=2)
     both, alone = measure(setting, [3, 4]), measure(setting, [4])
     for name, numbers in both.items():
         np.testing.assert_allclose(numbers[1:], alone[name], rtol=1e-4, err_msg=name)
 
 
-def test_the_policy_cannot_see_whether_it_is_right():
+def test_the_policy_cannot_see_whether_its_prefix_is_right():
     starts = SMALL.start
-    onward = SMALL.next_state[starts[0]]
-    assert SMALL.row[onward[0]] == SMALL.row[onward[1]]
+    next_states = SMALL.next_state[starts[0]]
+    assert SMALL.row[next_states[0]] == SMALL.row[next_states[1]]
     assert SMALL.row[starts[0]] != SMALL.row[starts[1]]
 
 
 def test_a_response_over_budget_is_wrong():
     world = stopping(contexts=1, horizon=5, budget=2)
-    on = jnp.zeros((world.rows, 2)).at[:, 1].set(50.0)
-    found = exact(world, on)
+    continuing = jnp.zeros((world.rows, 2)).at[:, 1].set(50.0)
+    found = exact(world, continuing)
     assert float(found.success[0]) == pytest.approx(0, abs=1e-6)
     assert float(found.length) == pytest.approx(2)
 
@@ -137,7 +137,7 @@ def test_a_first_value_needs_a_critic_with_one_output():
         train_seeds(setting, [0])
 
 
-def test_points_that_do_not_divide_the_steps_are_refused():
+def test_steps_must_be_a_multiple_of_points():
     with pytest.raises(ValueError, match="multiple of points, got 7 and 2"):
         train_seeds(Setting(SMALL, leaning(SMALL), rloo(), steps=7, points=2), [0])
 
@@ -146,7 +146,7 @@ def test_pass_at_k_of_certain_and_impossible_contexts():
     assert float(pass_rate_at(jnp.array([1.0, 0.0]), 16)) == 0.5
 
 
-def first_table(world, seed=6):
+def random_table(world, seed=6):
     return jax.random.normal(jax.random.key(seed), (world.rows, world.next_state.shape[1]))
 
 
@@ -163,19 +163,19 @@ def step(setting, carry, key):
 
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize("delay", [0, 2])
-def test_a_rollout_is_sampled_from_the_table_of_delay_steps_earlier(delay):
+def test_delayed_rollouts_are_sampled_from_earlier_logits(delay):
     setting = Setting(SMALL, leaning(SMALL), rloo(), delay=delay, learning_rate=0.5)
-    carry, tables = _begin(setting, first_table(SMALL)), []
-    for number in range(5):
+    carry, tables = _begin(setting, random_table(SMALL)), []
+    for index in range(5):
         tables.append(carry.tables.logits)
-        sample, carry = step(setting, carry, jax.random.key(number))
-        expected = logp_of(SMALL, tables[max(number - delay, 0)], sample)
+        sample, carry = step(setting, carry, jax.random.key(index))
+        expected = logp_of(SMALL, tables[max(index - delay, 0)], sample)
         np.testing.assert_allclose(sample.rollout.behaviour_logp, expected, atol=1e-6)
     assert all(np.abs(one - two).max() > 0.01 for one, two in itertools.pairwise(tables))
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_new_rewards_are_compared_with_remembered_ones():
+def test_new_rewards_are_compared_with_past_ones():
     def all_of(reward):
         return Setting(
             SMALL,
@@ -186,7 +186,7 @@ def test_new_rewards_are_compared_with_remembered_ones():
             judge=lambda key, rewards: jnp.full_like(rewards, reward),
         )
 
-    carry = _begin(all_of(1.0), first_table(SMALL))
+    carry = _begin(all_of(1.0), random_table(SMALL))
     _, same = step(all_of(1.0), carry, jax.random.key(0))
     np.testing.assert_array_equal(
         same.tables.logits, carry.tables.logits
@@ -199,24 +199,24 @@ def test_new_rewards_are_compared_with_remembered_ones():
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_dynamic_sampling_takes_mixed_groups_first():
-    few = Setting(SMALL, leaning(SMALL), dapo(), prompts=8, group=2, tries=4)
-    every = few._replace(prompts=32, tries=1)
-    carry, key = _begin(few, first_table(SMALL)), jax.random.key(7)
+    tried = Setting(SMALL, leaning(SMALL), dapo(), prompts=8, group=2, tries=4)
+    at_once = tried._replace(prompts=32, tries=1)
+    carry, key = _begin(tried, random_table(SMALL)), jax.random.key(7)
 
     def mixed(setting):
         return np.asarray(_sample(setting, carry, carry.tables.logits, key).rollout.rewards).std(-1) > 0
 
-    some, all_ = mixed(few), mixed(every)
-    assert 0 < all_[:8].sum() < min(8, all_.sum())  # the first prompts alone would not be enough
-    assert some.sum() == min(8, all_.sum())
-    assert sorted(some, reverse=True) == list(some)
+    kept, candidates = mixed(tried), mixed(at_once)
+    assert 0 < candidates[:8].sum() < min(8, candidates.sum())  # the first 8 prompts do not have enough mixed groups
+    assert kept.sum() == min(8, candidates.sum())
+    assert sorted(kept, reverse=True) == list(kept)
 
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_an_engine_samples_from_its_own_probabilities():
     tilt = jnp.array([[1.0, -1.0]])
     setting = Setting(SMALL, leaning(SMALL), rloo(), sampler=lambda key, logp: logp + tilt, prompts=200)
-    carry = _begin(setting, first_table(SMALL))
+    carry = _begin(setting, random_table(SMALL))
     sample = _sample(setting, carry, carry.tables.logits, jax.random.key(8))
     engine = jax.nn.log_softmax(log_probabilities(SMALL, carry.tables.logits) + tilt)
     np.testing.assert_allclose(sample.rollout.behaviour_logp, engine[sample.states, sample.tokens], atol=1e-6)
@@ -228,21 +228,21 @@ def test_an_engine_samples_from_its_own_probabilities():
 @pytest.mark.usefixtures("standard_promotion")
 def test_the_number_of_updates_is_minibatches_times_passes():
     once = Setting(SMALL, leaning(SMALL), dapo()._replace(keep_group=None), minibatches=2, learning_rate=0.1)
-    carry = _begin(once, first_table(SMALL))
+    carry = _begin(once, random_table(SMALL))
     for passes in (1, 3):
         _, after = step(once._replace(passes=passes), carry, jax.random.key(9))
         counts = [int(leaf) for leaf in jax.tree.leaves(after.optimizer) if leaf.dtype == jnp.int32]
         assert counts == [2 * passes]
 
 
-def test_a_perfect_policy_can_keep_entropy_if_several_tokens_are_right():
+def test_a_perfect_policy_can_have_entropy():
     world = codes(contexts=1, length=2, tokens=4, right_tokens=2)
     table = jnp.tile(jnp.array([30.0, 30.0, 0.0, 0.0]), (world.rows, 1))
     assert float(exact(world, table).success[0]) == pytest.approx(1)
     assert float(exact(world, table).entropy) == pytest.approx(np.log(2), rel=1e-4)
 
 
-def test_an_undecided_policy_s_answers_have_13_tokens_whether_right_or_wrong():
+def test_undecided_policy_has_equal_right_and_wrong_lengths():
     world = stopping(contexts=8, horizon=64, shared=True)
     found = exact(world, undecided(8)(jax.random.key(0)))
     assert float(found.right_length) == pytest.approx(13, abs=0.3)

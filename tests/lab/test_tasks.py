@@ -1,4 +1,4 @@
-"""Tasks of the claims: which arms share a task, which facts describe it, and which scores already exist."""
+"""Tasks of claims: which arms share a task, which facts describe a task, and which scores a claim has already."""
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +31,8 @@ def make_setting(**settings):
     return Setting(**({"world": WORLD, "initial": leaning(WORLD, spread=0.7), "algorithm": rloo()} | settings))
 
 
-def rough(key, logp):
-    """Round log-probabilities to whole nats."""
+def round_to_nats(key, logp):
+    """Round log-probabilities to the nearest nat."""
     del key
     return jnp.round(logp)
 
@@ -66,7 +66,7 @@ def test_arms_that_differ_only_outside_the_task_share_it(same):
         {"minibatches": 2},
         {"passes": 2},
         {"delay": 1},
-        {"sampler": rough},
+        {"sampler": round_to_nats},
         {"judge": fallible(0.05)},
     ],
     ids=lambda one: next(iter(one)),
@@ -75,16 +75,16 @@ def test_arms_that_differ_in_the_task_do_not_share_it(other):
     assert fingerprint(make_setting(**other)) != fingerprint(make_setting())
 
 
-def test_setting_of_accepts_every_form_of_an_arm_and_resets_the_fields_of_its_algorithm():
-    own = make_setting(tries=4, past=8, value_steps=50, first_value=0.5, delay=3)
-    for arm in (own, [own, make_setting()], (own, make_setting()), (own, (0.1, 0.3))):
+def test_setting_of_resets_algorithm_fields():
+    setting = make_setting(tries=4, past=8, value_steps=50, first_value=0.5, delay=3)
+    for arm in (setting, [setting, make_setting()], (setting, make_setting()), (setting, (0.1, 0.3))):
         found = setting_of(arm)
         assert (found.tries, found.past, found.value_steps, found.first_value, found.delay) == (1, 0, 0, 0.0, 3)
     assert setting_of(0.5) is None
     assert setting_of((0.5, 0.1)) is None
 
 
-def test_another_algorithm_leaves_the_rest_of_an_arm_unchanged():
+def test_with_algorithm_changes_only_the_algorithm():
     algorithm = dapo()
     for arm in (make_setting(delay=3), [make_setting(delay=3), make_setting()]):
         changed = with_algorithm(arm, algorithm)
@@ -97,17 +97,17 @@ def test_another_algorithm_leaves_the_rest_of_an_arm_unchanged():
         with_algorithm(0.5, algorithm)
 
 
-def test_errors_are_counted_whatever_the_scale_of_the_rewards():
+def test_share_of_errors_ignores_the_reward_scale():
     assert share_of_errors(lambda key, rewards: 100 - 7 * rewards) == 1.0
     assert share_of_errors(lambda key, rewards: 0 * rewards) == 0.5
     assert share_of_errors(fallible(0.2)) == pytest.approx(0.2, abs=0.005)
     only_right = share_of_errors(lambda key, rewards: rewards * jax.random.bernoulli(key, 0.6, rewards.shape))
-    assert only_right == pytest.approx(0.2, abs=0.005)  # 0.4 of the right ones get the reward of wrong ones
+    assert only_right == pytest.approx(0.2, abs=0.005)  # 40 % of the right responses get the reward of a wrong response
 
 
-def test_facts_are_computed_from_the_setting_and_its_initial_policies():
+def test_facts_match_a_direct_computation():
     setting = make_setting(
-        group=4, prompts=6, minibatches=2, passes=3, delay=5, steps=70, judge=fallible(0.1), sampler=rough
+        group=4, prompts=6, minibatches=2, passes=3, delay=5, steps=70, judge=fallible(0.1), sampler=round_to_nats
     )
     found = facts_of(setting._replace(optimizer=unit_steps()), [3, 4])
     p, distances = [], []
@@ -154,7 +154,7 @@ def claims():
     return pages, {name: read_results(page) for name, page in pages.items()}
 
 
-def test_claims_whose_arms_differ_only_in_the_algorithm_share_a_task(claims):
+def test_claims_that_differ_only_in_the_algorithm_share_a_task(claims):
     pages, results = claims
     found = sources([*pages.values()], results)
     assert found.without_setting == ["k3_gradient"]
@@ -170,7 +170,7 @@ def test_claims_whose_arms_differ_only_in_the_algorithm_share_a_task(claims):
     assert found.tasks[0].seeds == [*range(16, 32)]
 
 
-def test_scores_are_taken_from_a_claim_only_if_an_arm_is_the_unchanged_algorithm(claims):
+def test_scores_in_results_need_an_unchanged_algorithm(claims):
     pages, results = claims
     first, second, _, last = sources([*pages.values()], results).tasks
     origin, scores = scores_in_results(first, cispo(), pages, results)

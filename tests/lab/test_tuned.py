@@ -1,4 +1,4 @@
-"""Tuned learning rates, fallible verifiers, and worlds of many lengths."""
+"""Tuned learning rates, fallible verifiers, and worlds with responses of different lengths."""
 
 import itertools
 
@@ -18,7 +18,7 @@ SMALL = codes(contexts=2, length=2, tokens=2)
 
 
 def make_candidates():
-    """Return a candidate that learns nothing, and one that learns."""
+    """Return two candidate settings: one that learns nothing, and one that learns."""
     learning = Setting(SMALL, leaning(SMALL, lean=-1.0), rloo(), steps=20, points=2)
     return learning._replace(algorithm=rloo()._replace(advantage=lambda rewards: 0.0 * rewards)), learning
 
@@ -63,7 +63,7 @@ def walk(world, state, tokens):
     return state, len(tokens)
 
 
-def test_a_chain_is_right_if_every_token_is():
+def test_a_chain_is_right_if_every_token_is_right():
     world = chains((2, 3), tokens=2)
     for start, length in zip(world.start, (2, 3), strict=True):
         for tokens in itertools.product(range(2), repeat=3):
@@ -83,7 +83,7 @@ def test_the_policy_cannot_see_whether_a_chain_is_right_so_far():
         assert world.row[right] == world.row[wrong] != world.row[start]
 
 
-def test_a_wandering_response_needs_its_steps_and_is_cut_off():
+def test_wandering_rewards_the_needed_steps_within_the_budget():
     world = wandering(contexts=2, needed=2, budget=5)
     for start in world.start:
         for tokens in itertools.product(range(3), repeat=5):
