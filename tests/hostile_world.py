@@ -1,4 +1,4 @@
-"""Targets that a hostile program could harm or read, and checks that it did not. Uses only Python's standard library.
+"""Targets that a hostile program might read or harm, and checks that they are untouched. Needs no third-party packages.
 
 Run as a script, it judges programs as another user, or with some system calls refused, and prints the results.
 """
@@ -54,7 +54,7 @@ def hostile_world():
 
 
 def sandbox_processes():
-    """Each of the sandbox's processes and its parent, including the server process that forks the launchers."""
+    """Map each sandbox process to its parent, including the server process that forks the launchers."""
     parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -68,12 +68,12 @@ def sandbox_processes():
 
 
 def servers():
-    """The server processes that fork launchers for this process."""
+    """Return the server processes that fork launchers for this process."""
     return [pid for pid, parent in sandbox_processes().items() if parent == os.getpid()]
 
 
 def processes_left():
-    """Processes of the sandbox that descend from this process's servers, which adopt orphans."""
+    """Return the sandbox processes that descend from this process's servers. The servers adopt orphans."""
     parents = sandbox_processes()
     left, found = [], {pid for pid, parent in parents.items() if parent == os.getpid()}
     while found:
@@ -83,7 +83,7 @@ def processes_left():
 
 
 def folders_left():
-    """Sandbox folders left in the temporary folder; no other process may be judging programs there."""
+    """Return the sandbox folders left in the temporary folder. No other process may judge programs there at the same time."""
     return list(Path(tempfile.gettempdir()).glob("rljax-sandbox-*/*"))
 
 
@@ -108,7 +108,7 @@ def _stub(name, folder):
 
 
 def main():
-    """Read a task from standard input, become its user, judge its programs, and print the results."""
+    """Read a task from standard input, switch to its user, judge its programs, and print the results."""
     task = json.load(sys.stdin)
     _stub("rljax", ROOT / "rljax")
     _stub("rljax.rewards", ROOT / "rljax" / "rewards")
@@ -122,14 +122,14 @@ def main():
         os.setuid(task["user"])
     sandbox = importlib.import_module("rljax.rewards.sandbox")
     errors = importlib.import_module("rljax.errors")
-    lines = []
+    messages = []
     handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
+    handler.emit = lambda record: messages.append(record.getMessage())
     logging.getLogger("rljax").addHandler(handler)
     logging.getLogger("rljax").setLevel(logging.INFO)
     tempfile.tempdir = tempfile.mkdtemp(prefix="world-")
     os.chmod(tempfile.tempdir, 0o755)
-    results = {"level": sandbox.level(), "unavailable": dict(sandbox.unavailable()), "log": lines, "verdicts": {}}
+    results = {"level": sandbox.level(), "unavailable": dict(sandbox.unavailable()), "log": messages, "verdicts": {}}
     with hostile_world() as world:
         for name, (code, test) in task["programs"].items():
             program = sandbox.Program(code.format(**world) if task["format"] else code, (test,))

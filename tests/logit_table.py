@@ -1,4 +1,4 @@
-"""A language model that is a table of logits, indexed by the previous token, and the gradient of its loss by a loop."""
+"""A bigram language model, whose logits depend only on the previous token, and its loss gradient computed by a loop."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from rljax.models import Scores
 
 
 def bigram(params, packed):
-    """Scores from a table of logits, indexed by the previous token."""
+    """Score packed tokens with `params["table"]`, the logits indexed by the previous token."""
     logp = jax.nn.log_softmax(params["table"][jnp.asarray(packed.tokens)], axis=-1)
     before = jnp.take_along_axis(logp, (packed.scored - 1)[..., None], axis=1)
     tokens = jnp.take_along_axis(jnp.asarray(packed.tokens), packed.scored, axis=1)

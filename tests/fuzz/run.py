@@ -27,12 +27,12 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 
-def run_commands(kind: str, good: ValidInput, count: int, number: int) -> list[CommandResult]:
-    """Run `count` commands of a kind, generated from the seed `number`, and return their results."""
+def run_commands(kind: str, good: ValidInput, count: int, seed_number: int) -> list[CommandResult]:
+    """Run `count` commands of a kind, generated from `seed_number`, and return their results."""
     results: list[CommandResult] = []
     directory = good.folder / "case"
 
-    @seed(number)
+    @seed(seed_number)
     @settings(
         max_examples=count, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
     )
@@ -86,11 +86,11 @@ def main() -> int:
     return int(faults > 0)
 
 
-def add_results(file: Path, number: int, count: int, result: dict[str, dict[str, Any]], seconds: int) -> None:
+def add_results(file: Path, seed_number: int, count: int, result: dict[str, dict[str, Any]], seconds: int) -> None:
     """Add the results of a seed to the result file."""
     seeds = json.loads(file.read_text())["seeds"] if file.exists() else {}
-    command = f"python tests/fuzz/run.py --count {count} --seed {number} --result tests/fuzz/result.json"
-    seeds[str(number)] = {"command": command, "date": str(date.today()), "seconds": seconds, "kinds": result}
+    command = f"python tests/fuzz/run.py --count {count} --seed {seed_number} --result tests/fuzz/result.json"
+    seeds[str(seed_number)] = {"command": command, "date": str(date.today()), "seconds": seconds, "kinds": result}
     all_kinds = [kind for entry in seeds.values() for kind in entry["kinds"].values()]
     totals = {
         "commands": sum(entry["commands"] for entry in all_kinds),

@@ -21,9 +21,9 @@ def sample_pairs(forms: tuple[str, ...], slow_fraction: float) -> list[tuple[str
     """Sample (answer, reference) pairs, of which about the fraction `slow_fraction` has one of the slow forms."""
     rng = random.Random(0)
     pairs = []
-    for number in range(PAIRS):
+    for index in range(PAIRS):
         if rng.random() < slow_fraction:
-            pairs.append((rng.choice(forms).replace("N", str(number + 10)), "x+1/3"))
+            pairs.append((rng.choice(forms).replace("N", str(index + 10)), "x+1/3"))
         else:
             a, b = rng.randint(2, 99), rng.randint(2, 99)
             pairs.append((f"({a}x+{b})(x-{b})", f"{a}x^2-{a * b}x+{b}x-{b * b}"))

@@ -25,10 +25,10 @@ from rljax.algorithms.terms import importance_weighted_kl
 from rljax.ops.weights import overlong_filter
 
 P, G, T = 4, 4, 8
-LONGEST = 5  # tokens of the longest response, which leaves room for observations between them
-NARROW = 6  # slots of the same rollout with less padding; they still hold every response
+LONGEST = 5  # tokens of the longest response; the other slots leave room for observations between tokens
+NARROW = 6  # slots of the same rollout with less padding; every response still fits
 PROGRESS = 0.25
-EMPTY = (1, 2)  # a response without tokens, which has a reward and is compared with the others
+EMPTY = (1, 2)  # indices of a response without tokens; its reward still counts in its group
 
 # Options under which every slot of an algorithm has an effect, even on responses this short.
 OPTIONS = {
@@ -57,7 +57,7 @@ OPTIONS = {
     "xpo": {"alpha": 0.3},
 }
 CASES: dict[str, Algorithm] = {name: factory(**OPTIONS.get(name, {})) for name, factory in BY_NAME.items()}
-# Bounds that cut some of the tokens.
+# Bounds of each correction, at which some tokens are cut.
 BOUNDS = {
     "capped": {"high": 1.05},
     "masked": {"low": 0.9, "high": 1.1},
@@ -109,6 +109,8 @@ class Result(NamedTuple):
 
 
 class Data(NamedTuple):
+    """A rollout and the outputs of the networks on it."""
+
     rollout: Rollout
     outputs: Outputs
 
@@ -157,7 +159,7 @@ MASK = DATA.rollout.mask & DATA.rollout.valid[..., None]
 
 
 class Program:
-    """An algorithm's two phases, compiled; it counts how often it is traced."""
+    """An algorithm's two compiled phases, and the number of times that they were traced."""
 
     def __init__(self, algorithm: Algorithm):
         self.algorithm = algorithm
@@ -189,13 +191,13 @@ class Program:
         with jax.enable_x64(dtype == np.float64):
             return jax.device_get(self.prepare(cast(rollout, dtype), dtype(PROGRESS), minibatches))
 
-    def run_rows(self, batch: Batch, outputs: Outputs, dtype=np.float64) -> Result:
+    def run_batch(self, batch: Batch, outputs: Outputs, dtype=np.float64) -> Result:
         with jax.enable_x64(dtype == np.float64):
             return Result(*jax.device_get(self.losses(batch, cast(outputs, dtype))))
 
     def run(self, data: Data, dtype=np.float64) -> Result:
         shape = data.rollout.mask.shape
-        metrics, gradient = self.run_rows(self.batch(data.rollout, dtype), as_rows(data.outputs), dtype)
+        metrics, gradient = self.run_batch(self.batch(data.rollout, dtype), flatten_responses(data.outputs), dtype)
         return Result(metrics, jax.tree.map(lambda x: x.reshape(shape), gradient))
 
 
@@ -203,18 +205,18 @@ def cast(tree, dtype):
     return jax.tree.map(lambda x: x.astype(dtype) if np.issubdtype(x.dtype, np.floating) else x, tree)
 
 
-def as_rows(tree):
+def flatten_responses(tree):
     return jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), tree)
 
 
-def on_tokens(change, data: Data) -> Data:
-    """Apply a function to everything that has a token axis."""
+def map_token_arrays(change, data: Data) -> Data:
+    """Apply a function to every array that has a token axis."""
     return jax.tree.map(lambda x: change(x) if x.ndim == 3 else x, data)
 
 
 def assert_same(actual: Result, expected: Result, rtol: float = 1e-9) -> None:
-    def assert_close(place, ours, theirs):
-        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol / 10, err_msg=jax.tree_util.keystr(place))
+    def assert_close(path, ours, theirs):
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol / 10, err_msg=jax.tree_util.keystr(path))
 
     jax.tree_util.tree_map_with_path(assert_close, actual.metrics, expected.metrics)
     for name, ours, theirs in zip(Outputs._fields, actual.gradient, expected.gradient, strict=True):
@@ -254,15 +256,14 @@ def test_every_correction_cuts_some_tokens(name):
     assert not batch.correction_cut[~batch.mask].any()
 
 
-def test_a_mask_of_the_surrogate_leaves_out_some_tokens(case):
-    share = case.result.metrics[0].surrogate_masked
-    assert (share is not None) == (CASES[case.name].surrogate_mask is not None)
-    if (
-        case.name == "deepseek_v32"
-    ):  # the mask of OFF_POLICY; here the policy has moved towards every response that it disfavors
-        assert share == 0
+def test_surrogate_masks_exclude_some_tokens(case):
+    fraction = case.result.metrics[0].surrogate_masked
+    assert (fraction is not None) == (CASES[case.name].surrogate_mask is not None)
+    # DeepSeek-V3.2 has the mask of OFF_POLICY, but here its policy has moved towards every response that it disfavors.
+    if case.name == "deepseek_v32":
+        assert fraction == 0
     else:
-        assert share is None or 0 < share < 0.9
+        assert fraction is None or 0 < fraction < 0.9
 
 
 def test_a_response_without_tokens_has_no_gradient(case):
@@ -273,21 +274,21 @@ def test_a_response_without_tokens_has_no_gradient(case):
 
 
 def test_neither_padding_nor_compilation_changes_anything(case):
-    # One run tests both invariants, without padding and without jit: each further shape costs a compilation per algorithm.
+    # One run with less padding and without jit tests both, because each further shape costs a compilation per algorithm.
     with jax.enable_x64(True):
-        data = on_tokens(lambda x: x[..., :NARROW], jax.tree.map(jnp.asarray, cast(DATA, np.float64)))
+        data = map_token_arrays(lambda x: x[..., :NARROW], jax.tree.map(jnp.asarray, cast(DATA, np.float64)))
         batch = prepare(case.program.algorithm, data.rollout, progress=PROGRESS)
-        metrics, gradient = jax.device_get(case.program.metrics_and_gradients(batch, as_rows(data.outputs)))
+        metrics, gradient = jax.device_get(case.program.metrics_and_gradients(batch, flatten_responses(data.outputs)))
     wide = jax.tree.map(lambda x: np.pad(x, ((0, 0), (0, T - NARROW))).reshape(P, G, T), gradient)
     assert_same(Result(metrics, wide), case.result)
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_nothing_outside_the_mask_is_read(case, poison):
-    def corrupt(x, counts):
-        return np.where(counts, x, poison).astype(x.dtype) if np.issubdtype(x.dtype, np.floating) else x
+    def corrupt(x, is_read):
+        return np.where(is_read, x, poison).astype(x.dtype) if np.issubdtype(x.dtype, np.floating) else x
 
-    corrupted = on_tokens(lambda x: corrupt(x, MASK), DATA)
+    corrupted = map_token_arrays(lambda x: corrupt(x, MASK), DATA)
     rollout = corrupted.rollout._replace(
         rewards=corrupt(DATA.rollout.rewards, DATA.rollout.valid),
         reward_parts={name: corrupt(part, DATA.rollout.valid) for name, part in DATA.rollout.reward_parts.items()},
@@ -315,28 +316,28 @@ def test_the_order_of_responses_does_not_matter(case):
 
 @pytest.mark.parametrize("rows", [np.arange(P * G), np.random.default_rng(0).permutation(P * G)], ids=["in order", "mixed"])
 def test_micro_batches_add_up(case, rows):
-    batch, outputs = case.program.batch(DATA.rollout), as_rows(DATA.outputs)
+    batch, outputs = case.program.batch(DATA.rollout), flatten_responses(DATA.outputs)
     parts = [
-        case.program.run_rows(*jax.tree.map(lambda x, part=part: x[part], (batch, outputs))) for part in np.split(rows, 2)
+        case.program.run_batch(*jax.tree.map(lambda x, part=part: x[part], (batch, outputs))) for part in np.split(rows, 2)
     ]
-    back = np.argsort(rows)
-    gradient = jax.tree.map(lambda *x: np.concatenate(x)[back].reshape(P, G, T), *[part.gradient for part in parts])
+    inverse = np.argsort(rows)
+    gradient = jax.tree.map(lambda *x: np.concatenate(x)[inverse].reshape(P, G, T), *[part.gradient for part in parts])
     assert_same(Result(jax.tree.map(np.add, parts[0].metrics, parts[1].metrics), gradient), case.result)
 
 
-def test_observations_between_the_tokens_are_not_time_steps(case):
+def test_observations_between_tokens_are_not_time_steps(case):
     rng = np.random.default_rng(1)
-    # Token t moves to slot `place[p, i, t]`: the slots of the tokens ascend, and the remaining entries are the other slots.
-    place = np.empty((P, G, T), int)
+    # Token t of a response moves to slot `slots[p, i, t]`; tokens keep their order. The entries after them are the other slots.
+    slots = np.empty((P, G, T), int)
     for row in np.ndindex(P, G):
         order = rng.permutation(T)
         tokens = int(DATA.rollout.mask[row].sum())
-        place[row] = np.concatenate([np.sort(order[:tokens]), order[tokens:]])
-    moved = on_tokens(lambda x: np.take_along_axis(x, np.argsort(place, -1), -1), DATA)
+        slots[row] = np.concatenate([np.sort(order[:tokens]), order[tokens:]])
+    moved = map_token_arrays(lambda x: np.take_along_axis(x, np.argsort(slots, -1), -1), DATA)
     assert (np.diff(moved.rollout.mask.astype(int), axis=-1) > 0).any(), "no observation precedes a token"
     result = case.program.run(moved)
     assert_same(
-        Result(result.metrics, jax.tree.map(lambda x: np.take_along_axis(x, place, -1), result.gradient)), case.result
+        Result(result.metrics, jax.tree.map(lambda x: np.take_along_axis(x, slots, -1), result.gradient)), case.result
     )
 
 
@@ -352,7 +353,7 @@ def test_new_values_compile_nothing(case):
     other = jax.tree.map(lambda x: x[::-1].copy() if x.dtype == bool else 0.5 * x, DATA)
     with jax.enable_x64(True):
         batch = case.program.prepare(cast(other.rollout, np.float64), np.float64(0.75), 1)
-    case.program.run_rows(jax.device_get(batch), as_rows(other.outputs))
+    case.program.run_batch(jax.device_get(batch), flatten_responses(other.outputs))
     assert case.program.traces == before
 
 
@@ -368,16 +369,16 @@ def test_mini_batches_are_prepared_like_separate_rollouts(case):
     )
     assert equal == (case.name not in BATCH_GLOBAL)
     if equal:
-        outputs = as_rows(DATA.outputs)
+        outputs = flatten_responses(DATA.outputs)
         rows = np.split(np.arange(P * G), 2)
         for part, half in zip(rows, halves, strict=True):
-            ours = case.program.run_rows(*jax.tree.map(lambda x, part=part: x[part], (together, outputs)))
-            theirs = case.program.run_rows(half, jax.tree.map(lambda x, part=part: x[part], outputs))
+            ours = case.program.run_batch(*jax.tree.map(lambda x, part=part: x[part], (together, outputs)))
+            theirs = case.program.run_batch(half, jax.tree.map(lambda x, part=part: x[part], outputs))
             assert_same(ours, theirs)
 
 
 @pytest.mark.parametrize("name", BATCH_GLOBAL)
-def test_weights_are_still_per_mini_batch_if_statistics_are_global(name):
+def test_global_statistics_keep_weights_per_mini_batch(name):
     program = Program(CASES[name])
     batch = program.batch(DATA.rollout, minibatches=2)
     for part in np.split(batch.token_share, 2):

@@ -282,10 +282,8 @@ def test_committed_results_have_the_current_algorithms():
 
 def test_arms_without_an_algorithm_name_their_equations():
     contents = {name: [contents_of(arm) for arm in find_page(name).claim.arms.values()] for name in claim_files()}
-    assert {name for name, arms in contents.items() if [] in arms} == {
-        "controller",
-        "k3_variance",
-    }  # the arms of these two claims are plain numbers
+    # The arms of these two claims are plain numbers.
+    assert {name for name, arms in contents.items() if [] in arms} == {"controller", "k3_variance"}
     assert contents["k3_gradient"][-2:] == [[{"function": "k3"}], [{"function": "importance_weighted_k3"}]]
     assert contents["ipo_certain"][0] == [{"loss": "dpo_loss beta=0.01"}]
     assert contents["simpo_length"] == [[{"loss": "simpo_loss"}]] * 2
@@ -293,16 +291,18 @@ def test_arms_without_an_algorithm_name_their_equations():
 
 def test_controller_page_states_the_recovered_success():
     page = find_page("controller")
-    ends = {arm: numbers["success"].mean() for arm, numbers in read_results(page).arms().items()}
-    for start in ("x 10", "/ 10"):
-        back, lost = (ends[arm] - ends[f"fixed, {start}"] for arm in (f"controlled, {start}", "fixed, x 1"))
-        assert f"{back:.3f} of {lost:.3f}" in page.text
+    final_success = {arm: metrics["success"].mean() for arm, metrics in read_results(page).arms().items()}
+    for rate in ("x 10", "/ 10"):
+        recovered, lost = (
+            final_success[arm] - final_success[f"fixed, {rate}"] for arm in (f"controlled, {rate}", "fixed, x 1")
+        )
+        assert f"{recovered:.3f} of {lost:.3f}" in page.text
 
 
 def test_a_picture_is_drawn_with_or_without_curves(page, tmp_path):
     outcome = outcome_of(page, run_page(page))
     draw(page.claim, outcome, tmp_path / "with.png")
-    bare = outcome._replace(arms={arm: {"number": numbers["number"]} for arm, numbers in outcome.arms.items()})
+    bare = outcome._replace(arms={arm: {"number": metrics["number"]} for arm, metrics in outcome.arms.items()})
     draw(page.claim, bare, tmp_path / "without.png")
     assert (tmp_path / "with.png").stat().st_size > (tmp_path / "without.png").stat().st_size > 1000
 
@@ -387,9 +387,9 @@ def test_arms_are_compared_at_the_same_pass_rate():
 
 
 def test_agreement_is_kendall_s_tau_without_ties():
-    numbers = np.random.default_rng(1).normal(size=(5, 6))
-    arms = {str(i): {"area": numbers[:, i]} for i in range(6)}
-    expected = [stats.kendalltau(range(6), row)[0] for row in numbers]
+    areas = np.random.default_rng(1).normal(size=(5, 6))
+    arms = {str(i): {"area": areas[:, i]} for i in range(6)}
+    expected = [stats.kendalltau(range(6), row)[0] for row in areas]
     np.testing.assert_allclose(agreement("area", list(arms), tie=0.0)(arms), expected)
 
 

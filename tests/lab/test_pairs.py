@@ -62,14 +62,14 @@ def test_scores_are_sums_over_the_tokens():
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_training_on_pairs_learns_the_preference():
-    numbers = measure_pairs(SETTING, [0, 1])
-    assert (numbers["length"] < numbers["first_length"] - 0.2).all()
-    assert (numbers["lead"] > 0.5).all()
-    np.testing.assert_allclose(numbers["lead"], numbers["chosen"] - numbers["rejected"], rtol=1e-4)
-    assert (numbers["lowest_rejected"] <= numbers["rejected"]).all()
-    assert numbers["curve"].shape == (2, 3)
-    np.testing.assert_allclose(numbers["curve"][:, 0], numbers["first_success"], rtol=1e-6)
-    np.testing.assert_allclose(numbers["curve"][:, -1], numbers["success"], rtol=1e-6)
+    metrics = measure_pairs(SETTING, [0, 1])
+    assert (metrics["length"] < metrics["first_length"] - 0.2).all()
+    assert (metrics["lead"] > 0.5).all()
+    np.testing.assert_allclose(metrics["lead"], metrics["chosen"] - metrics["rejected"], rtol=1e-4)
+    assert (metrics["lowest_rejected"] <= metrics["rejected"]).all()
+    assert metrics["curve"].shape == (2, 3)
+    np.testing.assert_allclose(metrics["curve"][:, 0], metrics["first_success"], rtol=1e-6)
+    np.testing.assert_allclose(metrics["curve"][:, -1], metrics["success"], rtol=1e-6)
 
 
 def test_pair_steps_must_be_a_multiple_of_points():

@@ -112,8 +112,8 @@ def test_training_with_each_option_raises_the_pass_rate(case):
 def test_results_of_a_seed_do_not_depend_on_other_seeds():
     setting = Setting(SMALL, leaning(SMALL), rloo(), steps=20, points=2)
     both, alone = measure(setting, [3, 4]), measure(setting, [4])
-    for name, numbers in both.items():
-        np.testing.assert_allclose(numbers[1:], alone[name], rtol=1e-4, err_msg=name)
+    for name, values in both.items():
+        np.testing.assert_allclose(values[1:], alone[name], rtol=1e-4, err_msg=name)
 
 
 def test_the_policy_cannot_see_whether_its_prefix_is_right():
@@ -188,9 +188,8 @@ def test_new_rewards_are_compared_with_past_ones():
 
     carry = _begin(all_of(1.0), random_table(SMALL))
     _, same = step(all_of(1.0), carry, jax.random.key(0))
-    np.testing.assert_array_equal(
-        same.tables.logits, carry.tables.logits
-    )  # all rewards are equal, and there are no earlier ones
+    # All rewards are equal and there are no past rewards, so no advantage differs from 0.
+    np.testing.assert_array_equal(same.tables.logits, carry.tables.logits)
     _, worse = step(all_of(0.0), same, jax.random.key(1))
     _, without_past = step(all_of(0.0), carry, jax.random.key(1))
     assert float(jnp.abs(worse.tables.logits - same.tables.logits).max()) > 1e-3

@@ -27,11 +27,11 @@ def make_candidates():
 def test_an_arm_is_measured_at_its_best_rate_and_candidate(monkeypatch):
     nothing, learning = make_candidates()
     monkeypatch.setattr(tuned, "TUNING_SEEDS", [1])
-    numbers = measure_tuned([nothing, learning], [5, 6], number="success", rates=(1e-6, 0.2, 1e-5))
+    metrics = measure_tuned([nothing, learning], [5, 6], number="success", rates=(1e-6, 0.2, 1e-5))
     again = measure(learning._replace(learning_rate=0.2), [5, 6])
-    np.testing.assert_array_equal(numbers["curve"], again["curve"])
-    assert numbers["learning_rate"].tolist() == pytest.approx([0.2, 0.2])
-    assert numbers["candidate"].tolist() == [1, 1]
+    np.testing.assert_array_equal(metrics["curve"], again["curve"])
+    assert metrics["learning_rate"].tolist() == pytest.approx([0.2, 0.2])
+    assert metrics["candidate"].tolist() == [1, 1]
 
 
 def test_an_invalid_search_is_refused():

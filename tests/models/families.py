@@ -1,4 +1,4 @@
-"""The smallest possible model folders of each family, with random weights."""
+"""Minimal model folders of each family, with random weights."""
 
 import json
 
@@ -69,7 +69,7 @@ CASES = {
             **{"short_factor": [1.0, 1.5, 3.0], "long_factor": [2.0, 3.0, 9.0]},
         },
     },
-    "phi3-long": {  # equal lists, so the frequencies do not change beyond the original context, which these tokens exceed
+    "phi3-long": {  # the lists are equal, so the frequencies stay the same beyond the original context, which TOKENS exceeds
         **{"model_type": "phi3", "original_max_position_embeddings": 6},
         "rope_parameters": {
             **{"rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
@@ -92,7 +92,7 @@ CASES = {
     },
     "olmoe": {"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2},
 }
-"""Name -> entries of config.json that differ from the shared ones."""
+"""Name of a case -> entries of its config.json that differ from `TINY`."""
 TOKENS = np.array([[3, 5, 7, 11, 13, 17, 19, 2, 4, 6], [2, 2, 9, 8, 15, 3, 12, 18, 0, 10]])
 
 

@@ -30,13 +30,13 @@ PROMPTS = (
 
 
 def digest_of_weights(folder):
-    """The SHA-256 of the weights' file."""
+    """Return the SHA-256 of the weights file."""
     with (Path(folder) / "model.safetensors").open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def answers_of_transformers(folder):
-    """The token ids of each prompt, and of its greedy continuation, one prompt at a time in float32."""
+    """Return the token ids of each prompt and of its greedy continuation, computed one prompt at a time in float32."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -47,8 +47,8 @@ def answers_of_transformers(folder):
         ids = tokenizer(prompt, return_tensors="pt")
         with torch.no_grad():
             out = model.generate(**ids, max_new_tokens=LENGTH, do_sample=False)[0]
-        size = ids["input_ids"].shape[1]
-        rows.append({"prompt": out[:size].tolist(), "answer": out[size:].tolist()})
+        prompt_length = ids["input_ids"].shape[1]
+        rows.append({"prompt": out[:prompt_length].tolist(), "answer": out[prompt_length:].tolist()})
     return rows
 
 

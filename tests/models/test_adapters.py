@@ -1,4 +1,4 @@
-"""Low-rank adapters: what they change, how they learn, how they are sharded, and how `peft` reads them."""
+"""Low-rank adapters: merging, gradients, sharding, and folders in the format of `peft`."""
 
 from dataclasses import replace
 from functools import partial
@@ -41,7 +41,7 @@ def logp_of(params, config=LLAMA):
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
-def test_a_new_adapter_leaves_the_model_unchanged_bit_for_bit(name):
+def test_a_new_adapter_leaves_the_model_unchanged(name):
     config = SHAPES[name]
     params = random_params(config)
     adapter = init_adapter(jax.random.key(0), params, rank=4, targets=EVERYTHING)
@@ -54,29 +54,31 @@ def test_a_new_adapter_leaves_the_model_unchanged_bit_for_bit(name):
 
 @pytest.mark.parametrize("targets", [EVERYTHING, ("query", "down"), ("output",)])
 @pytest.mark.parametrize("remat", REMATS)
-def test_a_separate_and_a_merged_adapter_give_the_same_result(targets, remat):
-    """Compares log-probabilities and the gradients with respect to every factor."""
+def test_separate_and_merged_adapters_agree(targets, remat):
+    """Compare log-probabilities and the gradients with respect to every factor."""
     config = replace(LLAMA, remat=remat)
     base, adapter = Base(random_params(config), SCALE), random_adapter(random_params(config), targets=targets)
     weights = jax.random.normal(jax.random.key(5), (2, 5))
 
-    def both(form):
-        return jax.jit(jax.value_and_grad(lambda adapter: (weights * logp_of(form(base, adapter), config)).sum()))(adapter)
+    def differentiate(build_params):
+        return jax.jit(jax.value_and_grad(lambda adapter: (weights * logp_of(build_params(base, adapter), config)).sum()))(
+            adapter
+        )
 
     np.testing.assert_allclose(
         logp_of(scoring_params(base, adapter), config), logp_of(effective_params(base, adapter), config), atol=1e-5
     )
-    (found, by_factor), (expected, by_merged) = both(scoring_params), both(effective_params)
+    (found, by_factor), (expected, by_merged) = differentiate(scoring_params), differentiate(effective_params)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(by_merged)) > 1e-3
     for one, other in zip(jax.tree.leaves(by_factor), jax.tree.leaves(by_merged), strict=True):
         size = np.abs(other).max()
-        np.testing.assert_allclose(one / size, other / size, atol=4e-5)  # XLA 0.12 sums in a different order: 2.3e-5
+        np.testing.assert_allclose(one / size, other / size, atol=4e-5)  # XLA 0.12 sums in another order: 2.3e-5 apart
     assert scoring_params(base, None) is base.params
     assert scored_params(None, base.params) is base.params
 
 
-def test_the_change_of_a_matrix_is_the_product_of_its_factors():
+def test_merge_adds_the_product_of_the_factors():
     params = random_params(LLAMA)
     adapter = random_adapter(params, targets=("output",))
     merged = merge(params, adapter, SCALE)
@@ -91,7 +93,7 @@ def test_the_change_of_a_matrix_is_the_product_of_its_factors():
     assert len(jax.tree.leaves(adapter)) == 2 * LLAMA.layers
 
 
-def test_the_gradient_follows_the_chain_rule_through_the_merged_matrix():
+def test_factor_gradients_follow_the_chain_rule():
     """dL/dA = α/r · dL/dW · Bᵀ and dL/dB = α/r · Aᵀ · dL/dW, with dL/dW from differentiating the full model."""
     params = random_params(LLAMA)
     adapter = random_adapter(params)
@@ -112,7 +114,6 @@ def test_the_gradient_follows_the_chain_rule_through_the_merged_matrix():
 
 
 def test_an_adapter_of_full_rank_can_express_any_change():
-    """If an adapter has the full rank of a matrix, its factors can express any new matrix."""
     params = random_params(LLAMA)
     wanted = jax.random.normal(jax.random.key(9), (16, 24))
     now = params["layers"][0]["feed_forward"]["gate"]
@@ -141,7 +142,7 @@ def test_invalid_ranks_and_targets_are_refused(rank, targets, message):
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "mixtral", "gpt_oss"])
 def test_each_expert_has_its_own_adapter(tmp_path, name):
-    """Compares with a change of each expert's matrix by the product of its own factors, and the gradients with respect to each."""
+    """Each expert's matrix changes by the product of its own factors; separate and merged adapters have equal gradients."""
     config = read_config(write_folder(tmp_path / "model", name))
     params = random_params(config)
     base, adapter = Base(params, SCALE), random_adapter(params, targets=("feed_forward",))
@@ -157,33 +158,35 @@ def test_each_expert_has_its_own_adapter(tmp_path, name):
 
     weights = jax.random.normal(jax.random.key(5), (2, 5))
 
-    def both(form):
-        return jax.jit(jax.value_and_grad(lambda adapter: (weights * logp_of(form(base, adapter), config)).sum()))(adapter)
+    def differentiate(build_params):
+        return jax.jit(jax.value_and_grad(lambda adapter: (weights * logp_of(build_params(base, adapter), config)).sum()))(
+            adapter
+        )
 
-    (found, by_factor), (expected, by_merged) = both(scoring_params), both(effective_params)
+    (found, by_factor), (expected, by_merged) = differentiate(scoring_params), differentiate(effective_params)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     for one, other in zip(jax.tree.leaves(by_factor), jax.tree.leaves(by_merged), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4 * max(1.0, np.abs(other).max()))
     assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(by_merged)) > 1e-4
 
 
-def test_the_adapter_of_experts_is_divided_over_a_mesh_like_the_experts(tmp_path):
+def test_expert_adapters_are_sharded_like_the_experts(tmp_path):
     config, mesh = read_config(write_folder(tmp_path / "model", "qwen3_moe")), make_mesh(1, 2, 2)
     params = random_params(config)
     adapter = random_adapter(params, targets=("feed_forward",))
-    places = policy_shardings(mesh, adapter, adapter, transformer_policy(config, eos=1, mesh=mesh).partition)
-    specs = jax.tree.map(lambda place: tuple(place.spec), places["layers"][0]["feed_forward"])
+    shardings = policy_shardings(mesh, adapter, adapter, transformer_policy(config, eos=1, mesh=mesh).partition)
+    specs = jax.tree.map(lambda sharding: tuple(sharding.spec), shardings["layers"][0]["feed_forward"])
     assert specs["expert_up"] == (("tensor", "fsdp", None), ("tensor", None, None))
     assert specs["expert_down"] == (("tensor", None, None), ("tensor", None, "fsdp"))
 
     def loss(adapter, mesh=None):
         return score_tokens(Model(config, mesh), scoring_params(Base(params, SCALE), adapter), make_packed()).logp.sum()
 
-    found = jax.jit(jax.grad(partial(loss, mesh=mesh)))(put(adapter, places))
+    found = jax.jit(jax.grad(partial(loss, mesh=mesh)))(put(adapter, shardings))
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), found, jax.jit(jax.grad(loss))(adapter))
 
 
-def test_a_router_has_no_adapter_and_adapters_of_experts_have_no_peft_format(tmp_path):
+def test_unsupported_adapters_of_expert_models_are_refused(tmp_path):
     config = read_config(write_folder(tmp_path / "model", "qwen3_moe"))
     with pytest.raises(InputError, match=r"lora_targets: 'router' matches no parameter; .*feed_forward/expert_up"):
         init_adapter(jax.random.key(0), abstract_params(config), rank=2, targets=("attention", "router"))
@@ -192,7 +195,7 @@ def test_a_router_has_no_adapter_and_adapters_of_experts_have_no_peft_format(tmp
         save_adapter(tmp_path / "adapter", config, adapter, alpha=3.0, base="a/base")
 
 
-def test_patterns_match_consecutive_parts_of_a_name():
+def test_patterns_match_consecutive_parts_of_a_path():
     paths = adapted_paths(random_params(LLAMA), ("attention/query", "layers/1/feed_forward/d*"))
     assert [path[1:] for path in paths] == [
         ("0", "attention", "query"),
@@ -208,19 +211,19 @@ def test_an_adapter_is_sharded_like_its_matrices():
     params = random_params(LLAMA)
     policy = transformer_policy(LLAMA, eos=1, mesh=mesh)
     adapter = random_adapter(params)
-    places = policy_shardings(mesh, adapter, adapter, policy.partition)
-    specs = jax.tree.map(lambda place: tuple(place.spec), places["layers"][0])
+    shardings = policy_shardings(mesh, adapter, adapter, policy.partition)
+    specs = jax.tree.map(lambda sharding: tuple(sharding.spec), shardings["layers"][0])
     assert specs["attention"]["query"] == (("fsdp", None), (None, "tensor", None))
     assert specs["attention"]["output"] == (("tensor", None, None), (None, "fsdp"))
     assert specs["feed_forward"]["down"] == (("tensor", None), (None, "fsdp"))
     on_mesh = put(params, policy_shardings(mesh, params, params, policy.partition))
-    merged = jax.jit(merge)(on_mesh, put(adapter, places), SCALE)
+    merged = jax.jit(merge)(on_mesh, put(adapter, shardings), SCALE)
     jax.tree.map(
         partial(np.testing.assert_allclose, atol=1e-6), jax.device_get(merged), jax.jit(merge)(params, adapter, SCALE)
     )
 
 
-def test_a_base_is_recognized_by_its_shape_and_weights():
+def test_fingerprint_depends_on_shape_and_weights():
     params = random_params(LLAMA)
     one = fingerprint(LLAMA, params)
     assert one != fingerprint(SHAPES["qwen2"], params)
@@ -231,7 +234,7 @@ def test_a_base_is_recognized_by_its_shape_and_weights():
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
-def test_the_tensors_of_peft_give_the_merged_checkpoint(tmp_path, name):
+def test_peft_tensors_give_the_merged_checkpoint(tmp_path, name):
     """In a checkpoint's layout, W + α/r · lora_B · lora_A is the tensor that a merged export writes."""
     config = SHAPES[name]
     params = random_params(config)
@@ -255,7 +258,7 @@ def test_the_tensors_of_peft_give_the_merged_checkpoint(tmp_path, name):
     assert 2 * matrices == len(tensors) == 2 * 7 * config.layers
 
 
-def test_matrices_of_some_layers_are_named_one_by_one(tmp_path):
+def test_matrices_adapted_in_some_layers_are_named_per_layer(tmp_path):
     adapter = random_adapter(random_params(LLAMA), targets=("layers/1/attention/query", "value"))
     save_adapter(tmp_path, LLAMA, adapter, alpha=3.0, base="a/base")
     assert read_json(tmp_path / ADAPTER_CONFIG)["target_modules"] == [

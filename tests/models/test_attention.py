@@ -27,14 +27,14 @@ SEGMENTS = jnp.array([[0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3, 0], [1] * 13])
 SINKS = jnp.array(RANDOM.normal(size=(KV_HEADS, GROUP)), jnp.float32)
 
 
-def weights_of(scores, cap, sink):
-    """Softmax in float64 of capped scores; a sink takes its share of the probability."""
+def attention_weights(scores, cap, sink):
+    """Softmax of capped scores in float64; a sink takes some of the probability."""
     scores = scores if cap is None else cap * np.tanh(scores / cap)
     return np.exp(scores) / (np.exp(scores).sum() + (0 if sink is None else np.exp(float(sink))))
 
 
 def attend_by_loops(window=SLOTS, cap=None, sinks=None):
-    """Softmax over the nearest earlier tokens of the same segment, one token and head at a time, in float64."""
+    """Attend to the nearest earlier tokens of the same segment, one token and head at a time, in float64."""
     query, keys, values = (np.asarray(array, np.float64) for array in (QUERY, KEY, VALUE))
     mixed = np.zeros(query.shape)
     for row, slot, key, group in np.ndindex(query.shape[:-1]):
@@ -42,7 +42,7 @@ def attend_by_loops(window=SLOTS, cap=None, sinks=None):
         nearest = range(max(0, slot + 1 - window), slot + 1)
         seen = [s for s in nearest if s == slot or (segment > 0 and int(SEGMENTS[row, s]) == segment)]
         scores = np.array([query[row, slot, key, group] @ keys[row, key, s] for s in seen]) / FEATURES**0.5
-        weights = weights_of(scores, cap, None if sinks is None else sinks[key, group])
+        weights = attention_weights(scores, cap, None if sinks is None else sinks[key, group])
         mixed[row, slot, key, group] = sum(w * values[row, key, s] for w, s in zip(weights, seen, strict=True))
     return mixed
 
@@ -67,21 +67,21 @@ def test_capped_scores_and_sinks_match_a_softmax_by_loops(block, cap, sinks, win
 
 @pytest.mark.parametrize(("cap", "sinks"), [(0.5, None), (0.5, SINKS)])
 def test_gradients_with_a_cap_and_sinks_match_dense_attention(cap, sinks):
-    def slope(block):
+    def gradients(block):
         def loss(query, keys, values, sinks):
             mixed = attend_within(query, keys, values, SEGMENTS, block=block, window=4, cap=cap, sinks=sinks)
             return jnp.sin(mixed).sum()
 
         return jax.grad(loss, argnums=(0, 1, 2, 3))(QUERY, KEY, VALUE, sinks)
 
-    chex.assert_trees_all_close(slope(4), slope(SLOTS), atol=1e-5)
+    chex.assert_trees_all_close(gradients(4), gradients(SLOTS), atol=1e-5)
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 512])
 @pytest.mark.parametrize(("slot", "new"), [(0, 13), (3, 5), (8, 5), (6, 1)])
 @pytest.mark.parametrize("window", [None, 1, 3])
-def test_new_tokens_see_a_cache_up_to_themselves(block, slot, new, window):
-    """Softmax in float64 over all slots that contain a token, before and after the new ones, as in a ring buffer."""
+def test_new_tokens_attend_to_the_cache_and_themselves(block, slot, new, window):
+    """Compare with a float64 softmax over all filled slots; in a ring buffer, old tokens may be after the new ones."""
     query, keys, values = (np.asarray(array, np.float64) for array in (QUERY[:, :new], KEY, VALUE))
     expected = np.zeros(query.shape)
     for row, token, key, group in np.ndindex(query.shape[:-1]):
@@ -102,7 +102,7 @@ def test_new_tokens_see_a_cache_up_to_themselves(block, slot, new, window):
     [(600, None, attention.SCORES_AT_ONCE, 512), (600, 40, attention.SCORES_AT_ONCE, 512), (150, None, 1, 64)],
 )
 def test_default_blocks_match_dense_attention(monkeypatch, slots, window, at_once, block):
-    """Several rows and heads, in two blocks of the largest size and in three of the smallest; the last block is not full."""
+    """Test several rows and heads in two blocks of the largest size and in three of the smallest; the last block is not full."""
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
     rows, heads, group = 3, 2, 2
     assert attention.block_size(rows, heads * group, slots) == block
@@ -117,35 +117,40 @@ def test_default_blocks_match_dense_attention(monkeypatch, slots, window, at_onc
     def blocked(query, keys, values):
         return attend_within(query, keys, values, segments, window=window)
 
-    def both(function):
+    def value_and_gradients(function):
         return jax.jit(
             lambda *arrays: (function(*arrays), jax.grad(lambda *a: (function(*a) ** 2).sum(), (0, 1, 2))(*arrays))
         )
 
     assert "scan" in str(jax.make_jaxpr(blocked)(query, keys, values)), "block by block"
-    chex.assert_trees_all_close(both(blocked)(query, keys, values), both(dense)(query, keys, values), rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(
+        value_and_gradients(blocked)(query, keys, values),
+        value_and_gradients(dense)(query, keys, values),
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize(("replicas", "tensor"), [(4, 1), (2, 2)])
-def test_a_block_has_the_same_number_of_scores_per_device_on_any_mesh(monkeypatch, replicas, tensor):
+def test_block_size_is_per_device(monkeypatch, replicas, tensor):
     config = TransformerConfig(vocab_size=8, width=8, layers=1, heads=4, kv_heads=2, head_dim=4, hidden=8)
-    seen = []
+    recorded = []
 
-    def seen_block_size(*sizes, devices):
-        seen.append(block_size(*sizes, devices=devices))
-        return seen[-1]
+    def record_block_size(*sizes, devices):
+        recorded.append(block_size(*sizes, devices=devices))
+        return recorded[-1]
 
     block_size = attention.block_size
-    monkeypatch.setattr(attention, "block_size", seen_block_size)
+    monkeypatch.setattr(attention, "block_size", record_block_size)
 
-    def scored(rows, mesh):
+    def trace(rows, mesh):
         module = nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0), mesh=mesh))
         tokens = jax.ShapeDtypeStruct((rows, 4096), jnp.int32)
         nnx.eval_shape(lambda module, tokens: module(tokens, tokens, tokens)[0], module, tokens)
 
-    scored(32, make_mesh(replicas, 1, tensor))
-    scored(8, None)
-    assert seen == [128, 128]
+    trace(32, make_mesh(replicas, 1, tensor))
+    trace(8, None)
+    assert recorded == [128, 128]
 
 
 @pytest.mark.parametrize("block", [4, 5])
@@ -179,7 +184,7 @@ def test_no_array_has_the_size_of_the_score_matrix():
 
 @pytest.mark.parametrize("block", [16, 64])
 def test_a_softmax_has_four_axes(block):
-    """XLA's search for the tiles of a GPU kernel tries powers of two on each axis: five axes take it ten times as long."""
+    """XLA's search for GPU tile sizes tries powers of two on each axis; with five axes, it takes ten times as long."""
     shapes = [jax.ShapeDtypeStruct(sizes, jnp.float32) for sizes in ((2, 64, 2, 2, 8), (2, 2, 64, 8), (2, 2, 64, 8))]
     segments = jax.ShapeDtypeStruct((2, 64), jnp.int32)
     traced = str(jax.make_jaxpr(jax.vjp, static_argnums=0)(partial(attend_within, block=block), *shapes, segments))
@@ -188,7 +193,7 @@ def test_a_softmax_has_four_axes(block):
     assert all(sizes.count(",") == 2 for sizes in reduced), "the maximum of four axes has three"
 
 
-def test_a_block_is_compared_only_with_its_window():
+def test_a_window_limits_the_products_of_a_block():
     """Products of one block of 64 queries use 127 slots instead of 4,096, in the forward and the backward pass."""
     slots = 4096
     query = jax.ShapeDtypeStruct((1, slots, 1, 2, 8), jnp.float32)

@@ -1,4 +1,4 @@
-"""How the attention implementation is chosen, and the kernels for other devices as far as a CPU can test them."""
+"""The choice of an attention implementation, and kernels for other devices as far as a CPU can test them."""
 
 from dataclasses import replace
 from functools import partial
@@ -44,7 +44,7 @@ AMPERE, HOPPER, AMD, TPU, CPU = ("gpu", (8, 0)), ("gpu", (9, 0)), ("gpu", None),
         (CPU, "bfloat16", 128, []),
     ],
 )
-def test_kernels_run_on_their_devices_and_the_rest_anywhere(device, dtype, head_dim, kernels):
+def test_each_device_lists_its_attention_paths(device, dtype, head_dim, kernels):
     facts = Facts(*device, dtype, head_dim)
     paths = ("dense", "blockwise", "cudnn", "splash")
     assert [path for path in paths if why_unsupported(path, facts) is None] == ["dense", "blockwise", *kernels]
@@ -68,7 +68,7 @@ def test_kernels_run_on_their_devices_and_the_rest_anywhere(device, dtype, head_
         ("splash", TPU, "bfloat16", 64, "a head_dim that is a multiple of 128, but this model has 64"),
     ],
 )
-def test_a_choice_that_cannot_run_is_refused_with_the_reason(path, device, dtype, head_dim, reason):
+def test_an_unsupported_path_is_refused_with_the_reason(path, device, dtype, head_dim, reason):
     facts = Facts(*device, dtype, head_dim)
     assert reason in why_unsupported(path, facts)
     with pytest.raises(InputError, match=f"attention='{path}' cannot run: .*{reason}"):
@@ -83,13 +83,13 @@ def test_a_choice_that_cannot_run_is_refused_with_the_reason(path, device, dtype
         ("splash", {"sinks": True}, "does not support sinks"),
     ],
 )
-def test_kernels_without_bounds_or_sinks_are_refused_for_models_with_them(path, shape, reason):
+def test_kernels_without_score_caps_or_sinks_are_refused(path, shape, reason):
     facts = facts_of(replace(LLAMA, compute_dtype="bfloat16", head_dim=128, **shape), None)
     device = {"cudnn": HOPPER, "splash": TPU}[path]
     assert reason in why_unsupported(path, facts._replace(platform=device[0], capability=device[1]))
 
 
-def test_a_policy_is_refused_before_its_weights_are_read():
+def test_an_unsupported_path_is_refused_before_weights_are_read():
     config = replace(LLAMA, attention="splash")
     for mesh in (None, make_mesh(2, 2, 2)):
         with pytest.raises(InputError, match=r"attention='splash' cannot run: .* the devices are cpu"):
@@ -98,7 +98,7 @@ def test_a_policy_is_refused_before_its_weights_are_read():
 
 
 def make_inputs(slots, *, dtype=jnp.float32, features=128, heads=(2, 2), rows=2):
-    """Make queries, keys and values, and rows of several sequences with padding at both ends and between."""
+    """Make queries, keys, values and segments; rows have several sequences, with padding at both ends and between."""
     keys = jax.random.split(jax.random.key(0), 3)
     query = jax.random.normal(keys[0], (rows, slots, *heads, features), dtype)
     key, value = (jax.random.normal(each, (rows, heads[0], slots, features), dtype) for each in keys[1:])
@@ -110,8 +110,8 @@ def make_inputs(slots, *, dtype=jnp.float32, features=128, heads=(2, 2), rows=2)
     return query, key, value, jnp.asarray(segments)
 
 
-def outcome(attend, query, keys, values, segments):
-    """Results and gradients at the tokens that are not padding."""
+def outputs_and_gradients(attend, query, keys, values, segments):
+    """Return the outputs, zero at padding, and the gradients of a loss that excludes padding."""
     is_token = (segments > 0)[:, :, None, None, None]
 
     def loss(*parts):
@@ -132,11 +132,11 @@ def allow_promotion():
 @pytest.mark.usefixtures("allow_promotion")
 @pytest.mark.parametrize(("slots", "window", "cap"), [(200, None, None), (200, 20, None), (300, 130, None), (200, 20, 0.7)])
 def test_splash_attention_matches_dense_attention(slots, window, cap):
-    """Runs the kernel in interpret mode: results, and gradients of queries, keys and values, also sharded over a mesh."""
+    """Run the kernel in interpret mode, also on a mesh; compare outputs and the gradients of queries, keys and values."""
     parts = make_inputs(slots)
-    dense = outcome(partial(attend_within, window=window, cap=cap), *parts)
+    dense = outputs_and_gradients(partial(attend_within, window=window, cap=cap), *parts)
     for mesh in (None, make_mesh(1, 2, 2)):
-        found = outcome(partial(attend_splash, mesh=mesh, window=window, cap=cap, interpret=True), *parts)
+        found = outputs_and_gradients(partial(attend_splash, mesh=mesh, window=window, cap=cap, interpret=True), *parts)
         for one, other in zip(found, dense, strict=True):
             assert np.abs(other).max() > 0.1
             np.testing.assert_allclose(one, other, atol=1e-5)
@@ -144,9 +144,9 @@ def test_splash_attention_matches_dense_attention(slots, window, cap):
 
 @pytest.mark.usefixtures("allow_promotion")
 @pytest.mark.parametrize("window", [None, 100])
-def test_splash_is_lowered_for_a_tpu(window):
+def test_splash_lowers_for_a_tpu(window):
     parts = make_inputs(600, dtype=jnp.bfloat16)
-    traced = jax.jit(lambda *a: outcome(partial(attend_splash, window=window), *a)).trace(*parts)
+    traced = jax.jit(lambda *a: outputs_and_gradients(partial(attend_splash, window=window), *a)).trace(*parts)
     text = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert text.count("tpu_custom_call") >= 3, (
         "one forward kernel, and backward kernels for queries and for keys and values"
@@ -157,7 +157,7 @@ def test_splash_is_lowered_for_a_tpu(window):
 def test_dense_and_blockwise_attention_agree(window):
     parts = make_inputs(1_100, features=4)
     found = [
-        outcome(partial(attend_rows, config=replace(LLAMA, attention=path), mesh=None, window=window), *parts)
+        outputs_and_gradients(partial(attend_rows, config=replace(LLAMA, attention=path), mesh=None, window=window), *parts)
         for path in ("dense", "blockwise")
     ]
     for one in found[1:]:
@@ -167,13 +167,13 @@ def test_dense_and_blockwise_attention_agree(window):
 
 @pytest.mark.usefixtures("allow_promotion")
 @pytest.mark.parametrize(("slots", "window"), [(200, None), (333, None), (200, 20)])
-def test_cudnn_is_lowered_for_a_gpu(monkeypatch, slots, window):
-    """Skips JAX's check of the installed library; an odd number of slots is padded, and a window becomes part of the mask."""
+def test_cudnn_lowers_for_a_gpu(monkeypatch, slots, window):
+    """Skip JAX's check of the installed cuDNN. An odd number of slots is padded, and a window becomes part of the mask."""
     from jax._src.cudnn import fused_attention_stablehlo as kernel
 
     monkeypatch.setattr(kernel, "check_cudnn_version", lambda: 91_000)
     parts = make_inputs(slots, dtype=jnp.bfloat16)
-    traced = jax.jit(lambda *a: outcome(partial(attend_cudnn, window=window), *a)).trace(*parts)
+    traced = jax.jit(lambda *a: outputs_and_gradients(partial(attend_cudnn, window=window), *a)).trace(*parts)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     calls = [line for line in text.splitlines() if "__cudnn$fmha" in line]
     assert any("Backward" in line for line in calls)

@@ -1,4 +1,4 @@
-"""Every entry of config.json that a configuration class of `transformers` defines is used as there, or refused by name."""
+"""Each config.json entry that `transformers` defines is used as `transformers` uses it, or refused by name."""
 
 import importlib.util
 import json
@@ -30,13 +30,13 @@ REPLACEMENTS = {
     "rope_parameters": {"rope_type": "proportional", "factor": 2.0},
     "layer_types": ["sliding_attention"] * 2,
 }
-"""Other values for the entries whose value cannot simply be changed to another of its type."""
+"""Non-default values of entries for which an arbitrary value of the same type would be invalid."""
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 16}
-"""RoPE scaling with too few factors, for Phi 3: `transformers` accepts it, but not the scaling in `REPLACEMENTS`."""
+"""RoPE scaling for Phi 3, with too few factors; `transformers` accepts it, but not the scaling in `REPLACEMENTS`."""
 
 
 def names_in_source(family):
-    """Entries that the family's modeling code reads, found without importing PyTorch."""
+    """Return the entries that the family's modeling code reads; its source is searched, because importing it needs PyTorch."""
     root, family = Path(importlib.util.find_spec("transformers").origin).parent, family.removesuffix("_text")
     text = "".join(
         file.read_text() for file in (root / "masking_utils.py", root / "models" / family / f"modeling_{family}.py")
@@ -45,7 +45,7 @@ def names_in_source(family):
 
 
 def entries_of(family):
-    """Yield each entry with values other than its default; `...` means that the entry is absent."""
+    """Yield (entry, value) pairs with values other than the default; `...` means that the entry is absent."""
     plain = AutoConfig.for_model(family, **TINY).to_dict()
     for name in sorted(names_in_source(family) | set(plain) | {"original_max_position_embeddings"} | set(TINY)):
         value = plain.get(name)
@@ -64,14 +64,14 @@ def entries_of(family):
 
 
 def translate_config(theirs):
-    """The values that `transformers` computes with, under rljax's names, transcribed from its modeling files."""
+    """Return the values that `transformers` uses, under rljax's names; transcribed from its modeling files."""
     family, layers = theirs.model_type, theirs.num_hidden_layers
     bias = getattr(theirs, "attention_bias", False) and family not in ("mistral", "qwen2", "phi3")
-    kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * layers
+    layer_types = getattr(theirs, "layer_types", None) or ["sliding_attention"] * layers
     has_window = family not in ("llama", "gemma", "olmo2", "smollm3", "granite", "olmoe")
     window = theirs.sliding_window if has_window else None
-    far = theirs.rope_parameters.get("full_attention", theirs.rope_parameters)
-    near = theirs.rope_parameters.get("sliding_attention", far)
+    full_rope = theirs.rope_parameters.get("full_attention", theirs.rope_parameters)
+    window_rope = theirs.rope_parameters.get("sliding_attention", full_rope)
     expected = {
         "vocab_size": theirs.vocab_size,
         "width": theirs.hidden_size,
@@ -81,13 +81,13 @@ def translate_config(theirs):
         "head_dim": getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads,
         "hidden": theirs.intermediate_size,
         "norm_eps": theirs.rms_norm_eps,
-        "rope_theta": far["rope_theta"],
-        "window_rope_theta": None if near["rope_theta"] == far["rope_theta"] else near["rope_theta"],
+        "rope_theta": full_rope["rope_theta"],
+        "window_rope_theta": None if window_rope["rope_theta"] == full_rope["rope_theta"] else window_rope["rope_theta"],
         "tied_head": theirs.tie_word_embeddings,
         "qkv_bias": family == "qwen2" or bias,
         "output_bias": bias,
         "hidden_bias": family in ("llama", "smollm3", "granite") and theirs.mlp_bias,
-        "windows": tuple(window if kind == "sliding_attention" else None for kind in kinds),
+        "windows": tuple(window if layer_type == "sliding_attention" else None for layer_type in layer_types),
         "activation": "silu",
         "norms": "before",
     }
@@ -124,11 +124,11 @@ def test_every_entry_is_used_or_refused(family, tmp_path):
     cases, refused = list(entries_of(family)), set()
     for name, value in cases:
         raw = AutoConfig.for_model(family, **TINY).to_dict() | {"layer_types": None, name: value}
-        raw = {key: held for key, held in raw.items() if held is not ...}
+        raw = {key: entry for key, entry in raw.items() if entry is not ...}
         (tmp_path / "config.json").write_text(json.dumps(raw))
         try:
             theirs = AutoConfig.from_pretrained(tmp_path)
-        except Exception:  # transformers' own validation: what it refuses has no meaning
+        except Exception:  # transformers refuses this value, so there is nothing to compare
             continue
         refusal, ours = "", None
         try:
@@ -159,7 +159,7 @@ def test_a_missing_entry_has_the_default_of_transformers(family, drop, tmp_path)
 
 @pytest.mark.parametrize("outside", [None, 32])
 @pytest.mark.parametrize("inside", [None, 64])
-def test_llama3_scaling_without_an_original_length(tmp_path, outside, inside):
+def test_llama3_original_length_matches_transformers(tmp_path, outside, inside):
     rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 500.0}
     raw = AutoConfig.for_model("llama", **TINY).to_dict() | {"max_position_embeddings": 128}
     raw["rope_parameters"] = rope | ({} if inside is None else {"original_max_position_embeddings": inside})

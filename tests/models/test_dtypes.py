@@ -53,20 +53,20 @@ def test_the_error_contains_the_reason(device, dtype, reason):
         check_dtype(Facts(*device, dtype, 64), x64=False)
 
 
-def turing(config, mesh):
-    """Device properties of a GPU without bfloat16."""
+def turing_facts(config, mesh):
+    """Return the facts of a GPU without bfloat16."""
     return Facts(*TURING, config.compute_dtype, config.head_dim)
 
 
-def test_policies_critics_and_runs_are_refused_before_a_weight_is_read(tmp_path, monkeypatch):
-    shape = replace(LLAMA, norm_eps=3e-5)  # used by no other test, because equal settings share a policy
+def test_unsupported_dtypes_are_refused_before_weights_are_read(tmp_path, monkeypatch):
+    shape = replace(LLAMA, norm_eps=3e-5)  # no other test uses this value, because equal settings share a policy
     half, run = (
         replace(shape, compute_dtype="bfloat16"),
         SMALL.replace(dtype="bfloat16", width=24, run=str(tmp_path / "run")),
     )
     save_pretrained(tmp_path / "model", shape, init_params(shape, jax.random.key(0)), bos=None, eos=1)
     for name in ("transformer_policy", "value_model", "patches"):
-        monkeypatch.setattr(sys.modules[f"rljax.models.{name}"], "facts_of", turing)
+        monkeypatch.setattr(sys.modules[f"rljax.models.{name}"], "facts_of", turing_facts)
     transformer_policy(shape, eos=1)
     for refused in (
         lambda: transformer_policy(half, folder=tmp_path / "model", eos=1),

@@ -22,7 +22,7 @@ CONFIG = TransformerConfig(
 TOKENS = np.random.default_rng(0).integers(0, 13, (4, 7))
 
 
-def matrices(seed=0, experts=5, width=4, hidden=3):
+def random_matrices(seed=0, experts=5, width=4, hidden=3):
     random = np.random.default_rng(seed)
     shapes = ((experts, width, hidden), (experts, width, hidden), (experts, hidden, width))
     return [jnp.asarray(random.normal(size=shape), jnp.float32) for shape in shapes]
@@ -30,10 +30,10 @@ def matrices(seed=0, experts=5, width=4, hidden=3):
 
 def apply_one_by_one(x, weights, chosen, gate, up, down):
     out = np.zeros(x.shape)
-    for place in np.ndindex(x.shape[:2]):
-        for weight, expert in zip(weights[place], chosen[place], strict=True):
-            hidden = jax.nn.silu(x[place] @ gate[expert]) * (x[place] @ up[expert])
-            out[place] += weight * (hidden @ down[expert])
+    for index in np.ndindex(x.shape[:2]):
+        for weight, expert in zip(weights[index], chosen[index], strict=True):
+            hidden = jax.nn.silu(x[index] @ gate[expert]) * (x[index] @ up[expert])
+            out[index] += weight * (hidden @ down[expert])
     return out
 
 
@@ -46,9 +46,9 @@ def test_tokens_pass_through_their_experts(seed):
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
     order = np.argsort(-np.asarray(scores), axis=-1)[..., :3]
     np.testing.assert_array_equal(chosen, order)
-    experts = tuple(Linear(matrix) for matrix in matrices(seed))
+    experts = tuple(Linear(matrix) for matrix in random_matrices(seed))
     found = mix_experts(x, weights, chosen, experts, gated=partial(apply_gate, jax.nn.silu))
-    np.testing.assert_allclose(found, apply_one_by_one(x, weights, chosen, *matrices(seed)), atol=1e-5)
+    np.testing.assert_allclose(found, apply_one_by_one(x, weights, chosen, *random_matrices(seed)), atol=1e-5)
 
 
 def test_without_normalization_the_weights_are_probabilities():
@@ -57,22 +57,22 @@ def test_without_normalization_the_weights_are_probabilities():
     np.testing.assert_allclose(weights[0, 0], [0.6, 0.3], rtol=1e-6)
 
 
-def test_a_token_does_not_depend_on_the_other_tokens_of_its_batch():
+def test_rows_of_a_batch_are_independent():
     params = init_params(CONFIG, jax.random.key(0))
-    tokens, places = jnp.asarray(TOKENS), jnp.broadcast_to(jnp.arange(7), TOKENS.shape)
-    together = logits(Model(CONFIG), params, tokens, places, jnp.ones_like(places))
+    tokens, positions = jnp.asarray(TOKENS), jnp.broadcast_to(jnp.arange(7), TOKENS.shape)
+    together = logits(Model(CONFIG), params, tokens, positions, jnp.ones_like(positions))
     for row in range(4):
-        alone = logits(Model(CONFIG), params, tokens[row : row + 1], places[:1], jnp.ones_like(places[:1]))
+        alone = logits(Model(CONFIG), params, tokens[row : row + 1], positions[:1], jnp.ones_like(positions[:1]))
         np.testing.assert_allclose(together[row], alone[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 2), (1, 2, 2), (2, 2, 2), (2, 2, 1)])
 def test_a_mesh_computes_the_same_gradients(shape):
     params = init_params(CONFIG, jax.random.key(1))
-    tokens, places = jnp.asarray(TOKENS), jnp.broadcast_to(jnp.arange(7), TOKENS.shape)
+    tokens, positions = jnp.asarray(TOKENS), jnp.broadcast_to(jnp.arange(7), TOKENS.shape)
 
     def loss(params, mesh=None):
-        out = logits(Model(CONFIG, mesh), params, tokens, places, jnp.ones_like(places))
+        out = logits(Model(CONFIG, mesh), params, tokens, positions, jnp.ones_like(positions))
         return jax.nn.log_softmax(out)[..., 3].sum()
 
     expected = jax.grad(loss)(params)
@@ -80,7 +80,7 @@ def test_a_mesh_computes_the_same_gradients(shape):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), found, expected)
 
 
-def test_experts_that_the_devices_do_not_divide_are_refused():
+def test_experts_must_be_divisible_among_devices():
     with pytest.raises(InputError, match="tensor=2 cannot share the model's experts=3 equally"):
         check_shape(TransformerConfig(**{**vars(CONFIG), "routing": Routing(3, 2)}), make_mesh(1, 1, 2))
 

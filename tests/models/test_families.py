@@ -1,4 +1,4 @@
-"""Model families: logits and gradients as in `transformers`, cached decoding, export, meshes, and refused exports."""
+"""Model families: parity with `transformers`, cached decoding, exports, meshes, and context limits."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from rljax.models.packed import Packed
 from rljax.parallel import make_mesh
 
 COMMITTED = json.loads(Path(__file__).with_name("family_logits.json").read_text())["logits"]
-PLACES = jnp.broadcast_to(jnp.arange(TOKENS.shape[1]), TOKENS.shape)
+POSITIONS = jnp.broadcast_to(jnp.arange(TOKENS.shape[1]), TOKENS.shape)
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -32,17 +32,17 @@ def loaded(request, tmp_path_factory):
     return request.param, folder, config, load_params(folder, config)
 
 
-def whole(config, params, mesh=None):
-    return logits(Model(config, mesh), params, jnp.array(TOKENS), PLACES, jnp.ones_like(PLACES))
+def all_logits(config, params, mesh=None):
+    return logits(Model(config, mesh), params, jnp.array(TOKENS), POSITIONS, jnp.ones_like(POSITIONS))
 
 
 def test_logits_match_those_recorded_from_transformers(loaded):
     name, _, config, params = loaded
-    np.testing.assert_allclose(whole(config, params)[:, ::3], COMMITTED[name], rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(all_logits(config, params)[:, ::3], COMMITTED[name], rtol=1e-4, atol=2e-5)
 
 
 def gradient_of(named, stored, entry):
-    """The gradient of a stored tensor; `transformers` stacks a layer's experts, and the gate projection on the up projection."""
+    """Return the gradient of a stored tensor; `transformers` stacks the experts of a layer, and the gate on the up projection."""
     stored = stored.replace(".block_sparse_moe.", ".mlp.")
     if entry.index is None:
         return named[stored].grad.numpy()
@@ -63,7 +63,7 @@ def test_logits_and_gradients_match_transformers(loaded):
     assert not info["unexpected_keys"]
     torch.log_softmax(theirs(torch.tensor(TOKENS)).logits, -1)[..., 5].sum().backward()
     named = dict(theirs.named_parameters())
-    ours = jax.grad(lambda p: jax.nn.log_softmax(whole(config, p))[..., 5].sum())(params)
+    ours = jax.grad(lambda p: jax.nn.log_softmax(all_logits(config, p))[..., 5].sum())(params)
     for stored, parts in stored_together(config).items():
         expected = gradient_of(named, stored, parts[0])
         found = joiner_of(parts)(*(np.asarray(one_of(get_at(ours, part.path), part.index)) for part in parts))
@@ -73,10 +73,10 @@ def test_logits_and_gradients_match_transformers(loaded):
 
 def test_scores_are_the_log_softmax_of_the_models_logits(loaded):
     _, _, config, params = loaded
-    ones, later = jnp.ones_like(PLACES), jnp.arange(1, TOKENS.shape[1])
+    ones, later = jnp.ones_like(POSITIONS), jnp.arange(1, TOKENS.shape[1])
     place = jnp.arange(len(TOKENS) * len(later)).reshape(len(TOKENS), -1)
-    packed = Packed(jnp.array(TOKENS), PLACES, ones, jnp.broadcast_to(later, place.shape), place)
-    logp = jax.nn.log_softmax(whole(config, params)[:, :-1] / 0.7)
+    packed = Packed(jnp.array(TOKENS), POSITIONS, ones, jnp.broadcast_to(later, place.shape), place)
+    logp = jax.nn.log_softmax(all_logits(config, params)[:, :-1] / 0.7)
     expected = jnp.take_along_axis(logp, jnp.array(TOKENS)[:, 1:, None], axis=-1)[..., 0]
     scores = score_tokens(Model(config), params, packed, 0.7, chunk=7)
     np.testing.assert_allclose(scores.logp, expected, atol=1e-5)
@@ -85,7 +85,7 @@ def test_scores_are_the_log_softmax_of_the_models_logits(loaded):
 
 def test_cached_decoding_matches_the_full_forward_pass(loaded):
     _, _, config, params = loaded
-    model, tokens, expected = Model(config), jnp.array(TOKENS), whole(config, params)
+    model, tokens, expected = Model(config), jnp.array(TOKENS), all_logits(config, params)
     out, state = begin_decode(model, params, tokens[:, :4], jnp.ones((2, 4), bool), 6)
     np.testing.assert_allclose(out, expected[:, 3], atol=1e-4)
     for slot in range(4, 10):
@@ -93,11 +93,11 @@ def test_cached_decoding_matches_the_full_forward_pass(loaded):
         np.testing.assert_allclose(out, expected[:, slot], atol=1e-4)
 
 
-def test_an_exported_model_equals_the_one_that_was_read(loaded, tmp_path):
+def test_an_exported_model_equals_its_source(loaded, tmp_path):
     _, folder, config, params = loaded
     write_model(tmp_path / "out", model_contents(config, params, bos=None, eos=1, source=folder))
     assert read_config(tmp_path / "out") == config
-    before, after = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "out"))
+    before, after = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "out"))
     assert before.keys() == after.keys()
     for name, tensor in before.items():
         np.testing.assert_array_equal(after[name], tensor)
@@ -106,10 +106,12 @@ def test_an_exported_model_equals_the_one_that_was_read(loaded, tmp_path):
 def test_a_mesh_computes_the_same_logits(loaded):
     _, _, config, params = loaded
     mesh = make_mesh(1, 2, 2)
-    np.testing.assert_allclose(jax.jit(lambda p: whole(config, p, mesh))(params), whole(config, params), atol=1e-4)
+    np.testing.assert_allclose(
+        jax.jit(lambda p: all_logits(config, p, mesh))(params), all_logits(config, params), atol=1e-4
+    )
 
 
-def test_models_unlike_llama_are_not_written_without_a_source_folder(loaded, tmp_path):
+def test_only_llama_models_are_saved_without_a_source_folder(loaded, tmp_path):
     name, _, config, params = loaded
     if name == "llama-mlp_bias":
         save_pretrained(tmp_path / "own", config, params, bos=None, eos=1)
@@ -121,14 +123,14 @@ def test_models_unlike_llama_are_not_written_without_a_source_folder(loaded, tmp
         save_pretrained(tmp_path / "own", config, params, bos=None, eos=1)
 
 
-def test_every_family_has_a_test_case_and_related_families_are_unsupported():
+def test_every_supported_family_has_a_test_case():
     assert {case["model_type"] for case in CASES.values()} | {"mistral", "qwen2", "qwen3"} == set(FAMILIES)
     assert not set(NEAREST) & set(FAMILIES)
     assert {near for near, _ in NEAREST.values()} <= set(FAMILIES)
 
 
 @pytest.mark.parametrize(("name", "longest"), [("phi3-part", 16), ("llama-dynamic", 64)])
-def test_a_run_beyond_the_original_context_is_refused_if_frequencies_would_change(tmp_path, name, longest):
+def test_runs_beyond_the_original_context_are_refused(tmp_path, name, longest):
     folder = write_folder(tmp_path / name, name)
     check_length(folder, longest)
     with pytest.raises(InputError, match=f"have up to {longest + 1} tokens, but the rotary frequencies .* change beyond"):
@@ -141,8 +143,8 @@ def test_a_run_beyond_the_original_context_is_refused_if_frequencies_would_chang
         rljax.train(config, reward=lambda completions: [0.0 for _ in completions])
 
 
-def with_short_factors(folder, target, factors):
-    """A copy of a folder with other LongRoPE factors for sequences up to the original context."""
+def copy_with_short_factors(folder, target, factors):
+    """Copy a folder, with other LongRoPE factors for sequences up to the original context."""
     target.mkdir()
     raw = json.loads((folder / "config.json").read_text())
     raw["rope_parameters"] |= {"short_factor": factors}
@@ -151,11 +153,11 @@ def with_short_factors(folder, target, factors):
     return target
 
 
-def test_with_equal_factors_no_length_is_refused_and_with_others_the_message_says_how_to_make_them_equal(tmp_path):
+def test_equal_longrope_factors_allow_any_length(tmp_path):
     long = write_folder(tmp_path / "long", "phi3-long")
     check_length(long, 64)
     assert read_config(long).longest is None
-    both = with_short_factors(long, tmp_path / "both", [1.0, 1.5])
+    both = copy_with_short_factors(long, tmp_path / "both", [1.0, 1.5])
     check_length(both, 6)
     with pytest.raises(InputError, match=r"change beyond 6, .* write the list long_factor in place of short_factor"):
         check_length(both, 7)
@@ -163,15 +165,15 @@ def test_with_equal_factors_no_length_is_refused_and_with_others_the_message_say
         check_length(write_folder(tmp_path / "dynamic", "llama-dynamic"), 65)
 
 
-def test_equal_factors_match_transformers_beyond_the_original_context(tmp_path):
-    """With two lists, `transformers` uses the long one for all tokens of a longer sequence, but not when decoding past it."""
+def test_equal_longrope_factors_match_transformers(tmp_path):
+    """With two lists, `transformers` uses the long list for all tokens of a longer sequence, but not for those cached earlier."""
     torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     from transformers import AutoModelForCausalLM, DynamicCache
 
     long = write_folder(tmp_path / "long", "phi3-long")
     config = read_config(long)
-    ours = np.asarray(whole(config, load_params(long, config)))
-    theirs = AutoModelForCausalLM.from_pretrained(with_short_factors(long, tmp_path / "both", [1.0, 1.5]))
+    ours = np.asarray(all_logits(config, load_params(long, config)))
+    theirs = AutoModelForCausalLM.from_pretrained(copy_with_short_factors(long, tmp_path / "both", [1.0, 1.5]))
     with torch.no_grad():
         np.testing.assert_allclose(ours, theirs(torch.tensor(TOKENS)).logits.numpy(), atol=2e-5)
         cache = DynamicCache(config=theirs.config)

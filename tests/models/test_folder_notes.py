@@ -43,7 +43,7 @@ def test_a_folder_written_by_rljax_has_no_notes(folder, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_the_index_of_shards_is_read(folder, capsys):
+def test_the_index_of_shards_is_checked(folder, capsys):
     contents = model_contents(BYTES, random_params(BYTES), bos=None, eos=1)
     write_model(folder, contents, max_shard_bytes=9000)
     load_params(folder, read_config(folder))
@@ -65,7 +65,7 @@ def test_the_index_of_shards_is_read(folder, capsys):
         ({"rope_theta": 77.0, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}, None),
     ],
 )
-def test_rotary_entries_that_contradict_each_other_are_read_as_in_transformers(folder, capsys, entries, note):
+def test_contradictory_rotary_entries_are_read_as_in_transformers(folder, capsys, entries, note):
     edit_config(folder / "config.json", **entries)
     config, theirs = read_config(folder), AutoConfig.from_pretrained(folder).rope_parameters
     assert config.rope_theta == theirs["rope_theta"]
@@ -146,7 +146,7 @@ def test_a_language_model_of_another_family_is_reported(folder, capsys):
         (["generate"], "temperature=0.6, top_p=0.9"),
     ],
 )
-def test_commands_report_generation_settings_that_they_do_not_use(folder, tmp_path, capsys, words, named):
+def test_commands_report_unused_generation_settings(folder, tmp_path, capsys, words, named):
     edit_config(folder / "generation_config.json", temperature=0.6, top_p=0.9, eos_token_id=1)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "1+1=", "answer": "2"}\n')

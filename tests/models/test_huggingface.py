@@ -49,20 +49,20 @@ def test_transformers_computes_the_same_logits(saved):
     np.testing.assert_allclose(ours, theirs, atol=2e-4)
 
 
-def test_weights_in_several_files_are_found_through_their_index(saved):
+def test_sharded_weights_are_found_through_their_index(saved):
     folder, config, params = saved
     tensors = load_file(folder / "model.safetensors")
     names = sorted(tensors)
     halves = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
-    for file, held in halves.items():
-        save_file({name: tensors[name] for name in held}, folder / file)
-    weight_map = {name: file for file, held in halves.items() for name in held}
+    for file, names_in_file in halves.items():
+        save_file({name: tensors[name] for name in names_in_file}, folder / file)
+    weight_map = {name: file for file, names_in_file in halves.items() for name in names_in_file}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     (folder / "model.safetensors").unlink()
     jax.tree.map(np.testing.assert_array_equal, load_params(folder, config), params)
 
 
-def test_pretrained_weights_write_a_story(shared_data):
+def test_pretrained_weights_generate_the_recorded_story(shared_data):
     folder = shared_data / "stories260k"
     config = read_config(folder)
     policy = transformer_policy(config, folder=folder, bos=1, eos=2)
@@ -162,7 +162,7 @@ def test_windows_match_transformers(llama, changes, windows):
     assert read_config(llama).windows == windows
 
 
-def test_a_run_is_not_a_model(llama):
+def test_a_run_folder_is_not_a_model_folder(llama):
     (llama / "checkpoints").mkdir()
     with pytest.raises(
         InputError, match=r"is the folder of a run, not of a model; write one with `rljax export .*model MODEL`"
@@ -209,7 +209,7 @@ def test_a_tensor_of_another_shape_is_named(llama):
     ],
 )
 def test_a_tensor_of_equal_size_and_another_shape_is_named(tmp_path, name, shape, kind):
-    """The tensor is transposed, or reshaped to one row if its transpose has the same shape."""
+    """The stored tensor is transposed, or reshaped to one row if its transpose has the same shape."""
     config, name = SHAPES["qwen3"], f"model.{name}.weight"
     save_pretrained(tmp_path, config, random_params(config), bos=None, eos=1)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -260,7 +260,7 @@ def test_other_rotary_frequencies_are_refused(llama, stored):
 
 
 @pytest.mark.parametrize("is_scaled", [True, False])
-def test_rotary_frequencies_may_be_stored_before_or_after_their_scaling(llama, is_scaled):
+def test_rotary_frequencies_may_be_stored_before_or_after_scaling(llama, is_scaled):
     config = replace(LLAMA, rope_scaling=STRETCH)
     stored = rope_frequencies(config if is_scaled else LLAMA)
     tensors = load_file(llama / "model.safetensors")
@@ -268,20 +268,20 @@ def test_rotary_frequencies_may_be_stored_before_or_after_their_scaling(llama, i
     jax.tree.map(np.testing.assert_array_equal, load_params(llama, config), random_params(LLAMA))
 
 
-def test_saving_windows_of_no_known_family_is_refused(tmp_path):
+def test_saving_unsupported_windows_is_refused(tmp_path):
     for shape in (replace(LLAMA, window=3, full_layers=(0,)), replace(LLAMA, window=3, qkv_bias=True, output_bias=True)):
         with pytest.raises(InputError, match="A Mistral model has a window in all layers and no bias"):
             save_pretrained(tmp_path / "model", shape, random_params(shape), bos=None, eos=1)
 
 
-def test_saving_biases_of_no_known_family_is_refused(tmp_path):
+def test_saving_unsupported_biases_is_refused(tmp_path):
     shape = replace(LLAMA, qkv_bias=True, qk_norm=True)
     with pytest.raises(InputError, match="qkv_bias=True and output_bias=False"):
         save_pretrained(tmp_path / "model", shape, random_params(shape), bos=None, eos=1)
 
 
-def with_head(folder, change):
-    """A folder whose config says that the head is tied, but which stores a head."""
+def store_head(folder, change):
+    """Store a head in a folder whose config says that the head is tied, and return all tensors."""
     tensors = load_file(folder / "model.safetensors")
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + change
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -289,7 +289,7 @@ def with_head(folder, change):
 
 
 def test_a_stored_head_is_kept_even_if_the_config_says_tied(llama, tmp_path):
-    tensors = with_head(llama, np.float32(0.5))
+    tensors = store_head(llama, np.float32(0.5))
     config = read_config(llama)
     assert not config.tied_head
     params = load_params(llama, config)
@@ -310,8 +310,8 @@ def test_a_stored_head_is_kept_even_if_the_config_says_tied(llama, tmp_path):
         np.testing.assert_allclose(ours, theirs, atol=2e-4)
 
 
-def test_an_equal_head_is_tied_and_a_head_alone_is_the_embedding(llama, tmp_path):
-    tensors = with_head(llama, np.float32(0.0))
+def test_a_head_equal_to_the_embedding_is_tied(llama, tmp_path):
+    tensors = store_head(llama, np.float32(0.0))
     config = read_config(llama)
     assert config.tied_head
     del tensors["model.embed_tokens.weight"]
@@ -322,7 +322,7 @@ def test_an_equal_head_is_tied_and_a_head_alone_is_the_embedding(llama, tmp_path
     jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path / "saved", config), params)
 
 
-def test_a_single_file_comes_before_an_older_index(llama):
+def test_a_single_file_takes_precedence_over_an_index(llama):
     new = load_file(llama / "model.safetensors")
     old = {name: tensor + 1 for name, tensor in new.items()}
     save_file(old, llama / "model-00001-of-00001.safetensors")
@@ -337,7 +337,7 @@ def test_a_single_file_comes_before_an_older_index(llama):
         read_config(llama)
 
 
-def test_a_weights_file_that_the_index_does_not_name_is_refused(llama):
+def test_a_weights_file_missing_from_the_index_is_refused(llama):
     tensors = load_file(llama / "model.safetensors")
     (llama / "model.safetensors").rename(llama / "model-00001-of-00001.safetensors")
     index = {"weight_map": dict.fromkeys(tensors, "model-00001-of-00001.safetensors")}
@@ -359,11 +359,11 @@ def test_weights_that_are_not_finite_are_refused_by_name(llama, value):
         load_params(llama, LLAMA)
 
 
-def test_a_matrix_that_is_stored_in_full_and_rounded_is_refused(llama):
+def test_a_matrix_stored_in_full_and_quantized_is_refused(llama):
     file, name = llama / "model.safetensors", "model.layers.0.self_attn.q_proj.weight"
     tensors = load_file(file)
-    rounded = {f"{name}_packed": np.ones((16, 2), np.int32), f"{name}_scale": np.ones((16, 1), np.float32)}
-    save_file(tensors | rounded | {f"{name}_shape": np.array([16, 16])}, file)
+    quantized = {f"{name}_packed": np.ones((16, 2), np.int32), f"{name}_scale": np.ones((16, 1), np.float32)}
+    save_file(tensors | quantized | {f"{name}_shape": np.array([16, 16])}, file)
     with pytest.raises(InputError, match=rf"contain '{name}' twice, in full and quantized"):
         load_params(llama, LLAMA)
 

@@ -1,4 +1,4 @@
-"""Keys and values in 8 bits: what is stored, what attention reads, and what the sampler's log-probabilities lose."""
+"""Keys and values cached in 8 bits: the stored codes, attention, and the error of the sampler's log-probabilities."""
 
 from dataclasses import replace
 
@@ -22,31 +22,32 @@ from rljax.rollout.paged_sampling import PagedEngine
 from rljax.training.parts.policy import make_shape
 
 EXACT = replace(LLAMA, layers=1, vocab_size=13, width=16, head_dim=16)
-ROUNDED = replace(EXACT, cache_dtype="int8")
+QUANTIZED = replace(EXACT, cache_dtype="int8")
 KEYS, VALUES = jax.random.normal(jax.random.key(0), (2, 3, 2, 8, 5))
 
 
-def rounded_by_hand(x, axis):
-    """Return the multiples of a 127th of the largest number along the axis that are nearest, in float64."""
+def quantize_by_hand(x, axis):
+    """Round to the nearest multiples of max |x| / 127 along the axis, in float64."""
     x = np.asarray(x, np.float64)
     step = np.abs(x).max(axis, keepdims=True) / 127
     return np.rint(x / step) * step
 
 
-def test_codes_are_the_nearest_multiples_of_a_127th_of_the_largest_feature():
+def test_codes_are_the_nearest_multiples_of_the_scale():
     codes, scale = quantize_to_int8(KEYS.at[0, 0, :, 0].set(0), axis=2)
     assert codes.dtype == jnp.int8
     assert not codes[0, 0, :, 0].any(), "zeros stay zeros"
     found = np.asarray(codes, np.float64) * np.asarray(scale)[:, :, None]
-    np.testing.assert_allclose(found[1:], rounded_by_hand(KEYS[1:], 2), atol=1e-6)
+    np.testing.assert_allclose(found[1:], quantize_by_hand(KEYS[1:], 2), atol=1e-6)
 
 
 @pytest.mark.parametrize("block", [1, 512])
-def test_attention_reads_the_rounded_numbers(block):
+def test_attention_reads_the_quantized_values(block):
     query, segments = jax.random.normal(jax.random.key(1), (3, 2, 2, 2, 8)), jnp.ones((3, 5), int)
     layer = LayerCache(KEYS, VALUES.swapaxes(2, 3))
     exact = LayerCache(
-        jnp.asarray(rounded_by_hand(layer.keys, 2), jnp.float32), jnp.asarray(rounded_by_hand(layer.values, 3), jnp.float32)
+        jnp.asarray(quantize_by_hand(layer.keys, 2), jnp.float32),
+        jnp.asarray(quantize_by_hand(layer.values, 3), jnp.float32),
     )
     expected = attend_cached(query, exact, segments, 3, block=block)
     np.testing.assert_allclose(attend_cached(query, quantize_cache(layer), segments, 3, block=block), expected, atol=1e-5)
@@ -67,9 +68,9 @@ def rescore(params, responses, requests):
     return found
 
 
-def test_log_probabilities_are_near_those_of_the_learner_and_pages_hold_the_same_integers():
+def test_sampler_log_probabilities_are_close_and_pages_agree():
     mesh = make_mesh(1, 1)
-    params, policy = random_params(EXACT), transformer_policy(ROUNDED, eos=1, mesh=mesh)
+    params, policy = random_params(EXACT), transformer_policy(QUANTIZED, eos=1, mesh=mesh)
     requests = [Request((3, 4 + i % 4, 5), i % 4, 0, Sampling(12, (-1,)), seed=i) for i in range(8)]
     responses = DecodingEngine(policy.decoder, mesh, 4, 8).generate(params, requests)
     gaps = [
@@ -84,9 +85,9 @@ def test_log_probabilities_are_near_those_of_the_learner_and_pages_hold_the_same
         np.testing.assert_allclose(one.policy_logp, other.policy_logp, atol=1e-5)
 
 
-def test_a_dialogue_reads_and_continues_a_rounded_cache():
+def test_a_dialogue_continues_a_quantized_cache():
     mesh = make_mesh(1, 1)
-    params, policy = random_params(EXACT), transformer_policy(ROUNDED, eos=1, mesh=mesh)
+    params, policy = random_params(EXACT), transformer_policy(QUANTIZED, eos=1, mesh=mesh)
     sampling = Sampling(6, (-1,), temperature=0)
     dialogue = CachedDialogue(DecodingEngine(policy.decoder, mesh, 4, 2), params, {0: Request((3, 4), 0, 0, sampling, 0)})
     assert len(dialogue.draw()[0].tokens) == 6
@@ -94,9 +95,9 @@ def test_a_dialogue_reads_and_continues_a_rounded_cache():
 
 
 @pytest.mark.parametrize(("dtype", "bytes_"), [("float32", 4), ("bfloat16", 2)])
-def test_the_plan_counts_one_byte_per_feature_and_a_factor_per_head(dtype, bytes_):
+def test_row_bytes_counts_a_byte_per_feature_and_a_scale_per_head(dtype, bytes_):
     mesh = make_mesh(1, 1)
-    exact, rounded = (
+    exact, quantized = (
         row_bytes(
             (policy := transformer_policy(replace(shape, compute_dtype=dtype), eos=1, mesh=mesh)).decoder,
             policy.shapes(),
@@ -104,13 +105,13 @@ def test_the_plan_counts_one_byte_per_feature_and_a_factor_per_head(dtype, bytes
             6,
             10,
         )
-        for shape in (EXACT, ROUNDED)
+        for shape in (EXACT, QUANTIZED)
     )
     heads = 2 * 2 * 16
-    assert exact - rounded == heads * (16 * bytes_ - (16 + 4))
+    assert exact - quantized == heads * (16 * bytes_ - (16 + 4))
 
 
-def test_the_setting_reaches_the_model_and_other_names_are_refused():
+def test_cache_dtype_reaches_the_model():
     assert make_shape(SMALL.replace(cache_dtype="int8").model, 9).cache_dtype == "int8"
     with pytest.raises(InputError, match="cache_dtype is 'int4', but 'int8' or null is expected"):
         SMALL.replace(cache_dtype="int4")

@@ -46,7 +46,7 @@ print(json.dumps({"dropped": dropped, "held": held, "both": memory("VmHWM") - be
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="the largest memory of a process is read from Linux's /proc"
 )
-def test_reading_several_files_needs_memory_for_about_one_file_in_addition_to_the_parameters(tmp_path):
+def test_loading_shards_needs_extra_memory_for_about_one_shard(tmp_path):
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), abstract_params(CONFIG))
     total = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     write_model(tmp_path, model_contents(CONFIG, params, bos=None, eos=1), max_shard_bytes=SHARD)
@@ -54,7 +54,7 @@ def test_reading_several_files_needs_memory_for_about_one_file_in_addition_to_th
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-    most = json.loads(shown)
-    assert most["dropped"] < 1.5 * SHARD < total, "only the pages of one file and one tensor at a time"
-    assert most["held"] < total + 1.5 * SHARD
-    assert most["both"] > 2 * total - SHARD, "the measurement includes arrays that are kept"
+    peak = json.loads(shown)
+    assert peak["dropped"] < 1.5 * SHARD < total, "only the pages of one file and one tensor at a time"
+    assert peak["held"] < total + 1.5 * SHARD
+    assert peak["both"] > 2 * total - SHARD, "the measurement includes arrays that are kept"

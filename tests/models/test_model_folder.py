@@ -27,8 +27,8 @@ def contents(dtype="float32"):
     return model_contents(LLAMA, PARAMS, bos=None, eos=1).stored_as(dtype)
 
 
-def types_of(folder):
-    """Types of the weights of a folder, by name."""
+def read_dtypes(folder):
+    """Return the dtype of each tensor in a folder."""
     with safe_open(folder / "model.safetensors", framework="numpy") as opened:
         return {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118  it is not a dict
 
@@ -56,14 +56,14 @@ def test_several_files_have_the_same_contents_as_one(tmp_path, dtype):
     names = sorted(file.name for file in (tmp_path / "many").iterdir())
     count = len(names) - 2
     assert count > 2
-    shards = [f"model-{place:05d}-of-{count:05d}.safetensors" for place in range(1, count + 1)]
+    shards = [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
     assert names == ["config.json", *shards, "model.safetensors.index.json"]
-    index = read_json(tmp_path / "many" / "model.safetensors.index.json")
+    weight_index = read_json(tmp_path / "many" / "model.safetensors.index.json")
     one = load_file(tmp_path / "one" / "model.safetensors")
-    assert index["metadata"]["total_size"] == sum(array.nbytes for array in one.values())
+    assert weight_index["metadata"]["total_size"] == sum(array.nbytes for array in one.values())
     for name, array in one.items():
         assert array.dtype == DTYPES[dtype]
-        np.testing.assert_array_equal(load_file(tmp_path / "many" / index["weight_map"][name])[name], array)
+        np.testing.assert_array_equal(load_file(tmp_path / "many" / weight_index["weight_map"][name])[name], array)
     np.testing.assert_array_equal(one["model.norm.weight"], np.asarray(PARAMS["norm"]["scale"]).astype(DTYPES[dtype]))
     assert read_json(tmp_path / "one" / "config.json")["dtype"] == dtype
     jax.tree.map(np.testing.assert_array_equal, *(load_params(tmp_path / name, LLAMA) for name in ("one", "many")))
@@ -76,7 +76,7 @@ def test_a_model_replaces_an_earlier_one(tmp_path):
         assert len(list(tmp_path.glob("model.safetensors"))) == (limit == 10**9)
 
 
-def test_files_are_readable_by_others(tmp_path):
+def test_files_are_readable_by_other_users(tmp_path):
     before = os.umask(0o022)
     try:
         write_model(tmp_path / "model", contents())
@@ -101,14 +101,14 @@ def test_types_and_config_of_a_checkpoint_are_kept(tmp_path, name):
     params = policy.init(jax.random.key(0))
     policy.save(jax.device_get(params), tmp_path / "second")
     assert read_json(tmp_path / "second" / "config.json") == raw
-    types = types_of(tmp_path / "second")
-    assert types == types_of(tmp_path / "first")
+    types = read_dtypes(tmp_path / "second")
+    assert types == read_dtypes(tmp_path / "first")
     assert set(types.values()) == {"BF16", "F32"}
     jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path / "second", read_config(tmp_path / "second")), params)
 
     critic = policy.value_function(1, False)
     critic.save(jax.device_get(critic.init(jax.random.key(1), params)), tmp_path / "critic")
-    assert types_of(tmp_path / "critic")["score.weight"] == "BF16"
+    assert read_dtypes(tmp_path / "critic")["score.weight"] == "BF16"
     config = read_json(tmp_path / "critic" / "config.json")
     assert (config["num_labels"], config["max_position_embeddings"]) == (1, 77)
     assert config["architectures"][0].endswith("ForSequenceClassification")
@@ -119,7 +119,7 @@ class WatchedArray(np.ndarray):
 
 
 def test_at_most_two_neighboring_tensors_are_in_memory(tmp_path):
-    """The fetched arrays that are alive at one time take at most the bytes of two neighbors, whatever the shards."""
+    """The fetched arrays that exist at one time take at most the bytes of two neighbors, whatever the shard size."""
     alive, most = {}, 0
 
     def fetch(array):
@@ -140,17 +140,17 @@ def test_at_most_two_neighboring_tensors_are_in_memory(tmp_path):
 
 def test_a_sharded_model_is_written_the_same_way(tmp_path):
     mesh = make_mesh(2, 2, 2)
-    spread = put(PARAMS, parameter_shardings(LLAMA, mesh))
-    parts = transformer_policy(LLAMA, bos=None, eos=1, mesh=mesh).contents(spread)
+    sharded = put(PARAMS, parameter_shardings(LLAMA, mesh))
+    parts = transformer_policy(LLAMA, bos=None, eos=1, mesh=mesh).contents(sharded)
     write_model(tmp_path / "spread", parts, fetch=fetch_once)
     write_model(tmp_path / "one", contents())
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("spread", "one")]
     assert files[0] == files[1]
-    kept = [leaf for leaf in jax.tree.leaves(spread) if leaf._npy_value is not None]
+    kept = [leaf for leaf in jax.tree.leaves(sharded) if leaf._npy_value is not None]
     assert not kept, "JAX would keep a host copy of every array until the end"
 
 
-def test_a_value_that_the_stored_type_cannot_represent_is_refused(tmp_path):
+def test_a_value_outside_the_stored_dtype_is_refused(tmp_path):
     large = {**PARAMS, "embedding": PARAMS["embedding"].at[0, 0].set(70_000.0)}
     tensors = model_contents(LLAMA, large, bos=None, eos=1)
     with pytest.raises(

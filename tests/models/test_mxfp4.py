@@ -47,7 +47,7 @@ def folder(tmp_path, monkeypatch):
     return path, exact
 
 
-def test_experts_are_read_and_written_as_the_values_that_they_represent(folder, tmp_path):
+def test_mxfp4_experts_are_read_and_written_exactly(folder, tmp_path):
     path, exact = folder
     config = read_config(path)
     params = load_params(path, config)
@@ -88,7 +88,7 @@ def test_logits_match_transformers(folder):
         ),
     ],
 )
-def test_tensors_that_do_not_fit_together_are_refused(folder, change, message):
+def test_inconsistent_mxfp4_tensors_are_refused(folder, change, message):
     path, _ = folder
     tensors = load_file(path / "model.safetensors")
     change(tensors, "model.layers.1.mlp.experts.down_proj")

@@ -24,7 +24,7 @@ from rljax.models.packed_integers import BITS, pack, packed_contents, unpack
 
 SHAPE = TransformerConfig(40, 64, layers=2, heads=2, kv_heads=1, head_dim=32, hidden=96, qkv_bias=True)
 TOKENS = jnp.array([[3, 5, 7, 11, 13, 17, 19, 2]])
-PLACES = jnp.arange(8)[None]
+POSITIONS = jnp.arange(8)[None]
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +34,12 @@ def exact():
 
 @pytest.fixture(scope="module", params=BITS)
 def folder(request, exact, tmp_path_factory):
-    place = tmp_path_factory.mktemp("packed") / request.param
-    write_model(
-        place, packed_contents(model_contents(SHAPE, exact, bos=None, eos=1), request.param), max_shard_bytes=20_000
-    )
-    return request.param, place
+    path = tmp_path_factory.mktemp("packed") / request.param
+    write_model(path, packed_contents(model_contents(SHAPE, exact, bos=None, eos=1), request.param), max_shard_bytes=20_000)
+    return request.param, path
 
 
-def nearest(matrix, bits, group):
+def round_to_nearest(matrix, bits, group):
     """Round each weight to the nearest multiple of its group's scale, one weight at a time."""
     most, out = 2 ** (bits - 1) - 1, np.empty_like(matrix)
     for row in range(matrix.shape[0]):
@@ -53,39 +51,39 @@ def nearest(matrix, bits, group):
     return out
 
 
-def test_weights_are_read_as_the_nearest_multiples_of_their_scales(folder, exact):
-    kind, place = folder
-    assert read_config(place) == SHAPE
-    assert len(list(place.glob("*.safetensors"))) > 2
-    read = load_params(place, read_config(place))
+def test_weights_are_read_as_multiples_of_their_scales(folder, exact):
+    kind, path = folder
+    assert read_config(path) == SHAPE
+    assert len(list(path.glob("*.safetensors"))) > 2
+    read = load_params(path, read_config(path))
     attention, own = (params["layers"][0]["attention"] for params in (read, exact))
-    key = nearest(np.asarray(own["key"]).transpose(1, 2, 0).reshape(32, 64), BITS[kind], 32)
+    key = round_to_nearest(np.asarray(own["key"]).transpose(1, 2, 0).reshape(32, 64), BITS[kind], 32)
     np.testing.assert_allclose(np.asarray(attention["key"]).transpose(1, 2, 0).reshape(32, 64), key, rtol=1e-5)
-    down = nearest(np.asarray(exact["layers"][1]["feed_forward"]["down"]).T, BITS[kind], 32)
+    down = round_to_nearest(np.asarray(exact["layers"][1]["feed_forward"]["down"]).T, BITS[kind], 32)
     np.testing.assert_allclose(np.asarray(read["layers"][1]["feed_forward"]["down"]).T, down, rtol=1e-5)
     np.testing.assert_array_equal(read["embedding"], exact["embedding"])
     np.testing.assert_array_equal(attention["key_bias"], own["key_bias"])
 
 
-def test_transformers_computes_the_same_logits_from_quantized_weights(folder):
+def test_quantized_logits_match_transformers(folder):
     torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     pytest.importorskip(
         "compressed_tensors", reason="transformers needs it to read such folders: pip install compressed-tensors"
     )
     from transformers import AutoModelForCausalLM
 
-    _, place = folder
-    theirs = AutoModelForCausalLM.from_pretrained(place)
-    config = read_config(place)
-    ours = logits(Model(config, None), load_params(place, config), TOKENS, PLACES, jnp.ones_like(PLACES))
+    _, path = folder
+    theirs = AutoModelForCausalLM.from_pretrained(path)
+    config = read_config(path)
+    ours = logits(Model(config, None), load_params(path, config), TOKENS, POSITIONS, jnp.ones_like(POSITIONS))
     with torch.no_grad():
         np.testing.assert_allclose(theirs(torch.tensor(np.asarray(TOKENS))).logits.numpy(), ours, atol=1e-4)
 
 
-def test_a_model_that_starts_from_quantized_weights_is_written_in_full_precision(folder, tmp_path):
-    _, place = folder
-    config = read_config(place)
-    write_model(tmp_path / "out", model_contents(config, load_params(place, config), bos=None, eos=1, source=place))
+def test_quantized_weights_are_saved_in_full_precision(folder, tmp_path):
+    _, path = folder
+    config = read_config(path)
+    write_model(tmp_path / "out", model_contents(config, load_params(path, config), bos=None, eos=1, source=path))
     assert "quantization_config" not in read_json(tmp_path / "out" / "config.json")
     assert {array.dtype for array in load_file(tmp_path / "out" / "model.safetensors").values()} == {np.dtype("float32")}
 
@@ -116,9 +114,9 @@ def test_zeros_stay_zero_and_rounding_uses_the_bfloat16_scales():
 
 
 @pytest.mark.parametrize("end", ["_packed", "_scale", "_shape"])
-def test_a_missing_or_wrong_part_is_named(folder, tmp_path, end):
-    _, place = folder
-    broken = shutil.copytree(place, tmp_path / "broken")
+def test_a_missing_or_misshapen_tensor_is_named(folder, tmp_path, end):
+    _, path = folder
+    broken = shutil.copytree(path, tmp_path / "broken")
     name = "model.layers.1.mlp.up_proj.weight" + end
     index = read_json(broken / "model.safetensors.index.json")
     file = broken / index["weight_map"][name]
@@ -141,8 +139,8 @@ def test_a_missing_or_wrong_part_is_named(folder, tmp_path, end):
     ],
 )
 def test_other_formats_are_refused(folder, tmp_path, change, message):
-    _, place = folder
-    other = shutil.copytree(place, tmp_path / "other")
+    _, path = folder
+    other = shutil.copytree(path, tmp_path / "other")
     raw = read_json(other / "config.json")
     raw["quantization_config"] |= change
     (other / "config.json").write_text(json.dumps(raw))
@@ -154,8 +152,8 @@ def test_other_formats_are_refused(folder, tmp_path, change, message):
     ("name", "value"), [("symmetric", False), ("num_bits", 3), ("type", "float"), ("actorder", "group")]
 )
 def test_unsupported_quantization_settings_are_refused(folder, tmp_path, name, value):
-    _, place = folder
-    other = shutil.copytree(place, tmp_path / "other")
+    _, path = folder
+    other = shutil.copytree(path, tmp_path / "other")
     raw = read_json(other / "config.json")
     raw["quantization_config"]["config_groups"]["group_0"]["weights"][name] = value
     (other / "config.json").write_text(json.dumps(raw))
@@ -163,7 +161,7 @@ def test_unsupported_quantization_settings_are_refused(folder, tmp_path, name, v
         read_config(other)
 
 
-def test_weights_that_cannot_be_rounded_are_refused(exact):
+def test_weights_that_cannot_be_quantized_are_refused(exact):
     contents = model_contents(SHAPE, exact, bos=None, eos=1)
     with pytest.raises(InputError, match="quantize='int3' is unknown"):
         packed_contents(contents, "int3")

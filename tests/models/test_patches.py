@@ -1,4 +1,4 @@
-"""Patch embeddings: a strided convolution of pixels, equal in scorer and decoder; patches are never sampled."""
+"""Image patches: their embeddings, agreement of sampler and scorer, and training; patches are never sampled."""
 
 from dataclasses import replace
 from functools import partial
@@ -47,7 +47,7 @@ READER = PatchModel(Model(CONFIG), PATCHES)
 POLICY = patch_policy(CONFIG, PATCHES)
 SCORE = jax.jit(POLICY.score, static_argnums=2)
 IMAGE = "⡎⡄⠎⠆"
-"""An image with dots in combinations that no single patch has."""
+"""An image of 2 x 2 different patches."""
 PROMPTS = [f"{IMAGE}{IMAGE}", f"1+{IMAGE}=", "3+4="]
 
 
@@ -65,13 +65,13 @@ def ids(text):
 
 
 def embeddings(params, text):
-    """Embeddings with positions, as the transformer's layers receive them."""
+    """Return the embeddings with patch positions, as the transformer's layers receive them."""
     tokens = ids(text)
     table = with_full_table(READER, params)["embedding"]
     return (table[tokens] + position_offsets(READER, params["patches"], tokens, jnp.ones_like(tokens)))[0]
 
 
-def test_an_image_is_embedded_by_a_convolution_with_the_stride_of_a_patch(params):
+def test_patch_embedding_is_a_strided_convolution(params):
     image = np.random.default_rng(0).random((8, 4)) < 0.5
     part = params["patches"]
     kernel = np.zeros((4, 2, 1, 16), np.float32)
@@ -105,8 +105,7 @@ def test_embeddings_of_patches_and_text_match_a_loop(params):
     np.testing.assert_allclose(embeddings(params, text), np.stack(expected), atol=1e-6)
 
 
-def test_ids_of_patches_may_be_anywhere():
-    """Ids of patches may be among the other ids, in any order."""
+def test_patch_ids_may_be_interleaved_with_text_ids():
     patches = Patches((5, 0, 2, 3), rows=1, columns=1)
     reader = PatchModel(Model(TransformerConfig(7, 4, 1, 1, 1, 4, 8)), patches)
     params = {"embedding": jnp.array([[10.0], [11.0], [12.0]]), "patches": {}}
@@ -116,7 +115,7 @@ def test_ids_of_patches_may_be_anywhere():
     assert reader.text_row[[1, 4, 6]].tolist() == [0, 1, 2]
 
 
-def test_patch_positions_restart_with_each_sequence_and_after_text():
+def test_patch_positions_restart_after_text_and_per_sequence():
     patch = jnp.array([[1, 1, 0, 1, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1, 1, 1]], bool)
     segments = jnp.array([[1, 1, 1, 1, 1, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1, 1]])
     counted = np.where(patch, count_earlier_patches(patch, segments), -1)
@@ -130,13 +129,13 @@ def _first_logits(decoder, weights, tokens, attention):
 
 
 def first_logits(decoder, weights, text):
-    """Logits after a prompt, and after one more token."""
+    """Return the logits after a prompt, and after one more token."""
     return _first_logits(decoder, weights, *left_pad([TOKENIZER.encode(text)], 8, 0))
 
 
 @pytest.fixture(scope="module")
 def rollout(params):
-    """Two responses to each prompt, sampled at a high temperature: packed rows and arrays."""
+    """Packed rows and padded arrays of two responses per prompt, sampled at a high temperature."""
     sampling = Sampling(8, (TOKENIZER.eos_token_id,), temperature=1.5)
     requests = [
         Request(tuple(TOKENIZER.encode(PROMPTS[i])), i, i, sampling, seed=10 * i + j) for i in range(3) for j in range(2)
@@ -154,7 +153,7 @@ def test_sampler_and_scorer_agree(params, rollout):
     assert np.abs(arrays["policy_logp"]).max() > 0.5
 
 
-def test_patches_are_never_sampled_and_cannot_be(params, rollout):
+def test_patches_have_probability_zero(params, rollout):
     packed, arrays = rollout
     assert not READER.is_patch[arrays["tokens"]].any()
     for found in first_logits(POLICY.decoder, POLICY.decoder.weights(params), PROMPTS[0]):
@@ -165,7 +164,7 @@ def test_patches_are_never_sampled_and_cannot_be(params, rollout):
     assert np.isneginf(np.asarray(logp)[arrays["attention"]]).all()
 
 
-def test_the_gradient_reaches_every_part(params, rollout):
+def test_the_gradient_reaches_every_parameter(params, rollout):
     packed, arrays = rollout
 
     def loss(params):
@@ -173,13 +172,13 @@ def test_the_gradient_reaches_every_part(params, rollout):
 
     gradient = jax.jit(jax.grad(loss))(params)
     assert set(gradient["patches"]) == {"projection", "bias", "row", "column"}
-    assert min(float(jnp.abs(part).max()) for part in jax.tree.leaves(gradient)) > 0
-    numbers = jnp.abs(gradient["patches"]["projection"]).max(-1)
+    assert min(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) > 0
+    slopes = jnp.abs(gradient["patches"]["projection"]).max(-1)
     black = np.array([pixels_of(c, height=4, width=2) for c in IMAGE]).any(0)
-    assert [bool(number > 0) for number in numbers] == [bool(black[place]) for place in DOTS]
+    assert [bool(slope > 0) for slope in slopes] == [bool(black[dot]) for dot in DOTS]
 
 
-def test_text_without_images_is_read_as_the_plain_transformer_reads_it(params):
+def test_text_alone_matches_the_plain_transformer(params):
     """Without patches, the policy equals the built-in one with the patch vectors in its embedding table."""
     plain = transformer_policy(CONFIG, eos=1)
     theirs = first_logits(plain.decoder, with_full_table(READER, params), "3+4=")
@@ -211,7 +210,7 @@ SMALL = TrainConfig.flat(
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Two steps on the task, with a reward for which a random model gets both 0 and 1."""
+    """The result of two training steps with a reward that gives a random model both 0 and 1."""
     run = tmp_path_factory.mktemp("images") / "run"
 
     def even_length(completions):
@@ -271,7 +270,7 @@ def test_invalid_patches_are_refused(call, message):
         call()
 
 
-def test_the_font_is_read_perfectly_without_noise_and_imperfectly_with_it():
+def test_digits_are_readable_without_noise():
     clean, noisy = DigitsConfig(pixel_noise=0.0, train_problems=60), DigitsConfig(pixel_noise=0.15, train_problems=200)
     train, _ = clean.problems(1, seed=0)
     for problem in train:

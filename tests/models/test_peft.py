@@ -47,7 +47,7 @@ def test_peft_computes_the_logits_of_the_merged_model(tmp_path, name, targets):
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", ["qwen3_moe", "mixtral", "gpt_oss"])
-def test_the_adapter_of_a_model_with_experts_is_that_of_its_attention(tmp_path, name):
+def test_attention_adapters_of_expert_models_match_peft(tmp_path, name):
     import transformers
 
     folder = write_folder(tmp_path / "base", name)

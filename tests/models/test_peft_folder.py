@@ -38,7 +38,7 @@ def test_an_adapter_is_read_as_it_was_written(stored):
     jax.tree.map(np.testing.assert_array_equal, load_adapter(folder, config), adapter)
 
 
-def test_the_adapter_of_a_model_with_fused_matrices_is_neither_written_nor_read(stored, tmp_path):
+def test_adapters_of_fused_matrices_are_refused(stored, tmp_path):
     folder, config, _, adapter = stored
     with pytest.raises(InputError, match="Phi3 model as one matrix"):
         save_adapter(tmp_path / "fused", replace(config, fused=True), adapter, alpha=4.5, base="a/base")
@@ -46,7 +46,7 @@ def test_the_adapter_of_a_model_with_fused_matrices_is_neither_written_nor_read(
         load_adapter(folder, replace(config, fused=True))
 
 
-def test_a_run_continues_the_adapter_and_a_model_opens_with_it(stored, tmp_path):
+def test_a_stored_adapter_is_opened_and_trained_further(stored, tmp_path):
     folder, _, params, adapter = stored
     settings = with_stored_adapter(TrainConfig.flat(model=str(folder)))
     assert (settings.adapter.rank, settings.adapter.alpha, settings.adapter.start) == (3, 4.5, str(folder))
@@ -113,7 +113,6 @@ def test_unreadable_adapters_are_refused_by_name(stored):
 
 
 def test_every_entry_of_peft_is_used_or_refused(stored):
-    """Tests every entry of peft's configuration class."""
     peft = pytest.importorskip("peft", reason="needs the extra `parity`: pip install peft")
     folder, config, _, adapter = stored
     file = folder / "adapter_config.json"
@@ -139,7 +138,7 @@ def test_every_entry_of_peft_is_used_or_refused(stored):
     }
 
 
-def test_the_same_command_resumes_a_run_that_continues_an_adapter(stored, tmp_path):
+def test_a_run_on_a_stored_adapter_resumes_automatically(stored, tmp_path):
     folder, *_ = stored
     small = {"prompts": 2, "group_size": 2, "max_prompt_tokens": 16, "max_response_tokens": 2, "heldout_problems": 2}
     config = TrainConfig.flat(

@@ -15,16 +15,16 @@ from rljax.programs.export import export
 from rljax.programs.trained_policy import load
 
 
-def prune_slowly(matrix, share, group):
-    """Zero the smallest weights one after the other."""
+def prune_by_loop(matrix, share, group):
+    """Zero the smallest weights one by one."""
     rows = (
         [matrix.reshape(-1)] if group is None else [row[i : i + group] for row in matrix for i in range(0, len(row), group)]
     )
     pruned = []
     for row in rows:
         kept = row.copy()
-        for place in sorted(range(len(row)), key=lambda place: abs(row[place]))[: int(share * len(row) + 1e-9)]:
-            kept[place] = 0
+        for index in sorted(range(len(row)), key=lambda index: abs(row[index]))[: int(share * len(row) + 1e-9)]:
+            kept[index] = 0
         pruned.append(kept)
     return np.concatenate(pruned).reshape(matrix.shape)
 
@@ -34,17 +34,17 @@ def test_the_smallest_weights_become_zero(text):
     matrix = np.random.default_rng(0).normal(size=(6, 16)).astype(np.float32)
     before, pattern = matrix.copy(), read_pattern(text)
     pruned = prune_matrix(matrix, pattern)
-    np.testing.assert_array_equal(pruned, prune_slowly(matrix, *pattern))
+    np.testing.assert_array_equal(pruned, prune_by_loop(matrix, *pattern))
     np.testing.assert_array_equal(matrix, before)
     assert (pruned == 0).mean() == pytest.approx(pattern.share, abs=1 / 96)
 
 
-def test_a_share_below_one_weight_changes_nothing():
+def test_a_fraction_below_one_weight_changes_nothing():
     assert prune_matrix(np.ones((1, 3), np.float32), Pattern(0.1)).all()
 
 
 @pytest.mark.parametrize("text", ["0", "1", "1.5", "nan", "4:2", "0:4", "2:4:8", "half", ""])
-def test_other_patterns_are_refused(text):
+def test_invalid_patterns_are_refused(text):
     with pytest.raises(InputError, match=r"prune is .*; give a fraction"):
         read_pattern(text)
 
@@ -64,17 +64,17 @@ def matrices(folder):
     return {name: value for name, value in load_file(folder / "model.safetensors").items() if name.endswith("_proj.weight")}
 
 
-def test_a_run_is_exported_with_zeros_and_everything_else_unchanged(run, tmp_path, capsys):
+def test_a_pruned_export_changes_only_the_smallest_weights(run, tmp_path, capsys):
     export(run, tmp_path / "exact", which="last")
     assert main(["export", str(run), str(tmp_path / "pruned"), "--checkpoint", "last", "--prune", "2:4"]) == 0
     exact, pruned = (load_file(tmp_path / name / "model.safetensors") for name in ("exact", "pruned"))
     assert len(matrices(tmp_path / "pruned")) == 7 * SMALL.model.layers
     for name, value in exact.items():
-        expected = prune_slowly(value, 0.5, 4) if name.endswith("_proj.weight") else value
+        expected = prune_by_loop(value, 0.5, 4) if name.endswith("_proj.weight") else value
         np.testing.assert_array_equal(pruned[name], expected, err_msg=name)
 
 
-def test_the_folder_answers_and_can_be_pruned_again_and_rounded(run, tmp_path):
+def test_a_pruned_folder_can_be_sampled_pruned_and_quantized(run, tmp_path):
     """A model folder is exported like a run; int8 keeps the zeros."""
     export(run, tmp_path / "half", which="last", prune="0.5")
     export(tmp_path / "half", tmp_path / "more", prune="0.75")
@@ -93,7 +93,7 @@ def test_the_folder_answers_and_can_be_pruned_again_and_rounded(run, tmp_path):
         assert len(texts) == 1
 
 
-def test_what_cannot_be_pruned_is_refused(run, tmp_path):
+def test_unsupported_pruning_is_refused(run, tmp_path):
     with pytest.raises(InputError, match="has 64 inputs, which groups of 7 do not divide"):
         export(run, tmp_path / "new", which="last", prune="3:7")
     with pytest.raises(InputError, match="has no adapter"):

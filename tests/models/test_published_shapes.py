@@ -7,7 +7,7 @@ import pytest
 from rljax.models.huggingface import read_config
 from rljax.models.language_model import abstract_params, count_parameters
 
-FACTORS = {"short_factor": [1.0] * 48, "long_factor": [1.0 + 0.5 * place for place in range(48)]}
+FACTORS = {"short_factor": [1.0] * 48, "long_factor": [1.0 + 0.5 * index for index in range(48)]}
 PUBLISHED = {
     "google/gemma-2b": (
         2_506_172_416,
@@ -47,7 +47,7 @@ PUBLISHED = {
         },
     ),
 }
-"""Hub id -> number of parameters, and the shape in config.json."""
+"""Hub id -> (number of parameters, entries of config.json)."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

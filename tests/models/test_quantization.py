@@ -1,4 +1,4 @@
-"""Matrices in 8 and 4 bits: rounding, products, gradients, sharding and memory."""
+"""Matrices in 8 and 4 bits: quantization, products, gradients, sharding and memory."""
 
 from dataclasses import replace
 from functools import partial
@@ -55,7 +55,7 @@ def test_the_levels_are_quantiles_of_a_normal_distribution():
 
 
 @pytest.mark.parametrize("shape", [(128, 3), (192, 2, 2)])
-def test_each_weight_is_rounded_to_the_nearest_level_of_its_block(shape):
+def test_nf4_rounds_to_the_nearest_level_of_the_block(shape):
     matrix = make_matrix(*shape)
     found, matrix = np.asarray(dequantize(quantize_nf4(matrix, axis=0))), np.asarray(matrix)
     for index in np.ndindex(*shape):
@@ -67,7 +67,7 @@ def test_each_weight_is_rounded_to_the_nearest_level_of_its_block(shape):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_the_error_is_at_most_half_a_step(axis):
-    """Half an integer for int8 and half the widest gap for NF4; the root mean square is that of a uniform error."""
+    """Half an integer for int8 and half the widest gap for NF4; int8 errors have the root mean square of a uniform error."""
     matrix = make_matrix(128, 64, 3)
     blocks = np.moveaxis(np.asarray(matrix), axis, 0).reshape(-1, 64, *np.delete(matrix.shape, axis))
     scale = np.abs(blocks).max(1, keepdims=True)
@@ -86,18 +86,18 @@ def test_the_error_is_at_most_half_a_step(axis):
 
 
 @pytest.mark.parametrize(("kind", "bits"), [("int8", 8.5), ("nf4", 4.5)])
-def test_a_matrix_takes_its_types_bits_plus_half_a_bit_for_scales(kind, bits):
+def test_scales_add_half_a_bit_per_weight(kind, bits):
     params = random_params(WIDE)
-    held = quantize_params(params, kind=kind, dtype="bfloat16")
-    matrices = [leaf for leaf in jax.tree.leaves(held, is_leaf=is_quantized) if is_quantized(leaf)]
+    quantized = quantize_params(params, kind=kind, dtype="bfloat16")
+    matrices = [leaf for leaf in jax.tree.leaves(quantized, is_leaf=is_quantized) if is_quantized(leaf)]
     assert len(matrices) == 7 * WIDE.layers, "all matrices of the layers"
     for leaf in matrices:
         size = np.prod(leaf.shape)
         extra = 32 * (1 / block_of(leaf.shape[leaf.axis]) - 1 / 64)  # heads of 32 have smaller blocks
         assert 8 * (leaf.codes.nbytes + leaf.scale.nbytes) == (bits + extra) * size
-    assert held["embedding"].dtype == jnp.bfloat16
-    assert held["norm"]["scale"] is params["norm"]["scale"]
-    shapes = jax.tree.map(lambda leaf: leaf.shape, (matrix_shapes(held), params))
+    assert quantized["embedding"].dtype == jnp.bfloat16
+    assert quantized["norm"]["scale"] is params["norm"]["scale"]
+    shapes = jax.tree.map(lambda leaf: leaf.shape, (matrix_shapes(quantized), params))
     assert shapes[0] == shapes[1]
     assert dequantize_params(params) is params
 
@@ -109,13 +109,13 @@ def test_products_and_derivatives_match_the_dequantized_matrix(equation, quantiz
     axis = shape.index(64)
     matrix, inputs = jax.random.normal(jax.random.key(0), shape), shape[: axis + 1]
     x = jax.random.normal(jax.random.key(1), (2, 3, *inputs))
-    held = quantize(matrix, axis=axis)
+    quantized = quantize(matrix, axis=axis)
 
     def loss(product):
         return jax.value_and_grad(lambda x: jnp.sin(product(x)).sum())(x)
 
-    ours = loss(lambda x: quantized_product(equation, x, held))
-    plain = loss(lambda x: jnp.einsum(equation, x, dequantize(held)))
+    ours = loss(lambda x: quantized_product(equation, x, quantized))
+    plain = loss(lambda x: jnp.einsum(equation, x, dequantize(quantized)))
     for one, other in zip(ours, plain, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-5)
 
@@ -125,11 +125,11 @@ def test_products_and_derivatives_match_the_dequantized_matrix(equation, quantiz
     [("int8", "llama-biased", ("attention", "down")), ("nf4", "qwen3", ("feed_forward",))],
 )
 def test_an_adapter_learns_the_same_as_on_the_dequantized_model(kind, name, targets):
-    """Compares log-probabilities and every factor's gradient, also with unadapted matrices and for the sampler's merged copy."""
+    """Compare log-probabilities, every factor's gradient and the sampler's merged copy; some matrices have no adapter."""
     config = replace(SHAPES[name], remat="full" if name == "qwen3" else "none")
     params = random_params(config)
-    held = Base(quantize_params(params, kind=kind, dtype="float32"), SCALE)
-    plain, adapter = Base(dequantize_params(held.params), SCALE), random_adapter(params, targets=targets)
+    quantized = Base(quantize_params(params, kind=kind, dtype="float32"), SCALE)
+    plain, adapter = Base(dequantize_params(quantized.params), SCALE), random_adapter(params, targets=targets)
     weights = jax.random.normal(jax.random.key(5), (2, 5))
 
     @jax.jit
@@ -139,17 +139,17 @@ def test_an_adapter_learns_the_same_as_on_the_dequantized_model(kind, name, targ
 
         return jax.value_and_grad(loss)(adapter)
 
-    (found, by_factor), (expected, by_plain) = both(held), both(plain)
+    (found, by_factor), (expected, by_plain) = both(quantized), both(plain)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=5e-6)  # a float32 sum of ten terms of a few nats each
     for one, other in zip(jax.tree.leaves(by_factor), jax.tree.leaves(by_plain), strict=True):
         size = np.abs(other).max()
         assert size > 1e-4
         np.testing.assert_allclose(one / size, other / size, atol=1e-5)
-    jax.tree.map(np.testing.assert_array_equal, effective_params(held, adapter), effective_params(plain, adapter))
+    jax.tree.map(np.testing.assert_array_equal, effective_params(quantized, adapter), effective_params(plain, adapter))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_is_quantized_tensor_by_tensor(tmp_path, kind):
+def test_loading_a_folder_quantizes_each_tensor(tmp_path, kind):
     params = random_params(WIDE)
     save_pretrained(tmp_path / "model", WIDE, params, bos=None, eos=1)
     expected = quantize_params(params, kind=kind, dtype="float32")
@@ -163,14 +163,14 @@ def test_codes_and_scales_are_sharded_like_their_matrix():
     mesh = make_mesh(2, 2, 2)
     params = random_params(WIDE)
     policy = transformer_policy(WIDE, eos=1, mesh=mesh)
-    held, adapter = quantize_params(params, kind="nf4", dtype="float32"), random_adapter(params)
-    check_blocks(held, mesh)
-    places = policy_shardings(mesh, held, held, policy.partition)
-    layer = jax.tree.map(lambda place: tuple(place.spec), places["layers"][0])
+    quantized, adapter = quantize_params(params, kind="nf4", dtype="float32"), random_adapter(params)
+    check_blocks(quantized, mesh)
+    shardings = policy_shardings(mesh, quantized, quantized, policy.partition)
+    layer = jax.tree.map(lambda sharding: tuple(sharding.spec), shardings["layers"][0])
     assert layer["attention"]["query"] == Quantized(("fsdp", "tensor", None), ("fsdp", "tensor", None))
     assert layer["attention"]["output"] == Quantized(("tensor", None, "fsdp"), ("tensor", None, "fsdp"))
     assert layer["feed_forward"]["down"] == Quantized(("tensor", "fsdp"), ("tensor", "fsdp"))
-    on_mesh = put(held, places)
+    on_mesh = put(quantized, shardings)
     down = on_mesh["layers"][0]["feed_forward"]["down"]
     assert {shard.data.shape for shard in down.codes.addressable_shards} == {(64, 64)}
     assert {shard.data.shape for shard in down.scale.addressable_shards} == {(2, 64)}
@@ -182,23 +182,23 @@ def test_codes_and_scales_are_sharded_like_their_matrix():
     def score(params, *, on):
         return score_tokens(Model(WIDE, on), scoring_params(Base(params, SCALE), adapter), twice).logp
 
-    np.testing.assert_allclose(score(on_mesh, on=mesh), score(held, on=None), atol=1e-4)
+    np.testing.assert_allclose(score(on_mesh, on=mesh), score(quantized, on=None), atol=1e-4)
 
 
-def test_a_backward_pass_keeps_the_full_matrices_of_only_one_layer():
-    """Compares memory for one layer and for two: if full matrices were kept, the second layer would add its size."""
+def test_a_backward_pass_keeps_one_layer_of_full_matrices():
+    """Compare memory for one layer and for two; if full matrices were kept, the second layer would add their size."""
 
     def temporaries(layers):
         config = replace(WIDE, width=256, hidden=1024, layers=layers, remat="full")
         params = abstract_params(config)
-        held = jax.eval_shape(partial(quantize_params, kind="nf4", dtype="float32"), params)
+        quantized = jax.eval_shape(partial(quantize_params, kind="nf4", dtype="float32"), params)
         adapter = jax.eval_shape(lambda: random_adapter(params))
 
         def loss(adapter, params):
             return score_tokens(Model(config), scoring_params(Base(params, SCALE), adapter), make_packed()).logp.sum()
 
         options = {"xla_disable_hlo_passes": "cse_barrier_expander", "xla_backend_optimization_level": 0}
-        program = jax.jit(jax.grad(loss)).lower(adapter, held).compile(compiler_options=options)
+        program = jax.jit(jax.grad(loss)).lower(adapter, quantized).compile(compiler_options=options)
         return program.memory_analysis().temp_size_in_bytes, 4 * count_parameters(params["layers"][0])
 
     (few, matrices), (more, _) = temporaries(1), temporaries(2)
@@ -208,10 +208,10 @@ def test_a_backward_pass_keeps_the_full_matrices_of_only_one_layer():
 
 def test_an_update_makes_no_copy_of_quantized_matrices():
     config = replace(WIDE, compute_dtype="bfloat16")
-    held = quantize_params(random_params(config), kind="int8", dtype="bfloat16")
-    copies = product_copies(Model(config), held)
+    quantized = quantize_params(random_params(config), kind="int8", dtype="bfloat16")
+    copies = product_copies(Model(config), quantized)
     assert not jax.tree.leaves(copies)
-    assert jax.tree.structure(with_copies(held, copies)) == jax.tree.structure(held)
+    assert jax.tree.structure(with_copies(quantized, copies)) == jax.tree.structure(quantized)
 
 
 def test_matrices_that_cannot_be_split_into_blocks_are_refused():
@@ -220,8 +220,8 @@ def test_matrices_that_cannot_be_split_into_blocks_are_refused():
         InputError, match=r"quantize='nf4' divides .* layers/0/attention/output of shape \[4, 6, 16\] has 6"
     ):
         quantize_params(params, kind="nf4", dtype="float32")
-    held = quantize_params(random_params(WIDE), kind="int8", dtype="float32")
+    quantized = quantize_params(random_params(WIDE), kind="int8", dtype="float32")
     with pytest.raises(
         InputError, match="fsdp=4 cannot share the 2 blocks of the quantized layers/0/attention/key equally"
     ):
-        check_blocks(held, make_mesh(1, 4, 2))
+        check_blocks(quantized, make_mesh(1, 4, 2))

@@ -1,4 +1,4 @@
-"""Rollout routing replay: the learner uses the experts that the sampler recorded, and its routers weight them."""
+"""Rollout routing replay: the learner uses the experts that the sampler recorded, weighted by the learner's routers."""
 
 from dataclasses import replace
 
@@ -28,18 +28,18 @@ PROMPTS, GROUP, LENGTH, BUDGET = ((3, 4, 5), (6,), (7, 8, 9, 10)), 4, 5, 9
 
 
 def sharp_params(seed):
-    """Parameters whose routers have an opinion, so that the choice of experts matters."""
+    """Return parameters with confident routers, so that the choice of experts matters."""
     params = init_params(SHAPE, jax.random.key(seed))
     return jax.tree.map(lambda leaf: 3 * leaf if leaf.ndim > 1 else leaf, params)
 
 
-def sample(shape, params, *, mesh=None, slots=5, seed=0):
-    """Responses with records, from a decode in which rows are reused, move to smaller batches and grow."""
+def sample_responses(shape, params, *, mesh=None, slots=5, seed=0):
+    """Sample responses with recorded experts; rows are reused, moved to smaller batches and grown during decoding."""
     mesh = make_mesh(1, 1, 1) if mesh is None else mesh
     engine = recording_engine(DecodingEngine(transformer_policy(shape, eos=1, mesh=mesh).decoder, mesh, LENGTH, slots))
     requests = [
-        Request(PROMPTS[number // GROUP], number // GROUP, number // GROUP, Sampling(BUDGET, (1, 2)), 1_000 * seed + number)
-        for number in range(len(PROMPTS) * GROUP)
+        Request(PROMPTS[index // GROUP], index // GROUP, index // GROUP, Sampling(BUDGET, (1, 2)), 1_000 * seed + index)
+        for index in range(len(PROMPTS) * GROUP)
     ]
     return engine.generate(params, requests)
 
@@ -61,8 +61,8 @@ def logp_of(shape, params, sequences, mesh=None):
     return make_score(transformer_policy(shape, eos=1, mesh=mesh), 1.0)(params, pack(sequences)).logp
 
 
-def own_experts(shape, params, sequences):
-    """The experts that the routers of a complete forward pass use, `[B, S, Y, C]`."""
+def chosen_experts(shape, params, sequences):
+    """Return the experts that the routers choose in a full forward pass, `[B, S, Y, C]`."""
     found, mix = [], Experts.mix
 
     def watch(self, x, weights, chosen):
@@ -78,7 +78,7 @@ def own_experts(shape, params, sequences):
     return np.stack(found, axis=2)
 
 
-def with_other_routers(params, size=0.5):
+def perturb_routers(params, size=0.5):
     def change(path, leaf):
         is_router = path[-1].key == "router"
         return leaf + size * jax.random.normal(jax.random.key(9), leaf.shape) if is_router else leaf
@@ -96,20 +96,20 @@ def test_the_weights_are_a_softmax_over_the_recorded_experts(seed, normalized):
     weights, chosen = route_to(
         jnp.asarray(scores, jnp.float32), jnp.asarray(recorded), Routing(6, 2, normalized=normalized)
     )
-    for place in np.ndindex(2, 3):
-        expected = recorded[place] if recorded[place][0] >= 0 else np.argsort(-scores[place])[:2]
-        shares = np.exp(scores[place]) / np.exp(scores[place]).sum()
-        total = shares[expected].sum() if normalized else 1.0
-        np.testing.assert_array_equal(chosen[place], expected)
-        np.testing.assert_allclose(weights[place], shares[expected] / total, rtol=1e-5)
+    for index in np.ndindex(2, 3):
+        expected = recorded[index] if recorded[index][0] >= 0 else np.argsort(-scores[index])[:2]
+        probabilities = np.exp(scores[index]) / np.exp(scores[index]).sum()
+        total = probabilities[expected].sum() if normalized else 1.0
+        np.testing.assert_array_equal(chosen[index], expected)
+        np.testing.assert_allclose(weights[index], probabilities[expected] / total, rtol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_record_is_what_the_model_chooses_and_replaying_it_changes_nothing(seed):
+def test_replaying_the_model_s_own_experts_changes_nothing(seed):
     params = sharp_params(seed)
-    sequences = sequences_of(sample(SHAPE, params, seed=seed))
+    sequences = sequences_of(sample_responses(SHAPE, params, seed=seed))
     plain = sequences._replace(experts=None)
-    own, recorded = own_experts(SHAPE, params, plain), sequences.experts
+    own, recorded = chosen_experts(SHAPE, params, plain), sequences.experts
     is_known = recorded[..., 0, 0] >= 0
     counts = sequences.prompt_attention.sum(-1) + sequences.attention.sum(-1)
     np.testing.assert_array_equal(is_known.sum(-1), counts - 1, "all but the last token")
@@ -120,13 +120,13 @@ def test_the_record_is_what_the_model_chooses_and_replaying_it_changes_nothing(s
     np.testing.assert_allclose(np.asarray(replayed)[mask], sequences.policy_logp[mask], atol=1e-4)
 
 
-def test_other_routers_weight_the_recorded_experts_and_learn():
+def test_other_routers_weight_recorded_experts_and_learn():
     params = sharp_params(0)
-    sequences, other = sequences_of(sample(SHAPE, params)), with_other_routers(params)
+    sequences, other = sequences_of(sample_responses(SHAPE, params)), perturb_routers(params)
     is_known = sequences.experts[..., 0, 0] >= 0
-    without = own_experts(SHAPE, other, sequences._replace(experts=None))
+    without = chosen_experts(SHAPE, other, sequences._replace(experts=None))
     assert (np.sort(without[is_known]) != np.sort(sequences.experts[is_known])).mean() > 0.2, "the routers differ"
-    np.testing.assert_array_equal(own_experts(SHAPE, other, sequences)[is_known], sequences.experts[is_known])
+    np.testing.assert_array_equal(chosen_experts(SHAPE, other, sequences)[is_known], sequences.experts[is_known])
 
     def total(params):
         return jnp.where(sequences.attention, logp_of(SHAPE, params, sequences), 0.0).sum()
@@ -148,11 +148,11 @@ def test_other_routers_weight_the_recorded_experts_and_learn():
 
 
 @pytest.mark.parametrize("changes", [{"compute_dtype": "bfloat16"}, {"cache_dtype": "int8"}])
-def test_a_sampler_of_low_precision_and_the_learner_agree_better(changes):
+def test_replay_reduces_the_gap_to_a_low_precision_sampler(changes):
     gaps = {"own": [], "replayed": []}
     for seed in range(8):
         params = sharp_params(seed)
-        sequences = sequences_of(sample(replace(SHAPE, **changes), params, seed=seed))
+        sequences = sequences_of(sample_responses(replace(SHAPE, **changes), params, seed=seed))
         mask = sequences.attention
         for name, rows in (("own", sequences._replace(experts=None)), ("replayed", sequences)):
             logp = np.asarray(logp_of(SHAPE, params, rows))
@@ -164,7 +164,7 @@ def test_a_sampler_of_low_precision_and_the_learner_agree_better(changes):
 @pytest.mark.parametrize("layout", [lay_out, lay_out_shared])
 def test_packed_rows_replay_the_same_experts(changes, layout):
     params = sharp_params(0)
-    sequences, other = sequences_of(sample(SHAPE, params)), with_other_routers(params)
+    sequences, other = sequences_of(sample_responses(SHAPE, params)), perturb_routers(params)
     laid = layout(sequences, sequences.attention, rows=12)
     shape = replace(SHAPE, **changes)
     score = make_score(transformer_policy(shape, eos=1), 1.0)
@@ -185,20 +185,23 @@ def test_packed_rows_replay_the_same_experts(changes, layout):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3, rtol=1e-3), gradient, slope)
 
 
-def test_devices_that_share_rows_and_experts_record_and_replay_the_same():
+def test_a_mesh_records_and_replays_the_same_experts():
     params, mesh = sharp_params(0), make_mesh(1, 2, 2)
-    alone, together = sequences_of(sample(SHAPE, params)), sequences_of(sample(SHAPE, params, mesh=mesh, slots=6))
+    alone, together = (
+        sequences_of(sample_responses(SHAPE, params)),
+        sequences_of(sample_responses(SHAPE, params, mesh=mesh, slots=6)),
+    )
     np.testing.assert_array_equal(alone.tokens, together.tokens)
     np.testing.assert_array_equal(np.sort(alone.experts), np.sort(together.experts))
-    other = with_other_routers(params)
+    other = perturb_routers(params)
     found = jax.jit(lambda params: logp_of(SHAPE, params, alone, mesh))(other)
     expected = logp_of(SHAPE, other, alone)
     np.testing.assert_allclose(np.asarray(found)[alone.attention], np.asarray(expected)[alone.attention], atol=1e-4)
 
 
-def test_records_of_another_model_and_other_decoders_are_refused():
+def test_records_of_another_model_are_refused():
     params = sharp_params(0)
-    sequences = sequences_of(sample(SHAPE, params))
+    sequences = sequences_of(sample_responses(SHAPE, params))
     for shape in (replace(SHAPE, layers=2), replace(SHAPE, routing=Routing(8, 3)), replace(SHAPE, routing=None)):
         with pytest.raises(InputError, match=r"recorded \[layers, experts per token\] = \[3, 2\]"):
             logp_of(shape, init_params(shape, jax.random.key(0)), sequences)

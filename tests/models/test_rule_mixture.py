@@ -1,4 +1,4 @@
-"""A mixture with rules whose share is learned: its distribution, its gradient, and runs that train it."""
+"""A mixture of a network and rules with a learned share: its distribution, its gradient, and runs that train it."""
 
 import chex
 import jax
@@ -32,13 +32,13 @@ NETWORK = transformer_policy(
 LEARNED = learned_mixture(NETWORK, RULES, share=0.4, rate=7.0)
 PROMPTS = {"7+5=": "7+5=12;#12", "9+3=": "9+3=13;#13", "8+0=": "8+0=8;8+0=7"}
 HINTS = {("7+5=", 4): "1", ("7+5=", 5): "2", ("9+3=", 4): "1", ("9+3=", 5): "2", ("8+0=", 4): "8", ("8+0=", 10): "8"}
-"""Prompt and place in the response -> the digit that the calculator writes, worked out by hand."""
+"""(Prompt, index in the response) -> the digit that the calculator predicts, worked out by hand."""
 RUN = STEPPED.replace(algorithm="dr_grpo", steps=4, calculator=0.4, calculator_rate=300.0, models="last")
 
 
 @pytest.fixture(scope="module")
 def written():
-    """Three written responses, as packed rows, and parameters in which u is not 0."""
+    """Parameters in which `shift` is not 0, and three hand-written responses as packed rows."""
     params = LEARNED.init(jax.random.key(0))._replace(shift=jnp.float32(0.1))
     prompts = left_pad([TOKENIZER.encode(prompt) for prompt in PROMPTS], 4, 0)
     encoded = [TOKENIZER.encode(text) for text in PROMPTS.values()]
@@ -48,27 +48,27 @@ def written():
     return params, pack(Sequences(*prompts, tokens, attention)), attention
 
 
-def oracle(logp, share, attention):
-    """Log-probability of each written token under the mixture, and its slope by the log-odds of the share, in float64."""
+def mixture_by_hand(logp, share, attention):
+    """Return each token's log-probability under the mixture, and its derivative by the log-odds of the share, in float64."""
     mixed, slope = np.zeros(logp.shape), np.zeros(logp.shape)
     for row, (prompt, text) in enumerate(PROMPTS.items()):
-        for place in np.flatnonzero(attention[row]):
-            p = float(np.exp(np.float64(logp[row, place])))
-            hint = HINTS.get((prompt, place))
+        for index in np.flatnonzero(attention[row]):
+            p = float(np.exp(np.float64(logp[row, index])))
+            hint = HINTS.get((prompt, index))
             if hint is None:
-                mixed[row, place] = np.log(p)
+                mixed[row, index] = np.log(p)
                 continue
-            rule = float(text[place] == hint)
+            rule = float(text[index] == hint)
             total = (1 - share) * p + share * rule
-            mixed[row, place], slope[row, place] = np.log(total), share * (1 - share) * (rule - p) / total
+            mixed[row, index], slope[row, index] = np.log(total), share * (1 - share) * (rule - p) / total
     return mixed, slope
 
 
-def test_the_score_and_the_gradient_of_the_share_match_their_equations(written):
+def test_score_and_share_gradient_match_their_equations(written):
     params, packed, attention = written
     share = 1 / (1 + np.exp(-(np.log(0.4 / 0.6) + 7.0 * 0.1)))
     weights = np.where(attention, np.linspace(-1.0, 2.0, attention.size).reshape(attention.shape), 0.0)
-    expected, slope = oracle(np.asarray(NETWORK.score(params.network, packed, 1.0).logp), share, attention)
+    expected, slope = mixture_by_hand(np.asarray(NETWORK.score(params.network, packed, 1.0).logp), share, attention)
     found = np.asarray(LEARNED.score(params, packed, 1.0).logp)
     np.testing.assert_allclose(np.where(attention, found, 0), expected, atol=1e-5)
     gradient = jax.grad(lambda params: (weights * LEARNED.score(params, packed, 1.0).logp).sum())(params)
@@ -77,7 +77,7 @@ def test_the_score_and_the_gradient_of_the_share_match_their_equations(written):
     assert np.abs(gradient.network["embedding"]).max() > 0
 
 
-def test_the_share_starts_as_the_fixed_one_and_at_rate_1_its_gradient_is_a_difference_quotient(written):
+def test_the_initial_mixture_has_the_fixed_share(written):
     _, packed, attention = written
     fixed, plain = mixed_policy(NETWORK, RULES, share=0.4), learned_mixture(NETWORK, RULES, share=0.4, rate=1.0)
     params = plain.init(jax.random.key(0))
@@ -90,7 +90,7 @@ def test_the_share_starts_as_the_fixed_one_and_at_rate_1_its_gradient_is_a_diffe
     np.testing.assert_allclose(slope, (total(0.05) - total(-0.05)) / 0.1, rtol=2e-3)
 
 
-def test_sampler_and_scorer_agree_and_demonstrations_train_the_network_alone(written):
+def test_sampler_and_scorer_agree_and_demonstrations_skip_the_rules(written):
     params, packed, _ = written
     sampling = Sampling(12, (TOKENIZER.eos_token_id,), temperature=0.7)
     ids = [tuple(TOKENIZER.encode(prompt)) for prompt in PROMPTS]
@@ -110,7 +110,7 @@ def rewards_calculator(completions, answer):
     return [sum(character.isdigit() for character in text) / 4 for text in completions]
 
 
-def test_a_run_moves_the_share_and_a_resumed_run_agrees(tmp_path):
+def test_training_moves_the_share_and_resuming_agrees(tmp_path):
     stop = stopping_after(3)
 
     def interrupting(completions, answer):

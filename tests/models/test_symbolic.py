@@ -1,4 +1,4 @@
-"""A policy mixed with rules: the calculator's tokens, and the same distribution in sampler and scorer."""
+"""A policy mixed with rules: the calculator's predictions, and agreement of sampler and scorer."""
 
 import jax
 import jax.numpy as jnp
@@ -28,18 +28,18 @@ MIXED = mixed_policy(NETWORK, RULES, share=0.4)
 PROMPTS = ["7+5=7+5=", "9+3=2+6=", "8-1="]
 
 
-def predictions(text):
-    """The calculator's next character after each character of a text; None if it abstains."""
+def calculator_predictions(text):
+    """Return the calculator's next character after each character of a text; None if the calculator abstains."""
     memory, found = jnp.asarray(RULES.start), []
     for token in TOKENIZER.encode(text):
         memory = RULES.read(memory, jnp.int32(token))
-        logp, has_opinion = RULES.opinion(memory)
-        found.append(TOKENIZER.decode([int(logp.argmax())]) if has_opinion else None)
+        logp, has_prediction = RULES.opinion(memory)
+        found.append(TOKENIZER.decode([int(logp.argmax())]) if has_prediction else None)
     return found
 
 
 def expected_predictions(text):
-    """The same computed from the text: the next digit of the result after `a+b=` and the digits that follow."""
+    """Compute the same predictions from the text: after `a+b=` and the first digits of the sum, its next digit."""
     found = []
     for end in range(1, len(text) + 1):
         _, equals, steps = text[:end].partition("=")
@@ -66,28 +66,28 @@ def expected_predictions(text):
     ],
 )
 def test_the_calculator_predicts_only_results_of_sums(text):
-    assert predictions(text) == expected_predictions(text)
+    assert calculator_predictions(text) == expected_predictions(text)
 
 
-def test_too_long_numbers_are_left_to_the_network():
-    assert predictions("1+1=1234567890+1=")[-1] is None
-    assert predictions("1+1=1234567890+1=;1+1=")[-1] == "2"
+def test_the_calculator_abstains_from_long_numbers():
+    assert calculator_predictions("1+1=1234567890+1=")[-1] is None
+    assert calculator_predictions("1+1=1234567890+1=;1+1=")[-1] == "2"
 
 
-def test_the_calculator_restarts_with_each_sequence_of_a_packed_row():
+def test_the_calculator_restarts_with_each_packed_sequence():
     texts = ["1+1=1+1=", "2+2=2+2="]
     tokens = np.array([[0, *TOKENIZER.encode("".join(texts))]])
     positions = np.array([[0, *range(8), *range(8)]])
     first, real = jnp.asarray(positions == 0), jnp.asarray(np.arange(17)[None] > 0)
     memory = compute_memories(RULES, jnp.asarray(tokens), first, real)[0]
-    logp, has_opinion = RULES.opinion(memory)
-    assert has_opinion.tolist() == [False] * 8 + [True] + [False] * 7 + [True]
+    logp, has_prediction = RULES.opinion(memory)
+    assert has_prediction.tolist() == [False] * 8 + [True] + [False] * 7 + [True]
     assert TOKENIZER.decode(logp[jnp.array([8, 16])].argmax(-1).tolist()) == "24"
 
 
 @pytest.fixture(scope="module")
 def rollout():
-    """Two responses per prompt, sampled from the mixed policy at temperature 0.7: parameters, texts, rows and arrays."""
+    """Parameters, texts, packed rows and padded arrays of two responses per prompt, from the mixed policy at temperature 0.7."""
     params = MIXED.init(jax.random.key(0))
     sampling = Sampling(12, (TOKENIZER.eos_token_id,), temperature=0.7)
     ids = [tuple(TOKENIZER.encode(prompt)) for prompt in PROMPTS]
@@ -100,28 +100,28 @@ def rollout():
     return params, texts, packed, arrays
 
 
-def scored(policy, params, packed, temperature):
+def score_with(policy, params, packed, temperature):
     return np.asarray(jax.jit(policy.score, static_argnums=2)(params, packed, temperature).logp)
 
 
 def test_sampler_and_scorer_agree(rollout):
     params, _, packed, arrays = rollout
-    logp = scored(MIXED, params, packed, 0.7)
+    logp = score_with(MIXED, params, packed, 0.7)
     np.testing.assert_allclose(np.where(arrays["mask"], logp, 0), arrays["policy_logp"], atol=1e-5)
 
 
 def test_the_score_matches_the_formula(rollout):
-    """log(0.6 p + 0.4 [the calculator's token]), or log p if it abstains, from the network's own scores."""
+    """log(0.6 p + 0.4 [the calculator's token]), or log p if the calculator abstains, with p from the network alone."""
     params, texts, packed, _ = rollout
-    alone, mixed = (scored(policy, params, packed, 1.0) for policy in (NETWORK, MIXED))
+    alone, mixed = (score_with(policy, params, packed, 1.0) for policy in (NETWORK, MIXED))
     hints = []
     for row, (prompt, tokens) in enumerate(texts):
-        for place, token in enumerate(tokens):
-            hint = expected_predictions(prompt + TOKENIZER.decode(tokens[:place].tolist()))[-1]
+        for index, token in enumerate(tokens):
+            hint = expected_predictions(prompt + TOKENIZER.decode(tokens[:index].tolist()))[-1]
             hints.append(hint)
-            p = np.exp(alone[row, place])
+            p = np.exp(alone[row, index])
             p = p if hint is None else 0.6 * p + 0.4 * (TOKENIZER.decode([int(token)]) == hint)
-            np.testing.assert_allclose(mixed[row, place], np.log(p), atol=1e-5)
+            np.testing.assert_allclose(mixed[row, index], np.log(p), atol=1e-5)
     assert len(set(hints)) > 2
 
 
@@ -134,9 +134,7 @@ def test_policies_that_cannot_be_mixed_are_refused():
         calculator_of(lambda text: [0, 1], VOCAB)
     with pytest.raises(InputError, match="one token of its own, even within a sum"):  # "12" is one token
         calculator_of(lambda text: TOKENIZER.encode(text.replace("12", "3")), VOCAB)
-    with pytest.raises(
-        InputError, match="one token of its own, even within a sum"
-    ):  # unknown characters are all the same token
+    with pytest.raises(InputError, match="one token of its own, even within a sum"):  # all characters are the same token
         calculator_of(lambda text: [0] * len(text), VOCAB)
     assert len(CHARACTERS) == 13
     config = TrainConfig.flat(calculator=0.5, tokenizer="characters")
@@ -153,7 +151,7 @@ def test_policies_that_cannot_be_mixed_are_refused():
 
 
 def test_the_setting_builds_the_mixture():
-    """The built-in policy with the setting scores and decodes with other functions, and cannot provide full distributions."""
+    """The setting replaces the built-in policy's score and decoder, and removes `features` (full distributions)."""
     custom, mesh = CustomParts(), make_mesh(1, 1, 1)
     plain = choose_policy(TrainConfig.flat(tokenizer="characters"), custom, TOKENIZER, mesh)
     config = TrainConfig.flat(tokenizer="characters", calculator=0.5)

@@ -1,4 +1,4 @@
-"""Scores over a large vocabulary, computed in chunks: they equal the plain log-softmax, and memory does not grow."""
+"""Scores over a large vocabulary, computed in chunks: they match the plain log-softmax, and memory stays constant."""
 
 from functools import partial
 
@@ -20,15 +20,15 @@ TOKENS = RANDOM.integers(0, VOCAB, (ROWS, LENGTH)).astype(np.int32)
 
 
 def score_by_loops(temperature, cap=None):
-    """The two formulas, one token at a time, in float64."""
+    """Compute log-probability and entropy one token at a time, in float64."""
     logp, entropy = np.zeros((2, ROWS, LENGTH))
     for row in range(ROWS):
-        for place in range(LENGTH):
-            logits = HEAD.astype(float) @ HIDDEN[row, place].astype(float)
+        for index in range(LENGTH):
+            logits = HEAD.astype(float) @ HIDDEN[row, index].astype(float)
             logits = (logits if cap is None else cap * np.tanh(logits / cap)) / temperature
             probability = np.exp(logits) / np.exp(logits).sum()
-            logp[row, place] = np.log(probability[TOKENS[row, place]])
-            entropy[row, place] = -sum(p * np.log(p) for p in probability)
+            logp[row, index] = np.log(probability[TOKENS[row, index]])
+            entropy[row, index] = -sum(p * np.log(p) for p in probability)
     return logp, entropy
 
 
@@ -50,7 +50,7 @@ def test_scores_match_those_of_capped_logits(chunk, parts):
 def test_the_gradient_matches_the_full_softmax(chunk, parts, cap):
     weights = RANDOM.normal(size=(2, ROWS, LENGTH)).astype(np.float32)
 
-    def whole(hidden, head):
+    def from_all_logits(hidden, head):
         logits = jnp.einsum("RKD,VD->RKV", hidden, head)
         logp = jax.nn.log_softmax((logits if cap is None else cap * jnp.tanh(logits / cap)) / 0.7)
         chosen = jnp.take_along_axis(logp, TOKENS[..., None], axis=-1)[..., 0]
@@ -61,7 +61,7 @@ def test_the_gradient_matches_the_full_softmax(chunk, parts, cap):
         logp, entropy = token_scores(hidden, head, jnp.array(TOKENS), **options)
         return (weights[0] * logp + weights[1] * entropy).sum()
 
-    expected = jax.grad(whole, (0, 1))(jnp.array(HIDDEN), jnp.array(HEAD))
+    expected = jax.grad(from_all_logits, (0, 1))(jnp.array(HIDDEN), jnp.array(HEAD))
     chex.assert_trees_all_close(
         jax.jit(jax.grad(in_chunks, (0, 1)))(jnp.array(HIDDEN), jnp.array(HEAD)), expected, rtol=1e-4, atol=1e-5
     )

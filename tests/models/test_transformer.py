@@ -35,24 +35,24 @@ from rljax.models.transformer import rope_frequencies
 CONFIG = TransformerConfig(vocab_size=13, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, hidden=24)
 TOKENS = jnp.array([[5, 6, 7, 8, 9, 2], [3, 4, 5, 6, 2, 2]])
 ATTENTION = jnp.ones_like(TOKENS, bool)
-# Each is one compiled program; run eagerly, every operation would be compiled separately for every shape.
+# Each is compiled as one program; run eagerly, every operation would be compiled separately for every shape.
 advance_decode = jax.jit(language_model.advance_decode, static_argnums=0)
 score_tokens = jax.jit(language_model.score_tokens, static_argnums=(0, 3), static_argnames="chunk")
 
 
 def begin_decode(model, params, tokens, attention, budget):
-    """Compiled again at each call, because it reads `PREFILL_TOKENS` while it is traced."""
+    """Begin a decode; compiled again at each call, because tracing reads `PREFILL_TOKENS`."""
     return jax.jit(partial(language_model.begin_decode, model, budget=budget))(params, tokens, attention)
 
 
 @partial(jax.jit, static_argnums=0)
 def logits(model, params, tokens, attention):
-    """Logits of rows with one sequence each."""
+    """Return the logits of rows with one sequence each."""
     return logits_of(model, params, tokens, positions_of(attention), attention.astype(jnp.int32))
 
 
-def packed(start):
-    """The tokens from slot `start` as a batch."""
+def pack_from(start):
+    """Pack `TOKENS`, of which those from slot `start` on are scored."""
     rows, slots = TOKENS.shape
     scored = jnp.tile(jnp.arange(start, slots), (rows, 1))
     place = jnp.arange(scored.size).reshape(scored.shape)
@@ -65,55 +65,55 @@ def params():
 
 
 @pytest.fixture(scope="module")
-def whole(params):
+def full_logits(params):
     return logits(Model(CONFIG), params, TOKENS, ATTENTION)
 
 
-def test_a_token_sees_only_what_came_before(params, whole):
+def test_a_token_sees_only_what_came_before(params, full_logits):
     changed = logits(Model(CONFIG), params, TOKENS.at[:, 3].set(11), ATTENTION)
-    np.testing.assert_allclose(changed[:, :3], whole[:, :3], atol=1e-5)
-    assert float(jnp.abs(changed[:, 3:] - whole[:, 3:]).max()) > 0.1
+    np.testing.assert_allclose(changed[:, :3], full_logits[:, :3], atol=1e-5)
+    assert float(jnp.abs(changed[:, 3:] - full_logits[:, 3:]).max()) > 0.1
 
 
-def test_cached_decoding_matches_the_full_forward(params, whole):
+def test_cached_decoding_matches_the_full_forward(params, full_logits):
     model = Model(CONFIG)
     out, state = begin_decode(model, params, TOKENS[:, :3], ATTENTION[:, :3], 5)
-    np.testing.assert_allclose(out, whole[:, 2], atol=1e-4)
+    np.testing.assert_allclose(out, full_logits[:, 2], atol=1e-4)
     for slot in range(3, 6):
         out, state = advance_decode(model, params, TOKENS[:, slot], state)
-        np.testing.assert_allclose(out, whole[:, slot], atol=1e-4)
+        np.testing.assert_allclose(out, full_logits[:, slot], atol=1e-4)
 
 
 @pytest.mark.parametrize("length", [8, 11, 13])
 @pytest.mark.parametrize("window", [None, 3, 6])
 def test_reading_a_prompt_in_chunks_gives_the_same_cache(params, monkeypatch, length, window):
-    """Left-padded rows of 2 to `length` tokens are read in chunks of at most 4, then decoded; in float64, where the order of a
-    sum does not matter."""
+    """Left-padded rows of 2 to `length` tokens are read in chunks of at most 4, then decoded; in float64, so that the order
+    of sums does not matter."""
     model, budget = Model(replace(CONFIG, window=window, compute_dtype="float64")), 3
     tokens = jnp.array(np.random.default_rng(length).integers(2, 13, (4, length)))
     attention = jnp.arange(length)[None] >= jnp.array([0, 1, length // 2, length - 2])[:, None]
     further = [jnp.full(4, token) for token in (5, 6)]
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # ints of 32 and 64 bits are mixed
         params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)
-        expected, whole_state = begin_decode(model, params, tokens, attention, budget)
+        expected, full_state = begin_decode(model, params, tokens, attention, budget)
         monkeypatch.setattr(language_model, "PREFILL_TOKENS", 4)
         out, state = begin_decode(model, params, tokens, attention, budget)
         np.testing.assert_allclose(out, expected, atol=1e-9)
-        chex.assert_trees_all_equal_shapes_and_dtypes(state, whole_state)
-        chex.assert_trees_all_close(state, whole_state, atol=1e-9)
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, full_state)
+        chex.assert_trees_all_close(state, full_state, atol=1e-9)
         for token in further:
             out, state = advance_decode(model, params, token, state)
-            expected, whole_state = advance_decode(model, params, token, whole_state)
+            expected, full_state = advance_decode(model, params, token, full_state)
             np.testing.assert_allclose(out, expected, atol=1e-9)
 
 
-def test_a_cache_read_in_chunks_has_the_precision_of_the_products(params, monkeypatch):
+def test_a_cache_read_in_chunks_has_the_same_dtypes(params, monkeypatch):
     model = Model(replace(CONFIG, compute_dtype="bfloat16"))
-    whole = jax.eval_shape(partial(language_model.begin_decode, model, budget=3), params, TOKENS, ATTENTION)
+    at_once = jax.eval_shape(partial(language_model.begin_decode, model, budget=3), params, TOKENS, ATTENTION)
     monkeypatch.setattr(language_model, "PREFILL_TOKENS", 4)
     in_chunks = jax.eval_shape(partial(language_model.begin_decode, model, budget=3), params, TOKENS, ATTENTION)
-    assert whole[1].cache[0].keys.dtype == jnp.bfloat16
-    assert in_chunks == whole
+    assert at_once[1].cache[0].keys.dtype == jnp.bfloat16
+    assert in_chunks == at_once
 
 
 WINDOWS = {"in all layers": {"window": 2}, "in the first": {"window": 3, "full_layers": (1,)}, "none": {}}
@@ -122,26 +122,26 @@ WINDOWS = {"in all layers": {"window": 2}, "in the first": {"window": 3, "full_l
 def test_a_window_limits_what_a_token_sees(params):
     """With two layers that each see two tokens, a token changes its own hidden state and the next two."""
     model = Model(replace(CONFIG, window=2))
-    whole, changed = (logits(model, params, tokens, ATTENTION) for tokens in (TOKENS, TOKENS.at[:, 1].set(11)))
-    assert (np.abs(changed - whole).max((0, 2)) > 0.01).tolist() == [False, True, True, True, False, False]
+    full_logits, changed = (logits(model, params, tokens, ATTENTION) for tokens in (TOKENS, TOKENS.at[:, 1].set(11)))
+    assert (np.abs(changed - full_logits).max((0, 2)) > 0.01).tolist() == [False, True, True, True, False, False]
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_window_wraps_around_the_ring_buffer_of_a_decode(params, window):
     """A row of six tokens fills all six slots; a prompt joins it, and the next tokens are written starting at slot 0."""
     model = Model(replace(CONFIG, **WINDOWS[window]))
-    whole = logits(model, params, TOKENS, ATTENTION)
+    full_logits = logits(model, params, TOKENS, ATTENTION)
     out, state = begin_decode(model, params, TOKENS[:, :3], ATTENTION[:, :3], 3)
     _, fresh = begin_decode(model, params, TOKENS[:, :4], ATTENTION[:, :4], 0)
     for slot in range(3, 6):
-        np.testing.assert_allclose(out, whole[:, slot - 1], atol=1e-4)
+        np.testing.assert_allclose(out, full_logits[:, slot - 1], atol=1e-4)
         out, state = advance_decode(model, params, TOKENS[:, slot], state)
-    np.testing.assert_allclose(out, whole[:, 5], atol=1e-4)
+    np.testing.assert_allclose(out, full_logits[:, 5], atol=1e-4)
     state = insert_prompts(state, fresh, jnp.array([1, 0]))
     assert (state.attention.shape[1], int(state.slot)) == (6, 6)
     for slot in range(4, 6):
         out, state = advance_decode(model, params, TOKENS[::-1, slot], state)
-        np.testing.assert_allclose(out, whole[::-1, slot], atol=1e-4)
+        np.testing.assert_allclose(out, full_logits[::-1, slot], atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_invalid_layer_settings_are_refused(changes, message):
         replace(CONFIG, **changes)
 
 
-def test_a_growing_cache_keeps_its_contents(params, whole):
+def test_a_growing_cache_keeps_its_contents(params, full_logits):
     """Slots are added one at a time during a decode, and a prompt whose cache has fewer slots joins."""
     model = Model(CONFIG)
     _, fresh = begin_decode(model, params, TOKENS[:, :3], ATTENTION[:, :3], 0)
@@ -167,36 +167,36 @@ def test_a_growing_cache_keeps_its_contents(params, whole):
     assert (state.attention.shape[1], int(state.slot)) == (4, 3)
     for slot in range(3, 6):
         out, state = advance_decode(model, params, TOKENS[:, slot], state)
-        np.testing.assert_allclose(out, whole[:, slot], atol=1e-4)
+        np.testing.assert_allclose(out, full_logits[:, slot], atol=1e-4)
         state = grow_decode(state, 1)
     joined = insert_prompts(state, fresh, jnp.array([0, *[-1] * (len(TOKENS) - 1)]))
     assert int(joined.slot) == 6
     np.testing.assert_array_equal(joined.attention[0, 3:6], ATTENTION[0, :3])
     out, _ = advance_decode(model, params, TOKENS[:, 3], joined)
-    np.testing.assert_allclose(out[0], whole[0, 3], atol=1e-4)
+    np.testing.assert_allclose(out[0], full_logits[0, 3], atol=1e-4)
 
 
 @pytest.mark.parametrize("most", [2, 9])
-def test_rows_continue_at_their_own_positions(params, whole, monkeypatch, most):
-    """Pieces of different lengths, padded with other tokens, are read after forgotten tokens, in chunks of two and at once."""
+def test_rows_continue_at_their_own_positions(params, full_logits, monkeypatch, most):
+    """Pieces of different lengths, some of which replace earlier tokens, are read in chunks of two and at once."""
     monkeypatch.setattr(language_model, "PREFILL_TOKENS", most)
     model = Model(CONFIG)
     cache = empty_cache(model, 2, 7)
     filler = jnp.full((2, 8), 11)
     for first, count in (((0, 0), (4, 1)), ((2, 1), (1, 4)), ((3, 5), (3, 1))):
-        place = jnp.array(first)[:, None] + jnp.arange(8)[None]
+        slots = jnp.array(first)[:, None] + jnp.arange(8)[None]
         is_new = jnp.arange(8)[None] < jnp.array(count)[:, None]
-        tokens = jnp.where(is_new, jnp.take_along_axis(TOKENS, jnp.minimum(place, 5), axis=1), filler)
+        tokens = jnp.where(is_new, jnp.take_along_axis(TOKENS, jnp.minimum(slots, 5), axis=1), filler)
         out, cache = extend_rows(model, params, tokens, jnp.array(first), jnp.array(count), cache)
         for row in range(2):
-            np.testing.assert_allclose(out[row], whole[row, first[row] + count[row] - 1], atol=1e-4)
+            np.testing.assert_allclose(out[row], full_logits[row, first[row] + count[row] - 1], atol=1e-4)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_sequences_that_share_a_row_do_not_see_each_other(params, window):
     """Two sequences in one row give the same result as in separate rows, whatever the order of their tokens in the batch."""
     model = Model(replace(CONFIG, **WINDOWS[window]))
-    alone = score_tokens(model, params, packed(2))
+    alone = score_tokens(model, params, pack_from(2))
     shared = Packed(
         tokens=TOKENS.reshape(1, 12),
         positions=jnp.tile(jnp.arange(6), 2)[None],
@@ -210,19 +210,19 @@ def test_sequences_that_share_a_row_do_not_see_each_other(params, window):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_on_either_side_changes_nothing(params, whole, side):
+def test_padding_on_either_side_changes_nothing(params, full_logits, side):
     padding = (3, 0) if side == "left" else (0, 3)
     tokens = jnp.pad(TOKENS, ((0, 0), padding), constant_values=11)
     attention = jnp.pad(ATTENTION, ((0, 0), padding))
     padded = logits(Model(CONFIG), params, tokens, attention)
     kept = padded[:, 3:] if side == "left" else padded[:, :6]
-    np.testing.assert_allclose(kept, whole, atol=1e-4)
+    np.testing.assert_allclose(kept, full_logits, atol=1e-4)
     assert jnp.isfinite(padded).all()
 
 
-def test_scores_are_the_log_softmax_of_the_logits(params, whole):
-    scores = score_tokens(Model(CONFIG), params, packed(2), 0.5)
-    reference = np.asarray(whole, np.float64)[:, 1:-1] / 0.5
+def test_scores_are_the_log_softmax_of_the_logits(params, full_logits):
+    scores = score_tokens(Model(CONFIG), params, pack_from(2), 0.5)
+    reference = np.asarray(full_logits, np.float64)[:, 1:-1] / 0.5
     reference -= np.log(np.exp(reference).sum(-1, keepdims=True))
     chosen = np.take_along_axis(reference, np.asarray(TOKENS)[:, 2:, None], axis=-1)[..., 0]
     np.testing.assert_allclose(scores.logp, chosen, atol=1e-5)
@@ -232,7 +232,7 @@ def test_scores_are_the_log_softmax_of_the_logits(params, whole):
 @pytest.mark.parametrize("variant", [{"chunk": 3}, *({"remat": remat} for remat in REMATS[1:])])
 def test_saving_memory_changes_neither_value_nor_gradient(params, variant):
     def total(params, config, chunk):
-        scores = score_tokens(Model(config), params, packed(1), chunk=chunk)
+        scores = score_tokens(Model(config), params, pack_from(1), chunk=chunk)
         return (scores.logp + 0.3 * scores.entropy).sum()
 
     config = replace(CONFIG, remat=variant.get("remat", "none"))
@@ -249,7 +249,7 @@ def test_blocks_of_layers_keep_values_gradients_and_caches():
     params = jax.tree.map(lambda x: x * 4, init_params(config, jax.random.key(2)))
 
     def total(params, remat):
-        scores = score_tokens(Model(replace(config, remat=remat)), params, packed(1))
+        scores = score_tokens(Model(replace(config, remat=remat)), params, pack_from(1))
         return (scores.logp + 0.3 * scores.entropy).sum()
 
     (value, gradient), (expected, expected_gradient) = (
@@ -269,12 +269,12 @@ def test_blocks_of_layers_keep_values_gradients_and_caches():
 
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_scanned_layers_keep_values_gradients_and_caches(remat):
-    """Seven layers: a pattern of a full and two windowed layers, twice, and one that is left."""
+    """Seven layers: twice a pattern of one full and two windowed layers, and one remaining layer."""
     config = replace(CONFIG, layers=7, window=3, full_layers=(0, 3, 6), remat=remat)
     params = jax.tree.map(lambda x: x * 4, init_params(config, jax.random.key(2)))
 
     def total(params, scan):
-        scores = score_tokens(Model(replace(config, scan_layers=scan)), params, packed(1))
+        scores = score_tokens(Model(replace(config, scan_layers=scan)), params, pack_from(1))
         return (scores.logp + 0.3 * scores.entropy).sum()
 
     differentiate = jax.jit(jax.value_and_grad(total), static_argnums=1)
@@ -295,22 +295,22 @@ def test_layers_with_different_parameters_are_not_scanned_together(params):
     config = replace(CONFIG, layers=3)
     params = init_params(config, jax.random.key(2))
     adapter = init_adapter(jax.random.key(0), params, rank=2, targets=("query",))
-    held = scoring_params(Base(params, jnp.float32(1)), adapter)
-    held["layers"][0], held["layers"][2] = params["layers"][0], params["layers"][2]
+    partly_adapted = scoring_params(Base(params, jnp.float32(1)), adapter)
+    partly_adapted["layers"][0], partly_adapted["layers"][2] = params["layers"][0], params["layers"][2]
     by_scan, by_loop = (
-        score_tokens(Model(replace(config, scan_layers=scan)), held, packed(1)).logp for scan in (True, False)
+        score_tokens(Model(replace(config, scan_layers=scan)), partly_adapted, pack_from(1)).logp for scan in (True, False)
     )
     np.testing.assert_allclose(by_scan, by_loop, atol=1e-6)
 
 
 def test_bfloat16_is_close_and_scores_stay_float32(params):
-    scores = score_tokens(Model(replace(CONFIG, compute_dtype="bfloat16")), params, packed(1))
-    exact = score_tokens(Model(CONFIG), params, packed(1))
+    scores = score_tokens(Model(replace(CONFIG, compute_dtype="bfloat16")), params, pack_from(1))
+    exact = score_tokens(Model(CONFIG), params, pack_from(1))
     assert scores.logp.dtype == jnp.float32
     assert 0 < float(jnp.abs(scores.logp - exact.logp).max()) < 0.5
 
 
-def test_parameters_are_counted_without_making_them():
+def test_parameters_are_counted_without_allocating_them():
     attention = 16 * 4 * 4 * 2 + 16 * 2 * 4 * 2
     layer = attention + 3 * 16 * 24 + 2 * 16
     assert count_parameters(abstract_params(CONFIG)) == 13 * 16 + 2 * layer + 16

@@ -1,4 +1,4 @@
-"""A value model: which tokens it reads, which model it is copied from, and the folder that it is saved to and read from."""
+"""A value model: the tokens that it reads, its initialization from the policy, and its folder."""
 
 import json
 
@@ -32,12 +32,12 @@ ATTENTION = jnp.ones((2, 6), bool).at[0, 0].set(False).at[1, 5].set(False)
 
 
 def hidden_states(model, params, tokens, attention, **options):
-    """Last hidden states of rows that hold one sequence each."""
+    """Return the last hidden states of rows with one sequence each."""
     return hidden_states_of(model, params, tokens, positions_of(attention), attention.astype(jnp.int32), **options)
 
 
 def outputs_of(model, params, tokens, attention, *, start, logp=None):
-    """Output of the head before each token from slot `start` on."""
+    """Return the head's output before each token, from slot `start` on."""
     rows, slots = tokens.shape
     scored = jnp.tile(jnp.arange(start, slots), (rows, 1))
     place = jnp.arange(scored.size).reshape(scored.shape)
@@ -75,16 +75,16 @@ def test_a_log_probability_is_read_with_its_token():
 
     unlikely = outputs_of(READER, params, TOKENS, ATTENTION, start=2, logp=logp.at[:, 1].add(-3.0))
     changed = np.abs(np.asarray(unlikely - outputs)).max((0, 2))
-    np.testing.assert_array_equal(changed > 1e-6, [False, False, True, True])  # a baseline: never of its own token
+    np.testing.assert_array_equal(changed > 1e-6, [False, False, True, True])  # a baseline ignores its own token
     outside = outputs_of(READER, params, TOKENS, ATTENTION, start=2, logp=jnp.where(ATTENTION[:, 2:], logp, jnp.nan))
     np.testing.assert_array_equal(outside, outputs)
     with pytest.raises(ValueError, match="policy_logp is missing: this critic reads the log-probability"):
         outputs_of(READER, params, TOKENS, ATTENTION, start=2)
 
 
-def test_only_a_critic_that_reads_log_probabilities_learns_what_is_in_them_alone():
+def test_only_a_critic_with_log_probabilities_learns_from_them():
     logp = jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, (64, 4)), -0.1, -3.0).at[:, 2:].set(-0.1)
-    outcome = jnp.where(logp.min(-1) < -1, 0.0, 1.0)  # lost at the first unlikely token, whatever follows
+    outcome = jnp.where(logp.min(-1) < -1, 0.0, 1.0)  # 0 if any token is unlikely
     tokens, attention = jnp.ones((64, 6), int), jnp.ones((64, 6), bool)
     optimizer = optax.adam(1e-2)
 
@@ -92,7 +92,7 @@ def test_only_a_critic_that_reads_log_probabilities_learns_what_is_in_them_alone
         values = outputs_of(model, params, tokens, attention, start=2, logp=logp)[:, -1, 0]
         return jnp.square(values - outcome).mean()
 
-    def learnt(model):
+    def final_error(model):
         @jax.jit
         def step(params, moments):
             gradient = jax.grad(lambda params: error(model, params))(params)
@@ -106,11 +106,11 @@ def test_only_a_critic_that_reads_log_probabilities_learns_what_is_in_them_alone
             params, moments = step(params, moments)
         return float(error(model, params))
 
-    assert learnt(READER) < 0.02
-    assert learnt(value_model(POLICY, 1)) == pytest.approx(float(outcome.var()), rel=0.02)
+    assert final_error(READER) < 0.02
+    assert final_error(value_model(POLICY, 1)) == pytest.approx(float(outcome.var()), rel=0.02)
 
 
-def test_a_critic_of_the_policy_has_its_trunk():
+def test_a_critic_starts_with_the_policy_s_trunk():
     policy = init_params(CONFIG, jax.random.key(0))
     critic = init_value_params(MODEL, jax.random.key(1), policy)
     assert "head" not in critic["trunk"]
@@ -122,7 +122,7 @@ def test_a_critic_of_the_policy_has_its_trunk():
 
 
 @pytest.mark.parametrize("original", [MODEL, READER], ids=["plain", "reads log-probabilities"])
-def test_a_folder_gives_the_same_model_back(tmp_path, original):
+def test_a_saved_model_is_read_back(tmp_path, original):
     params = init_value_params(original, jax.random.key(1))
     write_model(tmp_path, value_contents(original, params, bos=None, eos=1))
     model, loaded = load_value_model(tmp_path, vocab_size=11, size=original.size, surprisal=original.surprisal)
@@ -132,7 +132,7 @@ def test_a_folder_gives_the_same_model_back(tmp_path, original):
     assert (raw["architectures"], raw["num_labels"]) == (["LlamaForSequenceClassification"], original.size)
 
 
-def test_a_folder_is_what_transformers_reads(tmp_path, params):
+def test_a_folder_is_readable_by_transformers(tmp_path, params):
     torch = pytest.importorskip("torch", reason="parity with transformers needs PyTorch: pip install torch")
     from transformers import AutoModelForSequenceClassification
 
@@ -145,7 +145,7 @@ def test_a_folder_is_what_transformers_reads(tmp_path, params):
     np.testing.assert_allclose(ours, scores[:, :-1], atol=2e-4)
 
 
-def test_what_does_not_fit_is_refused(tmp_path, params):
+def test_incompatible_folders_are_refused(tmp_path, params):
     write_model(tmp_path / "critic", value_contents(MODEL, params, bos=None, eos=1))
     with pytest.raises(InputError, match="gives 3 outputs per token, but the algorithm's value head reads 1"):
         load_value_model(tmp_path / "critic", size=1)

@@ -1,4 +1,4 @@
-"""Quantities of full distributions and their gradients: computed in chunks of tokens, they equal those from all logits at once."""
+"""Functions of full distributions: values and gradients computed in chunks of tokens match those from all logits at once."""
 
 from functools import partial
 
@@ -28,28 +28,30 @@ STUDENT, TEACHER = features(5), features(3, jnp.float32(1.5))
 WEIGHTS = jnp.array(RANDOM.normal(size=(ROWS, LENGTH)), jnp.float32)
 
 
-def whole(student, teacher):
+def from_all_logits(student, teacher):
     first, second = (jnp.einsum("RKD,VD->RKV", each.hidden, each.head) for each in (student, teacher))
     return DIVERGENCE(first / 0.7, teacher.cap * jnp.tanh(second / teacher.cap) / 0.7)
 
 
 @pytest.mark.parametrize(("chunk", "parts"), [(3, 1), (100, 1), (8, 2), (5, 4)])
-def test_a_divergence_and_its_gradient_match_those_from_all_logits(chunk, parts):
+def test_a_chunked_divergence_matches_all_logits(chunk, parts):
     def in_chunks(student, teacher):
         return over_vocabulary(DIVERGENCE, student, teacher, temperature=0.7, chunk=chunk, mesh=MESHES[parts])
 
-    def slope(function):
+    def gradients(function):
         return jax.jit(jax.grad(lambda *models: (WEIGHTS * function(*models)).sum(), (0, 1)))(STUDENT, TEACHER)
 
-    chex.assert_trees_all_close(jax.jit(in_chunks)(STUDENT, TEACHER), whole(STUDENT, TEACHER), rtol=1e-5, atol=1e-6)
-    chex.assert_trees_all_close(slope(in_chunks), slope(whole), rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(
+        jax.jit(in_chunks)(STUDENT, TEACHER), from_all_logits(STUDENT, TEACHER), rtol=1e-5, atol=1e-6
+    )
+    chex.assert_trees_all_close(gradients(in_chunks), gradients(from_all_logits), rtol=1e-4, atol=1e-5)
 
 
 def test_the_sum_of_squares_matches_a_loop():
     expected = np.zeros((ROWS, LENGTH))
-    for row, place in np.ndindex(ROWS, LENGTH):
-        powers = np.exp(np.asarray(STUDENT.head, float) @ np.asarray(STUDENT.hidden[row, place], float) / 0.7)
-        expected[row, place] = sum((power / powers.sum()) ** 2 for power in powers)
+    for row, index in np.ndindex(ROWS, LENGTH):
+        powers = np.exp(np.asarray(STUDENT.head, float) @ np.asarray(STUDENT.hidden[row, index], float) / 0.7)
+        expected[row, index] = sum((power / powers.sum()) ** 2 for power in powers)
     actual = over_vocabulary(square_sum, STUDENT, temperature=0.7, chunk=3)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
@@ -79,7 +81,7 @@ def test_memory_does_not_grow_with_the_number_of_chunks():
     assert temporaries(1024) - temporaries(64) < 2 * logits < 1024 * 8192 * 4
 
 
-def test_distributions_of_other_tokens_are_refused():
+def test_features_of_different_tokens_are_refused():
     fewer = STUDENT._replace(hidden=STUDENT.hidden[:, :-1])
     with pytest.raises(ValueError, match=r"features must have the same rows and tokens, got \[\(4, 6\), \(4, 7\)\]"):
         over_vocabulary(DIVERGENCE, fewer, TEACHER, chunk=4)
@@ -88,8 +90,8 @@ def test_distributions_of_other_tokens_are_refused():
 def test_vocabularies_of_different_sizes_can_be_compared():
     fewer = STUDENT._replace(head=STUDENT.head[:-1])
     found = over_vocabulary(sorted_probability_distance, fewer, TEACHER, chunk=4)
-    judged = TEACHER.cap * jnp.tanh(TEACHER.hidden @ TEACHER.head.T / TEACHER.cap)
-    expected = sorted_probability_distance(fewer.hidden @ fewer.head.T, judged)
+    teacher_logits = TEACHER.cap * jnp.tanh(TEACHER.hidden @ TEACHER.head.T / TEACHER.cap)
+    expected = sorted_probability_distance(fewer.hidden @ fewer.head.T, teacher_logits)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 

@@ -1,13 +1,13 @@
-"""Mutation tests of rljax/ops and rljax/algorithms: a seeded sample of small faults, and whether the module's tests notice them.
+"""Mutation tests of rljax/ops and rljax/algorithms: do the tests of a module notice a seeded sample of small faults in it?
 
     pip install -e '.[test,mutation]'
-    python tests/mutation/run.py ops --work /tmp/mutation                # resumes a session that was interrupted
+    python tests/mutation/run.py ops --work /tmp/mutation                # starts a session or resumes an interrupted one
     python tests/mutation/run.py ops --work /tmp/mutation --survivors    # test the survivors again, after the tests have changed
     python tests/mutation/run.py algorithms --work /tmp/mutation_of_algorithms
 
 Only a copy of the checkout inside the work folder is ever mutated. Each mutant is tested in a fork of a process that has
-imported JAX, pytest and rljax: the fork reimports only the faulty module and the modules that import it. cosmic-ray is imported
-late, because the tests also collect this file for doctests if cosmic-ray is not installed.
+imported JAX, pytest and rljax, so the fork reimports only the faulty module and the modules that import it. Functions import
+cosmic-ray themselves, because pytest collects this file for doctests even if cosmic-ray is not installed.
 """
 
 import argparse
@@ -33,9 +33,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = Path(__file__).with_name("cosmic-ray.toml")
-# Most of a run's time is spent compiling programs that a mutant does not change, so even the quickest ones are cached. The doctest
-# of the faulty function runs first, then the tests that call it or a function that uses it, quick ones first. One failure ends
-# the run, so the failing example is not shrunk.
+# Most of a run's time is spent compiling programs that a mutant does not change, so even the smallest programs are cached. The
+# doctest of the faulty function runs first, then the tests that call it directly or indirectly; of these, tests without Hypothesis
+# run first. One failure ends the run, so Hypothesis does not shrink the failing example.
 IN_CONFTEST = """
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -44,21 +44,21 @@ hypothesis.settings.register_profile("mutation", quick)
 hypothesis.settings.load_profile("mutation")
 
 
-def late(item):
+def order(item):
     faulty = os.environ["FAULTY"].split()
-    if not hasattr(item, "function"):  # an example
+    if not hasattr(item, "function"):  # a doctest
         return 0 if item.name.rpartition(".")[2] in faulty[:1] else 3
-    drawn = getattr(item.obj, "hypothesis", None)
-    code = (drawn.inner_test if drawn else item.function).__code__
+    generated = getattr(item.obj, "hypothesis", None)
+    code = (generated.inner_test if generated else item.function).__code__
     about = any(name in part for name in faulty for part in (*code.co_names, code.co_name))
-    return (1 if about else 4) + bool(drawn)
+    return (1 if about else 4) + bool(generated)
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=late)
+    items.sort(key=order)
 """
 ALGORITHMS = Path("tests/algorithms")
-# Modules that several algorithms share, and their tests; the file of an algorithm is tested by the tests that name it.
+# Modules that several algorithms share, and their tests. An algorithm's own file is tested by the tests that name it.
 SHARED = {
     "ablations": ("test_reductions.py",),
     "algorithm": ("test_prepare.py", "test_defaults.py", "../test_records.py"),
@@ -84,7 +84,7 @@ SHARED = {
     "terms": ("test_losses_against_oracles.py", "test_defaults.py", "test_losses.py", "test_corrections.py"),
     "value_head": ("test_value_head.py",),
 }
-# A fault in a module on which others are built shows in their tests too.
+# A fault in one of these modules also shows in the tests of the modules that use it.
 ALSO = {
     "masked": ("group", "weights"),
     "arrays": ("checks", "weights", "group", "gae", "categorical"),
@@ -94,17 +94,17 @@ EVERY_OP = "tests/ops/test_every_op.py"
 
 
 def tests_of(module: Path, functions: list[str]) -> list[list[str]]:
-    """Arguments of pytest that test a module and its doctests, then arguments that test some of its functions."""
-    about_all = [tests_of_module(module)]
+    """Return pytest arguments that test a module and its doctests, then arguments that test the `functions`."""
+    arguments = [tests_of_module(module)]
     if module.parts[1] == "ops":
         folder = ".".join(module.with_suffix("").parts[2:])
         public = [f"{folder}.{name}" for name in functions if not name.startswith("_")]
-        about_all += [[EVERY_OP, "-k", " or ".join(public)]] if public else []
-    return about_all
+        arguments += [[EVERY_OP, "-k", " or ".join(public)]] if public else []
+    return arguments
 
 
 def tests_of_module(module: Path) -> list[str]:
-    """Arguments of pytest that test a module and its doctests."""
+    """Return pytest arguments that test a module and its doctests."""
     if module.parts[1] == "ops":
         folder = Path("tests") / module.parent.relative_to("rljax")
         return [*(str(folder / f"test_{name}.py") for name in (module.stem, *ALSO.get(module.stem, ()))), str(module)]
@@ -133,7 +133,7 @@ def copy_checkout(work: Path, package: str) -> str:
 
 
 def code_only(source: str) -> str | None:
-    """The program without annotations, type aliases and the / and * of signatures; None if it does not parse."""
+    """Return the program without annotations, type aliases, and / and * in signatures, or None if it does not parse."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -152,7 +152,7 @@ def code_only(source: str) -> str | None:
 
 
 def is_fault(item) -> bool:
-    """Whether a mutant is a valid program that differs from the original."""
+    """Return whether a mutant is a valid program that differs from the original."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator
 
@@ -182,7 +182,7 @@ def select_sample(database, config, sample: int, seed: int) -> None:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Modules that a file imports when it is run; `from a import b` may mean `a` or `a.b`."""
+    """Return the modules that a file imports at run time; `from a import b` may mean `a` or `a.b`."""
     names: set[str] = set()
     waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while waiting:
@@ -198,7 +198,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 def warm_up(test_command: str) -> dict[str, set[str]]:
-    """Import everything that the tests need, once, as they will; return the modules that import each module of rljax."""
+    """Import everything that the tests need; return, for each module of rljax, the modules that import it."""
     import pytest
     from jax._src import xla_bridge
 
@@ -212,18 +212,18 @@ def warm_up(test_command: str) -> dict[str, set[str]]:
         if importlib.util.find_spec(name.rpartition(".")[0] or name) and not name.startswith("tests."):
             with contextlib.suppress(ModuleNotFoundError):  # a name in a module, not a module
                 importlib.import_module(name)
-    assert not xla_bridge.backends_are_initialized(), "its threads would be missing in a fork"
+    assert not xla_bridge.backends_are_initialized(), "a fork would not have the threads of the backend"
     needed = {
         name: imports_of(Path(module.__file__))
         for name, module in sys.modules.items()
         if name.split(".")[0] == "rljax" and module.__file__
     }
     dependents = {name: {other for other, names in needed.items() if name in names} for name in needed}
-    for _ in needed:  # until nothing is added: those that import a dependent depend too
-        longer = {name: found.union(*(dependents[other] for other in found)) for name, found in dependents.items()}
-        if longer == dependents:
+    for _ in needed:  # until nothing is added, because modules that import a dependent are dependents too
+        extended = {name: found.union(*(dependents[other] for other in found)) for name, found in dependents.items()}
+        if extended == dependents:
             break
-        dependents = longer
+        dependents = extended
     gc.collect()
     gc.freeze()
     return dependents
@@ -247,7 +247,7 @@ def forget(module: Path, dependents: dict[str, set[str]]) -> None:
 
 
 def run_forked(command: str, timeout: float, *, module: Path, dependents: dict[str, set[str]], faulty: bool):
-    """Like `cosmic_ray.testing.run_tests`, but in a fork: reimporting everything for each mutant would take most of the time."""
+    """Run tests like `cosmic_ray.testing.run_tests`, but in a fork, because reimporting everything would take most of the time."""
     import pytest
     from cosmic_ray.work_item import TestOutcome
 
@@ -256,7 +256,7 @@ def run_forked(command: str, timeout: float, *, module: Path, dependents: dict[s
         if child == 0:
             status = 1
             try:
-                signal.alarm(int(timeout))  # which ends the process
+                signal.alarm(int(timeout))  # the signal ends the process
                 os.dup2(output.fileno(), sys.stdout.fileno())
                 os.dup2(output.fileno(), sys.stderr.fileno())
                 sys.dont_write_bytecode = faulty
@@ -274,26 +274,26 @@ def run_forked(command: str, timeout: float, *, module: Path, dependents: dict[s
 
 
 def cpu_of_children() -> float:
-    """CPU seconds of all forks that have ended."""
+    """Return the CPU seconds of all forks that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def called_with(module: Path, definition: str) -> list[str]:
-    """A function of a module, followed by the module's functions that call it, directly or indirectly."""
+def with_callers(module: Path, definition: str) -> list[str]:
+    """Return a function of a module, followed by the module's functions that call it, directly or indirectly."""
     functions = {
         node.name: {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
         for node in ast.parse(module.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
     }
     found = [definition]
-    for name in found:  # which grows
+    for name in found:  # `found` grows in the loop
         found += [caller for caller, names in functions.items() if name in names and caller not in found]
     return found
 
 
 def execute(database, config, *, survivors: bool) -> None:
-    """Test every mutant of the sample that has no result yet, and on request those that survived."""
+    """Test every mutant of the sample that has no result yet, and with `survivors` also those that survived."""
     from cosmic_ray import mutating
     from cosmic_ray.work_item import TestOutcome
 
@@ -303,37 +303,36 @@ def execute(database, config, *, survivors: bool) -> None:
         command = config.test_command.format(tests=shlex.join(arguments))
         return run_forked(command, config.timeout, module=module, dependents=dependents, faulty=faulty)
 
-    again = [item for item, result in database.completed_work_items if result.test_outcome == TestOutcome.SURVIVED]
-    items = sorted([*database.pending_work_items, *(again if survivors else ())], key=lambda item: repr(item.mutations))
-    random.Random(0).shuffle(items)  # so that what an interrupted session has done is a random sample too
-    sound: list[list[str]] = []
-    for number, item in enumerate(items, 1):
+    survived = [item for item, result in database.completed_work_items if result.test_outcome == TestOutcome.SURVIVED]
+    items = sorted([*database.pending_work_items, *(survived if survivors else ())], key=lambda item: repr(item.mutations))
+    random.Random(0).shuffle(items)  # so that the mutants tested before an interruption are a random sample too
+    verified: list[list[str]] = []
+    for index, item in enumerate(items, 1):
         (mutation,) = item.mutations
         module = mutation.module_path
-        functions = called_with(module, mutation.definition_name or "")
+        functions = with_callers(module, mutation.definition_name or "")
         os.environ["FAULTY"] = " ".join(functions)
         written, began = module.stat(), cpu_of_children()
         for arguments in tests_of(module, functions):
             mutating.run_tests = lambda *_, module=module, arguments=arguments: test(module, arguments, faulty=True)
             result = mutating.mutate_and_test(item.mutations, "", config.timeout)
-            os.utime(
-                module, ns=(written.st_atime_ns, written.st_mtime_ns)
-            )  # the file is unchanged again, so its bytecode stays valid
+            # The file is the original again, so its old time stamp keeps the bytecode valid.
+            os.utime(module, ns=(written.st_atime_ns, written.st_mtime_ns))
             if result.test_outcome != TestOutcome.SURVIVED:
                 break
         seconds = cpu_of_children() - began
-        if result.test_outcome != TestOutcome.SURVIVED and arguments not in sound:
+        if result.test_outcome != TestOutcome.SURVIVED and arguments not in verified:
             outcome, output = test(module, arguments, faulty=False)
             if outcome != TestOutcome.SURVIVED:
                 raise SystemExit(f"the tests of {module} fail without any fault:\n{output}")
-            sound.append(arguments)
+            verified.append(arguments)
         database.set_result(item.job_id, result)
-        place = f"{module.stem}:{mutation.start_pos[0]} {mutation.operator_name.rpartition('/')[2]}"
-        print(f"{number}/{len(items)} {place} {result.test_outcome.value} {seconds:.1f} s of CPU", flush=True)
+        location = f"{module.stem}:{mutation.start_pos[0]} {mutation.operator_name.rpartition('/')[2]}"
+        print(f"{index}/{len(items)} {location} {result.test_outcome.value} {seconds:.1f} s of CPU", flush=True)
 
 
 def report(database) -> str:
-    """Score of each module and the diff of every survivor, as Markdown."""
+    """Return the score of each module and the diff of every survivor, as Markdown."""
     done = [(item.mutations[0], result) for item, result in database.completed_work_items if result.test_outcome]
     done.sort(key=lambda pair: repr(pair[0]))
     survived = [(mutation, result) for mutation, result in done if not result.is_killed]
@@ -345,8 +344,8 @@ def report(database) -> str:
     lines += ["| module | mutants | killed |", "|---|---|---|"]
     lines += [f"| {name} | {tested[name]} | {tested[name] - alive[name]} |" for name in sorted(tested)]
     for mutation, result in survived:
-        place = f"{mutation.module_path.name}:{mutation.start_pos[0]} in `{mutation.definition_name}`"
-        lines += ["", place, "", "```diff", result.diff, "```"]
+        location = f"{mutation.module_path.name}:{mutation.start_pos[0]} in `{mutation.definition_name}`"
+        lines += ["", location, "", "```diff", result.diff, "```"]
     return "\n".join([*lines, ""])
 
 
@@ -364,10 +363,12 @@ def main() -> None:
     from cosmic_ray.work_db import WorkDB, use_db
 
     work = options.work.resolve()
-    drawn = f"sample {options.sample}, seed {options.seed}, code {copy_checkout(work, options.package)}"
+    description = f"sample {options.sample}, seed {options.seed}, code {copy_checkout(work, options.package)}"
     note = work / "drawn.txt"
-    if note.exists() and note.read_text(encoding="utf-8") != drawn:
-        raise SystemExit(f"{note} says {note.read_text(encoding='utf-8')}, this is {drawn}: choose a new --work folder")
+    if note.exists() and note.read_text(encoding="utf-8") != description:
+        raise SystemExit(
+            f"{note} says {note.read_text(encoding='utf-8')}, this is {description}: choose a new --work folder"
+        )
     os.chdir(work / "checkout")
     sys.path.insert(0, str(work / "checkout"))  # so that the copy is tested, not an installed rljax
     config = load_config(CONFIG)
@@ -375,10 +376,10 @@ def main() -> None:
     with use_db(work / "session.sqlite", WorkDB.Mode.create) as database:
         if not note.exists():
             select_sample(database, config, options.sample, options.seed)
-            note.write_text(drawn, encoding="utf-8")
+            note.write_text(description, encoding="utf-8")
         try:
             execute(database, config, survivors=options.survivors)
-        finally:  # an interrupted session leaves a report as well
+        finally:  # an interrupted session writes a report too
             (work / "report.md").write_text(report(database), encoding="utf-8")
     print(work / "report.md")
 
